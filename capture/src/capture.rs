@@ -1,0 +1,200 @@
+//! The handle of the capture thread.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crossbeam::channel::{Sender, bounded, unbounded};
+use iof_shm_ring::{Ringer, Stream, bell};
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::driver::{Command, Driver};
+use crate::event::{Event, ProcessId, SourceId};
+use crate::job::run_there;
+use crate::spawn::Child;
+use crate::start::StartError;
+use crate::streams::Streams;
+
+/// The capture thread has ended: `on_event` panicked, or the kernel stopped serving its io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the capture thread has ended; start a new Capture")]
+pub struct Stopped;
+
+/// Why a source was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// There is a source of this name.
+    #[error("source {} was added already; remove it first, or use another id", source_id.0)]
+    Taken {
+        /// The name.
+        source_id: SourceId,
+    },
+    /// The capture thread has ended.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+/// One thread that drains pipes into streams and watches processes.
+///
+/// All methods may be called from any thread, and none but [`Capture::with_streams`] and dropping waits for the
+/// capture thread. Dropping it completes all sources with what they have, reports that, and joins the thread;
+/// processes that still run are not watched any more and stay.
+pub struct Capture {
+    commands: Sender<Command>,
+    ringer: Ringer,
+    /// Names in use.
+    taken: Mutex<HashSet<SourceId>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Capture {
+    /// Starts the capture thread.
+    ///
+    /// `on_event` runs on it, so it must not block, nor call [`Capture::with_streams`] or anything else that waits
+    /// for this capture. If it panics the capture ends.
+    ///
+    /// # Errors
+    /// [`StartError`]: no io_uring (with the likely cause), file descriptor or thread to be had.
+    pub fn start(on_event: impl Fn(Event) + Send + 'static) -> Result<Capture, StartError> {
+        let (ringer, listen) = bell().map_err(|source| StartError::Bell { source })?;
+        let (commands, receive) = unbounded();
+        let (tell, started) = bounded(1);
+        let body = move || {
+            leave_signals_to_others();
+            // An io_uring belongs to the thread that makes it.
+            match Driver::new(listen, receive, Box::new(on_event)) {
+                Ok(driver) => {
+                    let _ = tell.send(Ok(()));
+                    driver.run();
+                }
+                Err(error) => drop(tell.send(Err(error))),
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("iof-capture".into())
+            .spawn(body)
+            .map_err(|source| StartError::Thread { source })?;
+        match started.recv() {
+            Ok(Ok(())) => Ok(Capture { commands, ringer, taken: Mutex::default(), thread: Some(thread) }),
+            Ok(Err(error)) => Err(error),
+            // It died before it could say why.
+            Err(_) => Err(StartError::Thread { source: io::ErrorKind::Other.into() }),
+        }
+    }
+
+    fn send(&self, command: Command) -> Result<(), Stopped> {
+        self.commands.send(command).map_err(|_| Stopped)?;
+        self.ringer.ring();
+        Ok(())
+    }
+
+    /// Reads `pipe` into `stream` from now on, under the name `id`.
+    ///
+    /// `pipe` is the read end of a pipe(7) that nobody else reads, blocking or not (blocking is cheaper on kernels
+    /// before 6.3). It is closed after its last byte; the stream stays until [`Capture::remove`].
+    ///
+    /// # Errors
+    /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The pipe is closed then.
+    pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: Stream) -> Result<(), AddError> {
+        // Held until it is sent: the commands for one name keep their order.
+        let mut taken = self.taken();
+        if !taken.insert(id) {
+            return Err(AddError::Taken { source_id: id });
+        }
+        Ok(self.send(Command::Add { id, pipe, stream })?)
+    }
+
+    /// Stops reading a source now, and completes its stream with what it has: for pipes that a grandchild holds
+    /// open. Unread bytes are lost with the pipe, and whoever writes to it gets SIGPIPE, see pipe(7).
+    /// [`Event::Complete`] follows, unless it came already or there is no such source.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn close(&self, id: SourceId) -> Result<(), Stopped> {
+        self.send(Command::Close(id))
+    }
+
+    /// Drops a source's stream and frees its name; closes the source first if it is not complete. Readers keep
+    /// what they have mapped.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn remove(&self, id: SourceId) -> Result<(), Stopped> {
+        let mut taken = self.taken();
+        self.send(Command::Remove(id))?;
+        taken.remove(&id);
+        Ok(())
+    }
+
+    /// Reports the end of `child`, at once if it ended already, by [`Event::Exited`] with the name `id`, and reaps
+    /// it, see waitpid(2). The name is only handed back: it need not be unique.
+    ///
+    /// # Errors
+    /// [`Stopped`]; the child stays unreaped.
+    pub fn watch(&self, id: ProcessId, child: Child) -> Result<(), Stopped> {
+        self.send(Command::Watch { id, child })
+    }
+
+    /// Runs `f` on the capture thread, between two batches, and waits for what it returns. Meanwhile no pipe is
+    /// read, so `f` should be short. If `f` panics, this panics, and the capture goes on.
+    ///
+    /// Never call this from `on_event`, nor from `f`: it would wait for itself, for ever.
+    ///
+    /// # Errors
+    /// [`Stopped`]; `f` did not run.
+    ///
+    /// # Example
+    /// ```
+    /// # use iof_capture::{Capture, SourceId};
+    /// # let capture = Capture::start(|_| {})?;
+    /// let complete = capture.with_streams(|streams| {
+    ///     streams.get_mut(SourceId(1)).map(|tap| tap.stats().complete)
+    /// })?;
+    /// assert_eq!(complete, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_streams<R: Send>(&self, f: impl FnOnce(&mut Streams<'_>) -> R + Send) -> Result<R, Stopped> {
+        // A job that can't be sent is dropped.
+        run_there(f, |job| self.send(Command::Run(job))).ok_or(Stopped)
+    }
+
+    /// The bell that readers which may hold a source back ring when they made room, see
+    /// [`Reader::tell_room`](iof_shm_ring::Reader::tell_room). Send its descriptor to readers in other processes.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn room_bell(&self) -> io::Result<Ringer> {
+        self.ringer.try_clone()
+    }
+
+    fn taken(&self) -> std::sync::MutexGuard<'_, HashSet<SourceId>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        let _ = self.send(Command::Stop);
+        if let Some(thread) = self.thread.take()
+            // Dropped in `on_event`: the thread ends by itself.
+            && thread.thread().id() != thread::current().id()
+        {
+            // It panicked only if `on_event` did, which was reported where panics are.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Blocks all signals on this thread, so that the process's own threads get them; except those that a fault of this
+/// thread raises, which the process's handlers must see. See signal(7).
+fn leave_signals_to_others() {
+    let mut signals = SigSet::all();
+    for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP] {
+        signals.remove(fault);
+    }
+    // Fails for bad arguments only.
+    let _ = signals.thread_block();
+}

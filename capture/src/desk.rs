@@ -1,0 +1,115 @@
+//! All sources, what they have to tell, and to whom: the part of the capture thread that does no I/O on pipes.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use iof_shm_ring::{Stream, Wakes};
+
+use crate::event::{Event, SourceId};
+use crate::slots::Slots;
+use crate::source::Source;
+
+/// Whoever wants to know of the events.
+pub(crate) type OnEvent = Box<dyn Fn(Event) + Send>;
+
+/// The sources by number and by name, and the news of one turn.
+pub(crate) struct Desk {
+    sources: Slots<Source>,
+    by_id: HashMap<SourceId, usize>,
+    /// Sources that may have news, some more than once.
+    touched: Vec<usize>,
+    /// Sources to be dropped when the turn's news are out.
+    leaving: Vec<usize>,
+    events: Vec<Event>,
+    wakes: Wakes,
+    on_event: OnEvent,
+}
+
+impl Desk {
+    pub(crate) fn new(on_event: OnEvent) -> Desk {
+        Desk {
+            sources: Slots::default(),
+            by_id: HashMap::new(),
+            touched: Vec::new(),
+            leaving: Vec::new(),
+            events: Vec::new(),
+            wakes: Wakes::new(),
+            on_event,
+        }
+    }
+
+    pub(crate) fn add(&mut self, id: SourceId, pipe: OwnedFd, stream: Stream) -> usize {
+        let at = self.sources.insert(Source::new(id, pipe, stream));
+        self.by_id.insert(id, at);
+        at
+    }
+
+    pub(crate) fn find(&self, id: SourceId) -> Option<usize> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = SourceId> {
+        self.by_id.keys().copied()
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<usize> {
+        self.sources.numbers()
+    }
+
+    pub(crate) fn source_mut(&mut self, at: usize) -> Option<&mut Source> {
+        self.sources.get_mut(at)
+    }
+
+    /// The source, to do something with it that its readers may have to hear of.
+    pub(crate) fn touch(&mut self, at: usize) -> Option<&mut Source> {
+        let source = self.sources.get_mut(at)?;
+        self.touched.push(at);
+        Some(source)
+    }
+
+    /// Ends a source that has nothing in flight.
+    pub(crate) fn end(&mut self, at: usize, error: Option<io::Error>) {
+        let Some(source) = self.touch(at) else { return };
+        source.end();
+        let (id, stats) = (source.id(), source.stream().stats());
+        self.report(Event::Complete { source: id, produced: stats.produced, dropped: stats.dropped, error });
+        if self.find(id) != Some(at) {
+            self.leaving.push(at);
+        }
+    }
+
+    /// Gives the name free; the source goes when it has ended.
+    pub(crate) fn forget(&mut self, id: SourceId) -> Option<usize> {
+        let at = self.by_id.remove(&id)?;
+        if self.sources.get(at).is_some_and(Source::has_ended) {
+            self.leaving.push(at);
+        }
+        Some(at)
+    }
+
+    /// Reports `event` when this turn's news are out.
+    pub(crate) fn report(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// Ends the turn: readers hear their news first, then the events go out.
+    pub(crate) fn publish(&mut self) {
+        let sources = &mut self.sources;
+        // The flag is taken, so a source that was touched twice is told of once.
+        self.touched.retain(|&at| sources.get_mut(at).is_some_and(Source::take_news));
+        self.wakes.deliver(self.touched.iter().filter_map(|&at| sources.get(at)).map(Source::stream));
+        self.touched.clear();
+        for at in self.leaving.drain(..) {
+            sources.remove(at);
+        }
+        for event in self.events.drain(..) {
+            (self.on_event)(event);
+        }
+    }
+
+    /// Leaves every stream mapped for good.
+    pub(crate) fn leak(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.sources));
+    }
+}

@@ -1,0 +1,260 @@
+//! The capture thread: asks the kernel for what every source needs next, and passes its answers on.
+//!
+//! One turn: hand in and wait, take all answers, act on each (which asks for more), then tell the readers once and
+//! report what ended. In between the caller's commands are obeyed, when the bell rings. Readers with room to tell
+//! of ring the same bell.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crossbeam::channel::Receiver;
+use iof_shm_ring::{Bell, Stream};
+
+use crate::desk::{Desk, OnEvent};
+use crate::event::{Event, ProcessId, SourceId};
+use crate::job::Job;
+use crate::slots::Slots;
+use crate::source::{Close, Next, Step};
+use crate::spawn::Child;
+use crate::start::StartError;
+use crate::streams::Streams;
+use crate::uring::{Answer, Token, Uring};
+
+/// Bytes that are read away at once at most: more than pipes hold, so that one read after a poll does.
+const SCRATCH: usize = 256 * 1024;
+
+/// What the handle asks of the capture thread.
+pub(crate) enum Command {
+    Add { id: SourceId, pipe: OwnedFd, stream: Stream },
+    Close(SourceId),
+    Remove(SourceId),
+    Watch { id: ProcessId, child: Child },
+    Run(Job),
+    Stop,
+}
+
+struct Process {
+    id: ProcessId,
+    child: Child,
+}
+
+/// The capture thread's state. Made, used and dropped there.
+pub(crate) struct Driver {
+    /// Declared, so dropped, before the streams.
+    uring: Uring,
+    desk: Desk,
+    processes: Slots<Process>,
+    /// Sources that wait for their readers.
+    waiting: Vec<usize>,
+    bell: Bell,
+    commands: Receiver<Command>,
+    scratch: Box<[u8]>,
+    /// Nanoseconds since 1970 when this turn's answers were taken.
+    time: u64,
+    stopping: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        bell: Bell,
+        commands: Receiver<Command>,
+        on_event: OnEvent,
+    ) -> Result<Driver, StartError> {
+        Ok(Driver {
+            uring: Uring::new()?,
+            desk: Desk::new(on_event),
+            processes: Slots::default(),
+            waiting: Vec::new(),
+            bell,
+            commands,
+            scratch: vec![0; SCRATCH].into_boxed_slice(),
+            time: 0,
+            stopping: false,
+        })
+    }
+
+    /// Works until told to stop and everything has ended.
+    pub(crate) fn run(mut self) {
+        let mut answers = Vec::new();
+        self.uring.poll(Token::Bell, self.bell.as_fd());
+        while !(self.stopping && self.uring.is_quiet()) {
+            if let Err(error) = self.uring.turn() {
+                return self.fail(&error);
+            }
+            self.uring.take(&mut answers);
+            // One clock reading for the whole batch.
+            self.time = now();
+            for answer in answers.drain(..) {
+                self.handle(answer);
+            }
+            self.desk.publish();
+        }
+    }
+
+    fn handle(&mut self, (token, result): Answer) {
+        match token {
+            Token::Source(at) => {
+                let Some(source) = self.desk.touch(at) else { return };
+                let step = source.done(result, self.time);
+                self.follow(at, step);
+            }
+            Token::Process(at) => self.look_for_exit(at),
+            Token::Bell => {
+                self.bell.silence();
+                self.obey();
+                // There may be room, or a reader less.
+                for at in mem::take(&mut self.waiting) {
+                    self.follow(at, Step::Go { readable: false });
+                }
+                if !self.stopping {
+                    self.uring.poll(Token::Bell, self.bell.as_fd());
+                }
+            }
+            Token::Cancel => {}
+        }
+    }
+
+    /// Does what a source needs, as far as that can be done now.
+    fn follow(&mut self, at: usize, step: Step) {
+        let readable = match step {
+            Step::Go { readable } => readable,
+            Step::End(error) => return self.desk.end(at, error),
+        };
+        let Some(source) = self.desk.touch(at) else { return };
+        match source.next(readable) {
+            // SAFETY: the span lies in the source's stream. The desk drops a source only when it has ended, and a
+            // source with a read in flight neither ends nor writes its stream (`Source::next`, `Source::close`)
+            // before `Source::done`, which is called with the answer, in `handle`. If this thread unwinds or
+            // the kernel fails, `Drop` below gets the answers first, or leaks the streams. `Streams`, the one
+            // other way to a stream, neither writes nor drops it. The source itself may move: the span does not.
+            Next::Read(pipe, span) => unsafe { self.uring.read(Token::Source(at), pipe, span) },
+            Next::Poll(pipe) => self.uring.poll(Token::Source(at), pipe),
+            Next::Drain(pipe) => {
+                // Does not block: it is readable, and nobody else reads it. One read a turn, so that a source
+                // that nobody reads cannot keep us from the others.
+                let result = nix::unistd::read(pipe, &mut self.scratch).map_err(io::Error::from);
+                let step = source.drained(result, self.time);
+                self.follow(at, step);
+            }
+            Next::Wait => self.waiting.push(at),
+            Next::Nothing => {}
+        }
+    }
+
+    fn obey(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Add { id, pipe, stream } => {
+                    let at = self.desk.add(id, pipe, stream);
+                    self.follow(at, Step::Go { readable: false });
+                }
+                Command::Close(id) => {
+                    if let Some(at) = self.desk.find(id) {
+                        self.close(at);
+                    }
+                }
+                Command::Remove(id) => {
+                    if let Some(at) = self.desk.forget(id) {
+                        self.close(at);
+                    }
+                }
+                Command::Watch { id, child } => {
+                    let at = self.processes.insert(Process { id, child });
+                    if let Some(process) = self.processes.get(at) {
+                        self.uring.poll(Token::Process(at), process.child.as_fd());
+                    }
+                }
+                Command::Run(job) => job.run(&mut Streams::new(&mut self.desk)),
+                Command::Stop => return self.stop(),
+            }
+        }
+    }
+
+    fn close(&mut self, at: usize) {
+        match self.desk.touch(at).map(|source| source.close()) {
+            Some(Close::Cancel) => self.uring.cancel(Token::Source(at)),
+            Some(Close::Now) => {
+                // Its number may soon be another's.
+                self.waiting.retain(|&waiting| waiting != at);
+                self.desk.end(at, None);
+            }
+            Some(Close::Ended) | None => {}
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        for at in self.desk.numbers() {
+            self.close(at);
+        }
+        for at in self.processes.numbers() {
+            self.uring.cancel(Token::Process(at));
+        }
+    }
+
+    fn look_for_exit(&mut self, at: usize) {
+        let Some(process) = self.processes.get_mut(at) else { return };
+        match process.child.try_wait().transpose() {
+            Some(status) => {
+                self.desk.report(Event::Exited { process: process.id, status });
+                self.processes.remove(at);
+            }
+            None if self.stopping => drop(self.processes.remove(at)),
+            // Dead, but a debugger that traces it has to let go first, see ptrace(2). It tells us nothing then.
+            None => self.uring.pause(Token::Process(at)),
+        }
+    }
+
+    /// Ends everything after the kernel stopped serving us.
+    fn fail(&mut self, error: &io::Error) {
+        tracing::error!(%error, "io_uring_enter(2) failed; capture ends");
+        let quiet = self.quiesce();
+        for at in self.desk.numbers() {
+            let ended = self.desk.source_mut(at).is_none_or(|source| source.has_ended());
+            if quiet && !ended {
+                let same = error.raw_os_error().map(io::Error::from_raw_os_error);
+                self.desk.end(at, same);
+            }
+        }
+        self.desk.publish();
+    }
+
+    /// Gets every answer back, ignoring what they say; `false` if the kernel does not give them.
+    fn quiesce(&mut self) -> bool {
+        for at in self.desk.numbers() {
+            if self.desk.source_mut(at).is_some_and(|source| source.in_flight()) {
+                self.uring.cancel(Token::Source(at));
+            }
+        }
+        for at in self.processes.numbers() {
+            self.uring.cancel(Token::Process(at));
+        }
+        self.uring.cancel(Token::Bell);
+        let mut answers = Vec::new();
+        while !self.uring.is_quiet() {
+            if self.uring.turn().is_err() {
+                return false;
+            }
+            self.uring.take(&mut answers);
+            answers.clear();
+        }
+        true
+    }
+}
+
+impl Drop for Driver {
+    /// Own every buffer until its answer. Finds nothing to do unless `on_event` panicked or the kernel failed.
+    fn drop(&mut self) {
+        if !self.uring.is_quiet() && !self.quiesce() {
+            // Better lost than unmapped while the kernel may still write there.
+            self.desk.leak();
+        }
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,61 @@
+//! Starts ranks, drains their pipes into rings, reports their ends.
+//!
+//! [`spawn`] starts a process with a pipe on each output channel. A [`Capture`] owns one thread, which reads any
+//! number of pipes, each straight into its [`Stream`](iof_shm_ring::Stream), and watches any number of processes.
+//!
+//! What holds for every source that was added:
+//! * its bytes reach the stream in order, with one copy, by the kernel; or the stream counts them as dropped,
+//!   as its policy says;
+//! * one [`Event::Complete`] comes, after the last byte;
+//! * end of file and exit are separate events: a grandchild may keep a pipe open long after the exit.
+//!
+//! Nothing here installs signal handlers, prints or exits.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `spawn`, `limit` | processes with output pipes; the limit on open files |
+//! | `source` | what one pipe needs next, without any I/O |
+//! | `desk` | all sources, what they have to tell, and to whom |
+//! | `driver`, `uring` | the capture thread; its one io_uring (unsafe) |
+//! | `capture`, `job` | the handle; work sent to the capture thread (unsafe) |
+//!
+//! # Example
+//! ```
+//! use iof_capture::{Capture, Event, ProcessId, ProcessSpec, SourceId, Stdin, spawn};
+//! use iof_shm_ring::{Policy, Stream, StreamConfig};
+//!
+//! let (tell, events) = std::sync::mpsc::channel();
+//! let capture = Capture::start(move |event| drop(tell.send(event)))?;
+//! let rank = spawn(ProcessSpec { stdin: Stdin::Null, ..ProcessSpec::new("/bin/echo", ["hello"]) })?;
+//! let stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest })?;
+//! capture.add(SourceId(1), rank.stdout, stream)?;
+//! capture.watch(ProcessId(1), rank.child)?;
+//! for event in events.iter().take(2) {
+//!     match event {
+//!         Event::Complete { produced, .. } => assert_eq!(produced, 6),
+//!         Event::Exited { status, .. } => assert!(status?.success()),
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod capture;
+mod desk;
+mod driver;
+mod event;
+mod job;
+mod limit;
+mod slots;
+mod source;
+mod spawn;
+mod start;
+mod streams;
+mod uring;
+
+pub use capture::{AddError, Capture, Stopped};
+pub use event::{Event, ProcessId, SourceId};
+pub use limit::raise_file_limit;
+pub use source::READ_MAX;
+pub use spawn::{Child, ProcessSpec, STDDIAG_FD, SpawnError, Spawned, Stdin, spawn};
+pub use start::{Cause, StartError};
+pub use streams::{Streams, Tap};

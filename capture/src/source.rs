@@ -1,0 +1,318 @@
+//! One pipe, the stream it flows into, and what it needs next. No I/O here: whoever drives it does that, so that
+//! every backend drives the same machine.
+//!
+//! ```text
+//!            next: room             done: n bytes, interrupted
+//!     Idle ------------> Reading ------------------------------> Idle
+//!          next: full             done: readable
+//!          ------------> Polling ------------------------------> Idle, and next(readable)
+//!          next: must wait        next
+//!          ------------> Waiting ------------------------------> (as from Idle)
+//!     any, once nothing is in flight: end -> Ended
+//! ```
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use iof_shm_ring::{Reserve, Span, Stream};
+
+use crate::event::SourceId;
+
+/// Bytes that one read asks for at most: what a pipe holds by default, see pipe(7).
+pub const READ_MAX: usize = 64 * 1024;
+
+/// Where a source stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing is in flight.
+    Idle,
+    /// A read into the stream is in flight: the stream must neither be written nor dropped.
+    Reading,
+    /// The stream is full and drops the newest, or the pipe said "not now": waits until the pipe is readable.
+    Polling,
+    /// The stream is full and waits for its readers; nothing is in flight.
+    Waiting,
+    /// No more bytes, ever; the pipe is closed.
+    Ended,
+}
+
+/// What is to be done for a source now.
+#[derive(Debug)]
+pub(crate) enum Next<'a> {
+    /// Read from the pipe into the span; then [`Source::done`].
+    Read(BorrowedFd<'a>, Span),
+    /// Wait until the pipe is readable; then [`Source::done`].
+    Poll(BorrowedFd<'a>),
+    /// Read the pipe, which is readable, into anywhere else; then [`Source::drained`].
+    Drain(BorrowedFd<'a>),
+    /// Call [`Source::next`] again when a reader may have made room.
+    Wait,
+    /// Nothing: something is in flight already, or the source has ended.
+    Nothing,
+}
+
+/// What follows from something that was done.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Ask [`Source::next`], with this as its argument.
+    Go { readable: bool },
+    /// Call [`Source::end`] and report it.
+    End(Option<io::Error>),
+}
+
+/// What closing a source takes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Close {
+    /// Cancel what is in flight: [`Source::done`] then says that the end has come.
+    Cancel,
+    /// Nothing is in flight: [`Source::end`].
+    Now,
+    /// It has ended already.
+    Ended,
+}
+
+/// One pipe and the stream it flows into.
+pub(crate) struct Source {
+    id: SourceId,
+    pipe: Option<OwnedFd>,
+    stream: Stream,
+    state: State,
+    closing: bool,
+    /// The pipe has nothing and does not wait by itself: it is non-blocking, on a kernel that takes it at its word.
+    not_now: bool,
+    /// Readers have something to see since the last [`Source::take_news`].
+    news: bool,
+}
+
+impl Source {
+    pub(crate) fn new(id: SourceId, pipe: OwnedFd, stream: Stream) -> Source {
+        Source {
+            id,
+            pipe: Some(pipe),
+            stream,
+            state: State::Idle,
+            closing: false,
+            not_now: false,
+            news: false,
+        }
+    }
+
+    pub(crate) fn id(&self) -> SourceId {
+        self.id
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// For readers to come and go only: a read into the stream may be in flight.
+    pub(crate) fn stream_mut(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    /// Whether something is in flight.
+    pub(crate) fn in_flight(&self) -> bool {
+        matches!(self.state, State::Reading | State::Polling)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state == State::Ended
+    }
+
+    /// Whether readers have something to see since the last call: bytes, a gap, a new generation, the end.
+    pub(crate) fn take_news(&mut self) -> bool {
+        mem::take(&mut self.news)
+    }
+
+    /// What to do now; `readable` if the pipe is known to have bytes or to be at its end.
+    pub(crate) fn next(&mut self, readable: bool) -> Next<'_> {
+        if self.in_flight() {
+            return Next::Nothing;
+        }
+        let Some(pipe) = self.pipe.as_ref().map(AsFd::as_fd) else { return Next::Nothing };
+        if mem::take(&mut self.not_now) && !readable {
+            self.state = State::Polling;
+            return Next::Poll(pipe);
+        }
+        let generation = self.stream.stats().generation;
+        let reserve = self.stream.reserve(READ_MAX);
+        self.news |= self.stream.stats().generation != generation;
+        match reserve {
+            Reserve::Ready(span) => {
+                self.state = State::Reading;
+                Next::Read(pipe, span)
+            }
+            // Polled for first: room may come before the next bytes do.
+            Reserve::Discard if !readable => {
+                self.state = State::Polling;
+                Next::Poll(pipe)
+            }
+            Reserve::Discard => {
+                self.state = State::Idle;
+                Next::Drain(pipe)
+            }
+            Reserve::Wait => {
+                self.state = State::Waiting;
+                Next::Wait
+            }
+        }
+    }
+
+    /// What was in flight came back at `time`: a read with its bytes, or a poll.
+    pub(crate) fn done(&mut self, result: io::Result<usize>, time: u64) -> Step {
+        match mem::replace(&mut self.state, State::Idle) {
+            State::Reading => {
+                if let Ok(n @ 1..) = result {
+                    self.stream.commit(n, time);
+                    self.news = true;
+                }
+                self.after(result)
+            }
+            State::Polling if result.is_ok() && !self.closing => Step::Go { readable: true },
+            State::Polling => self.after(result),
+            // Nothing was in flight.
+            other => {
+                self.state = other;
+                Step::Go { readable: false }
+            }
+        }
+    }
+
+    /// Bytes were read away at `time`.
+    pub(crate) fn drained(&mut self, result: io::Result<usize>, time: u64) -> Step {
+        if let Ok(n @ 1..) = result {
+            self.stream.discard(n as u64, time);
+            self.news = true;
+        }
+        self.after(result)
+    }
+
+    fn after(&mut self, result: io::Result<usize>) -> Step {
+        if self.closing {
+            return Step::End(None);
+        }
+        match result {
+            Ok(0) => Step::End(None),
+            Ok(_) => Step::Go { readable: false },
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Go { readable: false },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.not_now = true;
+                Step::Go { readable: false }
+            }
+            Err(error) => Step::End(Some(error)),
+        }
+    }
+
+    /// Asks for the end, with what the stream has.
+    pub(crate) fn close(&mut self) -> Close {
+        self.closing = true;
+        match self.state {
+            State::Reading | State::Polling => Close::Cancel,
+            State::Idle | State::Waiting => Close::Now,
+            State::Ended => Close::Ended,
+        }
+    }
+
+    /// Closes the pipe and completes the stream. Nothing may be in flight.
+    pub(crate) fn end(&mut self) {
+        self.pipe = None;
+        self.state = State::Ended;
+        self.stream.complete();
+        self.news = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iof_shm_ring::{Area, Policy, Start, StreamConfig, bell};
+    use std::sync::Arc;
+
+    fn source(policy: Policy) -> (Source, OwnedFd) {
+        let (read, write) = nix::unistd::pipe().unwrap();
+        let stream = Stream::create(StreamConfig { capacity: 4096, policy }).unwrap();
+        (Source::new(SourceId(1), read, stream), write)
+    }
+
+    /// Attaches a reader at the first byte that never consumes.
+    fn hold(source: &mut Source, may_block: bool) {
+        let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
+        let slot = area.take_slot().unwrap();
+        source.stream_mut().attach(&area, slot, Start::Oldest, may_block).unwrap();
+    }
+
+    /// Pretends to read until the stream is full.
+    fn fill(source: &mut Source) {
+        while let Next::Read(_, span) = source.next(false) {
+            let n = span.len;
+            assert!(matches!(source.done(Ok(n), 1), Step::Go { readable: false }));
+        }
+    }
+
+    #[test]
+    fn one_read_at_a_time() {
+        let (mut source, _write) = source(Policy::DropNewest);
+        assert!(matches!(source.next(false), Next::Read(..)));
+        assert!(matches!(source.next(false), Next::Nothing));
+        assert!(matches!(source.done(Ok(3), 1), Step::Go { readable: false }));
+        assert!(source.take_news());
+        assert!(!source.take_news());
+        assert!(matches!(source.next(false), Next::Read(..)));
+    }
+
+    #[test]
+    fn a_full_stream_polls_before_it_drops() {
+        let (mut source, _write) = source(Policy::DropNewest);
+        hold(&mut source, false);
+        fill(&mut source);
+        assert!(source.in_flight(), "polls");
+        assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
+        assert!(matches!(source.next(true), Next::Drain(_)));
+        assert!(matches!(source.drained(Ok(10), 1), Step::Go { readable: false }));
+        assert_eq!(source.stream().stats().dropped, 10);
+        assert!(matches!(source.next(false), Next::Poll(_)));
+    }
+
+    #[test]
+    fn a_blocked_stream_has_nothing_in_flight() {
+        let (mut source, _write) = source(Policy::Block);
+        hold(&mut source, true);
+        fill(&mut source);
+        assert!(!source.in_flight());
+        assert!(matches!(source.next(false), Next::Wait));
+        assert_eq!(source.close(), Close::Now);
+    }
+
+    #[test]
+    fn a_pipe_that_has_nothing_now_is_polled_and_then_read() {
+        let (mut source, _write) = source(Policy::DropNewest);
+        assert!(matches!(source.next(false), Next::Read(..)));
+        let again = io::Error::from(io::ErrorKind::WouldBlock);
+        assert!(matches!(source.done(Err(again), 1), Step::Go { readable: false }));
+        assert!(matches!(source.next(false), Next::Poll(_)));
+        assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
+        assert!(matches!(source.next(true), Next::Read(..)));
+    }
+
+    #[test]
+    fn an_error_ends_the_source_and_says_which() {
+        let (mut source, _write) = source(Policy::DropNewest);
+        assert!(matches!(source.next(false), Next::Read(..)));
+        let broken = io::Error::from_raw_os_error(libc::EIO);
+        assert!(matches!(source.done(Err(broken), 1), Step::End(Some(_))));
+        source.end();
+        assert!(matches!(source.next(true), Next::Nothing));
+        assert_eq!(source.close(), Close::Ended);
+    }
+
+    #[test]
+    fn bytes_that_come_with_the_cancellation_count() {
+        let (mut source, _write) = source(Policy::DropNewest);
+        assert!(matches!(source.next(false), Next::Read(..)));
+        assert_eq!(source.close(), Close::Cancel);
+        assert!(matches!(source.done(Ok(3), 1), Step::End(None)));
+        source.end();
+        assert_eq!(source.stream().stats().produced, 3);
+    }
+}

@@ -1,0 +1,260 @@
+//! Processes with a pipe on each output channel.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, ExitStatus};
+
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::unistd::{AccessFlags, access, pipe2};
+
+use crate::limit;
+
+/// The environment variable in which a child finds the number of its stddiag descriptor.
+pub const STDDIAG_FD: &str = "IOF_STDDIAG_FD";
+
+/// Where a child's standard input comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stdin {
+    /// From wherever ours does.
+    Inherit,
+    /// From /dev/null: at its end at once.
+    #[default]
+    Null,
+}
+
+/// What to start.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessSpec {
+    /// A path, or a name to be looked up in `PATH`.
+    pub program: OsString,
+    /// Its arguments, without its own name.
+    pub args: Vec<OsString>,
+    /// Added to this process's environment; the last of equal names counts.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where it starts; where we are if `None`.
+    pub cwd: Option<PathBuf>,
+    /// Its standard input.
+    pub stdin: Stdin,
+}
+
+impl ProcessSpec {
+    /// `program` with `args`, our environment and directory, and no standard input.
+    pub fn new<A: Into<OsString>>(
+        program: impl Into<OsString>,
+        args: impl IntoIterator<Item = A>,
+    ) -> ProcessSpec {
+        let args = args.into_iter().map(Into::into).collect();
+        ProcessSpec { program: program.into(), args, ..ProcessSpec::default() }
+    }
+}
+
+/// A process that runs, and the read ends of its pipes.
+#[derive(Debug)]
+pub struct Spawned {
+    /// The process.
+    pub child: Child,
+    /// What it writes to descriptor 1.
+    pub stdout: OwnedFd,
+    /// What it writes to descriptor 2.
+    pub stderr: OwnedFd,
+    /// What it writes to the descriptor that [`STDDIAG_FD`] names.
+    pub stddiag: OwnedFd,
+}
+
+/// Why a process was not started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// There is no such program.
+    #[error("{program}: not found; check the path, `PATH`, and the interpreter if it is a script", program = program.display())]
+    NotFound {
+        /// As asked for.
+        program: PathBuf,
+    },
+    /// The file is there but cannot be run.
+    #[error("{program}: not executable ({source}); make it so (`chmod +x`), for this machine", program = program.display())]
+    NotExecutable {
+        /// As asked for.
+        program: PathBuf,
+        /// The kernel's word, see execve(2).
+        source: io::Error,
+    },
+    /// The directory to start in is missing or closed to us.
+    #[error("{program}: cannot start in {cwd} ({source}); check the directory", program = program.display(), cwd = cwd.display())]
+    Directory {
+        /// As asked for.
+        program: PathBuf,
+        /// The directory.
+        cwd: PathBuf,
+        /// The kernel's word, see chdir(2).
+        source: io::Error,
+    },
+    /// No file descriptors are left for the pipes.
+    #[error(
+        "{program}: too many open files (RLIMIT_NOFILE is {limit}); raise it with raise_file_limit() or \
+         `ulimit -n`, or start fewer processes",
+        program = program.display()
+    )]
+    TooManyFiles {
+        /// As asked for.
+        program: PathBuf,
+        /// The soft `RLIMIT_NOFILE`.
+        limit: u64,
+    },
+    /// The user or the cgroup has too many processes.
+    #[error("{program}: too many processes ({source}); raise RLIMIT_NPROC (`ulimit -u`) or the cgroup's pids.max", program = program.display())]
+    TooManyProcesses {
+        /// As asked for.
+        program: PathBuf,
+        /// The kernel's word, see fork(2).
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("{program}: {call} failed: {source}", program = program.display())]
+    Refused {
+        /// As asked for.
+        program: PathBuf,
+        /// The call that failed.
+        call: &'static str,
+        /// The kernel's word.
+        source: io::Error,
+    },
+}
+
+/// A process that was started, until somebody waits for it. Dropping it neither ends nor reaps it.
+///
+/// As a descriptor it is the process's pidfd (pidfd_open(2)): readable when it has ended, and safe to send signals
+/// to (pidfd_send_signal(2)), whatever became of the pid.
+#[derive(Debug)]
+pub struct Child {
+    process: process::Child,
+    pidfd: OwnedFd,
+}
+
+impl Child {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// How it ended, if it did; reaps it.
+    pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.process.try_wait()
+    }
+}
+
+impl AsFd for Child {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+/// Starts a process.
+///
+/// It has pipes for stdout, stderr and stddiag, and no other descriptors of ours unless they were made to be
+/// inherited. It stays in our process group and session, so that the terminal's input and job control work for it.
+/// It starts with no signal blocked, SIGPIPE at its default, and the soft limit on open files from before
+/// [`raise_file_limit`](crate::raise_file_limit). May be called from any thread, by several at once.
+///
+/// # Errors
+/// [`SpawnError`]; nothing runs then.
+pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
+    let program = PathBuf::from(&spec.program);
+    let (stdout, stdout_child) = pipe(&program)?;
+    let (stderr, stderr_child) = pipe(&program)?;
+    let (stddiag, stddiag_child) = pipe(&program)?;
+    // Not among the first three, where std puts the child's other descriptors.
+    let stddiag_child = above_stdio(stddiag_child).map_err(|error| failed(&program, "fcntl", error))?;
+
+    let mut command = Command::new(&spec.program);
+    command.args(&spec.args).envs(spec.env).env(STDDIAG_FD, stddiag_child.as_raw_fd().to_string());
+    command.stdin(match spec.stdin {
+        Stdin::Inherit => process::Stdio::inherit(),
+        Stdin::Null => process::Stdio::null(),
+    });
+    command.stdout(stdout_child).stderr(stderr_child);
+    if let Some(cwd) = &spec.cwd {
+        command.current_dir(cwd);
+    }
+    let limit = limit::for_children();
+    let prepare = move || {
+        // Here, in the child alone: cleared in the parent, whatever other threads start meanwhile would inherit it.
+        fcntl(&stddiag_child, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        // std resets SIGPIPE, but lets the child inherit the mask of the thread that spawns it.
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+        if let Some((soft, hard)) = limit {
+            setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec `prepare` makes system calls only, which are async-signal-safe; it takes no
+    // lock and no memory, nor do the conversions of its errors. It owns all that it uses.
+    unsafe { command.pre_exec(prepare) };
+    let process = command.spawn().map_err(|error| explain(&program, spec.cwd.as_deref(), error))?;
+    // Closes our copies of the write ends, or the pipes would never end.
+    drop(command);
+    let child = open(process).map_err(|error| failed(&program, "pidfd_open", error))?;
+    Ok(Spawned { child, stdout, stderr, stddiag })
+}
+
+fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {
+    pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(program, "pipe2", error.into()))
+}
+
+fn above_stdio(end: OwnedFd) -> io::Result<OwnedFd> {
+    if end.as_raw_fd() > libc::STDERR_FILENO {
+        return Ok(end);
+    }
+    let copy = fcntl(&end, FcntlArg::F_DUPFD_CLOEXEC(libc::STDERR_FILENO + 1))?;
+    // SAFETY: fcntl just made it, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// Gets the pidfd; without one the process is ended again.
+fn open(mut process: process::Child) -> io::Result<Child> {
+    let pid = libc::pid_t::try_from(process.id()).map_err(io::Error::other)?;
+    // SAFETY: plain numbers in, a new descriptor or -1 out. The child is not reaped yet, so the pid is its.
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    match libc::c_int::try_from(pidfd) {
+        // SAFETY: the kernel just made it (close-on-exec), and nobody else knows it.
+        Ok(fd) if fd >= 0 => Ok(Child { process, pidfd: unsafe { OwnedFd::from_raw_fd(fd) } }),
+        _ => {
+            let error = io::Error::last_os_error();
+            let _ = process.kill();
+            let _ = process.wait();
+            Err(error)
+        }
+    }
+}
+
+/// Why `Command::spawn` failed, which tells by errno alone.
+fn explain(program: &Path, cwd: Option<&Path>, source: io::Error) -> SpawnError {
+    if let Some(cwd) = cwd
+        && let Err(error) = access(cwd, AccessFlags::X_OK)
+    {
+        return SpawnError::Directory { program: program.into(), cwd: cwd.into(), source: error.into() };
+    }
+    match source.raw_os_error() {
+        Some(libc::ENOENT) => SpawnError::NotFound { program: program.into() },
+        Some(libc::EACCES | libc::ENOEXEC | libc::EISDIR) => {
+            SpawnError::NotExecutable { program: program.into(), source }
+        }
+        Some(libc::EAGAIN) => SpawnError::TooManyProcesses { program: program.into(), source },
+        _ => failed(program, "spawn", source),
+    }
+}
+
+fn failed(program: &Path, call: &'static str, source: io::Error) -> SpawnError {
+    match source.raw_os_error() {
+        Some(libc::EMFILE) => {
+            let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+            SpawnError::TooManyFiles { program: program.into(), limit }
+        }
+        _ => SpawnError::Refused { program: program.into(), call, source },
+    }
+}

@@ -1,0 +1,279 @@
+//! The capture thread's io_uring(7): what is asked of the kernel, and its answers. The unsafe half of the driver.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use io_uring::types::{Fd, Timespec};
+use io_uring::{Builder, IoUring, opcode, squeue};
+use iof_shm_ring::Span;
+
+use crate::start::StartError;
+
+/// Requests that are submitted together at most.
+const SUBMISSIONS: u32 = 256;
+/// Answers that find room: four for each of 2048 pipes. Beyond that the kernel keeps them, at some cost.
+const COMPLETIONS: u32 = 8192;
+/// "At the file's own position": pipes have no other, see io_uring_enter(2).
+const NO_OFFSET: u64 = u64::MAX;
+/// How long [`Uring::pause`] takes.
+static PAUSE: Timespec = Timespec::new().nsec(20_000_000);
+
+/// Whom an answer is for. Of each at most one request is in flight, cancellations aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// The bell.
+    Bell,
+    /// The source with this number.
+    Source(usize),
+    /// The process with this number.
+    Process(usize),
+    /// Nobody: the answer to a cancellation.
+    Cancel,
+}
+
+const KIND_SHIFT: u32 = 60;
+const NUMBER_MASK: u64 = (1 << KIND_SHIFT) - 1;
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> u64 {
+        let (kind, number) = match token {
+            Token::Cancel => (0, 0),
+            Token::Bell => (1, 0),
+            Token::Source(at) => (2, at),
+            Token::Process(at) => (3, at),
+        };
+        (kind << KIND_SHIFT) | (number as u64 & NUMBER_MASK)
+    }
+}
+
+impl From<u64> for Token {
+    fn from(word: u64) -> Token {
+        // Ours came from a usize.
+        let number = usize::try_from(word & NUMBER_MASK).unwrap_or(usize::MAX);
+        match word >> KIND_SHIFT {
+            1 => Token::Bell,
+            2 => Token::Source(number),
+            3 => Token::Process(number),
+            _ => Token::Cancel,
+        }
+    }
+}
+
+/// An answer: whom it is for, and what the call would have returned.
+pub(crate) type Answer = (Token, io::Result<usize>);
+
+/// One io_uring, for the thread that made it.
+pub(crate) struct Uring {
+    ring: IoUring,
+    /// Requests that found no room in the submission queue.
+    backlog: VecDeque<squeue::Entry>,
+    /// Requests without an answer yet, cancellations aside.
+    in_flight: usize,
+}
+
+impl Uring {
+    /// Makes one, with the cheapest way of being told of completions that the kernel has.
+    pub(crate) fn new() -> Result<Uring, StartError> {
+        Uring::with(|best| {
+            // Linux 6.1: completions are handled when we ask for them, not by interrupting us.
+            best.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
+        })
+    }
+
+    /// Makes one with what `ask` asks for, or without if the kernel does not know it.
+    fn with(ask: impl Fn(&mut Builder)) -> Result<Uring, StartError> {
+        let mut best = IoUring::builder();
+        best.setup_cqsize(COMPLETIONS).setup_clamp().dontfork();
+        let plain = best.clone();
+        ask(&mut best);
+        let ring = match best.build(SUBMISSIONS) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => plain.build(SUBMISSIONS),
+            other => other,
+        };
+        let ring = ring.map_err(StartError::refused)?;
+        // Linux 5.7. Without it each idle pipe would cost a kernel thread. The older promises we need (no lost
+        // completions, arguments read at submission, positionless reads) come with it.
+        if !ring.params().is_feature_fast_poll() {
+            return Err(StartError::too_old());
+        }
+        tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
+        Ok(Uring { ring, backlog: VecDeque::new(), in_flight: 0 })
+    }
+
+    /// Reads from `pipe` into `span`.
+    ///
+    /// # Safety
+    /// Until the answer for `token` was taken, the caller must keep the memory of `span` mapped, and neither read
+    /// nor write it.
+    pub(crate) unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
+        let len = u32::try_from(span.len).unwrap_or(u32::MAX);
+        let read = opcode::Read::new(Fd(pipe.as_raw_fd()), span.ptr, len).offset(NO_OFFSET).build();
+        // SAFETY: the kernel may write to the span until the answer comes; the caller keeps it until then.
+        unsafe { self.request(token, read) }
+    }
+
+    /// Waits until `file` is readable. It must stay open until the answer comes, or the answer is for another file.
+    pub(crate) fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
+        let poll = opcode::PollAdd::new(Fd(file.as_raw_fd()), libc::POLLIN as u32).build();
+        // SAFETY: a poll has no memory.
+        unsafe { self.request(token, poll) }
+    }
+
+    /// Answers after a moment, 20 ms.
+    pub(crate) fn pause(&mut self, token: Token) {
+        // SAFETY: the time it points to is a constant.
+        unsafe { self.request(token, opcode::Timeout::new(&raw const PAUSE).build()) }
+    }
+
+    /// Makes what is in flight for `token` answer soon, if something is.
+    pub(crate) fn cancel(&mut self, token: Token) {
+        let cancel = opcode::AsyncCancel::new(token.into()).build().user_data(Token::Cancel.into());
+        // SAFETY: a cancellation has no memory.
+        unsafe { self.push(cancel) }
+    }
+
+    /// # Safety
+    /// What `entry` points to must live until the answer for `token` was taken.
+    unsafe fn request(&mut self, token: Token, entry: squeue::Entry) {
+        self.in_flight = self.in_flight.saturating_add(1);
+        // SAFETY: as promised by the caller.
+        unsafe { self.push(entry.user_data(token.into())) }
+    }
+
+    /// # Safety
+    /// As for [`Uring::request`].
+    unsafe fn push(&mut self, entry: squeue::Entry) {
+        // Requests stay in order: a cancellation must not overtake what it cancels, nor meet what comes after.
+        // SAFETY: as promised by the caller.
+        if self.backlog.is_empty() && unsafe { self.ring.submission().push(&entry) }.is_ok() {
+            return;
+        }
+        self.backlog.push_back(entry);
+        // A refusal leaves the backlog for the next turn, which reports it.
+        let _ = self.flush();
+    }
+
+    /// Moves the backlog to the kernel, as far as it takes it.
+    fn flush(&mut self) -> io::Result<()> {
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: `push` was promised that this entry's memory lives until its answer, which it has not had.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                self.backlog.pop_front();
+            } else if self.ring.submit()? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands in what was asked for, and waits for an answer if none is there yet.
+    ///
+    /// # Errors
+    /// When the kernel no longer serves this ring at all.
+    pub(crate) fn turn(&mut self) -> io::Result<()> {
+        let entered = match self.flush() {
+            Ok(()) if self.ring.submission().is_empty() && !self.ring.completion().is_empty() => {
+                return Ok(());
+            }
+            Ok(()) => self.ring.submit_and_wait(1).map(drop),
+            Err(error) => Err(error),
+        };
+        match entered.as_ref().err().and_then(io::Error::raw_os_error) {
+            // A signal; or answers that found no room are to be taken first.
+            Some(libc::EINTR | libc::EBUSY) => Ok(()),
+            // No memory for a request just now.
+            Some(libc::EAGAIN) => {
+                std::thread::yield_now();
+                Ok(())
+            }
+            _ => entered,
+        }
+    }
+
+    /// Takes the answers that are there.
+    pub(crate) fn take(&mut self, into: &mut Vec<Answer>) {
+        for completion in self.ring.completion() {
+            let token = Token::from(completion.user_data());
+            if token == Token::Cancel {
+                continue;
+            }
+            self.in_flight = self.in_flight.saturating_sub(1);
+            let result = completion.result();
+            let error = || io::Error::from_raw_os_error(result.saturating_neg());
+            into.push((token, usize::try_from(result).map_err(|_| error())));
+        }
+    }
+
+    /// Whether nothing waits for an answer, so that the kernel touches no memory of ours.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.in_flight == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        for token in [Token::Bell, Token::Source(7), Token::Process(0), Token::Cancel] {
+            assert_eq!(Token::from(u64::from(token)), token);
+        }
+    }
+
+    fn answers_all(mut uring: Uring) {
+        let (read, write) = nix::unistd::pipe().unwrap();
+        drop(write);
+        let requests = COMPLETIONS as usize * 2 + 1;
+        for at in 0..requests {
+            uring.poll(Token::Source(at), read.as_fd());
+        }
+        let mut answers = Vec::new();
+        while !uring.is_quiet() {
+            uring.turn().unwrap();
+            uring.take(&mut answers);
+        }
+        let mut numbers: Vec<_> = answers.into_iter().map(|(token, _)| u64::from(token)).collect();
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq((0..requests).map(|at| Token::Source(at).into())));
+    }
+
+    #[test]
+    fn more_requests_than_the_queues_hold_are_all_answered() {
+        answers_all(Uring::new().unwrap());
+    }
+
+    #[test]
+    fn the_same_on_a_kernel_without_deferred_completions() {
+        let uring = Uring::with(|_| {}).unwrap();
+        assert!(!uring.ring.params().is_setup_single_issuer());
+        answers_all(uring);
+    }
+
+    #[test]
+    fn flags_that_the_kernel_refuses_are_left_out() {
+        // Deferring needs a single issuer.
+        let uring = Uring::with(|ask| {
+            ask.setup_defer_taskrun();
+        })
+        .unwrap();
+        answers_all(uring);
+    }
+
+    #[test]
+    fn what_is_cancelled_is_answered() {
+        let mut uring = Uring::new().unwrap();
+        let (read, _write) = nix::unistd::pipe().unwrap();
+        uring.poll(Token::Bell, read.as_fd());
+        uring.cancel(Token::Bell);
+        let mut answers = Vec::new();
+        while !uring.is_quiet() {
+            uring.turn().unwrap();
+            uring.take(&mut answers);
+        }
+        let [(Token::Bell, Err(error))] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+    }
+}

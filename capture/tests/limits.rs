@@ -1,0 +1,31 @@
+//! The limit on open files, which belongs to the whole process: one test, alone in its process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
+
+use std::io::Read;
+use std::os::fd::OwnedFd;
+
+use iof_capture::{ProcessSpec, SpawnError, raise_file_limit, spawn};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+#[test]
+fn the_limit_is_raised_for_us_and_restored_for_children() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
+
+    let hoard: Vec<OwnedFd> =
+        (0..100).map_while(|_| std::fs::File::open("/dev/null").ok().map(OwnedFd::from)).collect();
+    let error = spawn(ProcessSpec::new("/bin/true", [""; 0])).unwrap_err();
+    assert!(matches!(error, SpawnError::TooManyFiles { limit: 64, .. }), "{error}");
+    assert!(error.to_string().contains("RLIMIT_NOFILE is 64"), "{error}");
+
+    assert_eq!(raise_file_limit().unwrap(), hard);
+    assert_eq!(raise_file_limit().unwrap(), hard);
+    assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));
+    drop(hoard);
+
+    let child = spawn(ProcessSpec::new("/bin/sh", ["-c", "ulimit -Sn; ulimit -Hn"])).unwrap();
+    let mut text = String::new();
+    std::fs::File::from(child.stdout).read_to_string(&mut text).unwrap();
+    assert_eq!(text, format!("64\n{hard}\n"));
+}

@@ -1,0 +1,374 @@
+//! Pipes into streams: every byte arrives or is counted, every source completes once.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
+
+mod common;
+
+use std::io::Write;
+
+use common::{End, next, pattern, pipe, rig, stream, tool, wait_end, wait_for, wait_until, write_slowly};
+use iof_capture::{AddError, Capture, Event, SourceId, Stopped};
+use iof_shm_ring::{Gap, Policy};
+
+const KIB: u64 = 1024;
+const ID: SourceId = SourceId(1);
+
+#[test]
+fn bytes_arrive_exactly_and_in_order_through_a_ring_much_smaller_than_they() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut stream = stream(64 * KIB, Policy::Block);
+    let mut reader = tool.attach_first(&mut stream, true);
+    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (read, write) = pipe();
+    let bytes = pattern(8 << 20, 1);
+    rig.capture.add(ID, read, stream).unwrap();
+    let writer = write_slowly(write, bytes.clone());
+    let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+    writer.join().unwrap();
+    assert!(got == bytes && gaps.is_empty());
+    let End { produced, dropped, error } = wait_end(&rig.events, ID);
+    assert_eq!((produced, dropped, error.is_none()), (8 << 20, 0, true));
+}
+
+#[test]
+fn drop_newest_keeps_the_first_bytes_and_counts_the_rest() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut stream = stream(64 * KIB, Policy::DropNewest);
+    let mut reader = tool.attach_first(&mut stream, false);
+    let (read, write) = pipe();
+    let bytes = pattern(1 << 20, 2);
+    rig.capture.add(ID, read, stream).unwrap();
+    write_slowly(write, bytes.clone()).join().unwrap();
+    let end = wait_end(&rig.events, ID);
+    assert_eq!((end.produced, end.dropped), (1 << 20, (1 << 20) - 64 * KIB));
+    let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+    assert!(got == bytes[..64 << 10]);
+    assert_eq!(gaps, [Gap { offset: 64 * KIB, lost: (1 << 20) - 64 * KIB }]);
+}
+
+#[test]
+fn drop_oldest_keeps_the_last_bytes_and_counts_the_rest() {
+    let rig = rig();
+    let mut tool = tool();
+    let (read, write) = pipe();
+    let bytes = pattern(1 << 20, 3);
+    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropOldest)).unwrap();
+    write_slowly(write, bytes.clone()).join().unwrap();
+    assert_eq!(wait_end(&rig.events, ID).produced, 1 << 20);
+    let mut reader = tool.attach(&rig.capture, ID, false).unwrap();
+    let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+    assert!(!got.is_empty() && bytes.ends_with(&got));
+    assert_eq!(gaps, [Gap { offset: 0, lost: (1 << 20) - got.len() as u64 }]);
+}
+
+#[test]
+fn one_stalled_tool_costs_another_nothing() {
+    let rig = rig();
+    let (mut quick, mut stalled) = (tool(), tool());
+    let mut stream = stream(64 * KIB, Policy::Block);
+    let mut reader = quick.attach_first(&mut stream, true);
+    let mut late = stalled.attach_first(&mut stream, false);
+    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (read, write) = pipe();
+    let bytes = pattern(1 << 20, 4);
+    rig.capture.add(ID, read, stream).unwrap();
+    let writer = write_slowly(write, bytes.clone());
+    let (got, gaps) = quick.read_to_end(&rig.capture, ID, &mut reader);
+    writer.join().unwrap();
+    assert!(got == bytes && gaps.is_empty());
+    let (got, gaps) = stalled.read_to_end(&rig.capture, ID, &mut late);
+    assert!(bytes.starts_with(&got[..48 << 10]), "it keeps the generation it was in");
+    assert_eq!(got.len() as u64 + gaps.iter().map(|gap| gap.lost).sum::<u64>(), 1 << 20);
+}
+
+#[test]
+fn end_of_file_at_once() {
+    let rig = rig();
+    let (read, write) = pipe();
+    drop(write);
+    rig.capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
+    let end = wait_end(&rig.events, ID);
+    assert_eq!((end.produced, end.dropped, end.error.is_none()), (0, 0, true));
+}
+
+#[test]
+fn many_sources_one_tool() {
+    const SOURCES: u64 = 600;
+    let rig = rig();
+    let mut tool = tool();
+    let mut readers = Vec::new();
+    let mut writers = Vec::new();
+    for at in 0..SOURCES {
+        let mut stream = stream(64 * KIB, Policy::DropNewest);
+        readers.push(tool.attach_first(&mut stream, false));
+        let (read, write) = pipe();
+        rig.capture.add(SourceId(at), read, stream).unwrap();
+        writers.push(write);
+    }
+    for round in 0..4 {
+        for (at, write) in (0..).zip(&mut writers) {
+            write.write_all(&pattern(1000, at * 4 + round)).unwrap();
+        }
+    }
+    drop(writers);
+    let (ends, _) = wait_for(&rig.events, SOURCES as usize, 0);
+    assert!(ends.values().all(|end| end.produced == 4000 && end.dropped == 0));
+    for (at, reader) in (0..).zip(&mut readers) {
+        let expected: Vec<u8> = (0..4).flat_map(|round| pattern(1000, at * 4 + round)).collect();
+        let (got, gaps) = tool.read_to_end(&rig.capture, SourceId(at), reader);
+        assert!(got == expected && gaps.is_empty(), "source {at}");
+    }
+}
+
+#[test]
+fn sources_come_and_go_while_others_run() {
+    let rig = rig();
+    let (read, mut steady) = pipe();
+    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    for round in 1..=20u64 {
+        steady.write_all(b"steady").unwrap();
+        let (read, mut write) = pipe();
+        // The name is free again each time.
+        rig.capture.add(SourceId(2), read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+        write.write_all(b"fleeting").unwrap();
+        wait_until(&rig.capture, SourceId(2), |stats| stats.produced == 8);
+        rig.capture.remove(SourceId(2)).unwrap();
+        assert_eq!(wait_end(&rig.events, SourceId(2)).produced, 8);
+        assert!(write.write_all(b"x").is_err(), "the read end is closed");
+        wait_until(&rig.capture, ID, |stats| stats.produced == round * 6);
+    }
+    let ids = rig.capture.with_streams(|streams| streams.ids().collect::<Vec<_>>()).unwrap();
+    assert_eq!(ids, [ID]);
+}
+
+#[test]
+fn a_name_is_taken_until_it_is_removed() {
+    let rig = rig();
+    let (read, write) = pipe();
+    rig.capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
+    drop(write);
+    wait_end(&rig.events, ID);
+    let again = |()| rig.capture.add(ID, pipe().0, stream(KIB, Policy::DropNewest));
+    assert_eq!(again(()), Err(AddError::Taken { source_id: ID }));
+    rig.capture.remove(ID).unwrap();
+    assert_eq!(again(()), Ok(()));
+}
+
+#[test]
+fn a_late_tool_reads_a_complete_stream_until_it_is_removed() {
+    let rig = rig();
+    let mut tool = tool();
+    let (read, mut write) = pipe();
+    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    write.write_all(b"what was").unwrap();
+    drop(write);
+    wait_end(&rig.events, ID);
+    for _ in 0..2 {
+        let mut reader = tool.attach(&rig.capture, ID, false).unwrap();
+        assert_eq!(tool.read_to_end(&rig.capture, ID, &mut reader), (b"what was".to_vec(), vec![]));
+    }
+    rig.capture.remove(ID).unwrap();
+    assert!(tool.attach(&rig.capture, ID, false).is_none());
+    assert!(rig.events.try_recv().is_err(), "completed once");
+}
+
+#[test]
+fn closing_an_idle_source_completes_it_with_what_it_has() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut stream = stream(64 * KIB, Policy::DropNewest);
+    let mut reader = tool.attach_first(&mut stream, false);
+    let (read, mut write) = pipe();
+    rig.capture.add(ID, read, stream).unwrap();
+    write.write_all(b"so far").unwrap();
+    wait_until(&rig.capture, ID, |stats| stats.produced == 6);
+    rig.capture.close(ID).unwrap();
+    rig.capture.close(ID).unwrap();
+    rig.capture.close(SourceId(77)).unwrap();
+    let end = wait_end(&rig.events, ID);
+    assert_eq!((end.produced, end.error.is_none()), (6, true));
+    assert_eq!(tool.read_to_end(&rig.capture, ID, &mut reader).0, b"so far");
+    assert!(rig.events.try_recv().is_err(), "completed once");
+}
+
+#[test]
+fn a_blocked_source_resumes_when_its_reader_consumes() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut stream = stream(64 * KIB, Policy::Block);
+    let mut reader = tool.attach_first(&mut stream, true);
+    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (read, write) = pipe();
+    let bytes = pattern(1 << 20, 5);
+    rig.capture.add(ID, read, stream).unwrap();
+    let writer = write_slowly(write, bytes.clone());
+    // Less than a claim is left: it waits from here on.
+    wait_until(&rig.capture, ID, |stats| stats.produced > 48 * KIB);
+    assert!(!writer.is_finished());
+    let stats = rig.capture.with_streams(|streams| streams.get_mut(ID).unwrap().stats()).unwrap();
+    assert!(stats.produced <= 64 * KIB && stats.dropped == 0);
+    let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+    writer.join().unwrap();
+    assert!(got == bytes && gaps.is_empty());
+}
+
+#[test]
+fn a_blocked_source_resumes_when_its_reader_is_detached_and_can_be_closed() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut writers = Vec::new();
+    let ids = [SourceId(1), SourceId(2)];
+    let mut readers = Vec::new();
+    for id in ids {
+        let mut stream = stream(64 * KIB, Policy::Block);
+        readers.push(tool.attach_first(&mut stream, true));
+        let (read, write) = pipe();
+        rig.capture.add(id, read, stream).unwrap();
+        writers.push(std::thread::spawn(move || (&write).write_all(&vec![7; 1 << 20]).is_ok()));
+        wait_until(&rig.capture, id, |stats| stats.produced > 48 * KIB);
+    }
+    rig.capture.close(ids[1]).unwrap();
+    let closed = wait_end(&rig.events, ids[1]);
+    assert!(closed.produced <= 64 * KIB);
+    let (area, slot) = (&tool.area, readers[0].slot());
+    assert!(rig.capture.with_streams(|s| s.get_mut(ids[0]).unwrap().detach(area, slot)).unwrap());
+    let freed = wait_end(&rig.events, ids[0]);
+    assert_eq!((freed.produced, freed.dropped), (1 << 20, 0));
+    let wrote: Vec<bool> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+    assert_eq!(wrote, [true, false]);
+}
+
+#[test]
+fn stopping_with_reads_in_flight_completes_every_source() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut readers = Vec::new();
+    let mut writers = Vec::new();
+    for at in 0..50 {
+        let mut stream = stream(64 * KIB, Policy::DropNewest);
+        readers.push(tool.attach_first(&mut stream, false));
+        let (read, mut write) = pipe();
+        write.write_all(b"early").unwrap();
+        rig.capture.add(SourceId(at), read, stream).unwrap();
+        wait_until(&rig.capture, SourceId(at), |stats| stats.produced == 5);
+        writers.push(write);
+    }
+    drop(rig.capture);
+    let (ends, _) = wait_for(&rig.events, 50, 0);
+    assert!(ends.values().all(|end| end.produced == 5 && end.error.is_none()));
+    assert!(writers.iter_mut().all(|write| write.write_all(b"late").is_err()), "pipes are closed");
+    let other = common::rig();
+    for (at, reader) in (0..).zip(&mut readers) {
+        assert_eq!(tool.read_to_end(&other.capture, SourceId(at), reader).0, b"early");
+    }
+}
+
+#[test]
+fn stopping_while_everybody_writes() {
+    let rig = rig();
+    let mut writers = Vec::new();
+    for at in 0..8 {
+        let policy = [Policy::DropNewest, Policy::DropOldest][at as usize % 2];
+        let (read, mut write) = pipe();
+        rig.capture.add(SourceId(at), read, stream(64 * KIB, policy)).unwrap();
+        writers.push(std::thread::spawn(move || while write.write_all(&[1; 777]).is_ok() {}));
+        wait_until(&rig.capture, SourceId(at), |stats| stats.produced > 100 * KIB);
+    }
+    drop(rig.capture);
+    assert_eq!(wait_for(&rig.events, 8, 0).0.len(), 8);
+    for writer in writers {
+        writer.join().unwrap();
+    }
+}
+
+#[test]
+fn a_non_blocking_pipe_is_read_as_well() {
+    let rig = rig();
+    let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_NONBLOCK).unwrap();
+    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    nix::unistd::write(&write, b"one").unwrap();
+    wait_until(&rig.capture, ID, |stats| stats.produced == 3);
+    nix::unistd::write(&write, b"two").unwrap();
+    drop(write);
+    assert_eq!(wait_end(&rig.events, ID).produced, 6);
+}
+
+#[test]
+fn an_error_completes_the_source_and_is_reported() {
+    let rig = rig();
+    // A directory can be opened but not read.
+    let directory = std::fs::File::open("/").unwrap();
+    rig.capture.add(ID, directory.into(), stream(KIB, Policy::DropNewest)).unwrap();
+    let error = wait_end(&rig.events, ID).error.expect("an error");
+    assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
+}
+
+#[test]
+fn tools_come_and_go_while_the_kernel_writes() {
+    let rig = rig();
+    let (read, mut write) = pipe();
+    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropOldest)).unwrap();
+    let writer = std::thread::spawn(move || (0..20_000).for_each(|_| write.write_all(&[b'x'; 99]).unwrap()));
+    while !writer.is_finished() {
+        let mut tool = tool();
+        let reader = tool.attach(&rig.capture, ID, false).unwrap();
+        let (area, slot) = (&tool.area, reader.slot());
+        rig.capture
+            .with_streams(|streams| {
+                let mut tap = streams.get_mut(ID).unwrap();
+                assert!(tap.lag(area, slot).is_some());
+                assert!(tap.detach(area, slot));
+            })
+            .unwrap();
+    }
+    assert_eq!(wait_end(&rig.events, ID).produced, 20_000 * 99);
+}
+
+#[test]
+fn a_panic_in_with_streams_is_the_callers() {
+    let rig = rig();
+    let panicking = || rig.capture.with_streams(|_| std::panic::resume_unwind(Box::new(7)));
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _: Result<(), Stopped> = panicking();
+    }));
+    assert_eq!(caught.unwrap_err().downcast_ref(), Some(&7));
+    assert_eq!(rig.capture.with_streams(|streams| streams.ids().count()), Ok(0));
+}
+
+#[test]
+fn after_on_event_panicked_callers_are_told_and_nothing_hangs() {
+    let capture = Capture::start(|_| std::panic::resume_unwind(Box::new(()))).unwrap();
+    let mut open = Vec::new();
+    for at in 0..20 {
+        let (read, write) = pipe();
+        open.push(write);
+        capture.add(SourceId(at), read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    }
+    open.pop();
+    while capture.with_streams(|_| ()).is_ok() {}
+    assert_eq!(capture.close(ID), Err(Stopped));
+    let late = capture.add(SourceId(99), pipe().0, stream(KIB, Policy::DropNewest));
+    assert_eq!(late, Err(AddError::Stopped(Stopped)));
+    assert!(open.iter_mut().all(|write| write.write_all(b"x").is_err()), "pipes are closed");
+}
+
+#[test]
+fn the_last_handle_may_be_dropped_in_on_event() {
+    let (tell, events) = std::sync::mpsc::channel();
+    let handle = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let own = handle.clone();
+    let capture = Capture::start(move |event| {
+        drop(own.lock().unwrap().take());
+        drop(tell.send(event));
+    });
+    let (read, write) = pipe();
+    let capture = capture.unwrap();
+    capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
+    *handle.lock().unwrap() = Some(capture);
+    drop(write);
+    assert!(matches!(next(&events), Event::Complete { source: ID, .. }));
+    // The sender goes with the thread.
+    assert!(events.recv().is_err());
+}

@@ -1,0 +1,271 @@
+//! Processes: what they start with, and how their ends are reported.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
+
+mod common;
+
+use std::collections::HashSet;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+
+use common::{next, rig, stream, tool, wait_for};
+use iof_capture::{Event, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, spawn};
+use iof_shm_ring::Policy;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::fstat;
+
+fn shell(script: &str) -> ProcessSpec {
+    ProcessSpec::new("/bin/sh", ["-c", script])
+}
+
+/// What `script` writes to its standard output.
+fn output(spec: ProcessSpec) -> String {
+    let rig = rig();
+    let Spawned { child, stdout, .. } = spawn(spec).unwrap();
+    rig.capture.watch(ProcessId(1), child).unwrap();
+    text(stdout)
+}
+
+fn text(pipe: OwnedFd) -> String {
+    let mut text = String::new();
+    std::fs::File::from(pipe).read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn each_channel_has_its_pipe() {
+    // Not `>&$IOF_STDDIAG_FD`: some shells know descriptors of one digit only.
+    let spec = shell("echo out; echo err >&2; echo diag >/dev/fd/$IOF_STDDIAG_FD");
+    let Spawned { child, stdout, stderr, stddiag } = spawn(spec).unwrap();
+    let rig = rig();
+    let mut tool = tool();
+    rig.capture.watch(ProcessId(1), child).unwrap();
+    let mut readers = Vec::new();
+    for (at, pipe) in (1..).zip([stdout, stderr, stddiag]) {
+        let mut stream = stream(4096, Policy::DropNewest);
+        readers.push((SourceId(at), tool.attach_first(&mut stream, false)));
+        rig.capture.add(SourceId(at), pipe, stream).unwrap();
+    }
+    wait_for(&rig.events, 3, 1);
+    let texts = readers.iter_mut().map(|(id, reader)| tool.read_to_end(&rig.capture, *id, reader).0);
+    assert_eq!(texts.collect::<Vec<_>>(), [b"out\n".to_vec(), b"err\n".to_vec(), b"diag\n".to_vec()]);
+}
+
+#[test]
+fn exits_and_deaths_are_reported_as_they_were() {
+    let rig = rig();
+    for (at, script) in (0..).zip(["exit 0", "exit 3", "kill -KILL $$"]) {
+        rig.capture.watch(ProcessId(at), spawn(shell(script)).unwrap().child).unwrap();
+    }
+    let (_, exits) = wait_for(&rig.events, 0, 3);
+    assert!(exits[&ProcessId(0)].success());
+    assert_eq!(exits[&ProcessId(1)].code(), Some(3));
+    assert_eq!(exits[&ProcessId(2)].signal(), Some(9));
+}
+
+#[test]
+fn a_status_that_somebody_else_took_is_an_error() {
+    let rig = rig();
+    let child = spawn(shell("exit 3")).unwrap().child;
+    let pid = nix::unistd::Pid::from_raw(child.pid().try_into().unwrap());
+    nix::sys::wait::waitpid(pid, None).unwrap();
+    rig.capture.watch(ProcessId(1), child).unwrap();
+    let Event::Exited { status: Err(error), .. } = next(&rig.events) else { panic!("no error") };
+    assert_eq!(error.raw_os_error(), Some(libc::ECHILD));
+}
+
+#[test]
+fn a_grandchild_that_holds_the_pipe_delays_completion_but_not_the_exit() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Opened for both, so that nobody waits for the other to open it.
+    let spec = ProcessSpec {
+        env: vec![("FIFO".into(), fifo.clone().into())],
+        ..shell("exec 3<>\"$FIFO\"; (read x <&3; echo grandchild) & echo child; exit 5")
+    };
+    let Spawned { child, stdout, .. } = spawn(spec).unwrap();
+    let rig = rig();
+    rig.capture.add(SourceId(1), stdout, stream(4096, Policy::DropNewest)).unwrap();
+    rig.capture.watch(ProcessId(1), child).unwrap();
+    let Event::Exited { status, .. } = next(&rig.events) else { panic!("complete too early") };
+    assert_eq!(status.unwrap().code(), Some(5));
+    let mut release = OpenOptions::new().write(true).open(fifo).unwrap();
+    release.write_all(b"go\n").unwrap();
+    let (ends, _) = wait_for(&rig.events, 1, 0);
+    assert_eq!(ends[&SourceId(1)].produced, "child\ngrandchild\n".len() as u64);
+}
+
+#[test]
+fn two_hundred_children_that_end_at_once_are_all_reported() {
+    let rig = rig();
+    for at in 0..200 {
+        let Spawned { child, stdout, .. } = spawn(shell(&format!("echo {at}; exit {}", at % 128))).unwrap();
+        rig.capture.watch(ProcessId(at), child).unwrap();
+        rig.capture.add(SourceId(at), stdout, stream(4096, Policy::DropNewest)).unwrap();
+    }
+    let (ends, exits) = wait_for(&rig.events, 200, 200);
+    for at in 0..200 {
+        assert_eq!(ends[&SourceId(at)].produced, at.to_string().len() as u64 + 1);
+        assert_eq!(exits[&ProcessId(at)].code(), Some((at % 128) as i32));
+    }
+}
+
+/// Not a test of its own: the debugger of the next one, which runs it in a process of its own.
+#[test]
+fn debugger() {
+    let Some(pid) = std::env::var("TRACE").ok().and_then(|pid| pid.parse::<libc::pid_t>().ok()) else {
+        return;
+    };
+    // SAFETY: plain numbers.
+    let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) } == 0;
+    println!("{}", if traced { "tracing" } else { "refused" });
+    // Until we are killed, which lets go of what we trace.
+    if traced {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+#[test]
+fn a_child_that_a_debugger_holds_back_is_reported_when_it_lets_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut release = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    let env = vec![("FIFO".into(), fifo.into())];
+    let child = spawn(ProcessSpec { env, ..shell("read x <\"$FIFO\"; exit 5") }).unwrap().child;
+    let mut debugger = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "debugger", "--nocapture"])
+        .env("TRACE", child.pid().to_string())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(debugger.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let word = lines.into_iter().find(|line| line.contains("tracing") || line.contains("refused")).unwrap();
+
+    let pidfd = child.as_fd().try_clone_to_owned().unwrap();
+    let rig = rig();
+    rig.capture.watch(ProcessId(1), child).unwrap();
+    release.write_all(b"go\n").unwrap();
+    if word.contains("tracing") {
+        let mut ended = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut ended, PollTimeout::NONE).unwrap();
+        rig.capture.with_streams(|_| ()).unwrap();
+        assert!(rig.events.try_recv().is_err(), "only the debugger can know");
+    }
+    debugger.kill().unwrap();
+    debugger.wait().unwrap();
+    assert_eq!(wait_for(&rig.events, 0, 1).1[&ProcessId(1)].code(), Some(5));
+}
+
+#[test]
+fn stopping_leaves_running_processes_alone() {
+    let rig = rig();
+    let Spawned { child, stdout, .. } =
+        spawn(ProcessSpec { env: vec![("X".into(), "1".into())], ..shell("read x; kill -STOP $$; exit 0") })
+            .unwrap();
+    let _keep = (child.as_fd().try_clone_to_owned().unwrap(), stdout);
+    let pid = nix::unistd::Pid::from_raw(child.pid().try_into().unwrap());
+    rig.capture.watch(ProcessId(1), child).unwrap();
+    drop(rig.capture);
+    assert!(rig.events.recv().is_err(), "no exit was reported");
+    nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
+    nix::sys::wait::waitpid(pid, None).unwrap();
+}
+
+/// The pipes behind this process's descriptors that every child inherits.
+fn inherited() -> HashSet<u64> {
+    let mut inodes = HashSet::new();
+    for at in 0..1024 {
+        // SAFETY: used for two calls only, which fail on a descriptor that is not open.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(at) };
+        if let (Ok(0), Ok(stat)) = (fcntl(fd, FcntlArg::F_GETFD), fstat(fd)) {
+            inodes.insert(stat.st_ino);
+        }
+    }
+    inodes
+}
+
+#[test]
+fn no_child_inherits_anothers_pipes() {
+    let ambient = inherited();
+    // Many at once, or there would be nothing to inherit.
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let ambient = ambient.clone();
+            std::thread::spawn(move || {
+                for _ in 0..25 {
+                    let Spawned { child, stdout, stderr, stddiag } =
+                        spawn(ProcessSpec::new("/bin/ls", ["-lL", "-i", "/proc/self/fd"])).unwrap();
+                    let own: HashSet<u64> =
+                        [&stdout, &stderr, &stddiag].map(|pipe| fstat(pipe).unwrap().st_ino).into();
+                    let list = text(stdout);
+                    let pipes = list.lines().filter(|line| line.contains(" p"));
+                    let seen: HashSet<u64> =
+                        pipes.map(|line| line.split_whitespace().next().unwrap().parse().unwrap()).collect();
+                    assert!(own.is_subset(&seen), "{list}");
+                    let foreign: Vec<_> =
+                        seen.difference(&own).filter(|inode| !ambient.contains(inode)).collect();
+                    assert!(foreign.is_empty(), "{foreign:?} of {list}");
+                    let pid = nix::unistd::Pid::from_raw(child.pid().try_into().unwrap());
+                    nix::sys::wait::waitpid(pid, None).unwrap();
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_child_starts_with_clean_signals_in_our_process_group() {
+    // As a host does that takes its signals from a signalfd.
+    let before = SigSet::from_iter([Signal::SIGTERM, Signal::SIGCHLD])
+        .thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK);
+    let status = output(ProcessSpec::new("/bin/cat", ["/proc/self/status"]));
+    before.unwrap().thread_set_mask().unwrap();
+    let mask = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap()
+    };
+    assert_eq!(mask("SigBlk:"), 0);
+    assert_eq!(
+        mask("SigIgn:") & (1 << (Signal::SIGPIPE as u64 - 1)),
+        0,
+        "Rust ignores it, children must not"
+    );
+    let group = output(ProcessSpec::new("/bin/sh", ["-c", "cut -d' ' -f5 /proc/$$/stat"]));
+    assert_eq!(group.trim(), nix::unistd::getpgrp().to_string());
+}
+
+#[test]
+fn a_child_gets_its_environment_directory_and_input() {
+    let directory = tempfile::tempdir().unwrap();
+    let spec = ProcessSpec {
+        env: vec![("RANK".into(), "7".into())],
+        cwd: Some(directory.path().into()),
+        ..shell("echo $RANK; pwd -P; wc -c")
+    };
+    let path = directory.path().canonicalize().unwrap();
+    assert_eq!(output(spec), format!("7\n{}\n0\n", path.display()));
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let missing = spawn(ProcessSpec::new("/no/such/program", [""; 0]));
+    assert!(matches!(missing, Err(SpawnError::NotFound { ref program }) if program.ends_with("program")));
+    let plain = spawn(ProcessSpec::new("/etc/passwd", [""; 0]));
+    assert!(matches!(plain, Err(SpawnError::NotExecutable { .. })));
+    let cwd = Some("/no/such/directory".into());
+    let nowhere = spawn(ProcessSpec { cwd, ..shell("") });
+    assert!(matches!(nowhere, Err(SpawnError::Directory { ref cwd, .. }) if cwd.ends_with("directory")));
+    let zero = spawn(ProcessSpec::new("/bin/echo", ["a\0b"])).unwrap_err();
+    assert!(matches!(zero, SpawnError::Refused { .. }), "{zero}");
+}

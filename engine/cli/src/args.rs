@@ -1,0 +1,223 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use iof_engine::{DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
+use iof_proto::{Channel, Channels, Nspace, Rank};
+
+/// Forwards the output of a job's ranks through shared memory.
+#[derive(Parser)]
+#[command(name = "iof", version, about, max_term_width = 100)]
+pub struct Iof {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Start a job and write its output here
+    Run(RunArgs),
+    /// Attach to a running `iof run` and write its output here too
+    Pull(PullArgs),
+    /// Ask a running `iof run` about its job
+    Query(QueryArgs),
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// How many ranks to start
+    #[arg(short = 'n', long = "nprocs", value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
+    pub nprocs: u32,
+
+    /// Cache for each rank and channel, in bytes (K, M and G are understood)
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
+    pub cache_size: u32,
+
+    /// What to do when our output is slower than the ranks: hold them back, or drop and report
+    #[arg(long, value_enum, default_value_t = Drop::None)]
+    pub drop: Drop,
+
+    /// The job's name [default: iof-PID]
+    #[arg(long, value_name = "NAME")]
+    pub nspace: Option<Nspace>,
+
+    /// Where tools find this job
+    #[arg(long, value_name = "DIR")]
+    pub rendezvous_dir: Option<PathBuf>,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
+    pub program: Vec<OsString>,
+}
+
+/// What to do when a cache is full.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Drop {
+    /// Drop new bytes
+    Newest,
+    /// Drop the oldest bytes
+    Oldest,
+    /// Drop nothing: the ranks wait
+    None,
+}
+
+impl From<Drop> for Policy {
+    fn from(drop: Drop) -> Policy {
+        match drop {
+            Drop::Newest => Policy::DropNewest,
+            Drop::Oldest => Policy::DropOldest,
+            Drop::None => Policy::Block,
+        }
+    }
+}
+
+/// Which engine to attach to.
+#[derive(Args)]
+pub struct EngineArgs {
+    /// Attach to the `iof run` with this pid
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// Attach to the engine that listens on this socket
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["pid", "rendezvous_dir"])]
+    pub server: Option<PathBuf>,
+
+    /// Look for engines in this directory
+    #[arg(long, value_name = "DIR")]
+    pub rendezvous_dir: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct PullArgs {
+    #[command(flatten)]
+    pub engine: EngineArgs,
+
+    /// Ranks to pull from, such as 0,3-5
+    #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks)]
+    pub rank: Ranks,
+
+    /// Channels to pull
+    #[arg(long, value_name = "LIST", default_value = "stdout,stderr,stddiag", value_parser = channels)]
+    pub channel: Channels,
+
+    /// Leave out what was cached before now
+    #[arg(long)]
+    pub no_backlog: bool,
+}
+
+#[derive(Args)]
+pub struct QueryArgs {
+    /// What to ask for
+    #[arg(value_enum)]
+    pub what: What,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum What {
+    /// The names of the jobs
+    Namespaces,
+    /// The processes of the jobs
+    Procs,
+    /// Every stream: bytes, generations, readers
+    Stats,
+}
+
+/// Ranks, as the user names them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ranks(pub Vec<Rank>);
+
+fn ranks(text: &str) -> Result<Ranks, String> {
+    if text == "all" {
+        return Ok(Ranks(vec![Rank::WILDCARD]));
+    }
+    let number = |part: &str| {
+        let number = part.trim().parse::<u32>().ok().filter(|number| *number < MAX_RANKS);
+        number.ok_or_else(|| format!("'{part}' is no rank: say all, or ranks and ranges such as 0,3-5"))
+    };
+    let mut ranks = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(part)?, number(part)?),
+        };
+        if first > last {
+            return Err(format!("the range {part} runs backwards"));
+        }
+        ranks.extend((first..=last).map(Rank));
+    }
+    ranks.sort_unstable();
+    ranks.dedup();
+    Ok(Ranks(ranks))
+}
+
+fn channels(text: &str) -> Result<Channels, String> {
+    let mut channels = Channels::empty();
+    for word in text.split(',') {
+        match word.trim().parse() {
+            Ok(Channel::Stdin) => return Err("stdin can't be pulled, only pushed".into()),
+            Ok(channel) => channels |= Channels::from(channel),
+            Err(_) => return Err(format!("'{word}' is no channel: say stdout, stderr or stddiag")),
+        }
+    }
+    Ok(channels)
+}
+
+fn cache_size(text: &str) -> Result<u32, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (text.get(..text.len().saturating_sub(1)), 1u64 << 10),
+        Some(b'm' | b'M') => (text.get(..text.len().saturating_sub(1)), 1 << 20),
+        Some(b'g' | b'G') => (text.get(..text.len().saturating_sub(1)), 1 << 30),
+        _ => (Some(text), 1),
+    };
+    let bytes = digits.and_then(|digits| digits.parse::<u64>().ok()).and_then(|n| n.checked_mul(unit));
+    let bytes = bytes.and_then(|bytes| u32::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| format!("a cache has 1 to {} bytes; 64K, 1M and 2G are understood", u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rank_lists_are_sorted_sets_of_ranks_and_ranges() {
+        assert_eq!(ranks("all").unwrap().0, [Rank::WILDCARD]);
+        assert_eq!(ranks("3-5,0,4").unwrap().0, [0, 3, 4, 5].map(Rank));
+        for wrong in ["", "x", "5-3", "-1", "1-", "4294967295", "1,,2"] {
+            assert!(ranks(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn channel_lists_name_output_channels() {
+        assert_eq!(channels("stdout,stddiag").unwrap(), Channels::STDOUT | Channels::STDDIAG);
+        for wrong in ["", "stdin", "stdout,", "output"] {
+            assert!(channels(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn cache_sizes_have_units_and_a_limit() {
+        assert_eq!(cache_size("1"), Ok(1));
+        assert_eq!(cache_size("64K"), Ok(65536));
+        assert_eq!(cache_size("3G"), Ok(3 << 30));
+        for wrong in ["", "0", "K", "4G", "-1", "1.5M", "99999999999999999999G"] {
+            assert!(cache_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        Iof::command().debug_assert();
+    }
+}

@@ -1,0 +1,80 @@
+//! `iof pull`: another reader of a running job's output.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+
+use iof_proto::message::query;
+use iof_proto::{Channel, Channels, Found, Nspace, Proc, Value};
+use iof_tool::{Gap, Pull, RequestError, Sink, SinkError, SinkReport, Tool};
+
+use crate::Failure;
+use crate::args::PullArgs;
+use crate::attach::{Name, attach};
+
+/// Writes the output of a running job to stdout and stderr until it is complete.
+pub fn pull(args: &PullArgs) -> Result<(), Failure> {
+    // One reader for each of our outputs, so that a slow one does not hold up the other.
+    let out = start(args, Channels::STDOUT, io::stdout())?;
+    let err = start(args, Channels::STDERR | Channels::STDDIAG, io::stderr())?;
+    let mut unfinished = 0u64;
+    for sink in [out, err].into_iter().flatten() {
+        let report = finish(sink)?;
+        unfinished = unfinished.saturating_add(report.unfinished);
+    }
+    if unfinished > 0 {
+        return Err(Failure::running(format!(
+            "the engine ended before {unfinished} of its streams were complete"
+        )));
+    }
+    Ok(())
+}
+
+fn start(args: &PullArgs, channels: Channels, to: impl AsFd) -> Result<Option<Sink>, Failure> {
+    let channels = args.channel & channels;
+    if channels.is_empty() {
+        return Ok(None);
+    }
+    let mut tool = attach(&args.engine, &Name::Pull)?;
+    let mut procs = Vec::new();
+    for nspace in namespaces(&mut tool)? {
+        procs.extend(args.rank.0.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }));
+    }
+    if procs.is_empty() {
+        return Err(Failure::running("the engine has no job yet: try again"));
+    }
+    let request = Pull { procs, channels, backlog: !args.no_backlog };
+    tool.pull(&request).map_err(|error| match error {
+        RequestError::Denied(failure) => Failure::usage(failure.reason),
+        error => Failure::usage(error),
+    })?;
+    Sink::start(tool, to, report_gap).map(Some).map_err(Failure::running)
+}
+
+fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
+    let found = tool.query(&[query::PMIX_QUERY_NAMESPACES]).map_err(Failure::running)?;
+    let names = found.into_iter().find_map(|Found { value, .. }| match value {
+        Value::Text(names) => Some(names),
+        _ => None,
+    });
+    let names = names.unwrap_or_default();
+    names
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(|name| Nspace::new(name).map_err(Failure::running))
+        .collect()
+}
+
+/// Says on stderr where how many bytes are missing.
+pub fn report_gap(source: &Proc, channel: Channel, gap: Gap) {
+    let Gap { offset, lost } = gap;
+    eprintln!("iof: rank {} {channel}: {lost} bytes are missing at offset {offset}", source.rank);
+}
+
+/// Waits for a sink and puts its error into words.
+pub fn finish(sink: Sink) -> Result<SinkReport, Failure> {
+    sink.join().map_err(|error| match error {
+        SinkError::Write(error) if error.kind() == ErrorKind::BrokenPipe => Failure::BrokenPipe,
+        SinkError::Write(error) => Failure::running(format!("writing the output: {error}")),
+        error => Failure::running(error),
+    })
+}

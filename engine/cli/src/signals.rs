@@ -1,0 +1,61 @@
+//! Signals: what `iof run` passes on to its ranks, and how the command ends by one.
+
+use std::io;
+use std::process::{self, ExitCode};
+
+use nix::libc;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+use nix::sys::signalfd::SignalFd;
+
+/// A signal that came for us.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// Which.
+    pub signal: Signal,
+    /// It came from the terminal, which sent it to the ranks as well: they are in our process group.
+    pub from_terminal: bool,
+}
+
+/// SIGINT and SIGTERM, to be waited for.
+pub struct Signals(SignalFd);
+
+impl Signals {
+    /// Takes the signals over. Call it before any thread is started: threads inherit what it blocks.
+    pub fn take() -> io::Result<Signals> {
+        let mut set = SigSet::empty();
+        set.add(Signal::SIGINT);
+        set.add(Signal::SIGTERM);
+        set.thread_block()?;
+        Ok(Signals(SignalFd::new(&set)?))
+    }
+
+    /// The next signal; `None` if there can't be one any more.
+    pub fn wait(&self) -> Option<Received> {
+        loop {
+            let info = match self.0.read_signal() {
+                Ok(Some(info)) => info,
+                Ok(None) | Err(nix::Error::EINTR) => continue,
+                Err(_) => return None,
+            };
+            let signal =
+                i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())?;
+            return Some(Received { signal, from_terminal: info.ssi_code == libc::SI_KERNEL });
+        }
+    }
+}
+
+/// Ends this process as `signal` would, so that the shell sees what it expects.
+pub fn die_of(signal: Signal) -> ExitCode {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs no code of ours, so no handler can be unsafe to run.
+    let _ = unsafe { sigaction(signal, &default) };
+    let _ = SigSet::from(signal).thread_unblock();
+    let _ = raise(signal);
+    // Only if the signal is ignored after all.
+    process::exit((signal as i32).saturating_add(128))
+}
+
+/// Ends this process as any command ends whose reader has gone.
+pub fn die_of_broken_pipe() -> ExitCode {
+    die_of(Signal::SIGPIPE)
+}

@@ -1,0 +1,45 @@
+//! A launcher in small: what `iof run` does, in one screen.
+//!
+//! ```text
+//! cargo run --release -p iof-engine --example launcher -- 4 sh -c 'echo hello from rank $IOF_RANK'
+//! ```
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::{env, io, process};
+
+use iof_engine::{Config, Engine, Grant, JobSpec, Policy};
+use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_tool::{Pull, Sink};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = env::args_os().skip(1);
+    let usage = "usage: launcher N PROG ARGS...";
+    let nprocs = args.next().and_then(|n| n.to_str()?.parse().ok()).ok_or(usage)?;
+    let program = args.next().ok_or(usage)?;
+    let args: Vec<OsString> = args.collect();
+
+    // Tools find us in the usual place. Where a reader may hold ranks back, they wait for it.
+    let engine = Engine::start(Config { policy: Policy::Block, ..Config::default() })?;
+    let nspace = Nspace::new(format!("launcher-{}", process::id()))?;
+
+    // Our terminal is an ordinary reader, one for each of our outputs, there before the first byte.
+    let sink = |channels, to: BorrowedFd| -> Result<Sink, Box<dyn Error>> {
+        let mut tool = engine.attach("launcher", Grant::Block)?;
+        let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
+        tool.pull(&Pull { procs: vec![all], channels, backlog: true })?;
+        Ok(Sink::start(tool, to, |_, _, _| {})?)
+    };
+    let out = sink(Channels::STDOUT, io::stdout().as_fd())?;
+    let err = sink(Channels::STDERR | Channels::STDDIAG, io::stderr().as_fd())?;
+
+    let job =
+        engine.spawn(&JobSpec { nspace: nspace.clone(), nprocs, program, args, stdin: Some(Rank(0)) })?;
+    let status = job.wait();
+    out.join()?;
+    err.join()?;
+    // Tools that still read get half a second; `exit` would not give it to them.
+    drop(engine);
+    process::exit(status.code())
+}

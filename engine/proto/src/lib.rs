@@ -1,0 +1,36 @@
+//! What an iof engine and its tools share, and nothing else: no threads, no event loop, no state
+//! beyond what a caller holds in its hands.
+//!
+//! | module         | concept                                                                          |
+//! |----------------|----------------------------------------------------------------------------------|
+//! | [`names`]      | who writes: [`Nspace`], [`Rank`], [`Proc`]; on what: [`Channel`], [`Channels`]   |
+//! | [`status`]     | how it went: [`Status`], with PMIx's numbers                                     |
+//! | [`limits`]     | every bound on what a peer may send                                              |
+//! | [`message`]    | the control protocol: [`FromTool`], [`ToTool`]                                   |
+//! | [`wire`]       | how a message becomes bytes and back: [`encode`], [`Decoder`]                    |
+//! | [`socket`]     | how bytes and file descriptors cross, and who is at the other end                |
+//! | [`rendezvous`] | how a tool finds an engine                                                       |
+//!
+//! Output bytes never pass through here. They are read in place from shared-memory rings, whose
+//! file descriptors come with [`ToTool::Ring`].
+//!
+//! Both sides take their peer for hostile: whatever arrives is bounded before it is buffered and
+//! checked before it is believed. Nothing in this crate panics on what a peer sends.
+#![deny(unsafe_code)]
+
+pub mod limits;
+pub mod message;
+pub mod names;
+pub mod rendezvous;
+#[allow(unsafe_code, reason = "receiving file descriptors has no safe and leak-free interface")]
+pub mod socket;
+pub mod status;
+pub mod wire;
+
+pub use message::{
+    Failure, Found, FromTool, Message, PROTOCOL_VERSION, ProcInfo, ProcState, ReaderStats, StreamStats,
+    ToTool, Value,
+};
+pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
+pub use status::Status;
+pub use wire::{DecodeError, Decoder, EncodeError, encode};

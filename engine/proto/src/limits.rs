@@ -1,0 +1,52 @@
+//! Every bound on what a peer may ask of the other side, in one place.
+
+/// Bytes in the body of one message from a tool: enough for [`MAX_PROCS_PER_PULL`] procs with
+/// names of usual length, and little enough to hold one for each of [`MAX_TOOLS`] tools.
+pub const MAX_MESSAGE: usize = 64 << 10;
+
+/// Bytes in the body of one message to a tool: a process table of 100,000 procs fits.
+pub const MAX_ANSWER: usize = 16 << 20;
+
+/// File descriptors that come with one message.
+pub const MAX_FDS: usize = 3;
+
+/// Rings sent to one tool that it has not yet said to have taken. The kernel bounds the descriptors
+/// that all processes of a user have on their way together (`ETOOMANYREFS`, unix(7)): without this
+/// bound, tools that do not read would use them up for those that do.
+pub const MAX_RINGS_IN_FLIGHT: u32 = 64;
+
+/// Procs named by one pull; a tool that wants more names a wildcard rank or pulls again.
+pub const MAX_PROCS_PER_PULL: usize = 4096;
+
+/// Keys asked for by one query.
+pub const MAX_QUERY_KEYS: usize = 32;
+
+/// Bytes in any one free text that a tool sends: its own name, a query key.
+pub const MAX_TEXT: usize = 1024;
+
+/// Bytes in the name of an nspace (`PMIX_MAX_NSLEN`).
+pub const MAX_NSPACE: usize = 255;
+
+/// Registrations that one tool may hold at a time; the engine refuses the next with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
+pub const MAX_REGISTRATIONS_PER_TOOL: usize = 64;
+
+/// Tools that one engine serves at a time; it refuses the next connection.
+pub const MAX_TOOLS: usize = 1024;
+
+/// More of something than its limit allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{count} {what} in one message, and the limit is {limit}")]
+pub struct Excess {
+    /// What there was too much of, in the plural.
+    pub what: &'static str,
+    /// How much there was.
+    pub count: usize,
+    /// How much there may be: one of the constants of this module.
+    pub limit: usize,
+}
+
+/// `count` of `what`, if that is within `limit`.
+pub(crate) fn within(what: &'static str, count: usize, limit: usize) -> Result<(), Excess> {
+    if count > limit { Err(Excess { what, count, limit }) } else { Ok(()) }
+}

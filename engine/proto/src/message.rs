@@ -1,0 +1,328 @@
+//! The control protocol: every message that a tool and an engine exchange.
+//!
+//! A tool opens with [`FromTool::Hello`]; the engine answers [`ToTool::Welcome`] or
+//! [`ToTool::Refused`]. From then on the tool asks, each request with a number of its own choice
+//! that comes back with the result, and the engine announces the rings of each registration as
+//! their sources come into being.
+//!
+//! The encoding names variants by their place, so a change to any message is a new
+//! [`PROTOCOL_VERSION`]. `Hello`, `Welcome` and `Refused` keep their place and their layout for
+//! ever: they are how two versions find out that they differ.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT, within};
+use crate::names::{Channel, Channels, Proc};
+use crate::status::Status;
+
+/// The version of the protocol that this build speaks. An engine refuses any other.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// The keys of [`FromTool::Query`] that an engine answers itself.
+pub mod query {
+    /// The names of all running jobs, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
+    pub const PMIX_QUERY_NAMESPACES: &str = "pmix.qry.ns";
+    /// All processes: [`Value::Procs`](super::Value::Procs) (RFC0010).
+    pub const PMIX_QUERY_PROC_TABLE: &str = "pmix.qry.ptable";
+    /// All streams with their byte counts and readers: [`Value::Streams`](super::Value::Streams). Ours.
+    pub const IOF_STATS: &str = "iof.qry.stats";
+}
+
+/// What makes a type a message: how large it may be and what comes with it.
+///
+/// [`encode`](crate::encode) and [`Decoder`](crate::Decoder) hold every message to this, on both
+/// sides.
+pub trait Message: Serialize + DeserializeOwned {
+    /// The most bytes that its body may have.
+    const CAP: usize;
+
+    /// How many file descriptors come with it, [`MAX_FDS`](crate::limits::MAX_FDS) at most.
+    fn fds(&self) -> u8;
+
+    /// Whether it keeps to the limits that its encoded length does not show.
+    ///
+    /// # Errors
+    /// [`Excess`] names the first limit that it breaks.
+    fn check(&self) -> Result<(), Excess>;
+}
+
+/// What a tool sends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromTool {
+    /// The first message of a connection, and never a later one.
+    Hello {
+        /// The tool's [`PROTOCOL_VERSION`].
+        version: u32,
+        /// What the tool takes its pid to be. For people; the engine believes the kernel only.
+        pid: u32,
+        /// What the tool calls itself. For people.
+        name: String,
+    },
+    /// Register for the output of some sources (`PMIx_IOF_pull`). Answered by [`ToTool::Pulled`].
+    Pull {
+        /// The tool's number for this request.
+        request: u32,
+        /// The sources, which need not exist yet; a wildcard rank stands for a whole job.
+        procs: Vec<Proc>,
+        /// Their channels. Stdin cannot be pulled.
+        channels: Channels,
+        /// Start at the oldest byte that is still in the ring, not at the next one.
+        backlog: bool,
+    },
+    /// "I have drained this ring, which is sealed; give me the next generation." Answered by a
+    /// [`ToTool::Ring`] that `follows` it.
+    Follow {
+        /// The slot of the drained ring.
+        slot: u32,
+    },
+    /// "I have mapped these many more rings": the engine has at most
+    /// [`MAX_RINGS_IN_FLIGHT`](crate::limits::MAX_RINGS_IN_FLIGHT) on their way to a tool.
+    Taken {
+        /// Rings since the last `Taken`.
+        rings: u32,
+    },
+    /// End a registration (`PMIx_IOF_deregister`). Answered by [`ToTool::Deregistered`].
+    Deregister {
+        /// The tool's number for this request.
+        request: u32,
+        /// The registration, as [`ToTool::Pulled`] named it.
+        handler: u32,
+    },
+    /// Ask (`PMIx_Query_info`). Answered by [`ToTool::Answer`].
+    Query {
+        /// The tool's number for this request.
+        request: u32,
+        /// What to ask for; [`query`] has the keys.
+        keys: Vec<String>,
+    },
+}
+
+impl Message for FromTool {
+    const CAP: usize = MAX_MESSAGE;
+
+    fn fds(&self) -> u8 {
+        0
+    }
+
+    fn check(&self) -> Result<(), Excess> {
+        match self {
+            FromTool::Hello { name, .. } => within("bytes of tool name", name.len(), MAX_TEXT),
+            FromTool::Pull { procs, .. } => within("procs", procs.len(), MAX_PROCS_PER_PULL),
+            FromTool::Query { keys, .. } => {
+                within("query keys", keys.len(), MAX_QUERY_KEYS)?;
+                keys.iter().try_for_each(|key| within("bytes of query key", key.len(), MAX_TEXT))
+            }
+            FromTool::Follow { .. } | FromTool::Taken { .. } | FromTool::Deregister { .. } => Ok(()),
+        }
+    }
+}
+
+/// What an engine sends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToTool {
+    /// The connection is accepted. Comes with the tool's reader area and its doorbell, and, if the
+    /// tool may hold sources back, the bell that tells the engine of room.
+    Welcome {
+        /// The engine's [`PROTOCOL_VERSION`].
+        version: u32,
+        /// The engine's pid.
+        engine_pid: u32,
+        /// Whether this tool's registrations may hold sources back.
+        may_block: bool,
+    },
+    /// The connection is refused; the engine closes it after this.
+    Refused {
+        /// What kind of refusal.
+        status: Status,
+        /// Why, in words for the tool's user.
+        reason: String,
+    },
+    /// The result of [`FromTool::Pull`].
+    Pulled {
+        /// The tool's number for the request.
+        request: u32,
+        /// The handler id of the new registration, 1 or more.
+        result: Result<u32, Failure>,
+    },
+    /// A stream of a registration, or the next generation of one. Comes with one file
+    /// descriptor: the ring.
+    Ring {
+        /// The registration.
+        handler: u32,
+        /// Who writes.
+        source: Proc,
+        /// On what.
+        channel: Channel,
+        /// The place of this ring in the tool's reader area.
+        slot: u32,
+        /// The slot whose ring this generation goes on from; `None` for a new stream.
+        follows: Option<u32>,
+        /// The offset in the stream, in bytes, at which the tool starts to read.
+        start: u64,
+    },
+    /// No further source will be announced for this registration.
+    Announced {
+        /// The registration.
+        handler: u32,
+    },
+    /// The result of [`FromTool::Deregister`].
+    Deregistered {
+        /// The tool's number for the request.
+        request: u32,
+        /// Nothing, if it worked.
+        result: Result<(), Failure>,
+    },
+    /// The result of [`FromTool::Query`].
+    Answer {
+        /// The tool's number for the request.
+        request: u32,
+        /// The keys that are known, in the order they were asked for. Keys that are not known
+        /// are left out; if none is, this is a [`Status::ERR_NOT_FOUND`].
+        result: Result<Vec<Found>, Failure>,
+    },
+}
+
+impl Message for ToTool {
+    const CAP: usize = MAX_ANSWER;
+
+    fn fds(&self) -> u8 {
+        match self {
+            ToTool::Welcome { may_block, .. } => 2 + u8::from(*may_block),
+            ToTool::Ring { .. } => 1,
+            _ => 0,
+        }
+    }
+
+    fn check(&self) -> Result<(), Excess> {
+        Ok(())
+    }
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{reason} ({status})")]
+pub struct Failure {
+    /// What kind of failure.
+    pub status: Status,
+    /// Why, in words for the tool's user.
+    pub reason: String,
+}
+
+/// One key of a query with its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The key as it was asked for.
+    pub key: String,
+    /// What it stands for.
+    pub value: Value,
+}
+
+/// The value of a query key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Value {
+    /// A text, such as a list of names with commas.
+    Text(String),
+    /// A process table.
+    Procs(Vec<ProcInfo>),
+    /// The streams of an engine.
+    Streams(Vec<StreamStats>),
+}
+
+/// One line of a process table (`pmix_proc_info_t`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcInfo {
+    /// Which process.
+    pub proc: Proc,
+    /// Its pid on its host; 0 before it is started.
+    pub pid: u32,
+    /// The name of its host.
+    pub host: String,
+    /// What it runs.
+    pub executable: String,
+    /// Where it is in its life.
+    pub state: ProcState,
+    /// Its exit code once it has ended, 128 + n if signal n ended it.
+    pub exit_code: Option<i32>,
+}
+
+/// Where a process is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ProcState {
+    /// Being started.
+    Launching,
+    /// Running.
+    Running,
+    /// Ended with exit code 0.
+    Terminated,
+    /// Ended with another exit code.
+    Failed,
+    /// Ended by a signal.
+    Killed,
+    /// Could not be started.
+    FailedToStart,
+}
+
+impl ProcState {
+    /// The `pmix_proc_state_t` that means the same.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            ProcState::Launching => 2,
+            ProcState::Running => 5,
+            ProcState::Terminated => 20,
+            ProcState::FailedToStart => 53,
+            ProcState::Killed => 54,
+            ProcState::Failed => 62,
+        }
+    }
+}
+
+impl fmt::Display for ProcState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            ProcState::Launching => "launching",
+            ProcState::Running => "running",
+            ProcState::Terminated => "terminated",
+            ProcState::Failed => "failed",
+            ProcState::Killed => "killed",
+            ProcState::FailedToStart => "failed to start",
+        })
+    }
+}
+
+/// What an engine knows about one stream. All counts are in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamStats {
+    /// Who writes.
+    pub source: Proc,
+    /// On what.
+    pub channel: Channel,
+    /// Read from the source so far.
+    pub produced: u64,
+    /// In the newest ring now.
+    pub cached: u64,
+    /// Read and discarded, because nobody made room.
+    pub dropped: u64,
+    /// How many rings this stream has left behind.
+    pub generation: u64,
+    /// Whether the source has ended and all its bytes are accounted for.
+    pub complete: bool,
+    /// Who reads it.
+    pub readers: Vec<ReaderStats>,
+}
+
+/// One reader of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReaderStats {
+    /// What the tool calls itself.
+    pub tool: String,
+    /// Its pid.
+    pub pid: u32,
+    /// Its registration.
+    pub handler: u32,
+    /// How many bytes it is behind the source.
+    pub lag: u64,
+}

@@ -1,0 +1,130 @@
+//! What descriptor passing promises. One test, because it counts the descriptors of its process.
+#![allow(clippy::unwrap_used, reason = "a test, helpers included, fails by panicking")]
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use iof_proto::socket::{receive, send};
+use iof_proto::{Decoder, Message, ToTool, encode};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+
+fn open_fds() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn descriptors_arrive_with_their_frame_or_not_at_all() {
+    let before = open_fds();
+    arrive_in_order_with_their_frames();
+    assert_eq!(open_fds(), before);
+    unaccepted_ones_are_closed();
+    assert_eq!(open_fds(), before);
+    too_many_are_an_error_and_are_closed();
+    assert_eq!(open_fds(), before);
+    a_full_socket_takes_nothing();
+    assert_eq!(open_fds(), before);
+}
+
+fn arrive_in_order_with_their_frames() {
+    let (engine, tool) = UnixStream::pair().unwrap();
+    let mut pipes: Vec<_> = (0..3).map(|_| io::pipe().unwrap()).collect();
+    let sent = [
+        ToTool::Welcome { version: 1, engine_pid: 1, may_block: false },
+        ToTool::Announced { handler: 1 },
+        ToTool::Ring {
+            handler: 1,
+            source: iof_proto::Proc {
+                nspace: iof_proto::Nspace::new("job").unwrap(),
+                rank: iof_proto::Rank(0),
+            },
+            channel: iof_proto::Channel::Stdout,
+            slot: 0,
+            follows: None,
+            start: 0,
+        },
+    ];
+    let mut writers = pipes.iter().map(|(_, writer)| writer.as_fd());
+    for message in &sent {
+        let frame = encode(message).unwrap();
+        let fds: Vec<_> = writers.by_ref().take(message.fds().into()).collect();
+        // As a full socket would cut it: descriptors with the first byte, the rest without.
+        assert_eq!(send(&engine, &frame[..1], &fds).unwrap(), 1);
+        assert_eq!(send(&engine, &frame[1..], &[]).unwrap(), frame.len() - 1);
+    }
+    drop(writers);
+
+    let (mut decoder, mut fds, mut arrived) = (Decoder::<ToTool>::new(), VecDeque::new(), 0);
+    let mut received = Vec::new();
+    let mut buffer = [0; 4096];
+    while received.len() < sent.len() {
+        let count = receive(&tool, &mut buffer, &mut fds, true, true).unwrap();
+        let mut bytes = &buffer[..count];
+        while let Some(message) = decoder.decode(&mut bytes).unwrap() {
+            for fd in fds.drain(..usize::from(message.fds())) {
+                assert!(fcntl(&fd, FcntlArg::F_GETFD).unwrap() & FdFlag::FD_CLOEXEC.bits() != 0);
+                fs::File::from(fd).write_all(&[b'0' + arrived]).unwrap();
+                arrived += 1;
+            }
+            received.push(message);
+        }
+    }
+    assert_eq!(received, sent);
+    assert!(fds.is_empty());
+    for (expected, (mut reader, writer)) in "012".chars().zip(pipes.drain(..)) {
+        drop(writer);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, expected.to_string());
+    }
+}
+
+fn unaccepted_ones_are_closed() {
+    let (tool, engine) = UnixStream::pair().unwrap();
+    let (mut reader, writer) = io::pipe().unwrap();
+    assert_eq!(send(&tool, b"x", &[writer.as_fd(), writer.as_fd()]).unwrap(), 1);
+    drop(writer);
+    let before = open_fds();
+    let (mut fds, mut buffer) = (VecDeque::<OwnedFd>::new(), [0; 8]);
+    assert_eq!(receive(&engine, &mut buffer, &mut fds, false, false).unwrap(), 1);
+    assert!(fds.is_empty());
+    assert_eq!(open_fds(), before);
+    // The pipe has ended, so nobody holds its writer.
+    assert_eq!(reader.read(&mut buffer).unwrap(), 0);
+}
+
+fn too_many_are_an_error_and_are_closed() {
+    let (engine, tool) = UnixStream::pair().unwrap();
+    let (mut reader, writer) = io::pipe().unwrap();
+    let raw = [writer.as_raw_fd(); 4];
+    assert_eq!(send(&engine, b"x", &[writer.as_fd(); 4]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(send(&engine, b"", &[writer.as_fd()]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    let rights = [ControlMessage::ScmRights(&raw)];
+    sendmsg::<()>(engine.as_raw_fd(), &[IoSlice::new(b"x")], &rights, MsgFlags::empty(), None).unwrap();
+    drop(writer);
+    let (mut fds, mut buffer) = (VecDeque::new(), [0; 8]);
+    let error = receive(&tool, &mut buffer, &mut fds, true, false).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    assert!(fds.is_empty());
+    assert_eq!(reader.read(&mut buffer).unwrap(), 0);
+}
+
+fn a_full_socket_takes_nothing() {
+    let (engine, tool) = UnixStream::pair().unwrap();
+    let (mut fds, mut buffer) = (VecDeque::new(), vec![0; 1 << 16]);
+    let nothing = receive(&tool, &mut buffer, &mut fds, true, false).unwrap_err();
+    assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    let full = loop {
+        if let Err(error) = send(&engine, &buffer, &[]) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+    assert!(send(&engine, b"x", &[engine.as_fd()]).is_err());
+    drop(engine);
+    while receive(&tool, &mut buffer, &mut fds, true, false).unwrap() > 0 {}
+    assert!(fds.is_empty());
+}

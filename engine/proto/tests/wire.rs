@@ -1,0 +1,209 @@
+//! What the framing promises, to friend and foe.
+#![allow(clippy::unwrap_used, reason = "a test, helpers included, fails by panicking")]
+
+use iof_proto::limits::{MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT};
+use iof_proto::{
+    Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool, Message, Nspace, Proc,
+    ProcInfo, ProcState, Rank, ReaderStats, Status, StreamStats, ToTool, Value, encode,
+};
+use proptest::prelude::*;
+
+fn source(rank: Rank) -> Proc {
+    Proc { nspace: Nspace::new("job").unwrap(), rank }
+}
+
+fn from_tool() -> Vec<FromTool> {
+    vec![
+        FromTool::Hello { version: 1, pid: 42, name: "tail".into() },
+        FromTool::Pull {
+            request: 1,
+            procs: vec![source(Rank::WILDCARD)],
+            channels: Channels::ALL,
+            backlog: true,
+        },
+        FromTool::Follow { slot: 3 },
+        FromTool::Deregister { request: 2, handler: 1 },
+        FromTool::Query { request: 3, keys: vec!["pmix.qry.ns".into()] },
+    ]
+}
+
+fn to_tool() -> Vec<ToTool> {
+    let failure = Failure { status: Status::ERR_BAD_PARAM, reason: "no".into() };
+    let proc = ProcInfo {
+        proc: source(Rank(0)),
+        pid: 9,
+        host: "node".into(),
+        executable: "/bin/a".into(),
+        state: ProcState::Killed,
+        exit_code: Some(137),
+    };
+    let stream = StreamStats {
+        source: source(Rank(0)),
+        channel: Channel::Stderr,
+        produced: u64::MAX,
+        cached: 1,
+        dropped: 2,
+        generation: 3,
+        complete: false,
+        readers: vec![ReaderStats { tool: "tail".into(), pid: 42, handler: 1, lag: 7 }],
+    };
+    let found = [Value::Text("job".into()), Value::Procs(vec![proc]), Value::Streams(vec![stream])]
+        .map(|value| Found { key: "k".into(), value });
+    vec![
+        ToTool::Welcome { version: 1, engine_pid: 5, may_block: true },
+        ToTool::Refused { status: Status(-9999), reason: "busy".into() },
+        ToTool::Pulled { request: 1, result: Ok(1) },
+        ToTool::Pulled { request: 1, result: Err(failure.clone()) },
+        ToTool::Ring {
+            handler: 1,
+            source: source(Rank(7)),
+            channel: Channel::Stdout,
+            slot: 2,
+            follows: Some(1),
+            start: 1 << 40,
+        },
+        ToTool::Announced { handler: 1 },
+        ToTool::Deregistered { request: 2, result: Ok(()) },
+        ToTool::Answer { request: 3, result: Ok(found.into()) },
+    ]
+}
+
+fn decode_all<M: Message>(mut bytes: &[u8]) -> Result<Vec<M>, DecodeError> {
+    let mut decoder = Decoder::new();
+    let mut messages = Vec::new();
+    while let Some(message) = decoder.decode(&mut bytes)? {
+        messages.push(message);
+    }
+    Ok(messages)
+}
+
+/// A frame by hand, as a hostile peer makes it.
+fn frame(length: u32, fds: u8, body: &[u8]) -> Vec<u8> {
+    [&length.to_le_bytes(), &[fds][..], body].concat()
+}
+
+fn survives_any_cut<M: Message + PartialEq + std::fmt::Debug>(messages: &[M]) {
+    let bytes: Vec<u8> = messages.iter().flat_map(|message| encode(message).unwrap()).collect();
+    assert_eq!(decode_all::<M>(&bytes).unwrap(), messages);
+    for cut in 0..=bytes.len() {
+        let mut decoder = Decoder::<M>::new();
+        let mut seen = Vec::new();
+        let (first, second) = bytes.split_at(cut);
+        for mut part in [first, second] {
+            while let Some(message) = decoder.decode(&mut part).unwrap() {
+                seen.push(message);
+            }
+            assert!(part.is_empty());
+        }
+        assert_eq!(seen, messages, "cut at {cut}");
+    }
+}
+
+#[test]
+fn every_message_survives_a_cut_at_every_byte() {
+    survives_any_cut(&from_tool());
+    survives_any_cut(&to_tool());
+}
+
+#[test]
+fn greetings_keep_their_bytes_for_ever() {
+    let hello = encode(&FromTool::Hello { version: 1, pid: 2, name: "t".into() }).unwrap();
+    assert_eq!(hello, [5, 0, 0, 0, 0, 0, 1, 2, 1, b't']);
+    let welcome = encode(&ToTool::Welcome { version: 1, engine_pid: 2, may_block: false }).unwrap();
+    assert_eq!(welcome, [4, 0, 0, 0, 2, 0, 1, 2, 0]);
+    let refused = encode(&ToTool::Refused { status: Status(-1), reason: "n".into() }).unwrap();
+    assert_eq!(refused, [4, 0, 0, 0, 0, 1, 1, 1, b'n']);
+}
+
+#[test]
+fn an_oversize_length_is_refused_before_its_body_comes() {
+    let too_long = u32::try_from(MAX_MESSAGE + 1).unwrap();
+    let error = decode_all::<FromTool>(&frame(too_long, 0, &[])).unwrap_err();
+    assert!(
+        matches!(error, DecodeError::TooLong { length, cap } if length == MAX_MESSAGE + 1 && cap == MAX_MESSAGE)
+    );
+    assert!(matches!(decode_all::<ToTool>(&frame(u32::MAX, 0, &[])), Err(DecodeError::TooLong { .. })));
+    assert!(decode_all::<ToTool>(&frame(u32::try_from(MAX_ANSWER).unwrap(), 0, &[])).unwrap().is_empty());
+}
+
+#[test]
+fn a_decoder_that_saw_an_oversize_length_refuses_everything_after_it() {
+    let mut decoder = Decoder::<FromTool>::new();
+    let bytes = [frame(u32::MAX, 0, &[]), encode(&FromTool::Follow { slot: 1 }).unwrap()].concat();
+    let mut rest = &bytes[..];
+    for _ in 0..3 {
+        assert!(matches!(decoder.decode(&mut rest), Err(DecodeError::TooLong { .. })));
+    }
+}
+
+#[test]
+fn a_truncated_body_and_trailing_bytes_are_refused() {
+    for message in from_tool() {
+        let whole = encode(&message).unwrap();
+        let body = &whole[5..];
+        let short = frame(u32::try_from(body.len() - 1).unwrap(), 0, &body[..body.len() - 1]);
+        assert!(matches!(decode_all::<FromTool>(&short), Err(DecodeError::Body { .. })), "{message:?}");
+        let long = frame(u32::try_from(body.len() + 2).unwrap(), 0, &[body, &[0, 0]].concat());
+        assert!(matches!(decode_all::<FromTool>(&long), Err(DecodeError::Trailing { left: 2, .. })));
+    }
+    assert!(matches!(decode_all::<FromTool>(&frame(0, 0, &[])), Err(DecodeError::Body { length: 0, .. })));
+}
+
+#[test]
+fn a_descriptor_count_that_is_not_the_messages_is_refused() {
+    let mut bytes = encode(&FromTool::Follow { slot: 1 }).unwrap();
+    bytes[4] = 1;
+    assert!(matches!(decode_all::<FromTool>(&bytes), Err(DecodeError::WrongFds { announced: 1, due: 0 })));
+    bytes[4] = 4;
+    assert!(matches!(decode_all::<FromTool>(&bytes), Err(DecodeError::TooManyFds { announced: 4 })));
+}
+
+#[test]
+fn limits_hold_on_both_sides() {
+    let pull = |procs| FromTool::Pull {
+        request: 1,
+        procs: vec![source(Rank(0)); procs],
+        channels: Channels::STDOUT,
+        backlog: false,
+    };
+    let excessive = [
+        pull(MAX_PROCS_PER_PULL + 1),
+        FromTool::Query { request: 1, keys: vec![String::new(); MAX_QUERY_KEYS + 1] },
+        FromTool::Query { request: 1, keys: vec!["k".repeat(MAX_TEXT + 1)] },
+        FromTool::Hello { version: 1, pid: 1, name: "n".repeat(MAX_TEXT + 1) },
+    ];
+    encode(&pull(MAX_PROCS_PER_PULL)).unwrap();
+    for message in excessive {
+        assert!(matches!(encode(&message), Err(EncodeError::Limit(_))));
+        let body = postcard::to_stdvec(&message).unwrap();
+        let bytes = frame(u32::try_from(body.len()).unwrap(), 0, &body);
+        assert!(matches!(decode_all::<FromTool>(&bytes), Err(DecodeError::Limit(_))));
+    }
+    let mut long = source(Rank(0));
+    long.nspace = Nspace::new("x".repeat(255)).unwrap();
+    let fat =
+        FromTool::Pull { request: 1, procs: vec![long; 1000], channels: Channels::STDOUT, backlog: false };
+    assert!(matches!(encode(&fat), Err(EncodeError::TooLong { cap: MAX_MESSAGE, .. })));
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_never_panic(parts: Vec<Vec<u8>>) {
+        let mut from_tool = Decoder::<FromTool>::new();
+        let mut to_tool = Decoder::<ToTool>::new();
+        for part in parts {
+            let mut rest = &part[..];
+            while let Ok(Some(_)) = from_tool.decode(&mut rest) {}
+            let mut rest = &part[..];
+            while let Ok(Some(_)) = to_tool.decode(&mut rest) {}
+        }
+    }
+
+    #[test]
+    fn random_bodies_never_panic(variant in 0_u8..8, fds in 0_u8..3, rest: Vec<u8>) {
+        let body = [&[variant], &rest[..]].concat();
+        let bytes = frame(u32::try_from(body.len()).unwrap(), fds, &body);
+        let _ = decode_all::<FromTool>(&bytes);
+        let _ = decode_all::<ToTool>(&bytes);
+    }
+}

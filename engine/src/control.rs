@@ -1,0 +1,227 @@
+//! The control thread: accepts tools, serves what they ask, passes on what the capture thread reports.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::Receiver;
+use iof_capture::{Capture, Event};
+use iof_proto::limits::MAX_TOOLS;
+use iof_proto::rendezvous::Listener;
+use iof_proto::{Nspace, Status, ToTool, encode, socket};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token};
+use nix::unistd::{Uid, geteuid, gethostname};
+
+use crate::peer::{Dismissed, Flushed, Peer};
+use crate::requests;
+use crate::state::{PeerId, State, Tables};
+
+/// Somebody in this process has something for this thread.
+pub(crate) const WAKE: Token = Token(0);
+const LISTENER: Token = Token(1);
+/// Tools' tokens begin here.
+pub(crate) const FIRST_PEER: PeerId = 2;
+
+/// How long an engine that ends goes on sending to tools that read.
+const LINGER: Duration = Duration::from_millis(500);
+/// How soon to try again when the kernel has too many descriptors on their way.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// Runs until the engine ends.
+pub(crate) struct Control {
+    pub poll: Poll,
+    pub listener: Option<Listener>,
+    pub events: Receiver<Event>,
+    pub tables: Arc<Tables>,
+    pub capture: Arc<Capture>,
+    pub host: String,
+}
+
+impl Control {
+    /// Adds the listener to the poll set.
+    pub(crate) fn listen(&self) -> io::Result<()> {
+        let Some(listener) = &self.listener else { return Ok(()) };
+        let fd = listener.as_fd().as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&fd), LISTENER, Interest::READABLE)
+    }
+
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(1024);
+        let mut linger_until: Option<Instant> = None;
+        let mut retry = false;
+        loop {
+            let until_end = linger_until.map(|end| end.saturating_duration_since(Instant::now()));
+            let timeout = if retry { Some(RETRY) } else { until_end };
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "the control thread can't wait any more");
+                break;
+            }
+            // The lock is taken through a handle of its own, so that `self` stays free.
+            let tables = Arc::clone(&self.tables);
+            let mut state = tables.lock();
+            for event in &events {
+                match event.token() {
+                    WAKE => {}
+                    LISTENER => self.accept(&mut state),
+                    Token(peer_id) => {
+                        if let Some(peer) = state.peers.get_mut(&peer_id) {
+                            peer.now_readable();
+                        }
+                    }
+                }
+            }
+            self.take_reports(&mut state);
+            retry = self.serve_all(&mut state);
+            if state.stopping {
+                let end = *linger_until.get_or_insert_with(|| Instant::now() + LINGER);
+                let flushed = state.peers.values().all(Peer::is_flushed);
+                if flushed || Instant::now() >= end {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn accept(&self, state: &mut State) {
+        let Some(listener) = &self.listener else { return };
+        loop {
+            match listener.socket().accept() {
+                Ok((socket, _)) => {
+                    if let Err(reason) = admit(state, self.poll.registry(), &socket) {
+                        refuse(&socket, reason);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a tool could not be accepted");
+                    break;
+                }
+            }
+        }
+    }
+
+    fn take_reports(&self, state: &mut State) {
+        let mut changed = false;
+        for event in self.events.try_iter() {
+            changed = true;
+            match event {
+                Event::Complete { source, error, .. } => {
+                    if let Some(error) = error {
+                        tracing::warn!(?source, %error, "a stream ended with an error");
+                    }
+                    state.bring_along(&self.capture, source);
+                    let nspace = state.streams.get(&source).map(|name| name.source.nspace.clone());
+                    if let Some(job) = nspace.and_then(|nspace: Nspace| state.jobs.get_mut(&nspace)) {
+                        job.open_streams = job.open_streams.saturating_sub(1);
+                    }
+                }
+                Event::Exited { process, status } => {
+                    if let Some(proc) = state.processes.remove(&process)
+                        && let Some(job) = state.jobs.get_mut(&proc.nspace)
+                    {
+                        job.exited(proc.rank, status);
+                    }
+                }
+            }
+        }
+        if changed {
+            self.tables.notify();
+        }
+    }
+
+    /// Serves every tool as far as it goes now; `true` if some sending has to be tried again soon.
+    fn serve_all(&self, state: &mut State) -> bool {
+        let ids: Vec<PeerId> = state.peers.keys().copied().collect();
+        let mut retry = false;
+        for peer_id in ids {
+            match self.serve(state, peer_id) {
+                Ok(flushed) => retry |= flushed == Flushed::Retry,
+                Err(reason) => self.dismiss(state, peer_id, &reason),
+            }
+        }
+        retry
+    }
+
+    fn serve(&self, state: &mut State, peer_id: PeerId) -> Result<Flushed, Dismissed> {
+        loop {
+            let Some(peer) = state.peers.get_mut(&peer_id) else { return Ok(Flushed::Waits) };
+            let flushed = peer.flush()?;
+            let Some(message) = peer.receive()? else { return Ok(flushed) };
+            requests::serve(state, &self.capture, &self.host, peer_id, message)?;
+        }
+    }
+
+    fn dismiss(&self, state: &mut State, peer_id: PeerId, reason: &Dismissed) {
+        state.detach(&self.capture, peer_id, None);
+        if let Some(peer) = state.peers.remove(&peer_id) {
+            let fd = peer.socket().as_fd().as_raw_fd();
+            let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
+            if !matches!(reason, Dismissed::Closed) {
+                tracing::warn!(tool = peer.name, pid = peer.pid, %reason, "a tool was let go");
+            }
+        }
+    }
+}
+
+/// Why a connection is refused.
+struct Refusal {
+    status: Status,
+    reason: String,
+}
+
+/// Takes a connection from the rendezvous socket, if its user may attach.
+fn admit(state: &mut State, registry: &Registry, socket: &UnixStream) -> Result<(), Refusal> {
+    let refusal = |status, reason: String| Refusal { status, reason };
+    let internal = |error: io::Error| refusal(Status::ERR_OUT_OF_RESOURCE, format!("the engine: {error}"));
+    let who = socket::peer(socket).map_err(internal)?;
+    let ours = Uid::from_raw(who.uid) == geteuid() || who.uid == 0;
+    if !ours {
+        let reason = format!("user {} may not attach to an engine of user {}", who.uid, geteuid());
+        return Err(refusal(Status::ERR_NO_PERMISSIONS, reason));
+    }
+    if state.peers.len() >= MAX_TOOLS {
+        let reason = format!("{MAX_TOOLS} tools are attached already");
+        return Err(refusal(Status::ERR_OUT_OF_RESOURCE, reason));
+    }
+    let socket = socket.try_clone().map_err(internal)?;
+    add_peer(state, registry, socket, who.pid, false).map(drop).map_err(internal)
+}
+
+/// Adds a connected tool to the tables and the poll set.
+pub(crate) fn add_peer(
+    state: &mut State,
+    registry: &Registry,
+    socket: UnixStream,
+    pid: u32,
+    may_block: bool,
+) -> io::Result<PeerId> {
+    socket.set_nonblocking(true)?;
+    let peer = Peer::new(socket, pid, may_block).map_err(io::Error::other)?;
+    let fd = peer.socket().as_fd().as_raw_fd();
+    let id = state.add_peer(peer);
+    let registered =
+        registry.register(&mut SourceFd(&fd), Token(id), Interest::READABLE.add(Interest::WRITABLE));
+    if registered.is_err() {
+        state.peers.remove(&id);
+    }
+    registered.map(|()| id)
+}
+
+fn refuse(socket: &UnixStream, Refusal { status, reason }: Refusal) {
+    tracing::info!(reason, "a tool was refused");
+    if let Ok(frame) = encode(&ToTool::Refused { status, reason }) {
+        // Fits the empty socket buffer; if not, the tool learns less.
+        let _ = socket::send(socket, &frame, &[]);
+    }
+}
+
+/// This node's name, as in process tables.
+pub(crate) fn host_name() -> io::Result<String> {
+    Ok(gethostname()?.to_string_lossy().into_owned())
+}

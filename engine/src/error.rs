@@ -1,0 +1,72 @@
+//! What can go wrong, one enum for each operation.
+
+use std::io;
+
+use iof_capture::{AddError, SpawnError};
+use iof_proto::rendezvous::BindError;
+use iof_proto::{Nspace, Rank};
+use iof_shm_ring::CreateError;
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The pipes can't be read the way the engine reads them.
+    #[error(transparent)]
+    Capture(#[from] iof_capture::StartError),
+    /// Tools could not find it.
+    #[error(transparent)]
+    Rendezvous(#[from] BindError),
+    /// The control thread can't be set up.
+    #[error("the control thread: {0}")]
+    Control(#[from] io::Error),
+}
+
+/// Why a job did not start. What was started of it has been killed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// There is a job of that name.
+    #[error("there is a job {0} already: choose another name")]
+    NameTaken(Nspace),
+    /// No ranks, or more than rank numbers.
+    #[error("a job of {asked} ranks is not possible: ask for 1 to {limit}", limit = MAX_RANKS)]
+    Ranks {
+        /// Ranks asked for.
+        asked: u32,
+    },
+    /// The process may not open as many files as the job needs.
+    #[error(
+        "{ranks} ranks need about {needed} open files and the limit is {limit}: raise it (ulimit -n) or start fewer"
+    )]
+    Files {
+        /// Ranks asked for.
+        ranks: u32,
+        /// Files that they need.
+        needed: u64,
+        /// `RLIMIT_NOFILE`, raised as far as it goes.
+        limit: u64,
+    },
+    /// A rank could not be started.
+    #[error("{source} (rank {rank})")]
+    Spawn {
+        /// Which.
+        rank: Rank,
+        /// Why.
+        source: SpawnError,
+    },
+    /// There is no memory for a rank's rings.
+    #[error("{source} (rank {rank})")]
+    Rings {
+        /// Which.
+        rank: Rank,
+        /// Why.
+        source: CreateError,
+    },
+    /// The capture thread has ended.
+    #[error(transparent)]
+    Capture(#[from] AddError),
+}
+
+/// Ranks in one job.
+pub const MAX_RANKS: u32 = 1 << 20;

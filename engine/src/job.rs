@@ -1,0 +1,143 @@
+//! A job: its ranks, their streams, how they ended.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+
+use iof_proto::{Channel, Nspace, ProcState, Rank};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::state::Tables;
+
+/// The channels that every rank has.
+pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
+/// What the engine knows of one rank.
+pub(crate) struct RankState {
+    pub pid: u32,
+    pub exit: Option<ExitStatus>,
+}
+
+/// What the engine knows of one job.
+pub(crate) struct JobState {
+    pub program: String,
+    pub ranks: Vec<RankState>,
+    /// All its ranks are there: nothing new will come.
+    pub started: bool,
+    /// Streams that are not complete.
+    pub open_streams: usize,
+    pub first_failure: Option<(Rank, ExitStatus)>,
+}
+
+impl JobState {
+    pub(crate) fn new(program: String) -> Self {
+        JobState { program, ranks: Vec::new(), started: false, open_streams: 0, first_failure: None }
+    }
+
+    pub(crate) fn rank(&self, rank: Rank) -> Option<&RankState> {
+        self.ranks.get(usize::try_from(rank.0).ok()?)
+    }
+
+    /// Notes how a rank ended; a rank whose status somebody else reaped counts as failed with code 1.
+    pub(crate) fn exited(&mut self, rank: Rank, status: io::Result<ExitStatus>) {
+        let status = status.unwrap_or_else(|error| {
+            tracing::error!(%rank, %error, "a rank's exit status is lost");
+            ExitStatus::from_raw(1 << 8)
+        });
+        if let Some(state) = usize::try_from(rank.0).ok().and_then(|i| self.ranks.get_mut(i)) {
+            state.exit = Some(status);
+        }
+        if !status.success() && self.first_failure.is_none() {
+            self.first_failure = Some((rank, status));
+        }
+    }
+
+    pub(crate) fn has_exited(&self) -> bool {
+        self.started && self.ranks.iter().all(|rank| rank.exit.is_some())
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.has_exited() && self.open_streams == 0
+    }
+}
+
+/// A rank's state in PMIx's words.
+pub(crate) fn proc_state(rank: &RankState) -> ProcState {
+    match rank.exit {
+        None => ProcState::Running,
+        Some(status) if status.success() => ProcState::Terminated,
+        Some(status) if status.signal().is_some() => ProcState::Killed,
+        Some(_) => ProcState::Failed,
+    }
+}
+
+/// The code that a shell would show: the exit code, or 128 + n for a process that signal n killed.
+pub fn exit_code(status: ExitStatus) -> i32 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => signal.saturating_add(128),
+        (None, None) => 1,
+    }
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug)]
+pub struct JobStatus {
+    /// The rank that failed first, with its status; `None` if all ended with 0.
+    pub first_failure: Option<(Rank, ExitStatus)>,
+}
+
+impl JobStatus {
+    /// The exit code of the rank that failed first, 0 if none did.
+    pub fn code(&self) -> i32 {
+        self.first_failure.map_or(0, |(_, status)| exit_code(status))
+    }
+}
+
+/// A running job. Dropping it changes nothing: the engine knows the job until the engine ends.
+#[derive(Clone)]
+pub struct Job {
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) nspace: Nspace,
+}
+
+impl Job {
+    /// The job's name.
+    pub fn nspace(&self) -> &Nspace {
+        &self.nspace
+    }
+
+    /// Waits until every rank has exited and every stream of theirs is complete, be it by a grandchild that held
+    /// it. From any thread.
+    pub fn wait(&self) -> JobStatus {
+        self.wait_until(JobState::is_over)
+    }
+
+    /// Waits until every rank has exited; there may still be output to come.
+    pub fn wait_exit(&self) -> JobStatus {
+        self.wait_until(JobState::has_exited)
+    }
+
+    fn wait_until(&self, reached: impl Fn(&JobState) -> bool) -> JobStatus {
+        let mut state = self.tables.lock();
+        loop {
+            match state.jobs.get(&self.nspace) {
+                Some(job) if !reached(job) && !state.stopping => {}
+                job => return JobStatus { first_failure: job.and_then(|job| job.first_failure) },
+            }
+            state = self.tables.wait(state);
+        }
+    }
+
+    /// Sends `signal` to every rank that runs; gives how many there were.
+    pub fn signal(&self, signal: Signal) -> usize {
+        let state = self.tables.lock();
+        let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
+        // A rank without exit status has not been reaped, so its pid is still its own.
+        let running = job.ranks.iter().filter(|rank| rank.exit.is_none());
+        let pids = running.filter_map(|rank| i32::try_from(rank.pid).ok());
+        pids.filter(|pid| kill(Pid::from_raw(*pid), signal).is_ok()).count()
+    }
+}

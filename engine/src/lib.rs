@@ -1,0 +1,28 @@
+//! I/O forwarding for launchers: ranks' output in shared-memory rings, tools that read it in place.
+//!
+//! Embed an [`Engine`]; let it [`spawn`](Engine::spawn) jobs; write their output somewhere with a
+//! [`Sink`](iof_tool::Sink), which is an ordinary reader of the rings; tools attach from outside with `iof-tool` and
+//! read the same rings.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `engine`, `config` | the handle that an embedder holds |
+//! | `job` | ranks and how they ended |
+//! | `control` | the control thread (mio): accepts and serves tools |
+//! | `peer`, `requests` | one connected tool; what it may ask |
+//! | `state` | the tables: jobs, streams, registrations |
+
+mod config;
+mod control;
+mod engine;
+mod error;
+mod job;
+mod peer;
+mod requests;
+mod state;
+
+pub use config::{Config, DEFAULT_CACHE_SIZE, JobSpec, Rendezvous};
+pub use engine::{Engine, Grant};
+pub use error::{LaunchError, MAX_RANKS, StartError};
+pub use iof_shm_ring::Policy;
+pub use job::{Job, JobStatus, exit_code};

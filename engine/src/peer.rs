@@ -1,0 +1,251 @@
+//! One connected tool: its socket, what waits to be sent to it, what it reads.
+//!
+//! Everything that comes from it is taken for hostile. It costs the engine one [`Peer`] with bounded buffers;
+//! when it breaks the protocol it loses its connection, and nobody else notices.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use iof_capture::SourceId;
+use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
+use iof_proto::{Channels, DecodeError, Decoder, FromTool, Message, Proc, Rank, ToTool, encode, socket};
+use iof_shm_ring::{Area, Bell, Ring, Ringer, Start};
+use nix::errno::Errno;
+
+/// Bytes read from a tool at a time.
+const CHUNK: usize = 16 * 1024;
+/// Messages that wait for a tool before the engine stops reading what it asks for more. Announcements of rings do
+/// not count: there is one at most for each stream that the tool reads.
+const MAX_ANSWERS_WAITING: usize = 64;
+
+/// A registration (one pull).
+pub(crate) struct Registration {
+    pub procs: Vec<Proc>,
+    pub channels: Channels,
+    pub start: Start,
+    /// The tool was told that no further source will come.
+    pub announced: bool,
+}
+
+impl Registration {
+    /// Whether this registration is for `source` (on whatever channel).
+    pub(crate) fn covers(&self, source: &Proc) -> bool {
+        self.procs.iter().any(|proc| {
+            proc.nspace == source.nspace && (proc.rank == Rank::WILDCARD || proc.rank == source.rank)
+        })
+    }
+}
+
+/// A ring that the tool reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading {
+    pub source: SourceId,
+    pub handler: u32,
+}
+
+/// Something on its way to the tool.
+struct Outgoing {
+    frame: Vec<u8>,
+    sent: usize,
+    with: With,
+}
+
+/// The descriptors that go with the first byte of a message.
+enum With {
+    Nothing,
+    Ring(Arc<Ring>),
+    Welcome { area: Arc<Area>, bell: Bell, room: Option<Ringer> },
+}
+
+impl With {
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            With::Nothing => Vec::new(),
+            With::Ring(ring) => ring.as_fd().into_iter().collect(),
+            With::Welcome { area, bell, room } => {
+                area.as_fd().into_iter().chain([bell.as_fd()]).chain(room.as_ref().map(AsFd::as_fd)).collect()
+            }
+        }
+    }
+}
+
+/// Why a tool is let go.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Dismissed {
+    #[error("it closed the connection")]
+    Closed,
+    #[error("its socket: {0}")]
+    Socket(#[from] io::Error),
+    #[error(transparent)]
+    Garbled(#[from] DecodeError),
+    #[error("it sent {0}")]
+    Unexpected(&'static str),
+}
+
+/// How far [`Peer::flush`] came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    /// Nothing waits, or it waits for the tool to read.
+    Waits,
+    /// The kernel has too many descriptors on their way: try again in a moment.
+    Retry,
+}
+
+/// One connected tool.
+pub(crate) struct Peer {
+    socket: UnixStream,
+    decoder: Decoder<FromTool>,
+    input: Vec<u8>,
+    /// The socket may have more to read.
+    readable: bool,
+    outgoing: VecDeque<Outgoing>,
+    /// Outgoing messages that are no rings.
+    answers: usize,
+    rings_in_flight: u32,
+    pub name: String,
+    /// By the kernel's word.
+    pub pid: u32,
+    pub greeted: bool,
+    pub may_block: bool,
+    pub area: Arc<Area>,
+    /// Until the welcome takes it along.
+    pub bell: Option<Bell>,
+    pub registrations: BTreeMap<u32, Registration>,
+    pub last_handler: u32,
+    /// By slot.
+    pub readings: HashMap<u32, Reading>,
+}
+
+impl Peer {
+    pub(crate) fn new(
+        socket: UnixStream,
+        pid: u32,
+        may_block: bool,
+    ) -> Result<Peer, iof_shm_ring::CreateError> {
+        let failed = |source| iof_shm_ring::CreateError::Memory { step: "pipe2", len: 0, source };
+        let (ringer, bell) = iof_shm_ring::doorbell().map_err(failed)?;
+        Ok(Peer {
+            socket,
+            decoder: Decoder::new(),
+            input: Vec::new(),
+            readable: true,
+            outgoing: VecDeque::new(),
+            answers: 0,
+            rings_in_flight: 0,
+            name: String::new(),
+            pid,
+            greeted: false,
+            may_block,
+            area: Arc::new(Area::create(ringer)?),
+            bell: Some(bell),
+            registrations: BTreeMap::new(),
+            last_handler: 0,
+            readings: HashMap::new(),
+        })
+    }
+
+    pub(crate) fn socket(&self) -> &UnixStream {
+        &self.socket
+    }
+
+    /// The socket became readable (edge-triggered).
+    pub(crate) fn now_readable(&mut self) {
+        self.readable = true;
+    }
+
+    /// The next message of the tool, unless it has not read its answers to the last ones.
+    pub(crate) fn receive(&mut self) -> Result<Option<FromTool>, Dismissed> {
+        loop {
+            if self.answers >= MAX_ANSWERS_WAITING {
+                return Ok(None);
+            }
+            let mut bytes = self.input.as_slice();
+            let message = self.decoder.decode(&mut bytes)?;
+            let used = self.input.len().saturating_sub(bytes.len());
+            self.input.drain(..used);
+            if message.is_some() {
+                return Ok(message);
+            }
+            if !self.readable {
+                return Ok(None);
+            }
+            let mut chunk = [0u8; CHUNK];
+            // Descriptors from a tool are not accepted, whatever it sends.
+            match socket::receive(&self.socket, &mut chunk, &mut VecDeque::new(), false, false) {
+                Ok(0) => return Err(Dismissed::Closed),
+                Ok(count) => self.input.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The tool says that it took rings, so that more may follow.
+    pub(crate) fn taken(&mut self, rings: u32) {
+        self.rings_in_flight = self.rings_in_flight.saturating_sub(rings);
+    }
+
+    pub(crate) fn welcome(&mut self, message: &ToTool, room: Option<Ringer>) {
+        if let Some(bell) = self.bell.take() {
+            let with = With::Welcome { area: Arc::clone(&self.area), bell, room };
+            self.queue(message, with);
+        }
+    }
+
+    pub(crate) fn answer(&mut self, message: &ToTool) {
+        self.queue(message, With::Nothing);
+    }
+
+    pub(crate) fn announce(&mut self, message: &ToTool, ring: Arc<Ring>) {
+        self.queue(message, With::Ring(ring));
+    }
+
+    fn queue(&mut self, message: &ToTool, with: With) {
+        debug_assert_eq!(with.fds().len(), usize::from(message.fds()));
+        match encode(message) {
+            Ok(frame) => {
+                self.answers = self.answers.saturating_add(usize::from(!matches!(with, With::Ring(_))));
+                self.outgoing.push_back(Outgoing { frame, sent: 0, with });
+            }
+            // Only an answer beyond the message cap; requests that can ask for one are answered in parts.
+            Err(error) => tracing::warn!(tool = self.name, %error, "an answer was too long to send"),
+        }
+    }
+
+    /// Sends what waits, as far as the socket and the tool take it.
+    pub(crate) fn flush(&mut self) -> Result<Flushed, Dismissed> {
+        while let Some(out) = self.outgoing.front_mut() {
+            let is_ring = matches!(out.with, With::Ring(_));
+            if out.sent == 0 && is_ring && self.rings_in_flight >= MAX_RINGS_IN_FLIGHT {
+                break;
+            }
+            let fds = if out.sent == 0 { out.with.fds() } else { Vec::new() };
+            match socket::send(&self.socket, out.frame.get(out.sent..).unwrap_or_default(), &fds) {
+                Ok(sent) => {
+                    if out.sent == 0 && is_ring {
+                        self.rings_in_flight = self.rings_in_flight.saturating_add(1);
+                    }
+                    out.sent = out.sent.saturating_add(sent);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
+                    return Ok(Flushed::Retry);
+                }
+                Err(error) => return Err(error.into()),
+            }
+            if out.sent >= out.frame.len() {
+                self.answers = self.answers.saturating_sub(usize::from(!is_ring));
+                self.outgoing.pop_front();
+            }
+        }
+        Ok(Flushed::Waits)
+    }
+
+    /// Whether everything was sent.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+}

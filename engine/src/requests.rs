@@ -1,0 +1,219 @@
+//! What a tool may ask for, and what it gets.
+
+use iof_capture::{Capture, SourceId};
+use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
+use iof_proto::message::query;
+use iof_proto::{
+    Channels, Failure, Found, FromTool, PROTOCOL_VERSION, Proc, ProcInfo, Rank, ReaderStats, Status,
+    StreamStats, ToTool, Value,
+};
+use iof_shm_ring::Start;
+
+use crate::job::{exit_code, proc_state};
+use crate::peer::{Dismissed, Peer, Registration};
+use crate::state::{PeerId, State};
+
+fn failure(status: Status, reason: impl Into<String>) -> Failure {
+    Failure { status, reason: reason.into() }
+}
+
+/// Does what `message` asks for.
+pub(crate) fn serve(
+    state: &mut State,
+    capture: &Capture,
+    host: &str,
+    peer_id: PeerId,
+    message: FromTool,
+) -> Result<(), Dismissed> {
+    let Some(peer) = state.peers.get_mut(&peer_id) else { return Ok(()) };
+    if !peer.greeted {
+        return greet(peer, capture, message);
+    }
+    match message {
+        FromTool::Hello { .. } => return Err(Dismissed::Unexpected("a second hello")),
+        FromTool::Taken { rings } => peer.taken(rings),
+        FromTool::Follow { slot } => {
+            state.follow(capture, peer_id, slot);
+            // The tool is done with the drained ring, and says so by asking.
+            if let Some(peer) = state.peers.get(&peer_id)
+                && !peer.readings.contains_key(&slot)
+            {
+                peer.area.return_slot(slot);
+            }
+        }
+        FromTool::Pull { request, procs, channels, backlog } => {
+            let start = if backlog { Start::Oldest } else { Start::Now };
+            pull(state, capture, peer_id, request, Registration { procs, channels, start, announced: false });
+        }
+        FromTool::Deregister { request, handler } => {
+            let known = peer.registrations.remove(&handler).is_some();
+            state.detach(capture, peer_id, Some(handler));
+            let result = if known {
+                Ok(())
+            } else {
+                Err(failure(Status::ERR_NOT_FOUND, format!("this tool has no registration {handler}")))
+            };
+            if let Some(peer) = state.peers.get_mut(&peer_id) {
+                peer.answer(&ToTool::Deregistered { request, result });
+            }
+        }
+        FromTool::Query { request, keys } => {
+            let result = answer(state, capture, host, &keys);
+            if let Some(peer) = state.peers.get_mut(&peer_id) {
+                peer.answer(&ToTool::Answer { request, result });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn greet(peer: &mut Peer, capture: &Capture, message: FromTool) -> Result<(), Dismissed> {
+    let FromTool::Hello { version, name, .. } = message else {
+        return Err(Dismissed::Unexpected("a request before its hello"));
+    };
+    if version != PROTOCOL_VERSION {
+        let reason =
+            format!("the tool speaks version {version} of the protocol and the engine {PROTOCOL_VERSION}");
+        peer.answer(&ToTool::Refused { status: Status::ERR_NOT_SUPPORTED, reason });
+        return Ok(());
+    }
+    peer.name = name;
+    peer.greeted = true;
+    let room = if peer.may_block { Some(capture.room_bell()?) } else { None };
+    let may_block = peer.may_block;
+    let welcome = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: std::process::id(), may_block };
+    peer.welcome(&welcome, room);
+    Ok(())
+}
+
+/// Registers, attaches to what exists, and answers before the rings follow.
+fn pull(state: &mut State, capture: &Capture, peer_id: PeerId, request: u32, registration: Registration) {
+    let result = register(state, peer_id, registration).and_then(|handler| {
+        let attached = state.attach_existing(capture, peer_id, handler);
+        attached.map(|attached| (handler, attached)).map_err(|error| {
+            if let Some(peer) = state.peers.get_mut(&peer_id) {
+                peer.registrations.remove(&handler);
+            }
+            failure(Status::ERR_OUT_OF_RESOURCE, error.to_string())
+        })
+    });
+    let (result, granted) = match result {
+        Ok((handler, attached)) => (Ok(handler), Some((handler, attached))),
+        Err(failure) => (Err(failure), None),
+    };
+    if let Some(peer) = state.peers.get_mut(&peer_id) {
+        peer.answer(&ToTool::Pulled { request, result });
+    }
+    if let Some((handler, attached)) = granted {
+        state.announce(peer_id, handler, attached);
+        state.announce_complete_registrations();
+    }
+}
+
+/// Notes a registration, if it makes sense; gives its handler.
+fn register(state: &mut State, peer_id: PeerId, registration: Registration) -> Result<u32, Failure> {
+    let Registration { procs, channels, .. } = &registration;
+    if channels.contains(Channels::STDIN) && *channels != Channels::ALL {
+        return Err(failure(Status::ERR_NOT_SUPPORTED, "stdin can't be pulled, only pushed"));
+    }
+    if procs.is_empty() || channels.outputs().next().is_none() {
+        return Err(failure(Status::ERR_BAD_PARAM, "a pull names one process and one channel at least"));
+    }
+    if let Some(unknown) = procs.iter().find(|proc| !state.may_exist(proc)) {
+        let ranks = state.jobs.get(&unknown.nspace).map_or(0, |job| job.ranks.len());
+        let reason =
+            format!("there is no rank {}: {} has {ranks} ranks, from 0 on", unknown.rank, unknown.nspace);
+        return Err(failure(Status::ERR_NOT_FOUND, reason));
+    }
+    let gone = || failure(Status::ERR_UNREACH, "the tool has gone");
+    let peer = state.peers.get_mut(&peer_id).ok_or_else(gone)?;
+    if peer.registrations.len() >= MAX_REGISTRATIONS_PER_TOOL {
+        let reason = format!("a tool may have {MAX_REGISTRATIONS_PER_TOOL} registrations: end one first");
+        return Err(failure(Status::ERR_OUT_OF_RESOURCE, reason));
+    }
+    let handler = peer.last_handler.saturating_add(1);
+    peer.last_handler = handler;
+    peer.registrations.insert(handler, registration);
+    Ok(handler)
+}
+
+fn answer(state: &State, capture: &Capture, host: &str, keys: &[String]) -> Result<Vec<Found>, Failure> {
+    let found: Vec<Found> = keys
+        .iter()
+        .filter_map(|key| {
+            let value = match key.as_str() {
+                query::PMIX_QUERY_NAMESPACES => Value::Text(namespaces(state)),
+                query::PMIX_QUERY_PROC_TABLE => Value::Procs(procs(state, host)),
+                query::IOF_STATS => Value::Streams(streams(state, capture)),
+                _ => return None,
+            };
+            Some(Found { key: key.clone(), value })
+        })
+        .collect();
+    if found.is_empty() {
+        let reason = format!("the engine knows none of the keys {}", keys.join(", "));
+        return Err(failure(Status::ERR_NOT_FOUND, reason));
+    }
+    Ok(found)
+}
+
+fn namespaces(state: &State) -> String {
+    state.jobs.keys().map(|nspace| nspace.as_str()).collect::<Vec<_>>().join(",")
+}
+
+fn procs(state: &State, host: &str) -> Vec<ProcInfo> {
+    let mut table = Vec::new();
+    for (nspace, job) in &state.jobs {
+        for (rank, of) in (0u32..).zip(&job.ranks) {
+            table.push(ProcInfo {
+                proc: Proc { nspace: nspace.clone(), rank: Rank(rank) },
+                pid: of.pid,
+                host: host.to_owned(),
+                executable: job.program.clone(),
+                state: proc_state(of),
+                exit_code: of.exit.map(exit_code),
+            });
+        }
+    }
+    table
+}
+
+fn streams(state: &State, capture: &Capture) -> Vec<StreamStats> {
+    let mut readers: Vec<(SourceId, u32, &Peer, u32)> = Vec::new();
+    for peer in state.peers.values() {
+        let of =
+            |(slot, reading): (&u32, &crate::peer::Reading)| (reading.source, *slot, peer, reading.handler);
+        readers.extend(peer.readings.iter().map(of));
+    }
+    readers.sort_by_key(|(source, slot, ..)| (*source, *slot));
+    let counted = capture.with_streams(|taps| {
+        let count = |id: &SourceId| {
+            let tap = taps.get_mut(*id)?;
+            let from = readers.partition_point(|(source, ..)| source < id);
+            let of = readers.iter().skip(from).take_while(|(source, ..)| source == id);
+            let lags: Vec<ReaderStats> = of
+                .filter_map(|(_, slot, peer, handler)| {
+                    let lag = tap.lag(&peer.area, *slot)?;
+                    Some(ReaderStats { tool: peer.name.clone(), pid: peer.pid, handler: *handler, lag })
+                })
+                .collect();
+            Some((tap.stats(), lags))
+        };
+        state.streams.keys().map(count).collect::<Vec<_>>()
+    });
+    let rows = state.streams.values().zip(counted.unwrap_or_default());
+    rows.filter_map(|(name, counted)| {
+        let (stats, readers) = counted?;
+        Some(StreamStats {
+            source: name.source.clone(),
+            channel: name.channel,
+            produced: stats.produced,
+            cached: stats.cached,
+            dropped: stats.dropped,
+            generation: stats.generation,
+            complete: stats.complete,
+            readers,
+        })
+    })
+    .collect()
+}

@@ -1,0 +1,69 @@
+//! What can go wrong, one enum for each operation.
+
+use std::io;
+
+use iof_proto::rendezvous::ConnectError;
+use iof_proto::{DecodeError, EncodeError, Failure, Status};
+use iof_shm_ring::OpenError;
+
+/// Why a tool is not attached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// There is nobody to connect to.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The engine does not want this tool.
+    #[error("the engine refuses: {reason} ({status})")]
+    Refused {
+        /// What kind of refusal.
+        status: Status,
+        /// The engine's words.
+        reason: String,
+    },
+    /// What the engine sent for a shared area is none.
+    #[error("the engine's reader area: {0}")]
+    Area(#[from] OpenError),
+    /// The connection ended or broke before the engine answered.
+    #[error(transparent)]
+    Lost(#[from] LostError),
+}
+
+/// Why a request was not granted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The engine said no.
+    #[error(transparent)]
+    Denied(#[from] Failure),
+    /// The request can't be put into a message.
+    #[error(transparent)]
+    Unsendable(#[from] EncodeError),
+    /// The connection ended or broke before the engine answered.
+    #[error(transparent)]
+    Lost(#[from] LostError),
+}
+
+/// Why a connection is of no more use. What was mapped can still be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LostError {
+    /// The engine closed it: it ended, or it took this tool for hostile.
+    #[error("the engine has ended or closed the connection")]
+    Closed,
+    /// The socket failed.
+    #[error("the connection to the engine: {0}")]
+    Socket(#[from] io::Error),
+    /// The engine sent something that is no message.
+    #[error("the engine speaks another language: {0}")]
+    Garbled(#[from] DecodeError),
+    /// The engine sent a message where it makes no sense.
+    #[error("the engine sent {what}, which makes no sense here")]
+    Unexpected {
+        /// What was sent.
+        what: &'static str,
+    },
+    /// The engine sent a ring that can't be read.
+    #[error("the engine sent a ring that can't be read: {0}")]
+    Ring(#[from] OpenError),
+}

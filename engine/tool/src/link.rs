@@ -1,0 +1,93 @@
+//! The tool's end of the control socket: messages in, messages out, descriptors beside them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use iof_proto::{Decoder, FromTool, Message, ToTool, encode, socket};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::error::{LostError, RequestError};
+
+/// Bytes read from the socket at a time.
+const CHUNK: usize = 16 * 1024;
+
+/// A message from the engine with the descriptors that came with it.
+pub(crate) struct Received {
+    pub message: ToTool,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// One connection to an engine.
+pub(crate) struct Link {
+    socket: UnixStream,
+    decoder: Decoder<ToTool>,
+    fds: VecDeque<OwnedFd>,
+    received: VecDeque<Received>,
+}
+
+impl Link {
+    pub(crate) fn new(socket: UnixStream) -> Self {
+        Link { socket, decoder: Decoder::new(), fds: VecDeque::new(), received: VecDeque::new() }
+    }
+
+    /// Sends a request; waits while the socket is full, which ends when the engine reads or goes.
+    pub(crate) fn send(&self, message: &FromTool) -> Result<(), RequestError> {
+        let frame = encode(message)?;
+        let mut rest = frame.as_slice();
+        while !rest.is_empty() {
+            match socket::send(&self.socket, rest, &[]) {
+                Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+                    match poll(&mut fds, PollTimeout::NONE) {
+                        Ok(_) | Err(Errno::EINTR) => {}
+                        Err(errno) => return Err(LostError::Socket(errno.into()).into()),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    return Err(LostError::Closed.into());
+                }
+                Err(error) => return Err(LostError::Socket(error).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message; with `wait`, waits for it, else `None` if there is none.
+    pub(crate) fn receive(&mut self, wait: bool) -> Result<Option<Received>, LostError> {
+        loop {
+            if let Some(received) = self.received.pop_front() {
+                return Ok(Some(received));
+            }
+            let mut chunk = [0u8; CHUNK];
+            let count = match socket::receive(&self.socket, &mut chunk, &mut self.fds, true, wait) {
+                Ok(0) => return Err(LostError::Closed),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(LostError::Closed);
+                }
+                Err(error) => return Err(LostError::Socket(error)),
+            };
+            let mut bytes = chunk.get(..count).unwrap_or_default();
+            while let Some(message) = self.decoder.decode(&mut bytes)? {
+                let due = usize::from(message.fds());
+                if self.fds.len() < due {
+                    return Err(LostError::Unexpected { what: "a message without its descriptors" });
+                }
+                let fds = self.fds.drain(..due).collect();
+                self.received.push_back(Received { message, fds });
+            }
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

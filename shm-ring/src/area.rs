@@ -1,0 +1,294 @@
+//! A tool's area: a slot for each ring it reads, one bit for each ring that has news, one flag while it sleeps.
+//!
+//! The tool maps it writable, so the engine takes every word for a lie until it was loaded once and checked. The
+//! engine never reads an index or a length from here, and what it writes (ready bits, disarming) matters to the
+//! tool alone.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+#[cfg(not(loom))]
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::doorbell::Ringer;
+use crate::error::{CreateError, OpenError};
+#[cfg(not(loom))]
+use crate::file::{self, Writers};
+#[cfg(not(loom))]
+use crate::layout::{AREA_MAGIC, LAYOUT_VERSION};
+use crate::layout::{AreaTable, MAX_SLOTS, Slot};
+use crate::sync::{Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst, fence};
+
+/// One tool's shared words, mapped. The engine makes it, the tool opens it.
+pub struct Area {
+    table: *const AreaTable,
+    /// Engine's side only.
+    desk: Option<Desk>,
+    _memory: Memory,
+}
+
+/// What the engine keeps beside the shared words of an area, where no tool can reach it.
+struct Desk {
+    ringer: Ringer,
+    file: Option<OwnedFd>,
+    free: Mutex<FreeSlots>,
+    /// Set while the area waits in a [`Wakes`](crate::wakes::Wakes).
+    touched: AtomicBool,
+}
+
+/// Slots that no ring uses.
+#[derive(Default)]
+struct FreeSlots {
+    returned: Vec<u32>,
+    /// Slots from here on were never used; their pages may have no memory yet.
+    fresh: u32,
+    populated: u64,
+}
+
+#[expect(dead_code, reason = "held only to be dropped with the area")]
+enum Memory {
+    #[cfg(not(loom))]
+    Mapped(MmapRaw),
+    Heap(Heap),
+}
+
+struct Heap(*mut AreaTable);
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: it came from `Box::into_raw` in `Area::on_heap` and is given back once, here.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+// SAFETY: `table` leads into `_memory`, which lives as long as the area; all of its words are atomics.
+unsafe impl Send for Area {}
+// SAFETY: as above.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// Makes the area of a tool whose doorbell `ringer` rings.
+    ///
+    /// # Errors
+    /// [`CreateError`] when the kernel has no memory or descriptors.
+    #[cfg(not(loom))]
+    pub fn create(ringer: Ringer) -> Result<Area, CreateError> {
+        let len = layout_len();
+        let failed = |step| move |source| CreateError::Memory { step, len, source };
+        let fd = file::create(c"iof-area", len)?;
+        file::populate(&fd, 0, slot_offset(0)).map_err(failed("fallocate"))?;
+        let map = MmapRaw::map_raw(&fd).map_err(failed("mmap"))?;
+        file::seal(&fd, Writers::Anybody, len)?;
+        let desk = Desk {
+            ringer,
+            file: Some(fd),
+            free: Mutex::new(FreeSlots { populated: slot_offset(0), ..FreeSlots::default() }),
+            touched: AtomicBool::new(false),
+        };
+        let area = Area { table: map.as_ptr().cast(), desk: Some(desk), _memory: Memory::Mapped(map) };
+        area.table().head.version.store(LAYOUT_VERSION, Relaxed);
+        area.table().head.magic.store(AREA_MAGIC, Relaxed);
+        Ok(area)
+    }
+
+    /// Makes an area on the heap, both sides in one: for the model checker, Miri and benches.
+    #[doc(hidden)]
+    pub fn on_heap(ringer: Ringer) -> Area {
+        let heap = Heap(zeroed_table());
+        let desk = Desk {
+            ringer,
+            file: None,
+            free: Mutex::new(FreeSlots { populated: u64::MAX, ..FreeSlots::default() }),
+            touched: AtomicBool::new(false),
+        };
+        Area { table: heap.0, desk: Some(desk), _memory: Memory::Heap(heap) }
+    }
+
+    /// Maps the area that the engine made for this tool.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the file is not sealed or is no area of this version.
+    #[cfg(not(loom))]
+    pub fn open(fd: OwnedFd) -> Result<Area, OpenError> {
+        let len = file::check(fd.as_fd(), Writers::Anybody)?;
+        let needed = layout_len();
+        if len != needed {
+            return Err(OpenError::Size { found: len, needed });
+        }
+        let map = MmapOptions::new().map_raw(&fd).map_err(|source| OpenError::Map { len, source })?;
+        let area = Area { table: map.as_ptr().cast(), desk: None, _memory: Memory::Mapped(map) };
+        let head = &area.table().head;
+        for (field, word, expected) in
+            [("magic", &head.magic, AREA_MAGIC), ("version", &head.version, LAYOUT_VERSION)]
+        {
+            let found = word.load(Relaxed);
+            if found != expected {
+                return Err(OpenError::Head { field, found });
+            }
+        }
+        Ok(area)
+    }
+
+    fn table(&self) -> &AreaTable {
+        // SAFETY: `table` points to a whole `AreaTable` in `_memory` for as long as `self` lives: `create` and
+        // `open` checked the file's size, which its seals keep. All its words are atomics.
+        unsafe { &*self.table }
+    }
+
+    /// The area's file, to be sent to its tool; `None` on the tool's side.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.desk.as_ref().and_then(|desk| desk.file.as_ref()).map(AsFd::as_fd)
+    }
+
+    pub(crate) fn slot(&self, slot: u32) -> Option<&Slot> {
+        self.table().slots.get(usize::try_from(slot).ok()?)
+    }
+
+    // Engine's side.
+
+    /// Takes a slot for one more ring; whoever attaches it to a stream prepares its words.
+    ///
+    /// # Errors
+    /// [`CreateError::Slots`] at [`MAX_SLOTS`], [`CreateError::Memory`] when the kernel has no memory.
+    pub fn take_slot(&self) -> Result<u32, CreateError> {
+        let Some(desk) = &self.desk else { return Err(CreateError::Slots) };
+        let mut free = desk.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(slot) = free.returned.pop() {
+            return Ok(slot);
+        }
+        let slot = free.fresh;
+        if slot as usize >= MAX_SLOTS {
+            return Err(CreateError::Slots);
+        }
+        #[cfg(not(loom))]
+        if let Some(fd) = &desk.file {
+            let end = slot_offset(slot.saturating_add(1));
+            if end > free.populated {
+                let len = file::page_size();
+                file::populate(fd, free.populated, len).map_err(|source| CreateError::Memory {
+                    step: "fallocate",
+                    len,
+                    source,
+                })?;
+                free.populated = free.populated.saturating_add(len);
+            }
+        }
+        free.fresh = slot.saturating_add(1);
+        Ok(slot)
+    }
+
+    /// Gives back a slot that no ring's reader uses any more.
+    pub fn return_slot(&self, slot: u32) {
+        if let Some(desk) = &self.desk {
+            let mut free = desk.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if slot < free.fresh && !free.returned.contains(&slot) {
+                free.returned.push(slot);
+            }
+        }
+    }
+
+    /// Says that `slot`'s ring has news. A SeqCst fence must lie between the news and this call.
+    pub(crate) fn mark_ready(&self, slot: u32) {
+        let Some((word, bit)) = self.ready_bit(slot) else { return };
+        // Already set: the tool has not yet taken the bit, and will look at the ring after it has (the fences
+        // of `Wakes::deliver` and `take_ready` order our news before its look).
+        if word.load(Relaxed) & bit == 0 {
+            word.fetch_or(bit, AcqRel);
+        }
+    }
+
+    fn ready_bit(&self, slot: u32) -> Option<(&crate::sync::AtomicU64, u64)> {
+        let word = self.table().ready.get(usize::try_from(slot / 64).ok()?)?;
+        Some((word, 1u64 << (slot % 64)))
+    }
+
+    /// Rings the doorbell if the tool sleeps. A SeqCst fence must lie between `mark_ready` and this call.
+    pub(crate) fn ring_if_armed(&self) {
+        let armed = &self.table().head.armed;
+        // Partner: the store in `arm`. The load spares the exclusive access in the common case.
+        if armed.load(Relaxed) != 0
+            && armed.swap(0, AcqRel) != 0
+            && let Some(desk) = &self.desk
+        {
+            desk.ringer.ring();
+        }
+    }
+
+    pub(crate) fn touched(&self) -> Option<&AtomicBool> {
+        self.desk.as_ref().map(|desk| &desk.touched)
+    }
+
+    // Tool's side.
+
+    /// Calls `each` with every slot below `slots` whose ring had news since the last call.
+    pub fn take_ready(&self, slots: u32, mut each: impl FnMut(u32)) {
+        for (base, word) in (0u32..slots).step_by(64).zip(&self.table().ready) {
+            if word.load(Relaxed) == 0 {
+                continue;
+            }
+            // Takes the bits. Partner: `fetch_or` in `mark_ready`.
+            let mut bits = word.swap(0, AcqRel);
+            // News that is marked from here on sets its bit anew; news from before is seen by the look at the
+            // ring that follows. Partner: the first fence of `Wakes::deliver`.
+            fence(SeqCst);
+            while bits != 0 {
+                each(base.saturating_add(bits.trailing_zeros()));
+                bits &= bits.wrapping_sub(1);
+            }
+        }
+    }
+
+    /// Announces that the tool, which uses slots below `slots`, is about to sleep on its doorbell; `false` if
+    /// there is news, so that it must not.
+    pub fn arm(&self, slots: u32) -> bool {
+        // Partner: the load in `ring_if_armed`.
+        self.table().head.armed.store(1, Relaxed);
+        // Either the engine's second fence in `Wakes::deliver` comes later, and it sees us armed, or ours, and we
+        // see its ready bits.
+        fence(SeqCst);
+        let words = (slots as usize).div_ceil(64);
+        let quiet = self.table().ready.iter().take(words).all(|word| word.load(Relaxed) == 0);
+        if !quiet {
+            self.disarm();
+        }
+        quiet
+    }
+
+    /// Takes [`Area::arm`] back, after waking up.
+    pub fn disarm(&self) {
+        self.table().head.armed.store(0, Relaxed);
+    }
+}
+
+/// Bytes of an area file: the table, in whole pages.
+#[cfg(not(loom))]
+fn layout_len() -> u64 {
+    crate::layout::round_up(size_of::<AreaTable>() as u64, file::page_size())
+}
+
+/// Where a slot begins in the file.
+#[cfg(not(loom))]
+fn slot_offset(slot: u32) -> u64 {
+    (std::mem::offset_of!(AreaTable, slots) as u64)
+        .saturating_add(u64::from(slot).saturating_mul(size_of::<Slot>() as u64))
+}
+
+#[cfg(not(loom))]
+fn zeroed_table() -> *mut AreaTable {
+    // SAFETY: all words of the table are integers, for which zero is a value. (A table built on the stack and
+    // moved would be a megabyte there.)
+    Box::into_raw(unsafe { Box::<AreaTable>::new_zeroed().assume_init() })
+}
+
+#[cfg(loom)]
+fn zeroed_table() -> *mut AreaTable {
+    use crate::layout::AreaHead;
+    use crate::sync::AtomicU64;
+    let zero = || AtomicU64::new(0);
+    Box::into_raw(Box::new(AreaTable {
+        head: AreaHead { magic: zero(), version: zero(), armed: zero() },
+        ready: std::array::from_fn(|_| zero()),
+        slots: std::array::from_fn(|_| Slot { hold: zero(), cursor: zero() }),
+    }))
+}

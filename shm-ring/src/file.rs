@@ -1,0 +1,81 @@
+//! Sealed memory files: how they are made, and what is checked before one from elsewhere is mapped.
+//!
+//! A file that can shrink turns its readers' loads into SIGBUS. So the engine seals the size of every file, and
+//! nobody maps a file whose seals were not checked. See memfd_create(2) and fcntl(2), "File Sealing".
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::fstat;
+use nix::unistd::{SysconfVar, ftruncate, sysconf};
+
+use crate::error::{CreateError, OpenError};
+
+/// Who may still write a file after it was sealed.
+#[derive(Clone, Copy)]
+pub(crate) enum Writers {
+    /// Only maps that exist already: rings.
+    Present,
+    /// Whoever gets the file: reader areas.
+    Anybody,
+}
+
+impl Writers {
+    fn seals(self) -> SealFlag {
+        let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        match self {
+            Writers::Present => size | SealFlag::F_SEAL_FUTURE_WRITE,
+            Writers::Anybody => size,
+        }
+    }
+}
+
+/// Bytes of a memory page.
+pub(crate) fn page_size() -> u64 {
+    // 4096 is what every kernel that could fail to answer would use.
+    sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|n| u64::try_from(n).ok()).unwrap_or(4096)
+}
+
+/// Makes a memory file of `len` bytes; pages come when they are first touched or populated.
+pub(crate) fn create(name: &CStr, len: u64) -> Result<OwnedFd, CreateError> {
+    let failed = |step| move |errno: nix::Error| CreateError::Memory { step, len, source: errno.into() };
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    // NOEXEC_SEAL came with Linux 6.3; older kernels refuse the flag.
+    let noexec = MFdFlags::from_bits_retain(nix::libc::MFD_NOEXEC_SEAL);
+    let fd = memfd_create(name, flags | noexec)
+        .or_else(|_| memfd_create(name, flags))
+        .map_err(failed("memfd_create"))?;
+    let signed = i64::try_from(len).map_err(|_| CreateError::Capacity { asked: len })?;
+    ftruncate(&fd, signed).map_err(failed("ftruncate"))?;
+    Ok(fd)
+}
+
+/// Gives `len` bytes from `offset` on their memory now, so that touching them later can't fail.
+pub(crate) fn populate(fd: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
+    let signed = |n: u64| i64::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    fallocate(fd, FallocateFlags::empty(), signed(offset)?, signed(len)?)?;
+    Ok(())
+}
+
+/// Fixes the size for good, and who may write. All writable maps of a ring must exist by now.
+pub(crate) fn seal(fd: impl AsFd, writers: Writers, len: u64) -> Result<(), CreateError> {
+    fcntl(fd, FcntlArg::F_ADD_SEALS(writers.seals())).map(drop).map_err(|errno| CreateError::Memory {
+        step: "F_ADD_SEALS",
+        len,
+        source: errno.into(),
+    })
+}
+
+/// The size of a file from elsewhere, once its seals say that the size can't change.
+pub(crate) fn check(fd: BorrowedFd<'_>, writers: Writers) -> Result<u64, OpenError> {
+    let bits = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(|errno| OpenError::Seals { source: errno.into() })?;
+    let missing = writers.seals() - SealFlag::from_bits_retain(bits);
+    if !missing.is_empty() {
+        return Err(OpenError::Unsealed { missing: missing.bits() });
+    }
+    let stat = fstat(fd).map_err(|errno| OpenError::Seals { source: errno.into() })?;
+    u64::try_from(stat.st_size).map_err(|_| OpenError::Size { found: 0, needed: 0 })
+}

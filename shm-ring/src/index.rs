@@ -1,0 +1,169 @@
+//! The index ring: what the data bytes can't say of themselves, in the order of the stream.
+//!
+//! An entry says of the bytes from its offset on when they were read and how many bytes were dropped before
+//! them. Entries live as long as one of their bytes may be read. When there is no room, commits share an entry
+//! and time gets coarser; a gap always has an entry of its own, at its exact offset: the writer stores nothing
+//! behind a gap that it could not mark.
+
+use crate::ring::Ring;
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+
+/// An entry's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub offset: u64,
+    pub time: u64,
+    pub dropped: u64,
+}
+
+/// The writer's side.
+pub(crate) struct IndexWriter {
+    /// Oldest entry that must stay.
+    head: u64,
+    /// Entries written.
+    tail: u64,
+    /// Offset and drop count of the newest entry.
+    last: Option<Mark>,
+    /// Entries that have their memory.
+    populated: u64,
+}
+
+impl IndexWriter {
+    pub(crate) fn new() -> Self {
+        IndexWriter { head: 0, tail: 0, last: None, populated: 0 }
+    }
+
+    /// Notes bytes that are about to be published, if there is room for it.
+    pub(crate) fn note(&mut self, ring: &Ring, floor: u64, mark: Mark) {
+        // A quarter stays free for gaps, which must not go unmarked.
+        self.append(ring, floor, mark, ring.entries().len() as u64 / 4);
+    }
+
+    /// Marks that `mark.dropped` bytes are gone before `mark.offset`; `false` if there is no room.
+    ///
+    /// `last_call` takes the one entry that is kept free for the gap at a stream's end.
+    pub(crate) fn gap(&mut self, ring: &Ring, floor: u64, mark: Mark, last_call: bool) -> bool {
+        if let Some(last) = self.last.filter(|last| last.offset == mark.offset)
+            && let Some(entry) = entry_of(ring, self.tail.wrapping_sub(1))
+        {
+            // One word changes, so no reader can see half of it. Partner: `look` loads it.
+            entry.dropped.store(mark.dropped, Relaxed);
+            self.last = Some(Mark { dropped: mark.dropped, ..last });
+            return true;
+        }
+        self.append(ring, floor, mark, u64::from(!last_call))
+    }
+
+    fn append(&mut self, ring: &Ring, floor: u64, mark: Mark, keep_free: u64) -> bool {
+        let slots = ring.entries().len() as u64;
+        if self.tail.wrapping_sub(self.head).saturating_add(keep_free) >= slots {
+            self.retire(ring, floor);
+            if self.tail.wrapping_sub(self.head).saturating_add(keep_free) >= slots {
+                return false;
+            }
+        }
+        if self.populated < slots && self.tail >= self.populated {
+            let Some(populated) = ring.populate_entries(self.populated) else { return false };
+            self.populated = populated;
+        }
+        let Some(entry) = entry_of(ring, self.tail) else { return false };
+        // Orders the new `index_head` (stored by `retire`) before the words that overwrite an old entry.
+        // Partner: the fence in `look`.
+        fence(Release);
+        entry.offset.store(mark.offset, Relaxed);
+        entry.time.store(mark.time, Relaxed);
+        entry.dropped.store(mark.dropped, Relaxed);
+        self.tail = self.tail.wrapping_add(1);
+        // Partner: the load of `index_tail` in `published`.
+        ring.control().published.index_tail.store(self.tail, Release);
+        self.last = Some(mark);
+        true
+    }
+
+    /// The lowest position that the index can tell about.
+    pub(crate) fn oldest(&self, ring: &Ring) -> u64 {
+        if self.head == 0 {
+            ring.base()
+        } else {
+            entry_of(ring, self.head).map_or(0, |entry| entry.offset.load(Relaxed))
+        }
+    }
+
+    /// Gives up entries none of whose bytes can be read any more.
+    fn retire(&mut self, ring: &Ring, floor: u64) {
+        while self.head.wrapping_add(1) < self.tail {
+            let next = entry_of(ring, self.head.wrapping_add(1));
+            if next.is_none_or(|next| next.offset.load(Relaxed) > floor) {
+                break;
+            }
+            self.head = self.head.wrapping_add(1);
+        }
+        ring.control().claimed.index_head.store(self.head, Relaxed);
+    }
+}
+
+fn entry_of(ring: &Ring, i: u64) -> Option<&crate::layout::Entry> {
+    let slots = ring.entries().len() as u64;
+    let at = usize::try_from(i.checked_rem(slots)?).ok()?;
+    ring.entries().get(at)
+}
+
+/// Entries that may be read: from the first to (not including) the second number.
+pub(crate) fn published(ring: &Ring) -> (u64, u64) {
+    let tail = ring.control().published.index_tail.load(Relaxed);
+    // Partner: the Release store of `index_tail` in `append`. (A fence, not an acquire load: read-only maps.)
+    fence(Acquire);
+    (ring.control().claimed.index_head.load(Relaxed), tail)
+}
+
+/// Entry `i`, or `None` if it may have been overwritten meanwhile.
+pub(crate) fn look(ring: &Ring, i: u64) -> Option<Mark> {
+    let entry = entry_of(ring, i)?;
+    let mark = Mark {
+        offset: entry.offset.load(Relaxed),
+        time: entry.time.load(Relaxed),
+        dropped: entry.dropped.load(Relaxed),
+    };
+    // If any load above saw a word of a later entry, this fence makes the new `index_head` visible too.
+    // Partner: the Release fence in `append`.
+    fence(Acquire);
+    (ring.control().claimed.index_head.load(Relaxed) <= i).then_some(mark)
+}
+
+/// Bytes dropped before the byte at `position`, since the stream began; `None` if the writer was faster.
+pub(crate) fn dropped_at(ring: &Ring, position: u64) -> Option<u64> {
+    let (head, tail) = published(ring);
+    // At most one index ring: a head and tail from a broken file can't make this run long.
+    let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
+    let mut found = None;
+    for i in (oldest..tail).rev() {
+        let mark = look(ring, i)?;
+        if mark.offset <= position {
+            found = Some(mark.dropped);
+            break;
+        }
+    }
+    // No entry at or below: nothing was stored yet, so what is dropped was dropped before the first byte.
+    Some(found.unwrap_or_else(|| if tail == 0 { ring.control().published.dropped.load(Relaxed) } else { 0 }))
+}
+
+/// The first drop at or after index entry `from` that goes beyond `seen`, if it is below index `tail`.
+///
+/// Gives the entry to go on from, and the gap's offset and the new drop count.
+pub(crate) fn next_gap(ring: &Ring, from: u64, seen: u64) -> (u64, Option<(u64, u64)>) {
+    let (head, tail) = published(ring);
+    let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
+    let mut i = from.max(oldest);
+    while i < tail {
+        let Some(mark) = look(ring, i) else { break };
+        if mark.dropped > seen {
+            return (i, Some((mark.offset, mark.dropped)));
+        }
+        // The newest entry may still grow a gap, so a reader must come back to it.
+        if i.wrapping_add(1) == tail {
+            break;
+        }
+        i = i.wrapping_add(1);
+    }
+    (i, None)
+}

@@ -1,0 +1,43 @@
+//! One writer, many readers: a byte stream in shared memory that never overwrites what a reader holds.
+//!
+//! The engine (the writer's side) makes a [`Stream`] for each source and channel. Readers map its [`Ring`]s
+//! read-only and read in place, each with its own cursor, whose words live in the reader's own [`Area`]. A slow,
+//! stopped or dead reader costs nobody else anything: when it is in the way, the stream goes on in a new
+//! generation and the reader keeps the old one.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `layout` | what lies where in shared memory |
+//! | `file`, `map` | sealed memory files and the double map (unsafe) |
+//! | `ring`, `index` | one generation: control words, data, index ring |
+//! | `writer` | claiming, committing, sealing one generation |
+//! | `stream` | policies, generations, readers |
+//! | `reader` | looking, borrowing, consuming, following |
+//! | `area`, `wakes`, `doorbell` | slots, ready bits, waking who sleeps |
+//!
+//! Nothing here does I/O: the bytes come from whoever writes into a [`Span`].
+
+mod area;
+mod doorbell;
+mod error;
+#[cfg(not(loom))]
+mod file;
+mod index;
+mod layout;
+#[cfg(not(loom))]
+mod map;
+mod reader;
+mod ring;
+mod stream;
+mod sync;
+mod wakes;
+mod writer;
+
+pub use area::Area;
+pub use doorbell::{Bell, Ringer, bell, doorbell};
+pub use error::{CreateError, OpenError};
+pub use layout::{MAX_CAPACITY, MAX_SLOTS};
+pub use reader::{Gap, Peek, Reader, Start};
+pub use ring::Ring;
+pub use stream::{Attached, Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
+pub use wakes::Wakes;

@@ -1,0 +1,348 @@
+//! The reader of one stream: look, borrow in place, consume, follow to the next generation.
+
+use std::slice;
+use std::sync::Arc;
+
+use crate::area::Area;
+use crate::doorbell::Ringer;
+use crate::error::OpenError;
+use crate::index;
+use crate::layout::{NONE, Slot};
+use crate::ring::Ring;
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+
+/// How often a reader that was overtaken looks for the oldest byte before it says "nothing yet".
+const CATCH_UP_TRIES: u32 = 8;
+
+/// What a [`Reader`] finds at its cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// [`Reader::bytes`] gives bytes, which stay in place until they are consumed or released.
+    Bytes,
+    /// Bytes are missing here; they are reported once, by this.
+    Gap(Gap),
+    /// Nothing yet.
+    Empty,
+    /// Nothing more in this generation: ask the engine for the next one and [`Reader::follow`] it.
+    Sealed,
+    /// Nothing more, ever: the stream is complete and this reader had its last byte.
+    Ended,
+}
+
+/// Bytes that a source produced and this reader will not see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// How many bytes the source had produced before the first missing one.
+    pub offset: u64,
+    /// How many are missing.
+    pub lost: u64,
+}
+
+/// Reads one stream through its rings, one generation after the other.
+///
+/// Not shared between threads, but may move between them. For every reader, at every moment,
+/// `delivered + lost == produced since it began`.
+///
+/// # Example
+/// ```
+/// use iof_shm_ring::{Peek, Policy, Start, Stream, StreamConfig, Area, Reader, doorbell};
+/// use std::sync::Arc;
+///
+/// let area = Arc::new(Area::create(doorbell()?.0)?);
+/// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest })?;
+/// let attached = stream.attach(&area, area.take_slot()?, Start::Oldest, false)?;
+/// let mut reader = Reader::new(attached.ring, area, attached.slot, attached.start, Start::Oldest)?;
+///
+/// stream.push(b"hello", 0);
+/// assert_eq!(reader.peek(), Peek::Bytes);
+/// assert_eq!(reader.bytes(), b"hello");
+/// reader.consume(5);
+/// stream.complete();
+/// assert_eq!(reader.peek(), Peek::Ended);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Reader {
+    ring: Arc<Ring>,
+    area: Arc<Area>,
+    slot: u32,
+    cursor: u64,
+    /// Bytes up to here are borrowed; the cursor if none are.
+    end: u64,
+    /// Drops counted into `lost` or before this reader's time.
+    dropped_seen: u64,
+    /// Index entry to look for gaps from.
+    index: u64,
+    delivered: u64,
+    lost: u64,
+    pending: Option<Gap>,
+    room: Option<Room>,
+}
+
+/// How a reader that can hold the writer back tells it that there is room.
+struct Room {
+    ringer: Ringer,
+    /// The wish that was answered last; each is answered once.
+    answered: u64,
+}
+
+/// The shared words as of one moment.
+struct Look {
+    tail: u64,
+    dropped: u64,
+    sealed: u64,
+    complete: u64,
+}
+
+/// Where a reader starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At the oldest byte in the cache; what was before it is reported as the first gap.
+    Oldest,
+    /// Behind the newest byte; what was before is none of this reader's business.
+    Now,
+}
+
+impl Reader {
+    /// Reads `ring` from position `at` on, as the engine's [`Stream::attach`](crate::Stream::attach) gave it.
+    ///
+    /// # Errors
+    /// [`OpenError::Slot`] if the area has no such slot.
+    pub fn new(
+        ring: Arc<Ring>,
+        area: Arc<Area>,
+        slot: u32,
+        at: u64,
+        start: Start,
+    ) -> Result<Reader, OpenError> {
+        if area.slot(slot).is_none() {
+            return Err(OpenError::Slot { slot });
+        }
+        let mut reader = Reader {
+            ring: Arc::clone(&ring),
+            area,
+            slot,
+            cursor: 0,
+            end: 0,
+            dropped_seen: 0,
+            index: 0,
+            delivered: 0,
+            lost: 0,
+            pending: None,
+            room: None,
+        };
+        reader.follow(ring, slot, at)?;
+        if start == Start::Now {
+            reader.pending = None;
+            reader.lost = 0;
+        }
+        Ok(reader)
+    }
+
+    /// Makes this reader tell a writer that waits for it, through the engine's `room` bell.
+    ///
+    /// Only readers that were granted to hold the source back have one.
+    pub fn tell_room(&mut self, ringer: Ringer) {
+        self.room = Some(Room { ringer, answered: NONE });
+    }
+
+    /// What is at the cursor. After [`Peek::Bytes`], [`Reader::bytes`] gives them.
+    pub fn peek(&mut self) -> Peek {
+        if let Some(gap) = self.pending.take() {
+            return Peek::Gap(gap);
+        }
+        let now = self.look();
+        if now.tail <= self.cursor && now.dropped == self.dropped_seen {
+            return self.at_end(&now);
+        }
+        if self.ring.overwrite() && !self.hold_here() {
+            return self.overtaken();
+        }
+        let mut end = now.tail;
+        if now.dropped != self.dropped_seen {
+            let (index, gap) = index::next_gap(&self.ring, self.index, self.dropped_seen);
+            self.index = index;
+            if let Some((offset, dropped)) = gap {
+                if offset <= self.cursor {
+                    self.release();
+                    return Peek::Gap(self.skip_to(self.cursor, dropped));
+                }
+                end = end.min(offset);
+            }
+        }
+        // Never more than is mapped, whatever a broken file says.
+        self.end = end.min(self.cursor.saturating_add(self.ring.capacity()));
+        if self.end > self.cursor {
+            return Peek::Bytes;
+        }
+        self.release();
+        Peek::Empty
+    }
+
+    fn look(&self) -> Look {
+        let published = &self.ring.control().published;
+        let (sealed, complete) = (published.sealed.load(Relaxed), published.complete.load(Relaxed));
+        // Partner: the Release stores in `Writer::seal` and `Writer::complete`; who sees an end sees all before.
+        fence(Acquire);
+        let (tail, dropped) = (published.tail.load(Relaxed), published.dropped.load(Relaxed));
+        // Partner: the Release stores in `Writer::commit` and `Writer::mark_gap`. Fences, not acquire loads,
+        // because std defines only relaxed loads on read-only maps.
+        fence(Acquire);
+        Look { tail, dropped, sealed, complete }
+    }
+
+    fn at_end(&mut self, now: &Look) -> Peek {
+        self.release();
+        if now.complete <= self.cursor {
+            Peek::Ended
+        } else if now.sealed <= self.cursor {
+            Peek::Sealed
+        } else {
+            Peek::Empty
+        }
+    }
+
+    /// Holds from the cursor on; `false` if the writer claimed these bytes already.
+    fn hold_here(&self) -> bool {
+        let Some(slot) = self.words() else { return false };
+        // Partner: the load in `Members::lowest_hold`. Relaxed, the fence orders it.
+        slot.hold.store(self.cursor, Relaxed);
+        // Of this fence and the one in `Writer::reserve` one comes first: either we see the claim or the writer
+        // sees our hold.
+        fence(SeqCst);
+        let intent = self.ring.control().claimed.intent.load(Relaxed);
+        intent.saturating_sub(self.ring.capacity()) <= self.cursor
+    }
+
+    /// Goes on at the oldest byte, after the writer passed the cursor.
+    fn overtaken(&mut self) -> Peek {
+        self.release();
+        for _ in 0..CATCH_UP_TRIES {
+            let intent = self.ring.control().claimed.intent.load(Relaxed);
+            let oldest = intent.saturating_sub(self.ring.capacity()).max(self.ring.base()).max(self.cursor);
+            if let Some(dropped) = index::dropped_at(&self.ring, oldest) {
+                return Peek::Gap(self.skip_to(oldest, dropped));
+            }
+        }
+        Peek::Empty
+    }
+
+    /// Moves to `position`, before which `dropped` bytes were dropped, and counts what that skips.
+    fn skip_to(&mut self, position: u64, dropped: u64) -> Gap {
+        let offset = self.produced();
+        self.cursor = position;
+        self.end = position;
+        self.dropped_seen = dropped;
+        let lost = self.produced().saturating_sub(offset);
+        self.lost = self.lost.saturating_add(lost);
+        if let Some(slot) = self.words() {
+            slot.cursor.store(position, Relaxed);
+        }
+        Gap { offset, lost }
+    }
+
+    /// The borrowed bytes: contiguous, in place, empty if nothing is borrowed.
+    pub fn bytes(&self) -> &[u8] {
+        let len = usize::try_from(self.end.saturating_sub(self.cursor)).unwrap_or(0);
+        // SAFETY: `peek` set `end` at most `capacity` beyond the cursor, and that many bytes are mapped from
+        // `at(cursor)` on. The bytes were written before the tail that `look` acquired, and the writer claims
+        // none that our slot's hold protects: it has stood at or below the cursor since before `end` was set
+        // (`hold_here`; in a gated ring since `Stream::attach`), and only `consume`, `release` and `follow`,
+        // which need `&mut self`, move it. The engine keeps that promise, and readers trust the engine.
+        unsafe { slice::from_raw_parts(self.ring.at(self.cursor), len) }
+    }
+
+    /// Gives back the first `n` borrowed bytes (at most all) as delivered; the rest stays borrowed.
+    pub fn consume(&mut self, n: usize) {
+        let n = (n as u64).min(self.end.saturating_sub(self.cursor));
+        self.cursor = self.cursor.saturating_add(n);
+        self.delivered = self.delivered.saturating_add(n);
+        let Some(slot) = self.words() else { return };
+        slot.cursor.store(self.cursor, Relaxed);
+        let hold = if self.ring.overwrite() && self.cursor == self.end { NONE } else { self.cursor };
+        // Our loads of the bytes come before the writer's reuse of them. Partner: the Acquire load in
+        // `Members::lowest_hold`.
+        slot.hold.store(hold, Release);
+        if let Some(room) = &mut self.room {
+            // Either the writer's fence in `Writer::wait_for` comes later, and it sees our hold, or ours, and we
+            // see its wish.
+            fence(SeqCst);
+            let wanted = self.ring.control().claimed.wanted.load(Relaxed);
+            if wanted != NONE && hold >= wanted && room.answered != wanted {
+                room.answered = wanted;
+                room.ringer.ring();
+            }
+        }
+    }
+
+    /// Stops borrowing without consuming: the bytes come again with the next [`Reader::peek`].
+    pub fn release(&mut self) {
+        self.end = self.cursor;
+        if self.ring.overwrite()
+            && let Some(slot) = self.words()
+        {
+            // Partner: the Acquire load in `Members::lowest_hold`.
+            slot.hold.store(NONE, Release);
+        }
+    }
+
+    /// Goes on in another generation at position `at`; what lies between is the next gap.
+    ///
+    /// # Errors
+    /// [`OpenError::Slot`] if the area has no such slot; the reader stays where it is.
+    pub fn follow(&mut self, ring: Arc<Ring>, slot: u32, at: u64) -> Result<(), OpenError> {
+        if self.area.slot(slot).is_none() {
+            return Err(OpenError::Slot { slot });
+        }
+        self.release();
+        self.ring = ring;
+        self.slot = slot;
+        self.index = 0;
+        if let Some(room) = &mut self.room {
+            room.answered = NONE;
+        }
+        // A start that the writer has passed already is found out by the next `peek`.
+        let dropped = index::dropped_at(&self.ring, at).unwrap_or(self.dropped_seen);
+        let gap = self.skip_to(at, dropped);
+        self.pending = (gap.lost > 0).then_some(gap);
+        Ok(())
+    }
+
+    fn words(&self) -> Option<&Slot> {
+        self.area.slot(self.slot)
+    }
+
+    /// This reader's slot in its tool's area.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// The ring it reads now.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Bytes consumed.
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Bytes reported as gaps, or about to be.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Bytes that the source had produced before the cursor.
+    pub fn produced(&self) -> u64 {
+        self.cursor.saturating_add(self.dropped_seen)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // A reader that is gone holds nothing; the engine drops the slot when it learns of it.
+        if let Some(slot) = self.words() {
+            // Partner: the Acquire load in `Members::lowest_hold`.
+            slot.hold.store(NONE, Release);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! One ring: control words, index and data of one generation, wherever its memory lies.
+//!
+//! Who may access what: the engine's [`Ring`] is read-write and only [`Writer`](crate::writer::Writer) writes
+//! through it; a reader's is a read-only map, through which std allows relaxed loads of at most eight bytes and
+//! nothing else. Both use the same relaxed loads with fences, so one code serves both and loom checks it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::slice;
+
+use crate::error::{CreateError, OpenError};
+#[cfg(not(loom))]
+use crate::file::{self, Writers};
+use crate::layout::{self, Control, Entry, LAYOUT_VERSION, MAX_CAPACITY, MIN_CAPACITY, NONE, RING_MAGIC};
+#[cfg(not(loom))]
+use crate::map::{Access, DoubleMap};
+use crate::sync::{AtomicU64, Ordering::Relaxed};
+
+/// What a ring is made as.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Bytes of data; rounded up to whole pages.
+    pub capacity: u64,
+    /// 0 for a stream's first.
+    pub generation: u64,
+    /// Position of the first byte.
+    pub base: u64,
+    /// Bytes dropped before it.
+    pub dropped: u64,
+    /// Whether readers' cursors do not gate the writer.
+    pub overwrite: bool,
+}
+
+/// One generation of a stream, mapped.
+///
+/// Send it to a reader as the file behind [`Ring::as_fd`]; the reader opens it with [`Ring::open`].
+pub struct Ring {
+    control: *const Control,
+    entries: *const Entry,
+    data: *mut u8,
+    capacity: u64,
+    entry_count: u64,
+    base: u64,
+    generation: u64,
+    overwrite: bool,
+    file: Option<OwnedFd>,
+    memory: Memory,
+}
+
+/// Owns what the pointers of a [`Ring`] point to.
+enum Memory {
+    #[cfg(not(loom))]
+    #[expect(dead_code, reason = "held only to be unmapped with the ring")]
+    Mapped(DoubleMap),
+    Heap(Heap),
+}
+
+/// A ring's parts on the heap, as raw pointers: a `Box` that moves would end the pointers made from it.
+struct Heap {
+    control: *mut Control,
+    entries: *mut [Entry],
+    data: *mut [u8],
+}
+
+impl Heap {
+    /// Repeats what was stored at `at` in the other half, as a double map would show it.
+    fn mirror(&self, at: *mut u8, bytes: &[u8]) {
+        let data: *mut u8 = self.data.cast();
+        let len = self.data.len();
+        let from = at.addr().wrapping_sub(data.addr());
+        for (i, byte) in bytes.iter().enumerate() {
+            let twin = from.wrapping_add(i).wrapping_add(len / 2) % len.max(1);
+            // SAFETY: `twin` is below the length of `data`, and claimed like the byte it repeats.
+            unsafe { data.wrapping_add(twin).write(*byte) };
+        }
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: all three came from `Box::into_raw` in `Ring::on_heap` and are given back once, here.
+        unsafe {
+            drop(Box::from_raw(self.control));
+            drop(Box::from_raw(self.entries));
+            drop(Box::from_raw(self.data));
+        }
+    }
+}
+
+// SAFETY: the pointers lead into `memory`, which moves with the ring and is unmapped only with it. All shared
+// words are atomics; data bytes are touched only under the writer's and readers' protocol (`writer`, `reader`).
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// Makes a ring in a sealed memory file.
+    #[cfg(not(loom))]
+    pub(crate) fn create(shape: Shape) -> Result<Ring, CreateError> {
+        let capacity = checked_capacity(shape.capacity, file::page_size())?;
+        let entries = layout::entries_for(capacity);
+        let meta = layout::meta_len(entries, file::page_size());
+        let len = meta.saturating_add(capacity);
+        let fd = file::create(c"iof-ring", len)?;
+        // The control words must never fault for want of memory; index pages follow as they are used.
+        file::populate(&fd, 0, size_of::<Control>() as u64).map_err(|source| CreateError::Memory {
+            step: "fallocate",
+            len,
+            source,
+        })?;
+        let map = DoubleMap::new(&fd, meta, capacity, Access::ReadWrite)
+            .map_err(|source| CreateError::Memory { step: "mmap", len, source })?;
+        file::seal(&fd, Writers::Present, len)?;
+        let ring = Ring {
+            control: map.head().cast(),
+            entries: map.head().wrapping_add(size_of::<Control>()).cast(),
+            data: map.data(),
+            capacity,
+            entry_count: entries,
+            base: shape.base,
+            generation: shape.generation,
+            overwrite: shape.overwrite,
+            file: Some(fd),
+            memory: Memory::Mapped(map),
+        };
+        ring.initialise(shape);
+        Ok(ring)
+    }
+
+    /// Makes a ring on the heap: for the model checker and Miri, which know no shared maps.
+    pub(crate) fn on_heap(shape: Shape) -> Result<Ring, CreateError> {
+        let capacity = if cfg!(loom) { shape.capacity } else { checked_capacity(shape.capacity, 1)? };
+        let entry_count = if cfg!(loom) { 8 } else { layout::entries_for(capacity) };
+        let twice = usize::try_from(capacity.saturating_mul(2)).unwrap_or(usize::MAX);
+        let heap = Heap {
+            control: Box::into_raw(Box::new(zeroed_control())),
+            entries: Box::into_raw((0..entry_count).map(|_| zeroed_entry()).collect()),
+            data: Box::into_raw(vec![0u8; twice].into_boxed_slice()),
+        };
+        let ring = Ring {
+            control: heap.control,
+            entries: heap.entries.cast(),
+            data: heap.data.cast(),
+            capacity,
+            entry_count,
+            base: shape.base,
+            generation: shape.generation,
+            overwrite: shape.overwrite,
+            file: None,
+            memory: Memory::Heap(heap),
+        };
+        ring.initialise(shape);
+        Ok(ring)
+    }
+
+    /// Maps a ring that the engine sent.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the file is not sealed, has another size than its head says, or is no ring of this
+    /// version. Nothing that the file holds can make this fault or read out of bounds.
+    ///
+    /// # Example
+    /// ```
+    /// use std::fs::File;
+    /// use iof_shm_ring::{OpenError, Ring};
+    /// let not_a_ring = File::open("/proc/self/exe").unwrap();
+    /// assert!(matches!(Ring::open(not_a_ring.into()), Err(OpenError::Seals { .. })));
+    /// ```
+    #[cfg(not(loom))]
+    pub fn open(fd: OwnedFd) -> Result<Ring, OpenError> {
+        let len = file::check(fd.as_fd(), Writers::Present)?;
+        let page = file::page_size();
+        let shortest = layout::meta_len(1, page).saturating_add(page);
+        if len < shortest {
+            return Err(OpenError::Size { found: len, needed: shortest });
+        }
+        let head = Head::read(&fd, page)?;
+        let meta = layout::meta_len(head.entries, page);
+        let needed = meta.saturating_add(head.capacity);
+        if needed != len {
+            return Err(OpenError::Size { found: len, needed });
+        }
+        let map = DoubleMap::new(&fd, meta, head.capacity, Access::Read)
+            .map_err(|source| OpenError::Map { len, source })?;
+        Ok(Ring {
+            control: map.head().cast(),
+            entries: map.head().wrapping_add(size_of::<Control>()).cast(),
+            data: map.data(),
+            capacity: head.capacity,
+            entry_count: head.entries,
+            base: head.base,
+            generation: head.generation,
+            overwrite: head.overwrite != 0,
+            // A reader with thousands of rings has no descriptors to spare; the map is enough.
+            file: None,
+            memory: Memory::Mapped(map),
+        })
+    }
+
+    fn initialise(&self, shape: Shape) {
+        let (identity, published, claimed) =
+            (&self.control().identity, &self.control().published, &self.control().claimed);
+        identity.capacity.store(self.capacity, Relaxed);
+        identity.entries.store(self.entry_count, Relaxed);
+        identity.generation.store(shape.generation, Relaxed);
+        identity.base.store(shape.base, Relaxed);
+        identity.overwrite.store(u64::from(shape.overwrite), Relaxed);
+        published.tail.store(shape.base, Relaxed);
+        published.dropped.store(shape.dropped, Relaxed);
+        published.sealed.store(NONE, Relaxed);
+        published.complete.store(NONE, Relaxed);
+        claimed.intent.store(shape.base, Relaxed);
+        claimed.wanted.store(NONE, Relaxed);
+        identity.version.store(LAYOUT_VERSION, Relaxed);
+        // Others see these words only through the file or an `Arc`, and handing either over orders them.
+        identity.magic.store(RING_MAGIC, Relaxed);
+    }
+
+    /// Control words.
+    pub(crate) fn control(&self) -> &Control {
+        // SAFETY: `control` points to a live `Control` in `memory` for as long as `self` lives (`create`,
+        // `on_heap` and `open` see to it, the last after checking the file's size); all its words are atomics.
+        unsafe { &*self.control }
+    }
+
+    /// The index ring.
+    pub(crate) fn entries(&self) -> &[Entry] {
+        let count = usize::try_from(self.entry_count).unwrap_or(0);
+        // SAFETY: as for `control`: `entry_count` entries lie behind the control words.
+        unsafe { slice::from_raw_parts(self.entries, count) }
+    }
+
+    /// Gives index entry `i` and its neighbours their memory, so that writing them can't fault; the number of
+    /// entries that have theirs now, `None` if the kernel has no memory.
+    pub(crate) fn populate_entries(&self, i: u64) -> Option<u64> {
+        #[cfg(not(loom))]
+        if let Some(file) = &self.file {
+            let (head, size, page) =
+                (size_of::<Control>() as u64, size_of::<Entry>() as u64, file::page_size());
+            // The page in which entry `i` ends; all before it have theirs already.
+            let end = layout::round_up(head.saturating_add(i.saturating_add(1).saturating_mul(size)), page);
+            if end > page {
+                let from = end.saturating_sub(page.saturating_mul(2));
+                file::populate(file, from, end.saturating_sub(from)).ok()?;
+            }
+            return Some(end.saturating_sub(head) / size);
+        }
+        let _ = i;
+        Some(self.entry_count)
+    }
+
+    /// Address of the byte at `position`; `capacity` bytes are mapped from there on.
+    pub(crate) fn at(&self, position: u64) -> *mut u8 {
+        // The remainder is below `capacity`, which fitted a `usize` when the ring was mapped.
+        self.data.wrapping_add(usize::try_from(position % self.capacity).unwrap_or(0))
+    }
+
+    /// Copies `bytes`, at most `capacity`, to `position`; the writer claimed that range.
+    pub(crate) fn store(&self, position: u64, bytes: &[u8]) {
+        let at = self.at(position);
+        // SAFETY: `capacity` bytes are mapped from `at` on, the writer (the one caller) claimed them, so that no
+        // reader holds them, and `bytes` is borrowed from elsewhere.
+        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        if let Memory::Heap(heap) = &self.memory {
+            heap.mirror(at, bytes);
+        }
+    }
+
+    /// Bytes of data that the ring holds when full.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// 0 for the first ring of a stream, then counted up.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Position of this generation's first byte.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Whether the writer overwrites what no reader borrows at the moment (drop oldest).
+    pub fn overwrite(&self) -> bool {
+        self.overwrite
+    }
+
+    /// The ring's file, to be sent to readers; `None` for a ring that was itself received or lies on the heap.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+}
+
+fn checked_capacity(asked: u64, page: u64) -> Result<u64, CreateError> {
+    if asked == 0 || asked > MAX_CAPACITY {
+        return Err(CreateError::Capacity { asked });
+    }
+    Ok(layout::round_up(asked.max(MIN_CAPACITY), page))
+}
+
+/// The head of a file from elsewhere, read once through the kernel and checked.
+#[cfg(not(loom))]
+struct Head {
+    capacity: u64,
+    entries: u64,
+    generation: u64,
+    base: u64,
+    overwrite: u64,
+}
+
+#[cfg(not(loom))]
+impl Head {
+    fn read(fd: &OwnedFd, page: u64) -> Result<Head, OpenError> {
+        let mut bytes = [0u8; 56];
+        let read = nix::sys::uio::pread(fd, &mut bytes, 0)
+            .map_err(|errno| OpenError::Map { len: 56, source: errno.into() })?;
+        if read != bytes.len() {
+            return Err(OpenError::Size { found: read as u64, needed: 56 });
+        }
+        let mut words = [0u64; 7];
+        for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*chunk);
+        }
+        let [magic, version, capacity, entries, generation, base, overwrite] = words;
+        let wrong = |field, found| Err(OpenError::Head { field, found });
+        if magic != RING_MAGIC {
+            return wrong("magic", magic);
+        }
+        if version != LAYOUT_VERSION {
+            return wrong("version", version);
+        }
+        if capacity == 0 || capacity > MAX_CAPACITY || !capacity.is_multiple_of(page) {
+            return wrong("capacity", capacity);
+        }
+        if entries != layout::entries_for(capacity) {
+            return wrong("entries", entries);
+        }
+        Ok(Head { capacity, entries, generation, base, overwrite })
+    }
+}
+
+fn zeroed_control() -> Control {
+    use crate::layout::{Claimed, Identity, Published};
+    let zero = || AtomicU64::new(0);
+    Control {
+        identity: Identity {
+            magic: zero(),
+            version: zero(),
+            capacity: zero(),
+            entries: zero(),
+            generation: zero(),
+            base: zero(),
+            overwrite: zero(),
+        },
+        published: Published {
+            tail: zero(),
+            index_tail: zero(),
+            dropped: zero(),
+            sealed: zero(),
+            complete: zero(),
+        },
+        claimed: Claimed { intent: zero(), index_head: zero(), wanted: zero() },
+    }
+}
+
+fn zeroed_entry() -> Entry {
+    Entry { offset: AtomicU64::new(0), time: AtomicU64::new(0), dropped: AtomicU64::new(0) }
+}

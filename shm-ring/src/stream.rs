@@ -1,0 +1,382 @@
+//! A stream: the newest generation with its writer, the readers, and what to do when a reader is in the way.
+//!
+//! **The stream moves, not the reader's bytes.** When a reader that may not hold the source back is in the way,
+//! the generation is sealed and the stream goes on in a fresh one. Readers that kept up are *due* in the new one
+//! from its first byte; the laggard keeps the old one to itself and comes along when it has drained it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::area::Area;
+use crate::error::CreateError;
+use crate::layout::NONE;
+use crate::reader::Start;
+use crate::ring::{Ring, Shape};
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::writer::{Refused, Writer};
+
+/// No claim takes more than one part in so many of the ring: what is claimed is lost to late readers, and a
+/// source that waits for readers is not woken before there is room for so much.
+const CLAIM_PART: u64 = 4;
+/// Looks at holds that change under our eyes before the stream moves away from them.
+const CLAIM_TRIES: u32 = 4;
+
+/// What happens when a cache is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Policy {
+    /// New bytes are dropped until there is room (`PMIX_IOF_DROP_NEWEST`, the RFC's default).
+    DropNewest,
+    /// The oldest bytes make room (`PMIX_IOF_DROP_OLDEST`).
+    DropOldest,
+    /// The source waits for the readers that were granted to hold it back; for all others as `DropNewest`.
+    Block,
+}
+
+/// How a stream is made.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamConfig {
+    /// Bytes of cache (`PMIX_IOF_CACHE_SIZE`), rounded up to whole pages.
+    pub capacity: u64,
+    /// What happens when it is full.
+    pub policy: Policy,
+}
+
+/// Room in the ring for the next bytes.
+#[derive(Debug)]
+pub struct Span {
+    /// Where they go. Valid until the next call that changes the stream, and as long as the stream lives: who
+    /// hands it to the kernel keeps the stream, untouched, until the kernel is done.
+    pub ptr: *mut u8,
+    /// How many may be written.
+    pub len: usize,
+}
+
+/// The answer of [`Stream::reserve`].
+#[derive(Debug)]
+pub enum Reserve {
+    /// Write here, then [`Stream::commit`].
+    Ready(Span),
+    /// Full, and the newest bytes are to go: read them away and [`Stream::discard`] them.
+    Discard,
+    /// Full, and the source is to wait: a reader rings the room bell when there is room.
+    Wait,
+}
+
+/// What a reader needs to read: send it the ring's file, the slot and the start.
+#[derive(Clone)]
+pub struct Attached {
+    /// The generation to map.
+    pub ring: Arc<Ring>,
+    /// The slot that was given.
+    pub slot: u32,
+    /// Position of its first byte.
+    pub start: u64,
+}
+
+/// A stream's counters at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamStats {
+    /// Bytes that the source wrote, as far as they were read.
+    pub produced: u64,
+    /// Bytes that a tool attaching now would get from the cache.
+    pub cached: u64,
+    /// Bytes dropped instead of stored.
+    pub dropped: u64,
+    /// The newest generation's number.
+    pub generation: u64,
+    /// Whether the stream is complete.
+    pub complete: bool,
+}
+
+/// One reader, as the writer's side knows it.
+struct Member {
+    area: Arc<Area>,
+    slot: u32,
+    /// The generation that the slot's words speak of.
+    ring: Arc<Ring>,
+    may_block: bool,
+    /// Still in an older generation, but holds the newest from its first byte on.
+    due: bool,
+}
+
+/// The output of one source on one channel.
+///
+/// Not shared between threads, but may move between them.
+pub struct Stream {
+    writer: Writer,
+    policy: Policy,
+    members: Vec<Member>,
+    complete: bool,
+    new_ring: fn(Shape) -> Result<Ring, CreateError>,
+}
+
+impl Stream {
+    /// Makes a stream in shared memory.
+    ///
+    /// # Errors
+    /// [`CreateError`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY), or when the kernel
+    /// has no memory or descriptors.
+    #[cfg(not(loom))]
+    pub fn create(config: StreamConfig) -> Result<Stream, CreateError> {
+        Stream::with(config, Ring::create)
+    }
+
+    /// Makes a stream on the heap: for the model checker, Miri and benches.
+    ///
+    /// # Errors
+    /// As [`Stream::create`].
+    #[doc(hidden)]
+    pub fn on_heap(config: StreamConfig) -> Result<Stream, CreateError> {
+        Stream::with(config, Ring::on_heap)
+    }
+
+    fn with(
+        config: StreamConfig,
+        new_ring: fn(Shape) -> Result<Ring, CreateError>,
+    ) -> Result<Stream, CreateError> {
+        let overwrite = config.policy == Policy::DropOldest;
+        let shape = Shape { capacity: config.capacity, generation: 0, base: 0, dropped: 0, overwrite };
+        let writer = Writer::new(Arc::new(new_ring(shape)?), 0);
+        Ok(Stream { writer, policy: config.policy, members: Vec::new(), complete: false, new_ring })
+    }
+
+    /// Makes room for up to `want` bytes, by the stream's policy.
+    pub fn reserve(&mut self, want: usize) -> Reserve {
+        let capacity = self.writer.ring().capacity();
+        let want = (want as u64).clamp(1, (capacity / CLAIM_PART).max(1));
+        let min = match self.policy {
+            Policy::DropNewest => 1,
+            // A claim that a borrowed slice cuts short is not worth a read: better a fresh generation.
+            Policy::DropOldest => want,
+            // Not woken for every byte.
+            Policy::Block => want,
+        };
+        for _ in 0..CLAIM_TRIES {
+            match self.claim(want, min) {
+                Ok(len) => return Reserve::Ready(self.span(len)),
+                Err(Refused::UnmarkedGap) => return Reserve::Discard,
+                Err(Refused::Held) => {}
+            }
+            if self.must_wait(min) {
+                return Reserve::Wait;
+            }
+            let behind = self.members.iter().filter(|member| self.in_the_way(member, min)).count();
+            if behind == self.members.len() && behind > 0 && self.policy != Policy::DropOldest {
+                return Reserve::Discard;
+            }
+            if behind > 0 {
+                break;
+            }
+        }
+        // Somebody is in the way while others keep up, or plays with its hold.
+        if self.next_generation().is_err() {
+            return Reserve::Discard;
+        }
+        // Nobody holds anything in a fresh ring but its first byte.
+        self.claim(want, min).map_or(Reserve::Discard, |len| Reserve::Ready(self.span(len)))
+    }
+
+    /// Whether a reader that may hold the source back does; it will ring the room bell then.
+    fn must_wait(&self, room: u64) -> bool {
+        let blocks = |member: &Member| member.may_block && self.in_the_way(member, room);
+        if !self.members.iter().any(blocks) {
+            return false;
+        }
+        self.writer.wait_for(room);
+        // A reader may have moved before it could see the wish.
+        let waits = self.members.iter().any(blocks);
+        if !waits {
+            self.writer.stop_waiting();
+        }
+        waits
+    }
+
+    fn in_the_way(&self, member: &Member, room: u64) -> bool {
+        let needed = self.writer.tail().saturating_add(room).saturating_sub(self.writer.ring().capacity());
+        effective_hold(member, self.writer.ring(), self.writer.floor()) < needed
+    }
+
+    fn span(&self, len: u64) -> Span {
+        self.writer.stop_waiting();
+        Span { ptr: self.writer.ring().at(self.writer.tail()), len: usize::try_from(len).unwrap_or(0) }
+    }
+
+    fn claim(&mut self, want: u64, min: u64) -> Result<u64, Refused> {
+        let ring = Arc::clone(self.writer.ring());
+        let members = &self.members;
+        self.writer.reserve(want, min, |floor| lowest_hold(members, &ring, floor))
+    }
+
+    /// Publishes the `n` bytes written into the last [`Span`], read from the source at `time` (nanoseconds since
+    /// 1970).
+    pub fn commit(&mut self, n: usize, time: u64) {
+        self.writer.commit(n as u64, time);
+    }
+
+    /// Counts `n` bytes of the source, read at `time` and not stored, as dropped.
+    pub fn discard(&mut self, n: u64, time: u64) {
+        self.writer.discard(n, time);
+    }
+
+    /// Stores `bytes` as far as the policy lets it and drops the rest; gives how many it took, stored or
+    /// dropped: all, unless the source has to wait.
+    pub fn push(&mut self, bytes: &[u8], time: u64) -> usize {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.reserve(rest.len()) {
+                Reserve::Ready(span) => {
+                    let (now, later) = rest.split_at(span.len.min(rest.len()));
+                    self.writer.ring().store(self.writer.tail(), now);
+                    self.commit(now.len(), time);
+                    rest = later;
+                }
+                Reserve::Discard => {
+                    self.discard(rest.len() as u64, time);
+                    return bytes.len();
+                }
+                Reserve::Wait => return bytes.len().saturating_sub(rest.len()),
+            }
+        }
+        bytes.len()
+    }
+
+    /// Ends the stream, after its last byte. Later calls change nothing.
+    pub fn complete(&mut self) {
+        if !self.complete {
+            self.complete = true;
+            self.writer.complete();
+        }
+    }
+
+    /// Adds a reader that starts at `start` and has `slot` of `area` for its words.
+    ///
+    /// `may_block` lets it hold the source back; grant it only to who must never lose a byte.
+    ///
+    /// # Errors
+    /// [`CreateError::Slots`] if the area has no such slot.
+    pub fn attach(
+        &mut self,
+        area: &Arc<Area>,
+        slot: u32,
+        start: Start,
+        may_block: bool,
+    ) -> Result<Attached, CreateError> {
+        let start = match start {
+            Start::Oldest => self.writer.floor(),
+            Start::Now => self.writer.tail(),
+        };
+        self.join(Arc::clone(area), slot, start, may_block)
+    }
+
+    fn join(
+        &mut self,
+        area: Arc<Area>,
+        slot: u32,
+        start: u64,
+        may_block: bool,
+    ) -> Result<Attached, CreateError> {
+        let words = area.slot(slot).ok_or(CreateError::Slots)?;
+        let ring = Arc::clone(self.writer.ring());
+        words.cursor.store(start, Relaxed);
+        // Before the reader learns of the slot; sending it the slot's number orders these.
+        words.hold.store(if ring.overwrite() { NONE } else { start }, Release);
+        self.members.push(Member { area, slot, ring: Arc::clone(&ring), may_block, due: false });
+        Ok(Attached { ring, slot, start })
+    }
+
+    /// Moves the reader at `slot` of `area` to `new_slot` in the newest generation. `None` if there is no such
+    /// reader, or it is in the newest generation already; `new_slot` is unused then.
+    pub fn follow(&mut self, area: &Arc<Area>, slot: u32, new_slot: u32) -> Option<Attached> {
+        let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.area, area))?;
+        if Arc::ptr_eq(&self.members.get(at)?.ring, self.writer.ring()) {
+            return None;
+        }
+        let member = self.members.swap_remove(at);
+        let start = if member.due { self.writer.ring().base() } else { self.writer.floor() };
+        self.join(member.area, new_slot, start.max(self.writer.floor()), member.may_block).ok()
+    }
+
+    /// Forgets the reader at `slot` of `area`; `false` if there is none.
+    pub fn detach(&mut self, area: &Arc<Area>, slot: u32) -> bool {
+        let before = self.members.len();
+        self.members.retain(|m| m.slot != slot || !Arc::ptr_eq(&m.area, area));
+        self.members.len() != before
+    }
+
+    /// Calls `each` with every reader's area and slot.
+    pub(crate) fn each_reader(&self, mut each: impl FnMut(&Arc<Area>, u32)) {
+        for member in &self.members {
+            each(&member.area, member.slot);
+        }
+    }
+
+    /// Bytes between the reader's cursor and the newest byte, by its own word; `None` if there is no such reader.
+    pub fn lag(&self, area: &Arc<Area>, slot: u32) -> Option<u64> {
+        let member = self.members.iter().find(|m| m.slot == slot && Arc::ptr_eq(&m.area, area))?;
+        let cursor = member.area.slot(slot)?.cursor.load(Relaxed);
+        Some(self.writer.tail().saturating_sub(cursor))
+    }
+
+    /// The slots of readers that still read an older generation of this (complete) stream.
+    pub fn left_behind(&self) -> Vec<(Arc<Area>, u32)> {
+        let newest = self.writer.ring();
+        let old = self.members.iter().filter(|member| !Arc::ptr_eq(&member.ring, newest));
+        old.map(|member| (Arc::clone(&member.area), member.slot)).collect()
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> StreamStats {
+        StreamStats {
+            produced: self.writer.tail().saturating_add(self.writer.dropped()),
+            cached: self.writer.tail().saturating_sub(self.writer.floor()),
+            dropped: self.writer.dropped(),
+            generation: self.writer.ring().generation(),
+            complete: self.complete,
+        }
+    }
+
+    /// Seals this generation and goes on in a fresh one; who is in the way stays behind, all others are due.
+    fn next_generation(&mut self) -> Result<(), CreateError> {
+        let old = self.writer.ring();
+        let base = self.writer.tail();
+        let shape = Shape {
+            capacity: old.capacity(),
+            generation: old.generation().saturating_add(1),
+            base,
+            dropped: self.writer.dropped(),
+            overwrite: self.policy == Policy::DropOldest,
+        };
+        let ring = Arc::new((self.new_ring)(shape)?);
+        let due: Vec<bool> = self
+            .members
+            .iter()
+            .map(|member| Arc::ptr_eq(&member.ring, old) && !self.in_the_way(member, 1))
+            .collect();
+        for (member, due) in self.members.iter_mut().zip(due) {
+            member.due = due;
+        }
+        self.writer.seal();
+        self.writer = Writer::new(ring, shape.dropped);
+        Ok(())
+    }
+}
+
+/// The lowest position at or above `floor` that one of `members` holds in `newest`, else [`NONE`].
+fn lowest_hold(members: &[Member], newest: &Arc<Ring>, floor: u64) -> u64 {
+    members.iter().map(|member| effective_hold(member, newest, floor)).min().unwrap_or(NONE)
+}
+
+/// The position that `member` holds, as far as it protects anything, else [`NONE`].
+fn effective_hold(member: &Member, newest: &Arc<Ring>, floor: u64) -> u64 {
+    if !Arc::ptr_eq(&member.ring, newest) {
+        let held = member.due && !newest.overwrite();
+        return if held { newest.base() } else { NONE };
+    }
+    let Some(slot) = member.area.slot(member.slot) else { return NONE };
+    // Loaded once, from a page that the tool can write. Partner: the Release stores in `Reader::consume` and
+    // `Reader::release`: what the reader read is read before we reuse it.
+    let hold = slot.hold.load(Acquire);
+    // Below the oldest byte it protects nothing: the reader will find out itself.
+    if hold < floor { NONE } else { hold }
+}

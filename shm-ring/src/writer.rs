@@ -1,0 +1,196 @@
+//! The writer of one ring: claim, let the kernel write, commit.
+//!
+//! Two disciplines, one code. In a *gated* ring every reader holds from its cursor on, so the writer stops at the
+//! slowest. In an *overwriting* ring readers hold only what they borrow, and the writer passes all else. In both
+//! the promise is the same: **a byte that a reader holds is never written**. It rests on the hazard-pointer
+//! argument: the writer publishes `intent`, fences, and looks at the holds; the reader publishes `hold`, fences,
+//! and looks at `intent`. Of two such parties at least one sees the other, and that one gives way.
+
+use std::sync::Arc;
+
+use crate::index::{IndexWriter, Mark};
+use crate::layout::NONE;
+use crate::ring::Ring;
+use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+
+/// Bytes claimed ahead at least, if the ring is large enough: fewer fences, at the price of as much cache that
+/// late readers don't get.
+const CLAIM: u64 = 64 * 1024;
+/// A claim ahead takes at most one part in so many of the ring.
+const AHEAD_PART: u64 = 8;
+
+/// Why no room could be claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// A reader holds what would have to be overwritten.
+    Held,
+    /// There is no room to mark the gap before the next bytes.
+    UnmarkedGap,
+}
+
+/// Writes one generation.
+pub(crate) struct Writer {
+    ring: Arc<Ring>,
+    tail: u64,
+    intent: u64,
+    index: IndexWriter,
+    /// Bytes dropped, since the stream began.
+    dropped: u64,
+    /// The part of them that readers can see in the index.
+    marked: u64,
+    /// When the newest unmarked drop happened.
+    drop_time: u64,
+}
+
+impl Writer {
+    /// Writes a ring that was just made, going on after `dropped` bytes of loss.
+    pub(crate) fn new(ring: Arc<Ring>, dropped: u64) -> Self {
+        let base = ring.base();
+        Writer {
+            ring,
+            tail: base,
+            intent: base,
+            index: IndexWriter::new(),
+            dropped,
+            marked: dropped,
+            drop_time: 0,
+        }
+    }
+
+    pub(crate) fn ring(&self) -> &Arc<Ring> {
+        &self.ring
+    }
+
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Oldest position that is still in the ring.
+    pub(crate) fn floor(&self) -> u64 {
+        self.intent.saturating_sub(self.ring.capacity()).max(self.ring.base())
+    }
+
+    /// Claims room for `want` bytes, or for at least `min`; gives the number.
+    ///
+    /// `lowest_hold(floor)` gives the lowest position at or above `floor` that a reader holds, else [`NONE`].
+    pub(crate) fn reserve(
+        &mut self,
+        want: u64,
+        min: u64,
+        lowest_hold: impl Fn(u64) -> u64,
+    ) -> Result<u64, Refused> {
+        let capacity = self.ring.capacity();
+        let want = want.min(capacity);
+        let min = min.min(want);
+        if self.marked != self.dropped && !self.mark_gap(false) {
+            return Err(Refused::UnmarkedGap);
+        }
+        let claimed = self.intent.saturating_sub(self.tail);
+        if claimed >= want {
+            return Ok(want);
+        }
+        let floor = self.floor();
+        let mut lowest = lowest_hold(floor);
+        // The second round is for a hold that came between the first look and the claim.
+        for _ in 0..2 {
+            let ahead = want.max(CLAIM.min(capacity / AHEAD_PART));
+            let end = self.tail.saturating_add(ahead).min(lowest.saturating_add(capacity));
+            if end <= self.intent {
+                break;
+            }
+            let intent = &self.ring.control().claimed.intent;
+            // Partner: the load of `intent` in `Reader::hold_here`. Relaxed, the fences order it.
+            intent.store(end, Relaxed);
+            // Of this fence and the one in `Reader::hold_here` one comes first: either the reader sees our claim
+            // or we see its hold.
+            fence(SeqCst);
+            lowest = lowest_hold(floor);
+            if lowest.saturating_add(capacity) >= end {
+                self.intent = end;
+                break;
+            }
+            // A reader that saw the claim meanwhile reports a gap it need not have; the sum stays right.
+            intent.store(self.intent, Relaxed);
+        }
+        let claimed = self.intent.saturating_sub(self.tail).min(want);
+        if claimed >= min.max(1) { Ok(claimed) } else { Err(Refused::Held) }
+    }
+
+    /// Publishes the next `n` bytes, which are written and were claimed, as read at `time`.
+    pub(crate) fn commit(&mut self, n: u64, time: u64) {
+        let n = n.min(self.intent.saturating_sub(self.tail));
+        if n == 0 {
+            return;
+        }
+        let mark = Mark { offset: self.tail, time, dropped: self.dropped };
+        self.index.note(&self.ring, self.floor(), mark);
+        self.tail = self.tail.saturating_add(n);
+        // Publishes the bytes and their index entry. Partner: the fence after the load in `Reader::look`.
+        self.ring.control().published.tail.store(self.tail, Release);
+    }
+
+    /// Counts `n` bytes as dropped at the tail.
+    pub(crate) fn discard(&mut self, n: u64, time: u64) {
+        self.dropped = self.dropped.saturating_add(n);
+        self.drop_time = time;
+        self.mark_gap(false);
+    }
+
+    fn mark_gap(&mut self, last_call: bool) -> bool {
+        let mark = Mark { offset: self.tail, time: self.drop_time, dropped: self.dropped };
+        let marked = self.marked == self.dropped || self.index.gap(&self.ring, self.floor(), mark, last_call);
+        if marked {
+            self.marked = self.dropped;
+            // Publishes the gap's entry. Partner: the fence after the load in `Reader::look`.
+            self.ring.control().published.dropped.store(self.dropped, Release);
+        }
+        marked
+    }
+
+    /// Ends this generation: the stream goes on elsewhere, from `tail`.
+    pub(crate) fn seal(&mut self) {
+        self.stop_waiting();
+        self.give_claim_back();
+        // A gap that could not be marked here goes along as the next generation's `dropped`.
+        // Partner: the fence after the load in `Reader::look`.
+        self.ring.control().published.sealed.store(self.tail, Release);
+    }
+
+    /// Ends the stream: what is in the ring is all there will be.
+    pub(crate) fn complete(&mut self) {
+        self.stop_waiting();
+        self.mark_gap(true);
+        self.give_claim_back();
+        // Partner: the fence after the load in `Reader::look`.
+        self.ring.control().published.complete.store(self.tail, Release);
+    }
+
+    /// Returns what was claimed and not written, now that nothing more will be: late readers get these old bytes.
+    fn give_claim_back(&mut self) {
+        // Not below what the index can still tell about.
+        let floor = self.tail.saturating_sub(self.ring.capacity()).max(self.index.oldest(&self.ring));
+        self.intent = self.intent.min(floor.saturating_add(self.ring.capacity())).max(self.tail);
+        // Partner: the load of `intent` in `Reader::hold_here`; who sees the old claim reports a needless gap.
+        self.ring.control().claimed.intent.store(self.intent, Relaxed);
+    }
+
+    /// Asks readers to say when every hold has reached the position that leaves room for `room` bytes.
+    ///
+    /// The caller must look at the holds once more after this, or a reader may have moved unnoticed.
+    pub(crate) fn wait_for(&self, room: u64) {
+        let wanted = self.tail.saturating_add(room).saturating_sub(self.ring.capacity());
+        // Partner: the load of `wanted` in `Reader::consume`.
+        self.ring.control().claimed.wanted.store(wanted, Relaxed);
+        // Either the reader's fence in `consume` comes later, and it sees `wanted`, or ours, and we see its hold.
+        fence(SeqCst);
+    }
+
+    /// Takes the wish of [`Writer::wait_for`] back.
+    pub(crate) fn stop_waiting(&self) {
+        self.ring.control().claimed.wanted.store(NONE, Relaxed);
+    }
+}
