@@ -13,7 +13,7 @@ use nix::sys::signal::{SigSet, Signal};
 use crate::driver::{Command, Driver};
 use crate::event::{Event, ProcessId, SourceId};
 use crate::job::run_there;
-use crate::spawn::Child;
+use crate::spawn::{self, Child};
 use crate::start::StartError;
 use crate::streams::Streams;
 
@@ -59,6 +59,8 @@ impl Capture {
     /// # Errors
     /// [`StartError`]: no io_uring (with the likely cause), file descriptor or thread to be had.
     pub fn start(on_event: impl Fn(Event) + Send + 'static) -> Result<Capture, StartError> {
+        // Now, while low numbers are free.
+        spawn::stddiag_seat();
         let (ringer, listen) = bell().map_err(|source| StartError::Bell { source })?;
         let (commands, receive) = unbounded();
         let (tell, started) = bounded(1);

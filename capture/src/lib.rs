@@ -56,6 +56,6 @@ pub use capture::{AddError, Capture, Stopped};
 pub use event::{Event, ProcessId, SourceId};
 pub use limit::raise_file_limit;
 pub use source::READ_MAX;
-pub use spawn::{Child, ProcessSpec, STDDIAG_FD, SpawnError, Spawned, Stdin, spawn};
+pub use spawn::{Child, ProcessSpec, STDDIAG_FD, Signaller, SpawnError, Spawned, Stdin, spawn};
 pub use start::{Cause, StartError};
 pub use streams::{Streams, Tap};

@@ -1,15 +1,17 @@
 //! Processes with a pipe on each output channel.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, ExitStatus};
+use std::sync::{Arc, OnceLock};
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::{AccessFlags, access, pipe2};
 
 use crate::limit;
@@ -133,13 +135,37 @@ pub enum SpawnError {
 #[derive(Debug)]
 pub struct Child {
     process: process::Child,
-    pidfd: OwnedFd,
+    pidfd: Arc<OwnedFd>,
+}
+
+/// Sends signals to one process, whatever became of its pid: once it was reaped they reach nobody.
+#[derive(Clone, Debug)]
+pub struct Signaller(Arc<OwnedFd>);
+
+impl Signaller {
+    /// Sends `signal`, see pidfd_send_signal(2). From any thread.
+    ///
+    /// # Errors
+    /// `ESRCH` if the process was reaped, `EPERM` if it has become another user's.
+    pub fn send(&self, signal: Signal) -> io::Result<()> {
+        let none = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: plain numbers and a null pointer, which the call takes for "no details", in; no memory out.
+        let sent = unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal as libc::c_int, none, 0)
+        };
+        if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
 }
 
 impl Child {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// For signals to it, also when somebody else watches it.
+    pub fn signaller(&self) -> Signaller {
+        Signaller(Arc::clone(&self.pidfd))
     }
 
     /// How it ended, if it did; reaps it.
@@ -170,9 +196,10 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     let (stddiag, stddiag_child) = pipe(&program)?;
     // Not among the first three, where std puts the child's other descriptors.
     let stddiag_child = above_stdio(stddiag_child).map_err(|error| failed(&program, "fcntl", error))?;
+    let seat = stddiag_seat().unwrap_or(stddiag_child.as_raw_fd());
 
     let mut command = Command::new(&spec.program);
-    command.args(&spec.args).envs(spec.env).env(STDDIAG_FD, stddiag_child.as_raw_fd().to_string());
+    command.args(&spec.args).envs(spec.env).env(STDDIAG_FD, seat.to_string());
     command.stdin(match spec.stdin {
         Stdin::Inherit => process::Stdio::inherit(),
         Stdin::Null => process::Stdio::null(),
@@ -183,8 +210,12 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     }
     let limit = limit::for_children();
     let prepare = move || {
-        // Here, in the child alone: cleared in the parent, whatever other threads start meanwhile would inherit it.
-        fcntl(&stddiag_child, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        // Here, in the child alone: inheritable in the parent, whatever other threads start would get it too.
+        if stddiag_child.as_raw_fd() == seat {
+            fcntl(&stddiag_child, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        } else {
+            dup_onto(&stddiag_child, seat)?;
+        }
         // std resets SIGPIPE, but lets the child inherit the mask of the thread that spawns it.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         if let Some((soft, hard)) = limit {
@@ -206,6 +237,28 @@ fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {
     pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(program, "pipe2", error.into()))
 }
 
+/// A descriptor number that shells can name (dash knows one digit), held by this process from the first call on, so
+/// that in a child stddiag can take its place and nothing else, such as the pipe over which std reports that exec
+/// failed, can be there. `None` if all such numbers were taken when it was first asked for.
+pub(crate) fn stddiag_seat() -> Option<RawFd> {
+    static SEAT: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let seat = SEAT.get_or_init(|| {
+        let null = File::open("/dev/null").ok()?;
+        let seat = above_stdio(null.into()).ok()?;
+        (seat.as_raw_fd() <= 9).then_some(seat)
+    });
+    seat.as_ref().map(AsRawFd::as_raw_fd)
+}
+
+/// dup2(2): makes `number` another, inheritable, name of `end`.
+fn dup_onto(end: &OwnedFd, number: RawFd) -> io::Result<()> {
+    // SAFETY: in a child between fork and exec, where `number` is the seat, which nobody uses; it stays open.
+    if unsafe { libc::dup2(end.as_raw_fd(), number) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 fn above_stdio(end: OwnedFd) -> io::Result<OwnedFd> {
     if end.as_raw_fd() > libc::STDERR_FILENO {
         return Ok(end);
@@ -222,7 +275,7 @@ fn open(mut process: process::Child) -> io::Result<Child> {
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     match libc::c_int::try_from(pidfd) {
         // SAFETY: the kernel just made it (close-on-exec), and nobody else knows it.
-        Ok(fd) if fd >= 0 => Ok(Child { process, pidfd: unsafe { OwnedFd::from_raw_fd(fd) } }),
+        Ok(fd) if fd >= 0 => Ok(Child { process, pidfd: Arc::new(unsafe { OwnedFd::from_raw_fd(fd) }) }),
         _ => {
             let error = io::Error::last_os_error();
             let _ = process.kill();

@@ -23,6 +23,8 @@ use crate::state::{State, StreamName, Tables};
 
 /// Files that a rank needs in the engine: three pipes, three rings, its pid.
 const FILES_PER_RANK: u64 = 7;
+/// Ranks of a job that failed to start have no entry in the tables.
+const UNNAMED: ProcessId = ProcessId(u64::MAX);
 /// Files that the engine and its embedder need besides.
 const FILES_BESIDES: u64 = 64;
 
@@ -76,12 +78,6 @@ impl Engine {
     /// [`StartError`]: io_uring is refused, the rendezvous directory will not do, or the kernel has no threads
     /// or descriptors left.
     pub fn start(config: Config) -> Result<Engine, StartError> {
-        let listener = match &config.rendezvous {
-            Rendezvous::None => None,
-            Rendezvous::UserDirectory => Some(Listener::bind(None)?),
-            Rendezvous::Directory(directory) => Some(Listener::bind(Some(directory))?),
-        };
-        let socket = listener.as_ref().map(Listener::path);
         let poll = mio::Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let (reports, events) = crossbeam::channel::unbounded();
@@ -94,6 +90,12 @@ impl Engine {
                 }
             }
         })?;
+        let listener = match &config.rendezvous {
+            Rendezvous::None => None,
+            Rendezvous::UserDirectory => Some(Listener::bind(None)?),
+            Rendezvous::Directory(directory) => Some(Listener::bind(Some(directory))?),
+        };
+        let socket = listener.as_ref().map(Listener::path);
         let capture = Arc::new(capture);
         let tables = Arc::new(Tables::new(State::new(FIRST_PEER)));
         let registry = poll.registry().try_clone()?;
@@ -144,13 +146,13 @@ impl Engine {
             let program = spec.program.to_string_lossy().into_owned();
             state.jobs.insert(spec.nspace.clone(), JobState::new(program));
         }
-        let started = (0..spec.nprocs).try_for_each(|rank| self.spawn_rank(spec, Rank(rank)));
-        if started.is_err() {
-            job.signal(Signal::SIGKILL);
-        }
+        let started = self.spawn_ranks(spec);
         let mut state = self.tables.lock();
-        if let Some(state) = state.jobs.get_mut(&spec.nspace) {
-            state.started = true;
+        if let Some(job) = state.jobs.get_mut(&spec.nspace) {
+            job.started = true;
+            if job.ranks.is_empty() {
+                state.jobs.remove(&spec.nspace);
+            }
         }
         state.announce_complete_registrations();
         drop(state);
@@ -178,12 +180,42 @@ impl Engine {
         Ok(())
     }
 
-    fn spawn_rank(&self, spec: &JobSpec, rank: Rank) -> Result<(), LaunchError> {
+    fn spawn_ranks(&self, spec: &JobSpec) -> Result<(), LaunchError> {
+        // All processes before all rings: fork(2) takes longer with every map that the process has.
+        let mut spawned = Vec::new();
+        let mut signallers = Vec::new();
+        let mut started = Ok(());
+        for rank in (0..spec.nprocs).map(Rank) {
+            match spawn(process_spec(spec, rank)) {
+                Ok(process) => {
+                    signallers.push(process.child.signaller());
+                    spawned.push((rank, process));
+                }
+                Err(source) => {
+                    started = Err(LaunchError::Spawn { rank, source });
+                    break;
+                }
+            }
+        }
+        let mut spawned = spawned.into_iter();
+        let started =
+            started.and_then(|()| spawned.try_for_each(|(rank, process)| self.adopt(spec, rank, process)));
+        if started.is_err() {
+            signallers.iter().for_each(|process| drop(process.send(Signal::SIGKILL)));
+            for (_, process) in spawned {
+                // To be reaped; nobody asks how it ended.
+                let _ = self.capture.watch(UNNAMED, process.child);
+            }
+        }
+        started
+    }
+
+    /// Makes the rings of a rank that runs, attaches who waits for it, and has it drained from now on.
+    fn adopt(&self, spec: &JobSpec, rank: Rank, process: Spawned) -> Result<(), LaunchError> {
+        let Spawned { child, stdout, stderr, stddiag } = process;
         let config = StreamConfig { capacity: u64::from(self.config.cache_size), policy: self.config.policy };
         let stream = || Stream::create(config).map_err(|source| LaunchError::Rings { rank, source });
         let mut streams = [stream()?, stream()?, stream()?];
-        let Spawned { child, stdout, stderr, stddiag } =
-            spawn(process_spec(spec, rank)).map_err(|source| LaunchError::Spawn { rank, source })?;
 
         let mut state = self.tables.lock();
         let source = Proc { nspace: spec.nspace.clone(), rank };
@@ -191,12 +223,12 @@ impl Engine {
         for ((id, stream), channel) in ids.iter_mut().zip(&mut streams).zip(CHANNELS) {
             *id = state.add_stream(StreamName { source: source.clone(), channel }, stream);
         }
-        // Streams are numbered from 0 on without a hole, so the first one's number is free for the process.
+        // A rank has three streams, so the first one's number names no other process.
         let process = ProcessId(ids[0].0);
         state.processes.insert(process, source);
         if let Some(job) = state.jobs.get_mut(&spec.nspace) {
             job.open_streams = job.open_streams.saturating_add(ids.len());
-            job.ranks.push(RankState { pid: child.pid(), exit: None });
+            job.ranks.push(RankState { pid: child.pid(), signaller: child.signaller(), exit: None });
         }
         for ((id, pipe), stream) in ids.into_iter().zip([stdout, stderr, stddiag]).zip(streams) {
             self.capture.add(id, pipe, stream)?;

@@ -5,9 +5,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 
+use iof_capture::Signaller;
 use iof_proto::{Channel, Nspace, ProcState, Rank};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::state::Tables;
 
@@ -17,6 +17,7 @@ pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Cha
 /// What the engine knows of one rank.
 pub(crate) struct RankState {
     pub pid: u32,
+    pub signaller: Signaller,
     pub exit: Option<ExitStatus>,
 }
 
@@ -135,9 +136,7 @@ impl Job {
     pub fn signal(&self, signal: Signal) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
-        // A rank without exit status has not been reaped, so its pid is still its own.
         let running = job.ranks.iter().filter(|rank| rank.exit.is_none());
-        let pids = running.filter_map(|rank| i32::try_from(rank.pid).ok());
-        pids.filter(|pid| kill(Pid::from_raw(*pid), signal).is_ok()).count()
+        running.filter(|rank| rank.signaller.send(signal).is_ok()).count()
     }
 }
