@@ -175,11 +175,8 @@ impl Driver {
     fn close(&mut self, at: usize) {
         match self.desk.touch(at).map(|source| source.close()) {
             Some(Close::Cancel) => self.uring.cancel(Token::Source(at)),
-            Some(Close::Now) => {
-                // Its number may soon be another's.
-                self.waiting.retain(|&waiting| waiting != at);
-                self.desk.end(at, None);
-            }
+            // If it waited it is still in that list, which the bell that brought this command goes through next.
+            Some(Close::Now) => self.desk.end(at, None),
             Some(Close::Ended) | None => {}
         }
     }

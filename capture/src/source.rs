@@ -226,7 +226,7 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use iof_shm_ring::{Area, Policy, Start, StreamConfig, bell};
+    use iof_shm_ring::{Area, Peek, Policy, Reader, Start, StreamConfig, bell};
     use std::sync::Arc;
 
     fn source(policy: Policy) -> (Source, OwnedFd) {
@@ -272,6 +272,23 @@ mod tests {
         assert!(matches!(source.drained(Ok(10), 1), Step::Go { readable: false }));
         assert_eq!(source.stream().stats().dropped, 10);
         assert!(matches!(source.next(false), Next::Poll(_)));
+    }
+
+    #[test]
+    fn a_new_generation_is_news() {
+        let (mut source, _write) = source(Policy::DropNewest);
+        hold(&mut source, false);
+        let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
+        let at = source.stream_mut().attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
+        let mut reader = Reader::new(at.ring, area, at.slot, at.start, Start::Oldest).unwrap();
+        fill(&mut source);
+        assert_eq!(reader.peek(), Peek::Bytes);
+        reader.consume(usize::MAX);
+        assert!(source.take_news());
+        assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
+        assert!(matches!(source.next(true), Next::Read(..)));
+        assert_eq!(source.stream().stats().generation, 1);
+        assert!(source.take_news(), "readers of the old one are to move");
     }
 
     #[test]

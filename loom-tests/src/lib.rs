@@ -8,6 +8,7 @@
 //! RUSTFLAGS="--cfg loom" cargo test --release -p iof-loom-tests
 //! ```
 #![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a model may panic")]
 
 use std::sync::Arc;
 

@@ -8,14 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-#[cfg(not(loom))]
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::doorbell::Ringer;
 use crate::error::{CreateError, OpenError};
-#[cfg(not(loom))]
 use crate::file::{self, Writers};
-#[cfg(not(loom))]
 use crate::layout::{AREA_MAGIC, LAYOUT_VERSION};
 use crate::layout::{AreaTable, MAX_SLOTS, Slot};
 use crate::sync::{Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -48,7 +45,6 @@ struct FreeSlots {
 
 #[expect(dead_code, reason = "held only to be dropped with the area")]
 enum Memory {
-    #[cfg(not(loom))]
     Mapped(MmapRaw),
     Heap(Heap),
 }
@@ -72,7 +68,6 @@ impl Area {
     ///
     /// # Errors
     /// [`CreateError`] when the kernel has no memory or descriptors.
-    #[cfg(not(loom))]
     pub fn create(ringer: Ringer) -> Result<Area, CreateError> {
         let len = layout_len();
         let failed = |step| move |source| CreateError::Memory { step, len, source };
@@ -109,7 +104,6 @@ impl Area {
     ///
     /// # Errors
     /// [`OpenError`] if the file is not sealed or is no area of this version.
-    #[cfg(not(loom))]
     pub fn open(fd: OwnedFd) -> Result<Area, OpenError> {
         let len = file::check(fd.as_fd(), Writers::Anybody)?;
         let needed = layout_len();
@@ -161,7 +155,6 @@ impl Area {
         if slot as usize >= MAX_SLOTS {
             return Err(CreateError::Slots);
         }
-        #[cfg(not(loom))]
         if let Some(fd) = &desk.file {
             let end = slot_offset(slot.saturating_add(1));
             if end > free.populated {
@@ -262,13 +255,11 @@ impl Area {
 }
 
 /// Bytes of an area file: the table, in whole pages.
-#[cfg(not(loom))]
 fn layout_len() -> u64 {
     crate::layout::round_up(size_of::<AreaTable>() as u64, file::page_size())
 }
 
 /// Where a slot begins in the file.
-#[cfg(not(loom))]
 fn slot_offset(slot: u32) -> u64 {
     (std::mem::offset_of!(AreaTable, slots) as u64)
         .saturating_add(u64::from(slot).saturating_mul(size_of::<Slot>() as u64))

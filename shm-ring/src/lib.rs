@@ -20,11 +20,9 @@
 mod area;
 mod doorbell;
 mod error;
-#[cfg(not(loom))]
 mod file;
 mod index;
 mod layout;
-#[cfg(not(loom))]
 mod map;
 mod reader;
 mod ring;

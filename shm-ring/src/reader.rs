@@ -204,8 +204,9 @@ impl Reader {
     /// Holds from the cursor on; `false` if the writer claimed these bytes already.
     fn hold_here(&self) -> bool {
         let Some(slot) = self.words() else { return false };
-        // Partner: the load in `Members::lowest_hold`. Relaxed, the fence orders it.
-        slot.hold.store(self.cursor, Relaxed);
+        // Partner: the load in `stream::effective_hold`. Release, although nothing was read under this hold yet: a
+        // writer that sees it, and not the `NONE` before it, must see our earlier reads done.
+        slot.hold.store(self.cursor, Release);
         // Of this fence and the one in `Writer::reserve` one comes first: either we see the claim or the writer
         // sees our hold.
         fence(SeqCst);
@@ -260,7 +261,7 @@ impl Reader {
         slot.cursor.store(self.cursor, Relaxed);
         let hold = if self.ring.overwrite() && self.cursor == self.end { NONE } else { self.cursor };
         // Our loads of the bytes come before the writer's reuse of them. Partner: the Acquire load in
-        // `Members::lowest_hold`.
+        // `stream::effective_hold`.
         slot.hold.store(hold, Release);
         if let Some(room) = &mut self.room {
             // Either the writer's fence in `Writer::wait_for` comes later, and it sees our hold, or ours, and we
@@ -280,7 +281,7 @@ impl Reader {
         if self.ring.overwrite()
             && let Some(slot) = self.words()
         {
-            // Partner: the Acquire load in `Members::lowest_hold`.
+            // Partner: the Acquire load in `stream::effective_hold`.
             slot.hold.store(NONE, Release);
         }
     }
@@ -341,7 +342,7 @@ impl Drop for Reader {
     fn drop(&mut self) {
         // A reader that is gone holds nothing; the engine drops the slot when it learns of it.
         if let Some(slot) = self.words() {
-            // Partner: the Acquire load in `Members::lowest_hold`.
+            // Partner: the Acquire load in `stream::effective_hold`.
             slot.hold.store(NONE, Release);
         }
     }

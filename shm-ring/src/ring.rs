@@ -8,10 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::slice;
 
 use crate::error::{CreateError, OpenError};
-#[cfg(not(loom))]
 use crate::file::{self, Writers};
 use crate::layout::{self, Control, Entry, LAYOUT_VERSION, MAX_CAPACITY, MIN_CAPACITY, NONE, RING_MAGIC};
-#[cfg(not(loom))]
 use crate::map::{Access, DoubleMap};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 
@@ -48,7 +46,6 @@ pub struct Ring {
 
 /// Owns what the pointers of a [`Ring`] point to.
 enum Memory {
-    #[cfg(not(loom))]
     #[expect(dead_code, reason = "held only to be unmapped with the ring")]
     Mapped(DoubleMap),
     Heap(Heap),
@@ -94,7 +91,6 @@ unsafe impl Sync for Ring {}
 
 impl Ring {
     /// Makes a ring in a sealed memory file.
-    #[cfg(not(loom))]
     pub(crate) fn create(shape: Shape) -> Result<Ring, CreateError> {
         let capacity = checked_capacity(shape.capacity, file::page_size())?;
         let entries = layout::entries_for(capacity);
@@ -165,7 +161,6 @@ impl Ring {
     /// let not_a_ring = File::open("/proc/self/exe").unwrap();
     /// assert!(matches!(Ring::open(not_a_ring.into()), Err(OpenError::Seals { .. })));
     /// ```
-    #[cfg(not(loom))]
     pub fn open(fd: OwnedFd) -> Result<Ring, OpenError> {
         let len = file::check(fd.as_fd(), Writers::Present)?;
         let page = file::page_size();
@@ -232,7 +227,6 @@ impl Ring {
     /// Gives index entry `i` and its neighbours their memory, so that writing them can't fault; the number of
     /// entries that have theirs now, `None` if the kernel has no memory.
     pub(crate) fn populate_entries(&self, i: u64) -> Option<u64> {
-        #[cfg(not(loom))]
         if let Some(file) = &self.file {
             let (head, size, page) =
                 (size_of::<Control>() as u64, size_of::<Entry>() as u64, file::page_size());
@@ -299,7 +293,6 @@ fn checked_capacity(asked: u64, page: u64) -> Result<u64, CreateError> {
 }
 
 /// The head of a file from elsewhere, read once through the kernel and checked.
-#[cfg(not(loom))]
 struct Head {
     capacity: u64,
     entries: u64,
@@ -308,7 +301,6 @@ struct Head {
     overwrite: u64,
 }
 
-#[cfg(not(loom))]
 impl Head {
     fn read(fd: &OwnedFd, page: u64) -> Result<Head, OpenError> {
         let mut bytes = [0u8; 56];

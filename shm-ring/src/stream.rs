@@ -117,7 +117,6 @@ impl Stream {
     /// # Errors
     /// [`CreateError`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY), or when the kernel
     /// has no memory or descriptors.
-    #[cfg(not(loom))]
     pub fn create(config: StreamConfig) -> Result<Stream, CreateError> {
         Stream::with(config, Ring::create)
     }
