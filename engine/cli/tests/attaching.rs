@@ -138,7 +138,9 @@ fn a_cache_of_exactly_the_output_has_all_of_it_for_a_late_pull() {
     // Whole pages, and the largest claim divides it.
     let writes = rank(["--length", "262144"]).join(" ");
     let script = format!("{writes}; exec >&-; : < {}", gate.path());
-    let _run = site.run_sh(&["--cache-size", "256K"], &script);
+    let mut run = site.run_sh(&["--cache-size", "256K"], &script);
+    // Or the engine would wait for room before it could find the end.
+    let _terminal = run.collect();
     site.wait_for_stream(0, "stdout", |stream| stream.is_complete());
     let done = site.pull(&["--channel", "stdout"]).finish();
     gate.open();

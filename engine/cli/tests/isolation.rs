@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use common::bytes::{Pending, assert_accounted, collect, gaps, noise_sum, sum};
 use common::process::Process;
-use common::site::{Gate, Site, rank};
+use common::site::{Gate, Site, Stream, rank};
 use common::wait_for;
 use nix::sys::signal::Signal;
 
@@ -140,6 +140,40 @@ fn a_pull_that_was_stopped_in_the_first_half_is_whole_in_the_second() {
     job.end.open();
     assert_eq!(stopped.check(), 0);
     assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
+}
+
+#[test]
+fn a_pull_that_falls_behind_again_and_again_costs_no_more_memory_than_once() {
+    const STEPS: u64 = 40;
+    const STEP: u64 = 2 << 20;
+    let site = Site::new();
+    let mut gates: Vec<Gate> = (0..=STEPS).map(|step| site.gate(&format!("gate-{step}"))).collect();
+    let mut program = rank(["--length", &(STEPS * STEP).to_string()]);
+    for (step, gate) in (0..).zip(&gates) {
+        program.extend(["--gate".to_owned(), format!("{}:{}", step * STEP, gate.path())]);
+    }
+    let mut run = site.run(&["--cache-size", &(STEP / 2).to_string()], program);
+    let terminal = sum(run.stdout());
+    site.wait_for_ranks(1);
+    let pull = Taken::of(site.pull(&["--channel", "stdout"]));
+    site.wait_for_pulls(0, "stdout", 1);
+    for (step, gate) in (1..).zip(&mut gates) {
+        pull.process.signal(Signal::SIGSTOP);
+        gate.open();
+        let produced = STEP * step.min(STEPS);
+        site.wait_for_bytes(0, "stdout", produced);
+        pull.process.signal(Signal::SIGCONT);
+        if step <= STEPS {
+            let lag = |stream: &Stream| stream.readers("iof pull")[0]["lag"].as_u64().unwrap();
+            let stream = site.wait_for_stream(0, "stdout", |stream| lag(stream) == 0);
+            assert!(stream.number("generation") >= step, "{stream:?}");
+            assert!(run.memory_kib() < MOST_MEMORY_KIB, "step {step}: {} KiB", run.memory_kib());
+        }
+    }
+    let (stdout, stderr) = (pull.stdout.get(), pull.stderr.get());
+    assert_accounted(0, &stdout, &gaps(0, "stdout", &stderr), STEPS * STEP);
+    assert_eq!(terminal.get(), noise_sum(0, "stdout", STEPS * STEP).get());
+    assert_eq!((pull.process.wait(), run.wait()), (0, 0));
 }
 
 #[test]
