@@ -11,7 +11,8 @@ const CAPACITY: u64 = 1 << 20;
 
 /// A stream and readers that keep up.
 fn stream(readers: usize) -> (Stream, Vec<Reader>) {
-    let mut stream = Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest }).unwrap();
+    let mut stream =
+        Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest }, "test").unwrap();
     let reader = |_| {
         let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
         let slot = area.take_slot().unwrap();

@@ -2,6 +2,7 @@
 
 use std::slice;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::area::Area;
 use crate::doorbell::Ringer;
@@ -27,6 +28,26 @@ pub enum Peek {
     Sealed,
     /// Nothing more, ever: the stream is complete and this reader had its last byte.
     Ended,
+    /// Nothing more, ever: the writer has gone without completing the stream, and this reader had what there was.
+    Gone,
+}
+
+/// What [`Reader::copy`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// So many bytes were copied and are consumed.
+    Bytes(usize),
+    /// There were none: never [`Peek::Bytes`].
+    Nothing(Peek),
+}
+
+/// When bytes are worth handing out: the RFC's buffering of output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grouping {
+    /// As soon as there are so many (`PMIX_IOF_BUFFERING_SIZE`); half the ring at most.
+    pub bytes: u64,
+    /// Or as soon as the first of them was seen so long ago (`PMIX_IOF_BUFFERING_TIME`); `None`: never for that.
+    pub time: Option<Duration>,
 }
 
 /// Bytes that a source produced and this reader will not see.
@@ -49,7 +70,7 @@ pub struct Gap {
 /// use std::sync::Arc;
 ///
 /// let area = Arc::new(Area::create(doorbell()?.0)?);
-/// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest })?;
+/// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "demo")?;
 /// let attached = stream.attach(&area, area.take_slot()?, Start::Oldest, false)?;
 /// let mut reader = Reader::new(attached.ring, area, attached.slot, attached.start, Start::Oldest)?;
 ///
@@ -76,6 +97,12 @@ pub struct Reader {
     lost: u64,
     pending: Option<Gap>,
     room: Option<Room>,
+    grouping: Option<Grouping>,
+    /// When the oldest byte that is held back for grouping was seen.
+    seen_at: Option<Instant>,
+    /// Once seen, the ring is not looked at again: it may be another generation's by now.
+    sealed: bool,
+    writer_gone: bool,
 }
 
 /// How a reader that can hold the writer back tells it that there is room.
@@ -83,6 +110,16 @@ struct Room {
     ringer: Ringer,
     /// The wish that was answered last; each is answered once.
     answered: u64,
+}
+
+/// What [`Reader::find`] found.
+enum Found {
+    /// Bytes from the cursor to `end`; `cut` if a group can't grow beyond.
+    Bytes {
+        end: u64,
+        cut: bool,
+    },
+    Nothing(Peek),
 }
 
 /// The shared words as of one moment.
@@ -129,6 +166,10 @@ impl Reader {
             lost: 0,
             pending: None,
             room: None,
+            grouping: None,
+            seen_at: None,
+            sealed: false,
+            writer_gone: false,
         };
         reader.follow(ring, slot, at)?;
         if start == Start::Now {
@@ -145,18 +186,78 @@ impl Reader {
         self.room = Some(Room { ringer, answered: NONE });
     }
 
+    /// Hands bytes out in groups from now on (`None`: as they come). A gap, the end of a generation or of the stream
+    /// ends a group early, so nothing is ever stuck.
+    pub fn group(&mut self, grouping: Option<Grouping>) {
+        self.grouping = grouping;
+        self.seen_at = None;
+        self.ask_for(1);
+    }
+
+    /// When bytes that are held back for grouping are to be handed out: call [`Reader::peek`] again by then. `None`
+    /// if none are, or only more bytes will do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.seen_at?.checked_add(self.grouping?.time?)
+    }
+
+    /// Says that the writer has ended, as whoever started it or is connected to it knows. What is in the ring is
+    /// still handed out; where "nothing yet" or "sealed" would follow, [`Peek::Gone`] does.
+    pub fn writer_gone(&mut self) {
+        self.writer_gone = true;
+    }
+
     /// What is at the cursor. After [`Peek::Bytes`], [`Reader::bytes`] gives them.
     pub fn peek(&mut self) -> Peek {
+        match self.find(Self::hold_here) {
+            Found::Bytes { end, cut } => {
+                self.end = end;
+                if self.is_worth_it(cut) {
+                    return Peek::Bytes;
+                }
+                self.release();
+                self.wait_for_group()
+            }
+            Found::Nothing(peek) => peek,
+        }
+    }
+
+    /// Copies bytes from the cursor on into `into`, and consumes them, without ever holding the writer: for readers
+    /// that would rather lose bytes than have the stream move away from them. Grouping does not apply.
+    pub fn copy(&mut self, into: &mut [u8]) -> Copied {
+        self.release();
+        match self.find(Self::is_still_here) {
+            Found::Bytes { end, .. } => {
+                let len = usize::try_from(end.saturating_sub(self.cursor)).unwrap_or(0).min(into.len());
+                let Some(into) = into.get_mut(..len) else { return Copied::Nothing(Peek::Empty) };
+                self.ring.copy(self.cursor, into);
+                if !self.is_still_here() {
+                    return Copied::Nothing(self.overtaken());
+                }
+                self.end = self.cursor.saturating_add(len as u64);
+                self.consume(len);
+                Copied::Bytes(len)
+            }
+            Found::Nothing(peek) => Copied::Nothing(peek),
+        }
+    }
+
+    /// Looks at the cursor; `secure` makes sure that the bytes there are not overwritten, or says that they are.
+    fn find(&mut self, secure: fn(&Self) -> bool) -> Found {
         if let Some(gap) = self.pending.take() {
-            return Peek::Gap(gap);
+            return Found::Nothing(Peek::Gap(gap));
+        }
+        if self.sealed {
+            return Found::Nothing(self.unless_gone(Peek::Sealed));
         }
         let now = self.look();
         if now.tail <= self.cursor && now.dropped == self.dropped_seen {
-            return self.at_end(&now);
+            return Found::Nothing(self.at_end(&now));
         }
-        if self.ring.overwrite() && !self.hold_here() {
-            return self.overtaken();
+        if self.ring.overwrite() && !secure(self) {
+            return Found::Nothing(self.overtaken());
         }
+        // A group that can't grow is handed out as it is.
+        let mut cut = now.complete != NONE || now.sealed != NONE || self.writer_gone;
         let mut end = now.tail;
         if now.dropped != self.dropped_seen {
             let (index, gap) = index::next_gap(&self.ring, self.index, self.dropped_seen);
@@ -164,18 +265,53 @@ impl Reader {
             if let Some((offset, dropped)) = gap {
                 if offset <= self.cursor {
                     self.release();
-                    return Peek::Gap(self.skip_to(self.cursor, dropped));
+                    return Found::Nothing(Peek::Gap(self.skip_to(self.cursor, dropped)));
                 }
                 end = end.min(offset);
+                cut = true;
             }
         }
         // Never more than is mapped, whatever a broken file says.
-        self.end = end.min(self.cursor.saturating_add(self.ring.capacity()));
-        if self.end > self.cursor {
-            return Peek::Bytes;
+        let end = end.min(self.cursor.saturating_add(self.ring.capacity()));
+        if end > self.cursor {
+            return Found::Bytes { end, cut };
         }
         self.release();
+        Found::Nothing(Peek::Empty)
+    }
+
+    /// Whether the borrowed bytes are a group; `cut` if they are all that can become one.
+    fn is_worth_it(&mut self, cut: bool) -> bool {
+        let Some(grouping) = self.grouping else { return true };
+        let enough = grouping.bytes.min(self.ring.capacity() / 2);
+        let in_time = || self.deadline().is_none_or(|deadline| Instant::now() < deadline);
+        let worth_it = cut || self.end.saturating_sub(self.cursor) >= enough || !in_time();
+        if worth_it && self.seen_at.take().is_some() {
+            // The next byte starts the next group.
+            self.ask_for(1);
+        }
+        worth_it
+    }
+
+    /// Bytes are there, but not enough: the writer need not wake us before there are.
+    fn wait_for_group(&mut self) -> Peek {
+        let Some(grouping) = self.grouping else { return Peek::Empty };
+        if self.seen_at.is_none() {
+            self.seen_at = Some(Instant::now());
+            self.ask_for(grouping.bytes.min(self.ring.capacity() / 2));
+        }
         Peek::Empty
+    }
+
+    /// Asks to be woken for so many bytes. Who asks for fewer than before must look again before it sleeps: the
+    /// writer may have gone by the old number meanwhile. (`Area::arm` has the fence for more than before.)
+    fn ask_for(&self, bytes: u64) {
+        let Some(slot) = self.words() else { return };
+        // Partner: the load in `Stream::is_worth_telling`.
+        slot.threshold.store(bytes, Relaxed);
+        // Either the fence in `Wakes::deliver` comes later, and the writer sees this, or ours, and our next look
+        // sees its bytes.
+        fence(SeqCst);
     }
 
     fn look(&self) -> Look {
@@ -195,10 +331,24 @@ impl Reader {
         if now.complete <= self.cursor {
             Peek::Ended
         } else if now.sealed <= self.cursor {
-            Peek::Sealed
+            self.sealed = true;
+            self.unless_gone(Peek::Sealed)
         } else {
-            Peek::Empty
+            self.unless_gone(Peek::Empty)
         }
+    }
+
+    fn unless_gone(&self, peek: Peek) -> Peek {
+        if self.writer_gone { Peek::Gone } else { peek }
+    }
+
+    /// Whether the writer has claimed nothing at the cursor yet. What was copied from there before is whole then.
+    fn is_still_here(&self) -> bool {
+        // Our loads of the bytes come before the load of `intent`. Partner: the fence in `Writer::reserve`, which
+        // puts the claim before the bytes that overwrite ours.
+        fence(Acquire);
+        let intent = self.ring.control().claimed.intent.load(Relaxed);
+        intent.saturating_sub(self.ring.capacity()) <= self.cursor
     }
 
     /// Holds from the cursor on; `false` if the writer claimed these bytes already.
@@ -298,6 +448,8 @@ impl Reader {
         self.ring = ring;
         self.slot = slot;
         self.index = 0;
+        self.sealed = false;
+        self.seen_at = None;
         if let Some(room) = &mut self.room {
             room.answered = NONE;
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::area::Area;
 use crate::error::CreateError;
-use crate::layout::NONE;
+use crate::layout::{MAX_CAPACITY, NONE};
 use crate::reader::Start;
 use crate::ring::{Ring, Shape};
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -108,17 +108,23 @@ pub struct Stream {
     policy: Policy,
     members: Vec<Member>,
     complete: bool,
-    new_ring: fn(Shape) -> Result<Ring, CreateError>,
+    label: String,
+    /// Comes into force when nothing is in flight.
+    wanted: Option<StreamConfig>,
+    /// A generation that its last reader gave back: the next one costs no page faults.
+    spare: Option<Ring>,
+    new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
 }
 
 impl Stream {
-    /// Makes a stream in shared memory.
+    /// Makes a stream in shared memory. `label` says what it is to who looks at its rings from outside, in at most
+    /// [`MAX_LABEL`](crate::MAX_LABEL) bytes.
     ///
     /// # Errors
     /// [`CreateError`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY), or when the kernel
     /// has no memory or descriptors.
-    pub fn create(config: StreamConfig) -> Result<Stream, CreateError> {
-        Stream::with(config, Ring::create)
+    pub fn create(config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
+        Stream::with(config, label, Ring::create)
     }
 
     /// Makes a stream on the heap: for the model checker, Miri and benches.
@@ -127,21 +133,56 @@ impl Stream {
     /// As [`Stream::create`].
     #[doc(hidden)]
     pub fn on_heap(config: StreamConfig) -> Result<Stream, CreateError> {
-        Stream::with(config, Ring::on_heap)
+        Stream::with(config, "", Ring::on_heap)
     }
 
     fn with(
         config: StreamConfig,
-        new_ring: fn(Shape) -> Result<Ring, CreateError>,
+        label: &str,
+        new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
     ) -> Result<Stream, CreateError> {
         let overwrite = config.policy == Policy::DropOldest;
-        let shape = Shape { capacity: config.capacity, generation: 0, base: 0, dropped: 0, overwrite };
+        let shape = Shape { capacity: config.capacity, generation: 0, base: 0, dropped: 0, overwrite, label };
         let writer = Writer::new(Arc::new(new_ring(shape)?), 0);
-        Ok(Stream { writer, policy: config.policy, members: Vec::new(), complete: false, new_ring })
+        Ok(Stream {
+            writer,
+            policy: config.policy,
+            members: Vec::new(),
+            complete: false,
+            label: label.to_owned(),
+            wanted: None,
+            spare: None,
+            new_ring,
+        })
+    }
+
+    /// Changes capacity and policy, from the next [`Stream::reserve`] on: the stream goes on in a generation of the
+    /// new kind, and every reader is due there from its first byte. If the kernel has no memory for it then, the
+    /// stream stays as it is and tries again with every `reserve`.
+    ///
+    /// # Errors
+    /// [`CreateError::Capacity`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY).
+    pub fn reconfigure(&mut self, config: StreamConfig) -> Result<(), CreateError> {
+        if config.capacity == 0 || config.capacity > MAX_CAPACITY {
+            return Err(CreateError::Capacity { asked: config.capacity });
+        }
+        self.wanted = Some(config);
+        Ok(())
+    }
+
+    /// Goes on as [`Stream::reconfigure`] asked, now that nothing is in flight.
+    fn apply_wanted(&mut self) {
+        if let Some(config) = self.wanted
+            && self.next_generation(config, 0).is_ok()
+        {
+            self.policy = config.policy;
+            self.wanted = None;
+        }
     }
 
     /// Makes room for up to `want` bytes, by the stream's policy.
     pub fn reserve(&mut self, want: usize) -> Reserve {
+        self.apply_wanted();
         let capacity = self.writer.ring().capacity();
         let want = (want as u64).clamp(1, (capacity / CLAIM_PART).max(1));
         let min = match self.policy {
@@ -169,7 +210,7 @@ impl Stream {
             }
         }
         // Somebody is in the way while others keep up, or plays with its hold.
-        if self.next_generation().is_err() {
+        if self.next_generation(self.config(), 1).is_err() {
             return Reserve::Discard;
         }
         // Nobody holds anything in a fresh ring but its first byte.
@@ -244,6 +285,7 @@ impl Stream {
     pub fn complete(&mut self) {
         if !self.complete {
             self.complete = true;
+            self.spare = None;
             self.writer.complete();
         }
     }
@@ -278,6 +320,7 @@ impl Stream {
         let words = area.slot(slot).ok_or(CreateError::Slots)?;
         let ring = Arc::clone(self.writer.ring());
         words.cursor.store(start, Relaxed);
+        words.threshold.store(1, Relaxed);
         // Before the reader learns of the slot; sending it the slot's number orders these.
         words.hold.store(if ring.overwrite() { NONE } else { start }, Release);
         self.members.push(Member { area, slot, ring: Arc::clone(&ring), may_block, due: false });
@@ -291,23 +334,39 @@ impl Stream {
         if Arc::ptr_eq(&self.members.get(at)?.ring, self.writer.ring()) {
             return None;
         }
-        let member = self.members.swap_remove(at);
-        let start = if member.due { self.writer.ring().base() } else { self.writer.floor() };
-        self.join(member.area, new_slot, start.max(self.writer.floor()), member.may_block).ok()
+        let Member { area, ring, may_block, due, .. } = self.members.swap_remove(at);
+        self.give_back(ring);
+        let start = if due { self.writer.ring().base() } else { self.writer.floor() };
+        self.join(area, new_slot, start.max(self.writer.floor()), may_block).ok()
     }
 
     /// Forgets the reader at `slot` of `area`; `false` if there is none.
     pub fn detach(&mut self, area: &Arc<Area>, slot: u32) -> bool {
-        let before = self.members.len();
-        self.members.retain(|m| m.slot != slot || !Arc::ptr_eq(&m.area, area));
-        self.members.len() != before
+        let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.area, area));
+        let member = at.map(|at| self.members.swap_remove(at));
+        member.map(|member| self.give_back(member.ring)).is_some()
     }
 
-    /// Calls `each` with every reader's area and slot.
-    pub(crate) fn each_reader(&self, mut each: impl FnMut(&Arc<Area>, u32)) {
+    /// Calls `each` with the area and slot of every reader to whom the news are worth a look.
+    pub(crate) fn each_to_tell(&self, mut each: impl FnMut(&Arc<Area>, u32)) {
         for member in &self.members {
-            each(&member.area, member.slot);
+            if self.is_worth_telling(member) {
+                each(&member.area, member.slot);
+            }
         }
+    }
+
+    /// Whether `member` is to be woken: it has as many bytes before it as it asked for, or an end. (A gap comes
+    /// behind a full ring, which is more than any reader asks for.)
+    fn is_worth_telling(&self, member: &Member) -> bool {
+        if self.complete || !Arc::ptr_eq(&member.ring, self.writer.ring()) {
+            return true;
+        }
+        let Some(words) = member.area.slot(member.slot) else { return false };
+        // The tool's words, each loaded once; a lie costs the tool its own wake-ups. Partner of `threshold`: the
+        // store and fence in `Reader::ask_for`.
+        let pending = self.writer.tail().saturating_sub(words.cursor.load(Relaxed));
+        pending >= words.threshold.load(Relaxed)
     }
 
     /// Bytes between the reader's cursor and the newest byte, by its own word; `None` if there is no such reader.
@@ -335,29 +394,47 @@ impl Stream {
         }
     }
 
-    /// Seals this generation and goes on in a fresh one; who is in the way stays behind, all others are due.
-    fn next_generation(&mut self) -> Result<(), CreateError> {
-        let old = self.writer.ring();
-        let base = self.writer.tail();
+    fn config(&self) -> StreamConfig {
+        StreamConfig { capacity: self.writer.ring().capacity(), policy: self.policy }
+    }
+
+    /// Seals this generation and goes on in a fresh one; who is in the way of `room` bytes stays behind, all others
+    /// are due.
+    fn next_generation(&mut self, config: StreamConfig, room: u64) -> Result<(), CreateError> {
+        let old = Arc::clone(self.writer.ring());
         let shape = Shape {
-            capacity: old.capacity(),
+            capacity: config.capacity,
             generation: old.generation().saturating_add(1),
-            base,
+            base: self.writer.tail(),
             dropped: self.writer.dropped(),
-            overwrite: self.policy == Policy::DropOldest,
+            overwrite: config.policy == Policy::DropOldest,
+            label: &self.label,
         };
-        let ring = Arc::new((self.new_ring)(shape)?);
+        let ring = match self.spare.take_if(|spare| spare.capacity() == config.capacity) {
+            Some(spare) => spare.reuse(shape),
+            None => (self.new_ring)(shape)?,
+        };
         let due: Vec<bool> = self
             .members
             .iter()
-            .map(|member| Arc::ptr_eq(&member.ring, old) && !self.in_the_way(member, 1))
+            .map(|member| Arc::ptr_eq(&member.ring, &old) && !self.in_the_way(member, room))
             .collect();
         for (member, due) in self.members.iter_mut().zip(due) {
             member.due = due;
         }
         self.writer.seal();
-        self.writer = Writer::new(ring, shape.dropped);
+        self.writer = Writer::new(Arc::new(ring), shape.dropped);
+        self.give_back(old);
         Ok(())
+    }
+
+    /// Keeps a generation that nobody uses any more for the next one. One is enough, and no more than were in use.
+    fn give_back(&mut self, ring: Arc<Ring>) {
+        if !self.complete
+            && let Some(ring) = Arc::into_inner(ring)
+        {
+            self.spare = Some(ring);
+        }
     }
 }
 

@@ -25,7 +25,7 @@ impl Wakes {
         // `Area::take_ready`.
         fence(SeqCst);
         for stream in streams {
-            stream.each_reader(|area, slot| {
+            stream.each_to_tell(|area, slot| {
                 area.mark_ready(slot);
                 // Private to this side; only the thread that writes the streams uses it.
                 if area.touched().is_some_and(|touched| !touched.swap(true, Relaxed)) {

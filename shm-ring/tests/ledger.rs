@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use iof_shm_ring::{Area, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell};
+use iof_shm_ring::{Area, Copied, Grouping, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
@@ -16,7 +16,10 @@ enum Op {
     Attach { may_block: bool, start: Start },
     Read { reader: usize, consume: usize },
     Borrow { reader: usize },
+    Copy { reader: usize, len: usize },
+    Group { reader: usize, bytes: Option<u64> },
     Detach { reader: usize },
+    Reconfigure { pages: u64, policy: Policy },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -27,6 +30,9 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(may_block, start)| Op::Attach { may_block, start }),
         4 => (reader.clone(), 0usize..5000).prop_map(|(reader, consume)| Op::Read { reader, consume }),
         2 => reader.clone().prop_map(|reader| Op::Borrow { reader }),
+        2 => (reader.clone(), 0usize..5000).prop_map(|(reader, len)| Op::Copy { reader, len }),
+        1 => (reader.clone(), prop::option::of(1u64..6000)).prop_map(|(reader, bytes)| Op::Group { reader, bytes }),
+        1 => (1u64..4, policy()).prop_map(|(pages, policy)| Op::Reconfigure { pages, policy }),
         1 => reader.prop_map(|reader| Op::Detach { reader }),
     ]
 }
@@ -55,7 +61,7 @@ struct World {
 impl World {
     fn new(policy: Policy) -> World {
         let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
-        let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }).unwrap();
+        let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "test").unwrap();
         World { stream, area, produced: Vec::new(), clients: Vec::new() }
     }
 
@@ -69,6 +75,15 @@ impl World {
                 if let Some(client) = self.clients.get_mut(reader) {
                     step(client, &self.produced);
                 }
+            }
+            Op::Copy { reader, len } => self.copy(reader, len),
+            Op::Group { reader, bytes } => {
+                if let Some(client) = self.clients.get_mut(reader) {
+                    client.reader.group(bytes.map(|bytes| Grouping { bytes, time: None }));
+                }
+            }
+            Op::Reconfigure { pages, policy } => {
+                self.stream.reconfigure(StreamConfig { capacity: pages * CAPACITY, policy }).unwrap();
             }
             Op::Detach { reader } => {
                 if reader < self.clients.len() {
@@ -110,6 +125,20 @@ impl World {
             let attached = self.stream.follow(&self.area, old, slot).expect("a sealed ring has a successor");
             client.reader.follow(attached.ring, attached.slot, attached.start).unwrap();
             self.area.return_slot(old);
+        }
+    }
+
+    fn copy(&mut self, reader: usize, len: usize) {
+        let Some(client) = self.clients.get_mut(reader) else { return };
+        let at = client.reader.produced() as usize;
+        let mut into = vec![0; len];
+        match client.reader.copy(&mut into) {
+            Copied::Bytes(n) => {
+                assert_eq!(into[..n], self.produced[at..at + n]);
+                assert_eq!(client.reader.produced() as usize, at + n);
+            }
+            Copied::Nothing(Peek::Gap(gap)) => client.lost += gap.lost,
+            Copied::Nothing(peek) => assert_ne!(peek, Peek::Bytes),
         }
     }
 
