@@ -5,6 +5,7 @@
 //! and time gets coarser; a gap always has an entry of its own, at its exact offset: the writer stores nothing
 //! behind a gap that it could not mark.
 
+use crate::layout::BYTES_PER_ENTRY;
 use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
 
@@ -26,17 +27,24 @@ pub(crate) struct IndexWriter {
     last: Option<Mark>,
     /// Entries that have their memory.
     populated: u64,
+    /// Below this offset it is not worth looking for room again: the last look found none.
+    full_until: u64,
 }
 
 impl IndexWriter {
     pub(crate) fn new() -> Self {
-        IndexWriter { head: 0, tail: 0, last: None, populated: 0 }
+        IndexWriter { head: 0, tail: 0, last: None, populated: 0, full_until: 0 }
     }
 
     /// Notes bytes that are about to be published, if there is room for it.
     pub(crate) fn note(&mut self, ring: &Ring, floor: u64, mark: Mark) {
+        if mark.offset < self.full_until {
+            return;
+        }
         // A quarter stays free for gaps, which must not go unmarked.
-        self.append(ring, floor, mark, ring.entries().len() as u64 / 4);
+        if !self.append(ring, floor, mark, ring.entries().len() as u64 / 4) {
+            self.full_until = mark.offset.saturating_add(BYTES_PER_ENTRY);
+        }
     }
 
     /// Marks that `mark.dropped` bytes are gone before `mark.offset`; `false` if there is no room.

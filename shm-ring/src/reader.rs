@@ -87,6 +87,8 @@ pub struct Reader {
     area: Arc<Area>,
     slot: u32,
     cursor: u64,
+    /// Where the byte at the cursor lies in the data area.
+    offset: u64,
     /// Bytes up to here are borrowed; the cursor if none are.
     end: u64,
     /// Drops counted into `lost` or before this reader's time.
@@ -103,6 +105,8 @@ pub struct Reader {
     /// Once seen, the ring is not looked at again: it may be another generation's by now.
     sealed: bool,
     writer_gone: bool,
+    /// Neither borrowing, grouping nor anything pending asks for more than a look at the tail.
+    plain: bool,
 }
 
 /// How a reader that can hold the writer back tells it that there is room.
@@ -159,6 +163,7 @@ impl Reader {
             area,
             slot,
             cursor: 0,
+            offset: 0,
             end: 0,
             dropped_seen: 0,
             index: 0,
@@ -170,6 +175,7 @@ impl Reader {
             seen_at: None,
             sealed: false,
             writer_gone: false,
+            plain: false,
         };
         reader.follow(ring, slot, at)?;
         if start == Start::Now {
@@ -191,6 +197,7 @@ impl Reader {
     pub fn group(&mut self, grouping: Option<Grouping>) {
         self.grouping = grouping;
         self.seen_at = None;
+        self.plain = false;
         self.ask_for(1);
     }
 
@@ -207,7 +214,20 @@ impl Reader {
     }
 
     /// What is at the cursor. After [`Peek::Bytes`], [`Reader::bytes`] gives them.
+    #[inline]
     pub fn peek(&mut self) -> Peek {
+        if self.plain {
+            // The common case, small enough to be inlined: bytes in a gated ring, and nothing else to tell.
+            let now = self.look();
+            if now.tail > self.cursor && now.dropped == self.dropped_seen {
+                self.end = now.tail.min(self.cursor.saturating_add(self.ring.capacity()));
+                return Peek::Bytes;
+            }
+        }
+        self.peek_carefully()
+    }
+
+    fn peek_carefully(&mut self) -> Peek {
         match self.find(Self::hold_here) {
             Found::Bytes { end, cut } => {
                 self.end = end;
@@ -249,6 +269,7 @@ impl Reader {
         if self.sealed {
             return Found::Nothing(self.unless_gone(Peek::Sealed));
         }
+        self.plain = self.grouping.is_none() && !self.ring.overwrite();
         let now = self.look();
         if now.tail <= self.cursor && now.dropped == self.dropped_seen {
             return Found::Nothing(self.at_end(&now));
@@ -314,6 +335,7 @@ impl Reader {
         fence(SeqCst);
     }
 
+    #[inline]
     fn look(&self) -> Look {
         let published = &self.ring.control().published;
         let (sealed, complete) = (published.sealed.load(Relaxed), published.complete.load(Relaxed));
@@ -332,6 +354,7 @@ impl Reader {
             Peek::Ended
         } else if now.sealed <= self.cursor {
             self.sealed = true;
+            self.plain = false;
             self.unless_gone(Peek::Sealed)
         } else {
             self.unless_gone(Peek::Empty)
@@ -381,6 +404,7 @@ impl Reader {
     fn skip_to(&mut self, position: u64, dropped: u64) -> Gap {
         let offset = self.produced();
         self.cursor = position;
+        self.offset = self.ring.offset_of(position);
         self.end = position;
         self.dropped_seen = dropped;
         let lost = self.produced().saturating_sub(offset);
@@ -392,20 +416,23 @@ impl Reader {
     }
 
     /// The borrowed bytes: contiguous, in place, empty if nothing is borrowed.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         let len = usize::try_from(self.end.saturating_sub(self.cursor)).unwrap_or(0);
         // SAFETY: `peek` set `end` at most `capacity` beyond the cursor, and that many bytes are mapped from
-        // `at(cursor)` on. The bytes were written before the tail that `look` acquired, and the writer claims
+        // `at` on. The bytes were written before the tail that `look` acquired, and the writer claims
         // none that our slot's hold protects: it has stood at or below the cursor since before `end` was set
         // (`hold_here`; in a gated ring since `Stream::attach`), and only `consume`, `release` and `follow`,
         // which need `&mut self`, move it. The engine keeps that promise, and readers trust the engine.
-        unsafe { slice::from_raw_parts(self.ring.at(self.cursor), len) }
+        unsafe { slice::from_raw_parts(self.ring.at(self.offset), len) }
     }
 
     /// Gives back the first `n` borrowed bytes (at most all) as delivered; the rest stays borrowed.
+    #[inline]
     pub fn consume(&mut self, n: usize) {
         let n = (n as u64).min(self.end.saturating_sub(self.cursor));
         self.cursor = self.cursor.saturating_add(n);
+        self.offset = self.ring.advance(self.offset, n);
         self.delivered = self.delivered.saturating_add(n);
         let Some(slot) = self.words() else { return };
         slot.cursor.store(self.cursor, Relaxed);
@@ -448,6 +475,7 @@ impl Reader {
         self.ring = ring;
         self.slot = slot;
         self.index = 0;
+        self.plain = false;
         self.sealed = false;
         self.seen_at = None;
         if let Some(room) = &mut self.room {

@@ -265,15 +265,27 @@ impl Ring {
         Some(self.entry_count)
     }
 
-    /// Address of the byte at `position`; `capacity` bytes are mapped from there on.
-    pub(crate) fn at(&self, position: u64) -> *mut u8 {
-        // The remainder is below `capacity`, which fitted a `usize` when the ring was mapped.
-        self.data.wrapping_add(usize::try_from(position % self.capacity).unwrap_or(0))
+    /// Where the byte at `position` lies in the data area.
+    pub(crate) fn offset_of(&self, position: u64) -> u64 {
+        position % self.capacity
     }
 
-    /// Copies `bytes`, at most `capacity`, to `position`; the writer claimed that range.
-    pub(crate) fn store(&self, position: u64, bytes: &[u8]) {
-        let at = self.at(position);
+    /// Where the byte `n` behind the one at `offset` lies; `n` is at most the capacity.
+    pub(crate) fn advance(&self, offset: u64, n: u64) -> u64 {
+        let offset = offset.wrapping_add(n);
+        if offset >= self.capacity { offset.wrapping_sub(self.capacity) } else { offset }
+    }
+
+    /// Address of the byte at `offset` of the data area; `capacity` bytes are mapped from there on.
+    pub(crate) fn at(&self, offset: u64) -> *mut u8 {
+        debug_assert!(offset < self.capacity);
+        // Below `capacity`, which fitted a `usize` when the ring was mapped.
+        self.data.wrapping_add(offset as usize)
+    }
+
+    /// Copies `bytes`, at most `capacity`, to `offset` of the data area; the writer claimed that range.
+    pub(crate) fn store(&self, offset: u64, bytes: &[u8]) {
+        let at = self.at(offset);
         // SAFETY: `capacity` bytes are mapped from `at` on, the writer (the one caller) claimed them, so that no
         // reader holds them, and `bytes` is borrowed from elsewhere.
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
@@ -288,7 +300,7 @@ impl Ring {
         let len = into.len().min(usize::try_from(self.capacity).unwrap_or(usize::MAX));
         if let Some(into) = into.get_mut(..len) {
             // SAFETY: `capacity` bytes are mapped, readable, from `at` on, and `into` is no longer than that.
-            unsafe { copy_racy(self.at(position), into) };
+            unsafe { copy_racy(self.at(self.offset_of(position)), into) };
         }
     }
 

@@ -108,6 +108,8 @@ pub struct Stream {
     policy: Policy,
     members: Vec<Member>,
     complete: bool,
+    /// The ring says that its writer waits.
+    waiting: bool,
     label: String,
     /// Comes into force when nothing is in flight.
     wanted: Option<StreamConfig>,
@@ -149,6 +151,7 @@ impl Stream {
             policy: config.policy,
             members: Vec::new(),
             complete: false,
+            waiting: false,
             label: label.to_owned(),
             wanted: None,
             spare: None,
@@ -181,10 +184,21 @@ impl Stream {
     }
 
     /// Makes room for up to `want` bytes, by the stream's policy.
+    #[inline]
     pub fn reserve(&mut self, want: usize) -> Reserve {
+        if self.wanted.is_none() && self.writer.claimed() >= want as u64 && want > 0 {
+            return Reserve::Ready(self.span(want as u64));
+        }
+        self.reserve_carefully(want)
+    }
+
+    fn reserve_carefully(&mut self, want: usize) -> Reserve {
         self.apply_wanted();
         let capacity = self.writer.ring().capacity();
         let want = (want as u64).clamp(1, (capacity / CLAIM_PART).max(1));
+        if self.writer.claimed() >= want {
+            return Reserve::Ready(self.span(want));
+        }
         let min = match self.policy {
             Policy::DropNewest => 1,
             // A claim that a borrowed slice cuts short is not worth a read: better a fresh generation.
@@ -199,6 +213,7 @@ impl Stream {
                 Err(Refused::Held) => {}
             }
             if self.must_wait(min) {
+                self.waiting = true;
                 return Reserve::Wait;
             }
             let behind = self.members.iter().filter(|member| self.in_the_way(member, min)).count();
@@ -225,27 +240,35 @@ impl Stream {
         }
         self.writer.wait_for(room);
         // A reader may have moved before it could see the wish.
-        let waits = self.members.iter().any(blocks);
-        if !waits {
-            self.writer.stop_waiting();
-        }
-        waits
+        self.members.iter().any(blocks)
     }
 
     fn in_the_way(&self, member: &Member, room: u64) -> bool {
         let needed = self.writer.tail().saturating_add(room).saturating_sub(self.writer.ring().capacity());
-        effective_hold(member, self.writer.ring(), self.writer.floor()) < needed
+        effective_hold(member, self.newest(), self.writer.floor()) < needed
     }
 
-    fn span(&self, len: u64) -> Span {
-        self.writer.stop_waiting();
-        Span { ptr: self.writer.ring().at(self.writer.tail()), len: usize::try_from(len).unwrap_or(0) }
+    fn span(&mut self, len: u64) -> Span {
+        if self.waiting {
+            self.waiting = false;
+            self.writer.stop_waiting();
+        }
+        Span { ptr: self.writer.at(), len: usize::try_from(len).unwrap_or(0) }
     }
 
     fn claim(&mut self, want: u64, min: u64) -> Result<u64, Refused> {
-        let ring = Arc::clone(self.writer.ring());
+        let newest = self.newest();
         let members = &self.members;
-        self.writer.reserve(want, min, |floor| lowest_hold(members, &ring, floor))
+        self.writer.reserve(want, min, |floor| lowest_hold(members, newest, floor))
+    }
+
+    fn newest(&self) -> Newest {
+        let ring = self.writer.ring();
+        Newest { generation: ring.generation(), base: ring.base(), overwrite: ring.overwrite() }
+    }
+
+    fn reads_newest(&self, member: &Member) -> bool {
+        member.ring.generation() == self.writer.ring().generation()
     }
 
     /// Publishes the `n` bytes written into the last [`Span`], read from the source at `time` (nanoseconds since
@@ -267,7 +290,7 @@ impl Stream {
             match self.reserve(rest.len()) {
                 Reserve::Ready(span) => {
                     let (now, later) = rest.split_at(span.len.min(rest.len()));
-                    self.writer.ring().store(self.writer.tail(), now);
+                    self.writer.store(now);
                     self.commit(now.len(), time);
                     rest = later;
                 }
@@ -331,7 +354,7 @@ impl Stream {
     /// reader, or it is in the newest generation already; `new_slot` is unused then.
     pub fn follow(&mut self, area: &Arc<Area>, slot: u32, new_slot: u32) -> Option<Attached> {
         let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.area, area))?;
-        if Arc::ptr_eq(&self.members.get(at)?.ring, self.writer.ring()) {
+        if self.reads_newest(self.members.get(at)?) {
             return None;
         }
         let Member { area, ring, may_block, due, .. } = self.members.swap_remove(at);
@@ -359,7 +382,7 @@ impl Stream {
     /// Whether `member` is to be woken: it has as many bytes before it as it asked for, or an end. (A gap comes
     /// behind a full ring, which is more than any reader asks for.)
     fn is_worth_telling(&self, member: &Member) -> bool {
-        if self.complete || !Arc::ptr_eq(&member.ring, self.writer.ring()) {
+        if self.complete || !self.reads_newest(member) {
             return true;
         }
         let Some(words) = member.area.slot(member.slot) else { return false };
@@ -378,8 +401,7 @@ impl Stream {
 
     /// The slots of readers that still read an older generation of this (complete) stream.
     pub fn left_behind(&self) -> Vec<(Arc<Area>, u32)> {
-        let newest = self.writer.ring();
-        let old = self.members.iter().filter(|member| !Arc::ptr_eq(&member.ring, newest));
+        let old = self.members.iter().filter(|member| !self.reads_newest(member));
         old.map(|member| (Arc::clone(&member.area), member.slot)).collect()
     }
 
@@ -417,7 +439,7 @@ impl Stream {
         let due: Vec<bool> = self
             .members
             .iter()
-            .map(|member| Arc::ptr_eq(&member.ring, &old) && !self.in_the_way(member, room))
+            .map(|member| self.reads_newest(member) && !self.in_the_way(member, room))
             .collect();
         for (member, due) in self.members.iter_mut().zip(due) {
             member.due = due;
@@ -438,20 +460,28 @@ impl Stream {
     }
 }
 
-/// The lowest position at or above `floor` that one of `members` holds in `newest`, else [`NONE`].
-fn lowest_hold(members: &[Member], newest: &Arc<Ring>, floor: u64) -> u64 {
+/// The newest generation, as far as holds depend on it.
+#[derive(Clone, Copy)]
+struct Newest {
+    generation: u64,
+    base: u64,
+    overwrite: bool,
+}
+
+/// The lowest position at or above `floor` that one of `members` holds in the newest generation, else [`NONE`].
+fn lowest_hold(members: &[Member], newest: Newest, floor: u64) -> u64 {
     members.iter().map(|member| effective_hold(member, newest, floor)).min().unwrap_or(NONE)
 }
 
-/// The position that `member` holds, as far as it protects anything, else [`NONE`].
-fn effective_hold(member: &Member, newest: &Arc<Ring>, floor: u64) -> u64 {
-    if !Arc::ptr_eq(&member.ring, newest) {
-        let held = member.due && !newest.overwrite();
-        return if held { newest.base() } else { NONE };
+/// The position that `member` holds in the newest generation, as far as it protects anything, else [`NONE`].
+fn effective_hold(member: &Member, newest: Newest, floor: u64) -> u64 {
+    if member.ring.generation() != newest.generation {
+        let held = member.due && !newest.overwrite;
+        return if held { newest.base } else { NONE };
     }
     let Some(slot) = member.area.slot(member.slot) else { return NONE };
-    // Loaded once, from a page that the tool can write. Partner: the Release stores in `Reader::consume` and
-    // `Reader::release`: what the reader read is read before we reuse it.
+    // Loaded once, from a page that the tool can write. Partner: the Release stores in `Reader::consume`,
+    // `Reader::hold_here` and `Reader::release`: what the reader read is read before we reuse it.
     let hold = slot.hold.load(Acquire);
     // Below the oldest byte it protects nothing: the reader will find out itself.
     if hold < floor { NONE } else { hold }

@@ -32,6 +32,9 @@ pub(crate) enum Refused {
 pub(crate) struct Writer {
     ring: Arc<Ring>,
     tail: u64,
+    /// Where the byte at `tail` lies in the data area: kept, because a division for each commit would cost more than
+    /// the rest of it.
+    offset: u64,
     intent: u64,
     index: IndexWriter,
     /// Bytes dropped, since the stream began.
@@ -46,9 +49,11 @@ impl Writer {
     /// Writes a ring that was just made, going on after `dropped` bytes of loss.
     pub(crate) fn new(ring: Arc<Ring>, dropped: u64) -> Self {
         let base = ring.base();
+        let offset = ring.offset_of(base);
         Writer {
             ring,
             tail: base,
+            offset,
             intent: base,
             index: IndexWriter::new(),
             dropped,
@@ -63,6 +68,16 @@ impl Writer {
 
     pub(crate) fn tail(&self) -> u64 {
         self.tail
+    }
+
+    /// Address of the byte at the tail.
+    pub(crate) fn at(&self) -> *mut u8 {
+        self.ring.at(self.offset)
+    }
+
+    /// Bytes that may be written without another look at the readers; none before a gap is marked.
+    pub(crate) fn claimed(&self) -> u64 {
+        if self.marked == self.dropped { self.intent.saturating_sub(self.tail) } else { 0 }
     }
 
     pub(crate) fn dropped(&self) -> u64 {
@@ -120,6 +135,11 @@ impl Writer {
         if claimed >= min.max(1) { Ok(claimed) } else { Err(Refused::Held) }
     }
 
+    /// Copies `bytes`, which were claimed, to the tail.
+    pub(crate) fn store(&self, bytes: &[u8]) {
+        self.ring.store(self.offset, bytes);
+    }
+
     /// Publishes the next `n` bytes, which are written and were claimed, as read at `time`.
     pub(crate) fn commit(&mut self, n: u64, time: u64) {
         let n = n.min(self.intent.saturating_sub(self.tail));
@@ -129,6 +149,7 @@ impl Writer {
         let mark = Mark { offset: self.tail, time, dropped: self.dropped };
         self.index.note(&self.ring, self.floor(), mark);
         self.tail = self.tail.saturating_add(n);
+        self.offset = self.ring.advance(self.offset, n);
         // Publishes the bytes and their index entry. Partner: the fence after the load in `Reader::look`.
         self.ring.control().published.tail.store(self.tail, Release);
     }
