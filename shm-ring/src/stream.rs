@@ -234,6 +234,9 @@ impl Stream {
 
     /// Whether a reader that may hold the source back does; it will ring the room bell then.
     fn must_wait(&self, room: u64) -> bool {
+        if self.policy != Policy::Block {
+            return false;
+        }
         let blocks = |member: &Member| member.may_block && self.in_the_way(member, room);
         if !self.members.iter().any(blocks) {
             return false;
@@ -315,7 +318,7 @@ impl Stream {
 
     /// Adds a reader that starts at `start` and has `slot` of `area` for its words.
     ///
-    /// `may_block` lets it hold the source back; grant it only to who must never lose a byte.
+    /// `may_block` lets it hold the source back while the policy is [`Policy::Block`]; grant it only to who must never lose a byte.
     ///
     /// # Errors
     /// [`CreateError::Slots`] if the area has no such slot.
