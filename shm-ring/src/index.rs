@@ -36,11 +36,13 @@ impl IndexWriter {
         IndexWriter { head: 0, tail: 0, last: None, populated: 0, full_until: 0 }
     }
 
+    /// Whether it is worth noting what begins at `offset`.
+    pub(crate) fn has_room(&self, offset: u64) -> bool {
+        offset >= self.full_until
+    }
+
     /// Notes bytes that are about to be published, if there is room for it.
     pub(crate) fn note(&mut self, ring: &Ring, floor: u64, mark: Mark) {
-        if mark.offset < self.full_until {
-            return;
-        }
         // A quarter stays free for gaps, which must not go unmarked.
         if !self.append(ring, floor, mark, ring.entries().len() as u64 / 4) {
             self.full_until = mark.offset.saturating_add(BYTES_PER_ENTRY);

@@ -146,8 +146,10 @@ impl Writer {
         if n == 0 {
             return;
         }
-        let mark = Mark { offset: self.tail, time, dropped: self.dropped };
-        self.index.note(&self.ring, self.floor(), mark);
+        if self.index.has_room(self.tail) {
+            let mark = Mark { offset: self.tail, time, dropped: self.dropped };
+            self.index.note(&self.ring, self.floor(), mark);
+        }
         self.tail = self.tail.saturating_add(n);
         self.offset = self.ring.advance(self.offset, n);
         // Publishes the bytes and their index entry. Partner: the fence after the load in `Reader::look`.
