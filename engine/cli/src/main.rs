@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use nix::sys::signal::Signal;
 
 use crate::args::{Command, Iof};
 
@@ -22,8 +23,8 @@ enum Failure {
     Usage(String),
     /// Something failed on the way: exit code 1.
     Running(String),
-    /// The reader of our output has gone: end as any well-behaved command does.
-    BrokenPipe,
+    /// A signal ended us: to be done to ourselves, so that the shell sees it. SIGPIPE if our reader has gone.
+    Signal(Signal),
 }
 
 impl Failure {
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
             eprintln!("iof: {message}");
             ExitCode::FAILURE
         }
-        Err(Failure::BrokenPipe) => signals::die_of_broken_pipe(),
+        Err(Failure::Signal(signal)) => signals::die_of(signal),
     }
 }
 
@@ -65,7 +66,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return match error.print() {
             Ok(()) => ExitCode::SUCCESS,
-            Err(_) => signals::die_of_broken_pipe(),
+            Err(_) => signals::die_of(Signal::SIGPIPE),
         };
     }
     let text = error.to_string();

@@ -7,6 +7,8 @@ use iof_proto::message::query;
 use iof_proto::{Channel, Channels, Found, Nspace, Proc, Value};
 use iof_tool::{Gap, Pull, RequestError, Sink, SinkError, SinkReport, Tool};
 
+use nix::sys::signal::Signal;
+
 use crate::Failure;
 use crate::args::PullArgs;
 use crate::attach::{Name, attach};
@@ -73,7 +75,7 @@ pub fn report_gap(source: &Proc, channel: Channel, gap: Gap) {
 /// Waits for a sink and puts its error into words.
 pub fn finish(sink: Sink) -> Result<SinkReport, Failure> {
     sink.join().map_err(|error| match error {
-        SinkError::Write(error) if error.kind() == ErrorKind::BrokenPipe => Failure::BrokenPipe,
+        SinkError::Write(error) if error.kind() == ErrorKind::BrokenPipe => Failure::Signal(Signal::SIGPIPE),
         SinkError::Write(error) => Failure::running(format!("writing the output: {error}")),
         error => Failure::running(error),
     })

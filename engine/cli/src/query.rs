@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind, Write};
 
 use iof_proto::message::query;
 use iof_proto::{Found, ProcInfo, StreamStats, Value};
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::Failure;
@@ -28,7 +29,7 @@ pub fn query(args: &QueryArgs) -> Result<(), Failure> {
         }
     }
     io::stdout().write_all(text.as_bytes()).map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => Failure::BrokenPipe,
+        ErrorKind::BrokenPipe => Failure::Signal(Signal::SIGPIPE),
         _ => Failure::running(format!("writing the answer: {error}")),
     })
 }

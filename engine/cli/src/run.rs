@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use crate::Failure;
 use crate::args::RunArgs;
 use crate::pull::{finish, report_gap};
-use crate::signals::{Received, Signals, die_of};
+use crate::signals::{Received, Signals};
 
 /// How long ranks get to end by themselves once their output has no reader.
 const GRACE: Duration = Duration::from_secs(2);
@@ -164,12 +164,11 @@ impl Watch {
         }
     }
 
-    fn signal(&self, Received { signal, from_terminal }: Received) {
+    fn signal(&mut self, Received { signal, from_terminal }: Received) {
         if self.status.is_some() {
             // No rank is left to take it: it is for us, who wait for a grandchild or for our reader.
-            die_of(signal);
-        }
-        if !from_terminal {
+            self.failure = Some(Failure::Signal(signal));
+        } else if !from_terminal {
             self.job.signal(signal);
         }
     }

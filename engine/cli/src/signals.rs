@@ -54,8 +54,3 @@ pub fn die_of(signal: Signal) -> ExitCode {
     // Only if the signal is ignored after all.
     process::exit((signal as i32).saturating_add(128))
 }
-
-/// Ends this process as any command ends whose reader has gone.
-pub fn die_of_broken_pipe() -> ExitCode {
-    die_of(Signal::SIGPIPE)
-}

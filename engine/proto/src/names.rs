@@ -53,8 +53,11 @@ pub enum NspaceError {
         /// Its length in bytes.
         length: usize,
     },
-    /// It holds a character that would be unsafe in a file name or on a terminal.
-    #[error("the name of an nspace holds {character:?} at byte {at}: leave out '/' and control characters")]
+    /// It holds a character that would be unsafe in a file name or on a terminal, or the comma, which divides names in
+    /// the answer to `PMIX_QUERY_NAMESPACES`.
+    #[error(
+        "the name of an nspace holds {character:?} at byte {at}: leave out '/', ',' and control characters"
+    )]
     Forbidden {
         /// The first such character.
         character: char,
@@ -82,7 +85,9 @@ impl Nspace {
         if name.len() > MAX_NSPACE {
             return Err(NspaceError::TooLong { length: name.len() });
         }
-        if let Some((at, character)) = name.char_indices().find(|(_, c)| *c == '/' || c.is_control()) {
+        if let Some((at, character)) =
+            name.char_indices().find(|(_, c)| matches!(c, '/' | ',') || c.is_control())
+        {
             return Err(NspaceError::Forbidden { character, at });
         }
         if name == "." || name == ".." {

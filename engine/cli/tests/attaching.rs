@@ -1,0 +1,271 @@
+//! `iof pull`: whenever it comes it has what is cached and what follows, by itself, and says what it is too late for.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use common::bytes::{Gap, assert_accounted, assert_same, gaps, noise};
+use common::process::{Done, Process};
+use common::site::{Site, iof, rank};
+use common::wait_for;
+use nix::sys::signal::Signal;
+
+const HALF: u64 = 300_000;
+
+#[test]
+fn pulls_from_before_the_first_byte_the_middle_and_after_the_end_see_the_same_bytes() {
+    let site = Site::new();
+    let [mut first_byte, mut middle, mut end] = ["first-byte", "middle", "end"].map(|name| site.gate(name));
+    let gate = |offset: u64, path: &str| format!("--gate {offset}:{path}");
+    // Rank 0 writes and ends, rank 1 keeps the launcher alive.
+    let script = format!(
+        "[ $IOF_RANK = 1 ] || exec {} {} {}; : < {}",
+        rank(["--channels", "stdout,stderr,stddiag", "--length", &(2 * HALF).to_string()]).join(" "),
+        gate(0, first_byte.path()),
+        gate(HALF, middle.path()),
+        end.path(),
+    );
+    let mut run = site.run_sh(&["-n", "2"], &script);
+    let terminal = run.collect();
+    let mut pulls = Vec::new();
+    // By two names: two readers of each stream at every moment.
+    let attach = |pulls: &mut Vec<_>| {
+        for channel in ["stdout,stderr", "stdout,stddiag"] {
+            let mut pull = site.pull(&["--rank", "0", "--channel", channel]);
+            let taken = pull.collect();
+            pulls.push((pull, channel, taken));
+        }
+    };
+    site.wait_for_ranks(2);
+    attach(&mut pulls);
+    site.wait_for_pulls(0, "stdout", 2);
+    first_byte.open();
+    site.wait_for_bytes(0, "stddiag", HALF);
+    attach(&mut pulls);
+    site.wait_for_pulls(0, "stdout", 4);
+    middle.open();
+    site.wait_for_state(0, "terminated");
+    wait_for("the end of every stream of rank 0", || {
+        let streams = site.streams()?;
+        let mut mine = streams.iter().filter(|stream| stream.number("rank") == 0);
+        mine.all(|stream| stream.is_complete()).then_some(())
+    });
+    attach(&mut pulls);
+
+    for (number, (pull, channel, (stdout, stderr))) in pulls.into_iter().enumerate() {
+        let other = if channel.contains("stderr") { "stderr" } else { "stddiag" };
+        let length = usize::try_from(2 * HALF).unwrap();
+        assert_same(&format!("stdout of pull {number}"), &stdout.get(), &noise(0, "stdout", 0, length));
+        assert_same(&format!("{other} of pull {number}"), &stderr.get(), &noise(0, other, 0, length));
+        assert_eq!(pull.wait(), 0);
+    }
+    assert_eq!(run.ended(), None, "the streams of rank 0 are complete, the run is not");
+    end.open();
+    assert_eq!(run.wait(), 0);
+    assert_eq!(terminal.0.get().len() as u64, 2 * HALF);
+    assert_eq!(terminal.1.get().len() as u64, 4 * HALF);
+}
+
+#[test]
+fn no_backlog_leaves_out_what_was_there_before_and_reports_no_gap() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("echo before; echo before >&2; : < {}; echo after; echo after >&2", gate.path());
+    let _run = site.run_sh(&[], &script);
+    site.wait_for_bytes(0, "stderr", 7);
+    let mut new = site.pull(&["--no-backlog"]);
+    let mut all = site.pull(&[]);
+    let (new_out, new_err) = new.collect();
+    let (all_out, all_err) = all.collect();
+    site.wait_for_pulls(0, "stdout", 2);
+    site.wait_for_pulls(0, "stderr", 2);
+    gate.open();
+    assert_eq!((new_out.get(), new_err.get()), (b"after\n".to_vec(), b"after\n".to_vec()));
+    assert_eq!((all_out.get(), all_err.get()), (b"before\nafter\n".to_vec(), b"before\nafter\n".to_vec()));
+    assert_eq!((new.wait(), all.wait()), (0, 0));
+}
+
+/// A late pull of a rank that wrote much more than its cache has.
+fn late_pull(complete: bool) {
+    const TOTAL: u64 = 5_000_000;
+    const CACHE: u64 = 256 << 10;
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let writes = rank(["--length", &TOTAL.to_string()]).join(" ");
+    let closes = if complete { "exec >&-; " } else { "" };
+    let script = format!("{writes}; {closes}: < {}", gate.path());
+    let mut run = site.run_sh(&["--cache-size", &CACHE.to_string()], &script);
+    let terminal = run.collect();
+    site.wait_for_bytes(0, "stdout", TOTAL);
+    let stream = site.wait_for_stream(0, "stdout", |stream| stream.is_complete() == complete);
+    let cached = stream.number("cached");
+    // What is claimed for the next read is not there any more.
+    let least = if complete { CACHE } else { CACHE - (64 << 10) };
+    assert!((least..=CACHE).contains(&cached), "{stream:?}");
+    let mut pull = site.pull(&["--channel", "stdout"]);
+    let (stdout, stderr) = pull.collect();
+    if complete {
+        assert_eq!(pull.wait(), 0);
+    } else {
+        site.wait_for_pulls(0, "stdout", 1);
+    }
+    gate.open();
+    let (stdout, stderr) = (stdout.get(), stderr.get());
+    let gaps = gaps(0, "stdout", &stderr);
+    assert_eq!(gaps, [Gap { offset: 0, lost: TOTAL - cached }]);
+    assert_accounted(0, &stdout, &gaps, TOTAL);
+    assert_eq!(pull.wait(), 0);
+    assert_same("terminal", &terminal.0.get(), &noise(0, "stdout", 0, TOTAL.try_into().unwrap()));
+    assert_same("terminal's stderr", &terminal.1.get(), b"");
+}
+
+#[test]
+fn a_late_pull_of_an_open_stream_reports_the_bytes_that_the_cache_has_no_more() {
+    late_pull(false);
+}
+
+#[test]
+fn a_late_pull_of_a_complete_stream_reports_the_bytes_that_the_cache_has_no_more() {
+    late_pull(true);
+}
+
+#[test]
+fn a_cache_of_exactly_the_output_has_all_of_it_for_a_late_pull() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    // Whole pages, and the largest claim divides it.
+    let writes = rank(["--length", "262144"]).join(" ");
+    let script = format!("{writes}; exec >&-; : < {}", gate.path());
+    let _run = site.run_sh(&["--cache-size", "256K"], &script);
+    site.wait_for_stream(0, "stdout", |stream| stream.is_complete());
+    let done = site.pull(&["--channel", "stdout"]).finish();
+    gate.open();
+    assert_same("late", &done.stdout, &noise(0, "stdout", 0, 262_144));
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+}
+
+/// What a pull of a job of 5 ranks, which has ended but for one, has on stdout and stderr.
+fn pull_of_five(options: &[&str]) -> (BTreeSet<String>, BTreeSet<String>) {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("echo o$IOF_RANK; echo e$IOF_RANK >&2; : < {}", gate.path());
+    let _run = site.run_sh(&["-n", "5"], &script);
+    wait_for("all lines", || {
+        let streams = site.streams()?.into_iter().filter(|stream| stream.number("produced") == 3);
+        (streams.count() == 10).then_some(())
+    });
+    let mut pull = site.pull(options);
+    let (stdout, stderr) = pull.collect();
+    wait_for("the pull", || site.streams()?.iter().any(|stream| stream.pulls() == 1).then_some(()));
+    gate.open();
+    let lines = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect();
+    let lines = (lines(stdout.get()), lines(stderr.get()));
+    assert_eq!(pull.wait(), 0);
+    lines
+}
+
+#[test]
+fn a_pull_has_the_ranks_and_channels_it_names_and_no_others() {
+    let set = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(
+        pull_of_five(&["--rank", "4,0-1"]),
+        (set(&["o0", "o1", "o4"]), set(&["e0", "e1", "e4"])),
+        "some ranks"
+    );
+    assert_eq!(
+        pull_of_five(&["--rank", "3", "--channel", "stderr"]),
+        (set(&[]), set(&["e3"])),
+        "one rank's stderr"
+    );
+    assert_eq!(
+        pull_of_five(&["--rank", "all", "--channel", "stdout"]),
+        (set(&["o0", "o1", "o2", "o3", "o4"]), set(&[])),
+        "everybody's stdout"
+    );
+}
+
+#[test]
+fn with_two_engines_the_pid_or_the_socket_says_which() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = |name: &str| format!("echo {name}; : < {}", gate.path());
+    let runs = ["one", "two"].map(|name| (name, site.run_sh(&["--nspace", name], &script(name))));
+    wait_for("both sockets", || (site.sockets().len() == 2).then_some(()));
+    for (name, run) in &runs {
+        let pid = run.pid().to_string();
+        let answer =
+            || Some(site.query(&["namespaces", "--pid", &pid])).filter(|done| !done.text().is_empty());
+        assert_eq!(wait_for("the job", answer).text(), format!("{name}\n"));
+        wait_for("its line", || {
+            let stats = site.query(&["stats", "--pid", &pid, "--json"]);
+            serde_json::from_str::<serde_json::Value>(stats.text()).unwrap()[0]["produced"]
+                .eq(&4)
+                .then_some(())
+        });
+    }
+    let by_pid: Vec<Process> =
+        runs.iter().map(|(_, run)| site.pull(&["--pid", &run.pid().to_string()])).collect();
+    let by_socket: Vec<Process> = runs
+        .iter()
+        .map(|(_, run)| {
+            let suffix = format!(".tool.{}", run.pid());
+            let of_run = |path: &std::path::PathBuf| path.to_str().unwrap().ends_with(&suffix);
+            let socket = site.sockets().into_iter().find(of_run).unwrap();
+            Process::start(iof().arg("pull").arg("--server").arg(socket))
+        })
+        .collect();
+    for (_, run) in &runs {
+        wait_for("both pulls", || {
+            let stats = site.query(&["stats", "--pid", &run.pid().to_string(), "--json"]);
+            let streams: Vec<serde_json::Value> = serde_json::from_str(stats.text()).unwrap();
+            (common::site::Stream(streams[0].clone()).pulls() == 2).then_some(())
+        });
+    }
+    gate.open();
+    for pulls in [by_pid, by_socket] {
+        let done: Vec<Done> = pulls.into_iter().map(Process::finish).collect();
+        assert_eq!([done[0].text(), done[1].text()], ["one\n", "two\n"]);
+    }
+}
+
+#[test]
+fn without_a_directory_they_meet_below_tmpdir_where_nobody_else_may_look() {
+    use std::os::unix::fs::MetadataExt;
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let iof = |args: &[&str]| {
+        let mut command: Command = iof();
+        command.env("TMPDIR", site.path()).args(args);
+        Process::start(&mut command)
+    };
+    let _run = iof(&["run", "--", "sh", "-c", &format!("echo hello; : < {}", gate.path())]);
+    let says = |query: &str, word: &str| {
+        wait_for(word, || iof(&["query", query]).finish().text().contains(word).then_some(()));
+    };
+    says("procs", "running");
+    let pull = iof(&["pull", "--channel", "stdout"]);
+    says("stats", "iof pull:");
+    gate.open();
+    assert_eq!(pull.finish().text(), "hello\n");
+    let private = site.path().join(format!("iof-{}", nix::unistd::geteuid()));
+    assert_eq!(std::fs::metadata(private).unwrap().mode() & 0o7777, 0o700);
+}
+
+#[test]
+fn a_pull_whose_engine_is_killed_writes_what_there_was_and_fails_with_one_line() {
+    let site = Site::new();
+    let never = site.gate("never");
+    let run = site.run_sh(&[], &format!("echo hello; : < {}", never.path()));
+    site.wait_for_bytes(0, "stdout", 6);
+    let mut pull = site.pull(&[]);
+    let (stdout, stderr) = pull.collect();
+    site.wait_for_pulls(0, "stdout", 1);
+    site.wait_for_pulls(0, "stddiag", 1);
+    run.signal(Signal::SIGKILL);
+    assert_eq!(pull.wait(), 1);
+    assert_eq!(stdout.get(), b"hello\n");
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.starts_with("iof: ") && stderr.lines().count() == 1, "{stderr}");
+}

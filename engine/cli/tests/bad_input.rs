@@ -1,0 +1,199 @@
+//! Bad input gets one line that says what was wrong, and exit code 2; nothing panics.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::process::Command;
+
+use common::process::{Done, Process};
+use common::site::{Site, iof};
+use common::wait_for;
+
+fn start(args: &[impl AsRef<OsStr>]) -> Done {
+    Process::start(iof().args(args)).finish()
+}
+
+/// Checks for exit code 2 and one line that holds `said`.
+fn assert_refused(done: &Done, said: &str) {
+    assert_eq!(done.code, 2, "{done:?}");
+    assert_eq!(done.text(), "", "{done:?}");
+    assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+    assert!(done.stderr.starts_with("iof: ") && done.stderr.contains(said), "'{said}' is not in {done:?}");
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
+    let site = Site::new();
+    let here = site.path().to_str().unwrap();
+    let long = "n".repeat(256);
+    for (args, said) in [
+        (&[][..], "run, pull or query"),
+        (&["frobnicate"], "frobnicate"),
+        (&["--frobnicate"], "--frobnicate"),
+        (&["run"], "PROG"),
+        (&["run", "--"], "PROG"),
+        (&["run", "--frobnicate", "--", "true"], "--frobnicate"),
+        (&["run", "-n", "0", "--", "true"], "0"),
+        (&["run", "-n", "x", "--", "true"], "'x'"),
+        (&["run", "-n", "-1", "--", "true"], "-1"),
+        (&["run", "-n", "4294967296", "--", "true"], "4294967296"),
+        (&["run", "-n", "1", "-n", "2", "--", "true"], "-n"),
+        (&["run", "-n"], "-n"),
+        (&["run", "--cache-size", "0", "--", "true"], "1 to 4294967295"),
+        (&["run", "--cache-size", "-1", "--", "true"], "-1"),
+        (&["run", "--cache-size", "4G", "--", "true"], "4G"),
+        (&["run", "--cache-size", "big", "--", "true"], "big"),
+        (&["run", "--drop", "sometimes", "--", "true"], "newest, oldest, none"),
+        (&["run", "--nspace", "", "--", "true"], "--nspace"),
+        (&["run", "--nspace", "a/b", "--", "true"], "'/'"),
+        (&["run", "--nspace", "..", "--", "true"], "choose another"),
+        (&["run", "--nspace", "a\nb", "--", "true"], "control characters"),
+        (&["run", "--nspace", &long, "--", "true"], "256 bytes"),
+        (&["run", "--rendezvous-dir", "/dev/null", "--", "true"], "/dev/null"),
+        (&["run", "--rendezvous-dir", "/nowhere/at/all", "--", "true"], "/nowhere/at/all"),
+        (&["run", "--rendezvous-dir", here, "--", "/no/such/program"], "/no/such/program: not found"),
+        (&["run", "--rendezvous-dir", here, "--", "no-such-program"], "no-such-program: not found"),
+        (&["run", "--rendezvous-dir", here, "-n", "3", "--", "/etc/passwd"], "not executable"),
+        (&["run", "--rendezvous-dir", here, "--", "/"], "/"),
+        (&["run", "--rendezvous-dir", here, "--", ""], "not found"),
+        (&["pull", "frobnicate"], "frobnicate"),
+        (&["pull", "--rank", "x"], "'x' is no rank"),
+        (&["pull", "--rank", ""], "no rank"),
+        (&["pull", "--rank", "3-1"], "backwards"),
+        (&["pull", "--channel", "stdin"], "stdin can't be pulled"),
+        (&["pull", "--channel", "stdout,stdin"], "stdin can't be pulled"),
+        (&["pull", "--channel", "loud"], "'loud' is no channel"),
+        (&["pull", "--pid", "x"], "'x'"),
+        (&["pull", "--pid", "1", "--server", "/x"], "--pid"),
+        (&["query"], "WHAT"),
+        (&["query", "everything"], "everything"),
+        (&["query", "stats", "--frobnicate"], "--frobnicate"),
+    ] {
+        assert_refused(&start(args), said);
+    }
+}
+
+#[test]
+fn a_job_name_with_a_comma_is_refused_because_commas_divide_lists_of_names() {
+    let site = Site::new();
+    assert_refused(&site.run(&["--nspace", "one,two"], ["true"]).finish(), "','");
+}
+
+#[test]
+fn an_argument_that_is_no_text_is_refused_where_text_is_needed_and_passed_on_to_the_program() {
+    let no_text = OsString::from_vec(b"\xff\xfe".to_vec());
+    let args = ["run", "--nspace"].map(OsString::from);
+    let rest = ["--", "true"].map(OsString::from);
+    assert_refused(&start(&[&args[..], std::slice::from_ref(&no_text), &rest[..]].concat()), "UTF-8");
+
+    let site = Site::new();
+    let done = site.run(&[], ["printf".into(), "%s".into(), no_text]).finish();
+    assert_eq!((done.code, done.stdout), (0, b"\xff\xfe".to_vec()));
+}
+
+#[test]
+fn a_refused_run_starts_no_rank() {
+    let site = Site::new();
+    let proof = site.path().join("proof");
+    let run = |options: &[&str]| site.run(options, ["touch".as_ref(), proof.as_os_str()]).finish();
+    for options in [&["-n", "0"][..], &["--drop", "sometimes"], &["--nspace", "a/b"], &["--cache-size", "0"]]
+    {
+        assert_eq!(run(options).code, 2);
+        assert!(!proof.exists(), "{options:?}");
+    }
+    assert_eq!(run(&[]).code, 0);
+    assert!(proof.exists());
+}
+
+#[test]
+fn a_rank_count_beyond_the_limit_on_open_files_is_refused_with_what_to_do() {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"ulimit -n 100 && exec "$0" run -n 100 -- true"#]).arg(iof().get_program());
+    assert_refused(&Process::start(&mut shell).finish(), "100");
+}
+
+#[test]
+fn a_pull_or_a_query_without_an_engine_says_where_it_looked() {
+    let site = Site::new();
+    let here = site.path().to_str().unwrap();
+    let missing = site.path().join("missing");
+    for command in [&["pull"][..], &["query", "stats"]] {
+        let with = |options: &[&str]| start(&[command, options].concat());
+        assert_refused(&with(&["--rendezvous-dir", here]), here);
+        assert_refused(&with(&["--rendezvous-dir", missing.to_str().unwrap()]), "missing");
+        assert_refused(&with(&["--rendezvous-dir", "/dev/null"]), "/dev/null");
+        assert_refused(&with(&["--rendezvous-dir", here, "--pid", "4000000000"]), "4000000000");
+        assert_refused(&with(&["--server", missing.to_str().unwrap()]), "missing");
+        assert_refused(&with(&["--server", "/"]), "/");
+        assert_refused(&with(&["--server", here]), here);
+        assert_refused(&with(&["--server", ""]), "--server");
+    }
+}
+
+#[test]
+fn a_socket_that_a_crashed_engine_left_behind_is_in_nobodys_way() {
+    let site = Site::new();
+    let crashed = site.run(&[], ["cat"]);
+    site.wait_for_ranks(1);
+    let socket = site.sockets().pop().unwrap();
+    crashed.signal(nix::sys::signal::Signal::SIGKILL);
+    assert_eq!(crashed.wait(), 137);
+    // Reaped: a zombie is a process, too.
+    drop(crashed);
+    assert!(socket.exists());
+    assert_refused(&site.pull(&[]).finish(), "no engine");
+    let pull = start(&["pull".as_ref(), "--server".as_ref(), socket.as_os_str()]);
+    assert_refused(&pull, "its engine has ended");
+    let _run = site.run(&[], ["cat"]);
+    site.wait_for_ranks(1);
+}
+
+#[test]
+fn a_pull_with_two_engines_lists_both() {
+    let site = Site::new();
+    let runs = [site.run(&[], ["cat"]), site.run(&[], ["cat"])];
+    wait_for("both sockets", || (site.sockets().len() == 2).then_some(()));
+    for done in [site.pull(&[]).finish(), site.query(&["stats"])] {
+        assert_eq!((done.code, done.text()), (2, ""), "{done:?}");
+        assert_eq!(done.stderr.lines().count(), 3, "{done:?}");
+        for run in &runs {
+            assert!(done.stderr.contains(&format!("--pid {} ", run.pid())), "{done:?}");
+        }
+    }
+}
+
+#[test]
+fn a_pull_from_a_pid_that_is_no_engine_or_a_rank_that_is_not_there_is_refused() {
+    let site = Site::new();
+    let run = site.run(&["-n", "2"], ["cat"]);
+    site.wait_for_state(1, "terminated");
+    let nobody = std::process::id().to_string();
+    assert_refused(&site.pull(&["--pid", &nobody]).finish(), &format!("no running engine with pid {nobody}"));
+    assert_refused(&site.pull(&["--pid", "0"]).finish(), "pid 0");
+    assert_refused(&site.pull(&["--rank", "2"]).finish(), "no rank 2");
+    assert_refused(&site.pull(&["--rank", "0,1,77"]).finish(), "no rank 77");
+    assert_refused(&site.pull(&["--rank", "1-99999999"]).finish(), "");
+    assert_eq!(run.finish().code, 0, "the run does not care");
+}
+
+#[test]
+fn help_and_version_are_no_failure() {
+    for args in [&["--help"][..], &["--version"], &["run", "--help"], &["help", "pull"]] {
+        let done = start(args);
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{args:?}");
+        assert!(!done.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_file_in_place_of_the_rendezvous_directory_stays_as_it_is() {
+    let site = Site::new();
+    let file = site.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    let done = start(&["run", "--rendezvous-dir", file.to_str().unwrap(), "--", "true"]);
+    assert_refused(&done, "not a directory");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+}

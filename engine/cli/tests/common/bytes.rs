@@ -1,0 +1,146 @@
+//! Bytes that come, bytes that should have come.
+
+use std::io::{self, Read};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::DEADLINE;
+use super::noise::Noise;
+
+/// What a thread is working at.
+pub struct Pending<T>(Receiver<T>);
+
+impl<T: Send + 'static> Pending<T> {
+    pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Pending<T> {
+        let (done, result) = channel();
+        // A test that has failed meanwhile does not listen any more.
+        thread::spawn(move || drop(done.send(work())));
+        Pending(result)
+    }
+
+    /// Waits for it.
+    pub fn get(self) -> T {
+        self.get_within(DEADLINE)
+    }
+
+    pub fn get_within(self, patience: Duration) -> T {
+        self.0.recv_timeout(patience).expect("a reader or writer of the test did not come to its end")
+    }
+
+    /// Whether it has come.
+    pub fn is_there(&mut self) -> bool {
+        match self.0.try_recv() {
+            Ok(result) => {
+                let (again, receiver) = channel();
+                again.send(result).unwrap();
+                self.0 = receiver;
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// Reads everything.
+pub fn collect(mut from: impl Read + Send + 'static) -> Pending<Vec<u8>> {
+    Pending::start(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+}
+
+/// The length and the SHA-256 of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sum {
+    pub length: u64,
+    pub sha256: String,
+}
+
+fn sum_of(mut from: impl Read) -> Sum {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 18];
+    let mut length = 0;
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                hash.update(&buffer[..n]);
+                length += n as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => panic!("reading: {error}"),
+        }
+    }
+    let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Sum { length, sha256 }
+}
+
+/// Reads everything and keeps its sum only.
+pub fn sum(from: impl Read + Send + 'static) -> Pending<Sum> {
+    Pending::start(move || sum_of(from))
+}
+
+/// The sum of the first `length` bytes that `rank` writes to `channel`.
+pub fn noise_sum(rank: u32, channel: &'static str, length: u64) -> Pending<Sum> {
+    sum(Noise::new(rank, channel).take(length))
+}
+
+/// The bytes from `offset` on that `rank` writes to `channel`.
+pub fn noise(rank: u32, channel: &str, offset: u64, length: usize) -> Vec<u8> {
+    let mut noise = Noise::new(rank, channel);
+    io::copy(&mut (&mut noise).take(offset), &mut io::sink()).unwrap();
+    let mut bytes = vec![0; length];
+    noise.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// `assert_eq` for many bytes: shows where they differ, not all of them.
+pub fn assert_same(what: &str, got: &[u8], wanted: &[u8]) {
+    let differ = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);
+    assert_eq!(differ, None, "{what}: the first wrong byte ({} came, {} wanted)", got.len(), wanted.len());
+    assert_eq!(got.len(), wanted.len(), "{what}: the length");
+}
+
+/// A loss, as `iof` reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    pub offset: u64,
+    pub lost: u64,
+}
+
+/// The gaps of one stream in the stderr of `iof run` or `iof pull`, which must say nothing else.
+pub fn gaps(rank: u32, channel: &str, stderr: &[u8]) -> Vec<Gap> {
+    let text = std::str::from_utf8(stderr).unwrap();
+    let gap = |line: &str| {
+        let counts = line.strip_prefix(&format!("iof: rank {rank} {channel}: "))?;
+        let (lost, offset) = counts.split_once(" bytes are missing at offset ")?;
+        Some(Gap { offset: offset.parse().ok()?, lost: lost.parse().ok()? })
+    };
+    text.lines().map(|line| gap(line).unwrap_or_else(|| panic!("no gap: {line}"))).collect()
+}
+
+/// Checks that `delivered` is what `rank` wrote to stdout, each byte at its place, with exactly `gaps` missing of
+/// the `produced` bytes.
+pub fn assert_accounted(rank: u32, delivered: &[u8], gaps: &[Gap], produced: u64) {
+    let lost: u64 = gaps.iter().map(|gap| gap.lost).sum();
+    assert_eq!(delivered.len() as u64 + lost, produced, "delivered and lost, with {gaps:?}");
+    let mut noise = Noise::new(rank, "stdout");
+    let (mut rest, mut position) = (delivered, 0);
+    let end = Gap { offset: produced, lost: 0 };
+    for gap in gaps.iter().chain([&end]) {
+        assert!(gap.offset >= position, "a gap lies behind the one before it: {gaps:?}");
+        let length = usize::try_from(gap.offset - position).unwrap();
+        assert!(length <= rest.len(), "a gap lies behind the last byte: {gaps:?}");
+        let (now, later) = rest.split_at(length);
+        let mut wanted = vec![0; length];
+        noise.read_exact(&mut wanted).unwrap();
+        assert_same(&format!("from {position} on, with {gaps:?}"), now, &wanted);
+        io::copy(&mut (&mut noise).take(gap.lost), &mut io::sink()).unwrap();
+        (rest, position) = (later, gap.offset + gap.lost);
+    }
+    assert_eq!((position, rest.len()), (produced, 0), "{gaps:?}");
+}

@@ -1,0 +1,36 @@
+//! What the integration tests share: the real `iof` on real programs, in a rendezvous directory of their own.
+//!
+//! Nothing here sleeps to let something happen: tests wait for what they can see, and fail loudly if it does not
+//! come. Whatever a test started is killed when the test ends, however it ends.
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+pub mod bytes;
+pub mod noise;
+pub mod process;
+pub mod site;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a test waits for what must come.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+/// The same where a gigabyte is on its way, in a build without optimisation, on a machine that does other things.
+pub const BULK_DEADLINE: Duration = Duration::from_secs(240);
+
+/// Waits until `found` gives something.
+pub fn wait_for<T>(what: &str, found: impl FnMut() -> Option<T>) -> T {
+    wait_up_to(DEADLINE, what, found)
+}
+
+/// Waits until `found` gives something, for `patience` at most.
+pub fn wait_up_to<T>(patience: Duration, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited {patience:?} in vain: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,144 @@
+//! Processes that never outlive their test.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+use super::bytes::{Pending, collect};
+use super::{DEADLINE, wait_up_to};
+
+/// A process in a process group of its own, with pipes for its stdin, stdout and stderr. The whole group is killed
+/// when this is dropped.
+pub struct Process {
+    child: Child,
+    what: String,
+}
+
+/// How a process ended and what it wrote.
+#[derive(Debug)]
+pub struct Done {
+    /// As a shell shows it: 128 + n for a process that signal n killed.
+    pub code: i32,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Done {
+    /// Its stdout, which must be text.
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).unwrap()
+    }
+}
+
+impl Process {
+    pub fn start(command: &mut Command) -> Process {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Process::start_as_it_is(command)
+    }
+
+    /// Only in a process group of its own: what its standard files are, `command` says.
+    pub fn start_as_it_is(command: &mut Command) -> Process {
+        command.process_group(0);
+        let what = format!("{command:?}");
+        let child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
+        Process { child, what }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn nix_pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().unwrap())
+    }
+
+    pub fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().unwrap()
+    }
+
+    pub fn stdout(&mut self) -> ChildStdout {
+        self.child.stdout.take().unwrap()
+    }
+
+    pub fn stderr(&mut self) -> ChildStderr {
+        self.child.stderr.take().unwrap()
+    }
+
+    /// Sends `signal` to this process alone.
+    pub fn signal(&self, signal: Signal) {
+        kill(self.nix_pid(), signal).unwrap();
+    }
+
+    /// Its exit code as a shell shows it, if it has ended.
+    pub fn ended(&self) -> Option<i32> {
+        // It stays a zombie until this is dropped, so that its group's number can't become somebody else's.
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(Id::Pid(self.nix_pid()), flags).unwrap() {
+            WaitStatus::Exited(_, code) => Some(code),
+            WaitStatus::Signaled(_, signal, _) => Some(128 + signal as i32),
+            _ => None,
+        }
+    }
+
+    /// Waits for its end; gives its exit code.
+    pub fn wait(&self) -> i32 {
+        self.wait_up_to(DEADLINE)
+    }
+
+    pub fn wait_up_to(&self, patience: Duration) -> i32 {
+        wait_up_to(patience, &format!("the end of {}", self.what), || self.ended())
+    }
+
+    /// Closes its stdin, reads what it writes, waits for its end.
+    pub fn finish(mut self) -> Done {
+        drop(self.child.stdin.take());
+        let (stdout, stderr) = self.collect();
+        let code = self.wait();
+        let stderr = String::from_utf8_lossy(&stderr.get()).into_owned();
+        Done { code, stdout: stdout.get(), stderr }
+    }
+
+    /// Reads all that it writes from now on.
+    pub fn collect(&mut self) -> (Pending<Vec<u8>>, Pending<Vec<u8>>) {
+        (collect(self.stdout()), collect(self.stderr()))
+    }
+
+    /// Kibibytes of anonymous and shared memory that it has now, see proc_pid_status(5).
+    pub fn memory_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let kib = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+        let counted = status.lines().filter(|l| l.starts_with("RssAnon:") || l.starts_with("RssShmem:"));
+        let both: Vec<u64> = counted.filter_map(kib).collect();
+        assert_eq!(both.len(), 2, "{status}");
+        both.iter().sum()
+    }
+
+    /// The pids of what lives in its group: itself, ranks, their children.
+    pub fn living(&self) -> Vec<u32> {
+        let pids = fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| is_living_member(*pid, self.pid())).collect()
+    }
+}
+
+/// Whether process `pid` is in `group` and no zombie, see proc_pid_stat(5).
+fn is_living_member(pid: u32, group: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+    let mut fields = rest.split(' ');
+    let (state, _parent, its_group) = (fields.next(), fields.next(), fields.next());
+    !matches!(state, Some("Z" | "X")) && its_group == Some(group.to_string().as_str())
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = killpg(self.nix_pid(), Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,181 @@
+//! A rendezvous directory with the engines and tools of one test.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::process::{Done, Process};
+use super::wait_for;
+
+/// A directory of this test alone: `iof` meets here, gates lie here.
+pub struct Site {
+    directory: TempDir,
+}
+
+/// What `iof query stats --json` says of one stream.
+#[derive(Clone, Debug)]
+pub struct Stream(pub Value);
+
+impl Stream {
+    pub fn number(&self, field: &str) -> u64 {
+        self.0[field].as_u64().unwrap_or_else(|| panic!("no number {field} in {}", self.0))
+    }
+
+    pub fn is(&self, rank: u32, channel: &str) -> bool {
+        self.number("rank") == u64::from(rank) && self.0["channel"] == channel
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.0["complete"].as_bool().unwrap()
+    }
+
+    /// How many `iof pull` read it.
+    pub fn pulls(&self) -> usize {
+        self.readers("iof pull").len()
+    }
+
+    /// Its readers of this name.
+    pub fn readers(&self, tool: &str) -> Vec<&Value> {
+        self.0["readers"].as_array().unwrap().iter().filter(|reader| reader["tool"] == tool).collect()
+    }
+}
+
+impl Site {
+    pub fn new() -> Site {
+        Site { directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// `iof COMMAND --rendezvous-dir` of this site.
+    pub fn iof(&self, command: &str) -> Command {
+        let mut iof = iof();
+        iof.arg(command).arg("--rendezvous-dir").arg(self.path());
+        iof
+    }
+
+    /// Starts `iof run OPTIONS -- PROGRAM...`
+    pub fn run<P: AsRef<OsStr>>(&self, options: &[&str], program: impl IntoIterator<Item = P>) -> Process {
+        Process::start(self.iof("run").args(options).arg("--").args(program))
+    }
+
+    /// Starts `iof run OPTIONS -- sh -c SCRIPT`.
+    pub fn run_sh(&self, options: &[&str], script: &str) -> Process {
+        self.run(options, ["sh", "-c", script])
+    }
+
+    /// Starts `iof pull OPTIONS`.
+    pub fn pull(&self, options: &[&str]) -> Process {
+        Process::start(self.iof("pull").args(options))
+    }
+
+    /// Does `iof query WHAT`; to its end.
+    pub fn query(&self, options: &[&str]) -> Done {
+        Process::start(self.iof("query").args(options)).finish()
+    }
+
+    fn rows(&self, what: &str) -> Option<Vec<Value>> {
+        let done = self.query(&[what, "--json"]);
+        // 2 until the engine is there.
+        assert!(matches!(done.code, 0 | 2), "{done:?}");
+        let rows = |text| serde_json::from_str::<Vec<Value>>(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        (done.code == 0).then(|| rows(done.text()))
+    }
+
+    /// All streams, `None` while there is no engine.
+    pub fn streams(&self) -> Option<Vec<Stream>> {
+        Some(self.rows("stats")?.into_iter().map(Stream).collect())
+    }
+
+    /// One stream, if it is there.
+    pub fn stream(&self, rank: u32, channel: &str) -> Option<Stream> {
+        self.streams()?.into_iter().find(|stream| stream.is(rank, channel))
+    }
+
+    /// All processes, `None` while there is no engine.
+    pub fn procs(&self) -> Option<Vec<Value>> {
+        self.rows("procs")
+    }
+
+    /// Waits until a job of `ranks` ranks is there.
+    pub fn wait_for_ranks(&self, ranks: usize) {
+        wait_for("the ranks", || (self.streams()?.len() == 3 * ranks).then_some(()));
+    }
+
+    /// Waits until `reached` holds for the stream.
+    pub fn wait_for_stream(&self, rank: u32, channel: &str, reached: impl Fn(&Stream) -> bool) -> Stream {
+        wait_for(&format!("rank {rank}'s {channel}"), || self.stream(rank, channel).filter(&reached))
+    }
+
+    /// Waits until so many bytes of the stream have come.
+    pub fn wait_for_bytes(&self, rank: u32, channel: &str, bytes: u64) -> Stream {
+        self.wait_for_stream(rank, channel, |stream| stream.number("produced") >= bytes)
+    }
+
+    /// Waits until so many `iof pull` read the stream.
+    pub fn wait_for_pulls(&self, rank: u32, channel: &str, pulls: usize) {
+        self.wait_for_stream(rank, channel, |stream| stream.pulls() == pulls);
+    }
+
+    /// Waits until the rank is in `state` (`running`, `terminated`...); gives what is known of it.
+    pub fn wait_for_state(&self, rank: u32, state: &str) -> Value {
+        wait_for(&format!("rank {rank} to be {state}"), || {
+            let is = |proc: &Value| proc["rank"] == rank && proc["state"] == state;
+            self.procs()?.into_iter().find(is)
+        })
+    }
+
+    /// Makes a gate, closed.
+    pub fn gate(&self, name: &str) -> Gate {
+        let path = self.path().join(name);
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        Gate { path, open: None }
+    }
+
+    /// The engines' sockets.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        let paths = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap().path());
+        let is_socket = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("pmix.");
+        paths.filter(is_socket).collect()
+    }
+}
+
+/// A fifo that somebody waits at by opening it: `: < PATH` in a shell, `--gate OFFSET:PATH` of the program `rank`.
+pub struct Gate {
+    path: PathBuf,
+    open: Option<File>,
+}
+
+impl Gate {
+    /// Lets pass who waits here and who will come.
+    pub fn open(&mut self) {
+        // For reading, too, so that this does not wait for anybody.
+        self.open = Some(File::options().read(true).write(true).open(&self.path).unwrap());
+    }
+
+    /// For a shell, or behind `--gate OFFSET:`.
+    pub fn path(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+}
+
+/// The command, without arguments.
+pub fn iof() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_iof"))
+}
+
+/// The generator program, `examples/rank.rs`, with its arguments.
+pub fn rank<A: AsRef<str>>(args: impl IntoIterator<Item = A>) -> Vec<String> {
+    let program = Path::new(env!("CARGO_BIN_EXE_iof")).with_file_name("examples").join("rank");
+    assert!(program.exists(), "{}: run `cargo build -p iof-cli --example rank`", program.display());
+    let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
+    std::iter::once(program.to_str().unwrap().to_owned()).chain(args).collect()
+}

@@ -1,0 +1,160 @@
+//! What `--drop` says happens when nobody reads the command's output: hold the ranks back, or drop and report.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use common::bytes::{Gap, assert_accounted, assert_same, collect, gaps, noise, sum};
+use common::process::Process;
+use common::site::{Gate, Site, rank};
+use common::{bytes::noise_sum, wait_for};
+
+const TOTAL: u64 = 8 << 20;
+const CACHE: u64 = 256 << 10;
+/// What the engine reads at a time, and what a pipe holds unless somebody makes it larger, see pipe(7).
+const PIPE: u64 = 64 << 10;
+
+/// A rank with [`TOTAL`] bytes for stdout, `CACHE` for them, and a gate in the middle.
+fn start(site: &Site, drop: &str, middle: &Gate) -> Process {
+    let (total, pass) = (TOTAL.to_string(), format!("{}:{}", TOTAL / 2, middle.path()));
+    site.run(
+        &["--cache-size", &CACHE.to_string(), "--drop", drop],
+        rank(["--length", &total, "--write-size", "5000", "--gate", &pass]),
+    )
+}
+
+/// All of it, while nobody reads; then what came with the gaps that were reported.
+fn nobody_reads_until_the_end(drop: &str) -> (Vec<u8>, Vec<Gap>) {
+    let site = Site::new();
+    let mut middle = site.gate("middle");
+    middle.open();
+    let mut run = start(&site, drop, &middle);
+    site.wait_for_state(0, "terminated");
+    let stream = site.wait_for_stream(0, "stdout", |stream| stream.is_complete());
+    assert_eq!(stream.number("produced"), TOTAL);
+    assert_eq!(run.ended(), None, "there are bytes that nobody has read");
+
+    let (stdout, stderr) = run.collect();
+    let (delivered, stderr) = (stdout.get(), stderr.get());
+    assert_eq!(run.wait(), 0);
+    let gaps = gaps(0, "stdout", &stderr);
+    assert_accounted(0, &delivered, &gaps, TOTAL);
+    (delivered, gaps)
+}
+
+/// Half of it while nobody reads, then half of it to a reader.
+fn nobody_reads_until_the_middle(drop: &str) -> (Vec<u8>, Vec<Gap>) {
+    let site = Site::new();
+    let mut middle = site.gate("middle");
+    let mut run = start(&site, drop, &middle);
+    site.wait_for_bytes(0, "stdout", TOTAL / 2);
+    let (stdout, stderr) = run.collect();
+    site.wait_for_stream(0, "stdout", |stream| stream.readers("iof run")[0]["lag"] == 0);
+    middle.open();
+    let (delivered, stderr) = (stdout.get(), stderr.get());
+    assert_eq!(run.wait(), 0);
+    let gaps = gaps(0, "stdout", &stderr);
+    assert_accounted(0, &delivered, &gaps, TOTAL);
+    (delivered, gaps)
+}
+
+#[test]
+fn drop_none_holds_the_ranks_back_and_loses_nothing() {
+    for options in [&["--drop", "none"][..], &[]] {
+        let site = Site::new();
+        let (total, cache) = (TOTAL.to_string(), CACHE.to_string());
+        let options = [options, &["-n", "2", "--cache-size", &cache]].concat();
+        let mut run = site.run(&options, rank(["--length", &total, "--channels", "stderr,stdout"]));
+        // One sink for each channel: stderr is read, and waits only because the ranks do.
+        let (stdout, stderr) = (run.stdout(), sum(run.stderr()));
+        for rank in [0, 1] {
+            site.wait_for_bytes(rank, "stdout", CACHE - PIPE + 1);
+        }
+        // A rank that is not held back would be through in a fraction of the time that this takes.
+        for _ in 0..20 {
+            for stream in site.streams().unwrap() {
+                // Its ring and our own pipe are full, and stderr goes no further than stdout.
+                let most = if stream.0["channel"] == "stdout" { CACHE + PIPE } else { TOTAL / 2 };
+                assert!(stream.number("produced") <= most, "{stream:?}");
+                assert_eq!(stream.number("dropped"), 0);
+            }
+            assert!(site.procs().unwrap().iter().all(|proc| proc["state"] == "running"));
+        }
+        let stdout = sum(stdout);
+        assert_eq!((stdout.get().length, stderr.get().length), (2 * TOTAL, 2 * TOTAL));
+        assert_eq!(run.wait(), 0);
+    }
+}
+
+#[test]
+fn drop_none_delivers_every_byte_of_a_rank_that_was_held_back() {
+    let site = Site::new();
+    let mut middle = site.gate("middle");
+    middle.open();
+    let mut run = start(&site, "none", &middle);
+    let (stdout, stderr) = (run.stdout(), collect(run.stderr()));
+    site.wait_for_bytes(0, "stdout", CACHE - PIPE + 1);
+    let stdout = sum(stdout);
+    assert_eq!(stdout.get(), noise_sum(0, "stdout", TOTAL).get());
+    assert_same("stderr", &stderr.get(), b"");
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn drop_newest_lets_the_rank_finish_keeps_the_first_bytes_and_reports_the_others() {
+    let (_, gaps) = nobody_reads_until_the_end("newest");
+    assert!(gaps[0].offset >= CACHE, "{gaps:?}");
+}
+
+#[test]
+fn drop_oldest_lets_the_rank_finish_keeps_the_last_bytes_and_reports_the_others() {
+    let (delivered, gaps) = nobody_reads_until_the_end("oldest");
+    let kept = usize::try_from(CACHE / 2).unwrap();
+    let last = noise(0, "stdout", TOTAL - CACHE / 2, kept);
+    assert_same("the end", &delivered[delivered.len() - kept..], &last);
+    assert!(!gaps.is_empty());
+}
+
+#[test]
+fn drop_newest_goes_on_behind_the_gap_once_its_reader_reads() {
+    let (_, gaps) = nobody_reads_until_the_middle("newest");
+    assert!(gaps[0].offset >= CACHE, "{gaps:?}");
+    assert!(gaps[0].offset + gaps[0].lost <= TOTAL / 2, "{gaps:?}");
+}
+
+#[test]
+fn drop_oldest_goes_on_behind_the_gap_once_its_reader_reads() {
+    let (_, gaps) = nobody_reads_until_the_middle("oldest");
+    assert!(gaps[0].offset + gaps[0].lost <= TOTAL / 2, "{gaps:?}");
+}
+
+#[test]
+fn what_a_reader_keeps_up_with_is_whole_whatever_the_policy() {
+    for drop in ["newest", "oldest", "none"] {
+        let site = Site::new();
+        let mut run = site.run(&["--drop", drop], rank(["--length", "900000"]));
+        let (stdout, stderr) = run.collect();
+        assert_same(drop, &stdout.get(), &noise(0, "stdout", 0, 900_000));
+        assert_same(drop, &stderr.get(), b"");
+        assert_eq!(run.wait(), 0);
+    }
+}
+
+#[test]
+fn one_channel_that_nobody_reads_does_not_cost_the_other_a_byte() {
+    let site = Site::new();
+    let mut end = site.gate("end");
+    let (total, cache) = (TOTAL.to_string(), (TOTAL + (1 << 20)).to_string());
+    let pass = format!("{TOTAL}:{}", end.path());
+    let program = rank(["--length", &total, "--channels", "stdout,stderr", "--gate", &pass]);
+    // The cache is large enough for all, so nothing is to be missing anywhere.
+    let mut run = site.run(&["--cache-size", &cache, "--drop", "newest"], program);
+    let (stdout, stderr) = (run.stdout(), sum(run.stderr()));
+    wait_for("all of stderr to be written, none of stdout read", || {
+        let lag = |channel| Some(site.stream(0, channel)?.readers("iof run").first()?["lag"].clone());
+        (site.stream(0, "stderr")?.number("produced") == TOTAL && lag("stderr")? == 0).then_some(())
+    });
+    end.open();
+    assert_eq!(sum(stdout).get(), noise_sum(0, "stdout", TOTAL).get());
+    assert_eq!(stderr.get(), noise_sum(0, "stderr", TOTAL).get());
+    assert_eq!(run.wait(), 0);
+}

@@ -1,0 +1,233 @@
+//! How a run ends, and what its ranks are given: exit codes, signals, a reader that goes, stdin, environment.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+
+use common::bytes::{Pending, assert_same, collect, noise};
+use common::process::Process;
+use common::site::{Site, iof};
+use common::{noise::Noise, wait_for};
+use nix::sys::signal::Signal;
+
+#[test]
+fn a_run_ends_with_0_if_all_ranks_do() {
+    assert_eq!(Site::new().run(&["-n", "5"], ["true"]).finish().code, 0);
+}
+
+#[test]
+fn the_code_is_that_of_the_rank_that_failed_first_in_time() {
+    // Once the lower rank fails first, once the higher.
+    for (first, second) in [(0, 1), (1, 0)] {
+        let site = Site::new();
+        let mut gate = site.gate("gate");
+        let script = format!(
+            "case $IOF_RANK in {first}) exit 3;; {second}) : < {gate}; exit 5;; *) : < {gate};; esac",
+            gate = gate.path()
+        );
+        let run = site.run_sh(&["-n", "3"], &script);
+        site.wait_for_state(first, "failed");
+        gate.open();
+        assert_eq!(run.finish().code, 3, "rank {first} failed first");
+    }
+}
+
+#[test]
+fn a_rank_that_a_signal_ended_counts_as_128_and_the_signal() {
+    for (name, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139), ("PIPE", 141)] {
+        let script = format!("if [ $IOF_RANK = 1 ]; then kill -{name} $$; fi");
+        assert_eq!(Site::new().run_sh(&["-n", "2"], &script).finish().code, code, "{name}");
+    }
+    assert_eq!(Site::new().run_sh(&[], "exit 255").finish().code, 255);
+}
+
+#[test]
+fn sigterm_and_sigint_go_to_every_rank_and_the_run_goes_on_until_they_end() {
+    for (signal, name) in [(Signal::SIGTERM, "TERM"), (Signal::SIGINT, "INT")] {
+        let site = Site::new();
+        // The trap runs when a sleep ends; a `read` could begin just when the signal has come.
+        let script = format!(
+            r#"trap 'echo "$IOF_RANK got {name}"; exit 9' {name}; echo ready; while :; do sleep 0.1; done"#
+        );
+        let mut run = site.run_sh(&["-n", "3"], &script);
+        let (stdout, stderr) = run.collect();
+        for rank in 0..3 {
+            site.wait_for_bytes(rank, "stdout", 6);
+        }
+        run.signal(signal);
+        assert_eq!(run.wait(), 9);
+        let text = String::from_utf8(stdout.get()).unwrap();
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        let got: Vec<String> = (0..3).map(|rank| format!("{rank} got {name}")).collect();
+        assert_eq!(lines, [&got[0], &got[1], &got[2], "ready", "ready", "ready"]);
+        assert_eq!(stderr.get(), b"");
+    }
+}
+
+#[test]
+fn ranks_that_a_passed_on_signal_ends_make_the_code() {
+    let site = Site::new();
+    let never = site.gate("never");
+    let run = site.run_sh(&["-n", "2"], &format!("read x <> {}", never.path()));
+    site.wait_for_ranks(2);
+    site.wait_for_state(1, "running");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+}
+
+#[test]
+fn a_signal_while_a_grandchild_holds_the_output_ends_the_command() {
+    let site = Site::new();
+    let never = site.gate("never");
+    let run = site.run_sh(&[], &format!("(: < {}) & exit 0", never.path()));
+    site.wait_for_state(0, "terminated");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+}
+
+#[test]
+fn a_run_that_a_signal_ended_leaves_no_socket_behind() {
+    let site = Site::new();
+    let never = site.gate("never");
+    let run = site.run_sh(&[], &format!("(: < {}) & exit 0", never.path()));
+    site.wait_for_state(0, "terminated");
+    run.signal(Signal::SIGINT);
+    assert_eq!(run.wait(), 130);
+    assert!(site.sockets().is_empty(), "{:?}", site.sockets());
+}
+
+#[test]
+fn an_output_that_cannot_be_written_fails_with_one_line() {
+    let site = Site::new();
+    let mut command = site.iof("run");
+    command.args(["--", "yes"]).stdin(Stdio::null()).stderr(Stdio::piped());
+    command.stdout(File::options().write(true).open("/dev/full").unwrap());
+    let mut run = Process::start_as_it_is(&mut command);
+    let stderr = collect(run.stderr());
+    assert_eq!(run.wait(), 1);
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.starts_with("iof: ") && stderr.lines().count() == 1, "{stderr}");
+    assert!(stderr.contains("No space left"), "{stderr}");
+    wait_for("the rank's end", || run.living().is_empty().then_some(()));
+}
+
+/// What a pipeline shows of a run with this script, before `| head -1`.
+fn piped_into_head(script: &str) {
+    let site = Site::new();
+    let code = site.path().join("code");
+    let pipeline = r#"{ "$0" run --rendezvous-dir "$1" -n 4 -- sh -c "$2"; echo $? > "$1/code"; } | head -1"#;
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(pipeline).arg(iof().get_program()).arg(site.path()).arg(script);
+    let mut shell = Process::start(&mut shell);
+    let (stdout, stderr) = shell.collect();
+    assert_eq!(shell.wait(), 0);
+    assert_eq!(stdout.get(), b"y\n");
+    assert_eq!(stderr.get(), b"");
+    assert_eq!(fs::read_to_string(code).unwrap(), "141\n", "SIGPIPE, as a shell shows it");
+    wait_for("the ranks' end", || shell.living().is_empty().then_some(()));
+    assert!(site.sockets().is_empty(), "{:?}", site.sockets());
+}
+
+#[test]
+fn a_run_into_head_ends_as_sigpipe_would_end_it_and_leaves_no_rank() {
+    piped_into_head("while :; do echo y; done");
+}
+
+#[test]
+fn a_run_into_head_ends_ranks_that_ignore_sigterm_too() {
+    piped_into_head("trap '' TERM; while :; do echo y; done");
+}
+
+#[test]
+fn a_pull_whose_reader_goes_ends_as_sigpipe_would_end_it_and_the_run_goes_on() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("while [ ! -e {}.go ]; do echo y; done; echo end", gate.path());
+    let mut run = site.run_sh(&["--cache-size", "64K"], &script);
+    let (stdout, stderr) = run.collect();
+    site.wait_for_ranks(1);
+    let mut pull = site.pull(&["--channel", "stdout"]);
+    let mut line = String::new();
+    // The reader is dropped with this line.
+    BufReader::new(pull.stdout()).read_line(&mut line).unwrap();
+    assert_eq!(line, "y\n");
+    assert_eq!(pull.wait(), 141);
+    site.wait_for_pulls(0, "stdout", 0);
+    fs::write(format!("{}.go", gate.path()), "").unwrap();
+    gate.open();
+    assert_eq!(run.wait(), 0);
+    assert!(stdout.get().ends_with(b"y\nend\n"));
+    assert_eq!(stderr.get(), b"");
+}
+
+#[test]
+fn stdin_goes_to_rank_0_and_the_others_read_its_end() {
+    let site = Site::new();
+    let mut run = site.run_sh(&["-n", "3"], r#"echo "$IOF_RANK: $(cat)""#);
+    // The other ranks read an end that is not that of rank 0.
+    for rank in [1, 2] {
+        site.wait_for_state(rank, "terminated");
+    }
+    site.wait_for_state(0, "running");
+    run.stdin().write_all(b"hello\nworld").unwrap();
+    let done = run.finish();
+    let mut parts: Vec<&str> = done.text().lines().collect();
+    parts.sort_unstable();
+    assert_eq!(parts, ["0: hello", "1: ", "2: ", "world"]);
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn megabytes_of_stdin_come_back_whole_from_cat() {
+    const LENGTH: usize = 16 << 20;
+    let site = Site::new();
+    let mut run = site.run(&[], ["cat"]);
+    let mut stdin = run.stdin();
+    let fed = Pending::start(move || {
+        std::io::copy(&mut Noise::new(7, "stdin").take(LENGTH as u64), &mut stdin).unwrap()
+    });
+    let stdout = collect(run.stdout());
+    assert_same("cat", &stdout.get(), &noise(7, "stdin", 0, LENGTH));
+    assert_eq!(fed.get(), LENGTH as u64);
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn ranks_know_who_they_are_and_keep_the_environment() {
+    let site = Site::new();
+    let script = r#"echo "$IOF_RANK of $IOF_NPROCS in $IOF_NSPACE, $MINE""#;
+    let mut command = site.iof("run");
+    command.args(["-n", "2", "--nspace", "some job", "--", "sh", "-c", script]);
+    command.env("MINE", "kept").env("IOF_RANK", "not this");
+    let done = Process::start(&mut command).finish();
+    let mut lines: Vec<&str> = done.text().lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0 of 2 in some job, kept", "1 of 2 in some job, kept"]);
+}
+
+#[test]
+fn without_a_name_the_job_is_named_after_the_commands_pid() {
+    let site = Site::new();
+    let run = site.run_sh(&[], "echo $IOF_NSPACE");
+    let pid = run.pid();
+    assert_eq!(run.finish().text(), format!("iof-{pid}\n"));
+}
+
+#[test]
+fn arguments_that_look_like_options_go_to_the_program() {
+    let done = Site::new().run(&[], ["printf", "%s|", "-n", "--json", "--", ""]).finish();
+    assert_eq!(done.text(), "-n|--json|--||");
+}
+
+#[test]
+fn a_run_leaves_no_socket_behind() {
+    let site = Site::new();
+    let run = site.run(&[], ["cat"]);
+    wait_for("the socket", || (site.sockets().len() == 1).then_some(()));
+    assert_eq!(run.finish().code, 0);
+    assert!(site.sockets().is_empty(), "{:?}", site.sockets());
+}

@@ -1,0 +1,278 @@
+//! A tool that is stopped, killed or hostile costs nobody else a byte, and the engine no more than a bounded amount
+//! of memory.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use common::bytes::{Pending, assert_accounted, collect, gaps, noise_sum, sum};
+use common::process::Process;
+use common::site::{Gate, Site, rank};
+use common::wait_for;
+use nix::sys::signal::Signal;
+
+const TOTAL: u64 = 64 << 20;
+const CACHE: u64 = 256 << 10;
+/// What a debug build of `iof run` has with one rank and such a cache is a few megabytes.
+const MOST_MEMORY_KIB: u64 = 24 << 10;
+
+/// A rank that writes [`TOTAL`] bytes to stdout once `first_byte` is open and ends once `end` is.
+struct Job {
+    site: Site,
+    run: Process,
+    first_byte: Gate,
+    middle: Gate,
+    end: Gate,
+}
+
+impl Job {
+    fn start(cache: u64) -> Job {
+        let site = Site::new();
+        let (first_byte, middle, end) = (site.gate("first-byte"), site.gate("middle"), site.gate("end"));
+        let gates = [
+            format!("0:{}", first_byte.path()),
+            format!("{}:{}", TOTAL / 2, middle.path()),
+            format!("{TOTAL}:{}", end.path()),
+        ];
+        let program = rank(["--length", &TOTAL.to_string(), "--write-size", "30000"]);
+        let gates = gates.iter().flat_map(|gate| ["--gate".to_owned(), gate.clone()]);
+        let run = site.run(&["--cache-size", &cache.to_string()], program.into_iter().chain(gates));
+        site.wait_for_ranks(1);
+        Job { site, run, first_byte, middle, end }
+    }
+
+    fn pull(&self) -> Process {
+        self.site.pull(&["--channel", "stdout"])
+    }
+
+    fn wait_for_pulls(&self, pulls: usize) {
+        self.site.wait_for_pulls(0, "stdout", pulls);
+    }
+
+    fn open_all(&mut self) {
+        self.first_byte.open();
+        self.middle.open();
+        self.end.open();
+    }
+
+    /// A connection that has said nothing yet.
+    fn connect(&self) -> UnixStream {
+        let socket = self.site.sockets().pop().unwrap();
+        let socket = UnixStream::connect(socket).unwrap();
+        socket.set_read_timeout(Some(common::DEADLINE)).unwrap();
+        socket
+    }
+}
+
+/// Reads stderr and a copy of stdout; both are checked against the job by [`Taken::check`].
+struct Taken {
+    process: Process,
+    stdout: Pending<Vec<u8>>,
+    stderr: Pending<Vec<u8>>,
+}
+
+impl Taken {
+    fn of(mut process: Process) -> Taken {
+        let (stdout, stderr) = process.collect();
+        Taken { process, stdout, stderr }
+    }
+
+    /// Each byte has come in its place, or is missing and reported; gives how many are missing.
+    fn check(self) -> u64 {
+        let (stdout, stderr) = (self.stdout.get(), self.stderr.get());
+        assert_eq!(self.process.wait(), 0);
+        let gaps = gaps(0, "stdout", &stderr);
+        assert_accounted(0, &stdout, &gaps, TOTAL);
+        gaps.iter().map(|gap| gap.lost).sum()
+    }
+}
+
+#[test]
+fn stopped_pulls_cost_the_run_nothing_and_have_every_byte_or_a_report_once_they_go_on() {
+    let mut job = Job::start(CACHE);
+    let terminal = sum(job.run.stdout());
+    let at_the_start = Taken::of(job.pull());
+    // Nobody reads what this one writes, so it stands still in the middle of it.
+    let mut in_the_middle = job.pull();
+    let (unread, stderr) = (in_the_middle.stdout(), collect(in_the_middle.stderr()));
+    let other = Taken::of(job.pull());
+    job.wait_for_pulls(3);
+
+    at_the_start.process.signal(Signal::SIGSTOP);
+    job.first_byte.open();
+    job.site.wait_for_bytes(0, "stdout", TOTAL / 2);
+    in_the_middle.signal(Signal::SIGSTOP);
+    assert!(job.run.memory_kib() < MOST_MEMORY_KIB, "{} KiB", job.run.memory_kib());
+    job.middle.open();
+    let stream = job.site.wait_for_bytes(0, "stdout", TOTAL);
+    assert_eq!(stream.number("dropped"), 0, "what a stopped reader misses is not dropped for all");
+    assert!(job.run.memory_kib() < MOST_MEMORY_KIB, "{} KiB", job.run.memory_kib());
+
+    in_the_middle.signal(Signal::SIGCONT);
+    let in_the_middle = Taken { process: in_the_middle, stdout: collect(unread), stderr };
+    job.end.open();
+    assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
+    assert_eq!(job.run.wait(), 0);
+    // One goes on when everything is over, the other one before that.
+    at_the_start.process.signal(Signal::SIGCONT);
+    other.check();
+    for stopped in [at_the_start, in_the_middle] {
+        let lost = stopped.check();
+        assert!(lost >= TOTAL - 4 * CACHE, "{lost} bytes were more than the cache is small");
+    }
+}
+
+#[test]
+fn a_pull_that_was_stopped_in_the_first_half_is_whole_in_the_second() {
+    // The cache holds a half, so the pull misses nothing once it goes on.
+    let mut job = Job::start(TOTAL / 2 + (1 << 20));
+    let terminal = sum(job.run.stdout());
+    let stopped = Taken::of(job.pull());
+    job.wait_for_pulls(1);
+    stopped.process.signal(Signal::SIGSTOP);
+    job.first_byte.open();
+    job.site.wait_for_bytes(0, "stdout", TOTAL / 2);
+    stopped.process.signal(Signal::SIGCONT);
+    job.site.wait_for_stream(0, "stdout", |stream| stream.readers("iof pull")[0]["lag"] == 0);
+    job.middle.open();
+    job.end.open();
+    assert_eq!(stopped.check(), 0);
+    assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
+}
+
+#[test]
+fn a_killed_pull_costs_the_run_and_other_pulls_nothing() {
+    let mut job = Job::start(TOTAL + (1 << 20));
+    let terminal = sum(job.run.stdout());
+    let mut killed = job.pull();
+    // It can't get rid of what it reads, so it dies in the middle of it.
+    let _unread = killed.stdout();
+    let other = Taken::of(job.pull());
+    job.wait_for_pulls(2);
+    job.first_byte.open();
+    job.site.wait_for_bytes(0, "stdout", TOTAL / 2);
+    killed.signal(Signal::SIGKILL);
+    job.wait_for_pulls(1);
+    job.middle.open();
+    job.end.open();
+    assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
+    assert_eq!(other.check(), 0);
+    assert_eq!((job.run.wait(), killed.wait()), (0, 137));
+}
+
+#[test]
+fn many_pulls_that_come_and_are_killed_leave_no_memory_and_no_reader_behind() {
+    let mut job = Job::start(CACHE);
+    let terminal = sum(job.run.stdout());
+    job.first_byte.open();
+    job.site.wait_for_bytes(0, "stdout", TOTAL / 2);
+    let pulls_come_and_go = || {
+        let pulls: Vec<Process> = (0..8).map(|_| job.pull()).collect();
+        job.wait_for_pulls(8);
+        pulls.iter().for_each(|pull| pull.signal(Signal::SIGKILL));
+        job.wait_for_pulls(0);
+    };
+    pulls_come_and_go();
+    let before = open_files(&job.run);
+    for _ in 0..4 {
+        pulls_come_and_go();
+    }
+    assert_eq!(open_files(&job.run), before);
+    assert!(job.run.memory_kib() < MOST_MEMORY_KIB, "{} KiB", job.run.memory_kib());
+    job.open_all();
+    assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
+}
+
+fn open_files(process: &Process) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", process.pid())).unwrap().count()
+}
+
+/// Clients that say `words` are let go, and nobody else notices.
+fn is_let_go(words: &[&[u8]]) {
+    let mut job = Job::start(TOTAL + (1 << 20));
+    let terminal = sum(job.run.stdout());
+    let pull = Taken::of(job.pull());
+    job.wait_for_pulls(1);
+    job.first_byte.open();
+    for word in words {
+        let mut client = job.connect();
+        // It may be let go before it has said all.
+        if let Err(error) = client.write_all(word) {
+            assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
+        }
+        let mut answer = Vec::new();
+        match client.read_to_end(&mut answer) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "is still connected"),
+        }
+        assert!(answer.is_empty(), "{answer:?}");
+    }
+    assert_eq!(job.site.query(&["namespaces"]).code, 0, "the engine serves others");
+    job.middle.open();
+    job.end.open();
+    assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
+    assert_eq!(pull.check(), 0);
+    assert_eq!(job.run.wait(), 0);
+}
+
+#[test]
+fn a_client_that_sends_garbage_is_let_go_and_nobody_else_notices() {
+    is_let_go(&[
+        b"GET / HTTP/1.0\r\n\r\n",
+        &common::bytes::noise(0, "garbage", 0, 1 << 20),
+        &[0xff; 5],
+        &[0; 64],
+    ]);
+}
+
+#[test]
+fn a_client_that_announces_a_huge_message_is_let_go_and_nobody_else_notices() {
+    let frame = |length: u32| [&length.to_le_bytes()[..], &[0], b"x"].concat();
+    is_let_go(&[&frame(u32::MAX), &frame(1 << 30), &frame((64 << 10) + 1)]);
+}
+
+#[test]
+fn clients_that_say_nothing_or_half_a_message_cost_nobody_anything_and_the_run_ends() {
+    let mut job = Job::start(TOTAL + (1 << 20));
+    let terminal = sum(job.run.stdout());
+    let silent: Vec<UnixStream> = (0..20).map(|_| job.connect()).collect();
+    let half = |length: u32| {
+        let mut client = job.connect();
+        client.write_all(&length.to_le_bytes()).unwrap();
+        client.write_all(b"\0hal").unwrap();
+        client
+    };
+    let half: Vec<UnixStream> = (0..20).map(|_| half(1000)).collect();
+    let pull = Taken::of(job.pull());
+    job.wait_for_pulls(1);
+    job.open_all();
+    assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
+    assert_eq!(pull.check(), 0);
+    assert_eq!(job.run.wait(), 0);
+    // They were there to the end: nobody has let them go before.
+    for mut client in silent.into_iter().chain(half) {
+        match client.read(&mut [0; 8]) {
+            Ok(n) => assert_eq!(n, 0),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+    }
+}
+
+#[test]
+fn a_pull_whose_output_nobody_reads_does_not_keep_the_run_from_ending() {
+    let mut job = Job::start(CACHE);
+    let terminal = sum(job.run.stdout());
+    let mut stuck = job.pull();
+    let (unread, stderr) = (stuck.stdout(), collect(stuck.stderr()));
+    job.wait_for_pulls(1);
+    job.open_all();
+    assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
+    assert_eq!(job.run.wait(), 0);
+    wait_for("the socket's end", || job.site.sockets().is_empty().then_some(()));
+    assert_eq!(stuck.ended(), None);
+    // What it has mapped stays readable, and what it was too late for is reported.
+    let stuck = Taken { process: stuck, stdout: collect(unread), stderr };
+    assert!(stuck.check() > 0);
+}

@@ -1,0 +1,169 @@
+//! `iof query`: what it says is so, while the job runs and after its ranks have ended.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use common::bytes::collect;
+use common::site::{Site, rank};
+use common::wait_for;
+use nix::sys::signal::Signal;
+use nix::unistd::gethostname;
+use serde_json::{Value, json};
+
+fn host() -> String {
+    gethostname().unwrap().to_string_lossy().into_owned()
+}
+
+#[test]
+fn namespaces_are_one_a_line_or_a_list_of_names() {
+    let site = Site::new();
+    let run = site.run(&["--nspace", "job-17"], ["cat"]);
+    site.wait_for_ranks(1);
+    let done = site.query(&["namespaces"]);
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "job-17\n", ""));
+    let json = site.query(&["namespaces", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(json.text()).unwrap(), json!(["job-17"]));
+    assert_eq!(run.finish().code, 0);
+}
+
+#[test]
+fn procs_are_running_with_their_pids_and_then_ended_with_their_codes() {
+    let site = Site::new();
+    let (mut first, mut second) = (site.gate("first"), site.gate("second"));
+    // A grandchild keeps the engine there when all ranks have ended.
+    let script = format!(
+        "echo $$; [ $IOF_RANK = 3 ] && (: < {}) & : < {}; [ $IOF_RANK != 1 ] || kill -9 $$; exit $IOF_RANK",
+        second.path(),
+        first.path()
+    );
+    let mut run = site.run_sh(&["-n", "4", "--nspace", "job"], &script);
+    let (stdout, _stderr) = run.collect();
+    (0..4).for_each(|rank| drop(site.wait_for_bytes(rank, "stdout", 2)));
+    let running = site.procs().unwrap();
+    first.open();
+    (0..4).for_each(|rank| {
+        drop(site.wait_for_state(rank, ["terminated", "killed", "failed", "failed"][rank as usize]))
+    });
+    let ended = site.procs().unwrap();
+    let table = site.query(&["procs"]);
+    second.open();
+    assert!([137, 2, 3].contains(&run.wait()));
+
+    let pids: Vec<u64> = running.iter().map(|proc| proc["pid"].as_u64().unwrap()).collect();
+    let mut printed: Vec<u64> =
+        String::from_utf8(stdout.get()).unwrap().lines().map(|l| l.parse().unwrap()).collect();
+    let mut sorted = pids.clone();
+    sorted.sort_unstable();
+    printed.sort_unstable();
+    assert_eq!(sorted, printed, "the pids are those of the ranks");
+    let row = |rank: usize, state: &str, code: Value| {
+        json!({
+            "nspace": "job", "rank": rank, "pid": pids[rank], "host": host(), "executable": "sh",
+            "state": state, "exit_code": code,
+        })
+    };
+    assert_eq!(running, [0, 1, 2, 3].map(|rank| row(rank, "running", Value::Null)));
+    let wanted = [
+        row(0, "terminated", json!(0)),
+        row(1, "killed", json!(137)),
+        row(2, "failed", json!(2)),
+        row(3, "failed", json!(3)),
+    ];
+    assert_eq!(ended, wanted);
+    let cells: Vec<Vec<&str>> = table.text().lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(cells[0], ["NSPACE", "RANK", "PID", "HOST", "STATE", "EXIT", "EXECUTABLE"]);
+    assert_eq!(cells[2], ["job", "1", &pids[1].to_string(), &host(), "killed", "137", "sh"]);
+    assert_eq!(cells.len(), 5);
+}
+
+#[test]
+fn stats_count_every_stream_while_it_is_open_and_when_it_is_complete() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("printf 12345; printf 123 >&2; [ $IOF_RANK = 1 ] || : < {}", gate.path());
+    let mut run = site.run_sh(&["-n", "2", "--nspace", "job"], &script);
+    let _read = run.collect();
+    site.wait_for_state(1, "terminated");
+    let settled = |stream: &common::site::Stream| {
+        let read = stream.readers("iof run").iter().all(|reader| reader["lag"] == 0);
+        read && stream.is_complete() == (stream.number("rank") == 1)
+    };
+    site.wait_for_bytes(0, "stderr", 3);
+    let streams = wait_for("the sinks", || site.streams().filter(|all| all.iter().all(settled)));
+    let row = |rank: u32, channel: &str, bytes: u64, handler: &Value| {
+        json!({
+            "nspace": "job", "rank": rank, "channel": channel, "produced": bytes, "cached": bytes, "dropped": 0,
+            "generation": 0, "complete": rank == 1,
+            "readers": [{ "tool": "iof run", "pid": run.pid(), "handler": handler, "lag": 0 }],
+        })
+    };
+    let mut wanted = Vec::new();
+    for rank in [0, 1] {
+        for (channel, bytes) in [("stdout", 5), ("stderr", 3), ("stddiag", 0)] {
+            wanted.push(row(rank, channel, bytes, &json!(1)));
+        }
+    }
+    let streams: Vec<Value> = streams.into_iter().map(|stream| stream.0).collect();
+    assert_eq!(streams, wanted);
+
+    let table = site.query(&["stats"]);
+    let lines: Vec<&str> = table.text().lines().collect();
+    let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+    assert_eq!(lines.len(), 7);
+    assert_eq!(cells(lines[0]), "NSPACE RANK CHANNEL PRODUCED CACHED DROPPED GEN STATE READERS (LAG)");
+    assert_eq!(cells(lines[1]), format!("job 0 stdout 5 5 0 0 open iof run:{} (0)", run.pid()));
+    assert_eq!(cells(lines[5]), format!("job 1 stderr 3 3 0 0 complete iof run:{} (0)", run.pid()));
+    gate.open();
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn stats_show_each_pull_with_its_pid_and_its_lag() {
+    let site = Site::new();
+    let (mut first_byte, mut end) = (site.gate("first-byte"), site.gate("end"));
+    let gates = [format!("0:{}", first_byte.path()), format!("100000:{}", end.path())];
+    let program = rank(["--length", "100000", "--gate", &gates[0], "--gate", &gates[1]]);
+    let _run = site.run(&[], program);
+    site.wait_for_ranks(1);
+    let pulls = [site.pull(&[]), site.pull(&[])];
+    site.wait_for_pulls(0, "stdout", 2);
+    pulls[1].signal(Signal::SIGSTOP);
+    first_byte.open();
+    let lags = |stream: &common::site::Stream| {
+        let lag =
+            |pid: u32| stream.readers("iof pull").into_iter().find(|reader| reader["pid"] == pid).cloned();
+        pulls.each_ref().map(|pull| lag(pull.pid()).unwrap()["lag"].as_u64().unwrap())
+    };
+    site.wait_for_stream(0, "stdout", |stream| {
+        stream.number("produced") == 100_000 && lags(stream)[1] == 100_000
+    });
+    pulls[1].signal(Signal::SIGCONT);
+    // Into pipes that nobody has read so far.
+    let read = pulls.map(|mut pull| (collect(pull.stdout()), pull));
+    site.wait_for_stream(0, "stdout", |stream| {
+        stream.readers("iof pull").iter().all(|reader| reader["lag"] == 0)
+    });
+    end.open();
+    for (stdout, pull) in read {
+        assert_eq!(stdout.get().len(), 100_000);
+        assert_eq!(pull.wait(), 0);
+    }
+}
+
+#[test]
+fn stats_count_what_was_dropped_and_the_generations_that_a_slow_pull_costs() {
+    const TOTAL: u64 = 1 << 20;
+    let site = Site::new();
+    let (mut first_byte, mut end) = (site.gate("first-byte"), site.gate("end"));
+    let gates = [format!("0:{}", first_byte.path()), format!("{TOTAL}:{}", end.path())];
+    let program = rank(["--length", &TOTAL.to_string(), "--gate", &gates[0], "--gate", &gates[1]]);
+    let mut run = site.run(&["--cache-size", "64K", "--drop", "newest"], program);
+    let _unread = run.stdout();
+    site.wait_for_ranks(1);
+    first_byte.open();
+    let stream = site.wait_for_bytes(0, "stdout", TOTAL);
+    let dropped = stream.number("dropped");
+    assert!((TOTAL - 3 * 65_536..=TOTAL - 65_536).contains(&dropped), "{stream:?}");
+    assert_eq!((stream.number("generation"), stream.number("cached")), (0, 65_536));
+    end.open();
+}
