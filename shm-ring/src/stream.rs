@@ -193,11 +193,10 @@ impl Stream {
             Policy::Block => want,
         };
         for _ in 0..CLAIM_TRIES {
-            match self.claim(want, min) {
+            let refused = match self.claim(want, min) {
                 Ok(len) => return Reserve::Ready(self.span(len)),
-                Err(Refused::UnmarkedGap) => return Reserve::Discard,
-                Err(Refused::Held) => {}
-            }
+                Err(refused) => refused,
+            };
             if self.must_wait(min) {
                 return Reserve::Wait;
             }
@@ -205,11 +204,12 @@ impl Stream {
             if behind == self.members.len() && behind > 0 && self.policy != Policy::DropOldest {
                 return Reserve::Discard;
             }
-            if behind > 0 {
+            // There is room for bytes but none to mark the gap before them: it goes along to the next generation.
+            if behind > 0 || refused == Refused::UnmarkedGap {
                 break;
             }
         }
-        // Somebody is in the way while others keep up, or plays with its hold.
+        // Somebody is in the way while others keep up, or plays with its hold, or the index is full.
         if self.next_generation(self.config(), 1).is_err() {
             return Reserve::Discard;
         }
