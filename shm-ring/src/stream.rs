@@ -204,8 +204,7 @@ impl Stream {
             if behind == self.members.len() && behind > 0 && self.policy != Policy::DropOldest {
                 return Reserve::Discard;
             }
-            // There is room for bytes but none to mark the gap before them: it goes along to the next generation.
-            if behind > 0 || refused == Refused::UnmarkedGap {
+            if behind > 0 || refused == Refused::IndexFull {
                 break;
             }
         }

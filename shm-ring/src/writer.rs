@@ -24,8 +24,8 @@ const AHEAD_PART: u64 = 8;
 pub(crate) enum Refused {
     /// A reader holds what would have to be overwritten.
     Held,
-    /// There is no room to mark the gap before the next bytes.
-    UnmarkedGap,
+    /// There is no room to mark a gap before or behind the next bytes.
+    IndexFull,
 }
 
 /// Writes one generation.
@@ -86,8 +86,9 @@ impl Writer {
         let capacity = self.ring.capacity();
         let want = want.min(capacity);
         let min = min.min(want);
-        if self.marked != self.dropped && !self.mark_gap(false) {
-            return Err(Refused::UnmarkedGap);
+        let is_marked = self.marked == self.dropped || self.mark_gap(false);
+        if !is_marked || !self.index.can_mark(&self.ring, self.floor()) {
+            return Err(Refused::IndexFull);
         }
         let claimed = self.intent.saturating_sub(self.tail);
         if claimed >= want {
