@@ -218,6 +218,9 @@ impl Stream {
 
     /// Whether a reader that may hold the source back does; it will ring the room bell then.
     fn must_wait(&self, room: u64) -> bool {
+        if self.policy != Policy::Block {
+            return false;
+        }
         let blocks = |member: &Member| member.may_block && self.in_the_way(member, room);
         if !self.members.iter().any(blocks) {
             return false;
