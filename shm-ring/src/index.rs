@@ -2,8 +2,8 @@
 //!
 //! An entry says of the bytes from its offset on when they were read and how many bytes were dropped before
 //! them. Entries live as long as one of their bytes may be read. When there is no room, commits share an entry
-//! and time gets coarser; a gap always has an entry of its own, at its exact offset: the writer stores nothing
-//! behind a gap that it could not mark.
+//! and time gets coarser; a gap always has an entry of its own, at its exact offset: the writer stores no byte
+//! behind which it could not mark one.
 
 use crate::layout::BYTES_PER_ENTRY;
 use crate::ring::Ring;
@@ -37,7 +37,7 @@ impl IndexWriter {
     }
 
     /// Whether it is worth noting what begins at `offset`.
-    pub(crate) fn has_room(&self, offset: u64) -> bool {
+    pub(crate) fn is_due(&self, offset: u64) -> bool {
         offset >= self.full_until
     }
 
@@ -65,13 +65,10 @@ impl IndexWriter {
     }
 
     fn append(&mut self, ring: &Ring, floor: u64, mark: Mark, keep_free: u64) -> bool {
-        let slots = ring.entries().len() as u64;
-        if self.tail.wrapping_sub(self.head).saturating_add(keep_free) >= slots {
-            self.retire(ring, floor);
-            if self.tail.wrapping_sub(self.head).saturating_add(keep_free) >= slots {
-                return false;
-            }
+        if !self.has_room(ring, floor, keep_free) {
+            return false;
         }
+        let slots = ring.entries().len() as u64;
         if self.populated < slots && self.tail >= self.populated {
             let Some(populated) = ring.populate_entries(self.populated) else { return false };
             self.populated = populated;
@@ -88,6 +85,28 @@ impl IndexWriter {
         ring.control().published.index_tail.store(self.tail, Release);
         self.last = Some(mark);
         true
+    }
+
+    /// Whether bytes may come: a gap behind them could be marked.
+    pub(crate) fn can_mark(&mut self, ring: &Ring, floor: u64) -> bool {
+        self.has_room(ring, floor, 1)
+    }
+
+    /// As [`IndexWriter::can_mark`], without looking for entries to give up: may say no too early.
+    pub(crate) fn can_surely_mark(&self, ring: &Ring) -> bool {
+        self.is_free(ring, 1)
+    }
+
+    fn has_room(&mut self, ring: &Ring, floor: u64, keep_free: u64) -> bool {
+        if !self.is_free(ring, keep_free) {
+            self.retire(ring, floor);
+        }
+        self.is_free(ring, keep_free)
+    }
+
+    /// Whether one more entry would leave `keep_free`.
+    fn is_free(&self, ring: &Ring, keep_free: u64) -> bool {
+        self.tail.wrapping_sub(self.head).saturating_add(keep_free) < ring.entries().len() as u64
     }
 
     /// The lowest position that the index can tell about.

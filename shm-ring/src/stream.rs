@@ -160,8 +160,9 @@ impl Stream {
     }
 
     /// Changes capacity and policy, from the next [`Stream::reserve`] on: the stream goes on in a generation of the
-    /// new kind, and every reader is due there from its first byte. If the kernel has no memory for it then, the
-    /// stream stays as it is and tries again with every `reserve`.
+    /// new kind, and every reader is due there from its first byte. If the kernel has no memory for it then, or a
+    /// reader that blocks is still to come along to this generation, the stream stays as it is and tries again with
+    /// every `reserve`.
     ///
     /// # Errors
     /// [`CreateError::Capacity`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY).
@@ -176,11 +177,18 @@ impl Stream {
     /// Goes on as [`Stream::reconfigure`] asked, now that nothing is in flight.
     fn apply_wanted(&mut self) {
         if let Some(config) = self.wanted
+            && !(config.policy == Policy::Block && self.awaits_a_blocker())
             && self.next_generation(config, 0).is_ok()
         {
             self.policy = config.policy;
             self.wanted = None;
         }
+    }
+
+    /// Whether a reader that holds the source back is still in the generation before this one: yet another would cost
+    /// it what is in this one.
+    fn awaits_a_blocker(&self) -> bool {
+        self.policy == Policy::Block && self.members.iter().any(|member| member.may_block && member.due)
     }
 
     /// Makes room for up to `want` bytes, by the stream's policy.
@@ -207,11 +215,10 @@ impl Stream {
             Policy::Block => want,
         };
         for _ in 0..CLAIM_TRIES {
-            match self.claim(want, min) {
+            let refused = match self.claim(want, min) {
                 Ok(len) => return Reserve::Ready(self.span(len)),
-                Err(Refused::UnmarkedGap) => return Reserve::Discard,
-                Err(Refused::Held) => {}
-            }
+                Err(refused) => refused,
+            };
             if self.must_wait(min) {
                 self.waiting = true;
                 return Reserve::Wait;
@@ -220,11 +227,11 @@ impl Stream {
             if behind == self.members.len() && behind > 0 && self.policy != Policy::DropOldest {
                 return Reserve::Discard;
             }
-            if behind > 0 {
+            if behind > 0 || refused == Refused::IndexFull {
                 break;
             }
         }
-        // Somebody is in the way while others keep up, or plays with its hold.
+        // Somebody is in the way while others keep up, or plays with its hold, or the index is full.
         if self.next_generation(self.config(), 1).is_err() {
             return Reserve::Discard;
         }

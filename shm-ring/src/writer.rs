@@ -24,8 +24,8 @@ const AHEAD_PART: u64 = 8;
 pub(crate) enum Refused {
     /// A reader holds what would have to be overwritten.
     Held,
-    /// There is no room to mark the gap before the next bytes.
-    UnmarkedGap,
+    /// There is no room to mark a gap before or behind the next bytes.
+    IndexFull,
 }
 
 /// Writes one generation.
@@ -75,9 +75,10 @@ impl Writer {
         self.ring.at(self.offset)
     }
 
-    /// Bytes that may be written without another look at the readers; none before a gap is marked.
+    /// Bytes that may be written without another look at the readers or the index.
     pub(crate) fn claimed(&self) -> u64 {
-        if self.marked == self.dropped { self.intent.saturating_sub(self.tail) } else { 0 }
+        let can_mark = self.marked == self.dropped && self.index.can_surely_mark(&self.ring);
+        if can_mark { self.intent.saturating_sub(self.tail) } else { 0 }
     }
 
     pub(crate) fn dropped(&self) -> u64 {
@@ -101,8 +102,9 @@ impl Writer {
         let capacity = self.ring.capacity();
         let want = want.min(capacity);
         let min = min.min(want);
-        if self.marked != self.dropped && !self.mark_gap(false) {
-            return Err(Refused::UnmarkedGap);
+        let is_marked = self.marked == self.dropped || self.mark_gap(false);
+        if !is_marked || !self.index.can_mark(&self.ring, self.floor()) {
+            return Err(Refused::IndexFull);
         }
         let claimed = self.intent.saturating_sub(self.tail);
         if claimed >= want {
@@ -146,7 +148,7 @@ impl Writer {
         if n == 0 {
             return;
         }
-        if self.index.has_room(self.tail) {
+        if self.index.is_due(self.tail) {
             let mark = Mark { offset: self.tail, time, dropped: self.dropped };
             self.index.note(&self.ring, self.floor(), mark);
         }

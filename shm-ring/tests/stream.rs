@@ -326,3 +326,29 @@ fn a_ring_from_another_process_is_read_through_its_file_alone() {
         assert_eq!(read(&mut reader), some);
     }
 }
+
+#[test]
+fn a_stream_with_more_gaps_than_its_index_holds_goes_on() {
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
+    let mut reader = tool.attach(&mut stream, Start::Oldest, false);
+    stream.push(&bytes(CAPACITY as usize), 1);
+    for _ in 0..1000 {
+        assert_eq!(reader.peek(), Peek::Bytes);
+        reader.consume(1);
+        stream.push(b"xy", 1);
+    }
+    assert!(stream.stats().dropped > 0, "of every two bytes one found no room");
+    let mut drain = |stream: &mut Stream| loop {
+        match reader.peek() {
+            Peek::Bytes => reader.consume(usize::MAX),
+            Peek::Sealed => tool.follow(stream, &mut reader),
+            Peek::Gap(_) => {}
+            _ => return (reader.delivered() + reader.lost(), reader.lost()),
+        }
+    };
+    let (_, lost) = drain(&mut stream);
+    for _ in 0..3 {
+        stream.push(&bytes(1000), 1);
+        assert_eq!(drain(&mut stream), (stream.stats().produced, lost), "who keeps up loses nothing");
+    }
+}
