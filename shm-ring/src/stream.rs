@@ -13,7 +13,7 @@ use crate::error::CreateError;
 use crate::layout::{MAX_CAPACITY, NONE};
 use crate::reader::Start;
 use crate::ring::{Ring, Shape};
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Point, broken, order_at};
 use crate::writer::{Refused, Writer};
 
 /// No claim takes more than one part in so many of the ring: what is claimed is lost to late readers, and a
@@ -225,7 +225,7 @@ impl Stream {
         }
         self.writer.wait_for(room);
         // A reader may have moved before it could see the wish.
-        let waits = self.members.iter().any(blocks);
+        let waits = broken(Point::WantedCheck) || self.members.iter().any(blocks);
         if !waits {
             self.writer.stop_waiting();
         }
@@ -452,7 +452,7 @@ fn effective_hold(member: &Member, newest: &Arc<Ring>, floor: u64) -> u64 {
     let Some(slot) = member.area.slot(member.slot) else { return NONE };
     // Loaded once, from a page that the tool can write. Partner: the Release stores in `Reader::consume` and
     // `Reader::release`: what the reader read is read before we reuse it.
-    let hold = slot.hold.load(Acquire);
+    let hold = slot.hold.load(order_at(Point::HoldSeen, Acquire));
     // Below the oldest byte it protects nothing: the reader will find out itself.
     if hold < floor { NONE } else { hold }
 }
