@@ -7,7 +7,8 @@
 
 use crate::layout::BYTES_PER_ENTRY;
 use crate::ring::Ring;
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::sync::{Point, broken, fence_at, order_at};
 
 /// An entry's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,13 +77,13 @@ impl IndexWriter {
         let Some(entry) = entry_of(ring, self.tail) else { return false };
         // Orders the new `index_head` (stored by `retire`) before the words that overwrite an old entry.
         // Partner: the fence in `look`.
-        fence(Release);
+        fence_at(Point::EntryFence, Release);
         entry.offset.store(mark.offset, Relaxed);
         entry.time.store(mark.time, Relaxed);
         entry.dropped.store(mark.dropped, Relaxed);
         self.tail = self.tail.wrapping_add(1);
         // Partner: the load of `index_tail` in `published`.
-        ring.control().published.index_tail.store(self.tail, Release);
+        ring.control().published.index_tail.store(self.tail, order_at(Point::EntryPublished, Release));
         self.last = Some(mark);
         true
     }
@@ -141,7 +142,7 @@ fn entry_of(ring: &Ring, i: u64) -> Option<&crate::layout::Entry> {
 pub(crate) fn published(ring: &Ring) -> (u64, u64) {
     let tail = ring.control().published.index_tail.load(Relaxed);
     // Partner: the Release store of `index_tail` in `append`. (A fence, not an acquire load: read-only maps.)
-    fence(Acquire);
+    fence_at(Point::IndexFence, Acquire);
     (ring.control().claimed.index_head.load(Relaxed), tail)
 }
 
@@ -155,8 +156,9 @@ pub(crate) fn look(ring: &Ring, i: u64) -> Option<Mark> {
     };
     // If any load above saw a word of a later entry, this fence makes the new `index_head` visible too.
     // Partner: the Release fence in `append`.
-    fence(Acquire);
-    (ring.control().claimed.index_head.load(Relaxed) <= i).then_some(mark)
+    fence_at(Point::EntryLookFence, Acquire);
+    let stands = ring.control().claimed.index_head.load(Relaxed) <= i || broken(Point::EntryLookCheck);
+    stands.then_some(mark)
 }
 
 /// Bytes dropped before the byte at `position`, since the stream began; `None` if the writer was faster.

@@ -41,3 +41,7 @@ pub use reader::{Copied, Gap, Grouping, Peek, Reader, Start};
 pub use ring::Ring;
 pub use stream::{Attached, Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
 pub use wakes::Wakes;
+
+#[cfg(loom)]
+#[doc(hidden)]
+pub use sync::{Point, known_bad::break_at};

@@ -2,7 +2,7 @@
 
 use std::slice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::area::Area;
 use crate::doorbell::Ringer;
@@ -10,7 +10,12 @@ use crate::error::OpenError;
 use crate::index;
 use crate::layout::{NONE, Slot};
 use crate::ring::Ring;
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
+use crate::sync::{Point, broken, fence_at, order_at};
+
+mod group;
+
+pub use group::Grouping;
 
 /// How often a reader that was overtaken looks for the oldest byte before it says "nothing yet".
 const CATCH_UP_TRIES: u32 = 8;
@@ -39,15 +44,6 @@ pub enum Copied {
     Bytes(usize),
     /// There were none: never [`Peek::Bytes`].
     Nothing(Peek),
-}
-
-/// When bytes are worth handing out: the RFC's buffering of output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grouping {
-    /// As soon as there are so many (`PMIX_IOF_BUFFERING_SIZE`); half the ring at most.
-    pub bytes: u64,
-    /// Or as soon as the first of them was seen so long ago (`PMIX_IOF_BUFFERING_TIME`); `None`: never for that.
-    pub time: Option<Duration>,
 }
 
 /// Bytes that a source produced and this reader will not see.
@@ -192,21 +188,6 @@ impl Reader {
         self.room = Some(Room { ringer, answered: NONE });
     }
 
-    /// Hands bytes out in groups from now on (`None`: as they come). A gap, the end of a generation or of the stream
-    /// ends a group early, so nothing is ever stuck.
-    pub fn group(&mut self, grouping: Option<Grouping>) {
-        self.grouping = grouping;
-        self.seen_at = None;
-        self.plain = false;
-        self.ask_for(1);
-    }
-
-    /// When bytes that are held back for grouping are to be handed out: call [`Reader::peek`] again by then. `None`
-    /// if none are, or only more bytes will do.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.seen_at?.checked_add(self.grouping?.time?)
-    }
-
     /// Says that the writer has ended, as whoever started it or is connected to it knows. What is in the ring is
     /// still handed out; where "nothing yet" or "sealed" would follow, [`Peek::Gone`] does.
     pub fn writer_gone(&mut self) {
@@ -244,13 +225,23 @@ impl Reader {
     /// Copies bytes from the cursor on into `into`, and consumes them, without ever holding the writer: for readers
     /// that would rather lose bytes than have the stream move away from them. Grouping does not apply.
     pub fn copy(&mut self, into: &mut [u8]) -> Copied {
+        self.copy_with(into.len(), |ring, from, len| {
+            if let Some(into) = into.get_mut(..len) {
+                ring.copy(from, into);
+            }
+        })
+    }
+
+    /// [`Reader::copy`] of `most` bytes at most, with `copy` for what copies so many from a position on: the model
+    /// checker has its own, that knows which thread wrote them.
+    #[doc(hidden)]
+    pub fn copy_with(&mut self, most: usize, copy: impl FnOnce(&Ring, u64, usize)) -> Copied {
         self.release();
         match self.find(Self::is_still_here) {
             Found::Bytes { end, .. } => {
-                let len = usize::try_from(end.saturating_sub(self.cursor)).unwrap_or(0).min(into.len());
-                let Some(into) = into.get_mut(..len) else { return Copied::Nothing(Peek::Empty) };
-                self.ring.copy(self.cursor, into);
-                if !self.is_still_here() {
+                let len = usize::try_from(end.saturating_sub(self.cursor)).unwrap_or(0).min(most);
+                copy(&self.ring, self.cursor, len);
+                if !self.is_still_here() && !broken(Point::CopyCheck) {
                     return Copied::Nothing(self.overtaken());
                 }
                 self.end = self.cursor.saturating_add(len as u64);
@@ -301,50 +292,16 @@ impl Reader {
         Found::Nothing(Peek::Empty)
     }
 
-    /// Whether the borrowed bytes are a group; `cut` if they are all that can become one.
-    fn is_worth_it(&mut self, cut: bool) -> bool {
-        let Some(grouping) = self.grouping else { return true };
-        let enough = grouping.bytes.min(self.ring.capacity() / 2);
-        let in_time = || self.deadline().is_none_or(|deadline| Instant::now() < deadline);
-        let worth_it = cut || self.end.saturating_sub(self.cursor) >= enough || !in_time();
-        if worth_it && self.seen_at.take().is_some() {
-            // The next byte starts the next group.
-            self.ask_for(1);
-        }
-        worth_it
-    }
-
-    /// Bytes are there, but not enough: the writer need not wake us before there are.
-    fn wait_for_group(&mut self) -> Peek {
-        let Some(grouping) = self.grouping else { return Peek::Empty };
-        if self.seen_at.is_none() {
-            self.seen_at = Some(Instant::now());
-            self.ask_for(grouping.bytes.min(self.ring.capacity() / 2));
-        }
-        Peek::Empty
-    }
-
-    /// Asks to be woken for so many bytes. Who asks for fewer than before must look again before it sleeps: the
-    /// writer may have gone by the old number meanwhile. (`Area::arm` has the fence for more than before.)
-    fn ask_for(&self, bytes: u64) {
-        let Some(slot) = self.words() else { return };
-        // Partner: the load in `Stream::is_worth_telling`.
-        slot.threshold.store(bytes, Relaxed);
-        // Either the fence in `Wakes::deliver` comes later, and the writer sees this, or ours, and our next look
-        // sees its bytes.
-        fence(SeqCst);
-    }
-
     #[inline]
     fn look(&self) -> Look {
         let published = &self.ring.control().published;
         let (sealed, complete) = (published.sealed.load(Relaxed), published.complete.load(Relaxed));
         // Partner: the Release stores in `Writer::seal` and `Writer::complete`; who sees an end sees all before.
-        fence(Acquire);
+        fence_at(Point::EndFence, Acquire);
         let (tail, dropped) = (published.tail.load(Relaxed), published.dropped.load(Relaxed));
         // Partner: the Release stores in `Writer::commit` and `Writer::mark_gap`. Fences, not acquire loads,
         // because std defines only relaxed loads on read-only maps.
-        fence(Acquire);
+        fence_at(Point::LookFence, Acquire);
         Look { tail, dropped, sealed, complete }
     }
 
@@ -369,7 +326,7 @@ impl Reader {
     fn is_still_here(&self) -> bool {
         // Our loads of the bytes come before the load of `intent`. Partner: the fence in `Writer::reserve`, which
         // puts the claim before the bytes that overwrite ours.
-        fence(Acquire);
+        fence_at(Point::CopyFence, Acquire);
         let intent = self.ring.control().claimed.intent.load(Relaxed);
         intent.saturating_sub(self.ring.capacity()) <= self.cursor
     }
@@ -379,12 +336,12 @@ impl Reader {
         let Some(slot) = self.words() else { return false };
         // Partner: the load in `stream::effective_hold`. Release, although nothing was read under this hold yet: a
         // writer that sees it, and not the `NONE` before it, must see our earlier reads done.
-        slot.hold.store(self.cursor, Release);
+        slot.hold.store(self.cursor, order_at(Point::HoldTaken, Release));
         // Of this fence and the one in `Writer::reserve` one comes first: either we see the claim or the writer
         // sees our hold.
-        fence(SeqCst);
+        fence_at(Point::HoldFence, SeqCst);
         let intent = self.ring.control().claimed.intent.load(Relaxed);
-        intent.saturating_sub(self.ring.capacity()) <= self.cursor
+        intent.saturating_sub(self.ring.capacity()) <= self.cursor || broken(Point::HoldCheck)
     }
 
     /// Goes on at the oldest byte, after the writer passed the cursor.
@@ -439,11 +396,11 @@ impl Reader {
         let hold = if self.ring.overwrite() && self.cursor == self.end { NONE } else { self.cursor };
         // Our loads of the bytes come before the writer's reuse of them. Partner: the Acquire load in
         // `stream::effective_hold`.
-        slot.hold.store(hold, Release);
+        slot.hold.store(hold, order_at(Point::HoldConsumed, Release));
         if let Some(room) = &mut self.room {
             // Either the writer's fence in `Writer::wait_for` comes later, and it sees our hold, or ours, and we
             // see its wish.
-            fence(SeqCst);
+            fence_at(Point::RoomFence, SeqCst);
             let wanted = self.ring.control().claimed.wanted.load(Relaxed);
             if wanted != NONE && hold >= wanted && room.answered != wanted {
                 room.answered = wanted;
@@ -459,7 +416,7 @@ impl Reader {
             && let Some(slot) = self.words()
         {
             // Partner: the Acquire load in `stream::effective_hold`.
-            slot.hold.store(NONE, Release);
+            slot.hold.store(NONE, order_at(Point::HoldReleased, Release));
         }
     }
 
@@ -523,7 +480,7 @@ impl Drop for Reader {
         // A reader that is gone holds nothing; the engine drops the slot when it learns of it.
         if let Some(slot) = self.words() {
             // Partner: the Acquire load in `stream::effective_hold`.
-            slot.hold.store(NONE, Release);
+            slot.hold.store(NONE, order_at(Point::HoldDropped, Release));
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::error::CreateError;
 use crate::layout::{MAX_CAPACITY, NONE};
 use crate::reader::Start;
 use crate::ring::{Ring, Shape};
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Point, broken, order_at};
 use crate::writer::{Refused, Writer};
 
 /// No claim takes more than one part in so many of the ring: what is claimed is lost to late readers, and a
@@ -108,7 +108,7 @@ pub struct Stream {
     policy: Policy,
     members: Vec<Member>,
     complete: bool,
-    /// The ring says that its writer waits.
+    /// The ring may say that its writer waits.
     waiting: bool,
     label: String,
     /// Comes into force when nothing is in flight.
@@ -220,7 +220,6 @@ impl Stream {
                 Err(refused) => refused,
             };
             if self.must_wait(min) {
-                self.waiting = true;
                 return Reserve::Wait;
             }
             let behind = self.members.iter().filter(|member| self.in_the_way(member, min)).count();
@@ -240,17 +239,18 @@ impl Stream {
     }
 
     /// Whether a reader that may hold the source back does; it will ring the room bell then.
-    fn must_wait(&self, room: u64) -> bool {
-        if self.policy != Policy::Block {
+    fn must_wait(&mut self, room: u64) -> bool {
+        if self.policy != Policy::Block || !self.is_held_back(room) {
             return false;
         }
-        let blocks = |member: &Member| member.may_block && self.in_the_way(member, room);
-        if !self.members.iter().any(blocks) {
-            return false;
-        }
+        self.waiting = true;
         self.writer.wait_for(room);
         // A reader may have moved before it could see the wish.
-        self.members.iter().any(blocks)
+        broken(Point::WantedCheck) || self.is_held_back(room)
+    }
+
+    fn is_held_back(&self, room: u64) -> bool {
+        self.members.iter().any(|member| member.may_block && self.in_the_way(member, room))
     }
 
     fn in_the_way(&self, member: &Member, room: u64) -> bool {
@@ -492,7 +492,7 @@ fn effective_hold(member: &Member, newest: Newest, floor: u64) -> u64 {
     let Some(slot) = member.area.slot(member.slot) else { return NONE };
     // Loaded once, from a page that the tool can write. Partner: the Release stores in `Reader::consume`,
     // `Reader::hold_here` and `Reader::release`: what the reader read is read before we reuse it.
-    let hold = slot.hold.load(Acquire);
+    let hold = slot.hold.load(order_at(Point::HoldSeen, Acquire));
     // Below the oldest byte it protects nothing: the reader will find out itself.
     if hold < floor { NONE } else { hold }
 }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use crate::index::{IndexWriter, Mark};
 use crate::layout::NONE;
 use crate::ring::Ring;
-use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
+use crate::sync::{Point, broken, fence_at, order_at};
 
 /// Bytes claimed ahead at least, if the ring is large enough: fewer fences, at the price of as much cache that
 /// late readers don't get.
@@ -124,9 +125,9 @@ impl Writer {
             intent.store(end, Relaxed);
             // Of this fence and the one in `Reader::hold_here` one comes first: either the reader sees our claim
             // or we see its hold.
-            fence(SeqCst);
+            fence_at(Point::ClaimFence, SeqCst);
             lowest = lowest_hold(floor);
-            if lowest.saturating_add(capacity) >= end {
+            if lowest.saturating_add(capacity) >= end || broken(Point::ClaimCheck) {
                 self.intent = end;
                 break;
             }
@@ -155,7 +156,7 @@ impl Writer {
         self.tail = self.tail.saturating_add(n);
         self.offset = self.ring.advance(self.offset, n);
         // Publishes the bytes and their index entry. Partner: the fence after the load in `Reader::look`.
-        self.ring.control().published.tail.store(self.tail, Release);
+        self.ring.control().published.tail.store(self.tail, order_at(Point::Tail, Release));
     }
 
     /// Counts `n` bytes as dropped at the tail.
@@ -171,7 +172,7 @@ impl Writer {
         if marked {
             self.marked = self.dropped;
             // Publishes the gap's entry. Partner: the fence after the load in `Reader::look`.
-            self.ring.control().published.dropped.store(self.dropped, Release);
+            self.ring.control().published.dropped.store(self.dropped, order_at(Point::Dropped, Release));
         }
         marked
     }
@@ -182,7 +183,7 @@ impl Writer {
         self.give_claim_back();
         // A gap that could not be marked here goes along as the next generation's `dropped`.
         // Partner: the fence after the load in `Reader::look`.
-        self.ring.control().published.sealed.store(self.tail, Release);
+        self.ring.control().published.sealed.store(self.tail, order_at(Point::Sealed, Release));
     }
 
     /// Ends the stream: what is in the ring is all there will be.
@@ -191,7 +192,7 @@ impl Writer {
         self.mark_gap(true);
         self.give_claim_back();
         // Partner: the fence after the load in `Reader::look`.
-        self.ring.control().published.complete.store(self.tail, Release);
+        self.ring.control().published.complete.store(self.tail, order_at(Point::Complete, Release));
     }
 
     /// Returns what was claimed and not written, now that nothing more will be: late readers get these old bytes.
@@ -211,7 +212,7 @@ impl Writer {
         // Partner: the load of `wanted` in `Reader::consume`.
         self.ring.control().claimed.wanted.store(wanted, Relaxed);
         // Either the reader's fence in `consume` comes later, and it sees `wanted`, or ours, and we see its hold.
-        fence(SeqCst);
+        fence_at(Point::WantedFence, SeqCst);
     }
 
     /// Takes the wish of [`Writer::wait_for`] back.
