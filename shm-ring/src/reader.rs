@@ -428,7 +428,8 @@ impl Reader {
         if self.area.slot(slot).is_none() {
             return Err(OpenError::Slot { slot });
         }
-        self.release();
+        // The old slot is not touched: the engine may have given it to another ring by now.
+        self.end = self.cursor;
         self.ring = ring;
         self.slot = slot;
         self.index = 0;
