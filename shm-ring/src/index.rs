@@ -157,8 +157,10 @@ pub(crate) fn next_gap(ring: &Ring, from: u64, seen: u64) -> (u64, Option<(u64, 
     let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
     let mut i = from.max(oldest);
     while i < tail {
-        let Some(mark) = look(ring, i) else { break };
-        if mark.dropped > seen {
+        // An entry that was given up meanwhile tells of bytes before the reader's; those behind it still stand.
+        if let Some(mark) = look(ring, i)
+            && mark.dropped > seen
+        {
             return (i, Some((mark.offset, mark.dropped)));
         }
         // The newest entry may still grow a gap, so a reader must come back to it.
