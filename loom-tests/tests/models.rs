@@ -12,5 +12,5 @@ macro_rules! models {
 models! {
     gated overwriting released dropped copied killed killed_beside_another
     ended woken woken_for_a_group room
-    gaps moved_on reconfigured late overtaken gap_ahead
+    gaps moved_on reconfigured early late overtaken gap_ahead
 }

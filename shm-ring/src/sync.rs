@@ -39,6 +39,7 @@ points! {
     IndexFence: "after the load of `index_tail`, `index::published`",
     EntryLookFence: "after the loads of an index entry, `index::look`",
     EntryLookCheck: "whether the entry was overwritten meanwhile, `index::look`",
+    BaseFence: "between the load of `dropped` and that of `index_tail`, `index::dropped_at`",
     EndFence: "after the loads of `sealed` and `complete`, `Reader::look`",
     TailFence: "after the load of `tail`, `Reader::look`",
     DroppedFence: "after the load of `dropped`, `Reader::look`",

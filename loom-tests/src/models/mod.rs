@@ -25,6 +25,7 @@ pub const ALL: &[(&str, fn())] = &[
     ("gaps", gaps),
     ("moved_on", moved_on),
     ("reconfigured", reconfigured),
+    ("early", early),
     ("late", late),
     ("overtaken", overtaken),
     ("gap_ahead", gap_ahead),

@@ -95,11 +95,11 @@ pub fn late() {
 /// A reader that was overtaken looks for the oldest byte while the writer gives up index entries. Bytes were dropped
 /// before this generation.
 ///
-/// Bound: 5 bytes, of which 1 was dropped; 6 in a new generation, then 2 more beside 2 looks.
+/// Bound: 8 bytes, of which 4 were dropped; 6 in a new generation, then 2 more beside 2 looks.
 pub fn overtaken() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
-    assert_eq!(model.write(5), 4);
+    assert_eq!(model.write(8), 4);
     model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
     model.write(1);
     let payload = model.payload.clone();
@@ -137,6 +137,23 @@ pub fn gap_ahead() {
     model.write(1);
     model.stream.discard(1, 0);
     model.write(1);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// A reader starts at the first byte while the writer fills the ring and begins to drop.
+///
+/// Bound: 5 bytes, of which the last is dropped, beside the start and 1 look.
+pub fn early() {
+    let mut model = Model::new(Policy::DropNewest);
+    let attached = model.attach(false);
+    let (payload, area) = (model.payload.clone(), model.area.clone());
+    let reading = thread::spawn(move || {
+        let mut reader = open(attached, &area);
+        read_once(&mut reader, &payload);
+        reader
+    });
+    model.write(5);
     let mut reader = reading.join().unwrap();
     model.settle(&mut reader);
 }
