@@ -163,19 +163,24 @@ pub(crate) fn look(ring: &Ring, i: u64) -> Option<Mark> {
 
 /// Bytes dropped before the byte at `position`, since the stream began; `None` if the writer was faster.
 pub(crate) fn dropped_at(ring: &Ring, position: u64) -> Option<u64> {
+    // While the index is empty, these were all dropped before the ring's first byte.
+    let before = ring.control().published.dropped.load(Relaxed);
+    // Partner: the Release store of `dropped` in `Writer::mark_gap`: who sees a later drop sees its entry.
+    fence_at(Point::BaseFence, Acquire);
     let (head, tail) = published(ring);
+    if tail == 0 {
+        return Some(before);
+    }
     // At most one index ring: a head and tail from a broken file can't make this run long.
     let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
-    let mut found = None;
     for i in (oldest..tail).rev() {
         let mark = look(ring, i)?;
         if mark.offset <= position {
-            found = Some(mark.dropped);
-            break;
+            return Some(mark.dropped);
         }
     }
-    // No entry at or below: nothing was stored yet, so what is dropped was dropped before the first byte.
-    Some(found.unwrap_or_else(|| if tail == 0 { ring.control().published.dropped.load(Relaxed) } else { 0 }))
+    // The entry that told of it was given up.
+    None
 }
 
 /// The first drop at or after index entry `from` that goes beyond `seen`, if it is below index `tail`.
@@ -186,8 +191,10 @@ pub(crate) fn next_gap(ring: &Ring, from: u64, seen: u64) -> (u64, Option<(u64, 
     let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
     let mut i = from.max(oldest);
     while i < tail {
-        let Some(mark) = look(ring, i) else { break };
-        if mark.dropped > seen {
+        // An entry that was given up meanwhile tells of bytes before the reader's; those behind it still stand.
+        if let Some(mark) = look(ring, i)
+            && mark.dropped > seen
+        {
             return (i, Some((mark.offset, mark.dropped)));
         }
         // The newest entry may still grow a gap, so a reader must come back to it.

@@ -53,7 +53,7 @@ pub(crate) const LABEL_WORDS: usize = MAX_LABEL / 8;
 pub const MAX_SLOTS: usize = 16 * 1024;
 /// Rings that one tool may read at a time (small, for the model checker).
 #[cfg(loom)]
-pub const MAX_SLOTS: usize = 2;
+pub const MAX_SLOTS: usize = 3;
 
 /// Written once, before anybody else sees the file.
 #[repr(C, align(128))]

@@ -298,10 +298,13 @@ impl Reader {
         let (sealed, complete) = (published.sealed.load(Relaxed), published.complete.load(Relaxed));
         // Partner: the Release stores in `Writer::seal` and `Writer::complete`; who sees an end sees all before.
         fence_at(Point::EndFence, Acquire);
-        let (tail, dropped) = (published.tail.load(Relaxed), published.dropped.load(Relaxed));
-        // Partner: the Release stores in `Writer::commit` and `Writer::mark_gap`. Fences, not acquire loads,
-        // because std defines only relaxed loads on read-only maps.
-        fence_at(Point::LookFence, Acquire);
+        let tail = published.tail.load(Relaxed);
+        // Partner: the Release store in `Writer::commit`. Who sees a byte sees the drops before it. (Fences, not
+        // acquire loads, because std defines only relaxed loads on read-only maps.)
+        fence_at(Point::TailFence, Acquire);
+        let dropped = published.dropped.load(Relaxed);
+        // Partner: the Release store in `Writer::mark_gap`. Who sees a drop sees the gap's entry.
+        fence_at(Point::DroppedFence, Acquire);
         Look { tail, dropped, sealed, complete }
     }
 
