@@ -106,7 +106,7 @@ impl Capture {
         if !taken.insert(id) {
             return Err(AddError::Taken { source_id: id });
         }
-        Ok(self.send(Command::Add { id, pipe, stream })?)
+        Ok(self.send(Command::Add { id, pipe, stream: Box::new(stream) })?)
     }
 
     /// Stops reading a source now, and completes its stream with what it has: for pipes that a grandchild holds

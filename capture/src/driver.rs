@@ -27,7 +27,7 @@ const SCRATCH: usize = 256 * 1024;
 
 /// What the handle asks of the capture thread.
 pub(crate) enum Command {
-    Add { id: SourceId, pipe: OwnedFd, stream: Stream },
+    Add { id: SourceId, pipe: OwnedFd, stream: Box<Stream> },
     Close(SourceId),
     Remove(SourceId),
     Watch { id: ProcessId, child: Child },
@@ -147,7 +147,7 @@ impl Driver {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Add { id, pipe, stream } => {
-                    let at = self.desk.add(id, pipe, stream);
+                    let at = self.desk.add(id, pipe, *stream);
                     self.follow(at, Step::Go { readable: false });
                 }
                 Command::Close(id) => {

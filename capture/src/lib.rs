@@ -27,7 +27,7 @@
 //! let (tell, events) = std::sync::mpsc::channel();
 //! let capture = Capture::start(move |event| drop(tell.send(event)))?;
 //! let rank = spawn(ProcessSpec { stdin: Stdin::Null, ..ProcessSpec::new("/bin/echo", ["hello"]) })?;
-//! let stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest })?;
+//! let stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "test")?;
 //! capture.add(SourceId(1), rank.stdout, stream)?;
 //! capture.watch(ProcessId(1), rank.child)?;
 //! for event in events.iter().take(2) {

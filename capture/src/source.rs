@@ -231,7 +231,7 @@ mod tests {
 
     fn source(policy: Policy) -> (Source, OwnedFd) {
         let (read, write) = nix::unistd::pipe().unwrap();
-        let stream = Stream::create(StreamConfig { capacity: 4096, policy }).unwrap();
+        let stream = Stream::create(StreamConfig { capacity: 4096, policy }, "test").unwrap();
         (Source::new(SourceId(1), read, stream), write)
     }
 

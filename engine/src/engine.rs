@@ -9,7 +9,7 @@ use std::{io, process};
 
 use iof_capture::{AddError, Capture, ProcessId, ProcessSpec, SourceId, Spawned, Stdin, spawn};
 use iof_proto::rendezvous::Listener;
-use iof_proto::{Proc, Rank};
+use iof_proto::{Channel, Proc, Rank};
 use iof_shm_ring::{Stream, StreamConfig};
 use iof_tool::{AttachError, Tool};
 use mio::{Registry, Waker};
@@ -214,11 +214,14 @@ impl Engine {
     fn adopt(&self, spec: &JobSpec, rank: Rank, process: Spawned) -> Result<(), LaunchError> {
         let Spawned { child, stdout, stderr, stddiag } = process;
         let config = StreamConfig { capacity: u64::from(self.config.cache_size), policy: self.config.policy };
-        let stream = || Stream::create(config).map_err(|source| LaunchError::Rings { rank, source });
-        let mut streams = [stream()?, stream()?, stream()?];
+        let source = Proc { nspace: spec.nspace.clone(), rank };
+        let stream = |channel: Channel| {
+            Stream::create(config, &format!("{source} {channel}"))
+                .map_err(|error| LaunchError::Rings { rank, source: error })
+        };
+        let mut streams = [stream(CHANNELS[0])?, stream(CHANNELS[1])?, stream(CHANNELS[2])?];
 
         let mut state = self.tables.lock();
-        let source = Proc { nspace: spec.nspace.clone(), rank };
         let mut ids = [SourceId(0); 3];
         for ((id, stream), channel) in ids.iter_mut().zip(&mut streams).zip(CHANNELS) {
             *id = state.add_stream(StreamName { source: source.clone(), channel }, stream);

@@ -4,47 +4,41 @@
 //! rings lie on the heap then. What the kernel or a reader does with payload bytes is modelled by one tracked cell
 //! for each byte, so that any access that is not ordered by the protocol fails the model.
 //!
+//! Each model is a function in [`models`] that says what its bounds are; `tests/models.rs` checks them all.
+//! `tests/known_bad.rs` breaks the shipping code at one [`Point`](iof_shm_ring::Point) after the other and wants a
+//! model to notice. `docs/MEMORY-MODEL.md` has the table of both.
+//!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p iof-loom-tests
 //! ```
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a model may panic")]
 
+pub mod models;
+mod payload;
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use iof_shm_ring::{Area, Peek, Policy, Reader, Reserve, Start, Stream, StreamConfig, bell};
-use loom::cell::UnsafeCell;
+use iof_shm_ring::{
+    Area, Attached, Bell, Copied, Peek, Policy, Reader, Reserve, Ringer, Start, Stream, StreamConfig, bell,
+};
 
-/// The payload of a ring, one tracked cell for each byte.
-pub struct Payload(Vec<UnsafeCell<u64>>);
+pub use payload::{Payload, Tracking};
 
-// SAFETY: that its cells are never touched by two threads at once is what loom checks.
-unsafe impl Sync for Payload {}
-// SAFETY: as above.
-unsafe impl Send for Payload {}
+/// Bytes of every model's ring: the fewest of which a claim takes one only.
+pub const CAPACITY: u64 = 4;
 
-impl Payload {
-    /// For a ring of `capacity` bytes.
-    pub fn new(capacity: u64) -> Arc<Payload> {
-        Arc::new(Payload((0..capacity).map(|_| UnsafeCell::new(u64::MAX)).collect()))
-    }
+/// Preemptions that are tried in one run of a model, unless LOOM_MAX_PREEMPTIONS says otherwise.
+const PREEMPTIONS: usize = 2;
 
-    fn cell(&self, position: u64) -> &UnsafeCell<u64> {
-        &self.0[(position % self.0.len() as u64) as usize]
-    }
-
-    /// The writer stores what belongs at `position`: its own number.
-    pub fn write(&self, position: u64) {
-        // SAFETY: loom fails the model if anybody else is at this cell.
-        self.cell(position).with_mut(|byte| unsafe { *byte = position });
-    }
-
-    /// A reader looks at the byte at `position` and finds its number.
-    pub fn check(&self, position: u64) {
-        // SAFETY: loom fails the model if the writer is at this cell.
-        let found = self.cell(position).with(|byte| unsafe { *byte });
-        assert_eq!(found, position, "a byte was overwritten under a reader");
-    }
+/// Checks a model with the default bound on preemptions.
+pub fn check(model: fn()) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(PREEMPTIONS);
+    builder.check(model);
 }
 
 /// A stream on the heap whose payload is modelled.
@@ -55,39 +49,76 @@ pub struct Model {
     pub payload: Arc<Payload>,
     /// Its readers' words.
     pub area: Arc<Area>,
+    /// Rings when the readers' tool is woken.
+    pub doorbell: Bell,
+    /// Rings when there is room.
+    pub room: (Ringer, Bell),
 }
 
 impl Model {
-    /// A stream of `capacity` bytes.
-    pub fn new(capacity: u64, policy: Policy) -> Model {
-        let (ringer, _) = bell().unwrap();
+    /// A stream whose bytes may only be read where the protocol orders it.
+    pub fn new(policy: Policy) -> Model {
+        Model::tracking(policy, Tracking::Ordered)
+    }
+
+    /// A stream whose bytes are read as `tracking` says.
+    pub fn tracking(policy: Policy, tracking: Tracking) -> Model {
+        let (ringer, doorbell) = bell().unwrap();
         Model {
-            stream: Stream::on_heap(StreamConfig { capacity, policy }).unwrap(),
-            payload: Payload::new(capacity),
+            stream: Stream::on_heap(StreamConfig { capacity: CAPACITY, policy }).unwrap(),
+            payload: Arc::new(Payload::new(tracking)),
             area: Arc::new(Area::on_heap(ringer)),
+            doorbell,
+            room: bell().unwrap(),
         }
     }
 
-    /// Attaches a reader at the first byte.
+    /// Attaches a reader at the oldest byte; one that may block tells the room bell.
     pub fn reader(&mut self, may_block: bool) -> Reader {
-        let slot = self.area.take_slot().unwrap();
-        let attached = self.stream.attach(&self.area, slot, Start::Oldest, may_block).unwrap();
-        Reader::new(attached.ring, Arc::clone(&self.area), slot, attached.start, Start::Oldest).unwrap()
+        let attached = self.attach(may_block);
+        self.open(attached, may_block)
     }
 
-    /// Writes up to `n` bytes as the policy lets it, in the ring's first generation only; how many were stored.
+    /// The engine's half of [`Model::reader`].
+    pub fn attach(&mut self, may_block: bool) -> Attached {
+        let slot = self.area.take_slot().unwrap();
+        self.stream.attach(&self.area, slot, Start::Oldest, may_block).unwrap()
+    }
+
+    fn open(&self, attached: Attached, may_block: bool) -> Reader {
+        let mut reader = open(attached, &self.area);
+        if may_block {
+            reader.tell_room(self.room.0.try_clone().unwrap());
+        }
+        reader
+    }
+
+    /// Moves `reader`, which found its generation sealed, to the newest.
+    pub fn follow(&mut self, reader: &mut Reader) {
+        let slot = self.area.take_slot().unwrap();
+        let to = self.stream.follow(&self.area, reader.slot(), slot).unwrap();
+        reader.follow(to.ring, to.slot, to.start).unwrap();
+    }
+
+    /// Lets `reader` read all there is, now that nothing moves any more: it must have been told of every byte.
+    pub fn settle(&mut self, reader: &mut Reader) {
+        if read_up(reader, &self.payload, 16) == Peek::Sealed {
+            self.follow(reader);
+            assert_eq!(read_up(reader, &self.payload, 16), Peek::Empty);
+        }
+        assert_eq!(reader.produced(), self.stream.stats().produced, "a reader was not told of every byte");
+        assert_eq!(reader.delivered() + reader.lost(), reader.produced(), "the ledger is wrong");
+    }
+
+    /// Stores or drops `n` bytes one by one, as the policy says, until the source has to wait; how many were
+    /// stored.
     pub fn write(&mut self, n: u64) -> u64 {
         let mut stored = 0;
         for _ in 0..n {
             match self.stream.reserve(1) {
                 Reserve::Ready(span) => {
                     assert_eq!(span.len, 1);
-                    let stats = self.stream.stats();
-                    if stats.generation > 0 {
-                        // Fresh memory, which this payload does not model.
-                        break;
-                    }
-                    self.payload.write(stats.produced - stats.dropped);
+                    self.payload.write(&self.stream.stats(), span.ptr.addr());
                     self.stream.commit(1, 0);
                     stored += 1;
                 }
@@ -97,17 +128,75 @@ impl Model {
         }
         stored
     }
+
+    /// Stores a byte and drops one behind it, as if the ring could not grow.
+    pub fn write_and_drop(&mut self) {
+        assert_eq!(self.write(1), 1);
+        self.stream.discard(1, 0);
+    }
+}
+
+/// The tool's half of [`Model::reader`].
+pub fn open(attached: Attached, area: &Arc<Area>) -> Reader {
+    Reader::new(attached.ring, Arc::clone(area), attached.slot, attached.start, Start::Oldest).unwrap()
 }
 
 /// Looks once; checks every byte that it borrows, consumes them, and gives what it found.
 pub fn read_once(reader: &mut Reader, payload: &Payload) -> Peek {
-    let peek = reader.peek();
-    if peek == Peek::Bytes {
-        let (from, len) = (reader.produced(), reader.bytes().len() as u64);
-        for position in from..from + len {
-            payload.check(position);
+    ledger(reader, |reader| {
+        let peek = reader.peek();
+        if peek == Peek::Bytes {
+            check_borrowed(reader, payload);
+            reader.consume(reader.bytes().len());
         }
-        reader.consume(len as usize);
+        peek
+    })
+}
+
+/// Checks every byte that `reader` borrows.
+pub fn check_borrowed(reader: &Reader, payload: &Payload) {
+    let bytes = reader.bytes();
+    payload.check(reader.ring().generation(), reader.produced(), bytes.as_ptr().addr(), bytes.len());
+}
+
+/// Copies up to `most` bytes and checks what the ring says are good.
+pub fn copy_once(reader: &mut Reader, payload: &Payload, most: usize) -> Copied {
+    ledger(reader, |reader| {
+        let (first, mut found) = (reader.produced(), Vec::new());
+        let copied = reader.copy_with(most, |ring, from, len| {
+            found = payload.copy(ring.generation(), from, len);
+        });
+        if let Copied::Bytes(len) = copied {
+            assert_eq!(found.len(), len);
+            (first..).zip(found).for_each(|(number, byte)| payload::assert_belongs(byte, number));
+        }
+        copied
+    })
+}
+
+/// Whatever `step` finds, the ledger must be right after it.
+fn ledger<T>(reader: &mut Reader, step: impl FnOnce(&mut Reader) -> T) -> T {
+    let (before, delivered, lost) = (reader.produced(), reader.delivered(), reader.lost());
+    let found = step(reader);
+    let accounted = (reader.delivered() - delivered) + (reader.lost() - lost);
+    // Added, not subtracted: a reader that went back would be a failure, too.
+    assert_eq!(before + accounted, reader.produced(), "the ledger is wrong");
+    found
+}
+
+/// Looks until there is nothing more, at most `n` times.
+pub fn read_up(reader: &mut Reader, payload: &Payload, n: u32) -> Peek {
+    for _ in 0..n {
+        match read_once(reader, payload) {
+            Peek::Bytes | Peek::Gap(_) => {}
+            end => return end,
+        }
     }
-    peek
+    panic!("a reader does not come to an end");
+}
+
+/// Whether `bell`, of this process, rings; silences it.
+pub fn rings(bell: &Bell) -> bool {
+    let file = File::from(bell.as_fd().try_clone_to_owned().unwrap());
+    (&file).read(&mut [0; 8]).is_ok()
 }

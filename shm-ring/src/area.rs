@@ -15,7 +15,7 @@ use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
 use crate::layout::{AREA_MAGIC, LAYOUT_VERSION};
 use crate::layout::{AreaTable, MAX_SLOTS, Slot};
-use crate::sync::{Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst, fence};
+use crate::sync::{Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 
 /// One tool's shared words, mapped. The engine makes it, the tool opens it.
 pub struct Area {
@@ -224,7 +224,7 @@ impl Area {
             let mut bits = word.swap(0, AcqRel);
             // News that is marked from here on sets its bit anew; news from before is seen by the look at the
             // ring that follows. Partner: the first fence of `Wakes::deliver`.
-            fence(SeqCst);
+            fence_at(Point::TakeFence, SeqCst);
             while bits != 0 {
                 each(base.saturating_add(bits.trailing_zeros()));
                 bits &= bits.wrapping_sub(1);
@@ -239,7 +239,7 @@ impl Area {
         self.table().head.armed.store(1, Relaxed);
         // Either the engine's second fence in `Wakes::deliver` comes later, and it sees us armed, or ours, and we
         // see its ready bits.
-        fence(SeqCst);
+        fence_at(Point::ArmFence, SeqCst);
         let words = (slots as usize).div_ceil(64);
         let quiet = self.table().ready.iter().take(words).all(|word| word.load(Relaxed) == 0);
         if !quiet {
@@ -280,6 +280,6 @@ fn zeroed_table() -> *mut AreaTable {
     Box::into_raw(Box::new(AreaTable {
         head: AreaHead { magic: zero(), version: zero(), armed: zero() },
         ready: std::array::from_fn(|_| zero()),
-        slots: std::array::from_fn(|_| Slot { hold: zero(), cursor: zero() }),
+        slots: std::array::from_fn(|_| Slot { hold: zero(), cursor: zero(), threshold: zero() }),
     }))
 }

@@ -2,11 +2,13 @@
 //!
 //! An entry says of the bytes from its offset on when they were read and how many bytes were dropped before
 //! them. Entries live as long as one of their bytes may be read. When there is no room, commits share an entry
-//! and time gets coarser; a gap always has an entry of its own, at its exact offset: the writer stores nothing
-//! behind a gap that it could not mark.
+//! and time gets coarser; a gap always has an entry of its own, at its exact offset: the writer stores no byte
+//! behind which it could not mark one.
 
+use crate::layout::BYTES_PER_ENTRY;
 use crate::ring::Ring;
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::sync::{Point, broken, fence_at, order_at};
 
 /// An entry's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,17 +28,26 @@ pub(crate) struct IndexWriter {
     last: Option<Mark>,
     /// Entries that have their memory.
     populated: u64,
+    /// Below this offset it is not worth looking for room again: the last look found none.
+    full_until: u64,
 }
 
 impl IndexWriter {
     pub(crate) fn new() -> Self {
-        IndexWriter { head: 0, tail: 0, last: None, populated: 0 }
+        IndexWriter { head: 0, tail: 0, last: None, populated: 0, full_until: 0 }
+    }
+
+    /// Whether it is worth noting what begins at `offset`.
+    pub(crate) fn is_due(&self, offset: u64) -> bool {
+        offset >= self.full_until
     }
 
     /// Notes bytes that are about to be published, if there is room for it.
     pub(crate) fn note(&mut self, ring: &Ring, floor: u64, mark: Mark) {
         // A quarter stays free for gaps, which must not go unmarked.
-        self.append(ring, floor, mark, ring.entries().len() as u64 / 4);
+        if !self.append(ring, floor, mark, ring.entries().len() as u64 / 4) {
+            self.full_until = mark.offset.saturating_add(BYTES_PER_ENTRY);
+        }
     }
 
     /// Marks that `mark.dropped` bytes are gone before `mark.offset`; `false` if there is no room.
@@ -55,13 +66,10 @@ impl IndexWriter {
     }
 
     fn append(&mut self, ring: &Ring, floor: u64, mark: Mark, keep_free: u64) -> bool {
-        let slots = ring.entries().len() as u64;
-        if self.tail.wrapping_sub(self.head).saturating_add(keep_free) >= slots {
-            self.retire(ring, floor);
-            if self.tail.wrapping_sub(self.head).saturating_add(keep_free) >= slots {
-                return false;
-            }
+        if !self.has_room(ring, floor, keep_free) {
+            return false;
         }
+        let slots = ring.entries().len() as u64;
         if self.populated < slots && self.tail >= self.populated {
             let Some(populated) = ring.populate_entries(self.populated) else { return false };
             self.populated = populated;
@@ -69,15 +77,37 @@ impl IndexWriter {
         let Some(entry) = entry_of(ring, self.tail) else { return false };
         // Orders the new `index_head` (stored by `retire`) before the words that overwrite an old entry.
         // Partner: the fence in `look`.
-        fence(Release);
+        fence_at(Point::EntryFence, Release);
         entry.offset.store(mark.offset, Relaxed);
         entry.time.store(mark.time, Relaxed);
         entry.dropped.store(mark.dropped, Relaxed);
         self.tail = self.tail.wrapping_add(1);
         // Partner: the load of `index_tail` in `published`.
-        ring.control().published.index_tail.store(self.tail, Release);
+        ring.control().published.index_tail.store(self.tail, order_at(Point::EntryPublished, Release));
         self.last = Some(mark);
         true
+    }
+
+    /// Whether bytes may come: a gap behind them could be marked.
+    pub(crate) fn can_mark(&mut self, ring: &Ring, floor: u64) -> bool {
+        self.has_room(ring, floor, 1)
+    }
+
+    /// As [`IndexWriter::can_mark`], without looking for entries to give up: may say no too early.
+    pub(crate) fn can_surely_mark(&self, ring: &Ring) -> bool {
+        self.is_free(ring, 1)
+    }
+
+    fn has_room(&mut self, ring: &Ring, floor: u64, keep_free: u64) -> bool {
+        if !self.is_free(ring, keep_free) {
+            self.retire(ring, floor);
+        }
+        self.is_free(ring, keep_free)
+    }
+
+    /// Whether one more entry would leave `keep_free`.
+    fn is_free(&self, ring: &Ring, keep_free: u64) -> bool {
+        self.tail.wrapping_sub(self.head).saturating_add(keep_free) < ring.entries().len() as u64
     }
 
     /// The lowest position that the index can tell about.
@@ -112,7 +142,7 @@ fn entry_of(ring: &Ring, i: u64) -> Option<&crate::layout::Entry> {
 pub(crate) fn published(ring: &Ring) -> (u64, u64) {
     let tail = ring.control().published.index_tail.load(Relaxed);
     // Partner: the Release store of `index_tail` in `append`. (A fence, not an acquire load: read-only maps.)
-    fence(Acquire);
+    fence_at(Point::IndexFence, Acquire);
     (ring.control().claimed.index_head.load(Relaxed), tail)
 }
 
@@ -126,25 +156,31 @@ pub(crate) fn look(ring: &Ring, i: u64) -> Option<Mark> {
     };
     // If any load above saw a word of a later entry, this fence makes the new `index_head` visible too.
     // Partner: the Release fence in `append`.
-    fence(Acquire);
-    (ring.control().claimed.index_head.load(Relaxed) <= i).then_some(mark)
+    fence_at(Point::EntryLookFence, Acquire);
+    let stands = ring.control().claimed.index_head.load(Relaxed) <= i || broken(Point::EntryLookCheck);
+    stands.then_some(mark)
 }
 
 /// Bytes dropped before the byte at `position`, since the stream began; `None` if the writer was faster.
 pub(crate) fn dropped_at(ring: &Ring, position: u64) -> Option<u64> {
+    // While the index is empty, these were all dropped before the ring's first byte.
+    let before = ring.control().published.dropped.load(Relaxed);
+    // Partner: the Release store of `dropped` in `Writer::mark_gap`: who sees a later drop sees its entry.
+    fence_at(Point::BaseFence, Acquire);
     let (head, tail) = published(ring);
+    if tail == 0 {
+        return Some(before);
+    }
     // At most one index ring: a head and tail from a broken file can't make this run long.
     let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
-    let mut found = None;
     for i in (oldest..tail).rev() {
         let mark = look(ring, i)?;
         if mark.offset <= position {
-            found = Some(mark.dropped);
-            break;
+            return Some(mark.dropped);
         }
     }
-    // No entry at or below: nothing was stored yet, so what is dropped was dropped before the first byte.
-    Some(found.unwrap_or_else(|| if tail == 0 { ring.control().published.dropped.load(Relaxed) } else { 0 }))
+    // The entry that told of it was given up.
+    None
 }
 
 /// The first drop at or after index entry `from` that goes beyond `seen`, if it is below index `tail`.
@@ -155,8 +191,10 @@ pub(crate) fn next_gap(ring: &Ring, from: u64, seen: u64) -> (u64, Option<(u64, 
     let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
     let mut i = from.max(oldest);
     while i < tail {
-        let Some(mark) = look(ring, i) else { break };
-        if mark.dropped > seen {
+        // An entry that was given up meanwhile tells of bytes before the reader's; those behind it still stand.
+        if let Some(mark) = look(ring, i)
+            && mark.dropped > seen
+        {
             return (i, Some((mark.offset, mark.dropped)));
         }
         // The newest entry may still grow a gap, so a reader must come back to it.

@@ -3,7 +3,7 @@
 //! A ring file, one generation of one stream:
 //!
 //! ```text
-//! 0            384                  meta_len(entries)                    meta_len + capacity
+//! 0            512                  meta_len(entries)                    meta_len + capacity
 //! | Control    | Entry 0 .. entries | pad to a page | data, pure bytes   |
 //! ```
 //!
@@ -42,14 +42,18 @@ const MIN_ENTRIES: u64 = 32;
 /// Most entries of an index ring.
 const MAX_ENTRIES: u64 = 16 * 1024;
 /// Data bytes for each index entry; denser commits share an entry.
-const BYTES_PER_ENTRY: u64 = 2048;
+pub(crate) const BYTES_PER_ENTRY: u64 = 2048;
+
+/// Bytes of a stream's label that are kept.
+pub const MAX_LABEL: usize = 192;
+pub(crate) const LABEL_WORDS: usize = MAX_LABEL / 8;
 
 /// Rings that one tool may read at a time.
 #[cfg(not(loom))]
 pub const MAX_SLOTS: usize = 16 * 1024;
 /// Rings that one tool may read at a time (small, for the model checker).
 #[cfg(loom)]
-pub const MAX_SLOTS: usize = 2;
+pub const MAX_SLOTS: usize = 3;
 
 /// Written once, before anybody else sees the file.
 #[repr(C, align(128))]
@@ -66,6 +70,10 @@ pub(crate) struct Identity {
     pub base: AtomicU64,
     /// 1 if readers do not gate the writer (drop oldest), else 0.
     pub overwrite: AtomicU64,
+    /// The writing process, for people and for who wants to watch it.
+    pub writer_pid: AtomicU64,
+    /// What the stream is, in UTF-8, filled up with zeros; for people.
+    pub label: [AtomicU64; LABEL_WORDS],
 }
 
 /// What readers watch. Writer: engine. Readers: everybody.
@@ -127,8 +135,10 @@ pub(crate) struct AreaHead {
 pub(crate) struct Slot {
     /// Lowest position the tool may be touching, `NONE` if it touches nothing.
     pub hold: AtomicU64,
-    /// Bytes below are consumed; for the engine's statistics only.
+    /// Bytes below are consumed; for the engine's statistics and `threshold`.
     pub cursor: AtomicU64,
+    /// Bytes beyond `cursor` that are worth a wake-up.
+    pub threshold: AtomicU64,
 }
 
 /// An area file as a whole.
@@ -144,7 +154,7 @@ pub(crate) const READY_WORDS: usize = MAX_SLOTS.div_ceil(64);
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<Control>() == 384);
+    assert!(size_of::<Control>() == 512);
     assert!(size_of::<Entry>() == 24);
     assert!(size_of::<Slot>() == 64);
     assert!(size_of::<AreaTable>() == 128 + MAX_SLOTS / 8 + MAX_SLOTS * 64);

@@ -12,12 +12,14 @@
 //! | `ring`, `index` | one generation: control words, data, index ring |
 //! | `writer` | claiming, committing, sealing one generation |
 //! | `stream` | policies, generations, readers |
-//! | `reader` | looking, borrowing, consuming, following |
+//! | `reader` | looking, borrowing, consuming, following, grouping |
+//! | `copy` | reading bytes that may change meanwhile (unsafe) |
 //! | `area`, `wakes`, `doorbell` | slots, ready bits, waking who sleeps |
 //!
 //! Nothing here does I/O: the bytes come from whoever writes into a [`Span`].
 
 mod area;
+mod copy;
 mod doorbell;
 mod error;
 mod file;
@@ -34,8 +36,12 @@ mod writer;
 pub use area::Area;
 pub use doorbell::{Bell, Ringer, bell, doorbell};
 pub use error::{CreateError, OpenError};
-pub use layout::{MAX_CAPACITY, MAX_SLOTS};
-pub use reader::{Gap, Peek, Reader, Start};
+pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
+pub use reader::{Copied, Gap, Grouping, Peek, Reader, Start};
 pub use ring::Ring;
 pub use stream::{Attached, Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
 pub use wakes::Wakes;
+
+#[cfg(loom)]
+#[doc(hidden)]
+pub use sync::{Point, known_bad::break_at};

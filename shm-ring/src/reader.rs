@@ -2,6 +2,7 @@
 
 use std::slice;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::area::Area;
 use crate::doorbell::Ringer;
@@ -9,7 +10,12 @@ use crate::error::OpenError;
 use crate::index;
 use crate::layout::{NONE, Slot};
 use crate::ring::Ring;
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
+use crate::sync::{Point, broken, fence_at, order_at};
+
+mod group;
+
+pub use group::Grouping;
 
 /// How often a reader that was overtaken looks for the oldest byte before it says "nothing yet".
 const CATCH_UP_TRIES: u32 = 8;
@@ -27,6 +33,17 @@ pub enum Peek {
     Sealed,
     /// Nothing more, ever: the stream is complete and this reader had its last byte.
     Ended,
+    /// Nothing more, ever: the writer has gone without completing the stream, and this reader had what there was.
+    Gone,
+}
+
+/// What [`Reader::copy`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// So many bytes were copied and are consumed.
+    Bytes(usize),
+    /// There were none: never [`Peek::Bytes`].
+    Nothing(Peek),
 }
 
 /// Bytes that a source produced and this reader will not see.
@@ -49,7 +66,7 @@ pub struct Gap {
 /// use std::sync::Arc;
 ///
 /// let area = Arc::new(Area::create(doorbell()?.0)?);
-/// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest })?;
+/// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "demo")?;
 /// let attached = stream.attach(&area, area.take_slot()?, Start::Oldest, false)?;
 /// let mut reader = Reader::new(attached.ring, area, attached.slot, attached.start, Start::Oldest)?;
 ///
@@ -66,6 +83,8 @@ pub struct Reader {
     area: Arc<Area>,
     slot: u32,
     cursor: u64,
+    /// Where the byte at the cursor lies in the data area.
+    offset: u64,
     /// Bytes up to here are borrowed; the cursor if none are.
     end: u64,
     /// Drops counted into `lost` or before this reader's time.
@@ -76,6 +95,14 @@ pub struct Reader {
     lost: u64,
     pending: Option<Gap>,
     room: Option<Room>,
+    grouping: Option<Grouping>,
+    /// When the oldest byte that is held back for grouping was seen.
+    seen_at: Option<Instant>,
+    /// Once seen, the ring is not looked at again: it may be another generation's by now.
+    sealed: bool,
+    writer_gone: bool,
+    /// Neither borrowing, grouping nor anything pending asks for more than a look at the tail.
+    plain: bool,
 }
 
 /// How a reader that can hold the writer back tells it that there is room.
@@ -83,6 +110,16 @@ struct Room {
     ringer: Ringer,
     /// The wish that was answered last; each is answered once.
     answered: u64,
+}
+
+/// What [`Reader::find`] found.
+enum Found {
+    /// Bytes from the cursor to `end`; `cut` if a group can't grow beyond.
+    Bytes {
+        end: u64,
+        cut: bool,
+    },
+    Nothing(Peek),
 }
 
 /// The shared words as of one moment.
@@ -122,6 +159,7 @@ impl Reader {
             area,
             slot,
             cursor: 0,
+            offset: 0,
             end: 0,
             dropped_seen: 0,
             index: 0,
@@ -129,6 +167,11 @@ impl Reader {
             lost: 0,
             pending: None,
             room: None,
+            grouping: None,
+            seen_at: None,
+            sealed: false,
+            writer_gone: false,
+            plain: false,
         };
         reader.follow(ring, slot, at)?;
         if start == Start::Now {
@@ -145,18 +188,88 @@ impl Reader {
         self.room = Some(Room { ringer, answered: NONE });
     }
 
+    /// Says that the writer has ended, as whoever started it or is connected to it knows. What is in the ring is
+    /// still handed out; where "nothing yet" or "sealed" would follow, [`Peek::Gone`] does.
+    pub fn writer_gone(&mut self) {
+        self.writer_gone = true;
+    }
+
     /// What is at the cursor. After [`Peek::Bytes`], [`Reader::bytes`] gives them.
+    #[inline]
     pub fn peek(&mut self) -> Peek {
-        if let Some(gap) = self.pending.take() {
-            return Peek::Gap(gap);
+        if self.plain {
+            // The common case, small enough to be inlined: bytes in a gated ring, and nothing else to tell.
+            let now = self.look();
+            if now.tail > self.cursor && now.dropped == self.dropped_seen {
+                self.end = now.tail.min(self.cursor.saturating_add(self.ring.capacity()));
+                return Peek::Bytes;
+            }
         }
+        self.peek_carefully()
+    }
+
+    fn peek_carefully(&mut self) -> Peek {
+        match self.find(Self::hold_here) {
+            Found::Bytes { end, cut } => {
+                self.end = end;
+                if self.is_worth_it(cut) {
+                    return Peek::Bytes;
+                }
+                self.release();
+                self.wait_for_group()
+            }
+            Found::Nothing(peek) => peek,
+        }
+    }
+
+    /// Copies bytes from the cursor on into `into`, and consumes them, without ever holding the writer: for readers
+    /// that would rather lose bytes than have the stream move away from them. Grouping does not apply.
+    pub fn copy(&mut self, into: &mut [u8]) -> Copied {
+        self.copy_with(into.len(), |ring, from, len| {
+            if let Some(into) = into.get_mut(..len) {
+                ring.copy(from, into);
+            }
+        })
+    }
+
+    /// [`Reader::copy`] of `most` bytes at most, with `copy` for what copies so many from a position on: the model
+    /// checker has its own, that knows which thread wrote them.
+    #[doc(hidden)]
+    pub fn copy_with(&mut self, most: usize, copy: impl FnOnce(&Ring, u64, usize)) -> Copied {
+        self.release();
+        match self.find(Self::is_still_here) {
+            Found::Bytes { end, .. } => {
+                let len = usize::try_from(end.saturating_sub(self.cursor)).unwrap_or(0).min(most);
+                copy(&self.ring, self.cursor, len);
+                if !self.is_still_here() && !broken(Point::CopyCheck) {
+                    return Copied::Nothing(self.overtaken());
+                }
+                self.end = self.cursor.saturating_add(len as u64);
+                self.consume(len);
+                Copied::Bytes(len)
+            }
+            Found::Nothing(peek) => Copied::Nothing(peek),
+        }
+    }
+
+    /// Looks at the cursor; `secure` makes sure that the bytes there are not overwritten, or says that they are.
+    fn find(&mut self, secure: fn(&Self) -> bool) -> Found {
+        if let Some(gap) = self.pending.take() {
+            return Found::Nothing(Peek::Gap(gap));
+        }
+        if self.sealed {
+            return Found::Nothing(self.unless_gone(Peek::Sealed));
+        }
+        self.plain = self.grouping.is_none() && !self.ring.overwrite();
         let now = self.look();
         if now.tail <= self.cursor && now.dropped == self.dropped_seen {
-            return self.at_end(&now);
+            return Found::Nothing(self.at_end(&now));
         }
-        if self.ring.overwrite() && !self.hold_here() {
-            return self.overtaken();
+        if self.ring.overwrite() && !secure(self) {
+            return Found::Nothing(self.overtaken());
         }
+        // A group that can't grow is handed out as it is.
+        let mut cut = now.complete != NONE || now.sealed != NONE || self.writer_gone;
         let mut end = now.tail;
         if now.dropped != self.dropped_seen {
             let (index, gap) = index::next_gap(&self.ring, self.index, self.dropped_seen);
@@ -164,29 +277,34 @@ impl Reader {
             if let Some((offset, dropped)) = gap {
                 if offset <= self.cursor {
                     self.release();
-                    return Peek::Gap(self.skip_to(self.cursor, dropped));
+                    return Found::Nothing(Peek::Gap(self.skip_to(self.cursor, dropped)));
                 }
                 end = end.min(offset);
+                cut = true;
             }
         }
         // Never more than is mapped, whatever a broken file says.
-        self.end = end.min(self.cursor.saturating_add(self.ring.capacity()));
-        if self.end > self.cursor {
-            return Peek::Bytes;
+        let end = end.min(self.cursor.saturating_add(self.ring.capacity()));
+        if end > self.cursor {
+            return Found::Bytes { end, cut };
         }
         self.release();
-        Peek::Empty
+        Found::Nothing(Peek::Empty)
     }
 
+    #[inline]
     fn look(&self) -> Look {
         let published = &self.ring.control().published;
         let (sealed, complete) = (published.sealed.load(Relaxed), published.complete.load(Relaxed));
         // Partner: the Release stores in `Writer::seal` and `Writer::complete`; who sees an end sees all before.
-        fence(Acquire);
-        let (tail, dropped) = (published.tail.load(Relaxed), published.dropped.load(Relaxed));
-        // Partner: the Release stores in `Writer::commit` and `Writer::mark_gap`. Fences, not acquire loads,
-        // because std defines only relaxed loads on read-only maps.
-        fence(Acquire);
+        fence_at(Point::EndFence, Acquire);
+        let tail = published.tail.load(Relaxed);
+        // Partner: the Release store in `Writer::commit`. Who sees a byte sees the drops before it. (Fences, not
+        // acquire loads, because std defines only relaxed loads on read-only maps.)
+        fence_at(Point::TailFence, Acquire);
+        let dropped = published.dropped.load(Relaxed);
+        // Partner: the Release store in `Writer::mark_gap`. Who sees a drop sees the gap's entry.
+        fence_at(Point::DroppedFence, Acquire);
         Look { tail, dropped, sealed, complete }
     }
 
@@ -195,10 +313,25 @@ impl Reader {
         if now.complete <= self.cursor {
             Peek::Ended
         } else if now.sealed <= self.cursor {
-            Peek::Sealed
+            self.sealed = true;
+            self.plain = false;
+            self.unless_gone(Peek::Sealed)
         } else {
-            Peek::Empty
+            self.unless_gone(Peek::Empty)
         }
+    }
+
+    fn unless_gone(&self, peek: Peek) -> Peek {
+        if self.writer_gone { Peek::Gone } else { peek }
+    }
+
+    /// Whether the writer has claimed nothing at the cursor yet. What was copied from there before is whole then.
+    fn is_still_here(&self) -> bool {
+        // Our loads of the bytes come before the load of `intent`. Partner: the fence in `Writer::reserve`, which
+        // puts the claim before the bytes that overwrite ours.
+        fence_at(Point::CopyFence, Acquire);
+        let intent = self.ring.control().claimed.intent.load(Relaxed);
+        intent.saturating_sub(self.ring.capacity()) <= self.cursor
     }
 
     /// Holds from the cursor on; `false` if the writer claimed these bytes already.
@@ -206,12 +339,12 @@ impl Reader {
         let Some(slot) = self.words() else { return false };
         // Partner: the load in `stream::effective_hold`. Release, although nothing was read under this hold yet: a
         // writer that sees it, and not the `NONE` before it, must see our earlier reads done.
-        slot.hold.store(self.cursor, Release);
+        slot.hold.store(self.cursor, order_at(Point::HoldTaken, Release));
         // Of this fence and the one in `Writer::reserve` one comes first: either we see the claim or the writer
         // sees our hold.
-        fence(SeqCst);
+        fence_at(Point::HoldFence, SeqCst);
         let intent = self.ring.control().claimed.intent.load(Relaxed);
-        intent.saturating_sub(self.ring.capacity()) <= self.cursor
+        intent.saturating_sub(self.ring.capacity()) <= self.cursor || broken(Point::HoldCheck)
     }
 
     /// Goes on at the oldest byte, after the writer passed the cursor.
@@ -231,6 +364,7 @@ impl Reader {
     fn skip_to(&mut self, position: u64, dropped: u64) -> Gap {
         let offset = self.produced();
         self.cursor = position;
+        self.offset = self.ring.offset_of(position);
         self.end = position;
         self.dropped_seen = dropped;
         let lost = self.produced().saturating_sub(offset);
@@ -242,31 +376,34 @@ impl Reader {
     }
 
     /// The borrowed bytes: contiguous, in place, empty if nothing is borrowed.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         let len = usize::try_from(self.end.saturating_sub(self.cursor)).unwrap_or(0);
         // SAFETY: `peek` set `end` at most `capacity` beyond the cursor, and that many bytes are mapped from
-        // `at(cursor)` on. The bytes were written before the tail that `look` acquired, and the writer claims
+        // `at` on. The bytes were written before the tail that `look` acquired, and the writer claims
         // none that our slot's hold protects: it has stood at or below the cursor since before `end` was set
         // (`hold_here`; in a gated ring since `Stream::attach`), and only `consume`, `release` and `follow`,
         // which need `&mut self`, move it. The engine keeps that promise, and readers trust the engine.
-        unsafe { slice::from_raw_parts(self.ring.at(self.cursor), len) }
+        unsafe { slice::from_raw_parts(self.ring.at(self.offset), len) }
     }
 
     /// Gives back the first `n` borrowed bytes (at most all) as delivered; the rest stays borrowed.
+    #[inline]
     pub fn consume(&mut self, n: usize) {
         let n = (n as u64).min(self.end.saturating_sub(self.cursor));
         self.cursor = self.cursor.saturating_add(n);
+        self.offset = self.ring.advance(self.offset, n);
         self.delivered = self.delivered.saturating_add(n);
         let Some(slot) = self.words() else { return };
         slot.cursor.store(self.cursor, Relaxed);
         let hold = if self.ring.overwrite() && self.cursor == self.end { NONE } else { self.cursor };
         // Our loads of the bytes come before the writer's reuse of them. Partner: the Acquire load in
         // `stream::effective_hold`.
-        slot.hold.store(hold, Release);
+        slot.hold.store(hold, order_at(Point::HoldConsumed, Release));
         if let Some(room) = &mut self.room {
             // Either the writer's fence in `Writer::wait_for` comes later, and it sees our hold, or ours, and we
             // see its wish.
-            fence(SeqCst);
+            fence_at(Point::RoomFence, SeqCst);
             let wanted = self.ring.control().claimed.wanted.load(Relaxed);
             if wanted != NONE && hold >= wanted && room.answered != wanted {
                 room.answered = wanted;
@@ -282,7 +419,7 @@ impl Reader {
             && let Some(slot) = self.words()
         {
             // Partner: the Acquire load in `stream::effective_hold`.
-            slot.hold.store(NONE, Release);
+            slot.hold.store(NONE, order_at(Point::HoldReleased, Release));
         }
     }
 
@@ -294,10 +431,14 @@ impl Reader {
         if self.area.slot(slot).is_none() {
             return Err(OpenError::Slot { slot });
         }
-        self.release();
+        // The old slot is not touched: the engine may have given it to another ring by now.
+        self.end = self.cursor;
         self.ring = ring;
         self.slot = slot;
         self.index = 0;
+        self.plain = false;
+        self.sealed = false;
+        self.seen_at = None;
         if let Some(room) = &mut self.room {
             room.answered = NONE;
         }
@@ -343,7 +484,7 @@ impl Drop for Reader {
         // A reader that is gone holds nothing; the engine drops the slot when it learns of it.
         if let Some(slot) = self.words() {
             // Partner: the Acquire load in `stream::effective_hold`.
-            slot.hold.store(NONE, Release);
+            slot.hold.store(NONE, order_at(Point::HoldDropped, Release));
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::slice;
 
+use crate::copy::copy_racy;
 use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
 use crate::layout::{self, Control, Entry, LAYOUT_VERSION, MAX_CAPACITY, MIN_CAPACITY, NONE, RING_MAGIC};
@@ -14,8 +15,8 @@ use crate::map::{Access, DoubleMap};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 
 /// What a ring is made as.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+#[derive(Clone, Copy)]
+pub(crate) struct Shape<'a> {
     /// Bytes of data; rounded up to whole pages.
     pub capacity: u64,
     /// 0 for a stream's first.
@@ -26,6 +27,8 @@ pub(crate) struct Shape {
     pub dropped: u64,
     /// Whether readers' cursors do not gate the writer.
     pub overwrite: bool,
+    /// What the stream is; cut at [`MAX_LABEL`] bytes.
+    pub label: &'a str,
 }
 
 /// One generation of a stream, mapped.
@@ -91,7 +94,7 @@ unsafe impl Sync for Ring {}
 
 impl Ring {
     /// Makes a ring in a sealed memory file.
-    pub(crate) fn create(shape: Shape) -> Result<Ring, CreateError> {
+    pub(crate) fn create(shape: Shape<'_>) -> Result<Ring, CreateError> {
         let capacity = checked_capacity(shape.capacity, file::page_size())?;
         let entries = layout::entries_for(capacity);
         let meta = layout::meta_len(entries, file::page_size());
@@ -123,7 +126,7 @@ impl Ring {
     }
 
     /// Makes a ring on the heap: for the model checker and Miri, which know no shared maps.
-    pub(crate) fn on_heap(shape: Shape) -> Result<Ring, CreateError> {
+    pub(crate) fn on_heap(shape: Shape<'_>) -> Result<Ring, CreateError> {
         let capacity = if cfg!(loom) { shape.capacity } else { checked_capacity(shape.capacity, 1)? };
         let entry_count = if cfg!(loom) { 8 } else { layout::entries_for(capacity) };
         let twice = usize::try_from(capacity.saturating_mul(2)).unwrap_or(usize::MAX);
@@ -191,7 +194,16 @@ impl Ring {
         })
     }
 
-    fn initialise(&self, shape: Shape) {
+    /// Makes a ring that nobody uses any more into another generation of the same stream. Its pages stay.
+    pub(crate) fn reuse(mut self, shape: Shape<'_>) -> Ring {
+        self.base = shape.base;
+        self.generation = shape.generation;
+        self.overwrite = shape.overwrite;
+        self.initialise(shape);
+        self
+    }
+
+    fn initialise(&self, shape: Shape<'_>) {
         let (identity, published, claimed) =
             (&self.control().identity, &self.control().published, &self.control().claimed);
         identity.capacity.store(self.capacity, Relaxed);
@@ -199,11 +211,22 @@ impl Ring {
         identity.generation.store(shape.generation, Relaxed);
         identity.base.store(shape.base, Relaxed);
         identity.overwrite.store(u64::from(shape.overwrite), Relaxed);
+        identity.writer_pid.store(u64::from(std::process::id()), Relaxed);
+        let mut label = shape.label.as_bytes().chunks(8);
+        for word in &identity.label {
+            let mut bytes = [0u8; 8];
+            for (to, from) in bytes.iter_mut().zip(label.next().unwrap_or_default()) {
+                *to = *from;
+            }
+            word.store(u64::from_ne_bytes(bytes), Relaxed);
+        }
         published.tail.store(shape.base, Relaxed);
+        published.index_tail.store(0, Relaxed);
         published.dropped.store(shape.dropped, Relaxed);
         published.sealed.store(NONE, Relaxed);
         published.complete.store(NONE, Relaxed);
         claimed.intent.store(shape.base, Relaxed);
+        claimed.index_head.store(0, Relaxed);
         claimed.wanted.store(NONE, Relaxed);
         identity.version.store(LAYOUT_VERSION, Relaxed);
         // Others see these words only through the file or an `Arc`, and handing either over orders them.
@@ -242,20 +265,42 @@ impl Ring {
         Some(self.entry_count)
     }
 
-    /// Address of the byte at `position`; `capacity` bytes are mapped from there on.
-    pub(crate) fn at(&self, position: u64) -> *mut u8 {
-        // The remainder is below `capacity`, which fitted a `usize` when the ring was mapped.
-        self.data.wrapping_add(usize::try_from(position % self.capacity).unwrap_or(0))
+    /// Where the byte at `position` lies in the data area.
+    pub(crate) fn offset_of(&self, position: u64) -> u64 {
+        position % self.capacity
     }
 
-    /// Copies `bytes`, at most `capacity`, to `position`; the writer claimed that range.
-    pub(crate) fn store(&self, position: u64, bytes: &[u8]) {
-        let at = self.at(position);
+    /// Where the byte `n` behind the one at `offset` lies; `n` is at most the capacity.
+    pub(crate) fn advance(&self, offset: u64, n: u64) -> u64 {
+        let offset = offset.wrapping_add(n);
+        if offset >= self.capacity { offset.wrapping_sub(self.capacity) } else { offset }
+    }
+
+    /// Address of the byte at `offset` of the data area; `capacity` bytes are mapped from there on.
+    pub(crate) fn at(&self, offset: u64) -> *mut u8 {
+        debug_assert!(offset < self.capacity);
+        // Below `capacity`, which fitted a `usize` when the ring was mapped.
+        self.data.wrapping_add(offset as usize)
+    }
+
+    /// Copies `bytes`, at most `capacity`, to `offset` of the data area; the writer claimed that range.
+    pub(crate) fn store(&self, offset: u64, bytes: &[u8]) {
+        let at = self.at(offset);
         // SAFETY: `capacity` bytes are mapped from `at` on, the writer (the one caller) claimed them, so that no
         // reader holds them, and `bytes` is borrowed from elsewhere.
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         if let Memory::Heap(heap) = &self.memory {
             heap.mirror(at, bytes);
+        }
+    }
+
+    /// Copies from `position` on into `into`, at most `capacity` bytes, which the writer may be overwriting at this
+    /// very moment: what comes out is only worth something if the claims say afterwards that it was not.
+    pub(crate) fn copy(&self, position: u64, into: &mut [u8]) {
+        let len = into.len().min(usize::try_from(self.capacity).unwrap_or(usize::MAX));
+        if let Some(into) = into.get_mut(..len) {
+            // SAFETY: `capacity` bytes are mapped, readable, from `at` on, and `into` is no longer than that.
+            unsafe { copy_racy(self.at(self.offset_of(position)), into) };
         }
     }
 
@@ -343,6 +388,8 @@ fn zeroed_control() -> Control {
             generation: zero(),
             base: zero(),
             overwrite: zero(),
+            writer_pid: zero(),
+            label: std::array::from_fn(|_| zero()),
         },
         published: Published {
             tail: zero(),

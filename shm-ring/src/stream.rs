@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::area::Area;
 use crate::error::CreateError;
-use crate::layout::NONE;
+use crate::layout::{MAX_CAPACITY, NONE};
 use crate::reader::Start;
 use crate::ring::{Ring, Shape};
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Point, broken, order_at};
 use crate::writer::{Refused, Writer};
 
 /// No claim takes more than one part in so many of the ring: what is claimed is lost to late readers, and a
@@ -108,17 +108,25 @@ pub struct Stream {
     policy: Policy,
     members: Vec<Member>,
     complete: bool,
-    new_ring: fn(Shape) -> Result<Ring, CreateError>,
+    /// The ring may say that its writer waits.
+    waiting: bool,
+    label: String,
+    /// Comes into force when nothing is in flight.
+    wanted: Option<StreamConfig>,
+    /// A generation that its last reader gave back: the next one costs no page faults.
+    spare: Option<Ring>,
+    new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
 }
 
 impl Stream {
-    /// Makes a stream in shared memory.
+    /// Makes a stream in shared memory. `label` says what it is to who looks at its rings from outside, in at most
+    /// [`MAX_LABEL`](crate::MAX_LABEL) bytes.
     ///
     /// # Errors
     /// [`CreateError`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY), or when the kernel
     /// has no memory or descriptors.
-    pub fn create(config: StreamConfig) -> Result<Stream, CreateError> {
-        Stream::with(config, Ring::create)
+    pub fn create(config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
+        Stream::with(config, label, Ring::create)
     }
 
     /// Makes a stream on the heap: for the model checker, Miri and benches.
@@ -127,23 +135,78 @@ impl Stream {
     /// As [`Stream::create`].
     #[doc(hidden)]
     pub fn on_heap(config: StreamConfig) -> Result<Stream, CreateError> {
-        Stream::with(config, Ring::on_heap)
+        Stream::with(config, "", Ring::on_heap)
     }
 
     fn with(
         config: StreamConfig,
-        new_ring: fn(Shape) -> Result<Ring, CreateError>,
+        label: &str,
+        new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
     ) -> Result<Stream, CreateError> {
         let overwrite = config.policy == Policy::DropOldest;
-        let shape = Shape { capacity: config.capacity, generation: 0, base: 0, dropped: 0, overwrite };
+        let shape = Shape { capacity: config.capacity, generation: 0, base: 0, dropped: 0, overwrite, label };
         let writer = Writer::new(Arc::new(new_ring(shape)?), 0);
-        Ok(Stream { writer, policy: config.policy, members: Vec::new(), complete: false, new_ring })
+        Ok(Stream {
+            writer,
+            policy: config.policy,
+            members: Vec::new(),
+            complete: false,
+            waiting: false,
+            label: label.to_owned(),
+            wanted: None,
+            spare: None,
+            new_ring,
+        })
+    }
+
+    /// Changes capacity and policy, from the next [`Stream::reserve`] on: the stream goes on in a generation of the
+    /// new kind, and every reader is due there from its first byte. If the kernel has no memory for it then, or a
+    /// reader that blocks is still to come along to this generation, the stream stays as it is and tries again with
+    /// every `reserve`.
+    ///
+    /// # Errors
+    /// [`CreateError::Capacity`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY).
+    pub fn reconfigure(&mut self, config: StreamConfig) -> Result<(), CreateError> {
+        if config.capacity == 0 || config.capacity > MAX_CAPACITY {
+            return Err(CreateError::Capacity { asked: config.capacity });
+        }
+        self.wanted = Some(config);
+        Ok(())
+    }
+
+    /// Goes on as [`Stream::reconfigure`] asked, now that nothing is in flight.
+    fn apply_wanted(&mut self) {
+        if let Some(config) = self.wanted
+            && !(config.policy == Policy::Block && self.awaits_a_blocker())
+            && self.next_generation(config, 0).is_ok()
+        {
+            self.policy = config.policy;
+            self.wanted = None;
+        }
+    }
+
+    /// Whether a reader that holds the source back is still in the generation before this one: yet another would cost
+    /// it what is in this one.
+    fn awaits_a_blocker(&self) -> bool {
+        self.policy == Policy::Block && self.members.iter().any(|member| member.may_block && member.due)
     }
 
     /// Makes room for up to `want` bytes, by the stream's policy.
+    #[inline]
     pub fn reserve(&mut self, want: usize) -> Reserve {
+        if self.wanted.is_none() && self.writer.claimed() >= want as u64 && want > 0 {
+            return Reserve::Ready(self.span(want as u64));
+        }
+        self.reserve_carefully(want)
+    }
+
+    fn reserve_carefully(&mut self, want: usize) -> Reserve {
+        self.apply_wanted();
         let capacity = self.writer.ring().capacity();
         let want = (want as u64).clamp(1, (capacity / CLAIM_PART).max(1));
+        if self.writer.claimed() >= want {
+            return Reserve::Ready(self.span(want));
+        }
         let min = match self.policy {
             Policy::DropNewest => 1,
             // A claim that a borrowed slice cuts short is not worth a read: better a fresh generation.
@@ -152,11 +215,10 @@ impl Stream {
             Policy::Block => want,
         };
         for _ in 0..CLAIM_TRIES {
-            match self.claim(want, min) {
+            let refused = match self.claim(want, min) {
                 Ok(len) => return Reserve::Ready(self.span(len)),
-                Err(Refused::UnmarkedGap) => return Reserve::Discard,
-                Err(Refused::Held) => {}
-            }
+                Err(refused) => refused,
+            };
             if self.must_wait(min) {
                 return Reserve::Wait;
             }
@@ -164,12 +226,12 @@ impl Stream {
             if behind == self.members.len() && behind > 0 && self.policy != Policy::DropOldest {
                 return Reserve::Discard;
             }
-            if behind > 0 {
+            if behind > 0 || refused == Refused::IndexFull {
                 break;
             }
         }
-        // Somebody is in the way while others keep up, or plays with its hold.
-        if self.next_generation().is_err() {
+        // Somebody is in the way while others keep up, or plays with its hold, or the index is full.
+        if self.next_generation(self.config(), 1).is_err() {
             return Reserve::Discard;
         }
         // Nobody holds anything in a fresh ring but its first byte.
@@ -177,37 +239,46 @@ impl Stream {
     }
 
     /// Whether a reader that may hold the source back does; it will ring the room bell then.
-    fn must_wait(&self, room: u64) -> bool {
-        if self.policy != Policy::Block {
+    fn must_wait(&mut self, room: u64) -> bool {
+        if self.policy != Policy::Block || !self.is_held_back(room) {
             return false;
         }
-        let blocks = |member: &Member| member.may_block && self.in_the_way(member, room);
-        if !self.members.iter().any(blocks) {
-            return false;
-        }
+        self.waiting = true;
         self.writer.wait_for(room);
         // A reader may have moved before it could see the wish.
-        let waits = self.members.iter().any(blocks);
-        if !waits {
-            self.writer.stop_waiting();
-        }
-        waits
+        broken(Point::WantedCheck) || self.is_held_back(room)
+    }
+
+    fn is_held_back(&self, room: u64) -> bool {
+        self.members.iter().any(|member| member.may_block && self.in_the_way(member, room))
     }
 
     fn in_the_way(&self, member: &Member, room: u64) -> bool {
         let needed = self.writer.tail().saturating_add(room).saturating_sub(self.writer.ring().capacity());
-        effective_hold(member, self.writer.ring(), self.writer.floor()) < needed
+        effective_hold(member, self.newest(), self.writer.floor()) < needed
     }
 
-    fn span(&self, len: u64) -> Span {
-        self.writer.stop_waiting();
-        Span { ptr: self.writer.ring().at(self.writer.tail()), len: usize::try_from(len).unwrap_or(0) }
+    fn span(&mut self, len: u64) -> Span {
+        if self.waiting {
+            self.waiting = false;
+            self.writer.stop_waiting();
+        }
+        Span { ptr: self.writer.at(), len: usize::try_from(len).unwrap_or(0) }
     }
 
     fn claim(&mut self, want: u64, min: u64) -> Result<u64, Refused> {
-        let ring = Arc::clone(self.writer.ring());
+        let newest = self.newest();
         let members = &self.members;
-        self.writer.reserve(want, min, |floor| lowest_hold(members, &ring, floor))
+        self.writer.reserve(want, min, |floor| lowest_hold(members, newest, floor))
+    }
+
+    fn newest(&self) -> Newest {
+        let ring = self.writer.ring();
+        Newest { generation: ring.generation(), base: ring.base(), overwrite: ring.overwrite() }
+    }
+
+    fn reads_newest(&self, member: &Member) -> bool {
+        member.ring.generation() == self.writer.ring().generation()
     }
 
     /// Publishes the `n` bytes written into the last [`Span`], read from the source at `time` (nanoseconds since
@@ -229,7 +300,7 @@ impl Stream {
             match self.reserve(rest.len()) {
                 Reserve::Ready(span) => {
                     let (now, later) = rest.split_at(span.len.min(rest.len()));
-                    self.writer.ring().store(self.writer.tail(), now);
+                    self.writer.store(now);
                     self.commit(now.len(), time);
                     rest = later;
                 }
@@ -247,6 +318,7 @@ impl Stream {
     pub fn complete(&mut self) {
         if !self.complete {
             self.complete = true;
+            self.spare = None;
             self.writer.complete();
         }
     }
@@ -281,6 +353,7 @@ impl Stream {
         let words = area.slot(slot).ok_or(CreateError::Slots)?;
         let ring = Arc::clone(self.writer.ring());
         words.cursor.store(start, Relaxed);
+        words.threshold.store(1, Relaxed);
         // Before the reader learns of the slot; sending it the slot's number orders these.
         words.hold.store(if ring.overwrite() { NONE } else { start }, Release);
         self.members.push(Member { area, slot, ring: Arc::clone(&ring), may_block, due: false });
@@ -291,26 +364,42 @@ impl Stream {
     /// reader, or it is in the newest generation already; `new_slot` is unused then.
     pub fn follow(&mut self, area: &Arc<Area>, slot: u32, new_slot: u32) -> Option<Attached> {
         let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.area, area))?;
-        if Arc::ptr_eq(&self.members.get(at)?.ring, self.writer.ring()) {
+        if self.reads_newest(self.members.get(at)?) {
             return None;
         }
-        let member = self.members.swap_remove(at);
-        let start = if member.due { self.writer.ring().base() } else { self.writer.floor() };
-        self.join(member.area, new_slot, start.max(self.writer.floor()), member.may_block).ok()
+        let Member { area, ring, may_block, due, .. } = self.members.swap_remove(at);
+        self.give_back(ring);
+        let start = if due { self.writer.ring().base() } else { self.writer.floor() };
+        self.join(area, new_slot, start.max(self.writer.floor()), may_block).ok()
     }
 
     /// Forgets the reader at `slot` of `area`; `false` if there is none.
     pub fn detach(&mut self, area: &Arc<Area>, slot: u32) -> bool {
-        let before = self.members.len();
-        self.members.retain(|m| m.slot != slot || !Arc::ptr_eq(&m.area, area));
-        self.members.len() != before
+        let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.area, area));
+        let member = at.map(|at| self.members.swap_remove(at));
+        member.map(|member| self.give_back(member.ring)).is_some()
     }
 
-    /// Calls `each` with every reader's area and slot.
-    pub(crate) fn each_reader(&self, mut each: impl FnMut(&Arc<Area>, u32)) {
+    /// Calls `each` with the area and slot of every reader to whom the news are worth a look.
+    pub(crate) fn each_to_tell(&self, mut each: impl FnMut(&Arc<Area>, u32)) {
         for member in &self.members {
-            each(&member.area, member.slot);
+            if self.is_worth_telling(member) {
+                each(&member.area, member.slot);
+            }
         }
+    }
+
+    /// Whether `member` is to be woken: it has as many bytes before it as it asked for, or an end. (A gap comes
+    /// behind a full ring, which is more than any reader asks for.)
+    fn is_worth_telling(&self, member: &Member) -> bool {
+        if self.complete || !self.reads_newest(member) {
+            return true;
+        }
+        let Some(words) = member.area.slot(member.slot) else { return false };
+        // The tool's words, each loaded once; a lie costs the tool its own wake-ups. Partner of `threshold`: the
+        // store and fence in `Reader::ask_for`.
+        let pending = self.writer.tail().saturating_sub(words.cursor.load(Relaxed));
+        pending >= words.threshold.load(Relaxed)
     }
 
     /// Bytes between the reader's cursor and the newest byte, by its own word; `None` if there is no such reader.
@@ -322,8 +411,7 @@ impl Stream {
 
     /// The slots of readers that still read an older generation of this (complete) stream.
     pub fn left_behind(&self) -> Vec<(Arc<Area>, u32)> {
-        let newest = self.writer.ring();
-        let old = self.members.iter().filter(|member| !Arc::ptr_eq(&member.ring, newest));
+        let old = self.members.iter().filter(|member| !self.reads_newest(member));
         old.map(|member| (Arc::clone(&member.area), member.slot)).collect()
     }
 
@@ -338,47 +426,73 @@ impl Stream {
         }
     }
 
-    /// Seals this generation and goes on in a fresh one; who is in the way stays behind, all others are due.
-    fn next_generation(&mut self) -> Result<(), CreateError> {
-        let old = self.writer.ring();
-        let base = self.writer.tail();
+    fn config(&self) -> StreamConfig {
+        StreamConfig { capacity: self.writer.ring().capacity(), policy: self.policy }
+    }
+
+    /// Seals this generation and goes on in a fresh one; who is in the way of `room` bytes stays behind, all others
+    /// are due.
+    fn next_generation(&mut self, config: StreamConfig, room: u64) -> Result<(), CreateError> {
+        let old = Arc::clone(self.writer.ring());
         let shape = Shape {
-            capacity: old.capacity(),
+            capacity: config.capacity,
             generation: old.generation().saturating_add(1),
-            base,
+            base: self.writer.tail(),
             dropped: self.writer.dropped(),
-            overwrite: self.policy == Policy::DropOldest,
+            overwrite: config.policy == Policy::DropOldest,
+            label: &self.label,
         };
-        let ring = Arc::new((self.new_ring)(shape)?);
+        let ring = match self.spare.take_if(|spare| spare.capacity() == config.capacity) {
+            Some(spare) => spare.reuse(shape),
+            None => (self.new_ring)(shape)?,
+        };
         let due: Vec<bool> = self
             .members
             .iter()
-            .map(|member| Arc::ptr_eq(&member.ring, old) && !self.in_the_way(member, 1))
+            .map(|member| self.reads_newest(member) && !self.in_the_way(member, room))
             .collect();
         for (member, due) in self.members.iter_mut().zip(due) {
             member.due = due;
         }
         self.writer.seal();
-        self.writer = Writer::new(ring, shape.dropped);
+        self.writer = Writer::new(Arc::new(ring), shape.dropped);
+        self.give_back(old);
         Ok(())
+    }
+
+    /// Keeps a generation that nobody uses any more for the next one. One is enough, and no more than were in use.
+    fn give_back(&mut self, ring: Arc<Ring>) {
+        if !self.complete
+            && let Some(ring) = Arc::into_inner(ring)
+        {
+            self.spare = Some(ring);
+        }
     }
 }
 
-/// The lowest position at or above `floor` that one of `members` holds in `newest`, else [`NONE`].
-fn lowest_hold(members: &[Member], newest: &Arc<Ring>, floor: u64) -> u64 {
+/// The newest generation, as far as holds depend on it.
+#[derive(Clone, Copy)]
+struct Newest {
+    generation: u64,
+    base: u64,
+    overwrite: bool,
+}
+
+/// The lowest position at or above `floor` that one of `members` holds in the newest generation, else [`NONE`].
+fn lowest_hold(members: &[Member], newest: Newest, floor: u64) -> u64 {
     members.iter().map(|member| effective_hold(member, newest, floor)).min().unwrap_or(NONE)
 }
 
-/// The position that `member` holds, as far as it protects anything, else [`NONE`].
-fn effective_hold(member: &Member, newest: &Arc<Ring>, floor: u64) -> u64 {
-    if !Arc::ptr_eq(&member.ring, newest) {
-        let held = member.due && !newest.overwrite();
-        return if held { newest.base() } else { NONE };
+/// The position that `member` holds in the newest generation, as far as it protects anything, else [`NONE`].
+fn effective_hold(member: &Member, newest: Newest, floor: u64) -> u64 {
+    if member.ring.generation() != newest.generation {
+        let held = member.due && !newest.overwrite;
+        return if held { newest.base } else { NONE };
     }
     let Some(slot) = member.area.slot(member.slot) else { return NONE };
-    // Loaded once, from a page that the tool can write. Partner: the Release stores in `Reader::consume` and
-    // `Reader::release`: what the reader read is read before we reuse it.
-    let hold = slot.hold.load(Acquire);
+    // Loaded once, from a page that the tool can write. Partner: the Release stores in `Reader::consume`,
+    // `Reader::hold_here` and `Reader::release`: what the reader read is read before we reuse it.
+    let hold = slot.hold.load(order_at(Point::HoldSeen, Acquire));
     // Below the oldest byte it protects nothing: the reader will find out itself.
     if hold < floor { NONE } else { hold }
 }

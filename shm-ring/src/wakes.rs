@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::area::Area;
 use crate::stream::Stream;
-use crate::sync::{Ordering::SeqCst, fence};
+use crate::sync::{Ordering::SeqCst, Point, fence_at};
 
 /// Collects the areas that a batch touched, and rings each sleeping tool's bell once.
 #[derive(Default)]
@@ -23,9 +23,9 @@ impl Wakes {
     pub fn deliver<'a>(&mut self, streams: impl IntoIterator<Item = &'a Stream>) {
         // The news (tails, drops, ends) comes before the look at the ready bits. Partner: the fence in
         // `Area::take_ready`.
-        fence(SeqCst);
+        fence_at(Point::NewsFence, SeqCst);
         for stream in streams {
-            stream.each_reader(|area, slot| {
+            stream.each_to_tell(|area, slot| {
                 area.mark_ready(slot);
                 // Private to this side; only the thread that writes the streams uses it.
                 if area.touched().is_some_and(|touched| !touched.swap(true, Relaxed)) {
@@ -34,7 +34,7 @@ impl Wakes {
             });
         }
         // The ready bits come before the look at `armed`. Partner: the fence in `Area::arm`.
-        fence(SeqCst);
+        fence_at(Point::BitsFence, SeqCst);
         for area in self.touched.drain(..) {
             if let Some(touched) = area.touched() {
                 touched.store(false, Relaxed);

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use crate::index::{IndexWriter, Mark};
 use crate::layout::NONE;
 use crate::ring::Ring;
-use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
+use crate::sync::{Point, broken, fence_at, order_at};
 
 /// Bytes claimed ahead at least, if the ring is large enough: fewer fences, at the price of as much cache that
 /// late readers don't get.
@@ -24,14 +25,17 @@ const AHEAD_PART: u64 = 8;
 pub(crate) enum Refused {
     /// A reader holds what would have to be overwritten.
     Held,
-    /// There is no room to mark the gap before the next bytes.
-    UnmarkedGap,
+    /// There is no room to mark a gap before or behind the next bytes.
+    IndexFull,
 }
 
 /// Writes one generation.
 pub(crate) struct Writer {
     ring: Arc<Ring>,
     tail: u64,
+    /// Where the byte at `tail` lies in the data area: kept, because a division for each commit would cost more than
+    /// the rest of it.
+    offset: u64,
     intent: u64,
     index: IndexWriter,
     /// Bytes dropped, since the stream began.
@@ -46,9 +50,11 @@ impl Writer {
     /// Writes a ring that was just made, going on after `dropped` bytes of loss.
     pub(crate) fn new(ring: Arc<Ring>, dropped: u64) -> Self {
         let base = ring.base();
+        let offset = ring.offset_of(base);
         Writer {
             ring,
             tail: base,
+            offset,
             intent: base,
             index: IndexWriter::new(),
             dropped,
@@ -63,6 +69,17 @@ impl Writer {
 
     pub(crate) fn tail(&self) -> u64 {
         self.tail
+    }
+
+    /// Address of the byte at the tail.
+    pub(crate) fn at(&self) -> *mut u8 {
+        self.ring.at(self.offset)
+    }
+
+    /// Bytes that may be written without another look at the readers or the index.
+    pub(crate) fn claimed(&self) -> u64 {
+        let can_mark = self.marked == self.dropped && self.index.can_surely_mark(&self.ring);
+        if can_mark { self.intent.saturating_sub(self.tail) } else { 0 }
     }
 
     pub(crate) fn dropped(&self) -> u64 {
@@ -86,8 +103,9 @@ impl Writer {
         let capacity = self.ring.capacity();
         let want = want.min(capacity);
         let min = min.min(want);
-        if self.marked != self.dropped && !self.mark_gap(false) {
-            return Err(Refused::UnmarkedGap);
+        let is_marked = self.marked == self.dropped || self.mark_gap(false);
+        if !is_marked || !self.index.can_mark(&self.ring, self.floor()) {
+            return Err(Refused::IndexFull);
         }
         let claimed = self.intent.saturating_sub(self.tail);
         if claimed >= want {
@@ -107,9 +125,9 @@ impl Writer {
             intent.store(end, Relaxed);
             // Of this fence and the one in `Reader::hold_here` one comes first: either the reader sees our claim
             // or we see its hold.
-            fence(SeqCst);
+            fence_at(Point::ClaimFence, SeqCst);
             lowest = lowest_hold(floor);
-            if lowest.saturating_add(capacity) >= end {
+            if lowest.saturating_add(capacity) >= end || broken(Point::ClaimCheck) {
                 self.intent = end;
                 break;
             }
@@ -120,17 +138,25 @@ impl Writer {
         if claimed >= min.max(1) { Ok(claimed) } else { Err(Refused::Held) }
     }
 
+    /// Copies `bytes`, which were claimed, to the tail.
+    pub(crate) fn store(&self, bytes: &[u8]) {
+        self.ring.store(self.offset, bytes);
+    }
+
     /// Publishes the next `n` bytes, which are written and were claimed, as read at `time`.
     pub(crate) fn commit(&mut self, n: u64, time: u64) {
         let n = n.min(self.intent.saturating_sub(self.tail));
         if n == 0 {
             return;
         }
-        let mark = Mark { offset: self.tail, time, dropped: self.dropped };
-        self.index.note(&self.ring, self.floor(), mark);
+        if self.index.is_due(self.tail) {
+            let mark = Mark { offset: self.tail, time, dropped: self.dropped };
+            self.index.note(&self.ring, self.floor(), mark);
+        }
         self.tail = self.tail.saturating_add(n);
+        self.offset = self.ring.advance(self.offset, n);
         // Publishes the bytes and their index entry. Partner: the fence after the load in `Reader::look`.
-        self.ring.control().published.tail.store(self.tail, Release);
+        self.ring.control().published.tail.store(self.tail, order_at(Point::Tail, Release));
     }
 
     /// Counts `n` bytes as dropped at the tail.
@@ -146,7 +172,7 @@ impl Writer {
         if marked {
             self.marked = self.dropped;
             // Publishes the gap's entry. Partner: the fence after the load in `Reader::look`.
-            self.ring.control().published.dropped.store(self.dropped, Release);
+            self.ring.control().published.dropped.store(self.dropped, order_at(Point::Dropped, Release));
         }
         marked
     }
@@ -157,7 +183,7 @@ impl Writer {
         self.give_claim_back();
         // A gap that could not be marked here goes along as the next generation's `dropped`.
         // Partner: the fence after the load in `Reader::look`.
-        self.ring.control().published.sealed.store(self.tail, Release);
+        self.ring.control().published.sealed.store(self.tail, order_at(Point::Sealed, Release));
     }
 
     /// Ends the stream: what is in the ring is all there will be.
@@ -166,7 +192,7 @@ impl Writer {
         self.mark_gap(true);
         self.give_claim_back();
         // Partner: the fence after the load in `Reader::look`.
-        self.ring.control().published.complete.store(self.tail, Release);
+        self.ring.control().published.complete.store(self.tail, order_at(Point::Complete, Release));
     }
 
     /// Returns what was claimed and not written, now that nothing more will be: late readers get these old bytes.
@@ -186,7 +212,7 @@ impl Writer {
         // Partner: the load of `wanted` in `Reader::consume`.
         self.ring.control().claimed.wanted.store(wanted, Relaxed);
         // Either the reader's fence in `consume` comes later, and it sees `wanted`, or ours, and we see its hold.
-        fence(SeqCst);
+        fence_at(Point::WantedFence, SeqCst);
     }
 
     /// Takes the wish of [`Writer::wait_for`] back.

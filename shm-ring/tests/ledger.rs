@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use iof_shm_ring::{Area, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell};
+use iof_shm_ring::{
+    Area, Copied, Gap, Grouping, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell,
+};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
@@ -13,10 +15,38 @@ const CAPACITY: u64 = 4096;
 #[derive(Clone, Debug)]
 enum Op {
     Push(usize),
-    Attach { may_block: bool, start: Start },
-    Read { reader: usize, consume: usize },
-    Borrow { reader: usize },
-    Detach { reader: usize },
+    Attach {
+        may_block: bool,
+        start: Start,
+    },
+    /// Consumes, and follows to the next generation.
+    Read {
+        reader: usize,
+        consume: usize,
+    },
+    Borrow {
+        reader: usize,
+    },
+    Copy {
+        reader: usize,
+        len: usize,
+    },
+    Group {
+        reader: usize,
+        bytes: Option<u64>,
+    },
+    Detach {
+        reader: usize,
+    },
+    /// Consumes one byte and pushes two, many times: a full ring gets a gap each time.
+    Trickle {
+        reader: usize,
+        times: usize,
+    },
+    Reconfigure {
+        pages: u64,
+        policy: Policy,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -27,6 +57,10 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(may_block, start)| Op::Attach { may_block, start }),
         4 => (reader.clone(), 0usize..5000).prop_map(|(reader, consume)| Op::Read { reader, consume }),
         2 => reader.clone().prop_map(|reader| Op::Borrow { reader }),
+        2 => (reader.clone(), 0usize..5000).prop_map(|(reader, len)| Op::Copy { reader, len }),
+        1 => (reader.clone(), prop::option::of(1u64..6000)).prop_map(|(reader, bytes)| Op::Group { reader, bytes }),
+        1 => (reader.clone(), 1usize..60).prop_map(|(reader, times)| Op::Trickle { reader, times }),
+        1 => (1u64..4, policy()).prop_map(|(pages, policy)| Op::Reconfigure { pages, policy }),
         1 => reader.prop_map(|reader| Op::Detach { reader }),
     ]
 }
@@ -35,19 +69,81 @@ fn policy() -> impl Strategy<Value = Policy> {
     prop_oneof![Just(Policy::DropNewest), Just(Policy::DropOldest), Just(Policy::Block)]
 }
 
-/// A reader beside what it must account for.
+/// A reader beside what it must account for, booked from what it hands out and reports, never from its own counters.
 struct Client {
     reader: Reader,
-    /// Bytes that the source had produced when this reader began.
-    began: u64,
     may_block: bool,
+    /// Bytes that the source had produced when this reader began, for it.
+    began: u64,
+    delivered: u64,
     lost: u64,
+    /// No gap may lie beyond: what was produced before it held the source back may be gone, and nothing else.
+    lossless_from: Option<u64>,
+}
+
+impl Client {
+    /// Where it stands in what was produced.
+    fn at(&self) -> usize {
+        (self.began + self.delivered + self.lost) as usize
+    }
+
+    fn book(&mut self, gap: Gap) {
+        assert!(gap.lost > 0, "an empty gap");
+        assert_eq!(gap.offset, self.at() as u64, "a gap begins where the last byte ended");
+        self.lost += gap.lost;
+        let end = self.at() as u64;
+        assert!(self.lossless_from.is_none_or(|from| end <= from), "a reader that blocks lost a byte");
+        assert_eq!(self.reader.lost(), self.lost);
+        assert_eq!(self.reader.produced(), end);
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.delivered += n.min(self.reader.bytes().len()) as u64;
+        self.reader.consume(n);
+    }
+
+    /// Peeks, and books what is a gap.
+    fn peek(&mut self) -> Peek {
+        let peek = self.reader.peek();
+        if let Peek::Gap(gap) = peek {
+            self.book(gap);
+        }
+        peek
+    }
+
+    fn copy(&mut self, len: usize, produced: &[u8]) {
+        let at = self.at();
+        let mut into = vec![0; len];
+        match self.reader.copy(&mut into) {
+            Copied::Bytes(n) => {
+                assert_eq!(into[..n], produced[at..at + n]);
+                self.delivered += n as u64;
+            }
+            Copied::Nothing(Peek::Gap(gap)) => self.book(gap),
+            Copied::Nothing(peek) => assert_ne!(peek, Peek::Bytes),
+        }
+    }
+
+    /// What holds at every step: the reader's counters add up, no borrowed byte has changed, and nothing is handed
+    /// out or reported that was not produced.
+    fn check(&self, produced: &[u8]) {
+        let reader = &self.reader;
+        assert_eq!(reader.delivered() + reader.lost(), reader.produced() - self.began);
+        assert_eq!(reader.delivered(), self.delivered);
+        assert!(reader.lost() >= self.lost);
+        assert!(reader.produced() <= produced.len() as u64);
+        let bytes = reader.bytes();
+        if !bytes.is_empty() {
+            assert_eq!(reader.lost(), self.lost, "a gap is reported before the bytes behind it");
+            assert_eq!(bytes, &produced[self.at()..self.at() + bytes.len()], "not what was produced here");
+        }
+    }
 }
 
 /// A stream, its readers, and everything that was ever produced.
 struct World {
-    policy: Policy,
     stream: Stream,
+    policy: Policy,
     area: Arc<Area>,
     produced: Vec<u8>,
     clients: Vec<Client>,
@@ -56,8 +152,8 @@ struct World {
 impl World {
     fn new(policy: Policy) -> World {
         let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
-        let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }).unwrap();
-        World { policy, stream, area, produced: Vec::new(), clients: Vec::new() }
+        let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "test").unwrap();
+        World { stream, policy, area, produced: Vec::new(), clients: Vec::new() }
     }
 
     fn apply(&mut self, op: Op) {
@@ -65,10 +161,12 @@ impl World {
             Op::Push(n) => self.push(n),
             Op::Attach { may_block, start } if self.clients.len() < 4 => self.attach(may_block, start),
             Op::Attach { .. } => {}
+            Op::Reconfigure { pages, policy } => self.reconfigure(pages, policy),
             Op::Read { reader, consume } => self.read(reader, consume),
-            Op::Borrow { reader } => {
-                if let Some(client) = self.clients.get_mut(reader) {
-                    step(client, &self.produced);
+            Op::Trickle { reader, times } => {
+                for _ in 0..times {
+                    self.read(reader, 1);
+                    self.push(2);
                 }
             }
             Op::Detach { reader } => {
@@ -78,18 +176,35 @@ impl World {
                     self.area.return_slot(client.reader.slot());
                 }
             }
+            Op::Borrow { reader } => {
+                if let Some(client) = self.clients.get_mut(reader) {
+                    client.peek();
+                }
+            }
+            Op::Copy { reader, len } => {
+                if let Some(client) = self.clients.get_mut(reader) {
+                    client.copy(len, &self.produced);
+                }
+            }
+            Op::Group { reader, bytes } => {
+                if let Some(client) = self.clients.get_mut(reader) {
+                    client.reader.group(bytes.map(|bytes| Grouping { bytes, time: None }));
+                }
+            }
         }
-        self.check_borrowed();
+        for client in &self.clients {
+            client.check(&self.produced);
+        }
     }
 
     fn push(&mut self, n: usize) {
         let from = self.produced.len();
         let bytes: Vec<u8> = (from..from + n).map(|i| (i % 251) as u8).collect();
         let taken = self.stream.push(&bytes, 1);
-        let blocked = self.clients.iter().any(|client| client.may_block);
+        let blocked = self.policy == Policy::Block && self.clients.iter().any(|client| client.may_block);
         assert!(
-            taken == n || blocked && self.policy == Policy::Block,
-            "only a granted reader may hold the source back"
+            taken == n || blocked,
+            "only a granted reader may hold the source back, and only by this policy"
         );
         self.produced.extend_from_slice(&bytes[..taken]);
         assert_eq!(self.stream.stats().produced, self.produced.len() as u64);
@@ -99,74 +214,51 @@ impl World {
         let slot = self.area.take_slot().unwrap();
         let attached = self.stream.attach(&self.area, slot, start, may_block).unwrap();
         let reader = Reader::new(attached.ring, Arc::clone(&self.area), slot, attached.start, start).unwrap();
-        let began = if start == Start::Now { self.produced.len() as u64 } else { 0 };
-        self.clients.push(Client { reader, began, may_block, lost: 0 });
+        let now = self.produced.len() as u64;
+        let began = if start == Start::Now { now } else { 0 };
+        let lossless_from = (may_block && self.policy == Policy::Block).then_some(now);
+        self.clients.push(Client { reader, may_block, began, delivered: 0, lost: 0, lossless_from });
+    }
+
+    fn reconfigure(&mut self, pages: u64, policy: Policy) {
+        self.stream.reconfigure(StreamConfig { capacity: pages * CAPACITY, policy }).unwrap();
+        self.policy = policy;
+        if policy != Policy::Block {
+            self.clients.iter_mut().for_each(|client| client.lossless_from = None);
+        }
     }
 
     fn read(&mut self, reader: usize, consume: usize) {
         let Some(client) = self.clients.get_mut(reader) else { return };
-        if step(client, &self.produced) == Peek::Bytes {
-            client.reader.consume(consume);
+        if client.peek() == Peek::Bytes {
+            client.consume(consume);
         }
-        if step(client, &self.produced) == Peek::Sealed {
+        if client.peek() == Peek::Sealed {
             let slot = self.area.take_slot().unwrap();
             let old = client.reader.slot();
             let attached = self.stream.follow(&self.area, old, slot).expect("a sealed ring has a successor");
             client.reader.follow(attached.ring, attached.slot, attached.start).unwrap();
             self.area.return_slot(old);
-        }
-    }
-
-    /// No borrowed byte has changed, whatever the writer did since.
-    fn check_borrowed(&mut self) {
-        for client in &self.clients {
-            let at = client.reader.produced() as usize;
-            let bytes = client.reader.bytes();
-            assert_eq!(bytes, &self.produced[at..at + bytes.len()], "a borrowed byte changed");
+            if self.policy == Policy::Block && client.may_block {
+                client.lossless_from.get_or_insert(self.produced.len() as u64);
+            }
         }
     }
 
     fn finish(mut self) {
         self.stream.complete();
-        let produced = self.produced.len() as u64;
         for i in 0..self.clients.len() {
-            let mut turns = 0;
-            loop {
+            for turn in 0.. {
+                assert!(turn < 100_000, "the reader never comes to an end");
                 self.read(i, usize::MAX);
-                let client = &mut self.clients[i];
-                match step(client, &self.produced) {
-                    Peek::Ended => break,
-                    _ => turns += 1,
+                self.clients[i].check(&self.produced);
+                if self.clients[i].peek() == Peek::Ended {
+                    break;
                 }
-                assert!(turns < 100_000, "the reader never comes to an end");
             }
-            let client = &self.clients[i];
-            assert_eq!(client.reader.delivered() + client.lost, produced - client.began);
-            assert_eq!(client.reader.lost(), client.lost);
-            if client.may_block && client.began == produced {
-                assert_eq!(client.lost, 0);
-            }
+            assert_eq!(self.clients[i].at(), self.produced.len(), "delivered + lost == produced");
         }
     }
-}
-
-/// Peeks, books a gap, and checks that what is there is what was produced there.
-fn step(client: &mut Client, produced: &[u8]) -> Peek {
-    let before = client.reader.produced();
-    let peek = client.reader.peek();
-    match peek {
-        Peek::Gap(gap) => {
-            assert_eq!(gap.offset + gap.lost, client.reader.produced());
-            assert!(gap.lost > 0, "an empty gap");
-            client.lost += gap.lost;
-        }
-        Peek::Bytes => assert_eq!(before, client.reader.produced()),
-        _ => {}
-    }
-    let at = client.reader.produced() as usize;
-    let bytes = client.reader.bytes();
-    assert_eq!(bytes, &produced[at..at + bytes.len()]);
-    peek
 }
 
 proptest! {

@@ -67,7 +67,7 @@ pub fn wait_end(events: &Receiver<Event>, id: SourceId) -> End {
 }
 
 pub fn stream(capacity: u64, policy: Policy) -> Stream {
-    Stream::create(StreamConfig { capacity, policy }).unwrap()
+    Stream::create(StreamConfig { capacity, policy }, "test").unwrap()
 }
 
 pub fn pipe() -> (OwnedFd, std::fs::File) {
@@ -177,6 +177,7 @@ impl Tool {
                     reader.follow(attached.ring, attached.slot, attached.start).unwrap();
                 }
                 Peek::Ended => break,
+                Peek::Gone => panic!("nobody said that the writer is gone"),
             }
         }
         let lost: u64 = gaps.iter().map(|gap| gap.lost).sum();

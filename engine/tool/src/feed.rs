@@ -43,7 +43,6 @@ pub struct Feed {
     reader: Reader,
     next: VecDeque<Next>,
     state: State,
-    engine_gone: bool,
     /// Among the tool's active feeds.
     pub(crate) active: bool,
     /// The last look found nothing.
@@ -69,7 +68,6 @@ impl Feed {
             reader,
             next: VecDeque::new(),
             state: State::Open,
-            engine_gone: false,
             active: false,
             settled: false,
         }
@@ -95,23 +93,23 @@ impl Feed {
                     self.state = State::Over;
                     return Item::Ended;
                 }
-                Peek::Sealed => {
-                    if let Some(next) = self.next.pop_front() {
-                        // The slot was checked when the message came.
-                        if self.reader.follow(next.ring, next.slot, next.start).is_ok() {
-                            self.state = State::Open;
-                            continue;
-                        }
+                end @ (Peek::Sealed | Peek::Gone) => {
+                    // The slot was checked when the message came.
+                    if let Some(next) = self.next.pop_front()
+                        && self.reader.follow(next.ring, next.slot, next.start).is_ok()
+                    {
+                        self.state = State::Open;
+                        continue;
+                    }
+                    if end == Peek::Gone {
+                        self.state = State::Over;
+                        return Item::Gone;
                     }
                     if self.state == State::Open {
                         self.state = State::Asking;
                     }
                 }
                 Peek::Empty => {}
-            }
-            if self.engine_gone {
-                self.state = State::Over;
-                return Item::Gone;
             }
             return Item::Quiet;
         }
@@ -176,7 +174,7 @@ impl Feed {
     }
 
     pub(crate) fn engine_gone(&mut self) {
-        self.engine_gone = true;
+        self.reader.writer_gone();
     }
 
     /// There may be news: the feed is worth a look again.

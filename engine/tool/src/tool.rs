@@ -149,23 +149,24 @@ impl Tool {
         Ok(handler)
     }
 
-    /// Ends a registration; its feeds are gone when this returns.
+    /// Ends a registration; its feeds are gone from now on.
     ///
     /// # Errors
     /// [`RequestError`]: there is no such registration, or the engine is gone.
     pub fn deregister(&mut self, handler: u32) -> Result<(), RequestError> {
-        let request = self.next_request();
-        self.link.send(&FromTool::Deregister { request, handler })?;
-        let result = self.answer(|message| match message {
-            ToTool::Deregistered { request: of, result } if of == request => Ok(result),
-            other => Err(other),
-        })?;
+        // First of all: once the engine knows, it gives our slots to other rings.
         self.registrations.remove(&handler);
         for feed in &mut self.feeds {
             feed.take_if(|feed| feed.handler == handler);
         }
         let feeds = &self.feeds;
         self.by_slot.retain(|_, id| feeds.get(id.0).is_some_and(Option::is_some));
+        let request = self.next_request();
+        self.link.send(&FromTool::Deregister { request, handler })?;
+        let result = self.answer(|message| match message {
+            ToTool::Deregistered { request: of, result } if of == request => Ok(result),
+            other => Err(other),
+        })?;
         Ok(result?)
     }
 
@@ -317,7 +318,9 @@ impl Tool {
         channel: Channel,
         first: Next,
     ) -> Result<(), LostError> {
-        let start = self.registrations.get(&handler).map_or(Start::Oldest, |registration| registration.start);
+        // It was on its way when the registration was ended.
+        let Some(registration) = self.registrations.get(&handler) else { return Ok(()) };
+        let start = registration.start;
         let mut reader = Reader::new(first.ring, Arc::clone(&self.area), first.slot, first.start, start)?;
         if let Some(room) = &self.room {
             reader.tell_room(room.try_clone()?);

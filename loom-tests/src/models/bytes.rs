@@ -1,0 +1,154 @@
+//! No byte that a reader holds is written, and what it is told to have read is what was written.
+
+use std::mem::ManuallyDrop;
+
+use iof_shm_ring::{Peek, Policy};
+use loom::thread;
+
+use crate::{Model, Tracking, check_borrowed, copy_once, open, read_once, read_up};
+
+/// A gated writer never touches what its reader may read, and loses nothing.
+///
+/// Bound: 3 bytes, then 3 more beside 2 looks.
+pub fn gated() {
+    let mut model = Model::new(Policy::Block);
+    let attached = model.attach(true);
+    let mut reader = open(attached, &model.area);
+    assert_eq!(model.write(3), 3);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        for _ in 0..2 {
+            assert!(matches!(read_once(&mut reader, &payload), Peek::Bytes | Peek::Empty));
+        }
+        reader
+    });
+    model.write(3);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+    assert_eq!(reader.lost(), 0);
+}
+
+/// An overwriting writer never touches what a reader borrows, and every lap is found and counted.
+///
+/// Bound: 5 bytes, of which the first is lapped, then 2 more beside 2 looks.
+pub fn overwriting() {
+    let mut model = Model::new(Policy::DropOldest);
+    let mut reader = model.reader(false);
+    model.write(5);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        for _ in 0..2 {
+            read_once(&mut reader, &payload);
+        }
+        reader
+    });
+    model.write(2);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// Bytes that a reader gave back without consuming them are overwritten only after its last look at them.
+///
+/// Bound: 4 bytes, then 2 more beside 1 look.
+pub fn released() {
+    let mut model = Model::new(Policy::DropOldest);
+    let mut reader = model.reader(false);
+    model.write(4);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        if reader.peek() == Peek::Bytes {
+            check_borrowed(&reader, &payload);
+            reader.release();
+        }
+        reader
+    });
+    model.write(2);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// The same for a reader that is dropped while it borrows.
+///
+/// Bound: 4 bytes, then 2 more beside 1 look.
+pub fn dropped() {
+    let mut model = Model::new(Policy::DropOldest);
+    let mut reader = model.reader(false);
+    model.write(4);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        if reader.peek() == Peek::Bytes {
+            check_borrowed(&reader, &payload);
+        }
+    });
+    model.write(2);
+    reading.join().unwrap();
+}
+
+/// A copy that the ring says is good is whole, although the writer holds nothing back for it.
+///
+/// Bound: 4 bytes, then 2 more beside 1 copy of 2 bytes.
+pub fn copied() {
+    let mut model = Model::tracking(Policy::DropOldest, Tracking::Racy);
+    let mut reader = model.reader(false);
+    model.write(4);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        copy_once(&mut reader, &payload, 2);
+        reader
+    });
+    model.write(2);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// What a reader borrowed when it was killed stays as it was until it is detached, and the writer goes on.
+///
+/// Bound: 4 bytes, then 2 more beside 1 look.
+pub fn killed() {
+    let mut model = Model::new(Policy::DropOldest);
+    let mut reader = ManuallyDrop::new(model.reader(false));
+    model.write(4);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        let borrows = reader.peek() == Peek::Bytes;
+        if borrows {
+            check_borrowed(&reader, &payload);
+        }
+        // Its hold stays.
+        (reader, borrows)
+    });
+    assert_eq!(model.write(2), 2);
+    let (dead, borrows) = reading.join().unwrap();
+    if borrows {
+        check_borrowed(&dead, &model.payload);
+    }
+    assert!(model.stream.detach(&model.area, dead.slot()));
+    assert_eq!(model.write(3), 3);
+    drop(ManuallyDrop::into_inner(dead));
+}
+
+/// A reader that is killed while it borrows costs a reader that keeps up nothing.
+///
+/// Bound: 3 bytes, then 4 more, each read at once by the one, beside 2 looks of the other.
+pub fn killed_beside_another() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut other = model.reader(false);
+    let mut reader = ManuallyDrop::new(model.reader(false));
+    assert_eq!(model.write(3), 3);
+    let payload = model.payload.clone();
+    read_once(&mut other, &payload);
+    let reading = thread::spawn(move || {
+        read_once(&mut reader, &payload);
+        reader.peek();
+        reader
+    });
+    for _ in 0..4 {
+        assert_eq!(model.write(1), 1);
+        if read_up(&mut other, &model.payload, 3) == Peek::Sealed {
+            model.follow(&mut other);
+            read_up(&mut other, &model.payload, 3);
+        }
+        assert_eq!((other.delivered(), other.lost()), (model.stream.stats().produced, 0));
+    }
+    drop(ManuallyDrop::into_inner(reading.join().unwrap()));
+}

@@ -1,0 +1,102 @@
+//! Who has news is woken, who has room says so, and an end comes after the last byte.
+
+use std::time::Duration;
+
+use iof_shm_ring::{Grouping, Peek, Policy, Reader, Wakes};
+use loom::thread;
+
+use crate::{Model, Payload, read_once, rings};
+
+/// The end is seen only after the last byte.
+///
+/// Bound: 1 byte, then 1 more and the end beside 3 looks.
+pub fn ended() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.reader(false);
+    assert_eq!(model.write(1), 1);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        for _ in 0..3 {
+            if read_once(&mut reader, &payload) == Peek::Ended {
+                assert_eq!(reader.delivered(), 2, "the end came before the last byte");
+            }
+        }
+    });
+    assert_eq!(model.write(1), 1);
+    model.stream.complete();
+    reading.join().unwrap();
+}
+
+/// A tool that went to sleep has seen everything, or its doorbell rings.
+///
+/// Bound: 2 bytes, each with its own wake-up, beside a reader until it sleeps.
+pub fn woken() {
+    let mut model = Model::new(Policy::DropNewest);
+    let reader = model.reader(false);
+    let reader = run_beside_sleeper(&mut model, reader);
+    let unread = model.stream.stats().produced - reader.produced();
+    assert!(unread == 0 || rings(&model.doorbell), "a wake-up was lost");
+}
+
+/// The same for a reader that wants bytes in groups: it is woken for a whole group, and for the first byte of the
+/// next, so that it can tell when that is due.
+///
+/// Bound: groups of 2; 1 byte, then 2 more, each with its own wake-up, beside a reader until it sleeps.
+pub fn woken_for_a_group() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.reader(false);
+    reader.group(Some(Grouping { bytes: 2, time: Some(Duration::from_secs(3600)) }));
+    model.write(1);
+    assert_eq!(reader.peek(), Peek::Empty);
+    let reader = run_beside_sleeper(&mut model, reader);
+    let unread = model.stream.stats().produced - reader.produced();
+    let enough = match reader.deadline() {
+        Some(_) => 2,
+        None => 1,
+    };
+    assert!(unread < enough || rings(&model.doorbell), "a wake-up was lost");
+}
+
+/// Writes 2 bytes and tells of each, while `reader` reads until its tool sleeps.
+fn run_beside_sleeper(model: &mut Model, mut reader: Reader) -> Reader {
+    let (payload, area) = (model.payload.clone(), model.area.clone());
+    let reading = thread::spawn(move || {
+        // News come twice, so it looks three times at most.
+        while !area.arm(1) {
+            area.take_ready(1, |_| read_ready(&mut reader, &payload));
+        }
+        reader
+    });
+    let mut wakes = Wakes::new();
+    for _ in 0..2 {
+        model.write(1);
+        wakes.deliver([&model.stream]);
+    }
+    reading.join().unwrap()
+}
+
+fn read_ready(reader: &mut Reader, payload: &Payload) {
+    while read_once(reader, payload) == Peek::Bytes {}
+}
+
+/// A writer that waits for room hears the bell when there is enough.
+///
+/// Bound: 4 bytes, then 1 more beside 1 look.
+pub fn room() {
+    let mut model = Model::new(Policy::Block);
+    let mut reader = model.reader(true);
+    assert_eq!(model.write(4), 4);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        assert_eq!(read_once(&mut reader, &payload), Peek::Bytes);
+        reader
+    });
+    let stored = model.write(1);
+    let mut reader = reading.join().unwrap();
+    assert!(stored == 1 || rings(&model.room.1), "a writer waits in vain");
+    if stored == 0 {
+        assert_eq!(model.write(1), 1);
+    }
+    model.settle(&mut reader);
+    assert_eq!(reader.lost(), 0);
+}

@@ -1,0 +1,159 @@
+//! Gaps are where they are said to be, and generations follow each other without a seam.
+
+use iof_shm_ring::{Peek, Policy, StreamConfig};
+use loom::thread;
+
+use crate::{CAPACITY, Model, check_borrowed, open, read_once, read_up};
+
+/// Under drop newest, what is dropped is missing at its exact place and nothing else is.
+///
+/// Bound: 4 bytes, which fill the ring, then 3 more beside 2 looks.
+pub fn gaps() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.reader(false);
+    let mut stored = model.write(4);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        for _ in 0..2 {
+            read_once(&mut reader, &payload);
+        }
+        reader
+    });
+    stored += model.write(3);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+    assert_eq!((reader.delivered(), reader.lost()), (stored, model.stream.stats().dropped));
+}
+
+/// When the stream moves on to the next generation, who borrows in the old one keeps its bytes and follows.
+///
+/// Bound: 4 bytes, then 2 more beside 1 look.
+pub fn moved_on() {
+    let mut model = Model::new(Policy::DropOldest);
+    let mut reader = model.reader(false);
+    model.write(4);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        if reader.peek() == Peek::Bytes {
+            check_borrowed(&reader, &payload);
+            thread::yield_now();
+            check_borrowed(&reader, &payload);
+            reader.consume(reader.bytes().len());
+        }
+        read_once(&mut reader, &payload);
+        reader
+    });
+    assert_eq!(model.write(2), 2);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// Another policy takes a new generation, for which the old one is read to its last byte.
+///
+/// Bound: 2 bytes, then 1 more, the change and another byte beside 3 looks.
+pub fn reconfigured() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.reader(false);
+    model.write(2);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        for _ in 0..3 {
+            if read_once(&mut reader, &payload) == Peek::Sealed {
+                assert_eq!(reader.delivered(), 3, "the seal came before the last byte");
+            }
+        }
+        reader
+    });
+    model.write(1);
+    model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
+    model.write(1);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+    assert_eq!(reader.lost(), 0);
+}
+
+/// A reader that starts while the writer overwrites the index entry that tells about its start.
+///
+/// Bound: 4 bytes with a gap behind each, then 1 more and its gap beside the start and 1 look.
+pub fn late() {
+    let mut model = Model::new(Policy::DropOldest);
+    let attached = model.attach(false);
+    for _ in 0..4 {
+        model.write_and_drop();
+    }
+    let (payload, area) = (model.payload.clone(), model.area.clone());
+    let reading = thread::spawn(move || {
+        let mut reader = open(attached, &area);
+        read_once(&mut reader, &payload);
+        reader
+    });
+    model.write_and_drop();
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// A reader that was overtaken looks for the oldest byte while the writer gives up index entries. Bytes were dropped
+/// before this generation.
+///
+/// Bound: 8 bytes, of which 4 were dropped; 6 in a new generation, then 2 more beside 2 looks.
+pub fn overtaken() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.reader(false);
+    assert_eq!(model.write(8), 4);
+    model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
+    model.write(1);
+    let payload = model.payload.clone();
+    assert_eq!(read_up(&mut reader, &payload, 3), Peek::Sealed);
+    model.follow(&mut reader);
+    model.write(5);
+    let reading = thread::spawn(move || {
+        for _ in 0..2 {
+            read_once(&mut reader, &payload);
+        }
+        reader
+    });
+    model.write(2);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// A reader looks for a gap while the writer gives up the index entry that it would go on from.
+///
+/// Bound: 6 bytes that were read, 3 more and a dropped one, then 1 more beside 2 looks.
+pub fn gap_ahead() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.reader(false);
+    let payload = model.payload.clone();
+    for _ in 0..2 {
+        model.write(3);
+        read_up(&mut reader, &payload, 3);
+    }
+    let reading = thread::spawn(move || {
+        for _ in 0..2 {
+            read_once(&mut reader, &payload);
+        }
+        reader
+    });
+    model.write(1);
+    model.stream.discard(1, 0);
+    model.write(1);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// A reader starts at the first byte while the writer fills the ring and begins to drop.
+///
+/// Bound: 5 bytes, of which the last is dropped, beside the start and 1 look.
+pub fn early() {
+    let mut model = Model::new(Policy::DropNewest);
+    let attached = model.attach(false);
+    let (payload, area) = (model.payload.clone(), model.area.clone());
+    let reading = thread::spawn(move || {
+        let mut reader = open(attached, &area);
+        read_once(&mut reader, &payload);
+        reader
+    });
+    model.write(5);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
