@@ -12,6 +12,7 @@ use std::{env, io, process};
 use iof_engine::{Config, Engine, Grant, JobSpec, Policy};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, Sink};
+use nix::sys::signal::Signal;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = env::args_os().skip(1);
@@ -36,9 +37,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let job =
         engine.spawn(&JobSpec { nspace: nspace.clone(), nprocs, program, args, stdin: Some(Rank(0)) })?;
-    let status = job.wait();
-    out.join()?;
-    err.join()?;
+    // Each ends with the last byte, or when its reader has gone: then there is no point in going on.
+    let written = out.join().and_then(|_| err.join());
+    if written.is_err() {
+        job.signal(Signal::SIGTERM);
+    }
+    let status = job.wait_exit();
     // Tools that still read get half a second; `exit` would not give it to them.
     drop(engine);
     process::exit(status.code())

@@ -13,6 +13,7 @@ use iof_proto::rendezvous::Listener;
 use iof_proto::{Nspace, Status, ToTool, encode, socket};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Uid, geteuid, gethostname};
 
 use crate::peer::{Dismissed, Flushed, Peer};
@@ -25,6 +26,8 @@ const LISTENER: Token = Token(1);
 /// Tools' tokens begin here.
 pub(crate) const FIRST_PEER: PeerId = 2;
 
+/// Files that tools' connections leave for the job: new generations, and their way to the engine's own sinks.
+const RESERVED_FILES: u64 = 32;
 /// How long an engine that ends goes on sending to tools that read.
 const LINGER: Duration = Duration::from_millis(500);
 /// How soon to try again when the kernel has too many descriptors on their way.
@@ -190,6 +193,14 @@ fn admit(state: &mut State, registry: &Registry, socket: &UnixStream) -> Result<
         return Err(refusal(Status::ERR_OUT_OF_RESOURCE, reason));
     }
     let socket = socket.try_clone().map_err(internal)?;
+    // The kernel gives the lowest number that is free, so a high one means that few are left.
+    let number = u64::try_from(socket.as_raw_fd()).unwrap_or(u64::MAX);
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    if number.saturating_add(RESERVED_FILES) > limit {
+        let reason =
+            format!("the engine may open {limit} files and keeps the last {RESERVED_FILES} for its job");
+        return Err(refusal(Status::ERR_OUT_OF_RESOURCE, reason));
+    }
     add_peer(state, registry, socket, who.pid, false).map(drop).map_err(internal)
 }
 

@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 use iof_capture::SourceId;
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
-use iof_proto::{Channels, DecodeError, Decoder, FromTool, Message, Proc, Rank, ToTool, encode, socket};
+use iof_proto::{
+    Channels, DecodeError, Decoder, EncodeError, Failure, FromTool, Message, Proc, Rank, Status, ToTool,
+    encode, socket,
+};
 use iof_shm_ring::{Area, Bell, Ring, Ringer, Start};
 use nix::errno::Errno;
 
@@ -210,8 +213,17 @@ impl Peer {
                 self.answers = self.answers.saturating_add(usize::from(!matches!(with, With::Ring(_))));
                 self.outgoing.push_back(Outgoing { frame, sent: 0, with });
             }
-            // Only an answer beyond the message cap; requests that can ask for one are answered in parts.
-            Err(error) => tracing::warn!(tool = self.name, %error, "an answer was too long to send"),
+            Err(error) => self.queue_refusal(message, &error),
+        }
+    }
+
+    /// Says instead of an answer beyond its message's cap that it is.
+    fn queue_refusal(&mut self, message: &ToTool, error: &EncodeError) {
+        tracing::warn!(tool = self.name, %error, "an answer is too long to send");
+        if let ToTool::Answer { request, result: Ok(_) } = message {
+            let failure =
+                Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("the answer is {error}") };
+            self.queue(&ToTool::Answer { request: *request, result: Err(failure) }, With::Nothing);
         }
     }
 

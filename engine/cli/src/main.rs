@@ -9,6 +9,8 @@ mod query;
 mod run;
 mod signals;
 
+use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -50,15 +52,20 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(Failure::Usage(message)) => {
-            eprintln!("iof: {message}");
+            say(format_args!("{message}"));
             ExitCode::from(2)
         }
         Err(Failure::Running(message)) => {
-            eprintln!("iof: {message}");
+            say(format_args!("{message}"));
             ExitCode::FAILURE
         }
         Err(Failure::Signal(signal)) => signals::die_of(signal),
     }
+}
+
+/// Says one line to the user. If stderr can't be written there is nobody to tell.
+fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "iof: {line}");
 }
 
 /// Prints help as clap has it, and what is wrong in one line.
@@ -83,6 +90,6 @@ fn explain(error: &clap::Error) -> ExitCode {
     } else {
         wrong
     };
-    eprintln!("iof: {wrong} (try 'iof --help')");
+    say(format_args!("{wrong} (try 'iof --help')"));
     ExitCode::from(2)
 }

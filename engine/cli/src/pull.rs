@@ -9,9 +9,9 @@ use iof_tool::{Gap, Pull, RequestError, Sink, SinkError, SinkReport, Tool};
 
 use nix::sys::signal::Signal;
 
-use crate::Failure;
 use crate::args::PullArgs;
 use crate::attach::{Name, attach};
+use crate::{Failure, say};
 
 /// Writes the output of a running job to stdout and stderr until it is complete.
 pub fn pull(args: &PullArgs) -> Result<(), Failure> {
@@ -69,7 +69,7 @@ fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
 /// Says on stderr where how many bytes are missing.
 pub fn report_gap(source: &Proc, channel: Channel, gap: Gap) {
     let Gap { offset, lost } = gap;
-    eprintln!("iof: rank {} {channel}: {lost} bytes are missing at offset {offset}", source.rank);
+    say(format_args!("rank {} {channel}: {lost} bytes are missing at offset {offset}", source.rank));
 }
 
 /// Waits for a sink and puts its error into words.

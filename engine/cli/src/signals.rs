@@ -5,7 +5,7 @@ use std::process::{self, ExitCode};
 
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
-use nix::sys::signalfd::SignalFd;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// A signal that came for us.
 #[derive(Clone, Copy, Debug)]
@@ -16,17 +16,20 @@ pub struct Received {
     pub from_terminal: bool,
 }
 
-/// SIGINT and SIGTERM, to be waited for.
+/// What would end us and leave the ranks behind: it is for them.
+const PASSED_ON: [Signal; 6] =
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// Signals for the ranks, to be waited for.
 pub struct Signals(SignalFd);
 
 impl Signals {
     /// Takes the signals over. Call it before any thread is started: threads inherit what it blocks.
     pub fn take() -> io::Result<Signals> {
         let mut set = SigSet::empty();
-        set.add(Signal::SIGINT);
-        set.add(Signal::SIGTERM);
+        set.extend(PASSED_ON);
         set.thread_block()?;
-        Ok(Signals(SignalFd::new(&set)?))
+        Ok(Signals(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?))
     }
 
     /// The next signal; `None` if there can't be one any more.

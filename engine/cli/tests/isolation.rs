@@ -100,10 +100,10 @@ fn stopped_pulls_cost_the_run_nothing_and_have_every_byte_or_a_report_once_they_
     let other = Taken::of(job.pull());
     job.wait_for_pulls(3);
 
-    at_the_start.process.signal(Signal::SIGSTOP);
+    at_the_start.process.stop();
     job.first_byte.open();
     job.site.wait_for_bytes(0, "stdout", TOTAL / 2);
-    in_the_middle.signal(Signal::SIGSTOP);
+    in_the_middle.stop();
     assert!(job.run.memory_kib() < MOST_MEMORY_KIB, "{} KiB", job.run.memory_kib());
     job.middle.open();
     let stream = job.site.wait_for_bytes(0, "stdout", TOTAL);
@@ -131,7 +131,7 @@ fn a_pull_that_was_stopped_in_the_first_half_is_whole_in_the_second() {
     let terminal = sum(job.run.stdout());
     let stopped = Taken::of(job.pull());
     job.wait_for_pulls(1);
-    stopped.process.signal(Signal::SIGSTOP);
+    stopped.process.stop();
     job.first_byte.open();
     job.site.wait_for_bytes(0, "stdout", TOTAL / 2);
     stopped.process.signal(Signal::SIGCONT);
@@ -158,7 +158,7 @@ fn a_pull_that_falls_behind_again_and_again_costs_no_more_memory_than_once() {
     let pull = Taken::of(site.pull(&["--channel", "stdout"]));
     site.wait_for_pulls(0, "stdout", 1);
     for (step, gate) in (1..).zip(&mut gates) {
-        pull.process.signal(Signal::SIGSTOP);
+        pull.process.stop();
         gate.open();
         let produced = STEP * step.min(STEPS);
         site.wait_for_bytes(0, "stdout", produced);

@@ -127,7 +127,7 @@ fn stats_show_each_pull_with_its_pid_and_its_lag() {
     site.wait_for_ranks(1);
     let pulls = [site.pull(&[]), site.pull(&[])];
     site.wait_for_pulls(0, "stdout", 2);
-    pulls[1].signal(Signal::SIGSTOP);
+    pulls[1].stop();
     first_byte.open();
     let lags = |stream: &common::site::Stream| {
         let lag =

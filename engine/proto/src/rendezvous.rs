@@ -131,7 +131,9 @@ fn candidates(directory: &Directory) -> io::Result<Vec<Candidate>> {
         let entry = entry?;
         let name = entry.file_name();
         let Some(pid) = pid_in(&name, &host) else { continue };
-        if entry.file_type().is_ok_and(|kind| kind.is_socket()) && alive(pid) {
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        // A pid may have gone to another process since; only an answer tells. What can't be asked counts.
+        if is_socket && alive(pid) && listener::somebody_answers(&directory.at(&name)).unwrap_or(true) {
             candidates.push(Candidate { pid, path: directory.known_as(name) });
         }
     }

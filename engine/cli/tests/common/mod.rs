@@ -24,13 +24,24 @@ pub fn wait_for<T>(what: &str, found: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Waits until `found` gives something, for `patience` at most.
-pub fn wait_up_to<T>(patience: Duration, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+pub fn wait_up_to<T>(patience: Duration, what: &str, found: impl FnMut() -> Option<T>) -> T {
+    wait_or(patience, found, || what.to_owned())
+}
+
+/// Waits until `found` gives something, for `patience` at most; if nothing comes, `explain` says what was there.
+pub fn wait_or<T>(
+    patience: Duration,
+    mut found: impl FnMut() -> Option<T>,
+    explain: impl FnOnce() -> String,
+) -> T {
     let deadline = Instant::now() + patience;
     loop {
         if let Some(found) = found() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {patience:?} in vain: {what}");
+        if Instant::now() >= deadline {
+            panic!("waited {patience:?} in vain: {}", explain());
+        }
         thread::sleep(Duration::from_millis(5));
     }
 }

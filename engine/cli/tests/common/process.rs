@@ -74,6 +74,14 @@ impl Process {
         kill(self.nix_pid(), signal).unwrap();
     }
 
+    /// Stops it with SIGSTOP, until all of its threads stand still: each goes on until it hears of it.
+    pub fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let stopped = || matches!(waitid(Id::Pid(self.nix_pid()), flags), Ok(WaitStatus::Stopped(..)));
+        wait_up_to(DEADLINE, &format!("{} to stand still", self.what), || stopped().then_some(()));
+    }
+
     /// Its exit code as a shell shows it, if it has ended.
     pub fn ended(&self) -> Option<i32> {
         // It stays a zombie until this is dropped, so that its group's number can't become somebody else's.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::process::{Done, Process};
-use super::wait_for;
+use super::{DEADLINE, wait_for, wait_or};
 
 /// A directory of this test alone: `iof` meets here, gates lie here.
 pub struct Site {
@@ -112,7 +112,8 @@ impl Site {
 
     /// Waits until `reached` holds for the stream.
     pub fn wait_for_stream(&self, rank: u32, channel: &str, reached: impl Fn(&Stream) -> bool) -> Stream {
-        wait_for(&format!("rank {rank}'s {channel}"), || self.stream(rank, channel).filter(&reached))
+        let found = || self.stream(rank, channel).filter(&reached);
+        wait_or(DEADLINE, found, || format!("rank {rank}'s {channel}: {:?}", self.stream(rank, channel)))
     }
 
     /// Waits until so many bytes of the stream have come.

@@ -167,7 +167,7 @@ fn listen_on(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Whether anybody listens on the socket `path`. Does not wait: a full queue is somebody's queue.
-fn somebody_answers(path: &Path) -> io::Result<bool> {
+pub(super) fn somebody_answers(path: &Path) -> io::Result<bool> {
     match socket::connect(unix_socket()?.as_raw_fd(), &UnixAddr::new(path)?) {
         Ok(()) | Err(Errno::EAGAIN) => Ok(true),
         Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(false),
