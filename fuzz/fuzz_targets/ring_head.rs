@@ -1,10 +1,10 @@
-//! Whatever a sealed file holds, opening and reading it as a ring gives an error or bytes, never a fault.
+//! Whatever a sealed file holds, opening, inspecting and reading it as a ring gives an error or bytes, never a fault.
 #![no_main]
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use iof_shm_ring::{Area, Peek, Reader, Ring, Start, doorbell};
+use iof_shm_ring::{Area, Peek, Reader, Ring, Snapshot, Start, doorbell};
 use libfuzzer_sys::fuzz_target;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -28,6 +28,10 @@ fuzz_target!(|input: (u8, u64, Vec<u8>)| {
     }
     let Some(fd) = sealed(&bytes, 4096 * i64::from(pages)) else { return };
     let Ok(ring) = Ring::open(fd) else { return };
+    if let Ok((snapshot, bytes)) = Snapshot::with_bytes(&ring) {
+        assert_eq!(bytes.len() as u64, snapshot.cached());
+        std::hint::black_box(snapshot.gaps().count());
+    }
     let Ok((ringer, _bell)) = doorbell() else { return };
     let Ok(area) = Area::create(ringer) else { return };
     let Ok(mut reader) = Reader::new(Arc::new(ring), Arc::new(area), 0, start, Start::Oldest) else { return };

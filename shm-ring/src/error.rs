@@ -76,3 +76,21 @@ pub enum OpenError {
         source: io::Error,
     },
 }
+
+/// Why a ring could not be looked at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// Whenever we had looked, the writer had made everything new meanwhile.
+    #[error("the writer was faster {tries} times in a row: try again, or stop it meanwhile")]
+    Overtaken {
+        /// How often we looked.
+        tries: u32,
+    },
+    /// No memory for a copy of the bytes.
+    #[error("there is no memory for a copy of {len} bytes")]
+    Memory {
+        /// Bytes in the ring.
+        len: u64,
+    },
+}

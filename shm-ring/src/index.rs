@@ -10,11 +10,14 @@ use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::sync::{Point, broken, fence_at, order_at};
 
-/// An entry's values.
+/// What the index says of the bytes from one position on, until the next mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub struct Mark {
+    /// Position of the first byte it speaks of.
     pub offset: u64,
+    /// When that byte was read from its source, nanoseconds since 1970 (`CLOCK_REALTIME`).
     pub time: u64,
+    /// Bytes dropped before `offset`, since the stream began.
     pub dropped: u64,
 }
 

@@ -13,6 +13,7 @@
 //! | `writer` | claiming, committing, sealing one generation |
 //! | `stream` | policies, generations, readers |
 //! | `reader` | looking, borrowing, consuming, following, grouping |
+//! | `inspect` | looking at a ring from outside, whatever its writer does |
 //! | `copy` | reading bytes that may change meanwhile (unsafe) |
 //! | `area`, `wakes`, `doorbell` | slots, ready bits, waking who sleeps |
 //!
@@ -24,6 +25,7 @@ mod doorbell;
 mod error;
 mod file;
 mod index;
+mod inspect;
 mod layout;
 mod map;
 mod reader;
@@ -35,7 +37,9 @@ mod writer;
 
 pub use area::Area;
 pub use doorbell::{Bell, Ringer, bell, doorbell};
-pub use error::{CreateError, OpenError};
+pub use error::{CreateError, InspectError, OpenError};
+pub use index::Mark;
+pub use inspect::Snapshot;
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
 pub use reader::{Copied, Gap, Grouping, Peek, Reader, Start};
 pub use ring::Ring;

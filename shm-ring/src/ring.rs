@@ -12,7 +12,7 @@ use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
 use crate::layout::{self, Control, Entry, LAYOUT_VERSION, MAX_CAPACITY, MIN_CAPACITY, NONE, RING_MAGIC};
 use crate::map::{Access, DoubleMap};
-use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{AtomicU64, Ordering::Relaxed, Ordering::Release, fence};
 
 /// What a ring is made as.
 #[derive(Clone, Copy)]
@@ -196,6 +196,10 @@ impl Ring {
 
     /// Makes a ring that nobody uses any more into another generation of the same stream. Its pages stay.
     pub(crate) fn reuse(mut self, shape: Shape<'_>) -> Ring {
+        // Nobody reads it, but somebody may be looking at it from outside. Orders this before the words that
+        // follow. Partner: the last fence in `inspect::look`.
+        self.control().identity.magic.store(0, Relaxed);
+        fence(Release);
         self.base = shape.base;
         self.generation = shape.generation;
         self.overwrite = shape.overwrite;
@@ -229,8 +233,9 @@ impl Ring {
         claimed.index_head.store(0, Relaxed);
         claimed.wanted.store(NONE, Relaxed);
         identity.version.store(LAYOUT_VERSION, Relaxed);
-        // Others see these words only through the file or an `Arc`, and handing either over orders them.
-        identity.magic.store(RING_MAGIC, Relaxed);
+        // Readers see these words only through the file or an `Arc`, and handing either over orders them. Who looks
+        // from outside while a ring is reused needs the Release. Partner: the fence in `inspect::generation`.
+        identity.magic.store(RING_MAGIC, Release);
     }
 
     /// Control words.

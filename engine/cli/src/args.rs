@@ -23,6 +23,8 @@ pub enum Command {
     Pull(PullArgs),
     /// Ask a running `iof run` about its job
     Query(QueryArgs),
+    /// Look at a ring from outside, whatever its writer does or has died of
+    Inspect(InspectArgs),
 }
 
 #[derive(Args)]
@@ -130,6 +132,23 @@ pub enum What {
     Procs,
     /// Every stream: bytes, generations, readers
     Stats,
+}
+
+#[derive(Args)]
+pub struct InspectArgs {
+    /// The ring: a descriptor of this command's own, or a path such as /proc/PID/fd/N
+    ///
+    /// `ls -l /proc/PID/fd | grep iof-ring` finds a process's rings.
+    #[arg(value_name = "FD|PATH")]
+    pub ring: Option<PathBuf>,
+
+    /// Write the cached bytes to stdout, and what is printed otherwise to stderr
+    #[arg(long)]
+    pub bytes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Ranks, as the user names them.

@@ -4,6 +4,8 @@
 
 mod args;
 mod attach;
+mod inspect;
+mod print;
 mod pull;
 mod query;
 mod run;
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Pull(args) => pull::pull(&args).map(|()| ExitCode::SUCCESS),
         Command::Query(args) => query::query(&args).map(|()| ExitCode::SUCCESS),
+        Command::Inspect(args) => inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
     };
     match done {
         Ok(code) => code,
@@ -86,7 +89,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     let wrong = wrong.join(" ");
     let wrong = wrong.strip_prefix("error: ").unwrap_or(&wrong);
     let wrong = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        "a command is missing: run, pull or query"
+        "a command is missing: run, pull, query or inspect"
     } else {
         wrong
     };

@@ -1,15 +1,15 @@
 //! `iof query`: what a running engine knows, as a table or as JSON.
 
-use std::io::{self, ErrorKind, Write};
+use std::io;
 
 use iof_proto::message::query;
 use iof_proto::{Found, ProcInfo, StreamStats, Value};
-use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::Failure;
 use crate::args::{QueryArgs, What};
 use crate::attach::{Name, attach};
+use crate::print::{table, write};
 
 /// Asks and prints.
 pub fn query(args: &QueryArgs) -> Result<(), Failure> {
@@ -28,10 +28,7 @@ pub fn query(args: &QueryArgs) -> Result<(), Failure> {
             text.push_str(&as_table(&value));
         }
     }
-    io::stdout().write_all(text.as_bytes()).map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => Failure::Signal(Signal::SIGPIPE),
-        _ => Failure::running(format!("writing the answer: {error}")),
-    })
+    write(io::stdout(), text.as_bytes())
 }
 
 fn as_json(value: &Value) -> serde_json::Value {
@@ -116,21 +113,4 @@ fn stream_row(stream: &StreamStats) -> Vec<String> {
         if stream.complete { "complete" } else { "open" }.into(),
         readers.join(", "),
     ]
-}
-
-/// Columns as wide as their widest cell, two blanks between them.
-fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let rows: Vec<Vec<String>> =
-        std::iter::once(head.iter().map(|cell| (*cell).to_owned()).collect()).chain(rows).collect();
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }

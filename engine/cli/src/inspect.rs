@@ -1,0 +1,141 @@
+//! `iof inspect`: what a ring looks like from outside, whatever its writer does or has died of.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use iof_shm_ring::{Mark, Ring, Snapshot};
+use jiff::Timestamp;
+use nix::libc;
+use serde_json::json;
+
+use crate::Failure;
+use crate::args::InspectArgs;
+use crate::print::{table, write};
+
+/// Marks on the page; JSON has them all.
+const MARKS: usize = 16;
+
+/// Prints a ring's page, or its bytes and the page beside them.
+pub fn inspect(args: &InspectArgs) -> Result<(), Failure> {
+    let Some(name) = &args.ring else {
+        return Err(Failure::usage(
+            "which ring? Say one of our descriptors, or a path such as /proc/PID/fd/N; \
+             a process's rings are found by `ls -l /proc/PID/fd | grep iof-ring`",
+        ));
+    };
+    let path = path_of(name);
+    let said = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+    let ring = Ring::open(open(&path).map_err(|error| said(&error))?.into()).map_err(|error| said(&error))?;
+    if args.bytes {
+        let (snapshot, bytes) = Snapshot::with_bytes(&ring).map_err(|error| said(&error))?;
+        // Nothing but the bytes goes to stdout.
+        write(io::stderr(), page(&snapshot, args.json).as_bytes())?;
+        write(io::stdout(), &bytes)
+    } else {
+        let snapshot = Snapshot::take(&ring).map_err(|error| said(&error))?;
+        write(io::stdout(), page(&snapshot, args.json).as_bytes())
+    }
+}
+
+/// A number is one of our own descriptors, all else a path.
+fn path_of(name: &Path) -> PathBuf {
+    match name.to_str().and_then(|name| name.parse::<u32>().ok()) {
+        Some(number) => PathBuf::from(format!("/proc/self/fd/{number}")),
+        None => name.to_owned(),
+    }
+}
+
+/// Opens what may be anything: without waiting for a pipe's other end, or taking a terminal for ours.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+}
+
+/// What the process that calls itself the writer does. (Another may have its number by now, or have it here.)
+fn writer_state(pid: u64) -> &'static str {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // "PID (NAME) STATE ...", where the name may hold anything.
+    let state = stat.rsplit(|byte| *byte == b')').next().and_then(|rest| rest.get(1));
+    match state {
+        None | Some(b'Z' | b'X') => "dead",
+        Some(b'T' | b't') => "stopped",
+        Some(_) => "running",
+    }
+}
+
+fn page(snapshot: &Snapshot, as_json: bool) -> String {
+    if as_json { format!("{:#}\n", json(snapshot)) } else { text(snapshot) }
+}
+
+fn json(snapshot: &Snapshot) -> serde_json::Value {
+    let gaps = snapshot.gaps().map(|gap| json!({"offset": gap.offset, "lost": gap.lost}));
+    let marks = snapshot
+        .marks
+        .iter()
+        .map(|mark| json!({"position": mark.offset, "time": rfc3339(mark), "dropped": mark.dropped}));
+    json!({
+        "label": snapshot.label, "writer_pid": snapshot.writer_pid,
+        "writer": writer_state(snapshot.writer_pid), "generation": snapshot.generation,
+        "base": snapshot.base, "overwrite": snapshot.overwrite, "capacity": snapshot.capacity,
+        "entries": snapshot.entries, "data_offset": snapshot.data_offset,
+        "produced": snapshot.produced(), "cached": snapshot.cached(), "dropped": snapshot.dropped,
+        "floor": snapshot.floor, "tail": snapshot.tail, "intent": snapshot.intent,
+        "wanted": snapshot.wanted, "sealed": snapshot.sealed, "complete": snapshot.complete,
+        "gaps": gaps.collect::<Vec<_>>(), "retired_marks": snapshot.retired,
+        "marks": marks.collect::<Vec<_>>(),
+    })
+}
+
+fn text(snapshot: &Snapshot) -> String {
+    let Snapshot { generation, base, capacity, entries, floor, tail, intent, .. } = snapshot;
+    let state = match (snapshot.complete, snapshot.sealed, snapshot.wanted) {
+        (Some(end), ..) => format!("complete at {end}"),
+        (None, Some(end), _) => format!("sealed at {end}: goes on in the next generation"),
+        (None, None, Some(wanted)) => format!("full: waits until its readers have reached {wanted}"),
+        (None, None, None) => "open".into(),
+    };
+    let policy = if snapshot.overwrite { "the oldest bytes" } else { "what its readers have consumed" };
+    let mut text = [
+        // A label from elsewhere may hold what a terminal obeys.
+        ("label", snapshot.label.escape_debug().to_string()),
+        ("writer", format!("pid {}, {}", snapshot.writer_pid, writer_state(snapshot.writer_pid))),
+        ("generation", format!("{generation}, from {base}")),
+        (
+            "layout",
+            format!("{capacity} bytes from byte {} of the file on, {entries} marks", snapshot.data_offset),
+        ),
+        ("overwrites", policy.into()),
+        ("state", state),
+        ("produced", snapshot.produced().to_string()),
+        ("dropped", snapshot.dropped.to_string()),
+        ("cached", format!("{}, from {floor} to {tail}", snapshot.cached())),
+        ("claimed", format!("to {intent}")),
+    ]
+    .map(|(name, value)| format!("{name:<12}{value}\n"))
+    .concat();
+
+    let gaps: Vec<_> =
+        snapshot.gaps().map(|gap| vec![gap.offset.to_string(), gap.lost.to_string()]).collect();
+    text.push_str(&format!("gaps        {}\n", gaps.len()));
+    let hidden = snapshot.marks.len().saturating_sub(MARKS);
+    let marks = snapshot.marks.iter().skip(hidden);
+    let marks = marks.map(|mark| vec![mark.offset.to_string(), rfc3339(mark), mark.dropped.to_string()]);
+    let older = if hidden == 0 { String::new() } else { format!(", the newest {MARKS} below") };
+    let of_marks = format!("marks       {}{older}\n", snapshot.marks.len());
+    if !gaps.is_empty() {
+        text.push_str(&format!("\n{}\n", table(&["LOST AT", "BYTES"], gaps.into_iter())));
+    }
+    text.push_str(&of_marks);
+    if !snapshot.marks.is_empty() {
+        text.push_str(&format!("\n{}", table(&["POSITION", "TIME", "DROPPED BEFORE"], marks)));
+    }
+    text
+}
+
+/// A mark's time as people and programs read it.
+fn rfc3339(mark: &Mark) -> String {
+    // No 64-bit number of nanoseconds is beyond what a timestamp can say.
+    Timestamp::from_nanosecond(i128::from(mark.time))
+        .map_or_else(|_| mark.time.to_string(), |time| format!("{time:.9}"))
+}
