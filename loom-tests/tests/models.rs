@@ -10,7 +10,7 @@ macro_rules! models {
 }
 
 models! {
-    gated overwriting released dropped copied killed killed_beside_another
-    ended woken woken_for_a_group room
-    gaps moved_on reconfigured early late overtaken gap_ahead
+    gated overwriting lapped unnoted released dropped copied killed killed_beside_another
+    ended woken woken_for_a_group woken_for_a_gap room
+    gaps moved_on reconfigured early late overtaken
 }

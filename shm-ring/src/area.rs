@@ -280,6 +280,11 @@ fn zeroed_table() -> *mut AreaTable {
     Box::into_raw(Box::new(AreaTable {
         head: AreaHead { magic: zero(), version: zero(), armed: zero() },
         ready: std::array::from_fn(|_| zero()),
-        slots: std::array::from_fn(|_| Slot { hold: zero(), cursor: zero(), threshold: zero() }),
+        slots: std::array::from_fn(|_| Slot {
+            hold: zero(),
+            cursor: zero(),
+            threshold: zero(),
+            dropped: zero(),
+        }),
     }))
 }

@@ -139,6 +139,8 @@ pub(crate) struct Slot {
     pub cursor: AtomicU64,
     /// Bytes beyond `cursor` that are worth a wake-up.
     pub threshold: AtomicU64,
+    /// Drops that the tool knows of, by the ring's `dropped`; more are worth a wake-up.
+    pub dropped: AtomicU64,
 }
 
 /// An area file as a whole.

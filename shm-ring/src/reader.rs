@@ -371,6 +371,7 @@ impl Reader {
         self.lost = self.lost.saturating_add(lost);
         if let Some(slot) = self.words() {
             slot.cursor.store(position, Relaxed);
+            slot.dropped.store(dropped, Relaxed);
         }
         Gap { offset, lost }
     }

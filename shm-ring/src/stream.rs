@@ -354,6 +354,8 @@ impl Stream {
         let ring = Arc::clone(self.writer.ring());
         words.cursor.store(start, Relaxed);
         words.threshold.store(1, Relaxed);
+        // Too few at worst: it is told once too often then.
+        words.dropped.store(0, Relaxed);
         // Before the reader learns of the slot; sending it the slot's number orders these.
         words.hold.store(if ring.overwrite() { NONE } else { start }, Release);
         self.members.push(Member { area, slot, ring: Arc::clone(&ring), may_block, due: false });
@@ -389,15 +391,17 @@ impl Stream {
         }
     }
 
-    /// Whether `member` is to be woken: it has as many bytes before it as it asked for, or an end. (A gap comes
-    /// behind a full ring, which is more than any reader asks for.)
+    /// Whether `member` is to be woken: it has as many bytes before it as it asked for, a gap, or an end.
     fn is_worth_telling(&self, member: &Member) -> bool {
         if self.complete || !self.reads_newest(member) {
             return true;
         }
         let Some(words) = member.area.slot(member.slot) else { return false };
-        // The tool's words, each loaded once; a lie costs the tool its own wake-ups. Partner of `threshold`: the
-        // store and fence in `Reader::ask_for`.
+        // The tool's words, each loaded once; a lie costs the tool its own wake-ups.
+        if words.dropped.load(Relaxed) != self.writer.marked() {
+            return true;
+        }
+        // Partner of `threshold`: the store and fence in `Reader::ask_for`.
         let pending = self.writer.tail().saturating_sub(words.cursor.load(Relaxed));
         pending >= words.threshold.load(Relaxed)
     }

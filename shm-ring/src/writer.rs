@@ -86,6 +86,11 @@ impl Writer {
         self.dropped
     }
 
+    /// The part of [`Writer::dropped`] that readers can see.
+    pub(crate) fn marked(&self) -> u64 {
+        self.marked
+    }
+
     /// Oldest position that is still in the ring.
     pub(crate) fn floor(&self) -> u64 {
         self.intent.saturating_sub(self.ring.capacity()).max(self.ring.base())

@@ -28,13 +28,24 @@ pub fn gated() {
     assert_eq!(reader.lost(), 0);
 }
 
-/// An overwriting writer never touches what a reader borrows, and every lap is found and counted.
+/// An overwriting writer never touches what a reader borrows.
 ///
-/// Bound: 5 bytes, of which the first is lapped, then 2 more beside 2 looks.
+/// Bound: 3 bytes, then 2 more, of which one overwrites, beside 2 looks.
 pub fn overwriting() {
+    overwrite_beside_reader(3);
+}
+
+/// Every lap is found and counted.
+///
+/// Bound: 5 bytes, of which the last laps the reader, then 2 more beside 2 looks.
+pub fn lapped() {
+    overwrite_beside_reader(5);
+}
+
+fn overwrite_beside_reader(before: u64) {
     let mut model = Model::new(Policy::DropOldest);
     let mut reader = model.reader(false);
-    model.write(5);
+    model.write(before);
     let payload = model.payload.clone();
     let reading = thread::spawn(move || {
         for _ in 0..2 {
@@ -43,6 +54,26 @@ pub fn overwriting() {
         reader
     });
     model.write(2);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// A byte is ordered before its reader also where the index has no room to tell of it.
+///
+/// Bound: 3 bytes with a gap behind each, then 1 more beside 1 look.
+pub fn unnoted() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.reader(false);
+    for _ in 0..3 {
+        model.write_and_drop();
+    }
+    let payload = model.payload.clone();
+    read_up(&mut reader, &payload, 16);
+    let reading = thread::spawn(move || {
+        read_once(&mut reader, &payload);
+        reader
+    });
+    assert_eq!(model.write(1), 1);
     let mut reader = reading.join().unwrap();
     model.settle(&mut reader);
 }

@@ -13,6 +13,8 @@ pub use streams::*;
 pub const ALL: &[(&str, fn())] = &[
     ("gated", gated),
     ("overwriting", overwriting),
+    ("lapped", lapped),
+    ("unnoted", unnoted),
     ("released", released),
     ("dropped", dropped),
     ("copied", copied),
@@ -21,6 +23,7 @@ pub const ALL: &[(&str, fn())] = &[
     ("ended", ended),
     ("woken", woken),
     ("woken_for_a_group", woken_for_a_group),
+    ("woken_for_a_gap", woken_for_a_gap),
     ("room", room),
     ("gaps", gaps),
     ("moved_on", moved_on),
@@ -28,5 +31,4 @@ pub const ALL: &[(&str, fn())] = &[
     ("early", early),
     ("late", late),
     ("overtaken", overtaken),
-    ("gap_ahead", gap_ahead),
 ];

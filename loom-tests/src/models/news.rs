@@ -7,9 +7,9 @@ use loom::thread;
 
 use crate::{Model, Payload, read_once, rings};
 
-/// The end is seen only after the last byte.
+/// The end is seen only after the last byte and the last gap.
 ///
-/// Bound: 1 byte, then 1 more and the end beside 3 looks.
+/// Bound: 1 byte, then 1 more, a gap and the end beside 3 looks.
 pub fn ended() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
@@ -18,11 +18,11 @@ pub fn ended() {
     let reading = thread::spawn(move || {
         for _ in 0..3 {
             if read_once(&mut reader, &payload) == Peek::Ended {
-                assert_eq!(reader.delivered(), 2, "the end came before the last byte");
+                assert_eq!(reader.produced(), 3, "the end came before the last byte and gap");
             }
         }
     });
-    assert_eq!(model.write(1), 1);
+    model.write_and_drop();
     model.stream.complete();
     reading.join().unwrap();
 }
@@ -33,6 +33,21 @@ pub fn ended() {
 pub fn woken() {
     let mut model = Model::new(Policy::DropNewest);
     let reader = model.reader(false);
+    check_beside_sleeper(model, reader);
+}
+
+/// The same where a byte may find the ring full and be dropped.
+///
+/// Bound: 4 bytes, then 2 more, each with its own wake-up, beside a reader until it sleeps.
+pub fn woken_for_a_gap() {
+    let mut model = Model::new(Policy::DropNewest);
+    let reader = model.reader(false);
+    model.write(4);
+    Wakes::new().deliver([&model.stream]);
+    check_beside_sleeper(model, reader);
+}
+
+fn check_beside_sleeper(mut model: Model, reader: Reader) {
     let reader = run_beside_sleeper(&mut model, reader);
     let unread = model.stream.stats().produced - reader.produced();
     assert!(unread == 0 || rings(&model.doorbell), "a wake-up was lost");
@@ -76,7 +91,7 @@ fn run_beside_sleeper(model: &mut Model, mut reader: Reader) -> Reader {
 }
 
 fn read_ready(reader: &mut Reader, payload: &Payload) {
-    while read_once(reader, payload) == Peek::Bytes {}
+    while matches!(read_once(reader, payload), Peek::Bytes | Peek::Gap(_)) {}
 }
 
 /// A writer that waits for room hears the bell when there is enough.
