@@ -2,7 +2,7 @@
 //!
 //! Copying readers are not among them: a copy races with the writer on purpose, and throws away what came out torn.
 //! The language has no plain store that may do so, so Miri sees copies only in histories of one thread (`ledger`).
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
