@@ -49,8 +49,11 @@ pub const MAX_LABEL: usize = 192;
 pub(crate) const LABEL_WORDS: usize = MAX_LABEL / 8;
 
 /// Rings that one tool may read at a time.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 pub const MAX_SLOTS: usize = 16 * 1024;
+/// Rings that one tool may read at a time (fewer, because Miri visits each with every look at one).
+#[cfg(miri)]
+pub const MAX_SLOTS: usize = 16;
 /// Rings that one tool may read at a time (small, for the model checker).
 #[cfg(loom)]
 pub const MAX_SLOTS: usize = 3;
@@ -154,7 +157,7 @@ pub(crate) struct AreaTable {
 /// Words of the ready bitmap.
 pub(crate) const READY_WORDS: usize = MAX_SLOTS.div_ceil(64);
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 const _: () = {
     assert!(size_of::<Control>() == 512);
     assert!(size_of::<Entry>() == 24);

@@ -66,11 +66,13 @@ impl Heap {
     fn mirror(&self, at: *mut u8, bytes: &[u8]) {
         let data: *mut u8 = self.data.cast();
         let len = self.data.len();
-        let from = at.addr().wrapping_sub(data.addr());
-        for (i, byte) in bytes.iter().enumerate() {
-            let twin = from.wrapping_add(i).wrapping_add(len / 2) % len.max(1);
-            // SAFETY: `twin` is below the length of `data`, and claimed like the byte it repeats.
-            unsafe { data.wrapping_add(twin).write(*byte) };
+        let twin = at.addr().wrapping_sub(data.addr()).wrapping_add(len / 2) % len.max(1);
+        let (first, rest) = bytes.split_at(bytes.len().min(len.wrapping_sub(twin)));
+        // SAFETY: `first` ends at or below the length of `data`, and `rest`, which is shorter than half of it, begins
+        // at 0; both are claimed like the bytes they repeat, and `bytes` is borrowed from elsewhere.
+        unsafe {
+            data.wrapping_add(twin).copy_from_nonoverlapping(first.as_ptr(), first.len());
+            data.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
         }
     }
 }

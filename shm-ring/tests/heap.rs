@@ -1,0 +1,167 @@
+//! A writer and a reader that race, on a ring on the heap: what Miri runs to find undefined behaviour (`.ci/miri`).
+//!
+//! Copying readers are not among them: a copy races with the writer on purpose, and throws away what came out torn.
+//! The language has no plain store that may do so, so Miri sees copies only in histories of one thread (`ledger`).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::{spawn, yield_now};
+
+use iof_shm_ring::{Area, Attached, Peek, Policy, Reader, Start, Stream, StreamConfig, Wakes, bell};
+
+const CAPACITY: u64 = 4096;
+
+fn produced() -> Arc<Vec<u8>> {
+    let n = if cfg!(miri) { 20_000 } else { 2_000_000 };
+    Arc::new((0..n).map(|i: usize| (i % 251) as u8).collect())
+}
+
+/// What a reader needs of the thread that owns the stream: the next generation.
+struct Desk {
+    asks: Sender<u32>,
+    answers: Receiver<Attached>,
+}
+
+struct Engine {
+    stream: Stream,
+    area: Arc<Area>,
+    asked: Receiver<u32>,
+    answers: Sender<Attached>,
+}
+
+fn start(policy: Policy) -> (Engine, Reader, Desk) {
+    let area = Arc::new(Area::on_heap(bell().unwrap().0));
+    let mut stream = Stream::on_heap(StreamConfig { capacity: CAPACITY, policy }).unwrap();
+    let slot = area.take_slot().unwrap();
+    let given = stream.attach(&area, slot, Start::Oldest, policy == Policy::Block).unwrap();
+    let reader = Reader::new(given.ring, Arc::clone(&area), slot, given.start, Start::Oldest).unwrap();
+    let ((asks, asked), (answers, answered)) = (channel(), channel());
+    (Engine { stream, area, asked, answers }, reader, Desk { asks, answers: answered })
+}
+
+impl Engine {
+    /// Pushes all of `bytes` in pieces of many sizes, completes, and serves the reader until it is gone.
+    fn run(mut self, bytes: &[u8]) {
+        let (mut wakes, mut rest, mut piece) = (Wakes::new(), bytes, 1);
+        while !rest.is_empty() {
+            piece = piece * 7 % 1021;
+            let taken = self.stream.push(&rest[..piece.min(rest.len())], 1);
+            rest = &rest[taken..];
+            wakes.deliver([&self.stream]);
+            self.serve();
+            yield_now();
+        }
+        self.stream.complete();
+        wakes.deliver([&self.stream]);
+        while self.serve() {
+            yield_now();
+        }
+    }
+
+    fn serve(&mut self) -> bool {
+        match self.asked.try_recv() {
+            Ok(old) => {
+                let slot = self.area.take_slot().unwrap();
+                self.answers.send(self.stream.follow(&self.area, old, slot).unwrap()).unwrap();
+                self.area.return_slot(old);
+                true
+            }
+            Err(error) => error == TryRecvError::Empty,
+        }
+    }
+}
+
+/// Long enough for the writer to go round, if nothing keeps it from that.
+fn linger() {
+    (0..400).for_each(|_| yield_now());
+}
+
+/// Reads to the end, consuming all that is borrowed or a part of it, and compares every byte; gives what was lost.
+fn drain(reader: &mut Reader, desk: &Desk, produced: &[u8]) -> u64 {
+    let (mut at, mut lost, mut turn) = (0, 0, 0);
+    loop {
+        turn += 1;
+        if turn % 8 == 4 {
+            linger();
+        }
+        match reader.peek() {
+            Peek::Bytes => {
+                let bytes = reader.bytes();
+                if turn % 8 == 0 {
+                    linger();
+                }
+                assert_eq!(bytes, &produced[at..at + bytes.len()], "a borrowed byte changed");
+                let n = if turn % 3 == 0 { bytes.len().div_ceil(2) } else { bytes.len() };
+                reader.consume(n);
+                at += n;
+            }
+            Peek::Gap(gap) => {
+                assert_eq!(gap.offset, at as u64);
+                at += gap.lost as usize;
+                lost += gap.lost;
+            }
+            Peek::Empty => yield_now(),
+            Peek::Sealed => {
+                desk.asks.send(reader.slot()).unwrap();
+                let next = desk.answers.recv().unwrap();
+                reader.follow(next.ring, next.slot, next.start).unwrap();
+            }
+            Peek::Ended => {
+                assert_eq!(at, produced.len(), "delivered + lost == produced");
+                return lost;
+            }
+            Peek::Gone => panic!("the writer is not gone"),
+        }
+    }
+}
+
+fn race(policy: Policy) -> u64 {
+    let (engine, mut reader, desk) = start(policy);
+    let produced = produced();
+    let written = Arc::clone(&produced);
+    let writer = spawn(move || engine.run(&written));
+    let lost = drain(&mut reader, &desk, &produced);
+    drop(desk);
+    writer.join().unwrap();
+    lost
+}
+
+#[test]
+fn a_reader_that_blocks_gets_every_byte_as_it_was_written() {
+    assert_eq!(race(Policy::Block), 0);
+}
+
+#[test]
+fn what_a_reader_borrows_stays_as_it_was_while_the_writer_overwrites_the_rest() {
+    race(Policy::DropOldest);
+}
+
+#[test]
+fn what_a_full_ring_drops_is_missing_where_the_gap_says() {
+    race(Policy::DropNewest);
+}
+
+#[test]
+fn a_reader_that_looks_only_when_it_is_told_misses_nothing() {
+    let (engine, mut reader, desk) = start(Policy::Block);
+    let (area, produced) = (Arc::clone(&engine.area), produced());
+    let written = Arc::clone(&produced);
+    let writer = spawn(move || engine.run(&written));
+    let mut at = 0;
+    while at < produced.len() {
+        let mut told = false;
+        area.take_ready(reader.slot() + 1, |slot| told |= slot == reader.slot());
+        if !told {
+            yield_now();
+            continue;
+        }
+        while reader.peek() == Peek::Bytes {
+            assert_eq!(reader.bytes(), &produced[at..at + reader.bytes().len()]);
+            at += reader.bytes().len();
+            reader.consume(usize::MAX);
+        }
+    }
+    drop(desk);
+    writer.join().unwrap();
+}
