@@ -116,7 +116,7 @@ impl Scribbler {
     }
 
     fn write(&self, at: usize, value: u64) {
-        assert!(at + 8 <= self.map.len() && at % 8 == 0);
+        assert!(at + 8 <= self.map.len() && at.is_multiple_of(8));
         // SAFETY: just checked; everybody uses these words as atomics.
         unsafe { &*self.map.as_mut_ptr().add(at).cast::<AtomicU64>() }.store(value, Relaxed);
     }
