@@ -77,7 +77,7 @@ impl Process {
     /// Stops it with SIGSTOP, until all of its threads stand still: each goes on until it hears of it.
     pub fn stop(&self) {
         self.signal(Signal::SIGSTOP);
-        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
         let stopped = || matches!(waitid(Id::Pid(self.nix_pid()), flags), Ok(WaitStatus::Stopped(..)));
         wait_up_to(DEADLINE, &format!("{} to stand still", self.what), || stopped().then_some(()));
     }

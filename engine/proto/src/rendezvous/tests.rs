@@ -105,7 +105,8 @@ fn a_listener_removes_no_socket_but_its_own() {
 fn of_several_engines_the_user_chooses_by_pid() {
     let dir = tempdir().unwrap();
     let listener = Listener::bind(Some(dir.path())).unwrap();
-    let other = leave_socket(dir.path(), 1);
+    let other = dir.path().join(socket_name(&host(), 1));
+    let _answers = UnixListener::bind(&other).unwrap();
     let error = find(Some(dir.path()), None).unwrap_err();
     let text = error.to_string();
     let FindError::Several(candidates) = error else { panic!("{error}") };
@@ -114,6 +115,13 @@ fn of_several_engines_the_user_chooses_by_pid() {
     assert!(text.contains("--pid 1 ") && text.contains(other.to_str().unwrap()), "{text}");
     assert_eq!(find(Some(dir.path()), Some(1)).unwrap(), other);
     assert_eq!(find(Some(dir.path()), Some(process::id())).unwrap(), listener.path());
+}
+
+#[test]
+fn a_socket_on_which_nobody_listens_does_not_count_although_its_pid_lives_on() {
+    let dir = tempdir().unwrap();
+    leave_socket(dir.path(), 1);
+    assert!(matches!(find(Some(dir.path()), None), Err(FindError::NotFound(_))));
 }
 
 #[test]
