@@ -4,15 +4,14 @@
 //! rings lie on the heap then. What the kernel or a reader does with payload bytes is modelled by one tracked cell
 //! for each byte, so that any access that is not ordered by the protocol fails the model.
 //!
-//! Each model is a function in [`models`] that says what its bounds are; `tests/models.rs` checks them all.
-//! `tests/known_bad.rs` breaks the shipping code at one [`Point`](iof_shm_ring::Point) after the other and wants a
-//! model to notice. `docs/MEMORY-MODEL.md` has the table of both.
+//! Each model is a function in `models` that says what its bounds are; `tests/models.rs` checks them all.
+//! `tests/known_bad.rs` breaks the shipping code at one point after the other and wants a model to notice.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p iof-loom-tests
 //! ```
 #![cfg(loom)]
-#![allow(clippy::unwrap_used, reason = "a model may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a model may panic")]
 
 pub mod models;
 mod payload;
