@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::thread::spawn;
+use std::thread::{spawn, yield_now};
 
 use iof_shm_ring::{
     Area, CreateError, MAX_CAPACITY, MAX_SLOTS, OpenError, Peek, Policy, Reader, Ring, Start, Stream,
@@ -88,8 +88,9 @@ impl Lies {
             0 => 0,
             1 => u64::MAX,
             2 => u64::MAX - any % 1000,
-            3 | 4 => tail.saturating_sub(any % (2 * CAPACITY)),
-            5 => tail + any % CAPACITY,
+            // Just where the writer wants to go next.
+            3 | 4 => tail.saturating_sub(CAPACITY) + any % 10_000,
+            5 => tail.wrapping_sub(CAPACITY).wrapping_add(any % (3 * CAPACITY)),
             6 => 1 << (any % 64),
             _ => any,
         }
@@ -122,8 +123,8 @@ impl Scribbler {
     }
 }
 
-/// 400 rings' worth of bytes, with a liar in the newest generation all the time, who lies between the writer's steps and
-/// during them.
+/// 400 rings' worth of bytes, with a liar in the newest generation all the time, who lies between the writer's steps, and
+/// in the second half during them as well.
 fn an_honest_reader_beside_a_liar_is_exact(policy: Policy) {
     let mut stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "hostile").unwrap();
     let mut honest = Tool::attach(&mut stream, true);
@@ -132,8 +133,12 @@ fn an_honest_reader_beside_a_liar_is_exact(policy: Policy) {
     let tail = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&tail);
     let scribbling = spawn(move || {
-        while seen.load(Relaxed) != u64::MAX {
-            during.scribble(seen.load(Relaxed));
+        loop {
+            match seen.load(Relaxed) {
+                0 => yield_now(),
+                u64::MAX => break,
+                tail => during.scribble(tail),
+            }
         }
     });
     let produced: Vec<u8> = (0..400 * CAPACITY).map(|i| (i % 251) as u8).collect();
@@ -143,7 +148,9 @@ fn an_honest_reader_beside_a_liar_is_exact(policy: Policy) {
         let n = (sizes.next() as usize % 9000 + 1).min(produced.len() - at);
         assert_eq!(stream.push(&produced[at..at + n], 1), n, "only who may block can, and that one keeps up");
         at += n;
-        tail.store(at as u64, Relaxed);
+        if at > produced.len() / 2 {
+            tail.store(at as u64, Relaxed);
+        }
         wakes.deliver([&stream]);
         honest.read(&mut stream, &produced[..at]);
         liar.follow(&mut stream);
