@@ -212,7 +212,8 @@ fn many_pulls_that_come_and_are_killed_leave_no_memory_and_no_reader_behind() {
     for _ in 0..4 {
         pulls_come_and_go();
     }
-    assert_eq!(open_files(&job.run), before);
+    // The last query may not have been let go yet, neither here nor there.
+    wait_for("the engine to close what it had for them", || (open_files(&job.run) <= before).then_some(()));
     assert!(job.run.memory_kib() < MOST_MEMORY_KIB, "{} KiB", job.run.memory_kib());
     job.open_all();
     assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
