@@ -1,5 +1,5 @@
-//! Publishing and consuming through a ring, beside a bare copy of the same bytes, rtrb (one reader, one process) and
-//! iceoryx2 (shared memory, many readers), in one run.
+//! Publishing and consuming through a ring, beside a bare copy of the same bytes and rtrb (one reader, one process), in
+//! one run.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a bench is run by people who read it")]
 
 use std::hint::black_box;
@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use iceoryx2::prelude::*;
 use iof_shm_ring::{Area, Peek, Policy, Reader, Ring, Start, Stream, StreamConfig, Wakes, doorbell};
 
 const CAPACITY: u64 = 1 << 20;
@@ -96,28 +95,6 @@ fn rtrb(group: &mut Group, bytes: &[u8]) {
     });
 }
 
-fn iceoryx2(group: &mut Group, bytes: &[u8], readers: usize) {
-    let node = NodeBuilder::new().create::<ipc::Service>().unwrap();
-    let name = format!("iof-bench-{}-{}-{readers}", std::process::id(), bytes.len());
-    let service = node
-        .service_builder(&name.as_str().try_into().unwrap())
-        .publish_subscribe::<[u8]>()
-        .max_subscribers(16)
-        .open_or_create()
-        .unwrap();
-    let publisher = service.publisher_builder().initial_max_slice_len(bytes.len()).create().unwrap();
-    let subscribers: Vec<_> = (0..readers).map(|_| service.subscriber_builder().create().unwrap()).collect();
-    group.bench_function(BenchmarkId::new("iceoryx2", readers), |b| {
-        b.iter(|| {
-            let sample = publisher.loan_slice_uninit(bytes.len()).unwrap();
-            sample.write_from_slice(black_box(bytes)).send().unwrap();
-            for subscriber in &subscribers {
-                black_box(subscriber.receive().unwrap().unwrap().payload());
-            }
-        });
-    });
-}
-
 fn publish_and_consume(c: &mut Criterion) {
     for size in SIZES {
         let bytes = vec![7u8; size];
@@ -128,7 +105,6 @@ fn publish_and_consume(c: &mut Criterion) {
         for readers in READERS {
             ours(&mut group, &bytes, readers, Map::Same);
             ours(&mut group, &bytes, readers, Map::Own);
-            iceoryx2(&mut group, &bytes, readers);
         }
         group.finish();
     }
