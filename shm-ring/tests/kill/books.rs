@@ -1,0 +1,115 @@
+//! A reader beside its own books: every byte equals its number, and every step adds up.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, LazyLock};
+
+use iof_shm_ring::{Area, Copied, Gap, Peek, Reader, Ring, Start};
+
+/// The byte that a source writes as its `i`th is `PATTERN[i % PERIOD]`.
+pub const PERIOD: u64 = 251;
+static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| (0..256 * 1024).map(|i| (i % PERIOD) as u8).collect());
+
+/// The bytes from number `at` on.
+pub fn pattern(at: u64, n: usize) -> &'static [u8] {
+    let from = (at % PERIOD) as usize;
+    &PATTERN[from..from + n]
+}
+
+/// Random numbers that a seed repeats.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+pub struct Books {
+    pub reader: Reader,
+    pub began: u64,
+    pub delivered: u64,
+    pub lost: u64,
+}
+
+/// What a step of [`Books`] needs next.
+pub enum Next {
+    Step,
+    Sleep,
+    Follow,
+    Ended,
+    Gone,
+}
+
+impl Books {
+    pub fn new(ring: OwnedFd, area: &Arc<Area>, slot: u64, at: u64, start: Start, began: u64) -> Books {
+        let ring = Arc::new(Ring::open(ring).unwrap());
+        let reader = Reader::new(ring, Arc::clone(area), slot as u32, at, start).unwrap();
+        Books { reader, began, delivered: 0, lost: 0 }
+    }
+
+    /// How many bytes the source had produced before this reader's place.
+    pub fn at(&self) -> u64 {
+        self.began + self.delivered + self.lost
+    }
+
+    pub fn follow(&mut self, ring: OwnedFd, slot: u64, at: u64) {
+        self.reader.follow(Arc::new(Ring::open(ring).unwrap()), slot as u32, at).unwrap();
+    }
+
+    /// Borrows and consumes some, all or nothing, or copies.
+    pub fn step(&mut self, dice: &mut Dice) -> Next {
+        let peek = if dice.below(4) == 0 { self.copy(dice) } else { self.borrow(dice) };
+        assert_eq!(self.reader.delivered(), self.delivered);
+        assert_eq!(self.reader.delivered() + self.reader.lost(), self.reader.produced() - self.began);
+        match peek {
+            Peek::Bytes => Next::Step,
+            Peek::Gap(gap) => self.book(gap),
+            Peek::Empty => Next::Sleep,
+            Peek::Sealed => Next::Follow,
+            Peek::Ended => Next::Ended,
+            Peek::Gone => Next::Gone,
+        }
+    }
+
+    fn book(&mut self, gap: Gap) -> Next {
+        assert_eq!(gap.offset, self.at());
+        self.lost += gap.lost;
+        assert_eq!(self.reader.lost(), self.lost);
+        Next::Step
+    }
+
+    fn borrow(&mut self, dice: &mut Dice) -> Peek {
+        let peek = self.reader.peek();
+        if peek == Peek::Bytes {
+            let bytes = self.reader.bytes();
+            assert!(bytes == pattern(self.at(), bytes.len()), "a byte is not the one of its number");
+            let n = match dice.below(4) {
+                0 => dice.below(bytes.len() as u64 + 1) as usize,
+                _ => bytes.len(),
+            };
+            self.reader.consume(n);
+            self.delivered += n as u64;
+        }
+        peek
+    }
+
+    fn copy(&mut self, dice: &mut Dice) -> Peek {
+        let mut into = [0; 5000];
+        match self.reader.copy(&mut into[..1 + dice.below(4999) as usize]) {
+            Copied::Bytes(n) => {
+                assert!(into[..n] == *pattern(self.at(), n), "a copied byte is not the one of its number");
+                self.delivered += n as u64;
+                Peek::Bytes
+            }
+            Copied::Nothing(peek) => peek,
+        }
+    }
+}

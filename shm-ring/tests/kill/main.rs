@@ -1,0 +1,57 @@
+//! Writers and readers that are killed at any moment, thousands of times: whoever is left has books that add up.
+//!
+//! The processes are this program once more (`link`). To repeat a run, set IOF_KILL_SEED to the number that it printed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a test may panic, and these modules are its own"
+)]
+
+mod books;
+mod link;
+mod readers;
+mod writers;
+
+use std::hash::{BuildHasher, RandomState};
+
+use iof_shm_ring::Policy;
+
+const CAPACITY: u64 = 32 * 1024;
+const POLICIES: [Policy; 3] = [Policy::DropNewest, Policy::DropOldest, Policy::Block];
+
+/// The number that decides what this run does, as far as one process can.
+fn seed() -> u64 {
+    let seed = std::env::var("IOF_KILL_SEED")
+        .map_or_else(|_| RandomState::new().hash_one(()), |seed| seed.parse().unwrap());
+    println!("IOF_KILL_SEED={seed}");
+    seed
+}
+
+#[test]
+#[ignore = "not a test, but what the processes of the tests run"]
+fn process_of_the_tests() {
+    match std::env::var(link::ROLE).unwrap().as_str() {
+        "reader" => readers::process(),
+        "writer" => writers::process(),
+        role => panic!("no such role: {role}"),
+    }
+}
+
+#[test]
+fn killed_readers_cost_the_others_nothing() {
+    let mut dice = books::Dice(seed());
+    for _ in 0..2 {
+        for policy in POLICIES {
+            readers::killed(policy, 300, &mut dice);
+        }
+    }
+}
+
+#[test]
+fn what_a_killed_writer_left_is_read_to_the_end_and_adds_up() {
+    let mut dice = books::Dice(seed());
+    for kill in 0..1200 {
+        writers::killed(POLICIES[kill % POLICIES.len()], &mut dice);
+    }
+}

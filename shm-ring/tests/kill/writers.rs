@@ -1,0 +1,164 @@
+//! The test is the reader; the writer is a process that is killed.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use iof_shm_ring::{Area, Bell, Policy, Ringer, Start, Stream, StreamConfig, Wakes, bell, doorbell};
+use memmap2::MmapRaw;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::books::{Books, Dice, Next, pattern};
+use crate::link::{Heard, Link, Message, sleep, start};
+use crate::{CAPACITY, POLICIES};
+
+const SLOTS: u32 = 64;
+const READERS: usize = 2;
+
+/// What the writer said last that it had published: its generation and how many bytes it had produced.
+struct Said(MmapRaw);
+
+impl Said {
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: the map is a page, and both sides use this word as an atomic only.
+        unsafe { &*self.0.as_ptr().cast::<AtomicU64>() }
+    }
+
+    fn say(&self, stream: &Stream) {
+        let stats = stream.stats();
+        self.word().store(stats.generation << 40 | stats.produced, Relaxed);
+    }
+
+    fn heard(&self) -> (u64, u64) {
+        let word = self.word().load(Relaxed);
+        (word >> 40, word & ((1 << 40) - 1))
+    }
+}
+
+/// Writes without end, in a process of its own.
+pub fn process() {
+    let link = Link::inherited();
+    let Some(Message { words, fds }) = link.wait() else { return };
+    let [policy, dice] = words[..] else { panic!("{words:?}") };
+    let (policy, mut dice, said) =
+        (POLICIES[policy as usize], Dice(dice), Said(MmapRaw::map_raw(&fds[0]).unwrap()));
+    let mut stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "kill").unwrap();
+    let ((ringer, bell), (room_ringer, room)) = (doorbell().unwrap(), bell().unwrap());
+    let area = Arc::new(Area::create(ringer).unwrap());
+    let mut words = Vec::new();
+    let mut ring = None;
+    for reader in 0..READERS {
+        let slot = area.take_slot().unwrap();
+        let attached = stream.attach(&area, slot, Start::Oldest, reader == 0).unwrap();
+        words.extend([u64::from(slot), attached.start]);
+        ring = Some(attached.ring);
+    }
+    let fds =
+        [area.as_fd().unwrap(), ring.as_ref().unwrap().as_fd().unwrap(), bell.as_fd(), room_ringer.as_fd()];
+    link.send(&words, &fds);
+    drop(ring);
+    let mut wakes = Wakes::new();
+    loop {
+        if dice.below(64) == 0 {
+            stream.reconfigure(StreamConfig { capacity: CAPACITY << dice.below(2), policy }).unwrap();
+        }
+        let n = 1 + dice.below(CAPACITY / 8) as usize;
+        let taken = stream.push(pattern(stream.stats().produced, n), 1);
+        said.say(&stream);
+        wakes.deliver([&stream]);
+        if taken < n {
+            sleep(&[room.as_fd(), link.as_fd()]);
+            room.silence();
+        }
+        match link.hear() {
+            Heard::Nothing => {}
+            Heard::Gone => return,
+            Heard::Message(message) => {
+                let (old, new) = (message.words[0] as u32, area.take_slot().unwrap());
+                let given = stream.follow(&area, old, new).unwrap();
+                area.return_slot(old);
+                link.send(&[u64::from(new), given.start], &[given.ring.as_fd().unwrap()]);
+            }
+        }
+    }
+}
+
+/// A writer's life under `policy`, and what its readers find afterwards.
+pub fn killed(policy: Policy, dice: &mut Dice) {
+    let (process, link) = start("writer");
+    let file = memfd_create(c"said", MFdFlags::MFD_CLOEXEC).unwrap();
+    nix::unistd::ftruncate(&file, 4096).unwrap();
+    let said = Said(MmapRaw::map_raw(&file).unwrap());
+    let number = POLICIES.iter().position(|p| *p == policy).unwrap();
+    link.send(&[number as u64, dice.next()], &[file.as_fd()]);
+    if dice.below(16) == 0 {
+        // Before anybody knew it.
+        return process.kill();
+    }
+    let Message { words, fds } = link.wait().unwrap();
+    let [area, ring, bell, room] = fds.try_into().unwrap();
+    let (area, bell) = (Arc::new(Area::open(area).unwrap()), Bell::from(bell));
+    let mut readers: Vec<Books> = words
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|[slot, at]| Books::new(ring.try_clone().unwrap(), &area, *slot, *at, Start::Oldest, 0))
+        .collect();
+    readers[0].reader.tell_room(Ringer::from(room));
+
+    let doom = dice.below(8 * CAPACITY);
+    // The second reader looks rarely, so that it is in the way.
+    let lazy = 2 + dice.below(20);
+    while readers[0].at() < doom {
+        if dice.below(lazy) == 0 {
+            match readers[1].step(dice) {
+                Next::Follow => follow(&mut readers[1], &link),
+                Next::Ended | Next::Gone => panic!("the writer is alive"),
+                Next::Step | Next::Sleep => {}
+            }
+        }
+        match readers[0].step(dice) {
+            Next::Step => {}
+            Next::Follow => follow(&mut readers[0], &link),
+            Next::Sleep => {
+                area.take_ready(SLOTS, |_| {});
+                if let Next::Sleep = readers[0].step(dice)
+                    && area.arm(SLOTS)
+                {
+                    sleep(&[bell.as_fd()]);
+                    area.disarm();
+                    bell.silence();
+                }
+            }
+            Next::Ended | Next::Gone => panic!("the writer is alive"),
+        }
+    }
+    process.kill();
+
+    let (generation, produced) = said.heard();
+    for (i, books) in readers.iter_mut().enumerate() {
+        books.reader.writer_gone();
+        for step in 0.. {
+            assert!(step < 100_000, "the reader never comes to an end");
+            match books.step(dice) {
+                Next::Step => {}
+                Next::Gone => break,
+                Next::Sleep | Next::Follow | Next::Ended => {
+                    panic!("nothing more can come, nor was it complete")
+                }
+            }
+        }
+        if books.reader.ring().generation() == generation {
+            assert!(books.at() >= produced, "what the writer had published is missing");
+        }
+        if i == 0 && policy == Policy::Block {
+            assert_eq!(books.lost, 0);
+        }
+    }
+}
+
+fn follow(books: &mut Books, link: &Link) {
+    link.send(&[u64::from(books.reader.slot())], &[]);
+    let Message { words, mut fds } = link.wait().unwrap();
+    books.follow(fds.remove(0), words[0], words[1]);
+}
