@@ -30,8 +30,9 @@ pub use payload::{Payload, Tracking};
 /// Bytes of every model's ring: the fewest of which a claim takes one only.
 pub const CAPACITY: u64 = 4;
 
-/// Preemptions that are tried in one run of a model, unless LOOM_MAX_PREEMPTIONS says otherwise.
-const PREEMPTIONS: usize = 2;
+/// Times that a thread is stopped in the middle of its work, in one run of a model, unless LOOM_MAX_PREEMPTIONS says
+/// otherwise.
+const PREEMPTIONS: usize = 3;
 
 /// Checks a model with the default bound on preemptions.
 pub fn check(model: fn()) {
@@ -94,9 +95,14 @@ impl Model {
 
     /// Moves `reader`, which found its generation sealed, to the newest.
     pub fn follow(&mut self, reader: &mut Reader) {
-        let slot = self.area.take_slot().unwrap();
-        let to = self.stream.follow(&self.area, reader.slot(), slot).unwrap();
+        let to = self.next(reader);
         reader.follow(to.ring, to.slot, to.start).unwrap();
+    }
+
+    /// The engine's half of [`Model::follow`].
+    pub fn next(&mut self, reader: &Reader) -> Attached {
+        let slot = self.area.take_slot().unwrap();
+        self.stream.follow(&self.area, reader.slot(), slot).unwrap()
     }
 
     /// Lets `reader` read all there is, now that nothing moves any more: it must have been told of every byte.

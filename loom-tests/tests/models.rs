@@ -1,16 +1,12 @@
 //! Every model holds.
 #![cfg(loom)]
 
-use iof_loom_tests::{check, models};
+use iof_loom_tests::{check, for_each_model, models};
 
-macro_rules! models {
+macro_rules! tests {
     ($($name:ident)*) => {
         $(#[test] fn $name() { check(models::$name); })*
     };
 }
 
-models! {
-    gated overwriting lapped unnoted released dropped copied killed killed_beside_another
-    ended woken woken_for_a_group woken_for_a_gap room
-    gaps moved_on reconfigured early late overtaken
-}
+for_each_model!(tests);

@@ -15,7 +15,7 @@ use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
 use crate::layout::{AREA_MAGIC, LAYOUT_VERSION};
 use crate::layout::{AreaTable, MAX_SLOTS, Slot};
-use crate::sync::{Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
+use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 
 /// One tool's shared words, mapped. The engine makes it, the tool opens it.
 pub struct Area {
@@ -187,7 +187,7 @@ impl Area {
         // Already set: the tool has not yet taken the bit, and will look at the ring after it has (the fences
         // of `Wakes::deliver` and `take_ready` order our news before its look).
         if word.load(Relaxed) & bit == 0 {
-            word.fetch_or(bit, AcqRel);
+            word.fetch_or(bit, Relaxed);
         }
     }
 
@@ -199,9 +199,10 @@ impl Area {
     /// Rings the doorbell if the tool sleeps. A SeqCst fence must lie between `mark_ready` and this call.
     pub(crate) fn ring_if_armed(&self) {
         let armed = &self.table().head.armed;
-        // Partner: the store in `arm`. The load spares the exclusive access in the common case.
-        if armed.load(Relaxed) != 0
-            && armed.swap(0, AcqRel) != 0
+        // Partner: the store in `arm`. The load spares the exclusive access in the common case; the exchange disarms
+        // only what it rings for, never a tool that lay down again meanwhile.
+        if armed.load(Relaxed) == 1
+            && armed.compare_exchange(1, 0, Relaxed, Relaxed).is_ok()
             && let Some(desk) = &self.desk
         {
             desk.ringer.ring();
@@ -220,8 +221,8 @@ impl Area {
             if word.load(Relaxed) == 0 {
                 continue;
             }
-            // Takes the bits. Partner: `fetch_or` in `mark_ready`.
-            let mut bits = word.swap(0, AcqRel);
+            // Takes the bits. Partner: `fetch_or` in `mark_ready`; the fences around both order what they tell of.
+            let mut bits = word.swap(0, Relaxed);
             // News that is marked from here on sets its bit anew; news from before is seen by the look at the
             // ring that follows. Partner: the first fence of `Wakes::deliver`.
             fence_at(Point::TakeFence, SeqCst);

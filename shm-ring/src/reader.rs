@@ -296,15 +296,13 @@ impl Reader {
     fn look(&self) -> Look {
         let published = &self.ring.control().published;
         let (sealed, complete) = (published.sealed.load(Relaxed), published.complete.load(Relaxed));
-        // Partner: the Release stores in `Writer::seal` and `Writer::complete`; who sees an end sees all before.
-        fence_at(Point::EndFence, Acquire);
         let tail = published.tail.load(Relaxed);
-        // Partner: the Release store in `Writer::commit`. Who sees a byte sees the drops before it. (Fences, not
-        // acquire loads, because std defines only relaxed loads on read-only maps.)
-        fence_at(Point::TailFence, Acquire);
+        // Partner: the Release stores in `Writer::commit`, `Writer::seal` and `Writer::complete`: who sees a byte or
+        // an end sees the drops before it. (A fence, not acquire loads, because std defines only relaxed loads on
+        // read-only maps.)
+        fence_at(Point::LookFence, Acquire);
+        // Nothing goes by this alone: the bytes behind a gap, if we see them, bring its entry with them.
         let dropped = published.dropped.load(Relaxed);
-        // Partner: the Release store in `Writer::mark_gap`. Who sees a drop sees the gap's entry.
-        fence_at(Point::DroppedFence, Acquire);
         Look { tail, dropped, sealed, complete }
     }
 

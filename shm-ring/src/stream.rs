@@ -13,7 +13,7 @@ use crate::error::CreateError;
 use crate::layout::{MAX_CAPACITY, NONE};
 use crate::reader::Start;
 use crate::ring::{Ring, Shape};
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Point, broken, order_at};
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, broken, order_at};
 use crate::writer::{Refused, Writer};
 
 /// No claim takes more than one part in so many of the ring: what is claimed is lost to late readers, and a
@@ -357,7 +357,7 @@ impl Stream {
         // Too few at worst: it is told once too often then.
         words.dropped.store(0, Relaxed);
         // Before the reader learns of the slot; sending it the slot's number orders these.
-        words.hold.store(if ring.overwrite() { NONE } else { start }, Release);
+        words.hold.store(if ring.overwrite() { NONE } else { start }, Relaxed);
         self.members.push(Member { area, slot, ring: Arc::clone(&ring), may_block, due: false });
         Ok(Attached { ring, slot, start })
     }

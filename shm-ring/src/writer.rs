@@ -176,8 +176,8 @@ impl Writer {
         let marked = self.marked == self.dropped || self.index.gap(&self.ring, self.floor(), mark, last_call);
         if marked {
             self.marked = self.dropped;
-            // Publishes the gap's entry. Partner: the fence after the load in `Reader::look`.
-            self.ring.control().published.dropped.store(self.dropped, order_at(Point::Dropped, Release));
+            // Publishes the gap's entry. Partner: the fence after the load in `index::dropped_at`.
+            self.ring.control().published.dropped.store(self.dropped, Release);
         }
         marked
     }

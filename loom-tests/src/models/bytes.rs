@@ -78,9 +78,10 @@ pub fn unnoted() {
     model.settle(&mut reader);
 }
 
-/// Bytes that a reader gave back without consuming them are overwritten only after its last look at them.
+/// Bytes that a reader gave back without consuming them are overwritten only after its last look at them, also when
+/// it holds others again.
 ///
-/// Bound: 4 bytes, then 2 more beside 1 look.
+/// Bound: 4 bytes, then 2 more beside 2 looks, of which the first consumes 1.
 pub fn released() {
     let mut model = Model::new(Policy::DropOldest);
     let mut reader = model.reader(false);
@@ -89,8 +90,10 @@ pub fn released() {
     let reading = thread::spawn(move || {
         if reader.peek() == Peek::Bytes {
             check_borrowed(&reader, &payload);
+            reader.consume(1);
             reader.release();
         }
+        read_once(&mut reader, &payload);
         reader
     });
     model.write(2);

@@ -9,26 +9,14 @@ pub use bytes::*;
 pub use news::*;
 pub use streams::*;
 
-/// Every model, with its name.
-pub const ALL: &[(&str, fn())] = &[
-    ("gated", gated),
-    ("overwriting", overwriting),
-    ("lapped", lapped),
-    ("unnoted", unnoted),
-    ("released", released),
-    ("dropped", dropped),
-    ("copied", copied),
-    ("killed", killed),
-    ("killed_beside_another", killed_beside_another),
-    ("ended", ended),
-    ("woken", woken),
-    ("woken_for_a_group", woken_for_a_group),
-    ("woken_for_a_gap", woken_for_a_gap),
-    ("room", room),
-    ("gaps", gaps),
-    ("moved_on", moved_on),
-    ("reconfigured", reconfigured),
-    ("early", early),
-    ("late", late),
-    ("overtaken", overtaken),
-];
+/// Calls the macro `$do` with the names of all models.
+#[macro_export]
+macro_rules! for_each_model {
+    ($do:ident) => {
+        $do! {
+            gated overwriting lapped unnoted released dropped copied killed killed_beside_another
+            ended woken woken_for_a_group woken_for_a_gap room
+            gaps moved_on reconfigured early late followed overtaken
+        }
+    };
+}

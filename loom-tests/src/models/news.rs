@@ -72,13 +72,16 @@ pub fn woken_for_a_group() {
     assert!(unread < enough || rings(&model.doorbell), "a wake-up was lost");
 }
 
-/// Writes 2 bytes and tells of each, while `reader` reads until its tool sleeps.
+/// Writes 2 bytes and tells of each, while `reader` reads until its tool sleeps: that is as often as it was told,
+/// once before and twice here.
 fn run_beside_sleeper(model: &mut Model, mut reader: Reader) -> Reader {
     let (payload, area) = (model.payload.clone(), model.area.clone());
     let reading = thread::spawn(move || {
-        // News come twice, so it looks three times at most.
+        let mut looks = 0;
         while !area.arm(1) {
             area.take_ready(1, |_| read_ready(&mut reader, &payload));
+            looks += 1;
+            assert!(looks <= 3, "a tool is kept awake without news");
         }
         reader
     });

@@ -1,6 +1,6 @@
 //! Gaps are where they are said to be, and generations follow each other without a seam.
 
-use iof_shm_ring::{Peek, Policy, StreamConfig};
+use iof_shm_ring::{Peek, Policy, Reader, StreamConfig};
 use loom::thread;
 
 use crate::{CAPACITY, Model, check_borrowed, open, read_once, read_up};
@@ -92,20 +92,33 @@ pub fn late() {
     model.settle(&mut reader);
 }
 
+/// A reader follows to a generation before which bytes were dropped, while the writer overwrites its start there.
+///
+/// Bound: 8 bytes, of which 4 were dropped; 3 in a new generation, then 2 more beside the step and 1 look.
+pub fn followed() {
+    let (mut model, mut reader) = sealed_after_drops();
+    model.write(2);
+    let to = model.next(&reader);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        reader.follow(to.ring, to.slot, to.start).unwrap();
+        read_once(&mut reader, &payload);
+        reader
+    });
+    model.write(2);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
 /// A reader that was overtaken looks for the oldest byte while the writer gives up index entries. Bytes were dropped
 /// before this generation.
 ///
 /// Bound: 8 bytes, of which 4 were dropped; 6 in a new generation, then 2 more beside 2 looks.
 pub fn overtaken() {
-    let mut model = Model::new(Policy::DropNewest);
-    let mut reader = model.reader(false);
-    assert_eq!(model.write(8), 4);
-    model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
-    model.write(1);
-    let payload = model.payload.clone();
-    assert_eq!(read_up(&mut reader, &payload, 3), Peek::Sealed);
+    let (mut model, mut reader) = sealed_after_drops();
     model.follow(&mut reader);
     model.write(5);
+    let payload = model.payload.clone();
     let reading = thread::spawn(move || {
         for _ in 0..2 {
             read_once(&mut reader, &payload);
@@ -115,6 +128,18 @@ pub fn overtaken() {
     model.write(2);
     let mut reader = reading.join().unwrap();
     model.settle(&mut reader);
+}
+
+/// A stream that dropped 4 of its first 8 bytes and stored another in an overwriting generation, with a reader that
+/// found the first generation sealed.
+fn sealed_after_drops() -> (Model, Reader) {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.reader(false);
+    assert_eq!(model.write(8), 4);
+    model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
+    model.write(1);
+    assert_eq!(read_up(&mut reader, &model.payload, 3), Peek::Sealed);
+    (model, reader)
 }
 
 /// A reader starts at the first byte while the writer fills the ring and begins to drop.
