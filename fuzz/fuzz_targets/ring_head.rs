@@ -1,45 +1,71 @@
-//! Whatever a sealed file holds, opening, inspecting and reading it as a ring gives an error or bytes, never a fault.
+//! Whatever a sealed file's head says, opening it as a ring gives an error, or a ring that can be read.
 #![no_main]
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use iof_shm_ring::{Area, Peek, Reader, Ring, Snapshot, Start, doorbell};
+use arbitrary::Arbitrary;
+use iof_shm_ring::{Area, Peek, Reader, Ring, Start, doorbell};
 use libfuzzer_sys::fuzz_target;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{ftruncate, write};
 
-/// A file of the size that the head speaks of, so that more than the size check is reached.
+/// A head that is right but for one word and the file's length, and what comes behind it.
+#[derive(Arbitrary, Debug)]
+struct Input {
+    pages: u8,
+    generation: u64,
+    base: u64,
+    overwrite: u64,
+    wrong: Option<(u8, u64)>,
+    longer: Option<i16>,
+    rest: Vec<u8>,
+    start: u64,
+}
+
 fn sealed(bytes: &[u8], len: i64) -> Option<OwnedFd> {
     let fd = memfd_create(c"fuzz", MFdFlags::MFD_ALLOW_SEALING).ok()?;
     write(&fd, bytes).ok()?;
     ftruncate(&fd, len).ok()?;
-    fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::from_bits_truncate(0x17))).ok()?;
+    let seals = SealFlag::F_SEAL_SEAL
+        | SealFlag::F_SEAL_SHRINK
+        | SealFlag::F_SEAL_GROW
+        | SealFlag::F_SEAL_FUTURE_WRITE;
+    fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).ok()?;
     Some(fd)
 }
 
-fuzz_target!(|input: (u8, u64, Vec<u8>)| {
-    let (pages, start, mut bytes) = input;
-    bytes.truncate(4096 * 16);
-    let head = [u64::from_le_bytes(*b"iofring1"), 1].map(u64::to_ne_bytes).concat();
-    if bytes.len() >= head.len() {
-        bytes[..head.len()].copy_from_slice(&head);
+fuzz_target!(|input: Input| {
+    let capacity = (u64::from(input.pages) + 1) * 4096;
+    let entries = (capacity / 2048).max(32);
+    let len = (512 + entries * 24).next_multiple_of(4096) + capacity;
+    let magic = u64::from_le_bytes(*b"iofring1");
+    let mut head = [magic, 1, capacity, entries, input.generation, input.base, input.overwrite];
+    if let Some((at, value)) = input.wrong {
+        head[usize::from(at) % 7] = value;
     }
-    let Some(fd) = sealed(&bytes, 4096 * i64::from(pages)) else { return };
-    let Ok(ring) = Ring::open(fd) else { return };
-    if let Ok((snapshot, bytes)) = Snapshot::with_bytes(&ring) {
-        assert_eq!(bytes.len() as u64, snapshot.cached());
-        std::hint::black_box(snapshot.gaps().count());
-    }
+    let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    bytes.extend(input.rest.iter().take(len as usize - bytes.len()));
+    let Some(fd) = sealed(&bytes, len as i64 + i64::from(input.longer.unwrap_or(0))) else { return };
+    let ring = match Ring::open(fd) {
+        Ok(ring) => ring,
+        Err(error) => {
+            assert!(input.wrong.is_some() || input.longer.is_some(), "refused although it is right: {error}");
+            return;
+        }
+    };
+    assert_eq!(ring.capacity(), capacity);
     let Ok((ringer, _bell)) = doorbell() else { return };
     let Ok(area) = Area::create(ringer) else { return };
-    let Ok(mut reader) = Reader::new(Arc::new(ring), Arc::new(area), 0, start, Start::Oldest) else { return };
+    let Ok(mut reader) = Reader::new(Arc::new(ring), Arc::new(area), 0, input.start, Start::Oldest) else {
+        return;
+    };
     for _ in 0..64 {
         if reader.peek() == Peek::Bytes {
             let sum: u64 = reader.bytes().iter().map(|byte| u64::from(*byte)).sum();
             std::hint::black_box(sum);
-            reader.consume(usize::from(pages));
+            reader.consume(usize::from(input.pages) + 1);
         }
     }
 });

@@ -1,0 +1,174 @@
+//! Whatever the control words and the index of a ring say, and whenever they change: its reader comes to an end and
+//! gives nothing but bytes of the ring.
+#![no_main]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use arbitrary::Arbitrary;
+use iof_shm_ring::{Area, Copied, Grouping, Peek, Reader, Ring, Start, bell};
+use libfuzzer_sys::fuzz_target;
+use memmap2::MmapRaw;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{ftruncate, write};
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    pages: u8,
+    base: Value,
+    overwrite: bool,
+    start: Value,
+    now: bool,
+    control: [Value; 8],
+    entries: Vec<[Value; 3]>,
+    ops: Vec<Op>,
+}
+
+/// Mostly near the positions that matter.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Value {
+    Small(u8),
+    Capacities(u8, i8),
+    None,
+    Huge(u16),
+    Any(u64),
+}
+
+impl Value {
+    fn get(self, capacity: u64) -> u64 {
+        match self {
+            Value::Small(n) => n.into(),
+            Value::Capacities(n, more) => (capacity / 4 * u64::from(n)).saturating_add_signed(more.into()),
+            Value::None => u64::MAX,
+            Value::Huge(n) => u64::MAX - u64::from(n),
+            Value::Any(n) => n,
+        }
+    }
+}
+
+#[derive(Arbitrary, Debug)]
+enum Op {
+    Peek { consume: u16 },
+    Copy(u16),
+    Release,
+    Follow(Value),
+    Group(Option<u16>),
+    WriterGone,
+    Control(u8, Value),
+    Entry(u8, u8, Value),
+}
+
+/// `tail`, `index_tail`, `dropped`, `sealed`, `complete`; `intent`, `index_head`, `wanted`.
+const CONTROL: [usize; 8] = [256, 264, 272, 280, 288, 384, 392, 400];
+const ENTRIES: usize = 512;
+
+/// The ring file of a hostile engine, which writes to it as it likes.
+struct File {
+    map: MmapRaw,
+    capacity: u64,
+    entries: u64,
+}
+
+impl File {
+    fn new(input: &Input) -> Option<(File, Arc<Ring>)> {
+        let capacity = (u64::from(input.pages % 64) + 1) * 4096;
+        let entries = (capacity / 2048).max(32);
+        let meta = (512 + entries * 24).next_multiple_of(4096);
+        let magic = u64::from_le_bytes(*b"iofring1");
+        let head = [magic, 1, capacity, entries, 0, input.base.get(capacity), u64::from(input.overwrite)];
+        let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.resize(meta as usize, 0);
+        bytes.extend((0..capacity).map(|i| (i % 251) as u8));
+        let fd = memfd_create(c"fuzz", MFdFlags::MFD_ALLOW_SEALING).ok()?;
+        ftruncate(&fd, bytes.len() as i64).ok()?;
+        write(&fd, &bytes).ok()?;
+        let file = File { map: MmapRaw::map_raw(&fd).ok()?, capacity, entries };
+        for (i, value) in input.control.iter().enumerate() {
+            file.control(i, *value);
+        }
+        for (i, entry) in input.entries.iter().enumerate() {
+            for (word, value) in entry.iter().enumerate() {
+                file.entry(i, word, *value);
+            }
+        }
+        let seals = SealFlag::F_SEAL_SEAL
+            | SealFlag::F_SEAL_SHRINK
+            | SealFlag::F_SEAL_GROW
+            | SealFlag::F_SEAL_FUTURE_WRITE;
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).ok()?;
+        let ring = Ring::open(fd).expect("all that is checked is right");
+        Some((file, Arc::new(ring)))
+    }
+
+    fn control(&self, i: usize, value: Value) {
+        self.set(CONTROL[i % 8], value);
+    }
+
+    fn entry(&self, i: usize, word: usize, value: Value) {
+        self.set(ENTRIES + i % self.entries as usize * 24 + word % 3 * 8, value);
+    }
+
+    fn set(&self, at: usize, value: Value) {
+        // SAFETY: `at` is that of a word of the head or of an entry, all of which lie in the file.
+        let word = unsafe { &*self.map.as_mut_ptr().add(at).cast::<AtomicU64>() };
+        word.store(value.get(self.capacity), Relaxed);
+    }
+
+    /// They lie one after the other in the ring, which may begin anew once.
+    fn check(&self, bytes: &[u8]) {
+        assert!(bytes.len() as u64 <= self.capacity);
+        let last = ((self.capacity - 1) % 251) as u8;
+        let seams = bytes.windows(2).filter(|pair| {
+            let next = ((u16::from(pair[0]) + 1) % 251) as u8;
+            assert!(pair[1] == next || (pair[0], pair[1]) == (last, 0), "not a byte of the ring");
+            pair[1] != next
+        });
+        assert!(seams.count() <= 1);
+    }
+}
+
+fuzz_target!(|input: Input| {
+    let Some((file, ring)) = File::new(&input) else { return };
+    let (Ok((ringer, _bell)), Ok((room, _listen))) = (bell(), bell()) else { return };
+    let Ok(area) = Area::create(ringer) else { return };
+    let start = if input.now { Start::Now } else { Start::Oldest };
+    let at = input.start.get(file.capacity);
+    let Ok(mut reader) = Reader::new(Arc::clone(&ring), Arc::new(area), 0, at, start) else { return };
+    reader.tell_room(room);
+    let mut delivered = 0;
+    for op in input.ops.iter().take(256) {
+        match *op {
+            Op::Peek { consume } => {
+                if reader.peek() == Peek::Bytes {
+                    assert!(!reader.bytes().is_empty());
+                    file.check(reader.bytes());
+                    delivered += reader.bytes().len().min(consume.into()) as u64;
+                    reader.consume(consume.into());
+                }
+            }
+            Op::Copy(n) => {
+                let mut into = vec![0; n.into()];
+                match reader.copy(&mut into) {
+                    Copied::Bytes(n) => {
+                        file.check(&into[..n]);
+                        delivered += n as u64;
+                    }
+                    Copied::Nothing(peek) => assert_ne!(peek, Peek::Bytes),
+                }
+            }
+            Op::Release => reader.release(),
+            Op::Follow(at) => {
+                let at = at.get(file.capacity);
+                reader.follow(Arc::clone(&ring), 1, at).expect("there is a slot 1");
+            }
+            Op::Group(bytes) => {
+                reader.group(bytes.map(|bytes| Grouping { bytes: bytes.into(), time: None }));
+            }
+            Op::WriterGone => reader.writer_gone(),
+            Op::Control(i, value) => file.control(i.into(), value),
+            Op::Entry(i, word, value) => file.entry(i.into(), word.into(), value),
+        }
+        assert_eq!(reader.delivered(), delivered);
+    }
+});

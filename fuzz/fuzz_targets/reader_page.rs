@@ -1,0 +1,200 @@
+//! Whatever a tool writes into its area, between any two steps of a stream: the stream goes on, and the reader beside it
+//! has books that add up, without a loss where it blocks.
+#![no_main]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use arbitrary::Arbitrary;
+use iof_shm_ring::{Area, MAX_SLOTS, Peek, Policy, Reader, Start, Stream, StreamConfig, Wakes, doorbell};
+use libfuzzer_sys::fuzz_target;
+use memmap2::MmapRaw;
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    policy: u8,
+    liars: u8,
+    ops: Vec<Op>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Op {
+    Push(u16),
+    Read(u16),
+    Deliver,
+    /// Into a word of a liar's slot.
+    Slot {
+        liar: u8,
+        word: u8,
+        value: Value,
+    },
+    /// Into `armed` or ready bits.
+    Head {
+        liar: u8,
+        word: u8,
+        value: u64,
+    },
+    /// A liar comes along to the newest generation.
+    Follow {
+        liar: u8,
+    },
+    Reconfigure {
+        pages: u8,
+    },
+}
+
+/// Mostly near the positions that matter.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Value {
+    Tail(i16),
+    BelowTail(i8),
+    Small(u8),
+    None,
+    Any(u64),
+}
+
+const CAPACITY: u64 = 16 * 1024;
+const SLOTS: usize = 128 + MAX_SLOTS / 8;
+
+struct Liar {
+    area: Arc<Area>,
+    map: MmapRaw,
+    slot: u32,
+}
+
+impl Liar {
+    fn new(stream: &mut Stream) -> Option<Liar> {
+        let area = Arc::new(Area::create(doorbell().ok()?.0).ok()?);
+        let slot = area.take_slot().ok()?;
+        stream.attach(&area, slot, Start::Oldest, false).ok()?;
+        let map = MmapRaw::map_raw(&area.as_fd()?).ok()?;
+        Some(Liar { area, map, slot })
+    }
+
+    fn write(&self, at: usize, value: u64) {
+        // SAFETY: `at` is that of a word of the head or of one of the first slots, which lie in the file.
+        unsafe { &*self.map.as_mut_ptr().add(at).cast::<AtomicU64>() }.store(value, Relaxed);
+    }
+
+    fn follow(&mut self, stream: &mut Stream) -> Option<()> {
+        let new = self.area.take_slot().ok()?;
+        let old = match stream.follow(&self.area, self.slot, new) {
+            Some(_) => std::mem::replace(&mut self.slot, new),
+            None => new,
+        };
+        self.area.return_slot(old);
+        Some(())
+    }
+}
+
+/// The honest one.
+struct Honest {
+    area: Arc<Area>,
+    reader: Reader,
+    at: u64,
+    lost: u64,
+}
+
+impl Honest {
+    fn new(stream: &mut Stream) -> Option<Honest> {
+        let area = Arc::new(Area::create(doorbell().ok()?.0).ok()?);
+        let slot = area.take_slot().ok()?;
+        let given = stream.attach(&area, slot, Start::Oldest, true).ok()?;
+        let reader = Reader::new(given.ring, Arc::clone(&area), slot, given.start, Start::Oldest).ok()?;
+        Some(Honest { area, reader, at: 0, lost: 0 })
+    }
+
+    fn step(&mut self, stream: &mut Stream, consume: usize) -> Peek {
+        let peek = self.reader.peek();
+        match peek {
+            Peek::Bytes => {
+                let bytes = self.reader.bytes();
+                assert!(bytes.iter().zip(self.at..).all(|(byte, i)| *byte == (i % 251) as u8));
+                let n = bytes.len().min(consume);
+                self.reader.consume(n);
+                self.at += n as u64;
+            }
+            Peek::Gap(gap) => {
+                assert_eq!(gap.offset, self.at);
+                self.at += gap.lost;
+                self.lost += gap.lost;
+            }
+            Peek::Sealed => {
+                let (old, new) = (self.reader.slot(), self.area.take_slot().expect("two will do"));
+                let given = stream.follow(&self.area, old, new).expect("a sealed ring has a successor");
+                self.reader.follow(given.ring, given.slot, given.start).expect("the slot is there");
+                self.area.return_slot(old);
+            }
+            _ => {}
+        }
+        assert_eq!(self.reader.delivered() + self.reader.lost(), self.reader.produced());
+        peek
+    }
+}
+
+fuzz_target!(|input: Input| {
+    let policy = [Policy::DropNewest, Policy::DropOldest, Policy::Block][usize::from(input.policy % 3)];
+    let Ok(mut stream) = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "fuzz") else { return };
+    let Some(mut honest) = Honest::new(&mut stream) else { return };
+    let liars: Option<Vec<Liar>> = (0..1 + input.liars % 3).map(|_| Liar::new(&mut stream)).collect();
+    let Some(mut liars) = liars else { return };
+    let (mut wakes, mut produced) = (Wakes::new(), 0u64);
+    for op in input.ops.iter().take(256) {
+        let tail = produced - stream.stats().dropped;
+        match *op {
+            Op::Push(n) => {
+                let n = u64::from(n % 8192);
+                let bytes: Vec<u8> = (produced..produced + n).map(|i| (i % 251) as u8).collect();
+                let taken = stream.push(&bytes, 1) as u64;
+                let may_wait = policy == Policy::Block && tail + n > honest.at + CAPACITY / 2;
+                assert!(taken == n || may_wait, "only the honest one may hold the source back");
+                produced += taken;
+                assert_eq!(stream.stats().produced, produced);
+            }
+            Op::Read(n) => {
+                honest.step(&mut stream, n.into());
+            }
+            Op::Deliver => wakes.deliver([&stream]),
+            Op::Slot { liar, word, value } => {
+                let liar = &liars[usize::from(liar) % liars.len()];
+                let value = match value {
+                    Value::Tail(more) => tail.wrapping_add_signed(more.into()),
+                    Value::BelowTail(more) => {
+                        tail.wrapping_sub(stream_capacity(&honest)).wrapping_add_signed(more.into())
+                    }
+                    Value::Small(n) => n.into(),
+                    Value::None => u64::MAX,
+                    Value::Any(n) => n,
+                };
+                liar.write(SLOTS + liar.slot as usize * 64 + usize::from(word % 3) * 8, value);
+            }
+            Op::Head { liar, word, value } => {
+                let liar = &liars[usize::from(liar) % liars.len()];
+                liar.write(if word % 2 == 0 { 16 } else { 128 }, value);
+            }
+            Op::Follow { liar } => {
+                let liar = usize::from(liar) % liars.len();
+                if liars[liar].follow(&mut stream).is_none() {
+                    return;
+                }
+            }
+            Op::Reconfigure { pages } => {
+                let capacity = (u64::from(pages % 8) + 4) * 4096;
+                stream.reconfigure(StreamConfig { capacity, policy }).expect("a possible capacity");
+            }
+        }
+    }
+    stream.complete();
+    for step in 0.. {
+        assert!(step < 10_000, "the honest reader never comes to an end");
+        if honest.step(&mut stream, usize::MAX) == Peek::Ended {
+            break;
+        }
+    }
+    assert_eq!(honest.at, produced);
+    assert!(policy != Policy::Block || honest.lost == 0, "a reader that blocks lost a byte");
+});
+
+fn stream_capacity(honest: &Honest) -> u64 {
+    honest.reader.ring().capacity()
+}
