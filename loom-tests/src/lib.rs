@@ -27,8 +27,10 @@ use iof_shm_ring::{
 
 pub use payload::{Payload, Tracking};
 
-/// Bytes of every model's ring: the fewest of which a claim takes one only.
+/// Bytes of a model's ring: the fewest of which a claim takes one only.
 pub const CAPACITY: u64 = 4;
+/// Bytes of a ring whose writer claims one byte ahead.
+pub const AHEAD: u64 = 16;
 
 /// Times that a thread is stopped in the middle of its work, in one run of a model, unless LOOM_MAX_PREEMPTIONS says
 /// otherwise.
@@ -58,15 +60,15 @@ pub struct Model {
 impl Model {
     /// A stream whose bytes may only be read where the protocol orders it.
     pub fn new(policy: Policy) -> Model {
-        Model::tracking(policy, Tracking::Ordered)
+        Model::with(StreamConfig { capacity: CAPACITY, policy }, Tracking::Ordered)
     }
 
-    /// A stream whose bytes are read as `tracking` says.
-    pub fn tracking(policy: Policy, tracking: Tracking) -> Model {
+    /// A stream as `config` says, whose bytes are read as `tracking` says.
+    pub fn with(config: StreamConfig, tracking: Tracking) -> Model {
         let (ringer, doorbell) = bell().unwrap();
         Model {
-            stream: Stream::on_heap(StreamConfig { capacity: CAPACITY, policy }).unwrap(),
-            payload: Arc::new(Payload::new(tracking)),
+            stream: Stream::on_heap(config).unwrap(),
+            payload: Arc::new(Payload::new(config.capacity, tracking)),
             area: Arc::new(Area::on_heap(ringer)),
             doorbell,
             room: bell().unwrap(),

@@ -7,8 +7,6 @@ use iof_shm_ring::StreamStats;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::CAPACITY;
-
 /// How readers look at bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracking {
@@ -22,6 +20,7 @@ pub enum Tracking {
 /// drops counted, so that a reader that finds the right one knows that every gap before it was told exactly.
 pub struct Payload {
     tracking: Tracking,
+    capacity: usize,
     /// Loom does not know this lock; nothing that loom switches at happens under it.
     generations: Mutex<HashMap<u64, Arc<Cells>>>,
 }
@@ -53,12 +52,12 @@ unsafe impl Sync for Cell {}
 unsafe impl Send for Cell {}
 
 impl Cells {
-    fn new(base: usize, tracking: Tracking) -> Cells {
+    fn new(base: usize, capacity: usize, tracking: Tracking) -> Cells {
         let cell = |_| match tracking {
             Tracking::Ordered => Cell::Ordered(UnsafeCell::new(u64::MAX)),
             Tracking::Racy => Cell::Racy(AtomicU64::new(u64::MAX)),
         };
-        Cells { base, cells: (0..CAPACITY).map(cell).collect() }
+        Cells { base, cells: (0..capacity).map(cell).collect() }
     }
 
     /// The byte at `address`, in whichever half of the double map.
@@ -68,8 +67,9 @@ impl Cells {
 }
 
 impl Payload {
-    pub(crate) fn new(tracking: Tracking) -> Payload {
-        Payload { tracking, generations: Mutex::default() }
+    /// Of rings that hold `capacity` bytes.
+    pub(crate) fn new(capacity: u64, tracking: Tracking) -> Payload {
+        Payload { tracking, capacity: capacity as usize, generations: Mutex::default() }
     }
 
     fn generation(&self, generation: u64) -> Arc<Cells> {
@@ -79,12 +79,8 @@ impl Payload {
     /// The writer stores the next byte of the source at `address`.
     pub(crate) fn write(&self, stats: &StreamStats, address: usize) {
         let tail = (stats.produced - stats.dropped) as usize;
-        let cells =
-            Arc::clone(
-                self.generations.lock().unwrap().entry(stats.generation).or_insert_with(|| {
-                    Arc::new(Cells::new(address - tail % CAPACITY as usize, self.tracking))
-                }),
-            );
+        let new = || Arc::new(Cells::new(address - tail % self.capacity, self.capacity, self.tracking));
+        let cells = Arc::clone(self.generations.lock().unwrap().entry(stats.generation).or_insert_with(new));
         match cells.at(address) {
             // SAFETY: loom fails the model if anybody else is at this cell.
             Cell::Ordered(cell) => cell.with_mut(|byte| unsafe { *byte = stats.produced }),
@@ -104,7 +100,7 @@ impl Payload {
     /// Copies `len` bytes from `position` on, whatever they are.
     pub(crate) fn copy(&self, generation: u64, position: u64, len: usize) -> Vec<u64> {
         let cells = self.generation(generation);
-        (position..).take(len).map(|at| cells.cells[(at % CAPACITY) as usize].read()).collect()
+        (position..).take(len).map(|at| cells.cells[at as usize % self.capacity].read()).collect()
     }
 }
 

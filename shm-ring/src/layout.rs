@@ -42,7 +42,11 @@ const MIN_ENTRIES: u64 = 32;
 /// Most entries of an index ring.
 const MAX_ENTRIES: u64 = 16 * 1024;
 /// Data bytes for each index entry; denser commits share an entry.
+#[cfg(not(loom))]
 pub(crate) const BYTES_PER_ENTRY: u64 = 2048;
+/// Data bytes for each index entry (few, for the model checker, which has few).
+#[cfg(loom)]
+pub(crate) const BYTES_PER_ENTRY: u64 = 1;
 
 /// Bytes of a stream's label that are kept.
 pub const MAX_LABEL: usize = 192;

@@ -2,10 +2,10 @@
 
 use std::mem::ManuallyDrop;
 
-use iof_shm_ring::{Peek, Policy};
+use iof_shm_ring::{Peek, Policy, StreamConfig};
 use loom::thread;
 
-use crate::{Model, Tracking, check_borrowed, copy_once, open, read_once, read_up};
+use crate::{CAPACITY, Model, Tracking, check_borrowed, copy_once, open, read_once, read_up};
 
 /// A gated writer never touches what its reader may read, and loses nothing.
 ///
@@ -122,7 +122,8 @@ pub fn dropped() {
 ///
 /// Bound: 4 bytes, then 2 more beside 1 copy of 2 bytes.
 pub fn copied() {
-    let mut model = Model::tracking(Policy::DropOldest, Tracking::Racy);
+    let mut model =
+        Model::with(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }, Tracking::Racy);
     let mut reader = model.reader(false);
     model.write(4);
     let payload = model.payload.clone();

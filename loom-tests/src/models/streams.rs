@@ -3,7 +3,7 @@
 use iof_shm_ring::{Peek, Policy, Reader, StreamConfig};
 use loom::thread;
 
-use crate::{CAPACITY, Model, check_borrowed, open, read_once, read_up};
+use crate::{AHEAD, CAPACITY, Model, Tracking, check_borrowed, open, read_once, read_up};
 
 /// Under drop newest, what is dropped is missing at its exact place and nothing else is.
 ///
@@ -72,22 +72,23 @@ pub fn reconfigured() {
     assert_eq!(reader.lost(), 1);
 }
 
-/// A reader that starts while the writer overwrites the index entry that tells about its start.
+/// A reader that was overtaken looks for the oldest byte while the writer overwrites the index entry that tells about
+/// it, in the claim in which it gave that entry up.
 ///
-/// Bound: 4 bytes with a gap behind each, then 1 more and its gap beside the start and 1 look.
-pub fn late() {
-    let mut model = Model::new(Policy::DropOldest);
-    let attached = model.attach(false);
-    for _ in 0..4 {
-        model.write_and_drop();
-    }
-    let (payload, area) = (model.payload.clone(), model.area.clone());
+/// Bound: 18 bytes, then 2 more and a large gap beside 1 look.
+pub fn reused_entry() {
+    let config = StreamConfig { capacity: AHEAD, policy: Policy::DropOldest };
+    let mut model = Model::with(config, Tracking::Ordered);
+    let mut reader = model.reader(false);
+    model.write(AHEAD + 2);
+    let payload = model.payload.clone();
     let reading = thread::spawn(move || {
-        let mut reader = open(attached, &area);
         read_once(&mut reader, &payload);
         reader
     });
-    model.write_and_drop();
+    model.write(2);
+    // More than the reader can be behind: taken for drops before its place, these are never made up for.
+    model.stream.discard(2 * AHEAD, 0);
     let mut reader = reading.join().unwrap();
     model.settle(&mut reader);
 }
