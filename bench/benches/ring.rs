@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use iof_shm_ring::{Area, Peek, Policy, Reader, Ring, Start, Stream, StreamConfig, Wakes, doorbell};
+use iof_shm_ring::{Area, Peek, Policy, Reader, Ring, Start, Stream, StreamConfig, doorbell, notify};
 
 const CAPACITY: u64 = 1 << 20;
 const SIZES: [usize; 3] = [64, 4096, 65536];
@@ -40,7 +40,8 @@ fn stream(readers: usize, map: Map) -> (Stream, Vec<Reader>) {
                     Arc::new(Ring::open(file).unwrap())
                 }
             };
-            Reader::new(ring, area, attached.slot, attached.start, Start::Oldest).unwrap()
+            // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+            unsafe { Reader::new(ring, area, attached.slot, attached.start, Start::Oldest) }.unwrap()
         })
         .collect();
     (stream, readers)
@@ -119,7 +120,6 @@ fn writers_share(c: &mut Criterion) {
         group.throughput(Throughput::Bytes((BATCH * size) as u64)).measurement_time(Duration::from_secs(3));
         for readers in READERS {
             let (mut stream, mut all) = stream(readers, Map::Own);
-            let mut wakes = Wakes::new();
             group.bench_function(BenchmarkId::new("readers", readers), |b| {
                 b.iter_custom(|rounds| {
                     let mut spent = Duration::ZERO;
@@ -128,7 +128,7 @@ fn writers_share(c: &mut Criterion) {
                         for _ in 0..BATCH {
                             stream.push(black_box(&bytes), 0);
                         }
-                        wakes.deliver([&stream]);
+                        notify([&stream]);
                         spent += start.elapsed();
                         consume_all(&mut all);
                     }

@@ -139,6 +139,7 @@ impl Driver {
                 self.follow(at, step);
             }
             Next::Wait => self.waiting.push(at),
+            Next::Pause => self.uring.pause(Token::Source(at)),
             Next::Nothing => {}
         }
     }
