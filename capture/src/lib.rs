@@ -16,7 +16,8 @@
 //! | `spawn`, `limit` | processes with output pipes; the limit on open files |
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `desk` | all sources, what they have to tell, and to whom |
-//! | `driver`, `uring` | the capture thread; its one io_uring (unsafe) |
+//! | `driver` | the capture thread |
+//! | `backend`, `backend::uring` | what it asks of the kernel; over io_uring (unsafe) |
 //! | `capture`, `job` | the handle; work sent to the capture thread (unsafe) |
 //!
 //! # Example
@@ -39,6 +40,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod backend;
 mod capture;
 mod desk;
 mod driver;
@@ -50,7 +52,6 @@ mod source;
 mod spawn;
 mod start;
 mod streams;
-mod uring;
 
 pub use capture::{AddError, Capture, Stopped};
 pub use event::{Event, ProcessId, SourceId};

@@ -108,6 +108,11 @@ impl Source {
         self.id
     }
 
+    /// The pipe, until the end.
+    pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(AsFd::as_fd)
+    }
+
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }

@@ -1,4 +1,4 @@
-//! The capture thread's io_uring(7): what is asked of the kernel, and its answers. The unsafe half of the driver.
+//! The backend over io_uring(7): the kernel reads into the rings by itself, and many requests go in with one call.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,6 +8,7 @@ use io_uring::types::{Fd, Timespec};
 use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::Span;
 
+use super::{Answer, Backend, Scratch, Token};
 use crate::start::StartError;
 
 /// Requests that are submitted together at most.
@@ -16,52 +17,8 @@ const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 8192;
 /// "At the file's own position": pipes have no other, see io_uring_enter(2).
 const NO_OFFSET: u64 = u64::MAX;
-/// How long [`Uring::pause`] takes.
+/// How long [`Backend::pause`] takes.
 static PAUSE: Timespec = Timespec::new().nsec(20_000_000);
-
-/// Whom an answer is for. Of each at most one request is in flight, cancellations aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
-    /// The bell.
-    Bell,
-    /// The source with this number.
-    Source(usize),
-    /// The process with this number.
-    Process(usize),
-    /// Nobody: the answer to a cancellation.
-    Cancel,
-}
-
-const KIND_SHIFT: u32 = 60;
-const NUMBER_MASK: u64 = (1 << KIND_SHIFT) - 1;
-
-impl From<Token> for u64 {
-    fn from(token: Token) -> u64 {
-        let (kind, number) = match token {
-            Token::Cancel => (0, 0),
-            Token::Bell => (1, 0),
-            Token::Source(at) => (2, at),
-            Token::Process(at) => (3, at),
-        };
-        (kind << KIND_SHIFT) | (number as u64 & NUMBER_MASK)
-    }
-}
-
-impl From<u64> for Token {
-    fn from(word: u64) -> Token {
-        // Ours came from a usize.
-        let number = usize::try_from(word & NUMBER_MASK).unwrap_or(usize::MAX);
-        match word >> KIND_SHIFT {
-            1 => Token::Bell,
-            2 => Token::Source(number),
-            3 => Token::Process(number),
-            _ => Token::Cancel,
-        }
-    }
-}
-
-/// An answer: whom it is for, and what the call would have returned.
-pub(crate) type Answer = (Token, io::Result<usize>);
 
 /// One io_uring, for the thread that made it.
 pub(crate) struct Uring {
@@ -70,6 +27,7 @@ pub(crate) struct Uring {
     backlog: VecDeque<squeue::Entry>,
     /// Requests without an answer yet, cancellations aside.
     in_flight: usize,
+    scratch: Scratch,
 }
 
 impl Uring {
@@ -98,39 +56,7 @@ impl Uring {
             return Err(StartError::too_old());
         }
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
-        Ok(Uring { ring, backlog: VecDeque::new(), in_flight: 0 })
-    }
-
-    /// Reads from `pipe` into `span`.
-    ///
-    /// # Safety
-    /// Until the answer for `token` was taken, the caller must keep the memory of `span` mapped, and neither read
-    /// nor write it.
-    pub(crate) unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
-        let len = u32::try_from(span.len).unwrap_or(u32::MAX);
-        let read = opcode::Read::new(Fd(pipe.as_raw_fd()), span.ptr, len).offset(NO_OFFSET).build();
-        // SAFETY: the kernel may write to the span until the answer comes; the caller keeps it until then.
-        unsafe { self.request(token, read) }
-    }
-
-    /// Waits until `file` is readable. It must stay open until the answer comes, or the answer is for another file.
-    pub(crate) fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
-        let poll = opcode::PollAdd::new(Fd(file.as_raw_fd()), libc::POLLIN as u32).build();
-        // SAFETY: a poll has no memory.
-        unsafe { self.request(token, poll) }
-    }
-
-    /// Answers after a moment, 20 ms.
-    pub(crate) fn pause(&mut self, token: Token) {
-        // SAFETY: the time it points to is a constant.
-        unsafe { self.request(token, opcode::Timeout::new(&raw const PAUSE).build()) }
-    }
-
-    /// Makes what is in flight for `token` answer soon, if something is.
-    pub(crate) fn cancel(&mut self, token: Token) {
-        let cancel = opcode::AsyncCancel::new(token.into()).build().user_data(Token::Cancel.into());
-        // SAFETY: a cancellation has no memory.
-        unsafe { self.push(cancel) }
+        Ok(Uring { ring, backlog: VecDeque::new(), in_flight: 0, scratch: Scratch::new() })
     }
 
     /// # Safety
@@ -166,12 +92,44 @@ impl Uring {
         }
         Ok(())
     }
+}
 
-    /// Hands in what was asked for, and waits for an answer if none is there yet.
-    ///
-    /// # Errors
-    /// When the kernel no longer serves this ring at all.
-    pub(crate) fn turn(&mut self) -> io::Result<()> {
+impl Backend for Uring {
+    const NAME: &'static str = "io_uring";
+
+    fn register(&mut self, _: Token, _: BorrowedFd<'_>) {}
+
+    fn deregister(&mut self, _: Token) {}
+
+    unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
+        let len = u32::try_from(span.len).unwrap_or(u32::MAX);
+        let read = opcode::Read::new(Fd(pipe.as_raw_fd()), span.ptr, len).offset(NO_OFFSET).build();
+        // SAFETY: the kernel may write to the span until the answer comes; the caller keeps it until then.
+        unsafe { self.request(token, read) }
+    }
+
+    fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
+        let poll = opcode::PollAdd::new(Fd(file.as_raw_fd()), libc::POLLIN as u32).build();
+        // SAFETY: a poll has no memory.
+        unsafe { self.request(token, poll) }
+    }
+
+    fn pause(&mut self, token: Token) {
+        // SAFETY: the time it points to is a constant.
+        unsafe { self.request(token, opcode::Timeout::new(&raw const PAUSE).build()) }
+    }
+
+    fn cancel(&mut self, token: Token) {
+        let cancel = opcode::AsyncCancel::new(token.into()).build().user_data(Token::Cancel.into());
+        // SAFETY: a cancellation has no memory.
+        unsafe { self.push(cancel) }
+    }
+
+    fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
+        self.scratch.read(pipe)
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
         let entered = match self.flush() {
             Ok(()) if self.ring.submission().is_empty() && !self.ring.completion().is_empty() => {
                 return Ok(());
@@ -191,8 +149,7 @@ impl Uring {
         }
     }
 
-    /// Takes the answers that are there.
-    pub(crate) fn take(&mut self, into: &mut Vec<Answer>) {
+    fn take(&mut self, into: &mut Vec<Answer>) {
         for completion in self.ring.completion() {
             let token = Token::from(completion.user_data());
             if token == Token::Cancel {
@@ -205,8 +162,7 @@ impl Uring {
         }
     }
 
-    /// Whether nothing waits for an answer, so that the kernel touches no memory of ours.
-    pub(crate) fn is_quiet(&self) -> bool {
+    fn is_quiet(&self) -> bool {
         self.in_flight == 0
     }
 }
@@ -215,13 +171,6 @@ impl Uring {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
-
-    #[test]
-    fn tokens_survive_the_kernel() {
-        for token in [Token::Bell, Token::Source(7), Token::Process(0), Token::Cancel] {
-            assert_eq!(Token::from(u64::from(token)), token);
-        }
-    }
 
     fn answers_all(mut uring: Uring) {
         let (read, write) = nix::unistd::pipe().unwrap();
