@@ -12,12 +12,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crossbeam::channel::Receiver;
 use iof_shm_ring::{Bell, Stream};
 
+use crate::child::Child;
 use crate::desk::{Desk, OnEvent};
 use crate::event::{Event, ProcessId, SourceId};
 use crate::job::Job;
 use crate::slots::Slots;
 use crate::source::{Close, Next, Step};
-use crate::spawn::Child;
 use crate::start::StartError;
 use crate::streams::Streams;
 use crate::uring::{Answer, Token, Uring};
