@@ -11,10 +11,11 @@ use iof_shm_ring::{Ringer, Stream, bell};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::backend::Uring;
+use crate::child::Child;
 use crate::driver::{Command, Driver};
 use crate::event::{Event, ProcessId, SourceId};
 use crate::job::run_there;
-use crate::spawn::{self, Child};
+use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
 

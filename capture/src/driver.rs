@@ -13,12 +13,12 @@ use crossbeam::channel::Receiver;
 use iof_shm_ring::{Bell, Stream};
 
 use crate::backend::{Answer, Backend, Token};
+use crate::child::Child;
 use crate::desk::{Desk, OnEvent};
 use crate::event::{Event, ProcessId, SourceId};
 use crate::job::Job;
 use crate::slots::Slots;
 use crate::source::{Close, Next, Step};
-use crate::spawn::Child;
 use crate::streams::Streams;
 
 /// What the handle asks of the capture thread.

@@ -32,8 +32,14 @@ pub enum LaunchError {
     /// No ranks, or more than rank numbers.
     #[error("a job of {asked} ranks is not possible: ask for 1 to {limit}", limit = MAX_RANKS)]
     Ranks {
-        /// Ranks asked for.
-        asked: u32,
+        /// Ranks asked for, all apps together.
+        asked: u64,
+    },
+    /// An app without ranks.
+    #[error("app {app} has no ranks: ask for 1 at least, or leave it out")]
+    EmptyApp {
+        /// Which, from 0 on.
+        app: usize,
     },
     /// The process may not open as many files as the job needs.
     #[error(
@@ -41,17 +47,19 @@ pub enum LaunchError {
     )]
     Files {
         /// Ranks asked for.
-        ranks: u32,
+        ranks: u64,
         /// Files that they need.
         needed: u64,
         /// `RLIMIT_NOFILE`, raised as far as it goes.
         limit: u64,
     },
     /// A rank could not be started.
-    #[error("{source} (rank {rank})")]
+    #[error("{source} (rank {rank} of app {app})")]
     Spawn {
         /// Which.
         rank: Rank,
+        /// The number of its app, from 0 on.
+        app: usize,
         /// Why.
         source: SpawnError,
     },

@@ -16,14 +16,15 @@ pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Cha
 
 /// What the engine knows of one rank.
 pub(crate) struct RankState {
+    pub executable: String,
     pub pid: u32,
     pub signaller: Signaller,
     pub exit: Option<ExitStatus>,
 }
 
 /// What the engine knows of one job.
+#[derive(Default)]
 pub(crate) struct JobState {
-    pub program: String,
     pub ranks: Vec<RankState>,
     /// All its ranks are there: nothing new will come.
     pub started: bool,
@@ -33,10 +34,6 @@ pub(crate) struct JobState {
 }
 
 impl JobState {
-    pub(crate) fn new(program: String) -> Self {
-        JobState { program, ranks: Vec::new(), started: false, open_streams: 0, first_failure: None }
-    }
-
     pub(crate) fn rank(&self, rank: Rank) -> Option<&RankState> {
         self.ranks.get(usize::try_from(rank.0).ok()?)
     }

@@ -12,6 +12,7 @@ use iof_tool::{Pull, Sink, SinkReport};
 use nix::sys::signal::Signal;
 
 use crate::Failure;
+use crate::apps::apps;
 use crate::args::RunArgs;
 use crate::pull::{finish, report_gap};
 use crate::signals::{Received, Signals};
@@ -32,6 +33,7 @@ enum Event {
 
 /// Runs a job; the exit code is that of the rank that failed first.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let apps = apps(&args.app)?;
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start(config(args)).map_err(|error| match error {
         StartError::Rendezvous(error) => Failure::usage(error),
@@ -44,7 +46,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     // The sinks register before the job exists, so that they have its first byte.
     let out = sink(&engine, &nspace, Channels::STDOUT, io::stdout())?;
     let err = sink(&engine, &nspace, Channels::STDERR | Channels::STDDIAG, io::stderr())?;
-    let job = engine.spawn(&job_spec(args, nspace)?).map_err(Failure::usage)?;
+    let spec = JobSpec { stdin: Some(Rank(0)), ..JobSpec::new(nspace, apps) };
+    let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let (events, received) = unbounded();
     watch_signals(signals, events.clone())?;
@@ -61,17 +64,6 @@ fn config(args: &RunArgs) -> Config {
         None => Rendezvous::UserDirectory,
     };
     Config { cache_size: args.cache_size, policy: args.drop.into(), rendezvous }
-}
-
-fn job_spec(args: &RunArgs, nspace: Nspace) -> Result<JobSpec, Failure> {
-    let (program, rest) = args.program.split_first().ok_or_else(|| Failure::usage("a program is missing"))?;
-    Ok(JobSpec {
-        nspace,
-        nprocs: args.nprocs,
-        program: program.clone(),
-        args: rest.to_vec(),
-        stdin: Some(Rank(0)),
-    })
 }
 
 /// Our own outputs are ordinary registrations, except that they may hold the ranks back.
