@@ -7,6 +7,7 @@ mod uring;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use iof_shm_ring::Span;
 
@@ -91,11 +92,12 @@ pub(crate) trait Backend {
     /// Reads bytes of `pipe`, which was polled and is readable, and forgets them; says how many, at once.
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize>;
 
-    /// Hands in what was asked for, and waits for an answer if none is there yet. May return early.
+    /// Hands in what was asked for, lets answers pile up for as long as `patience`, and then waits for one if there is
+    /// none yet. May return early.
     ///
     /// # Errors
     /// When the kernel no longer serves us at all.
-    fn turn(&mut self) -> io::Result<()>;
+    fn turn(&mut self, patience: Duration) -> io::Result<()>;
 
     /// Takes the answers that are there.
     fn take(&mut self, into: &mut Vec<Answer>);

@@ -49,6 +49,7 @@ mod driver;
 mod event;
 mod job;
 mod limit;
+mod moderation;
 mod refused;
 mod slots;
 mod source;

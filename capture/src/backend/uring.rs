@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
-use io_uring::types::{Fd, Timespec};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::Span;
 
@@ -80,6 +81,21 @@ impl Uring {
         let _ = self.flush();
     }
 
+    /// Hands in what was asked for and sleeps for `patience`, whatever is answered meanwhile.
+    fn pile_up(&mut self, patience: Duration) -> io::Result<()> {
+        // Linux 5.11. Before, answers come one by one.
+        if patience.is_zero() || !self.ring.params().is_feature_ext_arg() {
+            return Ok(());
+        }
+        let time = Timespec::from(patience);
+        let args = SubmitArgs::new().timespec(&time);
+        // More than can come, so that the kernel wakes us, and does the reads, when the time is over.
+        match self.ring.submitter().submit_with_args(COMPLETIONS as usize, &args) {
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
     /// Moves the backlog to the kernel, as far as it takes it.
     fn flush(&mut self) -> io::Result<()> {
         while let Some(entry) = self.backlog.front() {
@@ -129,14 +145,13 @@ impl Backend for Uring {
         self.scratch.read(pipe)
     }
 
-    fn turn(&mut self) -> io::Result<()> {
-        let entered = match self.flush() {
-            Ok(()) if self.ring.submission().is_empty() && !self.ring.completion().is_empty() => {
+    fn turn(&mut self, patience: Duration) -> io::Result<()> {
+        let entered = self.flush().and_then(|()| self.pile_up(patience)).and_then(|()| {
+            if self.ring.submission().is_empty() && !self.ring.completion().is_empty() {
                 return Ok(());
             }
-            Ok(()) => self.ring.submit_and_wait(1).map(drop),
-            Err(error) => Err(error),
-        };
+            self.ring.submit_and_wait(1).map(drop)
+        });
         match entered.as_ref().err().and_then(io::Error::raw_os_error) {
             // A signal; or answers that found no room are to be taken first.
             Some(libc::EINTR | libc::EBUSY) => Ok(()),
@@ -181,7 +196,7 @@ mod tests {
         }
         let mut answers = Vec::new();
         while !uring.is_quiet() {
-            uring.turn().unwrap();
+            uring.turn(Duration::ZERO).unwrap();
             uring.take(&mut answers);
         }
         let mut numbers: Vec<_> = answers.into_iter().map(|(token, _)| u64::from(token)).collect();
@@ -219,7 +234,7 @@ mod tests {
         uring.cancel(Token::Bell);
         let mut answers = Vec::new();
         while !uring.is_quiet() {
-            uring.turn().unwrap();
+            uring.turn(Duration::ZERO).unwrap();
             uring.take(&mut answers);
         }
         let [(Token::Bell, Err(error))] = &answers[..] else { panic!("{answers:?}") };
