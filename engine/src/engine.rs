@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::{io, process};
 
-use iof_capture::{AddError, Capture, ProcessId, ProcessSpec, SourceId, Spawned, Stdin, spawn};
+use iof_capture::StartError as CaptureError;
+use iof_capture::{AddError, BackendKind, Capture, ProcessId, ProcessSpec, SourceId, Spawned, Stdin, spawn};
 use iof_proto::rendezvous::Listener;
 use iof_proto::{Channel, Proc, Rank};
 use iof_shm_ring::{Stream, StreamConfig};
@@ -75,13 +76,13 @@ impl Engine {
     /// Starts the engine's threads and opens its rendezvous point.
     ///
     /// # Errors
-    /// [`StartError`]: io_uring is refused, the rendezvous directory will not do, or the kernel has no threads
+    /// [`StartError`]: io_uring is refused and nothing else will do, the rendezvous directory will not do, or the kernel has no threads
     /// or descriptors left.
     pub fn start(config: Config) -> Result<Engine, StartError> {
         let poll = mio::Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let (reports, events) = crossbeam::channel::unbounded();
-        let capture = Capture::start({
+        let on_event = {
             let waker = Arc::clone(&waker);
             move |event| {
                 // The control thread has gone only if the engine is being dropped.
@@ -89,7 +90,11 @@ impl Engine {
                     let _ = waker.wake();
                 }
             }
-        })?;
+        };
+        let capture = match config.backend {
+            Some(backend) => Capture::start_on(backend, on_event)?,
+            None => Capture::start(on_event)?,
+        };
         let listener = match &config.rendezvous {
             Rendezvous::None => None,
             Rendezvous::UserDirectory => Some(Listener::bind(None)?),
@@ -115,6 +120,16 @@ impl Engine {
     /// The socket that tools connect to, if there is one.
     pub fn socket(&self) -> Option<&std::path::Path> {
         self.socket.as_deref()
+    }
+
+    /// What the ranks' pipes are read with.
+    pub fn backend(&self) -> BackendKind {
+        self.capture.backend()
+    }
+
+    /// Why that is not io_uring, if [`Config::backend`] left the choice open. It was logged, too.
+    pub fn fallback(&self) -> Option<&CaptureError> {
+        self.capture.fallback()
     }
 
     /// Attaches a tool within this process; `name` is what queries show.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use iof_engine::{DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
+use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
 /// Forwards the output of a job's ranks through shared memory.
@@ -42,6 +42,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = Drop::None)]
     pub drop: Drop,
 
+    /// How to read the ranks' output [default: io-uring if this machine has it, else epoll]
+    #[arg(long, value_enum)]
+    pub backend: Option<Backend>,
+
     /// The job's name [default: iof-PID]
     #[arg(long, value_name = "NAME")]
     pub nspace: Option<Nspace>,
@@ -72,6 +76,24 @@ impl From<Drop> for Policy {
             Drop::Newest => Policy::DropNewest,
             Drop::Oldest => Policy::DropOldest,
             Drop::None => Policy::Block,
+        }
+    }
+}
+
+/// How to read the ranks' output.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Backend {
+    /// With io_uring: the cheapest, but not allowed everywhere
+    IoUring,
+    /// With epoll: works everywhere
+    Epoll,
+}
+
+impl From<Backend> for BackendKind {
+    fn from(backend: Backend) -> BackendKind {
+        match backend {
+            Backend::IoUring => BackendKind::IoUring,
+            Backend::Epoll => BackendKind::Epoll,
         }
     }
 }
