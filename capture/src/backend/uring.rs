@@ -9,7 +9,7 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::Span;
 
-use super::{Answer, Backend, Discard, Token};
+use super::{Answer, Backend, BackendKind, Discard, Token};
 use crate::start::StartError;
 
 /// Requests that are submitted together at most.
@@ -18,8 +18,8 @@ const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 8192;
 /// "At the file's own position": pipes have no other, see io_uring_enter(2).
 const NO_OFFSET: u64 = u64::MAX;
-/// How long [`Backend::pause`] takes.
-static PAUSE: Timespec = Timespec::new().nsec(20_000_000);
+/// As the kernel wants it.
+static PAUSE: Timespec = Timespec::new().nsec(super::PAUSE.subsec_nanos());
 
 /// One io_uring, for the thread that made it.
 pub(crate) struct Uring {
@@ -111,7 +111,7 @@ impl Uring {
 }
 
 impl Backend for Uring {
-    const NAME: &'static str = "io_uring";
+    const KIND: BackendKind = BackendKind::IoUring;
 
     fn register(&mut self, _: Token, _: BorrowedFd<'_>) {}
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use iof_capture::{Capture, Event, ProcessId, SourceId};
+use iof_capture::{BackendKind, Capture, Event, ProcessId, SourceId};
 use iof_shm_ring::{Area, Attached, Bell, Gap, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -29,9 +29,17 @@ pub struct Rig {
     pub events: Receiver<Event>,
 }
 
+/// Works with whatever there is.
 pub fn rig() -> Rig {
     let (tell, events) = channel();
     let capture = Capture::start(move |event| drop(tell.send(event))).unwrap();
+    Rig { capture, events }
+}
+
+/// Works with `backend`.
+pub fn rig_on(backend: BackendKind) -> Rig {
+    let (tell, events) = channel();
+    let capture = Capture::start_on(backend, move |event| drop(tell.send(event))).unwrap();
     Rig { capture, events }
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use iof_engine::{Config, Engine, Grant, Job, JobSpec, JobStatus, Rendezvous, StartError};
+use iof_engine::{CaptureError, Config, Engine, Grant, Job, JobSpec, JobStatus, Rendezvous, StartError};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, Sink, SinkReport};
 use nix::sys::signal::Signal;
@@ -37,6 +37,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start(config(args)).map_err(|error| match error {
         StartError::Rendezvous(error) => Failure::usage(error),
+        StartError::Capture(error @ CaptureError::Refused { .. }) => {
+            Failure::Usage(format!("{error}; or use --backend epoll"))
+        }
         error => Failure::running(error),
     })?;
     let nspace = match &args.nspace {
@@ -63,7 +66,8 @@ fn config(args: &RunArgs) -> Config {
         Some(directory) => Rendezvous::Directory(directory.clone()),
         None => Rendezvous::UserDirectory,
     };
-    Config { cache_size: args.cache_size, policy: args.drop.into(), rendezvous }
+    let backend = args.backend.map(Into::into);
+    Config { cache_size: args.cache_size, policy: args.drop.into(), backend, rendezvous }
 }
 
 /// Our own outputs are ordinary registrations, except that they may hold the ranks back.
