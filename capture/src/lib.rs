@@ -58,7 +58,7 @@ mod uring;
 pub use capture::{AddError, Capture, Stopped};
 pub use child::{Child, Signaller};
 pub use event::{Event, ProcessId, SourceId};
-pub use limit::raise_file_limit;
+pub use limit::{TooFewFiles, check_files, raise_file_limit};
 pub use refused::{SpawnError, check};
 pub use source::READ_MAX;
 pub use spawn::{ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};

@@ -36,7 +36,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let apps = apps(&args.app)?;
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start(config(args)).map_err(|error| match error {
-        StartError::Rendezvous(error) => Failure::usage(error),
+        error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
         error => Failure::running(error),
     })?;
     let nspace = match &args.nspace {
@@ -50,10 +50,15 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let (events, received) = unbounded();
-    watch_signals(signals, events.clone())?;
-    watch_job(job.clone(), events.clone())?;
-    watch_sink(out, events.clone())?;
-    watch_sink(err, events)?;
+    let watched = watch_signals(signals, events.clone())
+        .and_then(|()| watch_job(job.clone(), events.clone()))
+        .and_then(|()| watch_sink(out, events.clone()))
+        .and_then(|()| watch_sink(err, events));
+    if watched.is_err() {
+        // Nobody would look after them.
+        job.signal(Signal::SIGKILL);
+    }
+    watched?;
     Watch { job, events: received, status: None, over: false, sinks: 2, failure: None, kill_at: None }
         .until_over()
 }
@@ -76,11 +81,18 @@ fn sink(
     let mut tool = engine.attach("iof run", Grant::Block).map_err(Failure::running)?;
     let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
     tool.pull(&Pull { procs: vec![all], channels, backlog: true }).map_err(Failure::running)?;
-    Sink::start(tool, to, report_gap).map_err(Failure::running)
+    Sink::start(tool, to, report_gap).map_err(no_thread)
 }
 
 fn watch(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-    thread::Builder::new().name(name.into()).spawn(body).map(drop).map_err(Failure::running)
+    thread::Builder::new().name(name.into()).spawn(body).map(drop).map_err(no_thread)
+}
+
+fn no_thread(error: io::Error) -> Failure {
+    Failure::running(format!(
+        "no thread for the command: {error}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
+         (`ulimit -v`)"
+    ))
 }
 
 fn watch_signals(signals: Signals, events: Sender<Event>) -> Result<(), Failure> {
