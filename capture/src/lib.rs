@@ -61,6 +61,6 @@ pub use event::{Event, ProcessId, SourceId};
 pub use limit::{TooFewFiles, check_files, raise_file_limit};
 pub use refused::{SpawnError, check};
 pub use source::READ_MAX;
-pub use spawn::{ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};
+pub use spawn::{ProcessGroup, ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};
 pub use start::{Cause, StartError};
 pub use streams::{Streams, Tap};

@@ -1,14 +1,17 @@
 //! Starting a job: what is checked beforehand, the ranks' processes, then their rings.
 
 use std::ffi::OsString;
+use std::io;
 use std::sync::Arc;
 
 use iof_capture::{
-    AddError, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, Stdin, check, check_files, spawn,
+    AddError, ProcessGroup, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, Stdin, check, check_files,
+    spawn,
 };
 use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_shm_ring::{Stream, StreamConfig};
 use nix::sys::signal::Signal;
+use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec};
 use crate::engine::Engine;
@@ -164,6 +167,12 @@ fn check_spec(spec: &JobSpec) -> Result<(), LaunchError> {
     Ok(())
 }
 
+/// The process group that a rank gets which has the embedder's stdin.
+fn group_with_stdin(asked: ProcessGroup) -> ProcessGroup {
+    // Answers for the caller's controlling terminal only: no other does job control.
+    if tcgetpgrp(io::stdin()).is_ok() { ProcessGroup::Inherit } else { asked }
+}
+
 fn process_spec(spec: &JobSpec, place: &Place<'_>) -> ProcessSpec {
     let var = |name: &str, value: String| (OsString::from(name), OsString::from(value));
     let Place { rank, appnum, app } = place;
@@ -175,11 +184,17 @@ fn process_spec(spec: &JobSpec, place: &Place<'_>) -> ProcessSpec {
         var("IOF_NPROCS", spec.nprocs().to_string()),
         var("IOF_APPNUM", appnum.to_string()),
     ]);
+    let (stdin, group) = if spec.stdin == Some(*rank) {
+        (Stdin::Inherit, group_with_stdin(spec.process_group))
+    } else {
+        (Stdin::Null, spec.process_group)
+    };
     ProcessSpec {
         program: app.program.clone(),
         args: app.args.clone(),
         env,
         cwd: app.cwd.clone(),
-        stdin: if spec.stdin == Some(*rank) { Stdin::Inherit } else { Stdin::Null },
+        stdin,
+        group,
     }
 }
