@@ -10,6 +10,7 @@ use crossbeam::channel::{Sender, bounded, unbounded};
 use iof_shm_ring::{Ringer, Stream, bell};
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::backend::Uring;
 use crate::child::Child;
 use crate::driver::{Command, Driver};
 use crate::event::{Event, ProcessId, SourceId};
@@ -68,10 +69,10 @@ impl Capture {
         let body = move || {
             leave_signals_to_others();
             // An io_uring belongs to the thread that makes it.
-            match Driver::new(listen, receive, Box::new(on_event)) {
-                Ok(driver) => {
+            match Uring::new() {
+                Ok(backend) => {
                     let _ = tell.send(Ok(()));
-                    driver.run();
+                    Driver::new(backend, listen, receive, Box::new(on_event)).run();
                 }
                 Err(error) => drop(tell.send(Err(error))),
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use iof_shm_ring::{Stream, Wakes};
+use iof_shm_ring::{Stream, notify};
 
 use crate::event::{Event, SourceId};
 use crate::slots::Slots;
@@ -22,7 +22,6 @@ pub(crate) struct Desk {
     /// Sources to be dropped when the turn's news are out.
     leaving: Vec<usize>,
     events: Vec<Event>,
-    wakes: Wakes,
     on_event: OnEvent,
 }
 
@@ -34,7 +33,6 @@ impl Desk {
             touched: Vec::new(),
             leaving: Vec::new(),
             events: Vec::new(),
-            wakes: Wakes::new(),
             on_event,
         }
     }
@@ -98,10 +96,11 @@ impl Desk {
         let sources = &mut self.sources;
         // The flag is taken, so a source that was touched twice is told of once.
         self.touched.retain(|&at| sources.get_mut(at).is_some_and(Source::take_news));
-        self.wakes.deliver(self.touched.iter().filter_map(|&at| sources.get(at)).map(Source::stream));
+        let sources = &self.sources;
+        notify(self.touched.iter().filter_map(|&at| sources.get(at)).map(Source::stream));
         self.touched.clear();
         for at in self.leaving.drain(..) {
-            sources.remove(at);
+            self.sources.remove(at);
         }
         for event in self.events.drain(..) {
             (self.on_event)(event);

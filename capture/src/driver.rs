@@ -7,23 +7,20 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::Receiver;
 use iof_shm_ring::{Bell, Stream};
 
+use crate::backend::{Answer, Backend, Token};
 use crate::child::Child;
 use crate::desk::{Desk, OnEvent};
 use crate::event::{Event, ProcessId, SourceId};
 use crate::job::Job;
+use crate::moderation::{Moderation, Yield};
 use crate::slots::Slots;
 use crate::source::{Close, Next, Step};
-use crate::start::StartError;
 use crate::streams::Streams;
-use crate::uring::{Answer, Token, Uring};
-
-/// Bytes that are read away at once at most: more than pipes hold, so that one read after a poll does.
-const SCRATCH: usize = 256 * 1024;
 
 /// What the handle asks of the capture thread.
 pub(crate) enum Command {
@@ -41,49 +38,47 @@ struct Process {
 }
 
 /// The capture thread's state. Made, used and dropped there.
-pub(crate) struct Driver {
+pub(crate) struct Driver<B: Backend> {
     /// Declared, so dropped, before the streams.
-    uring: Uring,
+    backend: B,
     desk: Desk,
     processes: Slots<Process>,
     /// Sources that wait for their readers.
     waiting: Vec<usize>,
     bell: Bell,
     commands: Receiver<Command>,
-    scratch: Box<[u8]>,
     /// Nanoseconds since 1970 when this turn's answers were taken.
     time: u64,
     stopping: bool,
 }
 
-impl Driver {
-    pub(crate) fn new(
-        bell: Bell,
-        commands: Receiver<Command>,
-        on_event: OnEvent,
-    ) -> Result<Driver, StartError> {
-        Ok(Driver {
-            uring: Uring::new()?,
+impl<B: Backend> Driver<B> {
+    pub(crate) fn new(backend: B, bell: Bell, commands: Receiver<Command>, on_event: OnEvent) -> Driver<B> {
+        Driver {
+            backend,
             desk: Desk::new(on_event),
             processes: Slots::default(),
             waiting: Vec::new(),
             bell,
             commands,
-            scratch: vec![0; SCRATCH].into_boxed_slice(),
             time: 0,
             stopping: false,
-        })
+        }
     }
 
     /// Works until told to stop and everything has ended.
     pub(crate) fn run(mut self) {
         let mut answers = Vec::new();
-        self.uring.poll(Token::Bell, self.bell.as_fd());
-        while !(self.stopping && self.uring.is_quiet()) {
-            if let Err(error) = self.uring.turn() {
+        self.backend.register(Token::Bell, self.bell.as_fd());
+        self.backend.poll(Token::Bell, self.bell.as_fd());
+        let (mut moderation, mut last) = (Moderation::new(), Instant::now());
+        while !(self.stopping && self.backend.is_quiet()) {
+            if let Err(error) = self.backend.turn(moderation.wait()) {
                 return self.fail(&error);
             }
-            self.uring.take(&mut answers);
+            self.backend.take(&mut answers);
+            let elapsed = mem::replace(&mut last, Instant::now()).elapsed();
+            moderation.turned(yield_of(&answers, elapsed));
             // One clock reading for the whole batch.
             self.time = now();
             for answer in answers.drain(..) {
@@ -109,7 +104,7 @@ impl Driver {
                     self.follow(at, Step::Go { readable: false });
                 }
                 if !self.stopping {
-                    self.uring.poll(Token::Bell, self.bell.as_fd());
+                    self.backend.poll(Token::Bell, self.bell.as_fd());
                 }
             }
             Token::Cancel => {}
@@ -120,7 +115,7 @@ impl Driver {
     fn follow(&mut self, at: usize, step: Step) {
         let readable = match step {
             Step::Go { readable } => readable,
-            Step::End(error) => return self.desk.end(at, error),
+            Step::End(error) => return self.end(at, error),
         };
         let Some(source) = self.desk.touch(at) else { return };
         match source.next(readable) {
@@ -129,16 +124,16 @@ impl Driver {
             // before `Source::done`, which is called with the answer, in `handle`. If this thread unwinds or
             // the kernel fails, `Drop` below gets the answers first, or leaks the streams. `Streams`, the one
             // other way to a stream, neither writes nor drops it. The source itself may move: the span does not.
-            Next::Read(pipe, span) => unsafe { self.uring.read(Token::Source(at), pipe, span) },
-            Next::Poll(pipe) => self.uring.poll(Token::Source(at), pipe),
+            Next::Read(pipe, span) => unsafe { self.backend.read(Token::Source(at), pipe, span) },
+            Next::Poll(pipe) => self.backend.poll(Token::Source(at), pipe),
             Next::Drain(pipe) => {
-                // Does not block: it is readable, and nobody else reads it. One read a turn, so that a source
-                // that nobody reads cannot keep us from the others.
-                let result = nix::unistd::read(pipe, &mut self.scratch).map_err(io::Error::from);
+                // Once a turn, so that a source that nobody reads cannot keep us from the others.
+                let result = self.backend.discard(pipe);
                 let step = source.drained(result, self.time);
                 self.follow(at, step);
             }
             Next::Wait => self.waiting.push(at),
+            Next::Pause => self.backend.pause(Token::Source(at)),
             Next::Nothing => {}
         }
     }
@@ -148,6 +143,9 @@ impl Driver {
             match command {
                 Command::Add { id, pipe, stream } => {
                     let at = self.desk.add(id, pipe, *stream);
+                    if let Some(pipe) = self.desk.source_mut(at).and_then(|source| source.pipe()) {
+                        self.backend.register(Token::Source(at), pipe);
+                    }
                     self.follow(at, Step::Go { readable: false });
                 }
                 Command::Close(id) => {
@@ -163,7 +161,8 @@ impl Driver {
                 Command::Watch { id, child } => {
                     let at = self.processes.insert(Process { id, child });
                     if let Some(process) = self.processes.get(at) {
-                        self.uring.poll(Token::Process(at), process.child.as_fd());
+                        self.backend.register(Token::Process(at), process.child.as_fd());
+                        self.backend.poll(Token::Process(at), process.child.as_fd());
                     }
                 }
                 Command::Run(job) => job.run(&mut Streams::new(&mut self.desk)),
@@ -172,11 +171,17 @@ impl Driver {
         }
     }
 
+    /// Ends a source that has nothing in flight.
+    fn end(&mut self, at: usize, error: Option<io::Error>) {
+        self.backend.deregister(Token::Source(at));
+        self.desk.end(at, error);
+    }
+
     fn close(&mut self, at: usize) {
         match self.desk.touch(at).map(|source| source.close()) {
-            Some(Close::Cancel) => self.uring.cancel(Token::Source(at)),
+            Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
             // If it waited it is still in that list, which the bell that brought this command goes through next.
-            Some(Close::Now) => self.desk.end(at, None),
+            Some(Close::Now) => self.end(at, None),
             Some(Close::Ended) | None => {}
         }
     }
@@ -187,7 +192,7 @@ impl Driver {
             self.close(at);
         }
         for at in self.processes.numbers() {
-            self.uring.cancel(Token::Process(at));
+            self.backend.cancel(Token::Process(at));
         }
     }
 
@@ -196,23 +201,29 @@ impl Driver {
         match process.child.try_wait().transpose() {
             Some(status) => {
                 self.desk.report(Event::Exited { process: process.id, status });
-                self.processes.remove(at);
+                self.forget(at);
             }
-            None if self.stopping => drop(self.processes.remove(at)),
+            None if self.stopping => self.forget(at),
             // Dead, but a debugger that traces it has to let go first, see ptrace(2). It tells us nothing then.
-            None => self.uring.pause(Token::Process(at)),
+            None => self.backend.pause(Token::Process(at)),
         }
+    }
+
+    /// Drops a process for which nothing is in flight.
+    fn forget(&mut self, at: usize) {
+        self.backend.deregister(Token::Process(at));
+        self.processes.remove(at);
     }
 
     /// Ends everything after the kernel stopped serving us.
     fn fail(&mut self, error: &io::Error) {
-        tracing::error!(%error, "io_uring_enter(2) failed; capture ends");
+        tracing::error!(%error, backend = B::NAME, "the kernel serves us no more; capture ends");
         let quiet = self.quiesce();
         for at in self.desk.numbers() {
             let ended = self.desk.source_mut(at).is_none_or(|source| source.has_ended());
             if quiet && !ended {
                 let same = error.raw_os_error().map(io::Error::from_raw_os_error);
-                self.desk.end(at, same);
+                self.end(at, same);
             }
         }
         self.desk.publish();
@@ -222,33 +233,46 @@ impl Driver {
     fn quiesce(&mut self) -> bool {
         for at in self.desk.numbers() {
             if self.desk.source_mut(at).is_some_and(|source| source.in_flight()) {
-                self.uring.cancel(Token::Source(at));
+                self.backend.cancel(Token::Source(at));
             }
         }
         for at in self.processes.numbers() {
-            self.uring.cancel(Token::Process(at));
+            self.backend.cancel(Token::Process(at));
         }
-        self.uring.cancel(Token::Bell);
+        self.backend.cancel(Token::Bell);
         let mut answers = Vec::new();
-        while !self.uring.is_quiet() {
-            if self.uring.turn().is_err() {
+        while !self.backend.is_quiet() {
+            if self.backend.turn(Duration::ZERO).is_err() {
                 return false;
             }
-            self.uring.take(&mut answers);
+            self.backend.take(&mut answers);
             answers.clear();
         }
         true
     }
 }
 
-impl Drop for Driver {
+impl<B: Backend> Drop for Driver<B> {
     /// Own every buffer until its answer. Finds nothing to do unless `on_event` panicked or the kernel failed.
     fn drop(&mut self) {
-        if !self.uring.is_quiet() && !self.quiesce() {
+        if !self.backend.is_quiet() && !self.quiesce() {
             // Better lost than unmapped while the kernel may still write there.
             self.desk.leak();
         }
     }
+}
+
+/// What a turn that brought `answers` has read.
+fn yield_of(answers: &[Answer], elapsed: Duration) -> Yield {
+    let reads = answers.iter().filter_map(|(token, result)| match token {
+        Token::Source(_) => result.as_ref().ok().copied(),
+        _ => None,
+    });
+    reads.fold(Yield { bytes: 0, largest: 0, elapsed }, |sum, bytes| Yield {
+        bytes: sum.bytes.saturating_add(bytes as u64),
+        largest: sum.largest.max(bytes),
+        ..sum
+    })
 }
 
 fn now() -> u64 {

@@ -17,7 +17,8 @@
 //! | `limit` | the limit on open files |
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `desk` | all sources, what they have to tell, and to whom |
-//! | `driver`, `uring` | the capture thread; its one io_uring (unsafe) |
+//! | `driver` | the capture thread |
+//! | `backend`, `backend::uring` | what it asks of the kernel; over io_uring (unsafe) |
 //! | `capture`, `job` | the handle; work sent to the capture thread (unsafe) |
 //!
 //! # Example
@@ -40,6 +41,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod backend;
 mod capture;
 mod child;
 mod desk;
@@ -47,13 +49,13 @@ mod driver;
 mod event;
 mod job;
 mod limit;
+mod moderation;
 mod refused;
 mod slots;
 mod source;
 mod spawn;
 mod start;
 mod streams;
-mod uring;
 
 pub use capture::{AddError, Capture, Stopped};
 pub use child::{Child, Signaller};

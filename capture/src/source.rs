@@ -8,6 +8,8 @@
 //!          ------------> Polling ------------------------------> Idle, and next(readable)
 //!          next: must wait        next
 //!          ------------> Waiting ------------------------------> (as from Idle)
+//!          next: later            done
+//!          ------------> Pausing ------------------------------> Idle
 //!     any, once nothing is in flight: end -> Ended
 //! ```
 
@@ -33,6 +35,8 @@ enum State {
     Polling,
     /// The stream is full and waits for its readers; nothing is in flight.
     Waiting,
+    /// The kernel has no memory for the stream; a pause is in flight.
+    Pausing,
     /// No more bytes, ever; the pipe is closed.
     Ended,
 }
@@ -48,6 +52,8 @@ pub(crate) enum Next<'a> {
     Drain(BorrowedFd<'a>),
     /// Call [`Source::next`] again when a reader may have made room.
     Wait,
+    /// Let some time pass; then [`Source::done`].
+    Pause,
     /// Nothing: something is in flight already, or the source has ended.
     Nothing,
 }
@@ -102,6 +108,11 @@ impl Source {
         self.id
     }
 
+    /// The pipe, until the end.
+    pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(AsFd::as_fd)
+    }
+
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -113,7 +124,7 @@ impl Source {
 
     /// Whether something is in flight.
     pub(crate) fn in_flight(&self) -> bool {
-        matches!(self.state, State::Reading | State::Polling)
+        matches!(self.state, State::Reading | State::Polling | State::Pausing)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -156,10 +167,14 @@ impl Source {
                 self.state = State::Waiting;
                 Next::Wait
             }
+            Reserve::Later => {
+                self.state = State::Pausing;
+                Next::Pause
+            }
         }
     }
 
-    /// What was in flight came back at `time`: a read with its bytes, or a poll.
+    /// What was in flight came back at `time`: a read with its bytes, a poll, or a pause.
     pub(crate) fn done(&mut self, result: io::Result<usize>, time: u64) -> Step {
         match mem::replace(&mut self.state, State::Idle) {
             State::Reading => {
@@ -171,6 +186,9 @@ impl Source {
             }
             State::Polling if result.is_ok() && !self.closing => Step::Go { readable: true },
             State::Polling => self.after(result),
+            // However the pause came to its end.
+            State::Pausing if self.closing => Step::End(None),
+            State::Pausing => Step::Go { readable: false },
             // Nothing was in flight.
             other => {
                 self.state = other;
@@ -208,7 +226,7 @@ impl Source {
     pub(crate) fn close(&mut self) -> Close {
         self.closing = true;
         match self.state {
-            State::Reading | State::Polling => Close::Cancel,
+            State::Reading | State::Polling | State::Pausing => Close::Cancel,
             State::Idle | State::Waiting => Close::Now,
             State::Ended => Close::Ended,
         }
@@ -280,7 +298,8 @@ mod tests {
         hold(&mut source, false);
         let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
         let at = source.stream_mut().attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
-        let mut reader = Reader::new(at.ring, area, at.slot, at.start, Start::Oldest).unwrap();
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        let mut reader = unsafe { Reader::new(at.ring, area, at.slot, at.start, Start::Oldest) }.unwrap();
         fill(&mut source);
         assert_eq!(reader.peek(), Peek::Bytes);
         reader.consume(usize::MAX);

@@ -47,6 +47,8 @@ impl Registration {
 pub(crate) struct Reading {
     pub source: SourceId,
     pub handler: u32,
+    /// The slot of the generation before, until the tool has left it for certain.
+    pub old_slot: Option<u32>,
 }
 
 /// Something on its way to the tool.

@@ -33,13 +33,8 @@ pub(crate) fn serve(
         FromTool::Hello { .. } => return Err(Dismissed::Unexpected("a second hello")),
         FromTool::Taken { rings } => peer.taken(rings),
         FromTool::Follow { slot } => {
-            state.follow(capture, peer_id, slot);
-            // The tool is done with the drained ring, and says so by asking.
-            if let Some(peer) = state.peers.get(&peer_id)
-                && !peer.readings.contains_key(&slot)
-            {
-                peer.area.return_slot(slot);
-            }
+            // It is done with its slot, and says so by asking. If it was moved already, that is on its way to it.
+            state.follow(capture, peer_id, slot, slot);
         }
         FromTool::Pull { request, procs, channels, backlog } => {
             let start = if backlog { Start::Oldest } else { Start::Now };

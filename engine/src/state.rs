@@ -154,24 +154,21 @@ impl State {
         }
     }
 
-    /// Moves the reader at `slot` of `peer_id` to the newest generation, if it is not there yet.
-    pub(crate) fn follow(&mut self, capture: &Capture, peer_id: PeerId, slot: u32) {
-        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
-        let Some(&Reading { source, handler }) = peer.readings.get(&slot) else { return };
-        let Some(name) = self.streams.get(&source) else { return };
-        let Ok(new_slot) = peer.area.take_slot() else { return };
+    /// Moves the reader at `slot` of `peer_id` to `new_slot` in the newest generation, if it is not there yet; whether
+    /// it was moved.
+    pub(crate) fn follow(&mut self, capture: &Capture, peer_id: PeerId, slot: u32, new_slot: u32) -> bool {
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return false };
+        let Some(&Reading { source, handler, .. }) = peer.readings.get(&slot) else { return false };
+        let Some(name) = self.streams.get(&source) else { return false };
         let area = Arc::clone(&peer.area);
         let followed = capture
             .with_streams(|streams| streams.get_mut(source)?.follow(&area, slot, new_slot))
             .ok()
             .flatten();
-        match followed {
-            Some(attached) => {
-                peer.readings.remove(&slot);
-                peer.announce_ring(handler, source, name, Some(slot), attached);
-            }
-            None => peer.area.return_slot(new_slot),
-        }
+        let Some(attached) = followed else { return false };
+        peer.readings.remove(&slot);
+        peer.announce_ring(handler, source, name, Some(slot), attached);
+        true
     }
 
     /// Sends the last generation of a completed stream to the readers that are not in it yet: they need not ask,
@@ -180,8 +177,17 @@ impl State {
         let behind = capture.with_streams(|streams| Some(streams.get_mut(source)?.left_behind()));
         for (area, slot) in behind.ok().flatten().unwrap_or_default() {
             let peer = self.peers.iter().find(|(_, peer)| Arc::ptr_eq(&peer.area, &area));
-            if let Some((&peer_id, _)) = peer {
-                self.follow(capture, peer_id, slot);
+            // A tool that has no slot left asks when it has drained its generation.
+            if let Some((&peer_id, _)) = peer
+                && let Ok(new_slot) = area.take_slot()
+            {
+                let moved = self.follow(capture, peer_id, slot, new_slot);
+                let reading = self.peers.get_mut(&peer_id).and_then(|peer| peer.readings.get_mut(&new_slot));
+                match reading.filter(|_| moved) {
+                    // The tool may be borrowing bytes by its old slot.
+                    Some(reading) => reading.old_slot = Some(slot),
+                    None => area.return_slot(new_slot),
+                }
             }
         }
     }
@@ -190,21 +196,19 @@ impl State {
     pub(crate) fn detach(&mut self, capture: &Capture, peer_id: PeerId, handler: Option<u32>) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let of = |reading: &Reading| handler.is_none_or(|handler| reading.handler == handler);
-        let gone: Vec<(u32, SourceId)> = peer
-            .readings
-            .extract_if(|_, reading| of(reading))
-            .map(|(slot, reading)| (slot, reading.source))
-            .collect();
+        let gone: Vec<(u32, Reading)> = peer.readings.extract_if(|_, reading| of(reading)).collect();
         let area: &Arc<Area> = &peer.area;
         let _ = capture.with_streams(|streams| {
-            for (slot, source) in &gone {
-                if let Some(mut stream) = streams.get_mut(*source) {
+            for (slot, reading) in &gone {
+                if let Some(mut stream) = streams.get_mut(reading.source) {
                     stream.detach(area, *slot);
                 }
             }
         });
-        for (slot, _) in gone {
+        // A tool drops its readers before it deregisters.
+        for (slot, reading) in gone {
             area.return_slot(slot);
+            reading.old_slot.inspect(|old| area.return_slot(*old));
         }
     }
 
@@ -246,7 +250,7 @@ impl Peer {
         attached: Attached,
     ) {
         let Attached { ring, slot, start } = attached;
-        self.readings.insert(slot, Reading { source, handler });
+        self.readings.insert(slot, Reading { source, handler, old_slot: None });
         let message = ToTool::Ring {
             handler,
             source: name.source.clone(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arbitrary::Arbitrary;
-use iof_shm_ring::{Area, MAX_SLOTS, Peek, Policy, Reader, Start, Stream, StreamConfig, Wakes, doorbell};
+use iof_shm_ring::{Area, MAX_SLOTS, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell, notify};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapRaw;
 
@@ -100,7 +100,9 @@ impl Honest {
         let area = Arc::new(Area::create(doorbell().ok()?.0).ok()?);
         let slot = area.take_slot().ok()?;
         let given = stream.attach(&area, slot, Start::Oldest, true).ok()?;
-        let reader = Reader::new(given.ring, Arc::clone(&area), slot, given.start, Start::Oldest).ok()?;
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        let reader =
+            unsafe { Reader::new(given.ring, Arc::clone(&area), slot, given.start, Start::Oldest) }.ok()?;
         Some(Honest { area, reader, at: 0, lost: 0 })
     }
 
@@ -122,7 +124,9 @@ impl Honest {
             Peek::Sealed => {
                 let (old, new) = (self.reader.slot(), self.area.take_slot().expect("two will do"));
                 let given = stream.follow(&self.area, old, new).expect("a sealed ring has a successor");
-                self.reader.follow(given.ring, given.slot, given.start).expect("the slot is there");
+                // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+                unsafe { self.reader.follow(given.ring, given.slot, given.start) }
+                    .expect("the slot is there");
                 self.area.return_slot(old);
             }
             _ => {}
@@ -138,7 +142,7 @@ fuzz_target!(|input: Input| {
     let Some(mut honest) = Honest::new(&mut stream) else { return };
     let liars: Option<Vec<Liar>> = (0..1 + input.liars % 3).map(|_| Liar::new(&mut stream)).collect();
     let Some(mut liars) = liars else { return };
-    let (mut wakes, mut produced) = (Wakes::new(), 0u64);
+    let mut produced = 0u64;
     for op in input.ops.iter().take(256) {
         let tail = produced - stream.stats().dropped;
         match *op {
@@ -154,7 +158,7 @@ fuzz_target!(|input: Input| {
             Op::Read(n) => {
                 honest.step(&mut stream, n.into());
             }
-            Op::Deliver => wakes.deliver([&stream]),
+            Op::Deliver => notify([&stream]),
             Op::Slot { liar, word, value } => {
                 let liar = &liars[usize::from(liar) % liars.len()];
                 let value = match value {

@@ -98,7 +98,7 @@ impl Model {
     /// Moves `reader`, which found its generation sealed, to the newest.
     pub fn follow(&mut self, reader: &mut Reader) {
         let to = self.next(reader);
-        reader.follow(to.ring, to.slot, to.start).unwrap();
+        go_on(reader, to);
     }
 
     /// The engine's half of [`Model::follow`].
@@ -130,7 +130,7 @@ impl Model {
                     stored += 1;
                 }
                 Reserve::Discard => self.stream.discard(1, 0),
-                Reserve::Wait => break,
+                Reserve::Wait | Reserve::Later => break,
             }
         }
         stored
@@ -145,16 +145,28 @@ impl Model {
 
 /// The tool's half of [`Model::reader`].
 pub fn open(attached: Attached, area: &Arc<Area>) -> Reader {
-    Reader::new(attached.ring, Arc::clone(area), attached.slot, attached.start, Start::Oldest).unwrap()
+    let Attached { ring, slot, start } = attached;
+    // SAFETY: models detach readers that are gone, and move those that say that they are at the end.
+    unsafe { Reader::new(ring, Arc::clone(area), slot, start, Start::Oldest) }.unwrap()
+}
+
+/// The tool's half of [`Model::follow`].
+pub fn go_on(reader: &mut Reader, to: Attached) {
+    // SAFETY: as for `open`.
+    unsafe { reader.follow(to.ring, to.slot, to.start) }.unwrap();
 }
 
 /// Looks once; checks every byte that it borrows, consumes them, and gives what it found.
 pub fn read_once(reader: &mut Reader, payload: &Payload) -> Peek {
     ledger(reader, |reader| {
         let peek = reader.peek();
-        if peek == Peek::Bytes {
-            check_borrowed(reader, payload);
-            reader.consume(reader.bytes().len());
+        match peek {
+            Peek::Bytes => {
+                check_borrowed(reader, payload);
+                reader.consume(reader.bytes().len());
+            }
+            Peek::Gap(gap) => assert!(gap.lost > 0, "a gap of nothing"),
+            _ => {}
         }
         peek
     })

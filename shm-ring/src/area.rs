@@ -6,7 +6,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
 
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -30,8 +29,6 @@ struct Desk {
     ringer: Ringer,
     file: Option<OwnedFd>,
     free: Mutex<FreeSlots>,
-    /// Set while the area waits in a [`Wakes`](crate::wakes::Wakes).
-    touched: AtomicBool,
 }
 
 /// Slots that no ring uses.
@@ -79,7 +76,6 @@ impl Area {
             ringer,
             file: Some(fd),
             free: Mutex::new(FreeSlots { populated: slot_offset(0), ..FreeSlots::default() }),
-            touched: AtomicBool::new(false),
         };
         let area = Area { table: map.as_ptr().cast(), desk: Some(desk), _memory: Memory::Mapped(map) };
         area.table().head.version.store(LAYOUT_VERSION, Relaxed);
@@ -95,7 +91,6 @@ impl Area {
             ringer,
             file: None,
             free: Mutex::new(FreeSlots { populated: u64::MAX, ..FreeSlots::default() }),
-            touched: AtomicBool::new(false),
         };
         Area { table: heap.0, desk: Some(desk), _memory: Memory::Heap(heap) }
     }
@@ -181,14 +176,14 @@ impl Area {
         }
     }
 
-    /// Says that `slot`'s ring has news. A SeqCst fence must lie between the news and this call.
-    pub(crate) fn mark_ready(&self, slot: u32) {
-        let Some((word, bit)) = self.ready_bit(slot) else { return };
+    /// Says that `slot`'s ring has news; `false` if that was said already. A SeqCst fence must lie between the news and
+    /// this call.
+    pub(crate) fn mark_ready(&self, slot: u32) -> bool {
+        let Some((word, bit)) = self.ready_bit(slot) else { return false };
         // Already set: the tool has not yet taken the bit, and will look at the ring after it has (the fences
-        // of `Wakes::deliver` and `take_ready` order our news before its look).
-        if word.load(Relaxed) & bit == 0 {
-            word.fetch_or(bit, Relaxed);
-        }
+        // of `notify` and `take_ready` order our news before its look). Nor does it sleep without having been woken:
+        // whoever set the bit saw to that.
+        word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
     }
 
     fn ready_bit(&self, slot: u32) -> Option<(&crate::sync::AtomicU64, u64)> {
@@ -209,10 +204,6 @@ impl Area {
         }
     }
 
-    pub(crate) fn touched(&self) -> Option<&AtomicBool> {
-        self.desk.as_ref().map(|desk| &desk.touched)
-    }
-
     // Tool's side.
 
     /// Calls `each` with every slot below `slots` whose ring had news since the last call.
@@ -224,7 +215,7 @@ impl Area {
             // Takes the bits. Partner: `fetch_or` in `mark_ready`; the fences around both order what they tell of.
             let mut bits = word.swap(0, Relaxed);
             // News that is marked from here on sets its bit anew; news from before is seen by the look at the
-            // ring that follows. Partner: the first fence of `Wakes::deliver`.
+            // ring that follows. Partner: the first fence of `notify`.
             fence_at(Point::TakeFence, SeqCst);
             while bits != 0 {
                 each(base.saturating_add(bits.trailing_zeros()));
@@ -238,7 +229,7 @@ impl Area {
     pub fn arm(&self, slots: u32) -> bool {
         // Partner: the load in `ring_if_armed`.
         self.table().head.armed.store(1, Relaxed);
-        // Either the engine's second fence in `Wakes::deliver` comes later, and it sees us armed, or ours, and we
+        // Either the engine's second fence in `notify` comes later, and it sees us armed, or ours, and we
         // see its ready bits.
         fence_at(Point::ArmFence, SeqCst);
         let words = (slots as usize).div_ceil(64);

@@ -72,11 +72,6 @@ impl IndexWriter {
         if !self.has_room(ring, floor, keep_free) {
             return false;
         }
-        let slots = ring.entries().len() as u64;
-        if self.populated < slots && self.tail >= self.populated {
-            let Some(populated) = ring.populate_entries(self.populated) else { return false };
-            self.populated = populated;
-        }
         let Some(entry) = entry_of(ring, self.tail) else { return false };
         // Orders the new `index_head` (stored by `retire`) before the words that overwrite an old entry.
         // Partner: the fence in `look`.
@@ -96,16 +91,25 @@ impl IndexWriter {
         self.has_room(ring, floor, 1)
     }
 
-    /// As [`IndexWriter::can_mark`], without looking for entries to give up: may say no too early.
+    /// As [`IndexWriter::can_mark`], without looking for entries to give up or for memory: may say no too early.
     pub(crate) fn can_surely_mark(&self, ring: &Ring) -> bool {
-        self.is_free(ring, 1)
+        self.is_free(ring, 1) && self.has_memory(ring)
     }
 
     fn has_room(&mut self, ring: &Ring, floor: u64, keep_free: u64) -> bool {
         if !self.is_free(ring, keep_free) {
             self.retire(ring, floor);
         }
-        self.is_free(ring, keep_free)
+        if !self.has_memory(ring) {
+            self.populated = ring.populate_entries(self.populated).unwrap_or(self.populated);
+        }
+        // Who takes the last one leaves none to have memory.
+        self.is_free(ring, keep_free) && (self.has_memory(ring) || keep_free == 0)
+    }
+
+    /// Whether the next entry and the one behind it, which is kept for the gap at a stream's end, have their memory.
+    fn has_memory(&self, ring: &Ring) -> bool {
+        self.tail.saturating_add(1) < self.populated || self.populated >= ring.entries().len() as u64
     }
 
     /// Whether one more entry would leave `keep_free`.

@@ -15,7 +15,7 @@
 //! | `reader` | looking, borrowing, consuming, following, grouping |
 //! | `inspect` | looking at a ring from outside, whatever its writer does |
 //! | `copy` | reading bytes that may change meanwhile (unsafe) |
-//! | `area`, `wakes`, `doorbell` | slots, ready bits, waking who sleeps |
+//! | `area`, `notify`, `doorbell` | slots, ready bits, waking who sleeps |
 //!
 //! Nothing here does I/O: the bytes come from whoever writes into a [`Span`].
 
@@ -28,11 +28,12 @@ mod index;
 mod inspect;
 mod layout;
 mod map;
+mod notify;
 mod reader;
 mod ring;
 mod stream;
 mod sync;
-mod wakes;
+
 mod writer;
 
 pub use area::Area;
@@ -41,10 +42,10 @@ pub use error::{CreateError, InspectError, OpenError};
 pub use index::Mark;
 pub use inspect::Snapshot;
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
+pub use notify::notify;
 pub use reader::{Copied, Gap, Grouping, Peek, Reader, Start};
 pub use ring::Ring;
 pub use stream::{Attached, Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
-pub use wakes::Wakes;
 
 #[cfg(loom)]
 #[doc(hidden)]

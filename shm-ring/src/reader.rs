@@ -13,8 +13,10 @@ use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 use crate::sync::{Point, broken, fence_at, order_at};
 
+mod copying;
 mod group;
 
+pub use copying::Copied;
 pub use group::Grouping;
 
 /// How often a reader that was overtaken looks for the oldest byte before it says "nothing yet".
@@ -35,15 +37,6 @@ pub enum Peek {
     Ended,
     /// Nothing more, ever: the writer has gone without completing the stream, and this reader had what there was.
     Gone,
-}
-
-/// What [`Reader::copy`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copied {
-    /// So many bytes were copied and are consumed.
-    Bytes(usize),
-    /// There were none: never [`Peek::Bytes`].
-    Nothing(Peek),
 }
 
 /// Bytes that a source produced and this reader will not see.
@@ -68,7 +61,8 @@ pub struct Gap {
 /// let area = Arc::new(Area::create(doorbell()?.0)?);
 /// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "demo")?;
 /// let attached = stream.attach(&area, area.take_slot()?, Start::Oldest, false)?;
-/// let mut reader = Reader::new(attached.ring, area, attached.slot, attached.start, Start::Oldest)?;
+/// // SAFETY: the stream is ours: it does not detach this reader, nor give its slot to another.
+/// let mut reader = unsafe { Reader::new(attached.ring, area, attached.slot, attached.start, Start::Oldest)? };
 ///
 /// stream.push(b"hello", 0);
 /// assert_eq!(reader.peek(), Peek::Bytes);
@@ -98,7 +92,8 @@ pub struct Reader {
     grouping: Option<Grouping>,
     /// When the oldest byte that is held back for grouping was seen.
     seen_at: Option<Instant>,
-    /// Once seen, the ring is not looked at again: it may be another generation's by now.
+    /// Once seen, neither the ring nor the slot is touched again: they may be another generation's, or another
+    /// reader's, by now.
     sealed: bool,
     writer_gone: bool,
     /// Neither borrowing, grouping nor anything pending asks for more than a look at the tail.
@@ -144,7 +139,15 @@ impl Reader {
     ///
     /// # Errors
     /// [`OpenError::Slot`] if the area has no such slot.
-    pub fn new(
+    ///
+    /// # Safety
+    /// [`Reader::bytes`] lends memory that is the engine's, so the engine has to keep what holds promise:
+    /// * `ring`, `slot` and `at` are what it [answered](crate::Attached) for `area`, and no other reader has them;
+    /// * until this reader is dropped, goes elsewhere by [`Reader::follow`], or says [`Peek::Sealed`], it does not
+    ///   [detach](crate::Stream::detach) the slot, give it to [another](crate::Area::return_slot), or move it to
+    ///   [another generation](crate::Stream::follow), except that of a complete stream;
+    /// * nobody writes the ring but its [`Stream`](crate::Stream).
+    pub unsafe fn new(
         ring: Arc<Ring>,
         area: Arc<Area>,
         slot: u32,
@@ -173,7 +176,8 @@ impl Reader {
             writer_gone: false,
             plain: false,
         };
-        reader.follow(ring, slot, at)?;
+        // SAFETY: as the caller promises.
+        unsafe { reader.follow(ring, slot, at)? };
         if start == Start::Now {
             reader.pending = None;
             reader.lost = 0;
@@ -222,36 +226,6 @@ impl Reader {
         }
     }
 
-    /// Copies bytes from the cursor on into `into`, and consumes them, without ever holding the writer: for readers
-    /// that would rather lose bytes than have the stream move away from them. Grouping does not apply.
-    pub fn copy(&mut self, into: &mut [u8]) -> Copied {
-        self.copy_with(into.len(), |ring, from, len| {
-            if let Some(into) = into.get_mut(..len) {
-                ring.copy(from, into);
-            }
-        })
-    }
-
-    /// [`Reader::copy`] of `most` bytes at most, with `copy` for what copies so many from a position on: the model
-    /// checker has its own, that knows which thread wrote them.
-    #[doc(hidden)]
-    pub fn copy_with(&mut self, most: usize, copy: impl FnOnce(&Ring, u64, usize)) -> Copied {
-        self.release();
-        match self.find(Self::is_still_here) {
-            Found::Bytes { end, .. } => {
-                let len = usize::try_from(end.saturating_sub(self.cursor)).unwrap_or(0).min(most);
-                copy(&self.ring, self.cursor, len);
-                if !self.is_still_here() && !broken(Point::CopyCheck) {
-                    return Copied::Nothing(self.overtaken());
-                }
-                self.end = self.cursor.saturating_add(len as u64);
-                self.consume(len);
-                Copied::Bytes(len)
-            }
-            Found::Nothing(peek) => Copied::Nothing(peek),
-        }
-    }
-
     /// Looks at the cursor; `secure` makes sure that the bytes there are not overwritten, or says that they are.
     fn find(&mut self, secure: fn(&Self) -> bool) -> Found {
         if let Some(gap) = self.pending.take() {
@@ -265,8 +239,10 @@ impl Reader {
         if now.tail <= self.cursor && now.dropped == self.dropped_seen {
             return Found::Nothing(self.at_end(&now));
         }
-        if self.ring.overwrite() && !secure(self) {
-            return Found::Nothing(self.overtaken());
+        if self.ring.overwrite()
+            && let Some(peek) = self.catch_up(secure)
+        {
+            return Found::Nothing(peek);
         }
         // A group that can't grow is handed out as it is.
         let mut cut = now.complete != NONE || now.sealed != NONE || self.writer_gone;
@@ -323,15 +299,6 @@ impl Reader {
         if self.writer_gone { Peek::Gone } else { peek }
     }
 
-    /// Whether the writer has claimed nothing at the cursor yet. What was copied from there before is whole then.
-    fn is_still_here(&self) -> bool {
-        // Our loads of the bytes come before the load of `intent`. Partner: the fence in `Writer::reserve`, which
-        // puts the claim before the bytes that overwrite ours.
-        fence_at(Point::CopyFence, Acquire);
-        let intent = self.ring.control().claimed.intent.load(Relaxed);
-        intent.saturating_sub(self.ring.capacity()) <= self.cursor
-    }
-
     /// Holds from the cursor on; `false` if the writer claimed these bytes already.
     fn hold_here(&self) -> bool {
         let Some(slot) = self.words() else { return false };
@@ -345,17 +312,26 @@ impl Reader {
         intent.saturating_sub(self.ring.capacity()) <= self.cursor || broken(Point::HoldCheck)
     }
 
-    /// Goes on at the oldest byte, after the writer passed the cursor.
-    fn overtaken(&mut self) -> Peek {
-        self.release();
+    /// Makes sure of the bytes at the cursor by `secure`. If the writer passed them, goes on at the oldest byte and says
+    /// what that skips; [`Peek::Empty`] if the writer is faster time and again, and will have news.
+    fn catch_up(&mut self, secure: fn(&Self) -> bool) -> Option<Peek> {
         for _ in 0..CATCH_UP_TRIES {
+            if secure(self) {
+                return None;
+            }
+            self.release();
             let intent = self.ring.control().claimed.intent.load(Relaxed);
             let oldest = intent.saturating_sub(self.ring.capacity()).max(self.ring.base()).max(self.cursor);
             if let Some(dropped) = index::dropped_at(&self.ring, oldest) {
-                return Peek::Gap(self.skip_to(oldest, dropped));
+                let gap = self.skip_to(oldest, dropped);
+                // Nothing was skipped if the writer took its claim back meanwhile.
+                if gap.lost > 0 {
+                    return Some(Peek::Gap(gap));
+                }
             }
         }
-        Peek::Empty
+        self.release();
+        Some(Peek::Empty)
     }
 
     /// Moves to `position`, before which `dropped` bytes were dropped, and counts what that skips.
@@ -382,7 +358,7 @@ impl Reader {
         // `at` on. The bytes were written before the tail that `look` acquired, and the writer claims
         // none that our slot's hold protects: it has stood at or below the cursor since before `end` was set
         // (`hold_here`; in a gated ring since `Stream::attach`), and only `consume`, `release` and `follow`,
-        // which need `&mut self`, move it. The engine keeps that promise, and readers trust the engine.
+        // which need `&mut self`, move it. That the engine keeps to it is what the caller of `new` promised.
         unsafe { slice::from_raw_parts(self.ring.at(self.offset), len) }
     }
 
@@ -390,6 +366,9 @@ impl Reader {
     #[inline]
     pub fn consume(&mut self, n: usize) {
         let n = (n as u64).min(self.end.saturating_sub(self.cursor));
+        if n == 0 {
+            return;
+        }
         self.cursor = self.cursor.saturating_add(n);
         self.offset = self.ring.advance(self.offset, n);
         self.delivered = self.delivered.saturating_add(n);
@@ -415,6 +394,7 @@ impl Reader {
     pub fn release(&mut self) {
         self.end = self.cursor;
         if self.ring.overwrite()
+            && !self.sealed
             && let Some(slot) = self.words()
         {
             // Partner: the Acquire load in `stream::effective_hold`.
@@ -426,7 +406,11 @@ impl Reader {
     ///
     /// # Errors
     /// [`OpenError::Slot`] if the area has no such slot; the reader stays where it is.
-    pub fn follow(&mut self, ring: Arc<Ring>, slot: u32, at: u64) -> Result<(), OpenError> {
+    ///
+    /// # Safety
+    /// As for [`Reader::new`]: `ring`, `slot` and `at` are what the engine's
+    /// [`Stream::follow`](crate::Stream::follow) gave for this reader; the slot may be the one it has.
+    pub unsafe fn follow(&mut self, ring: Arc<Ring>, slot: u32, at: u64) -> Result<(), OpenError> {
         if self.area.slot(slot).is_none() {
             return Err(OpenError::Slot { slot });
         }
@@ -481,7 +465,9 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         // A reader that is gone holds nothing; the engine drops the slot when it learns of it.
-        if let Some(slot) = self.words() {
+        if !self.sealed
+            && let Some(slot) = self.words()
+        {
             // Partner: the Acquire load in `stream::effective_hold`.
             slot.hold.store(NONE, order_at(Point::HoldDropped, Release));
         }

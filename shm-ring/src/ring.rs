@@ -272,6 +272,21 @@ impl Ring {
         Some(self.entry_count)
     }
 
+    /// Gives the bytes at positions from `from` to `to`, a ring apart at most, their memory, so that storing them can't
+    /// fault; the position up to which all have theirs now, `None` if the kernel has no memory.
+    pub(crate) fn populate_data(&self, from: u64, to: u64) -> Option<u64> {
+        let Some(file) = &self.file else { return Some(to) };
+        let meta = layout::meta_len(self.entry_count, file::page_size());
+        let (at, len) = (self.offset_of(from), to.saturating_sub(from));
+        let until_seam = len.min(self.capacity.saturating_sub(at));
+        for (at, len) in [(at, until_seam), (0, len.saturating_sub(until_seam))] {
+            if len > 0 {
+                file::populate(file, meta.saturating_add(at), len).ok()?;
+            }
+        }
+        Some(layout::round_up(to, file::page_size()))
+    }
+
     /// Where the byte at `position` lies in the data area.
     pub(crate) fn offset_of(&self, position: u64) -> u64 {
         position % self.capacity

@@ -4,6 +4,7 @@
 //! the generation is sealed and the stream goes on in a fresh one. Readers that kept up are *due* in the new one
 //! from its first byte; the laggard keeps the old one to itself and comes along when it has drained it.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,14 @@ use crate::error::CreateError;
 use crate::layout::{MAX_CAPACITY, NONE};
 use crate::reader::Start;
 use crate::ring::{Ring, Shape};
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, broken, order_at};
+use crate::sync::{Ordering::Relaxed, Point, broken};
 use crate::writer::{Refused, Writer};
+
+mod member;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use member::{Member, Newest, effective_hold, lowest_hold};
 
 /// No claim takes more than one part in so many of the ring: what is claimed is lost to late readers, and a
 /// source that waits for readers is not woken before there is room for so much.
@@ -59,8 +66,12 @@ pub enum Reserve {
     Ready(Span),
     /// Full, and the newest bytes are to go: read them away and [`Stream::discard`] them.
     Discard,
-    /// Full, and the source is to wait: a reader rings the room bell when there is room.
+    /// Full, and the source is to wait: a reader rings the room bell when there is room. Ask again as well when a
+    /// reader was detached or came along to another generation.
     Wait,
+    /// Full, a reader that must lose nothing could go on, and the kernel has no memory or descriptor for another
+    /// generation beside those of the others: ask again in a moment.
+    Later,
 }
 
 /// What a reader needs to read: send it the ring's file, the slot and the start.
@@ -87,17 +98,6 @@ pub struct StreamStats {
     pub generation: u64,
     /// Whether the stream is complete.
     pub complete: bool,
-}
-
-/// One reader, as the writer's side knows it.
-struct Member {
-    area: Arc<Area>,
-    slot: u32,
-    /// The generation that the slot's words speak of.
-    ring: Arc<Ring>,
-    may_block: bool,
-    /// Still in an older generation, but holds the newest from its first byte on.
-    due: bool,
 }
 
 /// The output of one source on one channel.
@@ -191,6 +191,11 @@ impl Stream {
         self.policy == Policy::Block && self.members.iter().any(|member| member.may_block && member.due)
     }
 
+    /// Whether there is a reader that must lose nothing.
+    fn has_a_blocker(&self) -> bool {
+        self.policy == Policy::Block && self.members.iter().any(|member| member.may_block)
+    }
+
     /// Makes room for up to `want` bytes, by the stream's policy.
     #[inline]
     pub fn reserve(&mut self, want: usize) -> Reserve {
@@ -230,9 +235,12 @@ impl Stream {
                 break;
             }
         }
+        if self.awaits_a_blocker() {
+            return Reserve::Wait;
+        }
         // Somebody is in the way while others keep up, or plays with its hold, or the index is full.
         if self.next_generation(self.config(), 1).is_err() {
-            return Reserve::Discard;
+            return if self.has_a_blocker() { Reserve::Later } else { Reserve::Discard };
         }
         // Nobody holds anything in a fresh ring but its first byte.
         self.claim(want, min).map_or(Reserve::Discard, |len| Reserve::Ready(self.span(len)))
@@ -293,22 +301,28 @@ impl Stream {
     }
 
     /// Stores `bytes` as far as the policy lets it and drops the rest; gives how many it took, stored or
-    /// dropped: all, unless the source has to wait.
+    /// dropped: all, unless the source has to wait or to ask again later.
     pub fn push(&mut self, bytes: &[u8], time: u64) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.reserve(rest.len()) {
                 Reserve::Ready(span) => {
                     let (now, later) = rest.split_at(span.len.min(rest.len()));
-                    self.writer.store(now);
-                    self.commit(now.len(), time);
-                    rest = later;
+                    if self.writer.store(now) {
+                        self.commit(now.len(), time);
+                        rest = later;
+                    } else if self.has_a_blocker() {
+                        return bytes.len().saturating_sub(rest.len());
+                    } else {
+                        self.discard(rest.len() as u64, time);
+                        return bytes.len();
+                    }
                 }
                 Reserve::Discard => {
                     self.discard(rest.len() as u64, time);
                     return bytes.len();
                 }
-                Reserve::Wait => return bytes.len().saturating_sub(rest.len()),
+                Reserve::Wait | Reserve::Later => return bytes.len().saturating_sub(rest.len()),
             }
         }
         bytes.len()
@@ -358,12 +372,22 @@ impl Stream {
         words.dropped.store(0, Relaxed);
         // Before the reader learns of the slot; sending it the slot's number orders these.
         words.hold.store(if ring.overwrite() { NONE } else { start }, Relaxed);
-        self.members.push(Member { area, slot, ring: Arc::clone(&ring), may_block, due: false });
+        self.members.push(Member {
+            area,
+            slot,
+            ring: Arc::clone(&ring),
+            may_block,
+            due: false,
+            has_news: Cell::new(false),
+        });
         Ok(Attached { ring, slot, start })
     }
 
     /// Moves the reader at `slot` of `area` to `new_slot` in the newest generation. `None` if there is no such
     /// reader, or it is in the newest generation already; `new_slot` is unused then.
+    ///
+    /// A reader that asked for it, because it found [`Peek::Sealed`](crate::Peek::Sealed), is done with its slot:
+    /// `new_slot` may be the same. Other readers may be moved if the stream is complete, to another slot.
     pub fn follow(&mut self, area: &Arc<Area>, slot: u32, new_slot: u32) -> Option<Attached> {
         let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.area, area))?;
         if self.reads_newest(self.members.get(at)?) {
@@ -382,12 +406,18 @@ impl Stream {
         member.map(|member| self.give_back(member.ring)).is_some()
     }
 
-    /// Calls `each` with the area and slot of every reader to whom the news are worth a look.
-    pub(crate) fn each_to_tell(&self, mut each: impl FnMut(&Arc<Area>, u32)) {
+    /// Sets the ready bit of every reader to whom the news are worth a look. A SeqCst fence must lie between the news
+    /// and this.
+    pub(crate) fn mark_ready(&self) {
         for member in &self.members {
-            if self.is_worth_telling(member) {
-                each(&member.area, member.slot);
-            }
+            member.has_news.set(self.is_worth_telling(member) && member.area.mark_ready(member.slot));
+        }
+    }
+
+    /// Wakes the tools of readers that were marked ready just now and sleep. A SeqCst fence must lie between the two.
+    pub(crate) fn wake(&self) {
+        for member in self.members.iter().filter(|member| member.has_news.take()) {
+            member.area.ring_if_armed();
         }
     }
 
@@ -472,31 +502,4 @@ impl Stream {
             self.spare = Some(ring);
         }
     }
-}
-
-/// The newest generation, as far as holds depend on it.
-#[derive(Clone, Copy)]
-struct Newest {
-    generation: u64,
-    base: u64,
-    overwrite: bool,
-}
-
-/// The lowest position at or above `floor` that one of `members` holds in the newest generation, else [`NONE`].
-fn lowest_hold(members: &[Member], newest: Newest, floor: u64) -> u64 {
-    members.iter().map(|member| effective_hold(member, newest, floor)).min().unwrap_or(NONE)
-}
-
-/// The position that `member` holds in the newest generation, as far as it protects anything, else [`NONE`].
-fn effective_hold(member: &Member, newest: Newest, floor: u64) -> u64 {
-    if member.ring.generation() != newest.generation {
-        let held = member.due && !newest.overwrite;
-        return if held { newest.base } else { NONE };
-    }
-    let Some(slot) = member.area.slot(member.slot) else { return NONE };
-    // Loaded once, from a page that the tool can write. Partner: the Release stores in `Reader::consume`,
-    // `Reader::hold_here` and `Reader::release`: what the reader read is read before we reuse it.
-    let hold = slot.hold.load(order_at(Point::HoldSeen, Acquire));
-    // Below the oldest byte it protects nothing: the reader will find out itself.
-    if hold < floor { NONE } else { hold }
 }

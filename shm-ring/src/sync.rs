@@ -50,8 +50,8 @@ points! {
     AskFence: "between the threshold and the next look, `Reader::ask_for`",
     CopyFence: "between the copied bytes and the look at the claim, `Reader::is_still_here`",
     CopyCheck: "the look at the claim after the copy, `Reader::copy`",
-    NewsFence: "between the news and the ready bits, `Wakes::deliver`",
-    BitsFence: "between the ready bits and the look at `armed`, `Wakes::deliver`",
+    NewsFence: "between the news and the ready bits, `notify`",
+    BitsFence: "between the ready bits and the look at `armed`, `notify`",
     TakeFence: "between the taken ready bits and the look at the rings, `Area::take_ready`",
     ArmFence: "between `armed` and the look at the ready bits, `Area::arm`",
 }

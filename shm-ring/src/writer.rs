@@ -44,6 +44,8 @@ pub(crate) struct Writer {
     marked: u64,
     /// When the newest unmarked drop happened.
     drop_time: u64,
+    /// Position up to which [`Writer::store`] has seen to it that there is memory.
+    populated: u64,
 }
 
 impl Writer {
@@ -60,6 +62,7 @@ impl Writer {
             dropped,
             marked: dropped,
             drop_time: 0,
+            populated: base,
         }
     }
 
@@ -143,9 +146,18 @@ impl Writer {
         if claimed >= min.max(1) { Ok(claimed) } else { Err(Refused::Held) }
     }
 
-    /// Copies `bytes`, which were claimed, to the tail.
-    pub(crate) fn store(&self, bytes: &[u8]) {
+    /// Copies `bytes`, which were claimed, to the tail; `false` if the kernel has no memory for them. (The kernel, when
+    /// it writes to the tail itself, says so by EFAULT; to us it would say so by SIGBUS.)
+    pub(crate) fn store(&mut self, bytes: &[u8]) -> bool {
+        let end = self.tail.saturating_add(bytes.len() as u64);
+        // Once around, and every page has its own.
+        let end = end.min(self.ring.base().saturating_add(self.ring.capacity()));
+        if self.populated < end {
+            let Some(populated) = self.ring.populate_data(self.populated, end) else { return false };
+            self.populated = populated;
+        }
         self.ring.store(self.offset, bytes);
+        true
     }
 
     /// Publishes the next `n` bytes, which are written and were claimed, as read at `time`.

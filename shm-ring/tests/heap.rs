@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{spawn, yield_now};
 
-use iof_shm_ring::{Area, Attached, Peek, Policy, Reader, Start, Stream, StreamConfig, Wakes, bell};
+use iof_shm_ring::{Area, Attached, Peek, Policy, Reader, Start, Stream, StreamConfig, bell, notify};
 
 const CAPACITY: u64 = 4096;
 
@@ -35,7 +35,9 @@ fn start(policy: Policy) -> (Engine, Reader, Desk) {
     let mut stream = Stream::on_heap(StreamConfig { capacity: CAPACITY, policy }).unwrap();
     let slot = area.take_slot().unwrap();
     let given = stream.attach(&area, slot, Start::Oldest, policy == Policy::Block).unwrap();
-    let reader = Reader::new(given.ring, Arc::clone(&area), slot, given.start, Start::Oldest).unwrap();
+    // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+    let reader =
+        unsafe { Reader::new(given.ring, Arc::clone(&area), slot, given.start, Start::Oldest) }.unwrap();
     let ((asks, asked), (answers, answered)) = (channel(), channel());
     (Engine { stream, area, asked, answers }, reader, Desk { asks, answers: answered })
 }
@@ -43,17 +45,17 @@ fn start(policy: Policy) -> (Engine, Reader, Desk) {
 impl Engine {
     /// Pushes all of `bytes` in pieces of many sizes, completes, and serves the reader until it is gone.
     fn run(mut self, bytes: &[u8]) {
-        let (mut wakes, mut rest, mut piece) = (Wakes::new(), bytes, 1);
+        let (mut rest, mut piece) = (bytes, 1);
         while !rest.is_empty() {
             piece = piece * 7 % 1021;
             let taken = self.stream.push(&rest[..piece.min(rest.len())], 1);
             rest = &rest[taken..];
-            wakes.deliver([&self.stream]);
+            notify([&self.stream]);
             self.serve();
             yield_now();
         }
         self.stream.complete();
-        wakes.deliver([&self.stream]);
+        notify([&self.stream]);
         while self.serve() {
             yield_now();
         }
@@ -105,7 +107,8 @@ fn drain(reader: &mut Reader, desk: &Desk, produced: &[u8]) -> u64 {
             Peek::Sealed => {
                 desk.asks.send(reader.slot()).unwrap();
                 let next = desk.answers.recv().unwrap();
-                reader.follow(next.ring, next.slot, next.start).unwrap();
+                // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+                unsafe { reader.follow(next.ring, next.slot, next.start) }.unwrap();
             }
             Peek::Ended => {
                 assert_eq!(at, produced.len(), "delivered + lost == produced");

@@ -10,7 +10,7 @@ use std::thread::{spawn, yield_now};
 
 use iof_shm_ring::{
     Area, CreateError, MAX_CAPACITY, MAX_SLOTS, OpenError, Peek, Policy, Reader, Ring, Start, Stream,
-    StreamConfig, Wakes, doorbell,
+    StreamConfig, doorbell, notify,
 };
 use memmap2::MmapRaw;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
@@ -41,7 +41,8 @@ impl Tool {
         let given = stream.attach(&area, slot, Start::Oldest, may_block).unwrap();
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
         let mapped = Arc::new(Area::open(own(area.as_fd().unwrap())).unwrap());
-        Tool { area, reader: Reader::new(ring, mapped, slot, given.start, Start::Oldest).unwrap() }
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        Tool { area, reader: unsafe { Reader::new(ring, mapped, slot, given.start, Start::Oldest) }.unwrap() }
     }
 
     fn follow(&mut self, stream: &mut Stream) {
@@ -50,7 +51,8 @@ impl Tool {
         let Some(given) = stream.follow(&self.area, old, slot) else { return self.area.return_slot(slot) };
         self.area.return_slot(old);
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
-        self.reader.follow(ring, given.slot, given.start).unwrap();
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        unsafe { self.reader.follow(ring, given.slot, given.start) }.unwrap();
     }
 
     /// Reads all there is, following, and compares it with what was produced from its place on.
@@ -142,7 +144,7 @@ fn an_honest_reader_beside_a_liar_is_exact(policy: Policy) {
         }
     });
     let produced: Vec<u8> = (0..400 * CAPACITY).map(|i| (i % 251) as u8).collect();
-    let (mut at, mut wakes, mut sizes) = (0, Wakes::new(), Lies(3));
+    let (mut at, mut sizes) = (0, Lies(3));
     while at < produced.len() {
         between.scribble(at as u64);
         let n = (sizes.next() as usize % 9000 + 1).min(produced.len() - at);
@@ -151,7 +153,7 @@ fn an_honest_reader_beside_a_liar_is_exact(policy: Policy) {
         if at > produced.len() / 2 {
             tail.store(at as u64, Relaxed);
         }
-        wakes.deliver([&stream]);
+        notify([&stream]);
         honest.read(&mut stream, &produced[..at]);
         liar.follow(&mut stream);
     }
@@ -198,8 +200,11 @@ fn slots_beyond_the_area_are_refused() {
     let ring = Arc::new(Ring::open(own(stream_ring(&mut stream).as_fd().unwrap())).unwrap());
     for slot in [MAX_SLOTS as u32, u32::MAX] {
         assert!(matches!(stream.attach(&tool.area, slot, Start::Now, false), Err(CreateError::Slots)));
-        assert!(matches!(tool.reader.follow(Arc::clone(&ring), slot, 0), Err(OpenError::Slot { .. })));
-        let new = Reader::new(Arc::clone(&ring), Arc::clone(&tool.area), slot, 0, Start::Oldest);
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        let moved = unsafe { tool.reader.follow(Arc::clone(&ring), slot, 0) };
+        assert!(matches!(moved, Err(OpenError::Slot { .. })));
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        let new = unsafe { Reader::new(Arc::clone(&ring), Arc::clone(&tool.area), slot, 0, Start::Oldest) };
         assert!(matches!(new, Err(OpenError::Slot { .. })));
     }
     stream.push(b"still here", 1);
@@ -357,6 +362,7 @@ fn a_ring_of_the_largest_capacity_that_nobody_ever_wrote_is_empty() {
     let ring = Arc::new(Ring::open(file(&head, meta + MAX_CAPACITY, &RING)).unwrap());
     let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
     // Its words are all 0: complete at 0.
-    let mut reader = Reader::new(ring, area, 0, 0, Start::Oldest).unwrap();
+    // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+    let mut reader = unsafe { Reader::new(ring, area, 0, 0, Start::Oldest) }.unwrap();
     assert_eq!(reader.peek(), Peek::Ended);
 }

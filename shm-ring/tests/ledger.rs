@@ -222,7 +222,10 @@ impl World {
     fn attach(&mut self, may_block: bool, start: Start) {
         let slot = self.area.take_slot().unwrap();
         let attached = self.stream.attach(&self.area, slot, start, may_block).unwrap();
-        let reader = Reader::new(attached.ring, Arc::clone(&self.area), slot, attached.start, start).unwrap();
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        let reader =
+            unsafe { Reader::new(attached.ring, Arc::clone(&self.area), slot, attached.start, start) }
+                .unwrap();
         let now = self.produced.len() as u64;
         let began = if start == Start::Now { now } else { 0 };
         let lossless_from = (may_block && self.policy == Policy::Block).then_some(now);
@@ -246,7 +249,8 @@ impl World {
             let slot = self.area.take_slot().unwrap();
             let old = client.reader.slot();
             let attached = self.stream.follow(&self.area, old, slot).expect("a sealed ring has a successor");
-            client.reader.follow(attached.ring, attached.slot, attached.start).unwrap();
+            // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+            unsafe { client.reader.follow(attached.ring, attached.slot, attached.start) }.unwrap();
             self.area.return_slot(old);
             if self.policy == Policy::Block && client.may_block {
                 client.lossless_from.get_or_insert(self.produced.len() as u64);

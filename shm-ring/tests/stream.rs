@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iof_shm_ring::{
-    Area, Bell, Copied, Grouping, Peek, Policy, Reader, Reserve, Ring, Start, Stream, StreamConfig, Wakes,
-    doorbell,
+    Area, Bell, Copied, Grouping, Peek, Policy, Reader, Reserve, Ring, Start, Stream, StreamConfig, doorbell,
+    notify,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -27,14 +27,17 @@ impl Tool {
     fn attach(&self, stream: &mut Stream, start: Start, may_block: bool) -> Reader {
         let slot = self.area.take_slot().unwrap();
         let attached = stream.attach(&self.area, slot, start, may_block).unwrap();
-        Reader::new(mapped(&attached.ring), Arc::clone(&self.area), slot, attached.start, start).unwrap()
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        unsafe { Reader::new(mapped(&attached.ring), Arc::clone(&self.area), slot, attached.start, start) }
+            .unwrap()
     }
 
     fn follow(&self, stream: &mut Stream, reader: &mut Reader) {
         let slot = self.area.take_slot().unwrap();
         let attached = stream.follow(&self.area, reader.slot(), slot).unwrap();
         self.area.return_slot(reader.slot());
-        reader.follow(mapped(&attached.ring), attached.slot, attached.start).unwrap();
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        unsafe { reader.follow(mapped(&attached.ring), attached.slot, attached.start) }.unwrap();
     }
 
     fn rings(&self) -> bool {
@@ -190,34 +193,34 @@ fn a_group_larger_than_the_ring_comes_all_the_same() {
 
 #[test]
 fn who_sleeps_is_woken_once_and_who_does_not_is_left_alone() {
-    let (mut stream, tool, mut wakes) = (stream(Policy::DropNewest), Tool::new(), Wakes::new());
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let reader = tool.attach(&mut stream, Start::Oldest, false);
     stream.push(b"x", 1);
-    wakes.deliver([&stream]);
+    notify([&stream]);
     assert!(!tool.rings(), "nobody sleeps");
     assert!(!tool.area.arm(64), "there is news, so nobody may sleep");
     assert_eq!(tool.ready(), [reader.slot()]);
     assert!(tool.area.arm(64));
-    wakes.deliver([]);
+    notify([]);
     assert!(!tool.rings(), "there is no news");
     stream.push(b"y", 1);
-    wakes.deliver([&stream]);
+    notify([&stream]);
     assert!(tool.rings());
     tool.bell.silence();
     stream.push(b"z", 1);
-    wakes.deliver([&stream]);
+    notify([&stream]);
     assert!(!tool.rings(), "it was woken already");
 }
 
 #[test]
 fn a_group_wakes_for_its_first_byte_and_for_its_last_and_not_between() {
-    let (mut stream, tool, mut wakes) = (stream(Policy::DropNewest), Tool::new(), Wakes::new());
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     reader.group(Some(Grouping { bytes: 100, time: Some(Duration::from_secs(3600)) }));
     let mut told = Vec::new();
     for i in 0..100 {
         stream.push(b"x", 1);
-        wakes.deliver([&stream]);
+        notify([&stream]);
         if !tool.ready().is_empty() {
             told.push(i);
             let _ = reader.peek();
@@ -317,7 +320,8 @@ fn a_ring_from_another_process_is_read_through_its_file_alone() {
     let ring = Arc::new(Ring::open(file).unwrap());
     let area = tool.area.as_fd().unwrap().try_clone_to_owned().unwrap();
     let area = Arc::new(Area::open(area).unwrap());
-    let mut reader = Reader::new(ring, area, slot, attached.start, Start::Oldest).unwrap();
+    // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+    let mut reader = unsafe { Reader::new(ring, area, slot, attached.start, Start::Oldest) }.unwrap();
     // Across the seam, several times.
     for round in 0..10 {
         let some = vec![round; 50_000];
@@ -351,4 +355,33 @@ fn a_stream_with_more_gaps_than_its_index_holds_goes_on() {
         stream.push(&bytes(1000), 1);
         assert_eq!(drain(&mut stream), (stream.stats().produced, lost), "who keeps up loses nothing");
     }
+}
+
+#[test]
+fn a_reader_at_the_end_of_its_generation_leaves_its_slot_to_another() {
+    let tool = Tool::new();
+    let (mut first, mut second) = (stream(Policy::DropOldest), stream(Policy::DropNewest));
+    let mut reader = tool.attach(&mut first, Start::Oldest, false);
+    first.reconfigure(StreamConfig { capacity: 2 * CAPACITY, policy: Policy::DropOldest }).unwrap();
+    first.push(b"in the next generation", 1);
+    assert_eq!(reader.peek(), Peek::Sealed);
+
+    // What the engine may do when the reader's tool has asked for the next generation.
+    let slot = reader.slot();
+    assert!(first.detach(&tool.area, slot));
+    tool.area.return_slot(slot);
+    let mut other = tool.attach(&mut second, Start::Oldest, false);
+    assert_eq!(other.slot(), slot);
+
+    reader.release();
+    reader.consume(1);
+    reader.group(Some(Grouping { bytes: 1 << 40, time: None }));
+    assert_eq!(reader.copy(&mut [0; 8]), Copied::Nothing(Peek::Sealed));
+    drop(reader);
+    // The other's hold still stands: its bytes are not overwritten, and it is woken for them.
+    second.push(&bytes(2 * CAPACITY as usize), 1);
+    notify([&second]);
+    assert_eq!(tool.ready(), [slot]);
+    second.complete();
+    assert_eq!(read(&mut other), bytes(CAPACITY as usize));
 }

@@ -118,7 +118,9 @@ impl Tool {
     }
 
     fn reader(&self, attached: Attached, start: Start) -> Reader {
-        Reader::new(attached.ring, Arc::clone(&self.area), attached.slot, attached.start, start).unwrap()
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        unsafe { Reader::new(attached.ring, Arc::clone(&self.area), attached.slot, attached.start, start) }
+            .unwrap()
     }
 
     /// Attaches to a stream that is not captured yet.
@@ -174,7 +176,8 @@ impl Tool {
                         streams.get_mut(id).unwrap().follow(area, old, new).unwrap()
                     };
                     let attached = capture.with_streams(follow).unwrap();
-                    reader.follow(attached.ring, attached.slot, attached.start).unwrap();
+                    // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+                    unsafe { reader.follow(attached.ring, attached.slot, attached.start) }.unwrap();
                 }
                 Peek::Ended => break,
                 Peek::Gone => panic!("nobody said that the writer is gone"),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
 use iof_proto::{Channel, Channels, Found, FromTool, PROTOCOL_VERSION, Proc, ToTool, rendezvous};
-use iof_shm_ring::{Area, Bell, Reader, Ring, Ringer, Start};
+use iof_shm_ring::{Area, Bell, Ring, Ringer, Start};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -321,13 +321,14 @@ impl Tool {
         // It was on its way when the registration was ended.
         let Some(registration) = self.registrations.get(&handler) else { return Ok(()) };
         let start = registration.start;
-        let mut reader = Reader::new(first.ring, Arc::clone(&self.area), first.slot, first.start, start)?;
+        let slot = first.slot;
+        let mut reader = first.open(Arc::clone(&self.area), start)?;
         if let Some(room) = &self.room {
             reader.tell_room(Arc::clone(room));
         }
         let id = FeedId(self.feeds.len());
         self.feeds.push(Some(Feed::new(handler, source, channel, reader)));
-        self.by_slot.insert(first.slot, id);
+        self.by_slot.insert(slot, id);
         // There may be news from before the engine knew whom to tell.
         self.activate(id);
         Ok(())

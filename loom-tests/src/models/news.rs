@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iof_shm_ring::{Grouping, Peek, Policy, Reader, Wakes};
+use iof_shm_ring::{Grouping, Peek, Policy, Reader, notify};
 use loom::thread;
 
 use crate::{Model, Payload, read_once, rings};
@@ -43,7 +43,7 @@ pub fn woken_for_a_gap() {
     let mut model = Model::new(Policy::DropNewest);
     let reader = model.reader(false);
     model.write(4);
-    Wakes::new().deliver([&model.stream]);
+    notify([&model.stream]);
     check_beside_sleeper(model, reader);
 }
 
@@ -85,10 +85,9 @@ fn run_beside_sleeper(model: &mut Model, mut reader: Reader) -> Reader {
         }
         reader
     });
-    let mut wakes = Wakes::new();
     for _ in 0..2 {
         model.write(1);
-        wakes.deliver([&model.stream]);
+        notify([&model.stream]);
     }
     reading.join().unwrap()
 }

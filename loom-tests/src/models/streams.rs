@@ -3,7 +3,7 @@
 use iof_shm_ring::{Peek, Policy, Reader, StreamConfig};
 use loom::thread;
 
-use crate::{AHEAD, CAPACITY, Model, Tracking, check_borrowed, open, read_once, read_up};
+use crate::{AHEAD, CAPACITY, Model, Tracking, check_borrowed, go_on, open, read_once, read_up};
 
 /// Under drop newest, what is dropped is missing at its exact place and nothing else is.
 ///
@@ -102,7 +102,7 @@ pub fn followed() {
     let to = model.next(&reader);
     let payload = model.payload.clone();
     let reading = thread::spawn(move || {
-        reader.follow(to.ring, to.slot, to.start).unwrap();
+        go_on(&mut reader, to);
         read_once(&mut reader, &payload);
         reader
     });

@@ -56,10 +56,11 @@ impl Reader {
     /// Asks to be woken for so many bytes. Who asks for fewer than before must look again before it sleeps: the
     /// writer may have gone by the old number meanwhile. (`Area::arm` has the fence for more than before.)
     fn ask_for(&self, bytes: u64) {
-        let Some(slot) = self.words() else { return };
+        // The next generation's slot begins with 1.
+        let Some(slot) = self.words().filter(|_| !self.sealed) else { return };
         // Partner: the load in `Stream::is_worth_telling`.
         slot.threshold.store(bytes, Relaxed);
-        // Either the fence in `Wakes::deliver` comes later, and the writer sees this, or ours, and our next look
+        // Either the fence in `notify` comes later, and the writer sees this, or ours, and our next look
         // sees its bytes.
         fence_at(Point::AskFence, SeqCst);
     }

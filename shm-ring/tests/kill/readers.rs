@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::yield_now;
 
 use iof_shm_ring::{
-    Area, Attached, Bell, Policy, Ringer, Start, Stream, StreamConfig, Wakes, bell, doorbell,
+    Area, Attached, Bell, Policy, Ringer, Start, Stream, StreamConfig, bell, doorbell, notify,
 };
 
 use crate::CAPACITY;
@@ -78,7 +78,6 @@ struct Engine {
     stream: Stream,
     policy: Policy,
     room: (Ringer, Bell),
-    wakes: Wakes,
     tools: Vec<Tool>,
     victims: Vec<Tool>,
 }
@@ -86,14 +85,7 @@ struct Engine {
 /// A stream under `policy`, two readers that live, and so many that do not.
 pub fn killed(policy: Policy, kills: u32, dice: &mut Dice) {
     let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "kill").unwrap();
-    let mut engine = Engine {
-        stream,
-        policy,
-        room: bell().unwrap(),
-        wakes: Wakes::new(),
-        tools: Vec::new(),
-        victims: Vec::new(),
-    };
+    let mut engine = Engine { stream, policy, room: bell().unwrap(), tools: Vec::new(), victims: Vec::new() };
     let first = engine.attach(Start::Oldest, true, dice);
     engine.tools.push(first);
     engine.push(dice);
@@ -142,7 +134,7 @@ impl Engine {
     fn push(&mut self, dice: &mut Dice) {
         let n = 1 + dice.below(CAPACITY / 3) as usize;
         let taken = self.stream.push(pattern(self.stream.stats().produced, n), 1);
-        self.wakes.deliver([&self.stream]);
+        notify([&self.stream]);
         // A victim that is in the way may be doomed as well, so there is something to do.
         if taken < n && self.victims.iter().all(|victim| !self.is_due_to_die(victim)) {
             assert_eq!(self.policy, Policy::Block);
@@ -203,7 +195,7 @@ impl Engine {
     /// Completes the stream and checks the books of those who lived.
     fn end(&mut self) {
         self.stream.complete();
-        self.wakes.deliver([&self.stream]);
+        notify([&self.stream]);
         while self.tools.iter().any(|tool| tool.done.is_none()) {
             let waiting = self.tools.iter().filter(|tool| tool.done.is_none());
             let on: Vec<BorrowedFd<'_>> = waiting.map(|tool| tool.link.as_fd()).collect();

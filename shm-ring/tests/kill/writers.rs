@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use iof_shm_ring::{Area, Bell, Policy, Ringer, Start, Stream, StreamConfig, Wakes, bell, doorbell};
+use iof_shm_ring::{Area, Bell, Policy, Ringer, Start, Stream, StreamConfig, bell, doorbell, notify};
 use memmap2::MmapRaw;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -57,7 +57,6 @@ pub fn process() {
         [area.as_fd().unwrap(), ring.as_ref().unwrap().as_fd().unwrap(), bell.as_fd(), room_ringer.as_fd()];
     link.send(&words, &fds);
     drop(ring);
-    let mut wakes = Wakes::new();
     loop {
         if dice.below(64) == 0 {
             stream.reconfigure(StreamConfig { capacity: CAPACITY << dice.below(2), policy }).unwrap();
@@ -65,7 +64,7 @@ pub fn process() {
         let n = 1 + dice.below(CAPACITY / 8) as usize;
         let taken = stream.push(pattern(stream.stats().produced, n), 1);
         said.say(&stream);
-        wakes.deliver([&stream]);
+        notify([&stream]);
         if taken < n {
             sleep(&[room.as_fd(), link.as_fd()]);
             room.silence();

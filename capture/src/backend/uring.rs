@@ -1,13 +1,15 @@
-//! The capture thread's io_uring(7): what is asked of the kernel, and its answers. The unsafe half of the driver.
+//! The backend over io_uring(7): the kernel reads into the rings by itself, and many requests go in with one call.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
-use io_uring::types::{Fd, Timespec};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::Span;
 
+use super::{Answer, Backend, Scratch, Token};
 use crate::start::StartError;
 
 /// Requests that are submitted together at most.
@@ -16,52 +18,8 @@ const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 8192;
 /// "At the file's own position": pipes have no other, see io_uring_enter(2).
 const NO_OFFSET: u64 = u64::MAX;
-/// How long [`Uring::pause`] takes.
+/// How long [`Backend::pause`] takes.
 static PAUSE: Timespec = Timespec::new().nsec(20_000_000);
-
-/// Whom an answer is for. Of each at most one request is in flight, cancellations aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
-    /// The bell.
-    Bell,
-    /// The source with this number.
-    Source(usize),
-    /// The process with this number.
-    Process(usize),
-    /// Nobody: the answer to a cancellation.
-    Cancel,
-}
-
-const KIND_SHIFT: u32 = 60;
-const NUMBER_MASK: u64 = (1 << KIND_SHIFT) - 1;
-
-impl From<Token> for u64 {
-    fn from(token: Token) -> u64 {
-        let (kind, number) = match token {
-            Token::Cancel => (0, 0),
-            Token::Bell => (1, 0),
-            Token::Source(at) => (2, at),
-            Token::Process(at) => (3, at),
-        };
-        (kind << KIND_SHIFT) | (number as u64 & NUMBER_MASK)
-    }
-}
-
-impl From<u64> for Token {
-    fn from(word: u64) -> Token {
-        // Ours came from a usize.
-        let number = usize::try_from(word & NUMBER_MASK).unwrap_or(usize::MAX);
-        match word >> KIND_SHIFT {
-            1 => Token::Bell,
-            2 => Token::Source(number),
-            3 => Token::Process(number),
-            _ => Token::Cancel,
-        }
-    }
-}
-
-/// An answer: whom it is for, and what the call would have returned.
-pub(crate) type Answer = (Token, io::Result<usize>);
 
 /// One io_uring, for the thread that made it.
 pub(crate) struct Uring {
@@ -70,6 +28,7 @@ pub(crate) struct Uring {
     backlog: VecDeque<squeue::Entry>,
     /// Requests without an answer yet, cancellations aside.
     in_flight: usize,
+    scratch: Scratch,
 }
 
 impl Uring {
@@ -98,39 +57,7 @@ impl Uring {
             return Err(StartError::too_old());
         }
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
-        Ok(Uring { ring, backlog: VecDeque::new(), in_flight: 0 })
-    }
-
-    /// Reads from `pipe` into `span`.
-    ///
-    /// # Safety
-    /// Until the answer for `token` was taken, the caller must keep the memory of `span` mapped, and neither read
-    /// nor write it.
-    pub(crate) unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
-        let len = u32::try_from(span.len).unwrap_or(u32::MAX);
-        let read = opcode::Read::new(Fd(pipe.as_raw_fd()), span.ptr, len).offset(NO_OFFSET).build();
-        // SAFETY: the kernel may write to the span until the answer comes; the caller keeps it until then.
-        unsafe { self.request(token, read) }
-    }
-
-    /// Waits until `file` is readable. It must stay open until the answer comes, or the answer is for another file.
-    pub(crate) fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
-        let poll = opcode::PollAdd::new(Fd(file.as_raw_fd()), libc::POLLIN as u32).build();
-        // SAFETY: a poll has no memory.
-        unsafe { self.request(token, poll) }
-    }
-
-    /// Answers after a moment, 20 ms.
-    pub(crate) fn pause(&mut self, token: Token) {
-        // SAFETY: the time it points to is a constant.
-        unsafe { self.request(token, opcode::Timeout::new(&raw const PAUSE).build()) }
-    }
-
-    /// Makes what is in flight for `token` answer soon, if something is.
-    pub(crate) fn cancel(&mut self, token: Token) {
-        let cancel = opcode::AsyncCancel::new(token.into()).build().user_data(Token::Cancel.into());
-        // SAFETY: a cancellation has no memory.
-        unsafe { self.push(cancel) }
+        Ok(Uring { ring, backlog: VecDeque::new(), in_flight: 0, scratch: Scratch::new() })
     }
 
     /// # Safety
@@ -154,6 +81,21 @@ impl Uring {
         let _ = self.flush();
     }
 
+    /// Hands in what was asked for and sleeps for `patience`, whatever is answered meanwhile.
+    fn pile_up(&mut self, patience: Duration) -> io::Result<()> {
+        // Linux 5.11. Before, answers come one by one.
+        if patience.is_zero() || !self.ring.params().is_feature_ext_arg() {
+            return Ok(());
+        }
+        let time = Timespec::from(patience);
+        let args = SubmitArgs::new().timespec(&time);
+        // More than can come, so that the kernel wakes us, and does the reads, when the time is over.
+        match self.ring.submitter().submit_with_args(COMPLETIONS as usize, &args) {
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
     /// Moves the backlog to the kernel, as far as it takes it.
     fn flush(&mut self) -> io::Result<()> {
         while let Some(entry) = self.backlog.front() {
@@ -166,19 +108,50 @@ impl Uring {
         }
         Ok(())
     }
+}
 
-    /// Hands in what was asked for, and waits for an answer if none is there yet.
-    ///
-    /// # Errors
-    /// When the kernel no longer serves this ring at all.
-    pub(crate) fn turn(&mut self) -> io::Result<()> {
-        let entered = match self.flush() {
-            Ok(()) if self.ring.submission().is_empty() && !self.ring.completion().is_empty() => {
+impl Backend for Uring {
+    const NAME: &'static str = "io_uring";
+
+    fn register(&mut self, _: Token, _: BorrowedFd<'_>) {}
+
+    fn deregister(&mut self, _: Token) {}
+
+    unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
+        let len = u32::try_from(span.len).unwrap_or(u32::MAX);
+        let read = opcode::Read::new(Fd(pipe.as_raw_fd()), span.ptr, len).offset(NO_OFFSET).build();
+        // SAFETY: the kernel may write to the span until the answer comes; the caller keeps it until then.
+        unsafe { self.request(token, read) }
+    }
+
+    fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
+        let poll = opcode::PollAdd::new(Fd(file.as_raw_fd()), libc::POLLIN as u32).build();
+        // SAFETY: a poll has no memory.
+        unsafe { self.request(token, poll) }
+    }
+
+    fn pause(&mut self, token: Token) {
+        // SAFETY: the time it points to is a constant.
+        unsafe { self.request(token, opcode::Timeout::new(&raw const PAUSE).build()) }
+    }
+
+    fn cancel(&mut self, token: Token) {
+        let cancel = opcode::AsyncCancel::new(token.into()).build().user_data(Token::Cancel.into());
+        // SAFETY: a cancellation has no memory.
+        unsafe { self.push(cancel) }
+    }
+
+    fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
+        self.scratch.read(pipe)
+    }
+
+    fn turn(&mut self, patience: Duration) -> io::Result<()> {
+        let entered = self.flush().and_then(|()| self.pile_up(patience)).and_then(|()| {
+            if self.ring.submission().is_empty() && !self.ring.completion().is_empty() {
                 return Ok(());
             }
-            Ok(()) => self.ring.submit_and_wait(1).map(drop),
-            Err(error) => Err(error),
-        };
+            self.ring.submit_and_wait(1).map(drop)
+        });
         match entered.as_ref().err().and_then(io::Error::raw_os_error) {
             // A signal; or answers that found no room are to be taken first.
             Some(libc::EINTR | libc::EBUSY) => Ok(()),
@@ -191,8 +164,7 @@ impl Uring {
         }
     }
 
-    /// Takes the answers that are there.
-    pub(crate) fn take(&mut self, into: &mut Vec<Answer>) {
+    fn take(&mut self, into: &mut Vec<Answer>) {
         for completion in self.ring.completion() {
             let token = Token::from(completion.user_data());
             if token == Token::Cancel {
@@ -205,8 +177,7 @@ impl Uring {
         }
     }
 
-    /// Whether nothing waits for an answer, so that the kernel touches no memory of ours.
-    pub(crate) fn is_quiet(&self) -> bool {
+    fn is_quiet(&self) -> bool {
         self.in_flight == 0
     }
 }
@@ -215,13 +186,6 @@ impl Uring {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
-
-    #[test]
-    fn tokens_survive_the_kernel() {
-        for token in [Token::Bell, Token::Source(7), Token::Process(0), Token::Cancel] {
-            assert_eq!(Token::from(u64::from(token)), token);
-        }
-    }
 
     fn answers_all(mut uring: Uring) {
         let (read, write) = nix::unistd::pipe().unwrap();
@@ -232,7 +196,7 @@ mod tests {
         }
         let mut answers = Vec::new();
         while !uring.is_quiet() {
-            uring.turn().unwrap();
+            uring.turn(Duration::ZERO).unwrap();
             uring.take(&mut answers);
         }
         let mut numbers: Vec<_> = answers.into_iter().map(|(token, _)| u64::from(token)).collect();
@@ -270,7 +234,7 @@ mod tests {
         uring.cancel(Token::Bell);
         let mut answers = Vec::new();
         while !uring.is_quiet() {
-            uring.turn().unwrap();
+            uring.turn(Duration::ZERO).unwrap();
             uring.take(&mut answers);
         }
         let [(Token::Bell, Err(error))] = &answers[..] else { panic!("{answers:?}") };

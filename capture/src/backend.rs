@@ -1,0 +1,133 @@
+//! What the capture thread asks of the kernel, and how the kernel answers: one trait, a body for each facility.
+//!
+//! Completion style: every request is answered once, later, by [`Backend::take`]. A facility that only tells when
+//! something is ready does the work itself then.
+
+mod uring;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use iof_shm_ring::Span;
+
+pub(crate) use uring::Uring;
+
+/// Bytes that are read away at once at most: more than pipes hold, so that one read after a poll does.
+const SCRATCH: usize = 256 * 1024;
+
+/// Whom an answer is for. Of each at most one request is in flight, cancellations aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// The bell.
+    Bell,
+    /// The source with this number.
+    Source(usize),
+    /// The process with this number.
+    Process(usize),
+    /// Nobody: the answer to a cancellation.
+    Cancel,
+}
+
+const KIND_BITS: u32 = 2;
+const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
+
+/// As kernel interfaces carry it. Small numbers make small words.
+impl From<Token> for u64 {
+    fn from(token: Token) -> u64 {
+        let (kind, number) = match token {
+            Token::Cancel => (0, 0),
+            Token::Bell => (1, 0),
+            Token::Source(at) => (2, at),
+            Token::Process(at) => (3, at),
+        };
+        ((number as u64) << KIND_BITS) | kind
+    }
+}
+
+impl From<u64> for Token {
+    fn from(word: u64) -> Token {
+        // Ours came from a usize.
+        let number = usize::try_from(word >> KIND_BITS).unwrap_or(usize::MAX);
+        match word & KIND_MASK {
+            1 => Token::Bell,
+            2 => Token::Source(number),
+            3 => Token::Process(number),
+            _ => Token::Cancel,
+        }
+    }
+}
+
+/// An answer: whom it is for, and what the call would have returned.
+pub(crate) type Answer = (Token, io::Result<usize>);
+
+/// Serves one thread, the one that made it. Dropping it abandons what is in flight.
+pub(crate) trait Backend {
+    /// What a user calls it.
+    const NAME: &'static str;
+
+    /// Gets ready for requests about `file` under the name `token`. Comes once, before the first of them; `file`
+    /// stays open until [`Backend::deregister`].
+    fn register(&mut self, token: Token, file: BorrowedFd<'_>);
+
+    /// Forgets the file of `token`, for which nothing may be in flight, before it is closed. The name is free again.
+    fn deregister(&mut self, token: Token);
+
+    /// Reads from `pipe` into `span`: waits for bytes or the end, and answers like read(2).
+    ///
+    /// # Safety
+    /// Until the answer for `token` was taken, the caller must keep the memory of `span` mapped, and neither read
+    /// nor write it.
+    unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span);
+
+    /// Answers when `file` is readable.
+    fn poll(&mut self, token: Token, file: BorrowedFd<'_>);
+
+    /// Answers after a moment, 20 ms.
+    fn pause(&mut self, token: Token);
+
+    /// Makes what is in flight for `token` answer soon, if something is.
+    fn cancel(&mut self, token: Token);
+
+    /// Reads bytes of `pipe`, which was polled and is readable, and forgets them; says how many, at once.
+    fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize>;
+
+    /// Hands in what was asked for, lets answers pile up for as long as `patience`, and then waits for one if there is
+    /// none yet. May return early.
+    ///
+    /// # Errors
+    /// When the kernel no longer serves us at all.
+    fn turn(&mut self, patience: Duration) -> io::Result<()>;
+
+    /// Takes the answers that are there.
+    fn take(&mut self, into: &mut Vec<Answer>);
+
+    /// Whether nothing waits for an answer, so that nobody touches the memory of any span.
+    fn is_quiet(&self) -> bool;
+}
+
+/// Where bytes go that nobody wants.
+struct Scratch(Box<[u8]>);
+
+impl Scratch {
+    fn new() -> Scratch {
+        Scratch(vec![0; SCRATCH].into_boxed_slice())
+    }
+
+    /// Does not block if `pipe` is readable and nobody else reads it.
+    fn read(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
+        nix::unistd::read(pipe, &mut self.0).map_err(io::Error::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        for token in [Token::Bell, Token::Source(7), Token::Process(0), Token::Cancel] {
+            assert_eq!(Token::from(u64::from(token)), token);
+        }
+    }
+}
