@@ -2,12 +2,13 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 
 use crate::spawn::ProcessSpec;
@@ -55,11 +56,31 @@ pub enum SpawnError {
         /// The soft `RLIMIT_NOFILE`.
         limit: u64,
     },
-    /// The user or the cgroup has too many processes.
-    #[error("{program}: too many processes ({source}); raise RLIMIT_NPROC (`ulimit -u`) or the cgroup's pids.max", program = program.display())]
+    /// The user, the cgroup or the machine has too many processes.
+    #[error(
+        "{program}: too many processes ({source}); RLIMIT_NPROC is {limit}: raise it (`ulimit -u`) or the cgroup's \
+         pids.max, or start fewer processes",
+        program = program.display(), limit = Number(*limit)
+    )]
     TooManyProcesses {
         /// As asked for.
         program: PathBuf,
+        /// The soft `RLIMIT_NPROC`.
+        limit: u64,
+        /// The kernel's word, see fork(2).
+        source: io::Error,
+    },
+    /// There is no memory for another process.
+    #[error(
+        "{program}: no memory to start it ({source}); RLIMIT_AS is {limit}: raise it (`ulimit -v`) or the cgroup's \
+         memory.max, or start fewer processes",
+        program = program.display(), limit = Number(*limit)
+    )]
+    NoMemory {
+        /// As asked for.
+        program: PathBuf,
+        /// The soft `RLIMIT_AS`, in bytes.
+        limit: u64,
         /// The kernel's word, see fork(2).
         source: io::Error,
     },
@@ -73,6 +94,20 @@ pub enum SpawnError {
         /// The kernel's word.
         source: io::Error,
     },
+}
+
+/// A limit, in words if there is none.
+struct Number(u64);
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == RLIM_INFINITY { f.write_str("unlimited") } else { self.0.fmt(f) }
+    }
+}
+
+fn soft_limit(resource: Resource) -> u64 {
+    // Fails for numbers of resources that do not exist only.
+    getrlimit(resource).map_or(RLIM_INFINITY, |(soft, _)| soft)
 }
 
 /// Looks for what would keep `spec` from starting: its directory, then its program. Nothing is started, so what is
@@ -143,17 +178,24 @@ pub(crate) fn explain(program: &Path, cwd: Option<&Path>, source: io::Error) -> 
         Some(libc::EACCES | libc::ENOEXEC | libc::EISDIR) => {
             SpawnError::NotExecutable { program: program.into(), source }
         }
-        Some(libc::EAGAIN) => SpawnError::TooManyProcesses { program: program.into(), source },
+        Some(libc::EAGAIN) => {
+            let limit = soft_limit(Resource::RLIMIT_NPROC);
+            SpawnError::TooManyProcesses { program: program.into(), limit, source }
+        }
         _ => failed(program, "spawn", source),
     }
 }
 
+/// Why something failed that a process needs before it is started.
 pub(crate) fn failed(program: &Path, call: &'static str, source: io::Error) -> SpawnError {
+    let program = PathBuf::from(program);
     match source.raw_os_error() {
         Some(libc::EMFILE) => {
-            let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
-            SpawnError::TooManyFiles { program: program.into(), limit }
+            SpawnError::TooManyFiles { program, limit: soft_limit(Resource::RLIMIT_NOFILE) }
         }
-        _ => SpawnError::Refused { program: program.into(), call, source },
+        Some(libc::ENOMEM) => {
+            SpawnError::NoMemory { program, limit: soft_limit(Resource::RLIMIT_AS), source }
+        }
+        _ => SpawnError::Refused { program, call, source },
     }
 }

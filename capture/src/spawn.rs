@@ -31,6 +31,17 @@ pub enum Stdin {
     Null,
 }
 
+/// The process group of a process: who is signalled together with it, see setpgid(2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProcessGroup {
+    /// Ours. What the terminal sends to us, it sends to the process as well.
+    #[default]
+    Inherit,
+    /// One of its own: its children are signalled with it, and it takes no part in our terminal's job control. If it
+    /// reads our terminal it is stopped (SIGTTIN).
+    Own,
+}
+
 /// What to start.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSpec {
@@ -45,10 +56,12 @@ pub struct ProcessSpec {
     pub cwd: Option<PathBuf>,
     /// Its standard input.
     pub stdin: Stdin,
+    /// Its process group.
+    pub group: ProcessGroup,
 }
 
 impl ProcessSpec {
-    /// `program` with `args`, our environment and directory, and no standard input.
+    /// `program` with `args`, our environment, directory and process group, and no standard input.
     pub fn new<A: Into<OsString>>(
         program: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,
@@ -74,8 +87,7 @@ pub struct Spawned {
 /// Starts a process.
 ///
 /// It has pipes for stdout, stderr and stddiag, and no other descriptors of ours unless they were made to be
-/// inherited. It stays in our process group and session, so that the terminal's input and job control work for it.
-/// It starts with no signal blocked, SIGPIPE at its default, and the soft limit on open files from before
+/// inherited. It stays in our session. It starts with no signal blocked, SIGPIPE at its default, and the soft limit on open files from before
 /// [`raise_file_limit`](crate::raise_file_limit). May be called from any thread, by several at once.
 ///
 /// # Errors
@@ -96,6 +108,9 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
         Stdin::Null => process::Stdio::null(),
     });
     command.stdout(stdout_child).stderr(stderr_child);
+    if spec.group == ProcessGroup::Own {
+        command.process_group(0);
+    }
     if let Some(cwd) = &spec.cwd {
         command.current_dir(cwd);
     }
@@ -120,7 +135,7 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     let process = command.spawn().map_err(|error| explain(&program, spec.cwd.as_deref(), error))?;
     // Closes our copies of the write ends, or the pipes would never end.
     drop(command);
-    let child = Child::open(process).map_err(|error| failed(&program, "pidfd_open", error))?;
+    let child = Child::open(process, spec.group).map_err(|error| failed(&program, "pidfd_open", error))?;
     Ok(Spawned { child, stdout, stderr, stddiag })
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use iof_capture::BackendKind;
+use iof_capture::{BackendKind, ProcessGroup};
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::Policy;
 
@@ -94,12 +94,18 @@ pub struct JobSpec {
     pub apps: Vec<App>,
     /// The rank that shares the embedder's stdin; all others read /dev/null.
     pub stdin: Option<Rank>,
+    /// The ranks' process groups.
+    ///
+    /// In a group of its own, a rank would be stopped as soon as it reads the embedder's terminal (SIGTTIN, see
+    /// credentials(7)). So the rank of [`stdin`](JobSpec::stdin) stays in the embedder's group all the same if that
+    /// stdin is the embedder's controlling terminal.
+    pub process_group: ProcessGroup,
 }
 
 impl JobSpec {
-    /// A job of `apps` in which nobody has the embedder's stdin.
+    /// A job of `apps` in which nobody has the embedder's stdin and every rank has a process group of its own.
     pub fn new(nspace: Nspace, apps: Vec<App>) -> JobSpec {
-        JobSpec { nspace, apps, stdin: None }
+        JobSpec { nspace, apps, stdin: None, process_group: ProcessGroup::Own }
     }
 
     /// How many ranks it has.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::{io, process};
 
-use iof_capture::{BackendKind, Capture, StartError as CaptureError};
+use iof_capture::{BackendKind, Capture, StartError as CaptureError, check_files, raise_file_limit};
 use iof_proto::rendezvous::Listener;
 use iof_tool::{AttachError, Tool};
 use mio::{Registry, Waker};
@@ -14,7 +14,11 @@ use mio::{Registry, Waker};
 use crate::config::{Config, Rendezvous};
 use crate::control::{self, Control, FIRST_PEER, WAKE};
 use crate::error::StartError;
+use crate::launch::{FILES_IN_PASSING, FILES_PER_RANK};
 use crate::state::{State, Tables};
+
+/// Files that an engine has open, with two readers in its own process and a job of one rank: less makes no sense.
+const FILES: u64 = 12 + 2 * 8 + FILES_PER_RANK + FILES_IN_PASSING;
 
 /// Whether a reader in the embedder's own process may hold sources back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +64,17 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the engine's threads and opens its rendezvous point.
+    /// Starts the engine's threads and opens its rendezvous point. Raises the process's soft limit on open files, see
+    /// [`raise_file_limit`]; the ranks get the old one.
     ///
     /// # Errors
     /// [`StartError`]: io_uring is refused and nothing else will do, the rendezvous directory will not do, or the kernel has no threads
     /// or descriptors left.
     pub fn start(config: Config) -> Result<Engine, StartError> {
+        if let Err(error) = raise_file_limit() {
+            tracing::warn!(%error, "the limit on open files stays as it is");
+        }
+        check_files(FILES)?;
         let poll = mio::Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let (reports, events) = crossbeam::channel::unbounded();
@@ -100,7 +109,10 @@ impl Engine {
             host: control::host_name()?,
         };
         control.listen()?;
-        let control = thread::Builder::new().name("iof-control".into()).spawn(move || control.run())?;
+        let control = thread::Builder::new()
+            .name("iof-control".into())
+            .spawn(move || control.run())
+            .map_err(|source| StartError::Thread { source })?;
         Ok(Engine { config, tables, capture, waker, registry, control: Some(control), socket })
     }
 

@@ -1,12 +1,17 @@
 //! Starting a job: what is checked beforehand, the ranks' processes, then their rings.
 
 use std::ffi::OsString;
+use std::io;
 use std::sync::Arc;
 
-use iof_capture::{AddError, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, Stdin, check, spawn};
+use iof_capture::{
+    AddError, ProcessGroup, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, Stdin, check, check_files,
+    spawn,
+};
 use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_shm_ring::{Stream, StreamConfig};
 use nix::sys::signal::Signal;
+use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec};
 use crate::engine::Engine;
@@ -14,10 +19,11 @@ use crate::error::{LaunchError, MAX_RANKS};
 use crate::job::{CHANNELS, Job, JobState, RankState};
 use crate::state::StreamName;
 
-/// Files that a rank needs in the engine: three pipes, three rings, its pid.
-const FILES_PER_RANK: u64 = 7;
-/// Files that the engine and its embedder need besides.
-const FILES_BESIDES: u64 = 64;
+/// Files that a rank needs in the engine: three pipes, three rings, its pidfd.
+pub(crate) const FILES_PER_RANK: u64 = 7;
+/// Files that a job needs for a moment: the last rank's ends of its pipes and what std starts it with, rings on their
+/// way to readers in this process.
+pub(crate) const FILES_IN_PASSING: u64 = 16;
 /// Ranks of a job that failed to start have no entry in the tables.
 const UNNAMED: ProcessId = ProcessId(u64::MAX);
 
@@ -149,11 +155,8 @@ fn check_spec(spec: &JobSpec) -> Result<(), LaunchError> {
     if let Some(app) = spec.apps.iter().position(|app| app.nprocs == 0) {
         return Err(LaunchError::EmptyApp { app });
     }
-    let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(FILES_BESIDES);
-    let limit = iof_capture::raise_file_limit().unwrap_or(u64::MAX);
-    if needed > limit {
-        return Err(LaunchError::Files { ranks, needed, limit });
-    }
+    let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(FILES_IN_PASSING);
+    check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
     let mut first = 0u32;
     for (appnum, app) in spec.apps.iter().enumerate() {
         // What an app's first rank can run, all its ranks can.
@@ -162,6 +165,12 @@ fn check_spec(spec: &JobSpec) -> Result<(), LaunchError> {
         first = first.saturating_add(app.nprocs);
     }
     Ok(())
+}
+
+/// The process group that a rank gets which has the embedder's stdin.
+fn group_with_stdin(asked: ProcessGroup) -> ProcessGroup {
+    // Answers for the caller's controlling terminal only: no other does job control.
+    if tcgetpgrp(io::stdin()).is_ok() { ProcessGroup::Inherit } else { asked }
 }
 
 fn process_spec(spec: &JobSpec, place: &Place<'_>) -> ProcessSpec {
@@ -175,11 +184,17 @@ fn process_spec(spec: &JobSpec, place: &Place<'_>) -> ProcessSpec {
         var("IOF_NPROCS", spec.nprocs().to_string()),
         var("IOF_APPNUM", appnum.to_string()),
     ]);
+    let (stdin, group) = if spec.stdin == Some(*rank) {
+        (Stdin::Inherit, group_with_stdin(spec.process_group))
+    } else {
+        (Stdin::Null, spec.process_group)
+    };
     ProcessSpec {
         program: app.program.clone(),
         args: app.args.clone(),
         env,
         cwd: app.cwd.clone(),
-        stdin: if spec.stdin == Some(*rank) { Stdin::Inherit } else { Stdin::Null },
+        stdin,
+        group,
     }
 }

@@ -5,6 +5,7 @@
 mod apps;
 mod args;
 mod attach;
+mod follow;
 mod inspect;
 mod print;
 mod pull;

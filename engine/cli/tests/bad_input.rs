@@ -6,7 +6,6 @@ mod common;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::process::Command;
 
 use common::process::{Done, Process};
 use common::site::{Site, iof};
@@ -132,13 +131,6 @@ fn an_app_that_cannot_start_keeps_those_before_it_from_starting() {
         assert_refused(&done, "(rank 1 of app 1)");
         assert!(!proof.exists(), "{wrong:?}");
     }
-}
-
-#[test]
-fn a_rank_count_beyond_the_limit_on_open_files_is_refused_with_what_to_do() {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", r#"ulimit -n 100 && exec "$0" run -n 100 -- true"#]).arg(iof().get_program());
-    assert_refused(&Process::start(&mut shell).finish(), "100");
 }
 
 #[test]
