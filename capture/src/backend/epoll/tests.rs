@@ -24,7 +24,7 @@ impl World {
     fn new() -> World {
         let (mut epoll, ready) = (Epoll::new().unwrap(), EventFd::from_value(1).unwrap());
         epoll.register(Token::Bell, ready.as_fd());
-        World { epoll, memory: vec![0; 4096].into(), ready: ready }
+        World { epoll, memory: vec![0; 4096].into(), ready }
     }
 
     fn register(&mut self, file: impl AsFd) {
