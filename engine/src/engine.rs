@@ -76,8 +76,8 @@ impl Engine {
     /// Starts the engine's threads and opens its rendezvous point.
     ///
     /// # Errors
-    /// [`StartError`]: io_uring is refused and nothing else will do, the rendezvous directory will not do, or the kernel has no threads
-    /// or descriptors left.
+    /// [`StartError`]: io_uring is refused and [`Config::backend`] wants no other, the rendezvous directory will not
+    /// do, or the kernel has no threads or descriptors left.
     pub fn start(config: Config) -> Result<Engine, StartError> {
         let poll = mio::Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
