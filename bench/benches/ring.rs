@@ -1,14 +1,17 @@
-//! Publishing and consuming through a ring, beside a bare copy of the same bytes and rtrb (one reader, one process), in
-//! one run.
+//! Publishing and consuming through a ring, beside a bare copy of the same bytes, rtrb (one reader, one process) and
+//! shmem-ipc (one reader, shared memory), in one run.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a bench is run by people who read it")]
 
+use std::fs::File;
 use std::hint::black_box;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use iof_shm_ring::{Area, Peek, Policy, Reader, Ring, Start, Stream, StreamConfig, doorbell, notify};
+use shmem_ipc::sharedring;
 
 const CAPACITY: u64 = 1 << 20;
 const SIZES: [usize; 3] = [64, 4096, 65536];
@@ -26,12 +29,15 @@ enum Map {
     Own,
 }
 
-fn stream(readers: usize, map: Map) -> (Stream, Vec<Reader>) {
+fn stream(readers: usize, map: Map) -> (Stream, Vec<Reader>, Vec<Arc<Area>>) {
     let config = StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest };
     let mut stream = Stream::create(config, "bench").unwrap();
-    let readers = (0..readers)
-        .map(|_| {
-            let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
+    let areas: Vec<_> =
+        (0..readers).map(|_| Arc::new(Area::create(doorbell().unwrap().0).unwrap())).collect();
+    let readers = areas
+        .iter()
+        .map(|area| {
+            let area = Arc::clone(area);
             let attached = stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
             let ring = match map {
                 Map::Same => attached.ring,
@@ -44,7 +50,7 @@ fn stream(readers: usize, map: Map) -> (Stream, Vec<Reader>) {
             unsafe { Reader::new(ring, area, attached.slot, attached.start, Start::Oldest) }.unwrap()
         })
         .collect();
-    (stream, readers)
+    (stream, readers, areas)
 }
 
 fn consume_all(readers: &mut [Reader]) {
@@ -69,7 +75,7 @@ fn memcpy(group: &mut Group, bytes: &[u8]) {
 }
 
 fn ours(group: &mut Group, bytes: &[u8], readers: usize, map: Map) {
-    let (mut stream, mut all) = stream(readers, map);
+    let (mut stream, mut all, _) = stream(readers, map);
     let name = if map == Map::Same { "iof" } else { "iof-own-map" };
     group.bench_function(BenchmarkId::new(name, readers), |b| {
         b.iter(|| {
@@ -96,6 +102,33 @@ fn rtrb(group: &mut Group, bytes: &[u8]) {
     });
 }
 
+/// A ring in shared memory for one reader of another process, through its own map.
+fn shmem_ipc(group: &mut Group, bytes: &[u8]) {
+    let mut sender = sharedring::Sender::<u8>::new(CAPACITY as usize).unwrap();
+    let file = |fd: BorrowedFd<'_>| File::from(fd.try_clone_to_owned().unwrap());
+    let (memory, empty, full) =
+        (sender.memfd().as_file().as_fd(), sender.empty_signal().as_fd(), sender.full_signal().as_fd());
+    let mut receiver =
+        sharedring::Receiver::<u8>::open(CAPACITY as usize, file(memory), file(empty), file(full)).unwrap();
+    group.bench_function("shmem-ipc/1", |b| {
+        b.iter(|| {
+            // It has a seam, where it takes two calls.
+            let mut rest = black_box(bytes);
+            while !rest.is_empty() {
+                let sent = |to: *mut u8, room: usize| {
+                    let (now, later) = rest.split_at(room.min(rest.len()));
+                    // SAFETY: so many bytes may be written there.
+                    unsafe { to.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
+                    rest = later;
+                    now.len()
+                };
+                sender.sender_mut().send(sent).unwrap();
+                receiver.receiver_mut().recv(|from, len| black_box((from, len)).1).unwrap();
+            }
+        });
+    });
+}
+
 fn publish_and_consume(c: &mut Criterion) {
     for size in SIZES {
         let bytes = vec![7u8; size];
@@ -103,6 +136,7 @@ fn publish_and_consume(c: &mut Criterion) {
         group.throughput(Throughput::Bytes(size as u64)).measurement_time(Duration::from_secs(3));
         memcpy(&mut group, &bytes);
         rtrb(&mut group, &bytes);
+        shmem_ipc(&mut group, &bytes);
         for readers in READERS {
             ours(&mut group, &bytes, readers, Map::Same);
             ours(&mut group, &bytes, readers, Map::Own);
@@ -111,7 +145,8 @@ fn publish_and_consume(c: &mut Criterion) {
     }
 }
 
-/// What the writer alone pays for readers: a batch of publishing and one round of wake-ups, readers' time left out.
+/// What the writer alone pays for readers: a batch of publishing and telling them once, their own time left out. They
+/// are awake, and took the news of each batch before the next.
 fn writers_share(c: &mut Criterion) {
     const BATCH: usize = 8;
     for size in SIZES {
@@ -119,7 +154,7 @@ fn writers_share(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("writer/{size}"));
         group.throughput(Throughput::Bytes((BATCH * size) as u64)).measurement_time(Duration::from_secs(3));
         for readers in READERS {
-            let (mut stream, mut all) = stream(readers, Map::Own);
+            let (mut stream, mut all, areas) = stream(readers, Map::Own);
             group.bench_function(BenchmarkId::new("readers", readers), |b| {
                 b.iter_custom(|rounds| {
                     let mut spent = Duration::ZERO;
@@ -130,6 +165,7 @@ fn writers_share(c: &mut Criterion) {
                         }
                         notify([&stream]);
                         spent += start.elapsed();
+                        areas.iter().for_each(|area| area.take_ready(1, |_| {}));
                         consume_all(&mut all);
                     }
                     spent

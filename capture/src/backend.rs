@@ -7,17 +7,23 @@ mod epoll;
 mod uring;
 
 use std::fmt;
+use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use iof_shm_ring::Span;
+use nix::errno::Errno;
+use nix::fcntl::{SpliceFFlags, splice};
+use nix::unistd::read;
 
 pub(crate) use epoll::Epoll;
 pub(crate) use uring::Uring;
 
-/// Bytes that are read away at once at most: more than pipes hold, so that one read after a poll does.
-const SCRATCH: usize = 256 * 1024;
+/// Bytes that are discarded at once at most: as much as pipes hold, at most, see pipe(7).
+const DISCARDED: usize = 1 << 20;
+/// The same, where they have to be copied.
+const COPIED: usize = 16 * 1024;
 
 /// How long [`Backend::pause`] takes.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -118,11 +124,12 @@ pub(crate) trait Backend {
     /// Reads bytes of `pipe`, which was polled and is readable, and forgets them; says how many, at once.
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize>;
 
-    /// Hands in what was asked for, and waits for an answer if none is there yet. May return early.
+    /// Hands in what was asked for, lets answers pile up for as long as `patience`, and then waits for one if there is
+    /// none yet. May return early.
     ///
     /// # Errors
     /// When the kernel no longer serves us at all.
-    fn turn(&mut self) -> io::Result<()>;
+    fn turn(&mut self, patience: Duration) -> io::Result<()>;
 
     /// Takes the answers that are there.
     fn take(&mut self, into: &mut Vec<Answer>);
@@ -132,16 +139,30 @@ pub(crate) trait Backend {
 }
 
 /// Where bytes go that nobody wants.
-struct Scratch(Box<[u8]>);
+enum Discard {
+    /// /dev/null, to which the kernel moves a pipe's pages without looking at them.
+    Null(OwnedFd),
+    /// A copy, where there is no /dev/null.
+    Copy,
+}
 
-impl Scratch {
-    fn new() -> Scratch {
-        Scratch(vec![0; SCRATCH].into_boxed_slice())
+impl Discard {
+    fn new() -> Discard {
+        let null = File::options().write(true).open("/dev/null");
+        null.map_or(Discard::Copy, |null| Discard::Null(null.into()))
     }
 
     /// Does not block if `pipe` is readable and nobody else reads it.
-    fn read(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
-        nix::unistd::read(pipe, &mut self.0).map_err(io::Error::from)
+    fn discard(&self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
+        let moved = match self {
+            Discard::Null(null) => splice(pipe, None, null, None, DISCARDED, SpliceFFlags::SPLICE_F_NONBLOCK),
+            Discard::Copy => Err(Errno::EINVAL),
+        };
+        match moved {
+            // A terminal, say.
+            Err(Errno::EINVAL) => Ok(read(pipe, &mut [0; COPIED])?),
+            moved => Ok(moved?),
+        }
     }
 }
 

@@ -11,11 +11,12 @@ use iof_shm_ring::{Bell, Ringer, Stream, bell};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::backend::{Backend, BackendKind, Epoll, Uring};
+use crate::child::Child;
 use crate::desk::OnEvent;
 use crate::driver::{Command, Driver};
 use crate::event::{Event, ProcessId, SourceId};
 use crate::job::run_there;
-use crate::spawn::{self, Child};
+use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
 

@@ -7,18 +7,19 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::Receiver;
 use iof_shm_ring::{Bell, Stream};
 
 use crate::backend::{Answer, Backend, Token};
+use crate::child::Child;
 use crate::desk::{Desk, OnEvent};
 use crate::event::{Event, ProcessId, SourceId};
 use crate::job::Job;
+use crate::moderation::{Moderation, Yield};
 use crate::slots::Slots;
 use crate::source::{Close, Next, Step};
-use crate::spawn::Child;
 use crate::streams::Streams;
 
 /// What the handle asks of the capture thread.
@@ -70,11 +71,14 @@ impl<B: Backend> Driver<B> {
         let mut answers = Vec::new();
         self.backend.register(Token::Bell, self.bell.as_fd());
         self.backend.poll(Token::Bell, self.bell.as_fd());
+        let (mut moderation, mut last) = (Moderation::new(), Instant::now());
         while !(self.stopping && self.backend.is_quiet()) {
-            if let Err(error) = self.backend.turn() {
+            if let Err(error) = self.backend.turn(moderation.wait()) {
                 return self.fail(&error);
             }
             self.backend.take(&mut answers);
+            let elapsed = mem::replace(&mut last, Instant::now()).elapsed();
+            moderation.turned(yield_of(&answers, elapsed));
             // One clock reading for the whole batch.
             self.time = now();
             for answer in answers.drain(..) {
@@ -242,7 +246,7 @@ impl<B: Backend> Driver<B> {
         self.backend.cancel(Token::Bell);
         let mut answers = Vec::new();
         while !self.backend.is_quiet() {
-            if self.backend.turn().is_err() {
+            if self.backend.turn(Duration::ZERO).is_err() {
                 return false;
             }
             self.backend.take(&mut answers);
@@ -260,6 +264,19 @@ impl<B: Backend> Drop for Driver<B> {
             self.desk.leak();
         }
     }
+}
+
+/// What a turn that brought `answers` has read.
+fn yield_of(answers: &[Answer], elapsed: Duration) -> Yield {
+    let reads = answers.iter().filter_map(|(token, result)| match token {
+        Token::Source(_) => result.as_ref().ok().copied(),
+        _ => None,
+    });
+    reads.fold(Yield { bytes: 0, largest: 0, elapsed }, |sum, bytes| Yield {
+        bytes: sum.bytes.saturating_add(bytes as u64),
+        largest: sum.largest.max(bytes),
+        ..sum
+    })
 }
 
 fn now() -> u64 {

@@ -13,7 +13,8 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `spawn`, `limit` | processes with output pipes; the limit on open files |
+//! | `spawn`, `child`, `refused` | processes with output pipes; their pidfds; why one does not start |
+//! | `limit` | the limit on open files |
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `desk` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread: does what the sources need |
@@ -42,11 +43,14 @@
 
 mod backend;
 mod capture;
+mod child;
 mod desk;
 mod driver;
 mod event;
 mod job;
 mod limit;
+mod moderation;
+mod refused;
 mod slots;
 mod source;
 mod spawn;
@@ -55,9 +59,11 @@ mod streams;
 
 pub use backend::BackendKind;
 pub use capture::{AddError, Capture, Stopped};
+pub use child::{Child, Signaller};
 pub use event::{Event, ProcessId, SourceId};
-pub use limit::raise_file_limit;
+pub use limit::{TooFewFiles, check_files, raise_file_limit};
+pub use refused::{SpawnError, check};
 pub use source::READ_MAX;
-pub use spawn::{Child, ProcessSpec, STDDIAG_FD, Signaller, SpawnError, Spawned, Stdin, spawn};
+pub use spawn::{ProcessGroup, ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};
 pub use start::{Cause, StartError};
 pub use streams::{Streams, Tap};

@@ -1,5 +1,6 @@
-//! The limit on open files: high for us, as it was for the children.
+//! The limit on open files: high for us, as it was for the children, and looked at before many are needed.
 
+use std::fs;
 use std::io;
 use std::sync::OnceLock;
 
@@ -21,6 +22,38 @@ pub fn raise_file_limit() -> io::Result<u64> {
     ORIGINAL.get_or_init(|| soft);
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     Ok(hard)
+}
+
+/// This process may not open as many files as it is about to need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{needed} open files are needed besides the {open} that are open, and RLIMIT_NOFILE is {limit}: raise it to {} \
+     (`ulimit -n`)",
+    needed.saturating_add(*open)
+)]
+pub struct TooFewFiles {
+    /// Files to be opened.
+    pub needed: u64,
+    /// Files that are open.
+    pub open: u64,
+    /// The soft `RLIMIT_NOFILE`.
+    pub limit: u64,
+}
+
+/// Finds out whether this process may open `needed` more files, by the soft limit and what it has open now (in
+/// /proc/self/fd; without /proc by the limit alone).
+///
+/// # Errors
+/// [`TooFewFiles`], with the numbers.
+pub fn check_files(needed: u64) -> Result<(), TooFewFiles> {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    let open = match fs::read_dir("/proc/self/fd") {
+        // One of them is for looking.
+        Ok(files) => u64::try_from(files.count()).unwrap_or(u64::MAX).saturating_sub(1),
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => limit,
+        Err(_) => 0,
+    };
+    if needed.saturating_add(open) > limit { Err(TooFewFiles { needed, open, limit }) } else { Ok(()) }
 }
 
 /// The soft and hard limit that a child is to have; `None` if it needs no change.

@@ -3,18 +3,20 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, ExitStatus};
-use std::sync::{Arc, OnceLock};
+use std::process::{self, Command};
+use std::sync::OnceLock;
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
-use nix::unistd::{AccessFlags, access, pipe2};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::unistd::pipe2;
 
+use crate::child::Child;
 use crate::limit;
+use crate::refused::{SpawnError, explain, failed};
 
 /// The environment variable in which a child finds the number of its stddiag descriptor.
 pub const STDDIAG_FD: &str = "IOF_STDDIAG_FD";
@@ -29,23 +31,37 @@ pub enum Stdin {
     Null,
 }
 
+/// The process group of a process: who is signalled together with it, see setpgid(2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProcessGroup {
+    /// Ours. What the terminal sends to us, it sends to the process as well.
+    #[default]
+    Inherit,
+    /// One of its own: its children are signalled with it, and it takes no part in our terminal's job control. If it
+    /// reads our terminal it is stopped (SIGTTIN).
+    Own,
+}
+
 /// What to start.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSpec {
-    /// A path, or a name to be looked up in `PATH`.
+    /// A path, or a name to be looked up in the `PATH` that it is going to have. A path that does not begin with a
+    /// slash begins at `cwd`.
     pub program: OsString,
     /// Its arguments, without its own name.
     pub args: Vec<OsString>,
-    /// Added to this process's environment; the last of equal names counts.
+    /// Added to this process's environment, in place of what has the same name; the last of equal names counts.
     pub env: Vec<(OsString, OsString)>,
     /// Where it starts; where we are if `None`.
     pub cwd: Option<PathBuf>,
     /// Its standard input.
     pub stdin: Stdin,
+    /// Its process group.
+    pub group: ProcessGroup,
 }
 
 impl ProcessSpec {
-    /// `program` with `args`, our environment and directory, and no standard input.
+    /// `program` with `args`, our environment, directory and process group, and no standard input.
     pub fn new<A: Into<OsString>>(
         program: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,
@@ -68,123 +84,10 @@ pub struct Spawned {
     pub stddiag: OwnedFd,
 }
 
-/// Why a process was not started.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SpawnError {
-    /// There is no such program.
-    #[error("{program}: not found; check the path, `PATH`, and the interpreter if it is a script", program = program.display())]
-    NotFound {
-        /// As asked for.
-        program: PathBuf,
-    },
-    /// The file is there but cannot be run.
-    #[error("{program}: not executable ({source}); make it so (`chmod +x`), for this machine", program = program.display())]
-    NotExecutable {
-        /// As asked for.
-        program: PathBuf,
-        /// The kernel's word, see execve(2).
-        source: io::Error,
-    },
-    /// The directory to start in is missing or closed to us.
-    #[error("{program}: cannot start in {cwd} ({source}); check the directory", program = program.display(), cwd = cwd.display())]
-    Directory {
-        /// As asked for.
-        program: PathBuf,
-        /// The directory.
-        cwd: PathBuf,
-        /// The kernel's word, see chdir(2).
-        source: io::Error,
-    },
-    /// No file descriptors are left for the pipes.
-    #[error(
-        "{program}: too many open files (RLIMIT_NOFILE is {limit}); raise it with raise_file_limit() or \
-         `ulimit -n`, or start fewer processes",
-        program = program.display()
-    )]
-    TooManyFiles {
-        /// As asked for.
-        program: PathBuf,
-        /// The soft `RLIMIT_NOFILE`.
-        limit: u64,
-    },
-    /// The user or the cgroup has too many processes.
-    #[error("{program}: too many processes ({source}); raise RLIMIT_NPROC (`ulimit -u`) or the cgroup's pids.max", program = program.display())]
-    TooManyProcesses {
-        /// As asked for.
-        program: PathBuf,
-        /// The kernel's word, see fork(2).
-        source: io::Error,
-    },
-    /// Anything else.
-    #[error("{program}: {call} failed: {source}", program = program.display())]
-    Refused {
-        /// As asked for.
-        program: PathBuf,
-        /// The call that failed.
-        call: &'static str,
-        /// The kernel's word.
-        source: io::Error,
-    },
-}
-
-/// A process that was started, until somebody waits for it. Dropping it neither ends nor reaps it.
-///
-/// As a descriptor it is the process's pidfd (pidfd_open(2)): readable when it has ended, and safe to send signals
-/// to (pidfd_send_signal(2)), whatever became of the pid.
-#[derive(Debug)]
-pub struct Child {
-    process: process::Child,
-    pidfd: Arc<OwnedFd>,
-}
-
-/// Sends signals to one process, whatever became of its pid: once it was reaped they reach nobody.
-#[derive(Clone, Debug)]
-pub struct Signaller(Arc<OwnedFd>);
-
-impl Signaller {
-    /// Sends `signal`, see pidfd_send_signal(2). From any thread.
-    ///
-    /// # Errors
-    /// `ESRCH` if the process was reaped, `EPERM` if it has become another user's.
-    pub fn send(&self, signal: Signal) -> io::Result<()> {
-        let none = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: plain numbers and a null pointer, which the call takes for "no details", in; no memory out.
-        let sent = unsafe {
-            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal as libc::c_int, none, 0)
-        };
-        if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-}
-
-impl Child {
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.process.id()
-    }
-
-    /// For signals to it, also when somebody else watches it.
-    pub fn signaller(&self) -> Signaller {
-        Signaller(Arc::clone(&self.pidfd))
-    }
-
-    /// How it ended, if it did; reaps it.
-    pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.process.try_wait()
-    }
-}
-
-impl AsFd for Child {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-}
-
 /// Starts a process.
 ///
 /// It has pipes for stdout, stderr and stddiag, and no other descriptors of ours unless they were made to be
-/// inherited. It stays in our process group and session, so that the terminal's input and job control work for it.
-/// It starts with no signal blocked, SIGPIPE at its default, and the soft limit on open files from before
+/// inherited. It stays in our session. It starts with no signal blocked, SIGPIPE at its default, and the soft limit on open files from before
 /// [`raise_file_limit`](crate::raise_file_limit). May be called from any thread, by several at once.
 ///
 /// # Errors
@@ -205,6 +108,9 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
         Stdin::Null => process::Stdio::null(),
     });
     command.stdout(stdout_child).stderr(stderr_child);
+    if spec.group == ProcessGroup::Own {
+        command.process_group(0);
+    }
     if let Some(cwd) = &spec.cwd {
         command.current_dir(cwd);
     }
@@ -229,7 +135,7 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     let process = command.spawn().map_err(|error| explain(&program, spec.cwd.as_deref(), error))?;
     // Closes our copies of the write ends, or the pipes would never end.
     drop(command);
-    let child = open(process).map_err(|error| failed(&program, "pidfd_open", error))?;
+    let child = Child::open(process, spec.group).map_err(|error| failed(&program, "pidfd_open", error))?;
     Ok(Spawned { child, stdout, stderr, stddiag })
 }
 
@@ -266,48 +172,4 @@ fn above_stdio(end: OwnedFd) -> io::Result<OwnedFd> {
     let copy = fcntl(&end, FcntlArg::F_DUPFD_CLOEXEC(libc::STDERR_FILENO + 1))?;
     // SAFETY: fcntl just made it, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
-}
-
-/// Gets the pidfd; without one the process is ended again.
-fn open(mut process: process::Child) -> io::Result<Child> {
-    let pid = libc::pid_t::try_from(process.id()).map_err(io::Error::other)?;
-    // SAFETY: plain numbers in, a new descriptor or -1 out. The child is not reaped yet, so the pid is its.
-    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    match libc::c_int::try_from(pidfd) {
-        // SAFETY: the kernel just made it (close-on-exec), and nobody else knows it.
-        Ok(fd) if fd >= 0 => Ok(Child { process, pidfd: Arc::new(unsafe { OwnedFd::from_raw_fd(fd) }) }),
-        _ => {
-            let error = io::Error::last_os_error();
-            let _ = process.kill();
-            let _ = process.wait();
-            Err(error)
-        }
-    }
-}
-
-/// Why `Command::spawn` failed, which tells by errno alone.
-fn explain(program: &Path, cwd: Option<&Path>, source: io::Error) -> SpawnError {
-    if let Some(cwd) = cwd
-        && let Err(error) = access(cwd, AccessFlags::X_OK)
-    {
-        return SpawnError::Directory { program: program.into(), cwd: cwd.into(), source: error.into() };
-    }
-    match source.raw_os_error() {
-        Some(libc::ENOENT) => SpawnError::NotFound { program: program.into() },
-        Some(libc::EACCES | libc::ENOEXEC | libc::EISDIR) => {
-            SpawnError::NotExecutable { program: program.into(), source }
-        }
-        Some(libc::EAGAIN) => SpawnError::TooManyProcesses { program: program.into(), source },
-        _ => failed(program, "spawn", source),
-    }
-}
-
-fn failed(program: &Path, call: &'static str, source: io::Error) -> SpawnError {
-    match source.raw_os_error() {
-        Some(libc::EMFILE) => {
-            let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
-            SpawnError::TooManyFiles { program: program.into(), limit }
-        }
-        _ => SpawnError::Refused { program: program.into(), call, source },
-    }
 }

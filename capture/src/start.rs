@@ -28,7 +28,10 @@ pub enum StartError {
         source: io::Error,
     },
     /// The process may not have another thread.
-    #[error("no thread for the capture: {source}; raise RLIMIT_NPROC (`ulimit -u`) or the cgroup's pids.max")]
+    #[error(
+        "no thread for the capture: {source}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
+         (`ulimit -v`)"
+    )]
     Thread {
         /// The kernel's word, see clone(2).
         source: io::Error,

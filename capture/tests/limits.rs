@@ -5,7 +5,7 @@
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
-use iof_capture::{ProcessSpec, SpawnError, raise_file_limit, spawn};
+use iof_capture::{ProcessSpec, SpawnError, TooFewFiles, check_files, raise_file_limit, spawn};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 #[test]
@@ -13,11 +13,21 @@ fn the_limit_is_raised_for_us_and_restored_for_children() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
 
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1;
+    assert_eq!(check_files(64 - open), Ok(()));
+    let error = check_files(65 - open).unwrap_err();
+    assert_eq!(error, TooFewFiles { needed: 65 - open, open, limit: 64 });
+    assert!(error.to_string().contains("RLIMIT_NOFILE is 64: raise it to 65"), "{error}");
+
     let hoard: Vec<OwnedFd> =
         (0..100).map_while(|_| std::fs::File::open("/dev/null").ok().map(OwnedFd::from)).collect();
     let error = spawn(ProcessSpec::new("/bin/true", [""; 0])).unwrap_err();
     assert!(matches!(error, SpawnError::TooManyFiles { limit: 64, .. }), "{error}");
     assert!(error.to_string().contains("RLIMIT_NOFILE is 64"), "{error}");
+
+    assert_eq!(check_files(0), Ok(()));
+    let full = check_files(1).unwrap_err();
+    assert_eq!((full.open, full.limit), (64, 64), "not even a look is possible");
 
     assert_eq!(raise_file_limit().unwrap(), hard);
     assert_eq!(raise_file_limit().unwrap(), hard);

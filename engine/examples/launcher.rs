@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::{env, io, process};
 
-use iof_engine::{Config, Engine, Grant, JobSpec, Policy};
+use iof_engine::{App, Config, Engine, Grant, JobSpec, Policy};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, Sink};
 use nix::sys::signal::Signal;
@@ -35,8 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = sink(Channels::STDOUT, io::stdout().as_fd())?;
     let err = sink(Channels::STDERR | Channels::STDDIAG, io::stderr().as_fd())?;
 
-    let job =
-        engine.spawn(&JobSpec { nspace: nspace.clone(), nprocs, program, args, stdin: Some(Rank(0)) })?;
+    let app = App { nprocs, ..App::new(program, args) };
+    let job = engine.spawn(&JobSpec { stdin: Some(Rank(0)), ..JobSpec::new(nspace.clone(), vec![app]) })?;
     // Each ends with the last byte, or when its reader has gone: then there is no point in going on.
     let written = out.join().and_then(|_| err.join());
     if written.is_err() {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use iof_capture::BackendKind;
+use iof_capture::{BackendKind, ProcessGroup};
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::Policy;
 
@@ -47,17 +47,69 @@ pub enum Rendezvous {
     Directory(PathBuf),
 }
 
-/// A job: the same program in a number of ranks.
+/// One program of a job, run by some of its ranks (PMIx's application, `pmix_app_t`).
+#[derive(Clone, Debug)]
+pub struct App {
+    /// How many ranks run it, 1 at least.
+    pub nprocs: u32,
+    /// What they run: a path, or a name to be looked up in the `PATH` that they are going to have. A path that does
+    /// not begin with a slash begins at `cwd`.
+    pub program: OsString,
+    /// Its arguments, without its own name.
+    pub args: Vec<OsString>,
+    /// Added to the embedder's environment, in place of what has the same name; the last of equal names counts.
+    /// The engine's own names, `IOF_...`, can't be replaced.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where the ranks start; where the embedder is if `None`.
+    pub cwd: Option<PathBuf>,
+}
+
+impl App {
+    /// One rank that runs `program` with `args`, in the embedder's environment and directory.
+    pub fn new<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> App {
+        let args = args.into_iter().map(Into::into).collect();
+        App { nprocs: 1, program: program.into(), args, env: Vec::new(), cwd: None }
+    }
+}
+
+/// A job: programs, and how many ranks run each. Ranks are numbered on from one to the next.
+///
+/// Each rank finds out who it is in its environment:
+///
+/// | name | meaning |
+/// |---|---|
+/// | `IOF_NSPACE` | the job's name |
+/// | `IOF_RANK` | its rank, from 0 on |
+/// | `IOF_NPROCS` | how many ranks the job has |
+/// | `IOF_APPNUM` | the number of its app, from 0 on |
+/// | `IOF_STDDIAG_FD` | the descriptor for what goes to stddiag |
+///
+/// `PMIX_NAMESPACE`, `PMIX_RANK` and the like are not set: to a PMIx client they say that there is a PMIx server for it
+/// to connect to, so they are for the launcher that has one (in [`App::env`]).
 #[derive(Clone, Debug)]
 pub struct JobSpec {
     /// The job's name.
     pub nspace: Nspace,
-    /// How many ranks, 1 at least.
-    pub nprocs: u32,
-    /// What each rank runs; looked up in PATH if it has no slash.
-    pub program: OsString,
-    /// Its arguments.
-    pub args: Vec<OsString>,
+    /// What its ranks run, 1 at least.
+    pub apps: Vec<App>,
     /// The rank that shares the embedder's stdin; all others read /dev/null.
     pub stdin: Option<Rank>,
+    /// The ranks' process groups.
+    ///
+    /// In a group of its own, a rank would be stopped as soon as it reads the embedder's terminal (SIGTTIN, see
+    /// credentials(7)). So the rank of [`stdin`](JobSpec::stdin) stays in the embedder's group all the same if that
+    /// stdin is the embedder's controlling terminal.
+    pub process_group: ProcessGroup,
+}
+
+impl JobSpec {
+    /// A job of `apps` in which nobody has the embedder's stdin and every rank has a process group of its own.
+    pub fn new(nspace: Nspace, apps: Vec<App>) -> JobSpec {
+        JobSpec { nspace, apps, stdin: None, process_group: ProcessGroup::Own }
+    }
+
+    /// How many ranks it has.
+    pub fn nprocs(&self) -> u64 {
+        self.apps.iter().map(|app| u64::from(app.nprocs)).sum()
+    }
 }

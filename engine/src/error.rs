@@ -2,7 +2,7 @@
 
 use std::io;
 
-use iof_capture::{AddError, SpawnError};
+use iof_capture::{AddError, SpawnError, TooFewFiles};
 use iof_proto::rendezvous::BindError;
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::CreateError;
@@ -17,6 +17,18 @@ pub enum StartError {
     /// Tools could not find it.
     #[error(transparent)]
     Rendezvous(#[from] BindError),
+    /// The process may open fewer files than an engine with a small job needs.
+    #[error("an engine does not fit: {0}")]
+    Files(#[from] TooFewFiles),
+    /// The process may not have another thread.
+    #[error(
+        "no thread for the engine: {source}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
+         (`ulimit -v`)"
+    )]
+    Thread {
+        /// The kernel's word, see clone(2).
+        source: io::Error,
+    },
     /// The control thread can't be set up.
     #[error("the control thread: {0}")]
     Control(#[from] io::Error),
@@ -32,26 +44,30 @@ pub enum LaunchError {
     /// No ranks, or more than rank numbers.
     #[error("a job of {asked} ranks is not possible: ask for 1 to {limit}", limit = MAX_RANKS)]
     Ranks {
-        /// Ranks asked for.
-        asked: u32,
+        /// Ranks asked for, all apps together.
+        asked: u64,
     },
-    /// The process may not open as many files as the job needs.
-    #[error(
-        "{ranks} ranks need about {needed} open files and the limit is {limit}: raise it (ulimit -n) or start fewer"
-    )]
+    /// An app without ranks.
+    #[error("app {app} has no ranks: ask for 1 at least, or leave it out")]
+    EmptyApp {
+        /// Which, from 0 on.
+        app: usize,
+    },
+    /// The process may open fewer files than the job needs.
+    #[error("{ranks} ranks do not fit: {files}, or start fewer ranks")]
     Files {
         /// Ranks asked for.
-        ranks: u32,
-        /// Files that they need.
-        needed: u64,
-        /// `RLIMIT_NOFILE`, raised as far as it goes.
-        limit: u64,
+        ranks: u64,
+        /// How many files are open, needed and allowed.
+        files: TooFewFiles,
     },
     /// A rank could not be started.
-    #[error("{source} (rank {rank})")]
+    #[error("{source} (rank {rank} of app {app})")]
     Spawn {
         /// Which.
         rank: Rank,
+        /// The number of its app, from 0 on.
+        app: usize,
         /// Why.
         source: SpawnError,
     },

@@ -16,14 +16,15 @@ pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Cha
 
 /// What the engine knows of one rank.
 pub(crate) struct RankState {
+    pub executable: String,
     pub pid: u32,
     pub signaller: Signaller,
     pub exit: Option<ExitStatus>,
 }
 
 /// What the engine knows of one job.
+#[derive(Default)]
 pub(crate) struct JobState {
-    pub program: String,
     pub ranks: Vec<RankState>,
     /// All its ranks are there: nothing new will come.
     pub started: bool,
@@ -33,10 +34,6 @@ pub(crate) struct JobState {
 }
 
 impl JobState {
-    pub(crate) fn new(program: String) -> Self {
-        JobState { program, ranks: Vec::new(), started: false, open_streams: 0, first_failure: None }
-    }
-
     pub(crate) fn rank(&self, rank: Rank) -> Option<&RankState> {
         self.ranks.get(usize::try_from(rank.0).ok()?)
     }
@@ -132,11 +129,30 @@ impl Job {
         }
     }
 
-    /// Sends `signal` to every rank that runs; gives how many there were.
+    /// Sends `signal` to every rank: to its whole process group if it has one of its own, also when the rank itself
+    /// has ended and left children there (before Linux 6.9 these are out of reach). Gives how many there were.
     pub fn signal(&self, signal: Signal) -> usize {
+        self.send(signal, |_| true)
+    }
+
+    /// Sends `signal` to the ranks that have process groups of their own. For signals that the terminal sent to the
+    /// embedder: the others are in its group, so they have them already.
+    pub fn signal_groups(&self, signal: Signal) -> usize {
+        self.send(signal, Signaller::has_group)
+    }
+
+    fn send(&self, signal: Signal, to: impl Fn(&Signaller) -> bool) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
-        let running = job.ranks.iter().filter(|rank| rank.exit.is_none());
-        running.filter(|rank| rank.signaller.send(signal).is_ok()).count()
+        let there = job.ranks.iter().filter(|rank| rank.exit.is_none() || rank.signaller.has_group());
+        there.filter(|rank| to(&rank.signaller) && rank.signaller.send(signal).is_ok()).count()
+    }
+
+    /// The rank that leads the process group `group`.
+    pub fn rank_of_group(&self, group: u32) -> Option<Rank> {
+        let state = self.tables.lock();
+        let job = state.jobs.get(&self.nspace)?;
+        let leads = |rank: &RankState| rank.pid == group && rank.signaller.has_group();
+        (0..).map(Rank).zip(&job.ranks).find(|(_, rank)| leads(rank)).map(|(rank, _)| rank)
     }
 }

@@ -7,6 +7,7 @@
 //! | module | concept |
 //! |---|---|
 //! | `engine`, `config` | the handle that an embedder holds |
+//! | `launch` | starting a job's ranks |
 //! | `job` | ranks and how they ended |
 //! | `control` | the control thread (mio): accepts and serves tools |
 //! | `peer`, `requests` | one connected tool; what it may ask |
@@ -17,13 +18,14 @@ mod control;
 mod engine;
 mod error;
 mod job;
+mod launch;
 mod peer;
 mod requests;
 mod state;
 
-pub use config::{Config, DEFAULT_CACHE_SIZE, JobSpec, Rendezvous};
+pub use config::{App, Config, DEFAULT_CACHE_SIZE, JobSpec, Rendezvous};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
-pub use iof_capture::{BackendKind, StartError as CaptureError};
+pub use iof_capture::{BackendKind, ProcessGroup, StartError as CaptureError};
 pub use iof_shm_ring::Policy;
 pub use job::{Job, JobStatus, exit_code};

@@ -164,7 +164,7 @@ fn procs(state: &State, host: &str) -> Vec<ProcInfo> {
                 proc: Proc { nspace: nspace.clone(), rank: Rank(rank) },
                 pid: of.pid,
                 host: host.to_owned(),
-                executable: job.program.clone(),
+                executable: of.executable.clone(),
                 state: proc_state(of),
                 exit_code: of.exit.map(exit_code),
             });

@@ -135,7 +135,8 @@ fuzz_target!(|input: Input| {
     let start = if input.now { Start::Now } else { Start::Oldest };
     let at = input.start.get(file.capacity);
     // SAFETY: nothing here looks at a byte after it may have changed.
-    let Ok(mut reader) = unsafe { Reader::new(Arc::clone(&ring), Arc::new(area), 0, at, start) } else { return };
+    let reader = unsafe { Reader::new(Arc::clone(&ring), Arc::new(area), 0, at, start) };
+    let Ok(mut reader) = reader else { return };
     reader.tell_room(room);
     let mut delivered = 0;
     for op in input.ops.iter().take(256) {

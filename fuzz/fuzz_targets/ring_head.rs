@@ -59,7 +59,8 @@ fuzz_target!(|input: Input| {
     let Ok((ringer, _bell)) = doorbell() else { return };
     let Ok(area) = Area::create(ringer) else { return };
     // SAFETY: nothing here looks at a byte after it may have changed.
-    let Ok(mut reader) = unsafe { Reader::new(Arc::new(ring), Arc::new(area), 0, input.start, Start::Oldest) } else {
+    let reader = unsafe { Reader::new(Arc::new(ring), Arc::new(area), 0, input.start, Start::Oldest) };
+    let Ok(mut reader) = reader else {
         return;
     };
     for _ in 0..64 {

@@ -176,14 +176,14 @@ impl Area {
         }
     }
 
-    /// Says that `slot`'s ring has news. A SeqCst fence must lie between the news and this call.
-    pub(crate) fn mark_ready(&self, slot: u32) {
-        let Some((word, bit)) = self.ready_bit(slot) else { return };
+    /// Says that `slot`'s ring has news; `false` if that was said already. A SeqCst fence must lie between the news and
+    /// this call.
+    pub(crate) fn mark_ready(&self, slot: u32) -> bool {
+        let Some((word, bit)) = self.ready_bit(slot) else { return false };
         // Already set: the tool has not yet taken the bit, and will look at the ring after it has (the fences
-        // of `notify` and `take_ready` order our news before its look).
-        if word.load(Relaxed) & bit == 0 {
-            word.fetch_or(bit, Relaxed);
-        }
+        // of `notify` and `take_ready` order our news before its look). Nor does it sleep without having been woken:
+        // whoever set the bit saw to that.
+        word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
     }
 
     fn ready_bit(&self, slot: u32) -> Option<(&crate::sync::AtomicU64, u64)> {

@@ -14,7 +14,8 @@ pub enum CreateError {
     },
     /// The kernel refused memory or a file for it.
     #[error(
-        "{step} for {len} bytes of shared memory: {source}; free memory or files, or use a smaller cache"
+        "{step} for {len} bytes of shared memory: {source}; free memory or files, raise their limits (`ulimit -v`, \
+         `ulimit -n`), or use a smaller cache"
     )]
     Memory {
         /// The call that failed.

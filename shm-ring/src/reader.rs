@@ -102,7 +102,7 @@ pub struct Reader {
 
 /// How a reader that can hold the writer back tells it that there is room.
 struct Room {
-    ringer: Ringer,
+    ringer: Arc<Ringer>,
     /// The wish that was answered last; each is answered once.
     answered: u64,
 }
@@ -187,9 +187,9 @@ impl Reader {
 
     /// Makes this reader tell a writer that waits for it, through the engine's `room` bell.
     ///
-    /// Only readers that were granted to hold the source back have one.
-    pub fn tell_room(&mut self, ringer: Ringer) {
-        self.room = Some(Room { ringer, answered: NONE });
+    /// Only readers that were granted to hold the source back have one, which they may share.
+    pub fn tell_room(&mut self, ringer: impl Into<Arc<Ringer>>) {
+        self.room = Some(Room { ringer: ringer.into(), answered: NONE });
     }
 
     /// Says that the writer has ended, as whoever started it or is connected to it knows. What is in the ring is

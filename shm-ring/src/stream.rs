@@ -410,15 +410,11 @@ impl Stream {
     /// and this.
     pub(crate) fn mark_ready(&self) {
         for member in &self.members {
-            let has_news = self.is_worth_telling(member);
-            member.has_news.set(has_news);
-            if has_news {
-                member.area.mark_ready(member.slot);
-            }
+            member.has_news.set(self.is_worth_telling(member) && member.area.mark_ready(member.slot));
         }
     }
 
-    /// Wakes the tools of readers that were marked ready and sleep. A SeqCst fence must lie between the two.
+    /// Wakes the tools of readers that were marked ready just now and sleep. A SeqCst fence must lie between the two.
     pub(crate) fn wake(&self) {
         for member in self.members.iter().filter(|member| member.has_news.take()) {
             member.area.ring_if_armed();

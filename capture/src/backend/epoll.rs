@@ -17,7 +17,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-use super::{Answer, Backend, BackendKind, PAUSE, Scratch, Token};
+use super::{Answer, Backend, BackendKind, Discard, PAUSE, Token};
 use crate::start::StartError;
 
 /// Edges that are told by one call; more of them wait in the kernel, in order.
@@ -59,7 +59,7 @@ pub(crate) struct Epoll {
     answers: Vec<Answer>,
     /// Files that have a request.
     requests: usize,
-    scratch: Scratch,
+    discard: Discard,
 }
 
 impl Epoll {
@@ -72,7 +72,7 @@ impl Epoll {
             pauses: VecDeque::new(),
             answers: Vec::new(),
             requests: 0,
-            scratch: Scratch::new(),
+            discard: Discard::new(),
         })
     }
 
@@ -215,10 +215,13 @@ impl Backend for Epoll {
     }
 
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
-        self.scratch.read(pipe)
+        self.discard.discard(pipe)
     }
 
-    fn turn(&mut self) -> io::Result<()> {
+    fn turn(&mut self, patience: Duration) -> io::Result<()> {
+        if !patience.is_zero() {
+            std::thread::sleep(patience);
+        }
         // First who was ready already. It often turns out that he is not any more: then he is waited for as well.
         self.serve();
         self.wait()?;

@@ -2,14 +2,19 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
-use io_uring::types::{Fd, Timespec};
+use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::Span;
 
-use super::{Answer, Backend, BackendKind, Scratch, Token};
+use super::{Answer, Backend, BackendKind, Discard, Token};
 use crate::start::StartError;
+
+mod files;
+
+use files::{Files, Target};
 
 /// Requests that are submitted together at most.
 const SUBMISSIONS: u32 = 256;
@@ -23,11 +28,12 @@ static PAUSE: Timespec = Timespec::new().nsec(super::PAUSE.subsec_nanos());
 /// One io_uring, for the thread that made it.
 pub(crate) struct Uring {
     ring: IoUring,
+    files: Files,
     /// Requests that found no room in the submission queue.
     backlog: VecDeque<squeue::Entry>,
     /// Requests without an answer yet, cancellations aside.
     in_flight: usize,
-    scratch: Scratch,
+    discard: Discard,
 }
 
 impl Uring {
@@ -56,7 +62,8 @@ impl Uring {
             return Err(StartError::too_old());
         }
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
-        Ok(Uring { ring, backlog: VecDeque::new(), in_flight: 0, scratch: Scratch::new() })
+        let files = Files::new(&ring);
+        Ok(Uring { ring, files, backlog: VecDeque::new(), in_flight: 0, discard: Discard::new() })
     }
 
     /// # Safety
@@ -80,6 +87,21 @@ impl Uring {
         let _ = self.flush();
     }
 
+    /// Hands in what was asked for and sleeps for `patience`, whatever is answered meanwhile.
+    fn pile_up(&mut self, patience: Duration) -> io::Result<()> {
+        // Linux 5.11. Before, answers come one by one.
+        if patience.is_zero() || !self.ring.params().is_feature_ext_arg() {
+            return Ok(());
+        }
+        let time = Timespec::from(patience);
+        let args = SubmitArgs::new().timespec(&time);
+        // More than can come, so that the kernel wakes us, and does the reads, when the time is over.
+        match self.ring.submitter().submit_with_args(COMPLETIONS as usize, &args) {
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
     /// Moves the backlog to the kernel, as far as it takes it.
     fn flush(&mut self) -> io::Result<()> {
         while let Some(entry) = self.backlog.front() {
@@ -97,19 +119,29 @@ impl Uring {
 impl Backend for Uring {
     const KIND: BackendKind = BackendKind::IoUring;
 
-    fn register(&mut self, _: Token, _: BorrowedFd<'_>) {}
+    fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
+        self.files.hold(&self.ring, token, file);
+    }
 
-    fn deregister(&mut self, _: Token) {}
+    fn deregister(&mut self, token: Token) {
+        self.files.let_go(&self.ring, token);
+    }
 
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
         let len = u32::try_from(span.len).unwrap_or(u32::MAX);
-        let read = opcode::Read::new(Fd(pipe.as_raw_fd()), span.ptr, len).offset(NO_OFFSET).build();
+        let read = match self.files.target(token, pipe) {
+            Target::Held(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
+            Target::LookedUp(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
+        };
         // SAFETY: the kernel may write to the span until the answer comes; the caller keeps it until then.
         unsafe { self.request(token, read) }
     }
 
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
-        let poll = opcode::PollAdd::new(Fd(file.as_raw_fd()), libc::POLLIN as u32).build();
+        let poll = match self.files.target(token, file) {
+            Target::Held(file) => opcode::PollAdd::new(file, libc::POLLIN as u32).build(),
+            Target::LookedUp(file) => opcode::PollAdd::new(file, libc::POLLIN as u32).build(),
+        };
         // SAFETY: a poll has no memory.
         unsafe { self.request(token, poll) }
     }
@@ -126,17 +158,16 @@ impl Backend for Uring {
     }
 
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
-        self.scratch.read(pipe)
+        self.discard.discard(pipe)
     }
 
-    fn turn(&mut self) -> io::Result<()> {
-        let entered = match self.flush() {
-            Ok(()) if self.ring.submission().is_empty() && !self.ring.completion().is_empty() => {
+    fn turn(&mut self, patience: Duration) -> io::Result<()> {
+        let entered = self.flush().and_then(|()| self.pile_up(patience)).and_then(|()| {
+            if self.ring.submission().is_empty() && !self.ring.completion().is_empty() {
                 return Ok(());
             }
-            Ok(()) => self.ring.submit_and_wait(1).map(drop),
-            Err(error) => Err(error),
-        };
+            self.ring.submit_and_wait(1).map(drop)
+        });
         match entered.as_ref().err().and_then(io::Error::raw_os_error) {
             // A signal; or answers that found no room are to be taken first.
             Some(libc::EINTR | libc::EBUSY) => Ok(()),
@@ -181,7 +212,7 @@ mod tests {
         }
         let mut answers = Vec::new();
         while !uring.is_quiet() {
-            uring.turn().unwrap();
+            uring.turn(Duration::ZERO).unwrap();
             uring.take(&mut answers);
         }
         let mut numbers: Vec<_> = answers.into_iter().map(|(token, _)| u64::from(token)).collect();
@@ -219,7 +250,7 @@ mod tests {
         uring.cancel(Token::Bell);
         let mut answers = Vec::new();
         while !uring.is_quiet() {
-            uring.turn().unwrap();
+            uring.turn(Duration::ZERO).unwrap();
             uring.take(&mut answers);
         }
         let [(Token::Bell, Err(error))] = &answers[..] else { panic!("{answers:?}") };

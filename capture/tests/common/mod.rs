@@ -83,6 +83,13 @@ pub fn pipe() -> (OwnedFd, std::fs::File) {
     (read, write.into())
 }
 
+/// Waits until nobody has the other end any more. (A process that another test is about to start holds it until it
+/// is.)
+pub fn wait_closed(write: &mut std::fs::File) {
+    poll(&mut [PollFd::new(write.as_fd(), PollFlags::empty())], PollTimeout::NONE).unwrap();
+    assert!(write.write_all(b"x").is_err());
+}
+
 /// Bytes of which no two stretches are alike.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use super::rig;
 use crate::common::{next, stream, tool, wait_for};
-use iof_capture::{Event, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, spawn};
+use iof_capture::{Event, ProcessGroup, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, spawn};
 use iof_shm_ring::Policy;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -222,7 +222,7 @@ fn no_child_inherits_anothers_pipes() {
 }
 
 #[test]
-fn a_child_starts_with_clean_signals_in_our_process_group() {
+fn a_child_starts_with_clean_signals() {
     // As a host does that takes its signals from a signalfd.
     let before = SigSet::from_iter([Signal::SIGTERM, Signal::SIGCHLD])
         .thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK);
@@ -238,8 +238,41 @@ fn a_child_starts_with_clean_signals_in_our_process_group() {
         0,
         "Rust ignores it, children must not"
     );
-    let group = output(ProcessSpec::new("/bin/sh", ["-c", "cut -d' ' -f5 /proc/$$/stat"]));
-    assert_eq!(group.trim(), nix::unistd::getpgrp().to_string());
+}
+
+#[test]
+fn a_child_is_in_our_process_group_or_leads_one_of_its_own_in_our_session() {
+    // Its pid, its group, its session, see proc_pid_stat(5).
+    let ids = |group| {
+        let line = output(ProcessSpec { group, ..shell("cut -d' ' -f1,5,6 /proc/$$/stat") });
+        line.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<i32>>()
+    };
+    let session = nix::unistd::getsid(None).unwrap().as_raw();
+    assert_eq!(ids(ProcessGroup::Inherit)[1..], [nix::unistd::getpgrp().as_raw(), session]);
+    let own = ids(ProcessGroup::Own);
+    assert_eq!(own[1..], [own[0], session]);
+}
+
+#[test]
+fn a_signal_reaches_the_children_of_a_process_with_a_group_of_its_own_and_no_others() {
+    for (group, reached) in [(ProcessGroup::Own, true), (ProcessGroup::Inherit, false)] {
+        // The child tells its pid, and holds stdout.
+        let Spawned { child, stdout, .. } =
+            spawn(ProcessSpec { group, ..shell("sleep 1000 & echo $!; wait") }).unwrap();
+        let mut stdout = BufReader::new(std::fs::File::from(stdout));
+        let mut pid = String::new();
+        stdout.read_line(&mut pid).unwrap();
+        let pid = nix::unistd::Pid::from_raw(pid.trim().parse().unwrap());
+        assert_eq!(child.signaller().has_group(), reached);
+        child.signaller().send(Signal::SIGTERM).unwrap();
+        if !reached {
+            nix::sys::signal::kill(pid, Signal::SIGKILL).expect("it lives");
+        }
+        assert_eq!(stdout.read_line(&mut String::new()).unwrap(), 0, "both have ended");
+        let rig = rig();
+        rig.capture.watch(ProcessId(1), child).unwrap();
+        assert_eq!(wait_for(&rig.events, 0, 1).1[&ProcessId(1)].signal(), Some(15));
+    }
 }
 
 #[test]

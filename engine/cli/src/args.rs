@@ -1,8 +1,10 @@
 //! The command line.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::{Channel, Channels, Nspace, Rank};
@@ -28,11 +30,14 @@ pub enum Command {
 }
 
 #[derive(Args)]
+#[command(
+    override_usage = "iof run [OPTIONS] [APP OPTIONS] PROG ARGS... [: [APP OPTIONS] PROG ARGS...]...",
+    after_help = "Several programs in one job are divided by ':', each with its own -n, --wdir and -x; ranks are \
+                  numbered on from one to the next."
+)]
 pub struct RunArgs {
-    /// How many ranks to start
-    #[arg(short = 'n', long = "nprocs", value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
-    pub nprocs: u32,
+    #[command(flatten)]
+    pub app: AppArgs,
 
     /// Cache for each rank and channel, in bytes (K, M and G are understood)
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
@@ -53,10 +58,35 @@ pub struct RunArgs {
     /// Where tools find this job
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
+}
+
+/// What one program of a job is given; there may be several.
+#[derive(Args)]
+pub struct AppArgs {
+    /// How many ranks to start
+    #[arg(short = 'n', long = "nprocs", value_name = "N", default_value_t = 1, help_heading = "App options",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
+    pub nprocs: u32,
+
+    /// The directory that the ranks start in
+    #[arg(long, value_name = "DIR", help_heading = "App options")]
+    pub wdir: Option<PathBuf>,
+
+    /// An environment variable for the ranks, which have all of ours besides
+    #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = "App options",
+          value_parser = OsStringValueParser::new().try_map(variable))]
+    pub env: Vec<Variable>,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROG")]
     pub program: Vec<OsString>,
+}
+
+/// An environment variable, as the user names it: with a value, or with what it has here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    pub name: OsString,
+    pub value: Option<OsString>,
 }
 
 /// What to do when a cache is full.
@@ -201,6 +231,19 @@ fn ranks(text: &str) -> Result<Ranks, String> {
     Ok(Ranks(ranks))
 }
 
+fn variable(text: OsString) -> Result<Variable, &'static str> {
+    let bytes = text.as_bytes();
+    let (name, value) = match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) => (bytes.get(..at), bytes.get(at.saturating_add(1)..)),
+        None => (Some(bytes), None),
+    };
+    let owned = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+    match name {
+        Some(name) if !name.is_empty() => Ok(Variable { name: owned(name), value: value.map(owned) }),
+        _ => Err("a variable needs a name: say NAME or NAME=VALUE"),
+    }
+}
+
 fn channels(text: &str) -> Result<Channels, String> {
     let mut channels = Channels::empty();
     for word in text.split(',') {
@@ -236,6 +279,18 @@ mod tests {
         for wrong in ["", "x", "5-3", "-1", "1-", "4294967295", "1,,2"] {
             assert!(ranks(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn variables_have_a_name_and_maybe_a_value() {
+        let parsed = |text: &str| {
+            let Variable { name, value } = variable(text.into()).unwrap();
+            (name.into_string().unwrap(), value.map(|value| value.into_string().unwrap()))
+        };
+        assert_eq!(parsed("A"), ("A".into(), None));
+        assert_eq!(parsed("A="), ("A".into(), Some("".into())));
+        assert_eq!(parsed("A=b=c"), ("A".into(), Some("b=c".into())));
+        assert!(variable("".into()).is_err() && variable("=b".into()).is_err());
     }
 
     #[test]

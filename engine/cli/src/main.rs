@@ -2,8 +2,10 @@
 //!
 //! Bad input gets one line on stderr and exit code 2; what fails while running gets one line and exit code 1.
 
+mod apps;
 mod args;
 mod attach;
+mod follow;
 mod inspect;
 mod print;
 mod pull;
@@ -79,20 +81,25 @@ fn explain(error: &clap::Error) -> ExitCode {
             Err(_) => signals::die_of(Signal::SIGPIPE),
         };
     }
+    let wrong = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            "a command is missing: run, pull, query or inspect".into()
+        }
+        _ => in_one_line(error),
+    };
+    say(format_args!("{wrong} (try 'iof --help')"));
+    ExitCode::from(2)
+}
+
+/// What clap says is wrong, without its advice.
+fn in_one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let wrong: Vec<&str> = text
         .lines()
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .map(str::trim)
-        .filter(|line| !line.is_empty())
+        .filter(|line| !line.is_empty() && !line.starts_with("tip:"))
         .collect();
     let wrong = wrong.join(" ");
-    let wrong = wrong.strip_prefix("error: ").unwrap_or(&wrong);
-    let wrong = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        "a command is missing: run, pull, query or inspect"
-    } else {
-        wrong
-    };
-    say(format_args!("{wrong} (try 'iof --help')"));
-    ExitCode::from(2)
+    wrong.strip_prefix("error: ").map(str::to_owned).unwrap_or(wrong)
 }

@@ -1,4 +1,4 @@
-//! Signals: what `iof run` passes on to its ranks, and how the command ends by one.
+//! Signals: what `iof run` takes, and how the command stops or ends by one.
 
 use std::io;
 use std::process::{self, ExitCode};
@@ -6,13 +6,14 @@ use std::process::{self, ExitCode};
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 
 /// A signal that came for us.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
     /// Which.
     pub signal: Signal,
-    /// It came from the terminal, which sent it to the ranks as well: they are in our process group.
+    /// It came from the terminal, which sent it to our whole process group.
     pub from_terminal: bool,
 }
 
@@ -20,7 +21,10 @@ pub struct Received {
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// Signals for the ranks, to be waited for.
+/// What has another meaning for us: "stop, with the ranks", "a rank may have stopped".
+const OURS: [Signal; 2] = [Signal::SIGTSTP, Signal::SIGCHLD];
+
+/// Signals that are waited for.
 pub struct Signals(SignalFd);
 
 impl Signals {
@@ -28,6 +32,7 @@ impl Signals {
     pub fn take() -> io::Result<Signals> {
         let mut set = SigSet::empty();
         set.extend(PASSED_ON);
+        set.extend(OURS);
         set.thread_block()?;
         Ok(Signals(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?))
     }
@@ -44,6 +49,23 @@ impl Signals {
                 i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())?;
             return Some(Received { signal, from_terminal: info.ssi_code == libc::SI_KERNEL });
         }
+    }
+}
+
+/// Stops this process as `signal` would, which is blocked, until it is continued; not at all if nobody is there who
+/// could continue it (its process group is orphaned).
+pub fn stop_by(signal: Signal) {
+    // Neither fails for a signal that there is.
+    let _ = SigSet::from(signal).thread_unblock();
+    let _ = raise(signal);
+    let _ = SigSet::from(signal).thread_block();
+}
+
+/// A child that was stopped since the last call, and by what. How children end is somebody else's business.
+pub fn next_stopped_child() -> Option<(u32, Signal)> {
+    match waitid(Id::All, WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
+        Ok(WaitStatus::Stopped(pid, signal)) => Some((u32::try_from(pid.as_raw()).ok()?, signal)),
+        _ => None,
     }
 }
 

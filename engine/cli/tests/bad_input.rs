@@ -6,7 +6,6 @@ mod common;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::process::Command;
 
 use common::process::{Done, Process};
 use common::site::{Site, iof};
@@ -60,6 +59,19 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
         (&["run", "--rendezvous-dir", here, "-n", "3", "--", "/etc/passwd"], "not executable"),
         (&["run", "--rendezvous-dir", here, "--", "/"], "/"),
         (&["run", "--rendezvous-dir", here, "--", ""], "not found"),
+        (&["run", "-x", "=value", "--", "true"], "needs a name"),
+        (&["run", "-x"], "-x"),
+        (&["run", ":", "true"], "app 0 has no program"),
+        (&["run", "true", ":"], "app 1 has no program"),
+        (&["run", "true", ":", ":", "true"], "app 1 has no program"),
+        (&["run", "true", ":", "true", ":", "-n", "3"], "app 2 has no program"),
+        (&["run", "true", ":", "-n", "0", "true"], "app 1: invalid value '0'"),
+        (&["run", "true", ":", "--drop", "newest", "true"], "before the first program"),
+        (&["run", "-n", "600000", "true", ":", "-n", "600000", "true"], "1200000 ranks"),
+        (&["run", "--rendezvous-dir", here, "-n", "2", "true", ":", "no-such"], "no-such: not found"),
+        (&["run", "--rendezvous-dir", here, "-n", "2", "true", ":", "no-such"], "(rank 2 of app 1)"),
+        (&["run", "--rendezvous-dir", here, "--wdir", "/no/where", "true"], "cannot start in /no/where"),
+        (&["run", "--rendezvous-dir", here, "true", ":", "--wdir", "/etc/passwd", "true"], "Not a directory"),
         (&["pull", "frobnicate"], "frobnicate"),
         (&["pull", "--rank", "x"], "'x' is no rank"),
         (&["pull", "--rank", ""], "no rank"),
@@ -110,10 +122,15 @@ fn a_refused_run_starts_no_rank() {
 }
 
 #[test]
-fn a_rank_count_beyond_the_limit_on_open_files_is_refused_with_what_to_do() {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", r#"ulimit -n 100 && exec "$0" run -n 100 -- true"#]).arg(iof().get_program());
-    assert_refused(&Process::start(&mut shell).finish(), "100");
+fn an_app_that_cannot_start_keeps_those_before_it_from_starting() {
+    let site = Site::new();
+    let proof = site.path().join("proof");
+    for wrong in [&["no-such-program"][..], &["--wdir", "/no/where", "true"], &["/etc/passwd"]] {
+        let args = ["touch".as_ref(), proof.as_os_str(), ":".as_ref()].into_iter();
+        let done = site.run(&[], args.chain(wrong.iter().map(OsStr::new))).finish();
+        assert_refused(&done, "(rank 1 of app 1)");
+        assert!(!proof.exists(), "{wrong:?}");
+    }
 }
 
 #[test]

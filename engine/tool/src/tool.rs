@@ -57,7 +57,7 @@ pub struct Tool {
     area: Arc<Area>,
     bell: Bell,
     /// Only for a tool that may hold sources back.
-    room: Option<Ringer>,
+    room: Option<Arc<Ringer>>,
     engine_pid: u32,
     registrations: BTreeMap<u32, Registration>,
     feeds: Vec<Option<Feed>>,
@@ -108,7 +108,7 @@ impl Tool {
             link,
             area: Arc::new(Area::open(area)?),
             bell: Bell::from(bell),
-            room: room.map(Ringer::from),
+            room: room.map(|room| Arc::new(Ringer::from(room))),
             engine_pid,
             registrations: BTreeMap::new(),
             feeds: Vec::new(),
@@ -324,7 +324,7 @@ impl Tool {
         let slot = first.slot;
         let mut reader = first.open(Arc::clone(&self.area), start)?;
         if let Some(room) = &self.room {
-            reader.tell_room(room.try_clone()?);
+            reader.tell_room(Arc::clone(room));
         }
         let id = FeedId(self.feeds.len());
         self.feeds.push(Some(Feed::new(handler, source, channel, reader)));

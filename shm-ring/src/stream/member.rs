@@ -17,7 +17,7 @@ pub(super) struct Member {
     pub may_block: bool,
     /// Still in an older generation, but holds the newest from its first byte on.
     pub due: bool,
-    /// The batch that is being told of has news for it.
+    /// The batch that is being told of has news for it, and it had none before.
     pub has_news: Cell<bool>,
 }
 

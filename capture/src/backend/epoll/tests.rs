@@ -41,7 +41,7 @@ impl World {
     fn answers(&mut self) -> Vec<Answer> {
         let mut answers = Vec::new();
         while !self.epoll.is_quiet() {
-            self.epoll.turn().unwrap();
+            self.epoll.turn(Duration::ZERO).unwrap();
             self.epoll.take(&mut answers);
         }
         answers
@@ -52,7 +52,7 @@ impl World {
         self.epoll.poll(Token::Bell, self.ready.as_fd());
         let mut answers = Vec::new();
         while !answers.iter().any(|(token, _)| *token == Token::Bell) {
-            self.epoll.turn().unwrap();
+            self.epoll.turn(Duration::ZERO).unwrap();
             self.epoll.take(&mut answers);
         }
         answers.into_iter().map(|(token, _)| token).filter(|token| *token != Token::Bell).collect()
@@ -190,7 +190,7 @@ fn what_is_cancelled_is_answered_once_and_what_was_answered_is_not_cancelled() {
 
     write.write_all(b"x").unwrap();
     world.read(&read);
-    world.epoll.turn().unwrap();
+    world.epoll.turn(Duration::ZERO).unwrap();
     world.epoll.cancel(SOURCE);
     assert!(matches!(world.answers()[..], [(SOURCE, Ok(1))]));
     assert!(world.epoll.is_quiet());
@@ -219,7 +219,7 @@ fn more_files_than_are_told_or_served_at_once_are_all_answered() {
     }
     let mut answers = Vec::new();
     while !epoll.is_quiet() {
-        epoll.turn().unwrap();
+        epoll.turn(Duration::ZERO).unwrap();
         epoll.take(&mut answers);
     }
     assert!(answers.iter().all(|(_, result)| matches!(result, Ok(8))));
@@ -241,7 +241,7 @@ fn who_always_has_bytes_gets_one_read_a_turn_and_keeps_nobody_waiting() {
         for _ in 0..2 {
             let before = answers.len();
             world.read(&endless);
-            world.epoll.turn().unwrap();
+            world.epoll.turn(Duration::ZERO).unwrap();
             world.epoll.take(&mut answers);
             let of_endless = answers[before..].iter().filter(|(token, _)| *token == SOURCE);
             assert_eq!(of_endless.count(), 1);

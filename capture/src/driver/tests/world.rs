@@ -295,7 +295,7 @@ impl Backend for Played {
         result
     }
 
-    fn turn(&mut self) -> io::Result<()> {
+    fn turn(&mut self, _: Duration) -> io::Result<()> {
         if std::thread::panicking() {
             // What went wrong is known.
             return Err(io::ErrorKind::Other.into());

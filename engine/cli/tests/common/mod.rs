@@ -9,6 +9,7 @@ pub mod bytes;
 pub mod noise;
 pub mod process;
 pub mod site;
+pub mod terminal;
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
@@ -12,12 +13,17 @@ use nix::unistd::Pid;
 use super::bytes::{Pending, collect};
 use super::{DEADLINE, wait_up_to};
 
-/// A process in a process group of its own, with pipes for its stdin, stdout and stderr. The whole group is killed
-/// when this is dropped.
+/// A process in a process group of its own, with pipes for its stdin, stdout and stderr. When this is dropped it is
+/// killed with all that it started, in whatever groups and sessions that is.
 pub struct Process {
     child: Child,
     what: String,
+    /// In the environment of all these.
+    mark: String,
 }
+
+/// The variable that holds the mark.
+const MARK: &str = "IOF_TEST_STARTED_BY";
 
 /// How a process ended and what it wrote.
 #[derive(Debug)]
@@ -43,10 +49,17 @@ impl Process {
 
     /// Only in a process group of its own: what its standard files are, `command` says.
     pub fn start_as_it_is(command: &mut Command) -> Process {
-        command.process_group(0);
+        Process::start_in_its_group(command.process_group(0))
+    }
+
+    /// In the process group that `command` says.
+    pub fn start_in_its_group(command: &mut Command) -> Process {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let mark = format!("{}-{}", std::process::id(), STARTED.fetch_add(1, Relaxed));
+        command.env(MARK, &mark);
         let what = format!("{command:?}");
         let child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
-        Process { child, what }
+        Process { child, what, mark }
     }
 
     pub fn pid(&self) -> u32 {
@@ -126,27 +139,65 @@ impl Process {
         both.iter().sum()
     }
 
-    /// The pids of what lives in its group: itself, ranks, their children.
+    /// The pids of what lives of it: itself, ranks, their children.
     pub fn living(&self) -> Vec<u32> {
+        let mark = format!("{MARK}={}", self.mark).into_bytes();
         let pids = fs::read_dir("/proc")
             .unwrap()
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-        pids.filter(|pid| is_living_member(*pid, self.pid())).collect()
+        // A zombie has no environment any more.
+        let is_marked = |pid: &u32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|entry| entry == mark)
+        };
+        pids.filter(is_marked).collect()
     }
 }
 
-/// Whether process `pid` is in `group` and no zombie, see proc_pid_stat(5).
-fn is_living_member(pid: u32, group: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
-    let mut fields = rest.split(' ');
-    let (state, _parent, its_group) = (fields.next(), fields.next(), fields.next());
-    !matches!(state, Some("Z" | "X")) && its_group == Some(group.to_string().as_str())
+/// What the kernel says of a process, see proc_pid_stat(5).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// `R`, `S`, `T` (stopped), `Z`...
+    pub state: char,
+    pub parent: u32,
+    pub group: u32,
+    pub session: u32,
+    /// The number of its controlling terminal, 0 if it has none.
+    pub terminal: i32,
+    /// The group that is in the foreground there.
+    pub foreground: i32,
+}
+
+impl Stat {
+    /// `None` if there is no such process.
+    pub fn of(pid: u32) -> Option<Stat> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(") ")?;
+        let mut fields = rest.split(' ');
+        Some(Stat {
+            state: fields.next()?.chars().next()?,
+            parent: fields.next()?.parse().ok()?,
+            group: fields.next()?.parse().ok()?,
+            session: fields.next()?.parse().ok()?,
+            terminal: fields.next()?.parse().ok()?,
+            foreground: fields.next()?.parse().ok()?,
+        })
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = killpg(self.nix_pid(), Signal::SIGKILL);
+        let deadline = Instant::now() + DEADLINE;
+        // Some may just be starting others.
+        while let living = self.living()
+            && !living.is_empty()
+            && Instant::now() < deadline
+        {
+            for pid in living {
+                let _ = kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL);
+            }
+        }
         let _ = self.child.wait();
     }
 }

@@ -1,0 +1,43 @@
+//! Whole parts of iof beside the least that could do the same work, in one run: `cargo run --release -p iof-bench --
+//! capture`. The parts' own benches are criterion's: `cargo bench -p iof-bench`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a bench is run by people who read it"
+)]
+
+mod bare;
+mod capture;
+mod cpu;
+mod latency;
+mod load;
+mod table;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "iof-bench", about = "Measures iof beside the least that could do the same work")]
+struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Draining pipes: CPU time beside a bare epoll and read(2) loop
+    Capture(capture::Args),
+    /// A line from its writer to whoever waits for it, beside a bare pipe
+    Latency(latency::Args),
+    /// What the writers of the load run
+    #[command(hide = true)]
+    Write(load::Write),
+}
+
+fn main() {
+    match Args::parse().what {
+        What::Capture(args) => capture::run(&args),
+        What::Latency(args) => latency::run(&args),
+        What::Write(args) => load::write(&args),
+    }
+}

@@ -1,0 +1,181 @@
+//! Following a job to its end: what signals, ranks and outputs say, and what becomes of it.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::Receiver;
+use iof_engine::{Job, JobStatus};
+use iof_proto::Rank;
+use iof_tool::SinkReport;
+use nix::sys::signal::Signal;
+
+use crate::signals::{self, Received};
+use crate::{Failure, say};
+
+/// How long ranks get to end by themselves once their output has no reader, and the output to end once they were
+/// killed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What happens when the grace is over.
+#[derive(Clone, Copy)]
+enum Then {
+    /// The ranks are killed.
+    Kill,
+    /// The output is not waited for any longer: the signal is for us.
+    Leave(Signal),
+}
+
+/// What `iof run` waits for.
+pub enum Event {
+    Signal(Received),
+    /// Every rank has exited.
+    Exited(JobStatus),
+    /// Every stream is complete, too.
+    Over,
+    /// One of the two sinks has ended.
+    Sink(Result<SinkReport, Failure>),
+}
+
+/// A job that runs, and what is known of its end.
+pub struct Follow {
+    job: Job,
+    events: Receiver<Event>,
+    status: Option<JobStatus>,
+    over: bool,
+    /// Sinks that still write.
+    sinks: usize,
+    failure: Option<Failure>,
+    grace: Option<(Instant, Then)>,
+    /// The ranks were asked to end, by SIGINT or SIGTERM.
+    asked: bool,
+    /// Ranks may stand still, where only SIGKILL and SIGCONT reach them.
+    stopped: bool,
+    /// Ranks of which the user knows that they wait for the terminal.
+    told: BTreeSet<Rank>,
+}
+
+impl Follow {
+    pub fn new(job: Job, events: Receiver<Event>) -> Follow {
+        Follow {
+            job,
+            events,
+            status: None,
+            over: false,
+            sinks: 2,
+            failure: None,
+            grace: None,
+            asked: false,
+            stopped: false,
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// Waits for the end of the job and of its output.
+    pub fn until_over(mut self) -> Result<ExitCode, Failure> {
+        while !self.is_over() {
+            match self.next() {
+                Some(Event::Signal(received)) => self.signal(received),
+                Some(Event::Exited(status)) => self.status = Some(status),
+                Some(Event::Over) => self.over = true,
+                Some(Event::Sink(Ok(_))) => self.sinks = self.sinks.saturating_sub(1),
+                Some(Event::Sink(Err(failure))) => self.output_failed(failure),
+                None => self.grace_is_over(),
+            }
+        }
+        match (self.failure, self.status) {
+            (Some(failure), _) => Err(failure),
+            (None, Some(status)) => Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))),
+            (None, None) => Err(Failure::running("the job's end went unnoticed")),
+        }
+    }
+
+    /// Without a reader for the output there is no point in waiting for more of it.
+    fn is_over(&self) -> bool {
+        let written = self.over && self.sinks == 0;
+        self.status.is_some() && (written || self.failure.is_some())
+    }
+
+    /// The next event, `None` when the grace is over.
+    fn next(&self) -> Option<Event> {
+        match self.grace {
+            Some((at, _)) => self.events.recv_deadline(at).ok(),
+            None => self.events.recv().ok(),
+        }
+    }
+
+    fn grace_is_over(&mut self) {
+        match self.grace.take() {
+            Some((_, Then::Kill)) => drop(self.job.signal(Signal::SIGKILL)),
+            Some((_, Then::Leave(signal))) => self.failure = Some(Failure::Signal(signal)),
+            None => {}
+        }
+    }
+
+    fn signal(&mut self, received: Received) {
+        match received.signal {
+            Signal::SIGCHLD => self.look_for_stopped(),
+            Signal::SIGTSTP => self.suspend(received),
+            _ => self.pass_on(received),
+        }
+    }
+
+    fn pass_on(&mut self, received: Received) {
+        let signal = received.signal;
+        if matches!(signal, Signal::SIGINT | Signal::SIGTERM) && mem::replace(&mut self.asked, true) {
+            self.job.signal(Signal::SIGKILL);
+            self.grace = Some((Instant::now() + GRACE, Then::Leave(signal)));
+        } else {
+            self.send(received);
+            if self.stopped {
+                self.job.signal(Signal::SIGCONT);
+            }
+        }
+        if self.status.is_some() {
+            // No rank is left to take it. It is for us, who wait for a grandchild or for our reader.
+            self.failure = Some(Failure::Signal(signal));
+        }
+    }
+
+    /// Sends the ranks what came to us. From the terminal, those in our own process group have it already.
+    fn send(&self, Received { signal, from_terminal }: Received) {
+        if from_terminal {
+            self.job.signal_groups(signal);
+        } else {
+            self.job.signal(signal);
+        }
+    }
+
+    /// Stands still, and all ranks with us, until we are continued. Not by SIGTSTP: who is in a group of its own might
+    /// not care, and would be stuck in its pipes sooner or later.
+    fn suspend(&self, received: Received) {
+        self.send(Received { signal: Signal::SIGSTOP, ..received });
+        signals::stop_by(received.signal);
+        self.job.signal(Signal::SIGCONT);
+    }
+
+    /// Tells the user of ranks that were stopped because they want the terminal.
+    fn look_for_stopped(&mut self) {
+        while let Some((pid, signal)) = signals::next_stopped_child() {
+            self.stopped = true;
+            if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU)
+                && let Some(rank) = self.job.rank_of_group(pid)
+                && self.told.insert(rank)
+            {
+                say(format_args!(
+                    "rank {rank} stands still: it wants the terminal ({signal}), which only the rank with our stdin has"
+                ));
+            }
+        }
+    }
+
+    fn output_failed(&mut self, failure: Failure) {
+        self.sinks = self.sinks.saturating_sub(1);
+        if self.failure.is_none() {
+            self.failure = Some(failure);
+            self.job.signal(Signal::SIGTERM);
+            self.grace = Some((Instant::now() + GRACE, Then::Kill));
+        }
+    }
+}

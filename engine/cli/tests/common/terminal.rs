@@ -1,0 +1,118 @@
+//! A terminal with somebody at it: a pty whose other end is the test.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use nix::libc;
+use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::sys::termios::{Termios, tcgetattr};
+use nix::unistd::setsid;
+
+use super::process::Process;
+use super::site::{Site, iof};
+use super::wait_or;
+
+/// The test's end of a terminal.
+pub struct Terminal {
+    master: File,
+    shown: Arc<Mutex<Vec<u8>>>,
+}
+
+pub const CTRL_C: &str = "\x03";
+pub const CTRL_D: &str = "\x04";
+pub const CTRL_Z: &str = "\x1a";
+
+impl Terminal {
+    /// Starts `command` as the leader of a session at a new terminal, on which its standard files are.
+    pub fn start(command: &mut Command, rows: u16, columns: u16) -> (Terminal, Process) {
+        let OpenptyResult { master, slave } = openpty(&size(rows, columns), None).unwrap();
+        let slave = File::from(slave);
+        let file = || Stdio::from(slave.try_clone().unwrap());
+        command.stdin(file()).stdout(file()).stderr(file());
+        // SAFETY: between fork and exec it makes system calls only.
+        unsafe {
+            command.pre_exec(|| {
+                setsid()?;
+                if libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            })
+        };
+        let process = Process::start_in_its_group(command);
+        // The command keeps copies of the slave.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let (mut from, to) = (File::from(master.try_clone().unwrap()), Arc::clone(&shown));
+        thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            // Until the last process has gone from the terminal: EIO.
+            while let Ok(count @ 1..) = from.read(&mut chunk) {
+                to.lock().unwrap().extend_from_slice(&chunk[..count]);
+            }
+        });
+        (Terminal { master: master.into(), shown }, process)
+    }
+
+    /// Types.
+    pub fn type_keys(&self, keys: &str) {
+        (&self.master).write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Changes its size, as a window on a screen does.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        let size = size(rows, columns);
+        // SAFETY: the call reads one `winsize`, which lives.
+        let done = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        assert_eq!(done, 0);
+    }
+
+    /// All that was shown so far.
+    pub fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
+    /// Waits until `text` was shown `times` times.
+    pub fn wait_for(&self, text: &str, times: usize) {
+        let found = || (self.shown().matches(text).count() >= times).then_some(());
+        wait_or(super::DEADLINE, found, || format!("{times} times {text:?} in {:?}", self.shown()));
+    }
+
+    /// How it is set now, see termios(3).
+    pub fn settings(&self) -> Termios {
+        tcgetattr(&self.master).unwrap()
+    }
+}
+
+fn size(rows: u16, columns: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+impl Site {
+    /// Starts `iof run ARGS` at a terminal of its own, without a shell.
+    pub fn run_at_terminal<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> (Terminal, Process) {
+        Terminal::start(self.iof("run").args(args), 24, 80)
+    }
+
+    /// Starts a shell with job control at a terminal of its own; `run` there is `iof run` of this site.
+    pub fn shell_at_terminal(&self) -> (Terminal, Process) {
+        let mut shell = Command::new("sh");
+        shell.arg("-i").env("PS1", "").env_remove("ENV");
+        let (terminal, process) = Terminal::start(&mut shell, 24, 80);
+        let iof = iof().get_program().to_str().unwrap().to_owned();
+        // No echo, so that what is shown comes from those who run.
+        let alias = format!(
+            "stty -echo; alias run='{iof} run --rendezvous-dir {}'; echo read''y\n",
+            self.path().display()
+        );
+        terminal.type_keys(&alias);
+        terminal.wait_for("ready", 1);
+        (terminal, process)
+    }
+}

@@ -1,0 +1,116 @@
+//! The limits of real processes: on open files, processes and memory. Each refusal names its limit and what to do.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use common::process::{Done, Process};
+use common::site::{Site, iof};
+use common::wait_for;
+use nix::unistd::{Uid, chown};
+
+/// `iof run ARGS`, started by a shell that sets limits first.
+fn limited(site: &Site, limits: &str, args: &[&str]) -> Process {
+    let mut shell = Command::new("sh");
+    let script = format!(r#"{limits} && exec "$0" run --rendezvous-dir "$@""#);
+    shell.arg("-c").arg(script).arg(iof().get_program()).arg(site.path()).args(args);
+    Process::start(&mut shell)
+}
+
+fn assert_refused(done: &Done, said: &[&str]) {
+    assert_eq!((done.code, done.text(), done.stderr.lines().count()), (2, "", 1), "{done:?}");
+    assert!(said.iter().all(|said| done.stderr.contains(said)), "{said:?} in {done:?}");
+}
+
+/// The number that follows `before`.
+fn number_after(text: &str, before: &str) -> u64 {
+    let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no '{before}' in {text}"));
+    rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_tiny_limit_on_open_files_is_named_with_what_is_open_and_what_is_needed() {
+    let site = Site::new();
+    for limit in [6, 8, 12, 16, 20, 24, 28, 32, 40] {
+        let done = limited(&site, &format!("ulimit -n {limit}"), &["true"]).finish();
+        assert_refused(&done, &[&format!("RLIMIT_NOFILE is {limit}:"), "that are open", "ulimit -n"]);
+        assert!(number_after(&done.stderr, "does not fit: ") > 40, "{done:?}");
+    }
+}
+
+#[test]
+fn a_job_that_needs_more_files_than_the_limit_is_refused_and_fits_where_the_refusal_says() {
+    let site = Site::new();
+    for ranks in ["5", "40"] {
+        let args = ["-n", ranks, "sh", "-c", "seq 1000; seq 1000 >&2"];
+        let done = limited(&site, "ulimit -n 64", &args).finish();
+        assert_refused(
+            &done,
+            &[&format!("{ranks} ranks do not fit"), "RLIMIT_NOFILE is 64:", "start fewer ranks"],
+        );
+        let enough = number_after(&done.stderr, "raise it to ");
+        assert!(enough > 64);
+        let fits = limited(&site, &format!("ulimit -n {enough}"), &args).finish();
+        assert_eq!(fits.code, 0, "{fits:?}");
+        let one_less = limited(&site, &format!("ulimit -n {}", enough - 1), &args).finish();
+        assert_refused(&one_less, &["do not fit"]);
+    }
+}
+
+#[test]
+fn a_low_soft_limit_is_raised_for_the_job_and_given_back_to_the_ranks() {
+    let site = Site::new();
+    let args = ["-n", "20", "sh", "-c", "ulimit -Sn; ulimit -Hn"];
+    let done = limited(&site, "ulimit -Sn 16 && ulimit -Hn 400", &args).finish();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    assert_eq!(done.text(), "16\n400\n".repeat(20));
+}
+
+#[test]
+fn an_address_space_that_is_too_small_for_the_rings_is_named_and_no_rank_stays() {
+    let site = Site::new();
+    let run = limited(&site, "ulimit -v 2000000", &["-n", "50", "--cache-size", "64M", "sleep", "1000"]);
+    assert_eq!(run.wait(), 2);
+    wait_for("the ranks' end", || run.living().is_empty().then_some(()));
+    assert_refused(&run.finish(), &["ulimit -v", "smaller cache", "rank "]);
+}
+
+/// Runs `iof run -n 40 sleep` as a user who may have so many processes; that user has no other.
+fn run_with_processes(site: &Site, limit: u32) -> Done {
+    // Root may have any number. This test's own user may have many already, which count.
+    let user = Uid::from_raw(2_000_000_011);
+    let program = site.path().join("iof");
+    fs::copy(iof().get_program(), &program).unwrap();
+    fs::set_permissions(site.path(), Permissions::from_mode(0o755)).unwrap();
+    let rendezvous = site.path().join("rendezvous");
+    fs::create_dir_all(&rendezvous).unwrap();
+    chown(&rendezvous, Some(user), None).unwrap();
+    let mut shell = Command::new("sh");
+    // dash calls it -p.
+    let ulimit = format!("{{ ulimit -u {limit} 2>/dev/null || ulimit -p {limit}; }}");
+    shell.arg("-c").arg(format!(r#"{ulimit} && exec "$0" run --rendezvous-dir "$@""#)).arg(program);
+    shell.arg(rendezvous).args(["-n", "40", "sleep", "1000"]).uid(user.as_raw());
+    let run = Process::start(&mut shell);
+    run.wait();
+    wait_for("the ranks' end", || run.living().is_empty().then_some(()));
+    run.finish()
+}
+
+#[test]
+fn too_few_processes_for_the_ranks_or_the_engine_are_named_and_no_rank_stays() {
+    if !nix::unistd::geteuid().is_root() {
+        // Only root can become a user who has no processes yet.
+        return;
+    }
+    let site = Site::new();
+    let done = run_with_processes(&site, 20);
+    assert_refused(&done, &["sleep: too many processes", "RLIMIT_NPROC is 20", "ulimit -u", "rank "]);
+    // Not even threads: that is no bad input.
+    let done = run_with_processes(&site, 2);
+    assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{done:?}");
+    assert!(done.stderr.contains("no thread for") && done.stderr.contains("ulimit -u"), "{done:?}");
+}

@@ -1,0 +1,214 @@
+//! Process groups, signals to them, and job control at a terminal.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+
+use common::process::{Process, Stat};
+use common::site::Site;
+use common::terminal::{CTRL_C, CTRL_Z};
+use common::wait_for;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The pids of ranks `0..ranks`.
+fn pids(site: &Site, ranks: usize) -> Vec<u32> {
+    site.wait_for_ranks(ranks);
+    site.procs().unwrap().iter().map(|proc| proc["pid"].as_u64().unwrap().try_into().unwrap()).collect()
+}
+
+fn wait_for_state(what: &str, pid: u32, state: char) {
+    wait_for(&format!("{what} to be {state}"), || (Stat::of(pid)?.state == state).then_some(()));
+}
+
+fn wait_for_nobody(run: &Process) {
+    wait_for("the end of all", || run.living().is_empty().then_some(()));
+}
+
+/// A rank with a child that holds its output, both of which last.
+const WITH_CHILD: &str = "sleep 1000 & echo ready; wait";
+/// The same, unmoved by what can be caught.
+const STUBBORN: &str = "trap 'echo got it' INT TERM; (trap '' INT TERM; exec sleep 1000) & echo ready; \
+                        while :; do sleep 0.1; done";
+
+/// The pid of the `iof` that a shell has started.
+fn command_of(shell: &Process) -> u32 {
+    let is_iof =
+        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "iof\n");
+    wait_for("the command", || shell.living().into_iter().find(is_iof))
+}
+
+#[test]
+fn each_rank_leads_a_process_group_of_its_own_in_the_session_of_the_command() {
+    let site = Site::new();
+    let run = site.run(&["-n", "3"], ["sleep", "1000"]);
+    let session = Stat::of(run.pid()).unwrap().session;
+    for pid in pids(&site, 3) {
+        let stat = Stat::of(pid).unwrap();
+        assert_eq!((stat.group, stat.session, stat.parent), (pid, session, run.pid()));
+    }
+}
+
+#[test]
+fn one_signal_ends_the_ranks_and_their_children_that_hold_the_output() {
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
+        let site = Site::new();
+        let run = site.run_sh(&["-n", "2"], WITH_CHILD);
+        (0..2).for_each(|rank| drop(site.wait_for_bytes(rank, "stdout", 6)));
+        assert_eq!(run.living().len(), 5);
+        run.signal(signal);
+        assert_eq!(run.wait(), 128 + signal as i32);
+        wait_for_nobody(&run);
+    }
+}
+
+#[test]
+fn one_signal_ends_children_that_ranks_which_have_exited_left_behind() {
+    let site = Site::new();
+    let run = site.run_sh(&["-n", "2"], "sleep 1000 & exit 0");
+    (0..2).for_each(|rank| drop(site.wait_for_state(rank, "terminated")));
+    assert_eq!(run.living().len(), 3);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+    wait_for_nobody(&run);
+}
+
+#[test]
+fn a_second_sigint_or_sigterm_kills_ranks_and_children_that_withstood_the_first() {
+    for (first, second) in [(Signal::SIGTERM, Signal::SIGTERM), (Signal::SIGINT, Signal::SIGTERM)] {
+        let site = Site::new();
+        let run = site.run_sh(&["-n", "2"], STUBBORN);
+        let ready = "ready\n".len() as u64;
+        (0..2).for_each(|rank| drop(site.wait_for_bytes(rank, "stdout", ready)));
+        run.signal(first);
+        (0..2).for_each(|rank| drop(site.wait_for_bytes(rank, "stdout", ready + 1)));
+        assert_eq!(run.ended(), None);
+        run.signal(second);
+        assert_eq!(run.wait(), 137);
+        wait_for_nobody(&run);
+    }
+}
+
+#[test]
+fn after_the_second_nobody_waits_for_long_for_a_process_out_of_reach_that_holds_the_output() {
+    let site = Site::new();
+    let script = format!("setsid sleep 1000 & {STUBBORN}");
+    let run = site.run_sh(&[], &script);
+    site.wait_for_bytes(0, "stdout", 6);
+    run.signal(Signal::SIGINT);
+    site.wait_for_bytes(0, "stdout", 7);
+    run.signal(Signal::SIGINT);
+    assert_eq!(run.wait(), 130);
+    assert_eq!(run.living().len(), 1, "it has another session");
+}
+
+#[test]
+fn ctrl_c_at_the_terminal_ends_all_ranks_and_their_children() {
+    let site = Site::new();
+    let (terminal, run) =
+        site.run_at_terminal(["-n", "3", "--", "sh", "-c", "sleep 1000 && : ; echo survived"]);
+    let pids = pids(&site, 3);
+    // Rank 0 has the terminal as stdin, so it is in the command's group; the others are in their own.
+    assert_eq!(
+        pids.iter().map(|pid| Stat::of(*pid).unwrap().group).collect::<Vec<_>>(),
+        [run.pid(), pids[1], pids[2]]
+    );
+    wait_for("their children", || (run.living().len() == 7).then_some(()));
+    terminal.type_keys(CTRL_C);
+    assert_eq!(run.wait(), 130);
+    wait_for_nobody(&run);
+    assert!(!terminal.shown().contains("survived"), "{}", terminal.shown());
+}
+
+#[test]
+fn a_second_ctrl_c_kills() {
+    let site = Site::new();
+    let (terminal, run) = site.run_at_terminal(["-n", "2", "--", "sh", "-c", STUBBORN]);
+    terminal.wait_for("ready", 2);
+    terminal.type_keys(CTRL_C);
+    terminal.wait_for("got it", 2);
+    terminal.type_keys(CTRL_C);
+    // What rank 0 has left, which is in the command's own group, holds its output: it is not waited for.
+    assert_eq!(run.wait(), 130);
+}
+
+#[test]
+fn ctrl_z_stops_the_command_and_all_ranks_and_fg_continues_them() {
+    let site = Site::new();
+    let (terminal, _shell) = site.shell_at_terminal();
+    terminal.type_keys("run -n 3 sh -c 'while :; do sleep 0.1; done'\n");
+    let pids = pids(&site, 3);
+    let run = Stat::of(pids[1]).unwrap().parent;
+    terminal.type_keys(CTRL_Z);
+    terminal.wait_for("Stopped", 1);
+    for pid in pids.iter().chain([&run]) {
+        wait_for_state("everybody", *pid, 'T');
+    }
+    terminal.type_keys("fg\n");
+    for pid in pids.iter().chain([&run]) {
+        wait_for("them to go on", || (Stat::of(*pid)?.state != 'T').then_some(()));
+    }
+    // Once more, with somebody else continuing it: all that it takes is SIGCONT.
+    terminal.type_keys(CTRL_Z);
+    terminal.wait_for("Stopped", 2);
+    kill(Pid::from_raw(run.try_into().unwrap()), Signal::SIGCONT).unwrap();
+    for pid in &pids {
+        wait_for("them to go on", || (Stat::of(*pid)?.state != 'T').then_some(()));
+    }
+    terminal.type_keys("fg\n");
+    wait_for("the foreground", || (Stat::of(run)?.foreground as u32 == run).then_some(()));
+    terminal.type_keys(CTRL_C);
+    wait_for("the end", || pids.iter().all(|pid| Stat::of(*pid).is_none()).then_some(()));
+}
+
+#[test]
+fn where_nobody_could_continue_it_sigtstp_stops_the_command_and_the_ranks_for_a_moment_only() {
+    let site = Site::new();
+    // The leader of its session: its process group is orphaned.
+    let script = "trap 'echo continued; exit 7' CONT; echo ready; while :; do sleep 0.1; done";
+    let (terminal, run) = site.run_at_terminal(["-n", "2", "--", "sh", "-c", script]);
+    terminal.wait_for("ready", 2);
+    run.signal(Signal::SIGTSTP);
+    assert_eq!(run.wait(), 7);
+    terminal.wait_for("continued", 2);
+}
+
+#[test]
+fn rank_0_reads_the_terminal_and_in_the_background_that_stops_the_command_as_it_does_any_other() {
+    let site = Site::new();
+    let (terminal, shell) = site.shell_at_terminal();
+    terminal.type_keys("run -n 2 sh -c '[ $IOF_RANK = 0 ] && read x && echo \"got $x\"' &\n");
+    let run = command_of(&shell);
+    wait_for_state("the command", run, 'T');
+    terminal.type_keys("fg\n");
+    wait_for("it to go on", || (Stat::of(run)?.state != 'T').then_some(()));
+    terminal.type_keys("words\n");
+    terminal.wait_for("got words", 1);
+    assert!(!terminal.shown().contains("stands still"), "{}", terminal.shown());
+}
+
+#[test]
+fn a_rank_that_wants_the_terminal_stands_still_and_the_user_is_told_and_ctrl_c_ends_it() {
+    let site = Site::new();
+    let script = "[ $IOF_RANK = 0 ] && exec sleep 1000; read x </dev/tty; echo \"got $x\"";
+    let (terminal, run) = site.run_at_terminal(["-n", "3", "--", "sh", "-c", script]);
+    for rank in [1, 2] {
+        terminal.wait_for(&format!("iof: rank {rank} stands still: it wants the terminal (SIGTTIN)"), 1);
+    }
+    terminal.type_keys(CTRL_C);
+    assert_eq!(run.wait(), 130);
+    wait_for_nobody(&run);
+    assert!(!terminal.shown().contains("got"), "{}", terminal.shown());
+}
+
+#[test]
+fn a_signal_that_should_end_ranks_ends_stopped_ones_too() {
+    let site = Site::new();
+    let run = site.run_sh(&["-n", "2"], "kill -STOP $$; sleep 1000");
+    for pid in pids(&site, 2) {
+        wait_for_state("the rank", pid, 'T');
+    }
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+}

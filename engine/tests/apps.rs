@@ -1,0 +1,96 @@
+//! Jobs of several apps: who runs what, and what is refused before anything runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::path::Path;
+
+use common::{engine, run, shell, spec};
+use iof_capture::SpawnError;
+use iof_engine::{App, Engine, JobSpec, LaunchError, MAX_RANKS};
+use iof_proto::Rank;
+
+fn refused(engine: &Engine, spec: &JobSpec) -> LaunchError {
+    engine.spawn(spec).err().expect("it started")
+}
+
+#[test]
+fn each_app_runs_in_its_ranks_with_its_arguments_environment_and_directory() {
+    let show = "echo $IOF_RANK/$IOF_NPROCS $IOF_APPNUM $(pwd) $X";
+    let env = vec![("X".into(), "first".into()), ("X".into(), "last".into())];
+    let first = App { nprocs: 2, env, cwd: Some("/".into()), ..shell(show) };
+    let second = App { cwd: Some("/usr".into()), ..shell(show) };
+    let (status, lines) = run(&engine(), &spec([first, second]));
+    assert_eq!(status.code(), 0);
+    assert_eq!(lines, ["0/3 0 / last", "1/3 0 / last", "2/3 1 /usr"]);
+}
+
+#[test]
+fn the_rank_that_fails_first_is_named_by_its_number_in_the_whole_job() {
+    let ok = App { nprocs: 3, ..shell("exit 0") };
+    let (status, _) = run(&engine(), &spec([ok, shell("exit 4")]));
+    assert_eq!((status.first_failure.unwrap().0, status.code()), (Rank(3), 4));
+}
+
+#[test]
+fn a_job_without_ranks_or_with_an_app_without_ranks_or_too_many_in_all_is_refused() {
+    let engine = engine();
+    let none = App { nprocs: 0, ..shell("") };
+    let many = App { nprocs: MAX_RANKS, ..shell("") };
+    assert!(matches!(refused(&engine, &spec([])), LaunchError::Ranks { asked: 0 }));
+    assert!(matches!(refused(&engine, &spec([shell(""), none])), LaunchError::EmptyApp { app: 1 }));
+    let asked = u64::from(MAX_RANKS) + 1;
+    assert!(
+        matches!(refused(&engine, &spec([many, shell("")])), LaunchError::Ranks { asked: n } if n == asked)
+    );
+}
+
+#[test]
+fn what_is_wrong_with_an_app_is_found_before_another_runs_and_names_app_and_rank() {
+    let engine = engine();
+    let directory = tempfile::tempdir().unwrap();
+    let proof = directory.path().join("proof");
+    let touch = App { nprocs: 2, ..App::new("touch", [&proof]) };
+    let missing = App::new("no-such-program", [""; 0]);
+    let plain = App::new("/etc/passwd", [""; 0]);
+    let nowhere = App { cwd: Some("/no/where".into()), ..shell("") };
+    // A path begins at the app's own directory.
+    let elsewhere = App { cwd: Some("/".into()), ..App::new("./no-such-program", [""; 0]) };
+    for (wrong, is) in [
+        (missing, (|e| matches!(e, SpawnError::NotFound { .. })) as fn(&SpawnError) -> bool),
+        (plain, |e| matches!(e, SpawnError::NotExecutable { .. })),
+        (nowhere, |e| matches!(e, SpawnError::Directory { cwd, .. } if cwd == Path::new("/no/where"))),
+        (elsewhere, |e| matches!(e, SpawnError::NotFound { .. })),
+    ] {
+        let error = refused(&engine, &spec([touch.clone(), wrong]));
+        let LaunchError::Spawn { rank: Rank(2), app: 1, source } = &error else { panic!("{error}") };
+        assert!(is(source), "{error}");
+        assert!(!proof.exists(), "{error}");
+    }
+    // The name is free again.
+    assert_eq!(run(&engine, &spec([touch])).0.code(), 0);
+}
+
+#[test]
+fn what_only_the_kernel_finds_ends_the_ranks_that_run_already() {
+    let engine = engine();
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let note = directory.path().join("note");
+    let sleeper = shell(&format!("echo $$ > {}; exec sleep 1000", note.display()));
+    let error = refused(&engine, &spec([sleeper, App::new(&script, [""; 0])]));
+    let LaunchError::Spawn { rank: Rank(1), app: 1, source } = &error else { panic!("{error}") };
+    assert!(
+        matches!(source, SpawnError::NotFound { .. }) && error.to_string().contains("interpreter"),
+        "{error}"
+    );
+    // Killed before it could say its pid, or after.
+    if let Ok(pid) = std::fs::read_to_string(&note)
+        && !pid.is_empty()
+    {
+        let gone = || !Path::new(&format!("/proc/{}", pid.trim())).exists();
+        common::wait_for("its end", || gone().then_some(()));
+    }
+}

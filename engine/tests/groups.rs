@@ -1,0 +1,43 @@
+//! Process groups of ranks, as an embedder asks for them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use common::{Output, engine, shell, spec, wait, wait_for};
+use iof_engine::{App, JobSpec, ProcessGroup};
+use iof_proto::{Channels, Rank};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getpgid, getpgrp};
+
+/// Ranks that tell their pid and that of a child, which holds their output.
+const PARENT: &str = "sleep 1000 & echo $$ $!; wait";
+
+#[test]
+fn signals_go_to_the_whole_group_of_each_rank_unless_it_is_the_embedders() {
+    for own in [true, false] {
+        let engine = engine();
+        let output = Output::of(&engine, Channels::STDOUT);
+        let process_group = if own { ProcessGroup::Own } else { ProcessGroup::Inherit };
+        let app = App { nprocs: 2, ..shell(PARENT) };
+        let job = engine.spawn(&JobSpec { process_group, ..spec([app]) }).unwrap();
+        let told = wait_for("their pids", || Some(output.so_far()).filter(|text| text.lines().count() == 2));
+        let pids = told.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()));
+        let pids: Vec<Pid> = pids.collect();
+
+        for pair in pids.chunks(2) {
+            let group = if own { pair[0] } else { getpgrp() };
+            assert_eq!([getpgid(Some(pair[0])), getpgid(Some(pair[1]))], [Ok(group), Ok(group)]);
+            let rank = job.rank_of_group(pair[0].as_raw().try_into().unwrap());
+            assert_eq!(rank.is_some(), own);
+            assert!(rank.is_none_or(|Rank(rank)| rank < 2));
+        }
+        // For those who have not heard of it by the terminal.
+        assert_eq!(job.signal_groups(Signal::SIGCONT), if own { 2 } else { 0 });
+        assert_eq!(job.signal(Signal::SIGTERM), 2);
+        if !own {
+            assert_eq!(job.wait_exit().code(), 143);
+            pids.chunks(2).for_each(|pair| kill(pair[1], Signal::SIGKILL).expect("it lives"));
+        }
+        assert_eq!(wait(&job).code(), 143);
+    }
+}
