@@ -1,10 +1,12 @@
 //! What draining pipes into rings costs, beside the bare loop: both in turn, on the same work, in one run.
 
-use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use What::{Dropped, Stored};
 use iof_capture::{Capture, Event, SourceId, raise_file_limit};
-use iof_shm_ring::{Policy, Stream, StreamConfig};
+use iof_shm_ring::{Area, Policy, Start, Stream, StreamConfig, doorbell};
 
 use crate::bare::{self, Into};
 use crate::cpu;
@@ -29,6 +31,7 @@ pub struct Args {
 
 /// One row of the table.
 struct Work {
+    what: What,
     active: usize,
     idle: usize,
     size: usize,
@@ -36,28 +39,34 @@ struct Work {
     total: u64,
 }
 
+/// What becomes of the bytes.
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Stored,
+    /// The rings are full of what a reader does not read, and the newest bytes are dropped.
+    Dropped,
+}
+
 const WORKS: &[Work] = &[
-    Work { active: 1, idle: 0, size: 65536, total: 4096 },
-    Work { active: 8, idle: 0, size: 65536, total: 4096 },
-    Work { active: 64, idle: 0, size: 65536, total: 4096 },
-    Work { active: 512, idle: 0, size: 65536, total: 16 * 1024 },
+    Work { what: Stored, active: 1, idle: 0, size: 65536, total: 4096 },
+    Work { what: Stored, active: 8, idle: 0, size: 65536, total: 4096 },
+    Work { what: Stored, active: 64, idle: 0, size: 65536, total: 4096 },
+    Work { what: Stored, active: 512, idle: 0, size: 65536, total: 16 * 1024 },
     // The first lap of each ring, in which its memory is first touched.
-    Work { active: 512, idle: 0, size: 32768, total: 512 },
-    Work { active: 8, idle: 0, size: 80, total: 512 },
-    Work { active: 64, idle: 0, size: 80, total: 1024 },
-    Work { active: 41, idle: 0, size: 65536, total: 2048 },
-    Work { active: 41, idle: 4055, size: 65536, total: 2048 },
-    Work { active: 0, idle: 4096, size: 0, total: 0 },
+    Work { what: Stored, active: 512, idle: 0, size: 32768, total: 512 },
+    Work { what: Stored, active: 8, idle: 0, size: 80, total: 512 },
+    Work { what: Stored, active: 64, idle: 0, size: 80, total: 1024 },
+    Work { what: Stored, active: 41, idle: 0, size: 65536, total: 2048 },
+    Work { what: Stored, active: 41, idle: 4055, size: 65536, total: 2048 },
+    Work { what: Dropped, active: 8, idle: 0, size: 65536, total: 4096 },
+    Work { what: Stored, active: 0, idle: 4096, size: 0, total: 0 },
 ];
 
 impl Work {
     fn name(&self) -> String {
-        let Work { active, idle, size, .. } = self;
-        if *idle == 0 {
-            format!("{active} x {size}")
-        } else {
-            format!("{active} of {} x {size}", active + idle)
-        }
+        let Work { what, active, idle, size, .. } = self;
+        let of = if *idle == 0 { String::new() } else { format!(" of {}", active + idle) };
+        format!("{active}{of} x {size}{}", if *what == Dropped { ", dropped" } else { "" })
     }
 }
 
@@ -96,7 +105,7 @@ fn busy(work: &Work, args: &Args) {
         {
             let load = Load::new(work.active, work.idle, write);
             let cost = match kind {
-                None => by_us(load, work.active, write),
+                None => by_us(load, work.what, work.active, write),
                 Some(into) => by_bare(load, work.active, write, into),
             };
             Figures::add(figures, cost.cpu);
@@ -115,18 +124,23 @@ fn busy(work: &Work, args: &Args) {
     println!("  ranks' throughput         {faster:.2} of that under the bare loop, 1 MiB for each");
 }
 
-fn capture(load: &mut Load) -> (Capture, std::sync::mpsc::Receiver<Event>) {
+fn capture(load: &mut Load, what: What) -> (Capture, Receiver<Event>) {
     let (tell, events) = channel();
     let capture = Capture::start(move |event| drop(tell.send(event))).unwrap();
+    let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
     for (at, pipe) in (0..).zip(load.pipes.drain(..)) {
-        let config = StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest };
-        capture.add(SourceId(at), pipe, Stream::create(config, "bench").unwrap()).unwrap();
+        let mut stream =
+            Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest }, "bench").unwrap();
+        if what == Dropped {
+            stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
+        }
+        capture.add(SourceId(at), pipe, stream).unwrap();
     }
     (capture, events)
 }
 
-fn by_us(mut load: Load, active: usize, write: Write) -> Cost {
-    let (capture, events) = capture(&mut load);
+fn by_us(mut load: Load, what: What, active: usize, write: Write) -> Cost {
+    let (capture, events) = capture(&mut load, what);
     let before = capture.with_streams(|_| cpu::of_this_thread()).unwrap();
     let start = Instant::now();
     let mut load = load.release();
@@ -159,7 +173,7 @@ fn by_bare(mut load: Load, active: usize, write: Write, into: Into) -> Cost {
 fn idle(pipes: usize) {
     const TIME: Duration = Duration::from_secs(3);
     let mut load = Load::new(0, pipes, Write { size: 0, count: 0 });
-    let (capture, _events) = capture(&mut load);
+    let (capture, _events) = capture(&mut load, Stored);
     let look = || capture.with_streams(|_| (cpu::sleeps_of_this_thread(), cpu::of_this_thread())).unwrap();
     let (sleeps, spent) = look();
     std::thread::sleep(TIME);

@@ -10,6 +10,7 @@
 mod bare;
 mod capture;
 mod cpu;
+mod latency;
 mod load;
 mod table;
 
@@ -26,6 +27,8 @@ struct Args {
 enum What {
     /// Draining pipes: CPU time beside a bare epoll and read(2) loop
     Capture(capture::Args),
+    /// A line from its writer to whoever waits for it, beside a bare pipe
+    Latency(latency::Args),
     /// What the writers of the load run
     #[command(hide = true)]
     Write(load::Write),
@@ -34,6 +37,7 @@ enum What {
 fn main() {
     match Args::parse().what {
         What::Capture(args) => capture::run(&args),
+        What::Latency(args) => latency::run(&args),
         What::Write(args) => load::write(&args),
     }
 }

@@ -5,16 +5,22 @@
 
 mod uring;
 
+use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use iof_shm_ring::Span;
+use nix::errno::Errno;
+use nix::fcntl::{SpliceFFlags, splice};
+use nix::unistd::read;
 
 pub(crate) use uring::Uring;
 
-/// Bytes that are read away at once at most: more than pipes hold, so that one read after a poll does.
-const SCRATCH: usize = 256 * 1024;
+/// Bytes that are discarded at once at most: as much as pipes hold, at most, see pipe(7).
+const DISCARDED: usize = 1 << 20;
+/// The same, where they have to be copied.
+const COPIED: usize = 16 * 1024;
 
 /// Whom an answer is for. Of each at most one request is in flight, cancellations aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,16 +113,30 @@ pub(crate) trait Backend {
 }
 
 /// Where bytes go that nobody wants.
-struct Scratch(Box<[u8]>);
+enum Discard {
+    /// /dev/null, to which the kernel moves a pipe's pages without looking at them.
+    Null(OwnedFd),
+    /// A copy, where there is no /dev/null.
+    Copy,
+}
 
-impl Scratch {
-    fn new() -> Scratch {
-        Scratch(vec![0; SCRATCH].into_boxed_slice())
+impl Discard {
+    fn new() -> Discard {
+        let null = File::options().write(true).open("/dev/null");
+        null.map_or(Discard::Copy, |null| Discard::Null(null.into()))
     }
 
     /// Does not block if `pipe` is readable and nobody else reads it.
-    fn read(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
-        nix::unistd::read(pipe, &mut self.0).map_err(io::Error::from)
+    fn discard(&self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
+        let moved = match self {
+            Discard::Null(null) => splice(pipe, None, null, None, DISCARDED, SpliceFFlags::SPLICE_F_NONBLOCK),
+            Discard::Copy => Err(Errno::EINVAL),
+        };
+        match moved {
+            // A terminal, say.
+            Err(Errno::EINVAL) => Ok(read(pipe, &mut [0; COPIED])?),
+            moved => Ok(moved?),
+        }
     }
 }
 

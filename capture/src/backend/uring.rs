@@ -9,7 +9,7 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::Span;
 
-use super::{Answer, Backend, Scratch, Token};
+use super::{Answer, Backend, Discard, Token};
 use crate::start::StartError;
 
 /// Requests that are submitted together at most.
@@ -28,7 +28,7 @@ pub(crate) struct Uring {
     backlog: VecDeque<squeue::Entry>,
     /// Requests without an answer yet, cancellations aside.
     in_flight: usize,
-    scratch: Scratch,
+    discard: Discard,
 }
 
 impl Uring {
@@ -57,7 +57,7 @@ impl Uring {
             return Err(StartError::too_old());
         }
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
-        Ok(Uring { ring, backlog: VecDeque::new(), in_flight: 0, scratch: Scratch::new() })
+        Ok(Uring { ring, backlog: VecDeque::new(), in_flight: 0, discard: Discard::new() })
     }
 
     /// # Safety
@@ -142,7 +142,7 @@ impl Backend for Uring {
     }
 
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
-        self.scratch.read(pipe)
+        self.discard.discard(pipe)
     }
 
     fn turn(&mut self, patience: Duration) -> io::Result<()> {
