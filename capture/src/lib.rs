@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `spawn`, `child`, `refused` | processes with output pipes; their pidfds; why one does not start |
 //! | `limit` | the limit on open files |
+//! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `desk` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread |
@@ -47,6 +48,7 @@ mod child;
 mod desk;
 mod driver;
 mod event;
+mod ioctl;
 mod job;
 mod limit;
 mod moderation;
@@ -59,7 +61,7 @@ mod streams;
 
 pub use capture::{AddError, Capture, Stopped};
 pub use child::{Child, Signaller};
-pub use event::{Event, ProcessId, SourceId};
+pub use event::{End, Event, ProcessId, SourceId};
 pub use limit::{TooFewFiles, check_files, raise_file_limit};
 pub use refused::{SpawnError, check};
 pub use source::READ_MAX;

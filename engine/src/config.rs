@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use iof_capture::ProcessGroup;
 use iof_proto::{Nspace, Rank};
@@ -96,12 +97,18 @@ pub struct JobSpec {
     /// credentials(7)). So the rank of [`stdin`](JobSpec::stdin) stays in the embedder's group all the same if that
     /// stdin is the embedder's controlling terminal.
     pub process_group: ProcessGroup,
+    /// How long the streams of a rank that has exited may stay open, because a process that it started holds them.
+    /// Then they are completed with what was written by that time, see [`JobStatus::cut_off`](crate::JobStatus); who
+    /// writes later gets SIGPIPE. Where a stream waits for a reader that may hold it back, so does its end. For ever
+    /// if `None`.
+    pub grace: Option<Duration>,
 }
 
 impl JobSpec {
-    /// A job of `apps` in which nobody has the embedder's stdin and every rank has a process group of its own.
+    /// A job of `apps` in which nobody has the embedder's stdin, every rank has a process group of its own, and
+    /// streams may stay open for ever.
     pub fn new(nspace: Nspace, apps: Vec<App>) -> JobSpec {
-        JobSpec { nspace, apps, stdin: None, process_group: ProcessGroup::Own }
+        JobSpec { nspace, apps, stdin: None, process_group: ProcessGroup::Own, grace: None }
     }
 
     /// How many ranks it has.

@@ -14,6 +14,7 @@ use mio::{Registry, Waker};
 use crate::config::{Config, Rendezvous};
 use crate::control::{self, Control, FIRST_PEER, WAKE};
 use crate::error::StartError;
+use crate::grace::Graces;
 use crate::launch::{FILES_IN_PASSING, FILES_PER_RANK};
 use crate::state::{State, Tables};
 
@@ -103,6 +104,7 @@ impl Engine {
             tables: Arc::clone(&tables),
             capture: Arc::clone(&capture),
             host: control::host_name()?,
+            graces: Graces::default(),
         };
         control.listen()?;
         let control = thread::Builder::new()

@@ -4,8 +4,9 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
+use std::time::Duration;
 
-use iof_capture::Signaller;
+use iof_capture::{Signaller, SourceId};
 use iof_proto::{Channel, Nspace, ProcState, Rank};
 use nix::sys::signal::Signal;
 
@@ -16,6 +17,8 @@ pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Cha
 
 /// What the engine knows of one rank.
 pub(crate) struct RankState {
+    /// In the order of [`CHANNELS`].
+    pub streams: [SourceId; CHANNELS.len()],
     pub executable: String,
     pub pid: u32,
     pub signaller: Signaller,
@@ -30,6 +33,8 @@ pub(crate) struct JobState {
     pub started: bool,
     /// Streams that are not complete.
     pub open_streams: usize,
+    pub grace: Option<Duration>,
+    pub cut_off: Vec<(Rank, Channel)>,
     pub first_failure: Option<(Rank, ExitStatus)>,
 }
 
@@ -54,6 +59,10 @@ impl JobState {
 
     pub(crate) fn has_exited(&self) -> bool {
         self.started && self.ranks.iter().all(|rank| rank.exit.is_some())
+    }
+
+    pub(crate) fn status(&self) -> JobStatus {
+        JobStatus { first_failure: self.first_failure, cut_off: self.cut_off.clone() }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -81,10 +90,13 @@ pub fn exit_code(status: ExitStatus) -> i32 {
 }
 
 /// How a job ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct JobStatus {
     /// The rank that failed first, with its status; `None` if all ended with 0.
     pub first_failure: Option<(Rank, ExitStatus)>,
+    /// The streams that were not at their end when their rank's grace was over, see
+    /// [`JobSpec::grace`](crate::JobSpec::grace). All others had their end of file.
+    pub cut_off: Vec<(Rank, Channel)>,
 }
 
 impl JobStatus {
@@ -123,7 +135,7 @@ impl Job {
         loop {
             match state.jobs.get(&self.nspace) {
                 Some(job) if !reached(job) && !state.stopping => {}
-                job => return JobStatus { first_failure: job.and_then(|job| job.first_failure) },
+                job => return job.map(JobState::status).unwrap_or_default(),
             }
             state = self.tables.wait(state);
         }

@@ -61,7 +61,8 @@ impl Engine {
             if state.jobs.contains_key(&spec.nspace) {
                 return Err(LaunchError::NameTaken(spec.nspace.clone()));
             }
-            state.jobs.insert(spec.nspace.clone(), JobState::default());
+            let new = JobState { grace: spec.grace, ..JobState::default() };
+            state.jobs.insert(spec.nspace.clone(), new);
         }
         let started = self.spawn_ranks(spec);
         let mut state = self.tables.lock();
@@ -132,6 +133,7 @@ impl Engine {
         if let Some(job) = state.jobs.get_mut(nspace) {
             job.open_streams = job.open_streams.saturating_add(ids.len());
             job.ranks.push(RankState {
+                streams: ids,
                 executable: place.app.program.to_string_lossy().into_owned(),
                 pid: child.pid(),
                 signaller: child.signaller(),

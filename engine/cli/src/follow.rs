@@ -1,6 +1,6 @@
 //! Following a job to its end: what signals, ranks and outputs say, and what becomes of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub enum Event {
     /// Every rank has exited.
     Exited(JobStatus),
     /// Every stream is complete, too.
-    Over,
+    Over(JobStatus),
     /// One of the two sinks has ended.
     Sink(Result<SinkReport, Failure>),
 }
@@ -78,7 +78,10 @@ impl Follow {
             match self.next() {
                 Some(Event::Signal(received)) => self.signal(received),
                 Some(Event::Exited(status)) => self.status = Some(status),
-                Some(Event::Over) => self.over = true,
+                Some(Event::Over(status)) => {
+                    self.over = true;
+                    report_cut_off(&status);
+                }
                 Some(Event::Sink(Ok(_))) => self.sinks = self.sinks.saturating_sub(1),
                 Some(Event::Sink(Err(failure))) => self.output_failed(failure),
                 None => self.grace_is_over(),
@@ -177,5 +180,19 @@ impl Follow {
             self.job.signal(Signal::SIGTERM);
             self.grace = Some((Instant::now() + GRACE, Then::Kill));
         }
+    }
+}
+
+/// Says which ranks' output is not known to be whole, a line for each.
+fn report_cut_off(status: &JobStatus) {
+    let mut ranks: BTreeMap<Rank, Vec<String>> = BTreeMap::new();
+    for (rank, channel) in &status.cut_off {
+        ranks.entry(*rank).or_default().push(channel.to_string());
+    }
+    for (rank, channels) in ranks {
+        say(format_args!(
+            "rank {rank}: {} cut off after the grace period: a process that outlives the rank holds it",
+            channels.join(", ")
+        ));
     }
 }

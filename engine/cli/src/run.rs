@@ -32,7 +32,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     // The sinks register before the job exists, so that they have its first byte.
     let out = sink(&engine, &nspace, Channels::STDOUT, io::stdout())?;
     let err = sink(&engine, &nspace, Channels::STDERR | Channels::STDDIAG, io::stderr())?;
-    let spec = JobSpec { stdin: Some(Rank(0)), ..JobSpec::new(nspace, apps) };
+    let spec = JobSpec { stdin: Some(Rank(0)), grace: args.grace, ..JobSpec::new(nspace, apps) };
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let (events, received) = unbounded();
@@ -95,8 +95,7 @@ fn watch_job(job: Job, events: Sender<Event>) -> Result<(), Failure> {
     watch("iof-job", move || {
         // Whoever listened has decided to end already if a send fails.
         let _ = events.send(Event::Exited(job.wait_exit()));
-        job.wait();
-        let _ = events.send(Event::Over);
+        let _ = events.send(Event::Over(job.wait()));
     })
 }
 
