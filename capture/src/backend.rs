@@ -3,8 +3,10 @@
 //! Completion style: every request is answered once, later, by [`Backend::take`]. A facility that only tells when
 //! something is ready does the work itself then.
 
+mod epoll;
 mod uring;
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -15,12 +17,36 @@ use nix::errno::Errno;
 use nix::fcntl::{SpliceFFlags, splice};
 use nix::unistd::read;
 
+pub(crate) use epoll::Epoll;
 pub(crate) use uring::Uring;
 
 /// Bytes that are discarded at once at most: as much as pipes hold, at most, see pipe(7).
 const DISCARDED: usize = 1 << 20;
 /// The same, where they have to be copied.
 const COPIED: usize = 16 * 1024;
+
+/// How long [`Backend::pause`] takes.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The kernel facility that a capture works with. Both do the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackendKind {
+    /// io_uring(7): one system call for many pipes. Linux 5.7 or newer; administrators and container runtimes
+    /// often forbid it.
+    IoUring,
+    /// epoll(7): a system call for each read. Everywhere.
+    Epoll,
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BackendKind::IoUring => "io_uring",
+            BackendKind::Epoll => "epoll",
+        })
+    }
+}
 
 /// Whom an answer is for. Of each at most one request is in flight, cancellations aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +95,8 @@ pub(crate) type Answer = (Token, io::Result<usize>);
 
 /// Serves one thread, the one that made it. Dropping it abandons what is in flight.
 pub(crate) trait Backend {
-    /// What a user calls it.
-    const NAME: &'static str;
+    /// What the users know it as.
+    const KIND: BackendKind;
 
     /// Gets ready for requests about `file` under the name `token`. Comes once, before the first of them; `file`
     /// stays open until [`Backend::deregister`].
@@ -89,7 +115,7 @@ pub(crate) trait Backend {
     /// Answers when `file` is readable.
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Answers after a moment, 20 ms.
+    /// Answers after [`PAUSE`].
     fn pause(&mut self, token: Token);
 
     /// Makes what is in flight for `token` answer soon, if something is.

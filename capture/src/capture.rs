@@ -6,12 +6,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crossbeam::channel::{Sender, bounded, unbounded};
-use iof_shm_ring::{Ringer, Stream, bell};
+use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
+use iof_shm_ring::{Bell, Ringer, Stream, bell};
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::backend::Uring;
+use crate::backend::{Backend, BackendKind, Epoll, Uring};
 use crate::child::Child;
+use crate::desk::OnEvent;
 use crate::driver::{Command, Driver};
 use crate::event::{Event, ProcessId, SourceId};
 use crate::job::run_there;
@@ -49,44 +50,63 @@ pub struct Capture {
     ringer: Ringer,
     /// Names in use.
     taken: Mutex<HashSet<SourceId>>,
+    backend: BackendKind,
+    fallback: Option<StartError>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Capture {
-    /// Starts the capture thread.
+    /// Starts the capture thread, on io_uring if the kernel gives one, else on epoll. In the latter case the reason
+    /// is logged, and [`Capture::fallback`] has it.
     ///
-    /// `on_event` runs on it, so it must not block, nor call [`Capture::with_streams`] or anything else that waits
-    /// for this capture. If it panics the capture ends.
+    /// `on_event` runs on that thread, so it must not block, nor call [`Capture::with_streams`] or anything else
+    /// that waits for this capture. If it panics the capture ends.
     ///
     /// # Errors
-    /// [`StartError`]: no io_uring (with the likely cause), file descriptor or thread to be had.
+    /// [`StartError`]: no file descriptor or thread to be had.
     pub fn start(on_event: impl Fn(Event) + Send + 'static) -> Result<Capture, StartError> {
+        Capture::launch(None, Box::new(on_event))
+    }
+
+    /// The same, on `backend` and no other.
+    ///
+    /// # Errors
+    /// [`StartError`]; [`StartError::Refused`] if the kernel gives no io_uring, with the likely cause.
+    pub fn start_on(
+        backend: BackendKind,
+        on_event: impl Fn(Event) + Send + 'static,
+    ) -> Result<Capture, StartError> {
+        Capture::launch(Some(backend), Box::new(on_event))
+    }
+
+    fn launch(wanted: Option<BackendKind>, on_event: OnEvent) -> Result<Capture, StartError> {
         // Now, while low numbers are free.
         spawn::stddiag_seat();
         let (ringer, listen) = bell().map_err(|source| StartError::Bell { source })?;
         let (commands, receive) = unbounded();
         let (tell, started) = bounded(1);
-        let body = move || {
-            leave_signals_to_others();
-            // An io_uring belongs to the thread that makes it.
-            match Uring::new() {
-                Ok(backend) => {
-                    let _ = tell.send(Ok(()));
-                    Driver::new(backend, listen, receive, Box::new(on_event)).run();
-                }
-                Err(error) => drop(tell.send(Err(error))),
-            }
-        };
+        let body = Thread { bell: listen, commands: receive, on_event, tell };
         let thread = thread::Builder::new()
             .name("iof-capture".into())
-            .spawn(body)
+            .spawn(move || body.run(wanted))
             .map_err(|source| StartError::Thread { source })?;
-        match started.recv() {
-            Ok(Ok(())) => Ok(Capture { commands, ringer, taken: Mutex::default(), thread: Some(thread) }),
-            Ok(Err(error)) => Err(error),
-            // It died before it could say why.
-            Err(_) => Err(StartError::Thread { source: io::ErrorKind::Other.into() }),
+        // It died before it could say why.
+        let died = |_| Err(StartError::Thread { source: io::ErrorKind::Other.into() });
+        let Started { backend, fallback } = started.recv().unwrap_or_else(died)?;
+        if let Some(reason) = &fallback {
+            tracing::warn!(%reason, "capture falls back on epoll, which costs more");
         }
+        Ok(Capture { commands, ringer, taken: Mutex::default(), backend, fallback, thread: Some(thread) })
+    }
+
+    /// What it works with.
+    pub fn backend(&self) -> BackendKind {
+        self.backend
+    }
+
+    /// Why it does not work with io_uring, if nobody asked for another backend.
+    pub fn fallback(&self) -> Option<&StartError> {
+        self.fallback.as_ref()
     }
 
     fn send(&self, command: Command) -> Result<(), Stopped> {
@@ -199,6 +219,44 @@ impl Drop for Capture {
             // It panicked only if `on_event` did, which was reported where panics are.
             let _ = thread.join();
         }
+    }
+}
+
+/// What the capture thread begins with.
+struct Thread {
+    bell: Bell,
+    commands: Receiver<Command>,
+    on_event: OnEvent,
+    tell: Sender<Result<Started, StartError>>,
+}
+
+/// What it says once it has a backend.
+struct Started {
+    backend: BackendKind,
+    fallback: Option<StartError>,
+}
+
+impl Thread {
+    fn run(self, wanted: Option<BackendKind>) {
+        leave_signals_to_others();
+        let mut fallback = None;
+        if wanted != Some(BackendKind::Epoll) {
+            // Here, because an io_uring belongs to the thread that makes it.
+            match Uring::new() {
+                Ok(uring) => return self.drive(uring, None),
+                Err(refused) if wanted.is_none() => fallback = Some(refused),
+                Err(refused) => return drop(self.tell.send(Err(refused))),
+            }
+        }
+        match Epoll::new() {
+            Ok(epoll) => self.drive(epoll, fallback),
+            Err(error) => drop(self.tell.send(Err(error))),
+        }
+    }
+
+    fn drive<B: Backend>(self, backend: B, fallback: Option<StartError>) {
+        let _ = self.tell.send(Ok(Started { backend: B::KIND, fallback }));
+        Driver::new(backend, self.bell, self.commands, self.on_event).run();
     }
 }
 

@@ -85,6 +85,10 @@ impl<B: Backend> Driver<B> {
             // One clock reading for the whole batch.
             self.time = now();
             for answer in answers.drain(..) {
+                if let (Token::Bell, Err(error)) = &answer {
+                    // Nobody could reach us any more.
+                    return self.fail(error);
+                }
                 self.handle(answer);
             }
             self.desk.publish();
@@ -245,7 +249,7 @@ impl<B: Backend> Driver<B> {
 
     /// Ends everything after the kernel stopped serving us.
     fn fail(&mut self, error: &io::Error) {
-        tracing::error!(%error, backend = B::NAME, "the kernel serves us no more; capture ends");
+        tracing::error!(%error, backend = %B::KIND, "the kernel serves us no more; capture ends");
         let quiet = self.quiesce();
         for at in self.desk.numbers() {
             let ended = self.desk.source_mut(at).is_none_or(|source| source.has_ended());

@@ -19,7 +19,7 @@
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `desk` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread |
-//! | `backend`, `backend::uring` | what it asks of the kernel; over io_uring (unsafe) |
+//! | `backend` | what it asks of the kernel: over io_uring (unsafe), or over epoll (unsafe) |
 //! | `capture`, `job` | the handle; work sent to the capture thread (unsafe) |
 //!
 //! # Example
@@ -59,6 +59,7 @@ mod spawn;
 mod start;
 mod streams;
 
+pub use backend::BackendKind;
 pub use capture::{AddError, Capture, Stopped};
 pub use child::{Child, Signaller};
 pub use event::{End, Event, ProcessId, SourceId};

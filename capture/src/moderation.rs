@@ -15,8 +15,9 @@ const FIRST: Duration = Duration::from_micros(50);
 const DENSE: Duration = Duration::from_micros(100);
 /// Turns whose yield is measured without a wait, and then with one.
 const SAMPLE: u32 = 8;
-/// Turns until patience that did not pay is tried again.
+/// Turns until patience that did not pay is tried again: at first, and at most, after it has not paid many times.
 const HOLD_OFF: u32 = 512;
+const HOLD_OFF_MOST: u32 = 64 * 1024;
 /// What the yield of a turn must be multiplied by for its wait to pay.
 const PAYS: u64 = 2;
 /// A read of so many bytes, half of what pipes hold, needs no patience: more would keep its writer waiting.
@@ -49,6 +50,8 @@ pub(crate) struct Yield {
 pub(crate) struct Moderation {
     phase: Phase,
     wait: Duration,
+    /// For how long patience is not tried if it does not pay the next time.
+    hold_off: u32,
     /// Turns and bytes of the sample so far.
     turns: u32,
     bytes: u64,
@@ -56,7 +59,7 @@ pub(crate) struct Moderation {
 
 impl Moderation {
     pub(crate) fn new() -> Moderation {
-        Moderation { phase: Phase::Measuring, wait: Duration::ZERO, turns: 0, bytes: 0 }
+        Moderation { phase: Phase::Measuring, wait: Duration::ZERO, hold_off: HOLD_OFF, turns: 0, bytes: 0 }
     }
 
     /// How long the next turn is to let traffic pile up; zero: not at all.
@@ -66,11 +69,10 @@ impl Moderation {
 
     /// Takes note of a turn.
     pub(crate) fn turned(&mut self, brought: Yield) {
-        if brought.elapsed > self.wait.saturating_add(DENSE) {
-            // It was quiet.
-            return self.enter(Phase::Measuring, Duration::ZERO);
-        }
+        let quiet = brought.elapsed > self.wait.saturating_add(DENSE);
         match self.phase {
+            Phase::Trying { .. } if quiet => self.give_up(),
+            Phase::Measuring | Phase::Patient if quiet => self.enter(Phase::Measuring, Duration::ZERO),
             Phase::HoldOff(0) => self.enter(Phase::Measuring, Duration::ZERO),
             Phase::HoldOff(turns) => self.phase = Phase::HoldOff(turns.saturating_sub(1)),
             Phase::Measuring | Phase::Trying { .. } if brought.largest >= LARGE => {
@@ -82,8 +84,11 @@ impl Moderation {
                 }
             }
             Phase::Trying { before } => match self.sample(brought.bytes) {
-                Some(after) if after >= before.saturating_mul(PAYS) => self.enter(Phase::Patient, FIRST),
-                Some(_) => self.enter(Phase::HoldOff(HOLD_OFF), Duration::ZERO),
+                Some(after) if after >= before.saturating_mul(PAYS) => {
+                    self.hold_off = HOLD_OFF;
+                    self.enter(Phase::Patient, FIRST);
+                }
+                Some(_) => self.give_up(),
                 None => {}
             },
             Phase::Patient => self.adjust(brought.largest),
@@ -102,6 +107,12 @@ impl Moderation {
         }
     }
 
+    /// It did not pay.
+    fn give_up(&mut self) {
+        self.enter(Phase::HoldOff(self.hold_off), Duration::ZERO);
+        self.hold_off = self.hold_off.saturating_mul(2).min(HOLD_OFF_MOST);
+    }
+
     /// Adds a turn to the sample; its bytes, when it is large enough.
     fn sample(&mut self, bytes: u64) -> Option<u64> {
         self.turns = self.turns.saturating_add(1);
@@ -110,7 +121,7 @@ impl Moderation {
     }
 
     fn enter(&mut self, phase: Phase, wait: Duration) {
-        *self = Moderation { phase, wait, turns: 0, bytes: 0 };
+        *self = Moderation { phase, wait, turns: 0, bytes: 0, ..*self };
     }
 }
 
@@ -153,15 +164,24 @@ mod tests {
         assert_eq!(moderation.wait(), Duration::ZERO);
     }
 
-    #[test]
-    fn a_conversation_is_slowed_down_for_one_turn_in_sixty_at_most() {
+    /// Turns of `total` that wait, if lines come one by one and every `burst` turns it is quiet.
+    fn waits(total: u32, burst: u32) -> u32 {
         let mut moderation = Moderation::new();
         let mut waited = 0;
-        for _ in 0..100 * HOLD_OFF {
-            run(&mut moderation, 1, SOON, |_| LINE);
+        for turn in 1..=total {
+            run(&mut moderation, 1, if turn % burst == 0 { DENSE * 2 } else { SOON }, |_| LINE);
             waited += u32::from(!moderation.wait().is_zero());
         }
-        assert!(waited <= 100 * HOLD_OFF / 60, "{waited}");
+        waited
+    }
+
+    #[test]
+    fn a_conversation_is_slowed_down_for_one_turn_in_five_hundred_at_most() {
+        const TURNS: u32 = 100_000;
+        for burst in [u32::MAX, 1000, 50, 12, 10, 5] {
+            let waited = waits(TURNS, burst);
+            assert!(waited <= TURNS / 500, "{waited} of {TURNS} turns waited, in bursts of {burst}");
+        }
     }
 
     #[test]

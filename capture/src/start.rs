@@ -15,6 +15,12 @@ pub enum StartError {
         /// The kernel's word, see io_uring_setup(2).
         source: io::Error,
     },
+    /// The process has no file descriptor left for epoll, or the user has too many of them.
+    #[error("no epoll for the capture: {source}; raise RLIMIT_NOFILE (`ulimit -n`)")]
+    Epoll {
+        /// The kernel's word, see epoll_create1(2).
+        source: io::Error,
+    },
     /// The process has no file descriptor left for the bell.
     #[error("no file descriptor for the capture's bell: {source}; raise RLIMIT_NOFILE (`ulimit -n`)")]
     Bell {

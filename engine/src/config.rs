@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use iof_capture::ProcessGroup;
+use iof_capture::{BackendKind, ProcessGroup};
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::Policy;
 
@@ -18,16 +18,20 @@ pub struct Config {
     pub cache_size: u32,
     /// What happens when a cache is full.
     pub policy: Policy,
+    /// What to read the ranks' pipes with; `None`: io_uring if the kernel gives one, else epoll.
+    pub backend: Option<BackendKind>,
     /// Where tools find this engine.
     pub rendezvous: Rendezvous,
 }
 
 impl Default for Config {
-    /// A megabyte for each stream, the RFC's drop newest, and the usual rendezvous directory.
+    /// A megabyte for each stream, the RFC's drop newest, the best backend there is, and the usual rendezvous
+    /// directory.
     fn default() -> Self {
         Config {
             cache_size: DEFAULT_CACHE_SIZE,
             policy: Policy::DropNewest,
+            backend: None,
             rendezvous: Rendezvous::UserDirectory,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::{io, process};
 
-use iof_capture::{Capture, check_files, raise_file_limit};
+use iof_capture::{BackendKind, Capture, StartError as CaptureError, check_files, raise_file_limit};
 use iof_proto::rendezvous::Listener;
 use iof_tool::{AttachError, Tool};
 use mio::{Registry, Waker};
@@ -69,7 +69,7 @@ impl Engine {
     /// [`raise_file_limit`]; the ranks get the old one.
     ///
     /// # Errors
-    /// [`StartError`]: io_uring is refused, the rendezvous directory will not do, or the kernel has no threads
+    /// [`StartError`]: io_uring is refused and nothing else will do, the rendezvous directory will not do, or the kernel has no threads
     /// or descriptors left.
     pub fn start(config: Config) -> Result<Engine, StartError> {
         if let Err(error) = raise_file_limit() {
@@ -79,7 +79,7 @@ impl Engine {
         let poll = mio::Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let (reports, events) = crossbeam::channel::unbounded();
-        let capture = Capture::start({
+        let on_event = {
             let waker = Arc::clone(&waker);
             move |event| {
                 // The control thread has gone only if the engine is being dropped.
@@ -87,7 +87,11 @@ impl Engine {
                     let _ = waker.wake();
                 }
             }
-        })?;
+        };
+        let capture = match config.backend {
+            Some(backend) => Capture::start_on(backend, on_event)?,
+            None => Capture::start(on_event)?,
+        };
         let listener = match &config.rendezvous {
             Rendezvous::None => None,
             Rendezvous::UserDirectory => Some(Listener::bind(None)?),
@@ -117,6 +121,16 @@ impl Engine {
     /// The socket that tools connect to, if there is one.
     pub fn socket(&self) -> Option<&std::path::Path> {
         self.socket.as_deref()
+    }
+
+    /// What the ranks' pipes are read with.
+    pub fn backend(&self) -> BackendKind {
+        self.capture.backend()
+    }
+
+    /// Why that is not io_uring, if [`Config::backend`] left the choice open. It was logged, too.
+    pub fn fallback(&self) -> Option<&CaptureError> {
+        self.capture.fallback()
     }
 
     /// Attaches a tool within this process; `name` is what queries show.

@@ -2,15 +2,19 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::Span;
 
-use super::{Answer, Backend, Discard, Token};
+use super::{Answer, Backend, BackendKind, Discard, Token};
 use crate::start::StartError;
+
+mod files;
+
+use files::{Files, Target};
 
 /// Requests that are submitted together at most.
 const SUBMISSIONS: u32 = 256;
@@ -18,12 +22,13 @@ const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 8192;
 /// "At the file's own position": pipes have no other, see io_uring_enter(2).
 const NO_OFFSET: u64 = u64::MAX;
-/// How long [`Backend::pause`] takes.
-static PAUSE: Timespec = Timespec::new().nsec(20_000_000);
+/// As the kernel wants it.
+static PAUSE: Timespec = Timespec::new().nsec(super::PAUSE.subsec_nanos());
 
 /// One io_uring, for the thread that made it.
 pub(crate) struct Uring {
     ring: IoUring,
+    files: Files,
     /// Requests that found no room in the submission queue.
     backlog: VecDeque<squeue::Entry>,
     /// Requests without an answer yet, cancellations aside.
@@ -57,7 +62,8 @@ impl Uring {
             return Err(StartError::too_old());
         }
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
-        Ok(Uring { ring, backlog: VecDeque::new(), in_flight: 0, discard: Discard::new() })
+        let files = Files::new(&ring);
+        Ok(Uring { ring, files, backlog: VecDeque::new(), in_flight: 0, discard: Discard::new() })
     }
 
     /// # Safety
@@ -111,21 +117,31 @@ impl Uring {
 }
 
 impl Backend for Uring {
-    const NAME: &'static str = "io_uring";
+    const KIND: BackendKind = BackendKind::IoUring;
 
-    fn register(&mut self, _: Token, _: BorrowedFd<'_>) {}
+    fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
+        self.files.hold(&self.ring, token, file);
+    }
 
-    fn deregister(&mut self, _: Token) {}
+    fn deregister(&mut self, token: Token) {
+        self.files.let_go(&self.ring, token);
+    }
 
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
         let len = u32::try_from(span.len).unwrap_or(u32::MAX);
-        let read = opcode::Read::new(Fd(pipe.as_raw_fd()), span.ptr, len).offset(NO_OFFSET).build();
+        let read = match self.files.target(token, pipe) {
+            Target::Held(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
+            Target::LookedUp(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
+        };
         // SAFETY: the kernel may write to the span until the answer comes; the caller keeps it until then.
         unsafe { self.request(token, read) }
     }
 
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
-        let poll = opcode::PollAdd::new(Fd(file.as_raw_fd()), libc::POLLIN as u32).build();
+        let poll = match self.files.target(token, file) {
+            Target::Held(file) => opcode::PollAdd::new(file, libc::POLLIN as u32).build(),
+            Target::LookedUp(file) => opcode::PollAdd::new(file, libc::POLLIN as u32).build(),
+        };
         // SAFETY: a poll has no memory.
         unsafe { self.request(token, poll) }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use iof_capture::{Capture, Event, ProcessId, SourceId};
+use iof_capture::{BackendKind, Capture, Event, ProcessId, SourceId};
 use iof_shm_ring::{Area, Attached, Bell, Gap, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -31,9 +31,17 @@ pub struct Rig {
     pub events: Receiver<Event>,
 }
 
+/// Works with whatever there is.
 pub fn rig() -> Rig {
     let (tell, events) = channel();
     let capture = Capture::start(move |event| drop(tell.send(event))).unwrap();
+    Rig { capture, events }
+}
+
+/// Works with `backend`.
+pub fn rig_on(backend: BackendKind) -> Rig {
+    let (tell, events) = channel();
+    let capture = Capture::start_on(backend, move |event| drop(tell.send(event))).unwrap();
     Rig { capture, events }
 }
 
@@ -80,6 +88,13 @@ pub fn stream(capacity: u64, policy: Policy) -> Stream {
 pub fn pipe() -> (OwnedFd, std::fs::File) {
     let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
     (read, write.into())
+}
+
+/// Waits until nobody has the other end any more. (A process that another test is about to start holds it until it
+/// is.)
+pub fn wait_closed(write: &mut std::fs::File) {
+    poll(&mut [PollFd::new(write.as_fd(), PollFlags::empty())], PollTimeout::NONE).unwrap();
+    assert!(write.write_all(b"x").is_err());
 }
 
 /// Bytes of which no two stretches are alike.

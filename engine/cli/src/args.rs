@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use iof_engine::{DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
+use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
 /// Forwards the output of a job's ranks through shared memory.
@@ -47,6 +47,10 @@ pub struct RunArgs {
     /// What to do when our output is slower than the ranks: hold them back, or drop and report
     #[arg(long, value_enum, default_value_t = Drop::None)]
     pub drop: Drop,
+
+    /// How to read the ranks' output [default: io-uring if this machine has it, else epoll]
+    #[arg(long, value_enum)]
+    pub backend: Option<Backend>,
 
     /// The job's name [default: iof-PID]
     #[arg(long, value_name = "NAME")]
@@ -107,6 +111,24 @@ impl From<Drop> for Policy {
             Drop::Newest => Policy::DropNewest,
             Drop::Oldest => Policy::DropOldest,
             Drop::None => Policy::Block,
+        }
+    }
+}
+
+/// How to read the ranks' output.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Backend {
+    /// With io_uring: the cheapest, but not allowed everywhere
+    IoUring,
+    /// With epoll: works everywhere
+    Epoll,
+}
+
+impl From<Backend> for BackendKind {
+    fn from(backend: Backend) -> BackendKind {
+        match backend {
+            Backend::IoUring => BackendKind::IoUring,
+            Backend::Epoll => BackendKind::Epoll,
         }
     }
 }

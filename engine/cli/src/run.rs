@@ -5,7 +5,7 @@ use std::process::{self, ExitCode};
 use std::thread;
 
 use crossbeam::channel::{Sender, unbounded};
-use iof_engine::{Config, Engine, Grant, Job, JobSpec, Rendezvous, StartError};
+use iof_engine::{CaptureError, Config, Engine, Grant, Job, JobSpec, Rendezvous, StartError};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, Sink};
 use nix::sys::signal::Signal;
@@ -23,6 +23,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start(config(args)).map_err(|error| match error {
         error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
+        StartError::Capture(error @ CaptureError::Refused { .. }) => {
+            Failure::Usage(format!("{error}; or use --backend epoll"))
+        }
         error => Failure::running(error),
     })?;
     let nspace = match &args.nspace {
@@ -53,7 +56,8 @@ fn config(args: &RunArgs) -> Config {
         Some(directory) => Rendezvous::Directory(directory.clone()),
         None => Rendezvous::UserDirectory,
     };
-    Config { cache_size: args.cache_size, policy: args.drop.into(), rendezvous }
+    let backend = args.backend.map(Into::into);
+    Config { cache_size: args.cache_size, policy: args.drop.into(), backend, rendezvous }
 }
 
 /// Our own outputs are ordinary registrations, except that they may hold the ranks back.

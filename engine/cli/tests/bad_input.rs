@@ -46,6 +46,7 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
         (&["run", "--cache-size", "4G", "--", "true"], "4G"),
         (&["run", "--cache-size", "big", "--", "true"], "big"),
         (&["run", "--drop", "sometimes", "--", "true"], "newest, oldest, none"),
+        (&["run", "--backend", "select", "--", "true"], "io-uring, epoll"),
         (&["run", "--nspace", "", "--", "true"], "--nspace"),
         (&["run", "--nspace", "a/b", "--", "true"], "'/'"),
         (&["run", "--nspace", "..", "--", "true"], "choose another"),

@@ -5,7 +5,7 @@ mod common;
 
 use common::bytes::{Gap, assert_accounted, assert_same, collect, gaps, noise, sum};
 use common::process::Process;
-use common::site::{Gate, Site, rank};
+use common::site::{BACKENDS, Gate, Site, rank};
 use common::{bytes::noise_sum, wait_for};
 
 const TOTAL: u64 = 8 << 20;
@@ -23,8 +23,8 @@ fn start(site: &Site, drop: &str, middle: &Gate) -> Process {
 }
 
 /// All of it, while nobody reads; then what came with the gaps that were reported.
-fn nobody_reads_until_the_end(drop: &str) -> (Vec<u8>, Vec<Gap>) {
-    let site = Site::new();
+fn nobody_reads_until_the_end(drop: &str, backend: &str) -> (Vec<u8>, Vec<Gap>) {
+    let site = Site::on(backend);
     let mut middle = site.gate("middle");
     middle.open();
     let mut run = start(&site, drop, &middle);
@@ -42,8 +42,8 @@ fn nobody_reads_until_the_end(drop: &str) -> (Vec<u8>, Vec<Gap>) {
 }
 
 /// Half of it while nobody reads, then half of it to a reader.
-fn nobody_reads_until_the_middle(drop: &str) -> (Vec<u8>, Vec<Gap>) {
-    let site = Site::new();
+fn nobody_reads_until_the_middle(drop: &str, backend: &str) -> (Vec<u8>, Vec<Gap>) {
+    let site = Site::on(backend);
     let mut middle = site.gate("middle");
     let mut run = start(&site, drop, &middle);
     site.wait_for_bytes(0, "stdout", TOTAL / 2);
@@ -87,44 +87,54 @@ fn drop_none_holds_the_ranks_back_and_loses_nothing() {
 
 #[test]
 fn drop_none_delivers_every_byte_of_a_rank_that_was_held_back() {
-    let site = Site::new();
-    let mut middle = site.gate("middle");
-    middle.open();
-    let mut run = start(&site, "none", &middle);
-    let (stdout, stderr) = (run.stdout(), collect(run.stderr()));
-    site.wait_for_bytes(0, "stdout", CACHE - PIPE + 1);
-    let stdout = sum(stdout);
-    assert_eq!(stdout.get(), noise_sum(0, "stdout", TOTAL).get());
-    assert_same("stderr", &stderr.get(), b"");
-    assert_eq!(run.wait(), 0);
+    for backend in BACKENDS {
+        let site = Site::on(backend);
+        let mut middle = site.gate("middle");
+        middle.open();
+        let mut run = start(&site, "none", &middle);
+        let (stdout, stderr) = (run.stdout(), collect(run.stderr()));
+        site.wait_for_bytes(0, "stdout", CACHE - PIPE + 1);
+        let stdout = sum(stdout);
+        assert_eq!(stdout.get(), noise_sum(0, "stdout", TOTAL).get());
+        assert_same("stderr", &stderr.get(), b"");
+        assert_eq!(run.wait(), 0);
+    }
 }
 
 #[test]
 fn drop_newest_lets_the_rank_finish_keeps_the_first_bytes_and_reports_the_others() {
-    let (_, gaps) = nobody_reads_until_the_end("newest");
-    assert!(gaps[0].offset >= CACHE, "{gaps:?}");
+    for backend in BACKENDS {
+        let (_, gaps) = nobody_reads_until_the_end("newest", backend);
+        assert!(gaps[0].offset >= CACHE, "{gaps:?}");
+    }
 }
 
 #[test]
 fn drop_oldest_lets_the_rank_finish_keeps_the_last_bytes_and_reports_the_others() {
-    let (delivered, gaps) = nobody_reads_until_the_end("oldest");
-    let kept = usize::try_from(CACHE / 2).unwrap();
-    let last = noise(0, "stdout", TOTAL - CACHE / 2, kept);
-    assert_same("the end", &delivered[delivered.len() - kept..], &last);
-    assert!(!gaps.is_empty());
+    for backend in BACKENDS {
+        let (delivered, gaps) = nobody_reads_until_the_end("oldest", backend);
+        let kept = usize::try_from(CACHE / 2).unwrap();
+        let last = noise(0, "stdout", TOTAL - CACHE / 2, kept);
+        assert_same("the end", &delivered[delivered.len() - kept..], &last);
+        assert!(!gaps.is_empty());
+    }
 }
 
 #[test]
 fn drop_newest_goes_on_behind_the_gap_once_its_reader_reads() {
-    let (_, gaps) = nobody_reads_until_the_middle("newest");
-    assert!(gaps[0].offset >= CACHE, "{gaps:?}");
-    assert!(gaps[0].offset + gaps[0].lost <= TOTAL / 2, "{gaps:?}");
+    for backend in BACKENDS {
+        let (_, gaps) = nobody_reads_until_the_middle("newest", backend);
+        assert!(gaps[0].offset >= CACHE, "{gaps:?}");
+        assert!(gaps[0].offset + gaps[0].lost <= TOTAL / 2, "{gaps:?}");
+    }
 }
 
 #[test]
 fn drop_oldest_goes_on_behind_the_gap_once_its_reader_reads() {
-    let (_, gaps) = nobody_reads_until_the_middle("oldest");
-    assert!(gaps[0].offset + gaps[0].lost <= TOTAL / 2, "{gaps:?}");
+    for backend in BACKENDS {
+        let (_, gaps) = nobody_reads_until_the_middle("oldest", backend);
+        assert!(gaps[0].offset + gaps[0].lost <= TOTAL / 2, "{gaps:?}");
+    }
 }
 
 #[test]

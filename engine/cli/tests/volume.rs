@@ -38,10 +38,9 @@ impl Summed {
 }
 
 /// Early and late pulls of each rank, and the terminal; all have everything.
-fn a_gibibyte_from(ranks: u32, write_size: u64) {
+fn a_gibibyte_from(ranks: u32, write_size: u64, site: Site) {
     let _one_at_a_time = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let length = GIB / u64::from(ranks) / 2;
-    let site = Site::new();
     let (mut first_byte, mut end) = (site.gate("first-byte"), site.gate("end"));
     let run = Summed::of(site.run(
         &["-n", &ranks.to_string(), "--cache-size", &(length + SPARE).to_string()],
@@ -95,16 +94,21 @@ fn a_gibibyte_from(ranks: u32, write_size: u64) {
 
 #[test]
 fn a_gibibyte_from_one_rank_arrives_whole_at_the_terminal_and_at_early_and_late_pulls() {
-    a_gibibyte_from(1, 65_536);
+    a_gibibyte_from(1, 65_536, Site::new());
 }
 
 #[test]
 fn a_gibibyte_from_4_ranks_arrives_whole_at_early_and_late_pulls_of_each() {
-    a_gibibyte_from(4, 1 << 20);
+    a_gibibyte_from(4, 1 << 20, Site::new());
 }
 
 #[test]
 fn a_gibibyte_from_64_ranks_arrives_whole_at_early_and_late_pulls_of_each() {
     // Aligned with nothing.
-    a_gibibyte_from(64, 10_007);
+    a_gibibyte_from(64, 10_007, Site::new());
+}
+
+#[test]
+fn a_gibibyte_arrives_whole_without_io_uring() {
+    a_gibibyte_from(8, 4_001, Site::on("epoll"));
 }

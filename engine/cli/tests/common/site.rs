@@ -13,9 +13,14 @@ use tempfile::TempDir;
 use super::process::{Done, Process};
 use super::{DEADLINE, wait_for, wait_or};
 
+/// What `--backend` knows.
+pub const BACKENDS: [&str; 2] = ["io-uring", "epoll"];
+
 /// A directory of this test alone: `iof` meets here, gates lie here.
 pub struct Site {
     directory: TempDir,
+    /// What `iof run` is to work with; its own choice if `None`.
+    backend: Option<String>,
 }
 
 /// What `iof query stats --json` says of one stream.
@@ -47,8 +52,18 @@ impl Stream {
 }
 
 impl Site {
+    /// On the backend in `IOF_TEST_BACKEND`, so that all tests can be run on one of them.
     pub fn new() -> Site {
-        Site { directory: tempfile::tempdir().unwrap() }
+        Site { directory: tempfile::tempdir().unwrap(), backend: std::env::var("IOF_TEST_BACKEND").ok() }
+    }
+
+    pub fn on(backend: &str) -> Site {
+        Site { backend: Some(backend.into()), ..Site::new() }
+    }
+
+    /// On whatever backend `iof run` takes by itself.
+    pub fn on_any_backend() -> Site {
+        Site { backend: None, ..Site::new() }
     }
 
     pub fn path(&self) -> &Path {
@@ -64,7 +79,8 @@ impl Site {
 
     /// Starts `iof run OPTIONS -- PROGRAM...`
     pub fn run<P: AsRef<OsStr>>(&self, options: &[&str], program: impl IntoIterator<Item = P>) -> Process {
-        Process::start(self.iof("run").args(options).arg("--").args(program))
+        let backend = self.backend.iter().flat_map(|backend| ["--backend", backend]);
+        Process::start(self.iof("run").args(backend).args(options).arg("--").args(program))
     }
 
     /// Starts `iof run OPTIONS -- sh -c SCRIPT`.

@@ -1,12 +1,12 @@
 //! Pipes into streams: every byte arrives or is counted, every source completes once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
-
-mod common;
-
 use std::io::Write;
 
-use common::{End, next, pattern, pipe, rig, stream, tool, wait_end, wait_for, wait_until, write_slowly};
+use super::rig;
+use crate::BACKEND;
+use crate::common::{
+    End, next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for, wait_until, write_slowly,
+};
 use iof_capture::{AddError, Capture, Event, SourceId, Stopped};
 use iof_shm_ring::{Gap, Policy};
 
@@ -136,7 +136,7 @@ fn sources_come_and_go_while_others_run() {
         wait_until(&rig.capture, SourceId(2), |stats| stats.produced == 8);
         rig.capture.remove(SourceId(2)).unwrap();
         assert_eq!(wait_end(&rig.events, SourceId(2)).produced, 8);
-        assert!(write.write_all(b"x").is_err(), "the read end is closed");
+        wait_closed(&mut write);
         wait_until(&rig.capture, ID, |stats| stats.produced == round * 6);
     }
     let ids = rig.capture.with_streams(|streams| streams.ids().collect::<Vec<_>>()).unwrap();
@@ -331,8 +331,8 @@ fn stopping_with_reads_in_flight_completes_every_source() {
     drop(rig.capture);
     let (ends, _) = wait_for(&rig.events, 50, 0);
     assert!(ends.values().all(|end| end.produced == 5 && end.error.is_none()));
-    assert!(writers.iter_mut().all(|write| write.write_all(b"late").is_err()), "pipes are closed");
-    let other = common::rig();
+    writers.iter_mut().for_each(wait_closed);
+    let other = super::rig();
     for (at, reader) in (0..).zip(&mut readers) {
         assert_eq!(tool.read_to_end(&other.capture, SourceId(at), reader).0, b"early");
     }
@@ -412,7 +412,7 @@ fn a_panic_in_with_streams_is_the_callers() {
 
 #[test]
 fn after_on_event_panicked_callers_are_told_and_nothing_hangs() {
-    let capture = Capture::start(|_| std::panic::resume_unwind(Box::new(()))).unwrap();
+    let capture = Capture::start_on(BACKEND, |_| std::panic::resume_unwind(Box::new(()))).unwrap();
     let mut open = Vec::new();
     for at in 0..20 {
         let (read, write) = pipe();
@@ -424,7 +424,7 @@ fn after_on_event_panicked_callers_are_told_and_nothing_hangs() {
     assert_eq!(capture.close(ID), Err(Stopped));
     let late = capture.add(SourceId(99), pipe().0, stream(KIB, Policy::DropNewest));
     assert_eq!(late, Err(AddError::Stopped(Stopped)));
-    assert!(open.iter_mut().all(|write| write.write_all(b"x").is_err()), "pipes are closed");
+    open.iter_mut().for_each(wait_closed);
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn the_last_handle_may_be_dropped_in_on_event() {
     let (tell, events) = std::sync::mpsc::channel();
     let handle = std::sync::Arc::new(std::sync::Mutex::new(None));
     let own = handle.clone();
-    let capture = Capture::start(move |event| {
+    let capture = Capture::start_on(BACKEND, move |event| {
         drop(own.lock().unwrap().take());
         drop(tell.send(event));
     });

@@ -1,16 +1,13 @@
 //! Processes: what they start with, and how their ends are reported.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
-
-mod common;
-
 use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 
-use common::{next, rig, stream, tool, wait_for};
+use super::rig;
+use crate::common::{next, stream, tool, wait_for};
 use iof_capture::{Event, ProcessGroup, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, spawn};
 use iof_shm_ring::Policy;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -141,7 +138,7 @@ fn a_child_that_a_debugger_holds_back_is_reported_when_it_lets_go() {
     let env = vec![("FIFO".into(), fifo.into())];
     let child = spawn(ProcessSpec { env, ..shell("read x <\"$FIFO\"; exit 5") }).unwrap().child;
     let mut debugger = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "debugger", "--nocapture"])
+        .args(["--exact", "conformance::processes::debugger", "--nocapture"])
         .env("TRACE", child.pid().to_string())
         .stdout(std::process::Stdio::piped())
         .spawn()

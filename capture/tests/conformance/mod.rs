@@ -1,0 +1,11 @@
+//! What every backend must do alike. Each has a test program of its own, which says `BACKEND`.
+
+mod pipes;
+mod processes;
+
+use crate::BACKEND;
+use crate::common::{Rig, rig_on};
+
+fn rig() -> Rig {
+    rig_on(BACKEND)
+}
