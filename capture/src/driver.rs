@@ -203,7 +203,7 @@ impl<B: Backend> Driver<B> {
     fn finish(&mut self, at: usize) {
         let close = self.desk.touch(at).map(|source| {
             // What does not tell has nothing to be waited for.
-            let unread = source.pipe().and_then(|pipe| ioctl::unread(pipe).ok());
+            let unread = source.pipe().filter(is_readable).and_then(|pipe| ioctl::unread(pipe).ok());
             source.finish(unread.unwrap_or(0))
         });
         self.do_close(at, close);
@@ -296,10 +296,14 @@ impl<B: Backend> Drop for Driver<B> {
 
 /// Whether a read from `pipe` would find the end of file.
 fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
-    let mut polled = [PollFd::new(pipe, PollFlags::POLLIN)];
     // There is something to be found, and it is no bytes.
-    let something = poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0);
-    something && ioctl::unread(pipe).is_ok_and(|bytes| bytes == 0)
+    is_readable(&pipe) && ioctl::unread(pipe).is_ok_and(|bytes| bytes == 0)
+}
+
+/// Whether a read from `pipe` would find bytes or the end now. A terminal counts its unread bytes after this only.
+fn is_readable(pipe: &BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(*pipe, PollFlags::POLLIN)];
+    poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
 
 /// What a turn that brought `answers` has read.

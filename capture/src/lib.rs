@@ -14,6 +14,7 @@
 //! | module | concept |
 //! |---|---|
 //! | `spawn`, `child`, `refused` | processes with output pipes; their pidfds; why one does not start |
+//! | `pty` | pseudo-terminals for processes |
 //! | `limit` | the limit on open files |
 //! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
 //! | `source` | what one pipe needs next, without any I/O |
@@ -52,6 +53,7 @@ mod ioctl;
 mod job;
 mod limit;
 mod moderation;
+mod pty;
 mod refused;
 mod slots;
 mod source;
@@ -64,6 +66,7 @@ pub use capture::{AddError, Capture, Stopped};
 pub use child::{Child, Signaller};
 pub use event::{End, Event, ProcessId, SourceId};
 pub use limit::{TooFewFiles, check_files, raise_file_limit};
+pub use pty::{Pty, PtyMaster, WindowSize};
 pub use refused::{SpawnError, check};
 pub use source::READ_MAX;
 pub use spawn::{ProcessGroup, ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};

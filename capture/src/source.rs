@@ -18,6 +18,7 @@ use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use iof_shm_ring::{Reserve, Span, Stream};
+use nix::unistd::isatty;
 
 use crate::event::{End, SourceId};
 
@@ -228,8 +229,16 @@ impl Source {
                 self.not_now = true;
                 Step::Go { readable: false }
             }
+            // How a pty's master learns that nobody has the slave open any more, see read(2).
+            Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_terminal() => {
+                Step::End(End::EndOfFile)
+            }
             Err(error) => Step::End(End::Error(error)),
         }
+    }
+
+    fn is_terminal(&self) -> bool {
+        self.pipe().is_some_and(|pipe| isatty(pipe).unwrap_or(false))
     }
 
     /// Asks for the end once the pipe's `unread` bytes are read.

@@ -1,10 +1,11 @@
 //! What an embedder decides: how the engine caches, where tools find it, what a job is.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use iof_capture::{BackendKind, ProcessGroup};
+use iof_capture::{BackendKind, ProcessGroup, Pty};
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::Policy;
 
@@ -93,8 +94,13 @@ pub struct JobSpec {
     pub nspace: Nspace,
     /// What its ranks run, 1 at least.
     pub apps: Vec<App>,
-    /// The rank that shares the embedder's stdin; all others read /dev/null.
+    /// The rank that shares the embedder's stdin; all others read /dev/null. A rank with a pty reads its terminal: what
+    /// the embedder types there ([`Job::pty`](crate::Job::pty)) if it is this rank, else the end.
     pub stdin: Option<Rank>,
+    /// Ranks with a pseudo-terminal, and how it is at first; the wildcard rank stands for all that are not named. What
+    /// such a rank writes to stdout, stderr and /dev/tty comes on its stdout channel, in this order and unchanged; its
+    /// stderr channel is at its end at once. It leads a session of its own, and a process group in it.
+    pub ptys: BTreeMap<Rank, Pty>,
     /// The ranks' process groups.
     ///
     /// In a group of its own, a rank would be stopped as soon as it reads the embedder's terminal (SIGTTIN, see
@@ -109,10 +115,22 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
-    /// A job of `apps` in which nobody has the embedder's stdin, every rank has a process group of its own, and
+    /// A job of `apps` in which nobody has the embedder's stdin or a pty, every rank has a process group of its own, and
     /// streams may stay open for ever.
     pub fn new(nspace: Nspace, apps: Vec<App>) -> JobSpec {
-        JobSpec { nspace, apps, stdin: None, process_group: ProcessGroup::Own, grace: None }
+        JobSpec {
+            nspace,
+            apps,
+            stdin: None,
+            ptys: BTreeMap::new(),
+            process_group: ProcessGroup::Own,
+            grace: None,
+        }
+    }
+
+    /// The pty of a rank, if it has one.
+    pub(crate) fn pty(&self, rank: Rank) -> Option<Pty> {
+        self.ptys.get(&rank).or_else(|| self.ptys.get(&Rank::WILDCARD)).copied()
     }
 
     /// How many ranks it has.

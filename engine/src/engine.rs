@@ -158,7 +158,11 @@ impl Engine {
 impl Drop for Engine {
     /// Sends tools what they are due, for half a second at most, and ends both threads.
     fn drop(&mut self) {
-        self.tables.lock().stopping = true;
+        let mut state = self.tables.lock();
+        state.stopping = true;
+        // Jobs that the embedder still holds must not keep ranks' terminals from being hung up.
+        state.jobs.values_mut().flat_map(|job| &mut job.ranks).for_each(|rank| rank.pty = None);
+        drop(state);
         self.tables.notify();
         self.wake_control();
         if let Some(control) = self.control.take()

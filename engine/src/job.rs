@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{Signaller, SourceId};
+use iof_capture::{PtyMaster, Signaller, SourceId, WindowSize};
 use iof_proto::{Channel, Nspace, ProcState, Rank};
 use nix::sys::signal::Signal;
 
@@ -22,6 +22,8 @@ pub(crate) struct RankState {
     pub executable: String,
     pub pid: u32,
     pub signaller: Signaller,
+    /// Until it exits.
+    pub pty: Option<PtyMaster>,
     pub exit: Option<ExitStatus>,
 }
 
@@ -51,6 +53,8 @@ impl JobState {
         });
         if let Some(state) = usize::try_from(rank.0).ok().and_then(|i| self.ranks.get_mut(i)) {
             state.exit = Some(status);
+            // Or its children's terminal would not be hung up when its stream is closed.
+            state.pty = None;
         }
         if !status.success() && self.first_failure.is_none() {
             self.first_failure = Some((rank, status));
@@ -158,6 +162,25 @@ impl Job {
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
         let there = job.ranks.iter().filter(|rank| rank.exit.is_none() || rank.signaller.has_group());
         there.filter(|rank| to(&rank.signaller) && rank.signaller.send(signal).is_ok()).count()
+    }
+
+    /// A handle of the pty of `rank`, to type there; `None` if it has none, or has exited. While there is a handle, the
+    /// rank does not hear that the engine has ended.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn pty(&self, rank: Rank) -> io::Result<Option<PtyMaster>> {
+        let state = self.tables.lock();
+        let job = state.jobs.get(&self.nspace);
+        job.and_then(|job| job.rank(rank)?.pty.as_ref()).map(PtyMaster::try_clone).transpose()
+    }
+
+    /// Changes the size of all ranks' ptys; the processes in their foreground get SIGWINCH. Gives how many there were.
+    pub fn resize(&self, size: WindowSize) -> usize {
+        let state = self.tables.lock();
+        let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
+        let ptys = job.ranks.iter().filter_map(|rank| rank.pty.as_ref());
+        ptys.filter(|pty| pty.resize(size).is_ok()).count()
     }
 
     /// The rank that leads the process group `group`.

@@ -28,6 +28,6 @@ mod state;
 pub use config::{App, Config, DEFAULT_CACHE_SIZE, JobSpec, Rendezvous};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
-pub use iof_capture::{BackendKind, ProcessGroup, StartError as CaptureError};
+pub use iof_capture::{BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, WindowSize};
 pub use iof_shm_ring::Policy;
 pub use job::{Job, JobStatus, exit_code};

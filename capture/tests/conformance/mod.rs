@@ -2,6 +2,7 @@
 
 mod pipes;
 mod processes;
+mod ptys;
 
 use crate::BACKEND;
 use crate::common::{Rig, rig_on};

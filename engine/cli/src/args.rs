@@ -60,6 +60,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 
+    /// Ranks that get a pseudo-terminal, such as 0,2-3; rank 0 gets our keyboard with it
+    #[arg(long, value_name = "LIST|all", value_parser = ranks)]
+    pub pty: Option<Ranks>,
+
     /// How long children of a rank that has exited may hold its output [default: for ever]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,

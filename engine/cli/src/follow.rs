@@ -11,6 +11,7 @@ use iof_proto::Rank;
 use iof_tool::SinkReport;
 use nix::sys::signal::Signal;
 
+use crate::keyboard::{Keyboard, window_size};
 use crate::signals::{self, Received};
 use crate::{Failure, say};
 
@@ -42,6 +43,8 @@ pub enum Event {
 pub struct Follow {
     job: Job,
     events: Receiver<Event>,
+    /// If a rank has it.
+    keyboard: Option<Keyboard>,
     status: Option<JobStatus>,
     over: bool,
     /// Sinks that still write.
@@ -57,10 +60,11 @@ pub struct Follow {
 }
 
 impl Follow {
-    pub fn new(job: Job, events: Receiver<Event>) -> Follow {
+    pub fn new(job: Job, events: Receiver<Event>, keyboard: Option<Keyboard>) -> Follow {
         Follow {
             job,
             events,
+            keyboard,
             status: None,
             over: false,
             sinks: 2,
@@ -120,6 +124,7 @@ impl Follow {
         match received.signal {
             Signal::SIGCHLD => self.look_for_stopped(),
             Signal::SIGTSTP => self.suspend(received),
+            Signal::SIGWINCH => drop(self.job.resize(window_size())),
             _ => self.pass_on(received),
         }
     }
@@ -154,7 +159,12 @@ impl Follow {
     /// not care, and would be stuck in its pipes sooner or later.
     fn suspend(&self, received: Received) {
         self.send(Received { signal: Signal::SIGSTOP, ..received });
-        signals::stop_by(received.signal);
+        let stop = || signals::stop_by(received.signal);
+        match &self.keyboard {
+            Some(keyboard) => keyboard.while_taken_back(stop),
+            None => stop(),
+        }
+        self.job.resize(window_size());
         self.job.signal(Signal::SIGCONT);
     }
 
@@ -167,7 +177,8 @@ impl Follow {
                 && self.told.insert(rank)
             {
                 say(format_args!(
-                    "rank {rank} stands still: it wants the terminal ({signal}), which only the rank with our stdin has"
+                    "rank {rank} stands still: it wants the terminal ({signal}), which only the rank with our stdin \
+                     has; give it one of its own with --pty {rank}"
                 ));
             }
         }
