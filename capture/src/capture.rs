@@ -141,6 +141,16 @@ impl Capture {
         self.send(Command::Close(id))
     }
 
+    /// Reads what was written to a source up to now, as far as its stream takes it, and then closes it: for pipes that
+    /// somebody holds open of whom nothing more is wanted. Where a full stream has the source wait for its readers,
+    /// this waits as well. [`Event::Complete`] follows, unless it came already or there is no such source.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn finish(&self, id: SourceId) -> Result<(), Stopped> {
+        self.send(Command::Finish(id))
+    }
+
     /// Drops a source's stream and frees its name; closes the source first if it is not complete. Readers keep
     /// what they have mapped.
     ///

@@ -1,12 +1,11 @@
 //! All sources, what they have to tell, and to whom: the part of the capture thread that does no I/O on pipes.
 
 use std::collections::HashMap;
-use std::io;
 use std::os::fd::OwnedFd;
 
 use iof_shm_ring::{Stream, notify};
 
-use crate::event::{Event, SourceId};
+use crate::event::{End, Event, SourceId};
 use crate::slots::Slots;
 use crate::source::Source;
 
@@ -67,11 +66,11 @@ impl Desk {
     }
 
     /// Ends a source that has nothing in flight.
-    pub(crate) fn end(&mut self, at: usize, error: Option<io::Error>) {
+    pub(crate) fn end(&mut self, at: usize, end: End) {
         let Some(source) = self.touch(at) else { return };
         source.end();
         let (id, stats) = (source.id(), source.stream().stats());
-        self.report(Event::Complete { source: id, produced: stats.produced, dropped: stats.dropped, error });
+        self.report(Event::Complete { source: id, produced: stats.produced, dropped: stats.dropped, end });
         if self.find(id) != Some(at) {
             self.leaving.push(at);
         }

@@ -6,16 +6,18 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::Receiver;
 use iof_shm_ring::{Bell, Stream};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::{Answer, Backend, Token};
 use crate::child::Child;
 use crate::desk::{Desk, OnEvent};
-use crate::event::{Event, ProcessId, SourceId};
+use crate::event::{End, Event, ProcessId, SourceId};
+use crate::ioctl;
 use crate::job::Job;
 use crate::moderation::{Moderation, Yield};
 use crate::slots::Slots;
@@ -26,6 +28,7 @@ use crate::streams::Streams;
 pub(crate) enum Command {
     Add { id: SourceId, pipe: OwnedFd, stream: Box<Stream> },
     Close(SourceId),
+    Finish(SourceId),
     Remove(SourceId),
     Watch { id: ProcessId, child: Child },
     Run(Job),
@@ -119,7 +122,7 @@ impl<B: Backend> Driver<B> {
     fn follow(&mut self, at: usize, step: Step) {
         let readable = match step {
             Step::Go { readable } => readable,
-            Step::End(error) => return self.end(at, error),
+            Step::End(end) => return self.end(at, end),
         };
         let Some(source) = self.desk.touch(at) else { return };
         match source.next(readable) {
@@ -157,6 +160,11 @@ impl<B: Backend> Driver<B> {
                         self.close(at);
                     }
                 }
+                Command::Finish(id) => {
+                    if let Some(at) = self.desk.find(id) {
+                        self.finish(at);
+                    }
+                }
                 Command::Remove(id) => {
                     if let Some(at) = self.desk.forget(id) {
                         self.close(at);
@@ -176,17 +184,37 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Ends a source that has nothing in flight.
-    fn end(&mut self, at: usize, error: Option<io::Error>) {
+    fn end(&mut self, at: usize, end: End) {
+        let pipe = self.desk.source_mut(at).and_then(|source| source.pipe());
+        let end = match end {
+            // We were asked to stop, but there was no more to come.
+            End::Closed if pipe.is_some_and(|pipe| is_at_end(pipe)) => End::EndOfFile,
+            end => end,
+        };
         self.backend.deregister(Token::Source(at));
-        self.desk.end(at, error);
+        self.desk.end(at, end);
     }
 
     fn close(&mut self, at: usize) {
-        match self.desk.touch(at).map(|source| source.close()) {
+        let close = self.desk.touch(at).map(|source| source.close());
+        self.do_close(at, close);
+    }
+
+    fn finish(&mut self, at: usize) {
+        let close = self.desk.touch(at).map(|source| {
+            // What does not tell has nothing to be waited for.
+            let unread = source.pipe().filter(is_readable).and_then(|pipe| ioctl::unread(pipe).ok());
+            source.finish(unread.unwrap_or(0))
+        });
+        self.do_close(at, close);
+    }
+
+    fn do_close(&mut self, at: usize, close: Option<Close>) {
+        match close {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
             // If it waited it is still in that list, which the bell that brought this command goes through next.
-            Some(Close::Now) => self.end(at, None),
-            Some(Close::Ended) | None => {}
+            Some(Close::Now) => self.end(at, End::Closed),
+            Some(Close::Later | Close::Ended) | None => {}
         }
     }
 
@@ -226,8 +254,8 @@ impl<B: Backend> Driver<B> {
         for at in self.desk.numbers() {
             let ended = self.desk.source_mut(at).is_none_or(|source| source.has_ended());
             if quiet && !ended {
-                let same = error.raw_os_error().map(io::Error::from_raw_os_error);
-                self.end(at, same);
+                let same = error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error);
+                self.end(at, End::Error(same));
             }
         }
         self.desk.publish();
@@ -264,6 +292,18 @@ impl<B: Backend> Drop for Driver<B> {
             self.desk.leak();
         }
     }
+}
+
+/// Whether a read from `pipe` would find the end of file.
+fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
+    // There is something to be found, and it is no bytes.
+    is_readable(&pipe) && ioctl::unread(pipe).is_ok_and(|bytes| bytes == 0)
+}
+
+/// Whether a read from `pipe` would find bytes or the end now. A terminal counts its unread bytes after this only.
+fn is_readable(pipe: &BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(*pipe, PollFlags::POLLIN)];
+    poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
 
 /// What a turn that brought `answers` has read.

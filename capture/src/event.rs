@@ -14,8 +14,7 @@ pub struct ProcessId(pub u64);
 /// Something ended.
 #[derive(Debug)]
 pub enum Event {
-    /// A source had its last byte: end of file, an error, [`Capture::close`](crate::Capture::close), or the
-    /// capture's own end. Comes once for each source, after its readers were told.
+    /// A source had its last byte. Comes once for each source, after its readers were told.
     Complete {
         /// Which source.
         source: SourceId,
@@ -23,8 +22,8 @@ pub enum Event {
         produced: u64,
         /// Bytes of these that were dropped instead of stored.
         dropped: u64,
-        /// What ended it, unless it was the end of file or the caller.
-        error: Option<io::Error>,
+        /// What ended it.
+        end: End,
     },
     /// A process ended. Its pipes may still be open, in other hands.
     Exited {
@@ -34,4 +33,16 @@ pub enum Event {
         /// or an ignored `SIGCHLD`, see waitpid(2).
         status: io::Result<ExitStatus>,
     },
+}
+
+/// What ended a source.
+#[derive(Debug)]
+pub enum End {
+    /// End of file: nobody can write to it any more.
+    EndOfFile,
+    /// We stopped reading while somebody may still write: [`Capture::close`](crate::Capture::close),
+    /// [`Capture::finish`](crate::Capture::finish), or the capture's own end.
+    Closed,
+    /// Reading failed.
+    Error(io::Error),
 }

@@ -14,7 +14,9 @@
 //! | module | concept |
 //! |---|---|
 //! | `spawn`, `child`, `refused` | processes with output pipes; their pidfds; why one does not start |
+//! | `pty` | pseudo-terminals for processes |
 //! | `limit` | the limit on open files |
+//! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `desk` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread: does what the sources need |
@@ -47,9 +49,11 @@ mod child;
 mod desk;
 mod driver;
 mod event;
+mod ioctl;
 mod job;
 mod limit;
 mod moderation;
+mod pty;
 mod refused;
 mod slots;
 mod source;
@@ -60,8 +64,9 @@ mod streams;
 pub use backend::BackendKind;
 pub use capture::{AddError, Capture, Stopped};
 pub use child::{Child, Signaller};
-pub use event::{Event, ProcessId, SourceId};
+pub use event::{End, Event, ProcessId, SourceId};
 pub use limit::{TooFewFiles, check_files, raise_file_limit};
+pub use pty::{Pty, PtyMaster, WindowSize};
 pub use refused::{SpawnError, check};
 pub use source::READ_MAX;
 pub use spawn::{ProcessGroup, ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};

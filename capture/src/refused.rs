@@ -84,6 +84,17 @@ pub enum SpawnError {
         /// The kernel's word, see fork(2).
         source: io::Error,
     },
+    /// The machine has no pseudo-terminal left, or none at all.
+    #[error(
+        "{program}: no pseudo-terminal ({source}); /dev/ptmx must be there, and kernel.pty.max above kernel.pty.nr",
+        program = program.display()
+    )]
+    NoPty {
+        /// As asked for.
+        program: PathBuf,
+        /// The kernel's word, see posix_openpt(3).
+        source: io::Error,
+    },
     /// Anything else.
     #[error("{program}: {call} failed: {source}", program = program.display())]
     Refused {
@@ -183,6 +194,14 @@ pub(crate) fn explain(program: &Path, cwd: Option<&Path>, source: io::Error) -> 
             SpawnError::TooManyProcesses { program: program.into(), limit, source }
         }
         _ => failed(program, "spawn", source),
+    }
+}
+
+/// Why there is no pty for a process.
+pub(crate) fn no_pty(program: &Path, source: io::Error) -> SpawnError {
+    match source.raw_os_error() {
+        Some(libc::EMFILE | libc::ENOMEM) => failed(program, "posix_openpt", source),
+        _ => SpawnError::NoPty { program: program.into(), source },
     }
 }
 

@@ -18,8 +18,9 @@ use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use iof_shm_ring::{Reserve, Span, Stream};
+use nix::unistd::isatty;
 
-use crate::event::SourceId;
+use crate::event::{End, SourceId};
 
 /// Bytes that one read asks for at most: what a pipe holds by default, see pipe(7).
 pub const READ_MAX: usize = 64 * 1024;
@@ -64,7 +65,7 @@ pub(crate) enum Step {
     /// Ask [`Source::next`], with this as its argument.
     Go { readable: bool },
     /// Call [`Source::end`] and report it.
-    End(Option<io::Error>),
+    End(End),
 }
 
 /// What closing a source takes.
@@ -74,6 +75,8 @@ pub(crate) enum Close {
     Cancel,
     /// Nothing is in flight: [`Source::end`].
     Now,
+    /// It goes on, until it has read what is still wanted of it.
+    Later,
     /// It has ended already.
     Ended,
 }
@@ -85,6 +88,8 @@ pub(crate) struct Source {
     stream: Stream,
     state: State,
     closing: bool,
+    /// How many more bytes are wanted, if not all.
+    wanted: Option<u64>,
     /// The pipe has nothing and does not wait by itself: it is non-blocking, on a kernel that takes it at its word.
     not_now: bool,
     /// Readers have something to see since the last [`Source::take_news`].
@@ -99,6 +104,7 @@ impl Source {
             stream,
             state: State::Idle,
             closing: false,
+            wanted: None,
             not_now: false,
             news: false,
         }
@@ -187,7 +193,7 @@ impl Source {
             State::Polling if result.is_ok() && !self.closing => Step::Go { readable: true },
             State::Polling => self.after(result),
             // However the pause came to its end.
-            State::Pausing if self.closing => Step::End(None),
+            State::Pausing if self.closing => Step::End(End::Closed),
             State::Pausing => Step::Go { readable: false },
             // Nothing was in flight.
             other => {
@@ -207,19 +213,42 @@ impl Source {
     }
 
     fn after(&mut self, result: io::Result<usize>) -> Step {
-        if self.closing {
-            return Step::End(None);
-        }
         match result {
-            Ok(0) => Step::End(None),
-            Ok(_) => Step::Go { readable: false },
+            Ok(0) => Step::End(End::EndOfFile),
+            _ if self.closing => Step::End(End::Closed),
+            Ok(bytes) => match &mut self.wanted {
+                Some(wanted) if *wanted <= bytes as u64 => Step::End(End::Closed),
+                Some(wanted) => {
+                    *wanted = wanted.saturating_sub(bytes as u64);
+                    Step::Go { readable: false }
+                }
+                None => Step::Go { readable: false },
+            },
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Go { readable: false },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.not_now = true;
                 Step::Go { readable: false }
             }
-            Err(error) => Step::End(Some(error)),
+            // How a pty's master learns that nobody has the slave open any more, see read(2).
+            Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_terminal() => {
+                Step::End(End::EndOfFile)
+            }
+            Err(error) => Step::End(End::Error(error)),
         }
+    }
+
+    fn is_terminal(&self) -> bool {
+        self.pipe().is_some_and(|pipe| isatty(pipe).unwrap_or(false))
+    }
+
+    /// Asks for the end once the pipe's `unread` bytes are read.
+    pub(crate) fn finish(&mut self, unread: u64) -> Close {
+        if unread == 0 || self.has_ended() {
+            return self.close();
+        }
+        // Asked twice, the first time counts.
+        self.wanted.get_or_insert(unread);
+        Close::Later
     }
 
     /// Asks for the end, with what the stream has.
@@ -336,7 +365,7 @@ mod tests {
         let (mut source, _write) = source(Policy::DropNewest);
         assert!(matches!(source.next(false), Next::Read(..)));
         let broken = io::Error::from_raw_os_error(libc::EIO);
-        assert!(matches!(source.done(Err(broken), 1), Step::End(Some(_))));
+        assert!(matches!(source.done(Err(broken), 1), Step::End(End::Error(_))));
         source.end();
         assert!(matches!(source.next(true), Next::Nothing));
         assert_eq!(source.close(), Close::Ended);
@@ -347,8 +376,52 @@ mod tests {
         let (mut source, _write) = source(Policy::DropNewest);
         assert!(matches!(source.next(false), Next::Read(..)));
         assert_eq!(source.close(), Close::Cancel);
-        assert!(matches!(source.done(Ok(3), 1), Step::End(None)));
+        assert!(matches!(source.done(Ok(3), 1), Step::End(End::Closed)));
         source.end();
         assert_eq!(source.stream().stats().produced, 3);
+    }
+
+    #[test]
+    fn an_end_of_file_that_comes_with_the_cancellation_is_one() {
+        let (mut source, _write) = source(Policy::DropNewest);
+        assert!(matches!(source.next(false), Next::Read(..)));
+        assert_eq!(source.close(), Close::Cancel);
+        assert!(matches!(source.done(Ok(0), 1), Step::End(End::EndOfFile)));
+    }
+
+    #[test]
+    fn finishing_reads_what_there_was_and_no_more() {
+        let (mut source, _write) = source(Policy::DropNewest);
+        assert!(matches!(source.next(false), Next::Read(..)));
+        assert_eq!(source.finish(10), Close::Later);
+        assert!(matches!(source.done(Ok(4), 1), Step::Go { .. }));
+        assert!(matches!(source.next(false), Next::Read(..)));
+        assert_eq!(source.finish(100), Close::Later);
+        assert!(matches!(source.done(Ok(7), 1), Step::End(End::Closed)));
+        source.end();
+        assert_eq!(source.stream().stats().produced, 11);
+        assert_eq!(source.finish(1), Close::Ended);
+    }
+
+    #[test]
+    fn finishing_an_empty_pipe_closes_it_and_a_sooner_end_of_file_is_one() {
+        let (mut source, _write) = source(Policy::DropNewest);
+        assert!(matches!(source.next(false), Next::Read(..)));
+        assert_eq!(source.finish(5), Close::Later);
+        assert!(matches!(source.done(Ok(0), 1), Step::End(End::EndOfFile)));
+        let (mut source, _write) = self::source(Policy::DropNewest);
+        assert!(matches!(source.next(false), Next::Read(..)));
+        assert_eq!(source.finish(0), Close::Cancel);
+    }
+
+    #[test]
+    fn what_is_dropped_counts_as_read_when_finishing() {
+        let (mut source, _write) = source(Policy::DropNewest);
+        hold(&mut source, false);
+        fill(&mut source);
+        assert_eq!(source.finish(10), Close::Later);
+        assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
+        assert!(matches!(source.next(true), Next::Drain(_)));
+        assert!(matches!(source.drained(Ok(10), 1), Step::End(End::Closed)));
     }
 }

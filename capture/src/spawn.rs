@@ -12,11 +12,13 @@ use std::sync::OnceLock;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
-use nix::unistd::pipe2;
+use nix::unistd::{pipe2, setsid};
 
 use crate::child::Child;
 use crate::limit;
-use crate::refused::{SpawnError, explain, failed};
+use crate::pty::{Pty, PtyMaster};
+use crate::refused::{SpawnError, explain, failed, no_pty};
+use crate::{ioctl, pty};
 
 /// The environment variable in which a child finds the number of its stddiag descriptor.
 pub const STDDIAG_FD: &str = "IOF_STDDIAG_FD";
@@ -58,6 +60,10 @@ pub struct ProcessSpec {
     pub stdin: Stdin,
     /// Its process group.
     pub group: ProcessGroup,
+    /// A pseudo-terminal for its standard input, stdout and stderr. The process leads a session of its own, whose
+    /// controlling terminal this is, so it has a process group of its own as well. With [`Stdin::Null`] its input is
+    /// at its end, otherwise it is what is typed at [`Spawned::pty`].
+    pub pty: Option<Pty>,
 }
 
 impl ProcessSpec {
@@ -76,26 +82,69 @@ impl ProcessSpec {
 pub struct Spawned {
     /// The process.
     pub child: Child,
-    /// What it writes to descriptor 1.
+    /// What it writes to descriptor 1; to its terminal, if it has a pty.
     pub stdout: OwnedFd,
-    /// What it writes to descriptor 2.
+    /// What it writes to descriptor 2; at its end at once, if it has a pty.
     pub stderr: OwnedFd,
     /// What it writes to the descriptor that [`STDDIAG_FD`] names.
     pub stddiag: OwnedFd,
+    /// For typing at its pty, if it has one, and for changing its size.
+    pub pty: Option<PtyMaster>,
+}
+
+/// The process's ends of its standard files, and ours.
+struct Stdio {
+    stdin: process::Stdio,
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+    pty: Option<PtyMaster>,
+}
+
+impl Stdio {
+    fn pipes(program: &Path, stdin: Stdin) -> Result<Stdio, SpawnError> {
+        let stdin = match stdin {
+            Stdin::Inherit => process::Stdio::inherit(),
+            Stdin::Null => process::Stdio::null(),
+        };
+        Ok(Stdio { stdin, stdout: pipe(program)?, stderr: pipe(program)?, pty: None })
+    }
+
+    fn terminal(program: &Path, stdin: Stdin, pty: Pty) -> Result<Stdio, SpawnError> {
+        let make = || {
+            let (master, slave) = pty::open(pty)?;
+            if stdin == Stdin::Null {
+                master.type_keys(&[master.end_key()?])?;
+            }
+            Ok((master.try_clone()?, master.into(), slave.try_clone()?, slave.try_clone()?, slave))
+        };
+        let (master, ours, stdin, stdout, stderr) = make().map_err(|error| no_pty(program, error))?;
+        // Nobody has its other end, so it is at its end.
+        let (nothing, _) = pipe(program)?;
+        Ok(Stdio {
+            stdin: stdin.into(),
+            stdout: (ours, stdout),
+            stderr: (nothing, stderr),
+            pty: Some(master),
+        })
+    }
 }
 
 /// Starts a process.
 ///
-/// It has pipes for stdout, stderr and stddiag, and no other descriptors of ours unless they were made to be
-/// inherited. It stays in our session. It starts with no signal blocked, SIGPIPE at its default, and the soft limit on open files from before
-/// [`raise_file_limit`](crate::raise_file_limit). May be called from any thread, by several at once.
+/// It has pipes for stdout, stderr and stddiag, or a pty, and no other descriptors of ours unless they were made to be
+/// inherited. It stays in our session, unless it has a pty. It starts with no signal blocked, SIGPIPE at its default,
+/// and the soft limit on open files from before [`raise_file_limit`](crate::raise_file_limit). May be called from any
+/// thread, by several at once.
 ///
 /// # Errors
 /// [`SpawnError`]; nothing runs then.
 pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     let program = PathBuf::from(&spec.program);
-    let (stdout, stdout_child) = pipe(&program)?;
-    let (stderr, stderr_child) = pipe(&program)?;
+    let stdio = match spec.pty {
+        None => Stdio::pipes(&program, spec.stdin)?,
+        Some(pty) => Stdio::terminal(&program, spec.stdin, pty)?,
+    };
+    let ((stdout, stdout_child), (stderr, stderr_child)) = (stdio.stdout, stdio.stderr);
     let (stddiag, stddiag_child) = pipe(&program)?;
     // Not among the first three, where std puts the child's other descriptors.
     let stddiag_child = above_stdio(stddiag_child).map_err(|error| failed(&program, "fcntl", error))?;
@@ -103,12 +152,11 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
 
     let mut command = Command::new(&spec.program);
     command.args(&spec.args).envs(spec.env).env(STDDIAG_FD, seat.to_string());
-    command.stdin(match spec.stdin {
-        Stdin::Inherit => process::Stdio::inherit(),
-        Stdin::Null => process::Stdio::null(),
-    });
-    command.stdout(stdout_child).stderr(stderr_child);
-    if spec.group == ProcessGroup::Own {
+    command.stdin(stdio.stdin).stdout(stdout_child).stderr(stderr_child);
+    let has_pty = spec.pty.is_some();
+    let group = if has_pty { ProcessGroup::Own } else { spec.group };
+    // Who leads a group can't begin a session.
+    if group == ProcessGroup::Own && !has_pty {
         command.process_group(0);
     }
     if let Some(cwd) = &spec.cwd {
@@ -121,6 +169,10 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
             fcntl(&stddiag_child, FcntlArg::F_SETFD(FdFlag::empty()))?;
         } else {
             dup_onto(&stddiag_child, seat)?;
+        }
+        if has_pty {
+            setsid()?;
+            ioctl::control_by_stdin()?;
         }
         // std resets SIGPIPE, but lets the child inherit the mask of the thread that spawns it.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
@@ -135,8 +187,8 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     let process = command.spawn().map_err(|error| explain(&program, spec.cwd.as_deref(), error))?;
     // Closes our copies of the write ends, or the pipes would never end.
     drop(command);
-    let child = Child::open(process, spec.group).map_err(|error| failed(&program, "pidfd_open", error))?;
-    Ok(Spawned { child, stdout, stderr, stddiag })
+    let child = Child::open(process, group).map_err(|error| failed(&program, "pidfd_open", error))?;
+    Ok(Spawned { child, stdout, stderr, stddiag, pty: stdio.pty })
 }
 
 fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {

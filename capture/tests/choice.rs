@@ -9,7 +9,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use common::{next, pipe, stream};
-use iof_capture::{BackendKind, Capture, Cause, Event, SourceId, StartError};
+use iof_capture::{BackendKind, Capture, Cause, End, Event, SourceId, StartError};
 use iof_shm_ring::Policy;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
@@ -82,7 +82,7 @@ fn where_io_uring_is_refused_epoll_does_the_work_and_the_reason_is_logged_once()
             write.write_all(b"through").unwrap();
         }
         for _ in 0..3 {
-            assert!(matches!(next(&events), Event::Complete { produced: 7, error: None, .. }));
+            assert!(matches!(next(&events), Event::Complete { produced: 7, end: End::EndOfFile, .. }));
         }
     });
     assert_eq!(log.lines().count(), 1, "{log}");

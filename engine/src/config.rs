@@ -1,9 +1,11 @@
 //! What an embedder decides: how the engine caches, where tools find it, what a job is.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use iof_capture::{BackendKind, ProcessGroup};
+use iof_capture::{BackendKind, ProcessGroup, Pty};
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::Policy;
 
@@ -92,20 +94,43 @@ pub struct JobSpec {
     pub nspace: Nspace,
     /// What its ranks run, 1 at least.
     pub apps: Vec<App>,
-    /// The rank that shares the embedder's stdin; all others read /dev/null.
+    /// The rank that shares the embedder's stdin; all others read /dev/null. A rank with a pty reads its terminal: what
+    /// the embedder types there ([`Job::pty`](crate::Job::pty)) if it is this rank, else the end.
     pub stdin: Option<Rank>,
+    /// Ranks with a pseudo-terminal, and how it is at first; the wildcard rank stands for all that are not named. What
+    /// such a rank writes to stdout, stderr and /dev/tty comes on its stdout channel, in this order and unchanged; its
+    /// stderr channel is at its end at once. It leads a session of its own, and a process group in it.
+    pub ptys: BTreeMap<Rank, Pty>,
     /// The ranks' process groups.
     ///
     /// In a group of its own, a rank would be stopped as soon as it reads the embedder's terminal (SIGTTIN, see
     /// credentials(7)). So the rank of [`stdin`](JobSpec::stdin) stays in the embedder's group all the same if that
     /// stdin is the embedder's controlling terminal.
     pub process_group: ProcessGroup,
+    /// How long the streams of a rank that has exited may stay open, because a process that it started holds them.
+    /// Then they are completed with what was written by that time, see [`JobStatus::cut_off`](crate::JobStatus); who
+    /// writes later gets SIGPIPE. Where a stream waits for a reader that may hold it back, so does its end. For ever
+    /// if `None`.
+    pub grace: Option<Duration>,
 }
 
 impl JobSpec {
-    /// A job of `apps` in which nobody has the embedder's stdin and every rank has a process group of its own.
+    /// A job of `apps` in which nobody has the embedder's stdin or a pty, every rank has a process group of its own, and
+    /// streams may stay open for ever.
     pub fn new(nspace: Nspace, apps: Vec<App>) -> JobSpec {
-        JobSpec { nspace, apps, stdin: None, process_group: ProcessGroup::Own }
+        JobSpec {
+            nspace,
+            apps,
+            stdin: None,
+            ptys: BTreeMap::new(),
+            process_group: ProcessGroup::Own,
+            grace: None,
+        }
+    }
+
+    /// The pty of a rank, if it has one.
+    pub(crate) fn pty(&self, rank: Rank) -> Option<Pty> {
+        self.ptys.get(&rank).or_else(|| self.ptys.get(&Rank::WILDCARD)).copied()
     }
 
     /// How many ranks it has.

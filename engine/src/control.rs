@@ -7,18 +7,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
-use iof_capture::{Capture, Event};
+use iof_capture::{Capture, End, Event, SourceId};
 use iof_proto::limits::MAX_TOOLS;
 use iof_proto::rendezvous::Listener;
-use iof_proto::{Nspace, Status, ToTool, encode, socket};
+use iof_proto::{Status, ToTool, encode, socket};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Uid, geteuid, gethostname};
 
+use crate::grace::Graces;
 use crate::peer::{Dismissed, Flushed, Peer};
 use crate::requests;
-use crate::state::{PeerId, State, Tables};
+use crate::state::{PeerId, State, StreamName, Tables};
 
 /// Somebody in this process has something for this thread.
 pub(crate) const WAKE: Token = Token(0);
@@ -41,6 +42,7 @@ pub(crate) struct Control {
     pub tables: Arc<Tables>,
     pub capture: Arc<Capture>,
     pub host: String,
+    pub graces: Graces,
 }
 
 impl Control {
@@ -56,8 +58,9 @@ impl Control {
         let mut linger_until: Option<Instant> = None;
         let mut retry = false;
         loop {
-            let until_end = linger_until.map(|end| end.saturating_duration_since(Instant::now()));
-            let timeout = if retry { Some(RETRY) } else { until_end };
+            let next = [linger_until, self.graces.next()].into_iter().flatten().min();
+            let until_next = next.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = if retry { Some(RETRY) } else { until_next };
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -79,6 +82,10 @@ impl Control {
                 }
             }
             self.take_reports(&mut state);
+            for stream in self.graces.over(Instant::now()) {
+                // A capture that has ended has completed all its streams; one that is complete stays as it is.
+                let _ = self.capture.finish(stream);
+            }
             retry = self.serve_all(&mut state);
             if state.stopping {
                 let end = *linger_until.get_or_insert_with(|| Instant::now() + LINGER);
@@ -109,26 +116,23 @@ impl Control {
         }
     }
 
-    fn take_reports(&self, state: &mut State) {
+    fn take_reports(&mut self, state: &mut State) {
         let mut changed = false;
         for event in self.events.try_iter() {
             changed = true;
             match event {
-                Event::Complete { source, error, .. } => {
-                    if let Some(error) = error {
-                        tracing::warn!(?source, %error, "a stream ended with an error");
-                    }
+                Event::Complete { source, end, .. } => {
                     state.bring_along(&self.capture, source);
-                    let nspace = state.streams.get(&source).map(|name| name.source.nspace.clone());
-                    if let Some(job) = nspace.and_then(|nspace: Nspace| state.jobs.get_mut(&nspace)) {
-                        job.open_streams = job.open_streams.saturating_sub(1);
-                    }
+                    completed(state, source, &end);
                 }
                 Event::Exited { process, status } => {
                     if let Some(proc) = state.processes.remove(&process)
                         && let Some(job) = state.jobs.get_mut(&proc.nspace)
                     {
                         job.exited(proc.rank, status);
+                        if let (Some(grace), Some(rank)) = (job.grace, job.rank(proc.rank)) {
+                            self.graces.begin(Instant::now(), grace, rank.streams.to_vec());
+                        }
                     }
                 }
             }
@@ -169,6 +173,21 @@ impl Control {
                 tracing::warn!(tool = peer.name, pid = peer.pid, %reason, "a tool was let go");
             }
         }
+    }
+}
+
+/// Notes that a stream is complete, and why if that was not its end of file.
+fn completed(state: &mut State, stream: SourceId, end: &End) {
+    let Some(StreamName { source, channel }) = state.streams.get(&stream).cloned() else { return };
+    let Some(job) = state.jobs.get_mut(&source.nspace) else { return };
+    job.open_streams = job.open_streams.saturating_sub(1);
+    match end {
+        End::EndOfFile => {}
+        End::Closed => {
+            tracing::info!(%source, %channel, "a stream was cut off: it was open when its rank's grace was over");
+            job.cut_off.push((source.rank, channel));
+        }
+        End::Error(error) => tracing::warn!(%source, %channel, %error, "a stream ended with an error"),
     }
 }
 

@@ -14,6 +14,7 @@ use mio::{Registry, Waker};
 use crate::config::{Config, Rendezvous};
 use crate::control::{self, Control, FIRST_PEER, WAKE};
 use crate::error::StartError;
+use crate::grace::Graces;
 use crate::launch::{FILES_IN_PASSING, FILES_PER_RANK};
 use crate::state::{State, Tables};
 
@@ -107,6 +108,7 @@ impl Engine {
             tables: Arc::clone(&tables),
             capture: Arc::clone(&capture),
             host: control::host_name()?,
+            graces: Graces::default(),
         };
         control.listen()?;
         let control = thread::Builder::new()
@@ -156,7 +158,11 @@ impl Engine {
 impl Drop for Engine {
     /// Sends tools what they are due, for half a second at most, and ends both threads.
     fn drop(&mut self) {
-        self.tables.lock().stopping = true;
+        let mut state = self.tables.lock();
+        state.stopping = true;
+        // Jobs that the embedder still holds must not keep ranks' terminals from being hung up.
+        state.jobs.values_mut().flat_map(|job| &mut job.ranks).for_each(|rank| rank.pty = None);
+        drop(state);
         self.tables.notify();
         self.wake_control();
         if let Some(control) = self.control.take()

@@ -53,6 +53,14 @@ pub enum LaunchError {
         /// Which, from 0 on.
         app: usize,
     },
+    /// A pty for a rank that the job does not have.
+    #[error("there is no rank {rank} to give a pty: the job has {ranks} ranks, from 0 on")]
+    NoSuchRank {
+        /// Which.
+        rank: Rank,
+        /// How many there are.
+        ranks: u64,
+    },
     /// The process may open fewer files than the job needs.
     #[error("{ranks} ranks do not fit: {files}, or start fewer ranks")]
     Files {

@@ -4,8 +4,9 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
+use std::time::Duration;
 
-use iof_capture::Signaller;
+use iof_capture::{PtyMaster, Signaller, SourceId, WindowSize};
 use iof_proto::{Channel, Nspace, ProcState, Rank};
 use nix::sys::signal::Signal;
 
@@ -16,9 +17,13 @@ pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Cha
 
 /// What the engine knows of one rank.
 pub(crate) struct RankState {
+    /// In the order of [`CHANNELS`].
+    pub streams: [SourceId; CHANNELS.len()],
     pub executable: String,
     pub pid: u32,
     pub signaller: Signaller,
+    /// Until it exits.
+    pub pty: Option<PtyMaster>,
     pub exit: Option<ExitStatus>,
 }
 
@@ -30,6 +35,8 @@ pub(crate) struct JobState {
     pub started: bool,
     /// Streams that are not complete.
     pub open_streams: usize,
+    pub grace: Option<Duration>,
+    pub cut_off: Vec<(Rank, Channel)>,
     pub first_failure: Option<(Rank, ExitStatus)>,
 }
 
@@ -46,6 +53,8 @@ impl JobState {
         });
         if let Some(state) = usize::try_from(rank.0).ok().and_then(|i| self.ranks.get_mut(i)) {
             state.exit = Some(status);
+            // Or its children's terminal would not be hung up when its stream is closed.
+            state.pty = None;
         }
         if !status.success() && self.first_failure.is_none() {
             self.first_failure = Some((rank, status));
@@ -54,6 +63,10 @@ impl JobState {
 
     pub(crate) fn has_exited(&self) -> bool {
         self.started && self.ranks.iter().all(|rank| rank.exit.is_some())
+    }
+
+    pub(crate) fn status(&self) -> JobStatus {
+        JobStatus { first_failure: self.first_failure, cut_off: self.cut_off.clone() }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -81,10 +94,13 @@ pub fn exit_code(status: ExitStatus) -> i32 {
 }
 
 /// How a job ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct JobStatus {
     /// The rank that failed first, with its status; `None` if all ended with 0.
     pub first_failure: Option<(Rank, ExitStatus)>,
+    /// The streams that were not at their end when their rank's grace was over, see
+    /// [`JobSpec::grace`](crate::JobSpec::grace). All others had their end of file.
+    pub cut_off: Vec<(Rank, Channel)>,
 }
 
 impl JobStatus {
@@ -123,7 +139,7 @@ impl Job {
         loop {
             match state.jobs.get(&self.nspace) {
                 Some(job) if !reached(job) && !state.stopping => {}
-                job => return JobStatus { first_failure: job.and_then(|job| job.first_failure) },
+                job => return job.map(JobState::status).unwrap_or_default(),
             }
             state = self.tables.wait(state);
         }
@@ -146,6 +162,25 @@ impl Job {
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
         let there = job.ranks.iter().filter(|rank| rank.exit.is_none() || rank.signaller.has_group());
         there.filter(|rank| to(&rank.signaller) && rank.signaller.send(signal).is_ok()).count()
+    }
+
+    /// A handle of the pty of `rank`, to type there; `None` if it has none, or has exited. While there is a handle, the
+    /// rank does not hear that the engine has ended.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn pty(&self, rank: Rank) -> io::Result<Option<PtyMaster>> {
+        let state = self.tables.lock();
+        let job = state.jobs.get(&self.nspace);
+        job.and_then(|job| job.rank(rank)?.pty.as_ref()).map(PtyMaster::try_clone).transpose()
+    }
+
+    /// Changes the size of all ranks' ptys; the processes in their foreground get SIGWINCH. Gives how many there were.
+    pub fn resize(&self, size: WindowSize) -> usize {
+        let state = self.tables.lock();
+        let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
+        let ptys = job.ranks.iter().filter_map(|rank| rank.pty.as_ref());
+        ptys.filter(|pty| pty.resize(size).is_ok()).count()
     }
 
     /// The rank that leads the process group `group`.

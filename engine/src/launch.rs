@@ -19,7 +19,7 @@ use crate::error::{LaunchError, MAX_RANKS};
 use crate::job::{CHANNELS, Job, JobState, RankState};
 use crate::state::StreamName;
 
-/// Files that a rank needs in the engine: three pipes, three rings, its pidfd.
+/// Files that a rank needs in the engine: three pipes, three rings, its pidfd. A pty is one more.
 pub(crate) const FILES_PER_RANK: u64 = 7;
 /// Files that a job needs for a moment: the last rank's ends of its pipes and what std starts it with, rings on their
 /// way to readers in this process.
@@ -61,7 +61,8 @@ impl Engine {
             if state.jobs.contains_key(&spec.nspace) {
                 return Err(LaunchError::NameTaken(spec.nspace.clone()));
             }
-            state.jobs.insert(spec.nspace.clone(), JobState::default());
+            let new = JobState { grace: spec.grace, ..JobState::default() };
+            state.jobs.insert(spec.nspace.clone(), new);
         }
         let started = self.spawn_ranks(spec);
         let mut state = self.tables.lock();
@@ -111,7 +112,7 @@ impl Engine {
 
     /// Makes the rings of a rank that runs, attaches who waits for it, and has it drained from now on.
     fn enter(&self, nspace: &Nspace, place: &Place<'_>, process: Spawned) -> Result<(), LaunchError> {
-        let Spawned { child, stdout, stderr, stddiag } = process;
+        let Spawned { child, stdout, stderr, stddiag, pty } = process;
         let rank = place.rank;
         let config = StreamConfig { capacity: u64::from(self.config.cache_size), policy: self.config.policy };
         let source = Proc { nspace: nspace.clone(), rank };
@@ -132,9 +133,11 @@ impl Engine {
         if let Some(job) = state.jobs.get_mut(nspace) {
             job.open_streams = job.open_streams.saturating_add(ids.len());
             job.ranks.push(RankState {
+                streams: ids,
                 executable: place.app.program.to_string_lossy().into_owned(),
                 pid: child.pid(),
                 signaller: child.signaller(),
+                pty,
                 exit: None,
             });
         }
@@ -155,7 +158,14 @@ fn check_spec(spec: &JobSpec) -> Result<(), LaunchError> {
     if let Some(app) = spec.apps.iter().position(|app| app.nprocs == 0) {
         return Err(LaunchError::EmptyApp { app });
     }
-    let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(FILES_IN_PASSING);
+    let named = spec.ptys.keys().filter(|rank| **rank != Rank::WILDCARD);
+    if let Some(&rank) = named.max()
+        && u64::from(rank.0) >= ranks
+    {
+        return Err(LaunchError::NoSuchRank { rank, ranks });
+    }
+    let ptys = if spec.ptys.contains_key(&Rank::WILDCARD) { ranks } else { spec.ptys.len() as u64 };
+    let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(FILES_IN_PASSING);
     check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
     let mut first = 0u32;
     for (appnum, app) in spec.apps.iter().enumerate() {
@@ -196,5 +206,6 @@ fn process_spec(spec: &JobSpec, place: &Place<'_>) -> ProcessSpec {
         cwd: app.cwd.clone(),
         stdin,
         group,
+        pty: spec.pty(*rank),
     }
 }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `engine`, `config` | the handle that an embedder holds |
 //! | `launch` | starting a job's ranks |
+//! | `grace` | how long streams may outlast their ranks |
 //! | `job` | ranks and how they ended |
 //! | `control` | the control thread (mio): accepts and serves tools |
 //! | `peer`, `requests` | one connected tool; what it may ask |
@@ -17,6 +18,7 @@ mod config;
 mod control;
 mod engine;
 mod error;
+mod grace;
 mod job;
 mod launch;
 mod peer;
@@ -26,6 +28,6 @@ mod state;
 pub use config::{App, Config, DEFAULT_CACHE_SIZE, JobSpec, Rendezvous};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
-pub use iof_capture::{BackendKind, ProcessGroup, StartError as CaptureError};
+pub use iof_capture::{BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, WindowSize};
 pub use iof_shm_ring::Policy;
 pub use job::{Job, JobStatus, exit_code};

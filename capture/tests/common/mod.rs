@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct End {
     pub produced: u64,
     pub dropped: u64,
+    /// By us, while somebody might still write.
+    pub closed: bool,
     pub error: Option<std::io::Error>,
 }
 
@@ -56,8 +58,13 @@ pub fn wait_for(
     let (mut ends, mut exits) = (HashMap::new(), HashMap::new());
     while ends.len() < sources || exits.len() < processes {
         match next(events) {
-            Event::Complete { source, produced, dropped, error } => {
-                let before = ends.insert(source, End { produced, dropped, error });
+            Event::Complete { source, produced, dropped, end } => {
+                let (closed, error) = match end {
+                    iof_capture::End::EndOfFile => (false, None),
+                    iof_capture::End::Closed => (true, None),
+                    iof_capture::End::Error(error) => (false, Some(error)),
+                };
+                let before = ends.insert(source, End { produced, dropped, closed, error });
                 assert!(before.is_none(), "{source:?} completed twice");
             }
             Event::Exited { process, status } => {

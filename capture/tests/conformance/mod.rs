@@ -3,6 +3,7 @@
 mod crowd;
 mod pipes;
 mod processes;
+mod ptys;
 
 use crate::BACKEND;
 use crate::common::{Rig, rig_on};

@@ -27,8 +27,8 @@ fn bytes_arrive_exactly_and_in_order_through_a_ring_much_smaller_than_they() {
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     writer.join().unwrap();
     assert!(got == bytes && gaps.is_empty());
-    let End { produced, dropped, error } = wait_end(&rig.events, ID);
-    assert_eq!((produced, dropped, error.is_none()), (8 << 20, 0, true));
+    let End { produced, dropped, closed, error } = wait_end(&rig.events, ID);
+    assert_eq!((produced, dropped, closed, error.is_none()), (8 << 20, 0, false, true));
 }
 
 #[test]
@@ -188,9 +188,82 @@ fn closing_an_idle_source_completes_it_with_what_it_has() {
     rig.capture.close(ID).unwrap();
     rig.capture.close(SourceId(77)).unwrap();
     let end = wait_end(&rig.events, ID);
-    assert_eq!((end.produced, end.error.is_none()), (6, true));
+    assert_eq!((end.produced, end.closed, end.error.is_none()), (6, true, true));
     assert_eq!(tool.read_to_end(&rig.capture, ID, &mut reader).0, b"so far");
     assert!(rig.events.try_recv().is_err(), "completed once");
+}
+
+#[test]
+fn finishing_an_idle_source_completes_it_and_its_writer_is_told() {
+    let rig = rig();
+    let (read, mut write) = pipe();
+    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    write.write_all(b"so far").unwrap();
+    wait_until(&rig.capture, ID, |stats| stats.produced == 6);
+    rig.capture.finish(ID).unwrap();
+    rig.capture.finish(ID).unwrap();
+    rig.capture.finish(SourceId(77)).unwrap();
+    let end = wait_end(&rig.events, ID);
+    assert_eq!((end.produced, end.closed, end.error.is_none()), (6, true, true));
+    assert_eq!(write.write_all(b"more").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn finishing_a_source_that_waits_for_its_reader_loses_nothing_that_was_written() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut stream = stream(64 * KIB, Policy::Block);
+    let mut reader = tool.attach_first(&mut stream, true);
+    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (read, mut write) = pipe();
+    rig.capture.add(ID, read, stream).unwrap();
+    nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+    let bytes = pattern(1 << 20, 6);
+    let mut written = 0;
+    // Until the ring has no room for what the full pipe has.
+    let produced =
+        || rig.capture.with_streams(|streams| streams.get_mut(ID).unwrap().stats().produced).unwrap();
+    loop {
+        match write.write(&bytes[written..][..1000]) {
+            Ok(count) => written += count,
+            Err(_) if produced() > 48 * KIB => break,
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    rig.capture.finish(ID).unwrap();
+    let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+    assert!(gaps.is_empty() && got == bytes[..written], "{} of {written}", got.len());
+    let end = wait_end(&rig.events, ID);
+    assert_eq!((end.produced, end.closed), (written as u64, true));
+}
+
+#[test]
+fn finishing_what_has_no_writer_any_more_is_the_end_of_file_even_if_its_reader_was_slow() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut stream = stream(64 * KIB, Policy::Block);
+    let mut reader = tool.attach_first(&mut stream, true);
+    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (read, write) = pipe();
+    rig.capture.add(ID, read, stream).unwrap();
+    let bytes = pattern(100_000, 6);
+    write_slowly(write, bytes.clone()).join().unwrap();
+    rig.capture.finish(ID).unwrap();
+    let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+    assert!(gaps.is_empty() && got == bytes);
+    assert!(!wait_end(&rig.events, ID).closed);
+}
+
+#[test]
+fn finishing_comes_to_an_end_although_somebody_goes_on_writing() {
+    let rig = rig();
+    let (read, mut write) = pipe();
+    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropOldest)).unwrap();
+    let writer = std::thread::spawn(move || while write.write_all(&[7; 5000]).is_ok() {});
+    wait_until(&rig.capture, ID, |stats| stats.produced > 1 << 20);
+    rig.capture.finish(ID).unwrap();
+    assert!(wait_end(&rig.events, ID).closed);
+    writer.join().unwrap();
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn text(pipe: OwnedFd) -> String {
 fn each_channel_has_its_pipe() {
     // Not `>&$IOF_STDDIAG_FD`: some shells know descriptors of one digit only.
     let spec = shell("echo out; echo err >&2; echo diag >/dev/fd/$IOF_STDDIAG_FD");
-    let Spawned { child, stdout, stderr, stddiag } = spawn(spec).unwrap();
+    let Spawned { child, stdout, stderr, stddiag, .. } = spawn(spec).unwrap();
     let rig = rig();
     let mut tool = tool();
     rig.capture.watch(ProcessId(1), child).unwrap();
@@ -198,7 +198,7 @@ fn no_child_inherits_anothers_pipes() {
             let ambient = ambient.clone();
             std::thread::spawn(move || {
                 for _ in 0..25 {
-                    let Spawned { child, stdout, stderr, stddiag } =
+                    let Spawned { child, stdout, stderr, stddiag, .. } =
                         spawn(ProcessSpec::new("/bin/ls", ["-lL", "-i", "/proc/self/fd"])).unwrap();
                     let own: HashSet<u64> =
                         [&stdout, &stderr, &stddiag].map(|pipe| fstat(pipe).unwrap().st_ino).into();

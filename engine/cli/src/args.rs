@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -58,6 +59,14 @@ pub struct RunArgs {
     /// Where tools find this job
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
+
+    /// Ranks that get a pseudo-terminal, such as 0,2-3; rank 0 gets our keyboard with it
+    #[arg(long, value_name = "LIST|all", value_parser = ranks)]
+    pub pty: Option<Ranks>,
+
+    /// How long children of a rank that has exited may hold its output [default: for ever]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub grace: Option<Duration>,
 }
 
 /// What one program of a job is given; there may be several.
@@ -256,6 +265,11 @@ fn channels(text: &str) -> Result<Channels, String> {
     Ok(channels)
 }
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| format!("'{text}' is no time: say seconds, such as 0, 0.5 or 10"))
+}
+
 fn cache_size(text: &str) -> Result<u32, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (text.get(..text.len().saturating_sub(1)), 1u64 << 10),
@@ -308,6 +322,15 @@ mod tests {
         assert_eq!(cache_size("3G"), Ok(3 << 30));
         for wrong in ["", "0", "K", "4G", "-1", "1.5M", "99999999999999999999G"] {
             assert!(cache_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_from_0_on() {
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
+        for wrong in ["", "-1", "x", "1s", "inf", "nan", "1e300"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }
 

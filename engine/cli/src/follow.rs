@@ -1,6 +1,6 @@
 //! Following a job to its end: what signals, ranks and outputs say, and what becomes of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use iof_proto::Rank;
 use iof_tool::SinkReport;
 use nix::sys::signal::Signal;
 
+use crate::keyboard::{Keyboard, window_size};
 use crate::signals::{self, Received};
 use crate::{Failure, say};
 
@@ -33,7 +34,7 @@ pub enum Event {
     /// Every rank has exited.
     Exited(JobStatus),
     /// Every stream is complete, too.
-    Over,
+    Over(JobStatus),
     /// One of the two sinks has ended.
     Sink(Result<SinkReport, Failure>),
 }
@@ -42,6 +43,8 @@ pub enum Event {
 pub struct Follow {
     job: Job,
     events: Receiver<Event>,
+    /// If a rank has it.
+    keyboard: Option<Keyboard>,
     status: Option<JobStatus>,
     over: bool,
     /// Sinks that still write.
@@ -57,10 +60,11 @@ pub struct Follow {
 }
 
 impl Follow {
-    pub fn new(job: Job, events: Receiver<Event>) -> Follow {
+    pub fn new(job: Job, events: Receiver<Event>, keyboard: Option<Keyboard>) -> Follow {
         Follow {
             job,
             events,
+            keyboard,
             status: None,
             over: false,
             sinks: 2,
@@ -78,7 +82,10 @@ impl Follow {
             match self.next() {
                 Some(Event::Signal(received)) => self.signal(received),
                 Some(Event::Exited(status)) => self.status = Some(status),
-                Some(Event::Over) => self.over = true,
+                Some(Event::Over(status)) => {
+                    self.over = true;
+                    report_cut_off(&status);
+                }
                 Some(Event::Sink(Ok(_))) => self.sinks = self.sinks.saturating_sub(1),
                 Some(Event::Sink(Err(failure))) => self.output_failed(failure),
                 None => self.grace_is_over(),
@@ -117,6 +124,7 @@ impl Follow {
         match received.signal {
             Signal::SIGCHLD => self.look_for_stopped(),
             Signal::SIGTSTP => self.suspend(received),
+            Signal::SIGWINCH => drop(self.job.resize(window_size())),
             _ => self.pass_on(received),
         }
     }
@@ -151,7 +159,12 @@ impl Follow {
     /// not care, and would be stuck in its pipes sooner or later.
     fn suspend(&self, received: Received) {
         self.send(Received { signal: Signal::SIGSTOP, ..received });
-        signals::stop_by(received.signal);
+        let stop = || signals::stop_by(received.signal);
+        match &self.keyboard {
+            Some(keyboard) => keyboard.while_taken_back(stop),
+            None => stop(),
+        }
+        self.job.resize(window_size());
         self.job.signal(Signal::SIGCONT);
     }
 
@@ -164,7 +177,8 @@ impl Follow {
                 && self.told.insert(rank)
             {
                 say(format_args!(
-                    "rank {rank} stands still: it wants the terminal ({signal}), which only the rank with our stdin has"
+                    "rank {rank} stands still: it wants the terminal ({signal}), which only the rank with our stdin \
+                     has; give it one of its own with --pty {rank}"
                 ));
             }
         }
@@ -177,5 +191,19 @@ impl Follow {
             self.job.signal(Signal::SIGTERM);
             self.grace = Some((Instant::now() + GRACE, Then::Kill));
         }
+    }
+}
+
+/// Says which ranks' output is not known to be whole, a line for each.
+fn report_cut_off(status: &JobStatus) {
+    let mut ranks: BTreeMap<Rank, Vec<String>> = BTreeMap::new();
+    for (rank, channel) in &status.cut_off {
+        ranks.entry(*rank).or_default().push(channel.to_string());
+    }
+    for (rank, channels) in ranks {
+        say(format_args!(
+            "rank {rank}: {} cut off after the grace period: a process that outlives the rank holds it",
+            channels.join(", ")
+        ));
     }
 }

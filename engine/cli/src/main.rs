@@ -7,6 +7,7 @@ mod args;
 mod attach;
 mod follow;
 mod inspect;
+mod keyboard;
 mod print;
 mod pull;
 mod query;

@@ -1,11 +1,12 @@
 //! `iof run`: start a job, write its output, end as it ends.
 
-use std::io;
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
 use std::process::{self, ExitCode};
 use std::thread;
 
 use crossbeam::channel::{Sender, unbounded};
-use iof_engine::{CaptureError, Config, Engine, Grant, Job, JobSpec, Rendezvous, StartError};
+use iof_engine::{CaptureError, Config, Engine, Grant, Job, JobSpec, Pty, Rendezvous, StartError};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, Sink};
 use nix::sys::signal::Signal;
@@ -14,8 +15,12 @@ use crate::Failure;
 use crate::apps::apps;
 use crate::args::RunArgs;
 use crate::follow::{Event, Follow};
+use crate::keyboard::{Keyboard, window_size};
 use crate::pull::{finish, report_gap};
 use crate::signals::Signals;
+
+/// The rank that has our stdin.
+const STDIN: Rank = Rank(0);
 
 /// Runs a job; the exit code is that of the rank that failed first.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -35,20 +40,21 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     // The sinks register before the job exists, so that they have its first byte.
     let out = sink(&engine, &nspace, Channels::STDOUT, io::stdout())?;
     let err = sink(&engine, &nspace, Channels::STDERR | Channels::STDDIAG, io::stderr())?;
-    let spec = JobSpec { stdin: Some(Rank(0)), ..JobSpec::new(nspace, apps) };
+    let spec =
+        JobSpec { stdin: Some(STDIN), ptys: ptys(args), grace: args.grace, ..JobSpec::new(nspace, apps) };
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let (events, received) = unbounded();
-    let watched = watch_signals(signals, events.clone())
+    let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
         .and_then(|()| watch_sink(out, events.clone()))
-        .and_then(|()| watch_sink(err, events));
-    if watched.is_err() {
+        .and_then(|()| watch_sink(err, events))
+        .and_then(|()| give_keyboard(&job));
+    if keyboard.is_err() {
         // Nobody would look after them.
         job.signal(Signal::SIGKILL);
     }
-    watched?;
-    Follow::new(job, received).until_over()
+    Follow::new(job, received, keyboard?).until_over()
 }
 
 fn config(args: &RunArgs) -> Config {
@@ -71,6 +77,19 @@ fn sink(
     let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
     tool.pull(&Pull { procs: vec![all], channels, backlog: true }).map_err(Failure::running)?;
     Sink::start(tool, to, report_gap).map_err(no_thread)
+}
+
+/// The ptys of the ranks that the user named.
+fn ptys(args: &RunArgs) -> BTreeMap<Rank, Pty> {
+    // An echo of what nobody typed by hand would be output that no rank has written.
+    let pty = Pty { size: window_size(), echo: io::stdin().is_terminal() };
+    args.pty.iter().flat_map(|ranks| &ranks.0).map(|rank| (*rank, pty)).collect()
+}
+
+/// Types our stdin at the terminal of the rank that is to have it, if that has one.
+fn give_keyboard(job: &Job) -> Result<Option<Keyboard>, Failure> {
+    let master = job.pty(STDIN).map_err(Failure::running)?;
+    master.map(Keyboard::give_to).transpose().map_err(no_thread)
 }
 
 fn watch(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
@@ -99,8 +118,7 @@ fn watch_job(job: Job, events: Sender<Event>) -> Result<(), Failure> {
     watch("iof-job", move || {
         // Whoever listened has decided to end already if a send fails.
         let _ = events.send(Event::Exited(job.wait_exit()));
-        job.wait();
-        let _ = events.send(Event::Over);
+        let _ = events.send(Event::Over(job.wait()));
     })
 }
 

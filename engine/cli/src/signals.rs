@@ -21,8 +21,8 @@ pub struct Received {
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// What has another meaning for us: "stop, with the ranks", "a rank may have stopped".
-const OURS: [Signal; 2] = [Signal::SIGTSTP, Signal::SIGCHLD];
+/// What has another meaning for us: "stop, with the ranks", "a rank may have stopped", "the window has another size".
+const OURS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGCHLD, Signal::SIGWINCH];
 
 /// Signals that are waited for.
 pub struct Signals(SignalFd);

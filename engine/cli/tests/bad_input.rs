@@ -59,6 +59,8 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
         (&["run", "--rendezvous-dir", here, "-n", "3", "--", "/etc/passwd"], "not executable"),
         (&["run", "--rendezvous-dir", here, "--", "/"], "/"),
         (&["run", "--rendezvous-dir", here, "--", ""], "not found"),
+        (&["run", "--grace", "-1", "--", "true"], "-1"),
+        (&["run", "--grace", "soon", "--", "true"], "'soon' is no time"),
         (&["run", "-x", "=value", "--", "true"], "needs a name"),
         (&["run", "-x"], "-x"),
         (&["run", ":", "true"], "app 0 has no program"),

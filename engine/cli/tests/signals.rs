@@ -3,8 +3,6 @@
 
 mod common;
 
-use std::fs;
-
 use common::process::{Process, Stat};
 use common::site::Site;
 use common::terminal::{CTRL_C, CTRL_Z};
@@ -34,9 +32,7 @@ const STUBBORN: &str = "trap 'echo got it' INT TERM; (trap '' INT TERM; exec sle
 
 /// The pid of the `iof` that a shell has started.
 fn command_of(shell: &Process) -> u32 {
-    let is_iof =
-        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "iof\n");
-    wait_for("the command", || shell.living().into_iter().find(is_iof))
+    wait_for("the command", || shell.running("iof").first().copied())
 }
 
 #[test]
@@ -114,7 +110,7 @@ fn ctrl_c_at_the_terminal_ends_all_ranks_and_their_children() {
         pids.iter().map(|pid| Stat::of(*pid).unwrap().group).collect::<Vec<_>>(),
         [run.pid(), pids[1], pids[2]]
     );
-    wait_for("their children", || (run.living().len() == 7).then_some(()));
+    wait_for("their children", || (run.running("sleep").len() == 3).then_some(()));
     terminal.type_keys(CTRL_C);
     assert_eq!(run.wait(), 130);
     wait_for_nobody(&run);
@@ -196,6 +192,7 @@ fn a_rank_that_wants_the_terminal_stands_still_and_the_user_is_told_and_ctrl_c_e
     for rank in [1, 2] {
         terminal.wait_for(&format!("iof: rank {rank} stands still: it wants the terminal (SIGTTIN)"), 1);
     }
+    wait_for("rank 0", || (run.running("sleep").len() == 1).then_some(()));
     terminal.type_keys(CTRL_C);
     assert_eq!(run.wait(), 130);
     wait_for_nobody(&run);

@@ -139,6 +139,14 @@ impl Process {
         both.iter().sum()
     }
 
+    /// The pids of what lives of it and runs the program `name`.
+    pub fn running(&self, name: &str) -> Vec<u32> {
+        let runs = |pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
+        };
+        self.living().into_iter().filter(runs).collect()
+    }
+
     /// The pids of what lives of it: itself, ranks, their children.
     pub fn living(&self) -> Vec<u32> {
         let mark = format!("{MARK}={}", self.mark).into_bytes();

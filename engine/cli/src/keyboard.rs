@@ -1,0 +1,154 @@
+//! The command's stdin, typed at the terminal of a rank; and the size of the command's own terminal.
+
+use std::io;
+use std::mem;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use iof_engine::{PtyMaster, WindowSize};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::termios::{InputFlags, LocalFlags, SetArg, SpecialCharacterIndices, Termios};
+use nix::sys::termios::{tcgetattr, tcsetattr};
+use nix::unistd::{getpgrp, read, tcgetpgrp};
+
+/// Bytes that are read from stdin before the rank's terminal has taken them.
+const KEYS: usize = 4096;
+
+/// The size of the terminal that this command writes to, or else reads from; the usual size if there is none or it
+/// does not know.
+pub fn window_size() -> WindowSize {
+    let (out, err, stdin) = (io::stdout(), io::stderr(), io::stdin());
+    let known = |size: &WindowSize| size.rows > 0 && size.columns > 0;
+    [out.as_fd(), err.as_fd(), stdin.as_fd()]
+        .into_iter()
+        .find_map(|file| WindowSize::of(file).ok().filter(known))
+        .unwrap_or_default()
+}
+
+/// Our stdin, for as long as it belongs to a rank. If it is a terminal, every key goes to the rank's, also Ctrl-C.
+/// Dropping this takes it back.
+pub struct Keyboard(Arc<Mutex<Settings>>);
+
+/// How our terminal is set.
+struct Settings {
+    /// How it was before; `None` if our stdin is none.
+    before: Option<Termios>,
+    /// The rank has it.
+    given: bool,
+}
+
+impl Keyboard {
+    /// Types all that comes from stdin at `master`, until nobody has that terminal open any more.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn give_to(master: PtyMaster) -> io::Result<Keyboard> {
+        let settings = Settings { before: tcgetattr(io::stdin()).ok(), given: true };
+        let keyboard = Keyboard(Arc::new(Mutex::new(settings)));
+        let settings = Arc::clone(&keyboard.0);
+        thread::Builder::new().name("iof-keyboard".into()).spawn(move || {
+            lock(&settings).give();
+            // Whatever it says, nobody can type there any more.
+            let _ = type_stdin(&master);
+            lock(&settings).take_back();
+        })?;
+        Ok(keyboard)
+    }
+
+    /// Does what the terminal should have its own settings for: standing still.
+    pub fn while_taken_back(&self, stand_still: impl FnOnce()) {
+        lock(&self.0).restore();
+        stand_still();
+        lock(&self.0).give();
+    }
+}
+
+impl Drop for Keyboard {
+    fn drop(&mut self) {
+        lock(&self.0).take_back();
+    }
+}
+
+/// A thread that died with the lock left the settings as they are.
+fn lock(settings: &Mutex<Settings>) -> MutexGuard<'_, Settings> {
+    settings.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Settings {
+    /// Lets every key through as it is, if the keyboard still is the rank's. In the background this stops us until we
+    /// are in the foreground (SIGTTOU). What is written to the terminal is shown as before.
+    fn give(&self) {
+        if let Some(before) = self.before.as_ref().filter(|_| self.given) {
+            let mut raw = before.clone();
+            raw.input_flags.remove(InputFlags::IGNBRK | InputFlags::BRKINT | InputFlags::PARMRK);
+            raw.input_flags.remove(InputFlags::INLCR | InputFlags::IGNCR | InputFlags::ICRNL);
+            raw.input_flags.remove(InputFlags::ISTRIP | InputFlags::IXON);
+            raw.local_flags.remove(LocalFlags::ICANON | LocalFlags::ISIG | LocalFlags::IEXTEN);
+            raw.local_flags.remove(LocalFlags::ECHO | LocalFlags::ECHONL);
+            raw.control_chars[SpecialCharacterIndices::VMIN as usize] = 1;
+            raw.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
+            let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &raw);
+        }
+    }
+
+    fn take_back(&mut self) {
+        if mem::replace(&mut self.given, false) {
+            self.restore();
+        }
+    }
+
+    fn restore(&self) {
+        // In the background the terminal is somebody else's by now.
+        if let Some(before) = &self.before
+            && tcgetpgrp(io::stdin()).is_ok_and(|foreground| foreground == getpgrp())
+        {
+            let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, before);
+        }
+    }
+}
+
+/// Types stdin, and the end key at its end. Returns when nobody has the terminal open any more.
+fn type_stdin(master: &PtyMaster) -> io::Result<()> {
+    let stdin = io::stdin();
+    let mut open = true;
+    let mut at_line_start = true;
+    let mut keys: Vec<u8> = Vec::new();
+    loop {
+        let (wants_out, wants_in) = (!keys.is_empty(), open && keys.is_empty());
+        let out = if wants_out { PollFlags::POLLOUT } else { PollFlags::empty() };
+        let (terminal, input) =
+            (PollFd::new(master.as_fd(), out), PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
+        let mut files = if wants_in { vec![terminal, input] } else { vec![terminal] };
+        match poll(&mut files, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut ready = files.iter().map(|file| file.revents().unwrap_or(PollFlags::empty()));
+        let (terminal, input) = (ready.next().unwrap_or(PollFlags::empty()), ready.next());
+        if terminal.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+            return Ok(());
+        }
+        if terminal.contains(PollFlags::POLLOUT) {
+            match master.type_keys(&keys) {
+                Ok(taken) => drop(keys.drain(..taken.min(keys.len()))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if input.is_some_and(|input| !input.is_empty()) {
+            let mut chunk = [0; KEYS];
+            match read(&stdin, &mut chunk) {
+                Ok(count @ 1..) => keys.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+                Err(Errno::EINTR | Errno::EAGAIN) => continue,
+                // Within a line the end key ends the line only.
+                Ok(_) | Err(_) => {
+                    open = false;
+                    keys = vec![master.end_key()?; if at_line_start { 1 } else { 2 }];
+                }
+            }
+            at_line_start = matches!(keys.last(), None | Some(b'\n' | b'\r'));
+        }
+    }
+}

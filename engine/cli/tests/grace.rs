@@ -1,0 +1,93 @@
+//! The grace period: how long children of a rank may hold its output, and what is lost by its end (nothing of the
+//! rank's own).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use common::bytes::{assert_same, collect, noise};
+use common::process::Stat;
+use common::site::{Site, rank};
+use common::wait_for;
+
+#[test]
+fn when_the_grace_is_over_the_run_ends_with_what_there_is_and_says_what_was_cut_off() {
+    let site = Site::new();
+    let script = "[ $IOF_RANK != 1 ] || sleep 1000 & echo out; echo err >&2; exit $IOF_RANK";
+    let mut run = site.run_sh(&["-n", "3", "--grace", "0.1"], script);
+    let (stdout, stderr) = (collect(run.stdout()), collect(run.stderr()));
+    // Not that of rank 2, unless it was faster.
+    assert!([1, 2].contains(&run.wait()));
+    assert_eq!(stdout.get(), b"out\nout\nout\n");
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    let told: Vec<&str> = stderr.lines().filter(|line| *line != "err").collect();
+    assert!(
+        matches!(told[..], [told] if told.starts_with("iof: rank 1: ") && told.contains("cut off after the grace")),
+        "{stderr}"
+    );
+    for channel in ["stdout", "stderr", "stddiag"] {
+        assert_eq!(told[0].matches(channel).count(), 1, "{stderr}");
+    }
+    // The child has not been touched.
+    assert_eq!(run.living().len(), 1);
+}
+
+#[test]
+fn a_child_that_ends_within_the_grace_is_waited_for_and_nothing_is_cut_off() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("(: < {}; echo child) & exit 0", gate.path());
+    let run = site.run_sh(&["--grace", "1000"], &script);
+    site.wait_for_state(0, "terminated");
+    gate.open();
+    let done = run.finish();
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "child\n", ""));
+}
+
+#[test]
+fn ranks_without_children_lose_nothing_and_nothing_is_said_even_with_no_grace_at_all() {
+    let done = Site::new().run_sh(&["-n", "40", "--grace", "0"], "seq 1000; seq 10 >&2").finish();
+    assert_eq!(done.code, 0);
+    assert_eq!(done.text().lines().count(), 40_000);
+    assert_eq!(done.stderr.lines().count(), 400, "{}", done.stderr);
+    assert!(!done.stderr.contains("iof"), "{}", done.stderr);
+}
+
+#[test]
+fn what_a_rank_has_written_is_kept_for_a_slow_reader_when_the_grace_is_over() {
+    const LENGTH: usize = 100_000;
+    let site = Site::new();
+    // The last bytes are still in the rank's own pipe when it has ended.
+    let program = rank(["--length", &LENGTH.to_string()]);
+    let script = ["sh", "-c", "\"$@\"; sleep 1000 & exit 0", "sh"].map(str::to_owned);
+    let mut run = site.run(&["--grace", "0", "--cache-size", "4K"], script.into_iter().chain(program));
+    site.wait_for_state(0, "terminated");
+    let stream = site.stream(0, "stdout").unwrap();
+    assert!(stream.number("produced") < LENGTH as u64 && !stream.is_complete(), "{stream:?}");
+    let (stdout, stderr) = run.collect();
+    assert_same("the rank's bytes", &stdout.get(), &noise(0, "stdout", 0, LENGTH));
+    assert_eq!(run.wait(), 0);
+    assert!(String::from_utf8(stderr.get()).unwrap().contains("cut off"));
+}
+
+#[test]
+fn a_child_that_writes_after_the_grace_gets_sigpipe() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    // Rank 1 keeps the run there.
+    let script = format!(
+        "if [ $IOF_RANK = 1 ]; then : < {end}; exit; fi; (: < {gate}; exec cat /dev/zero) & echo $!; exit 0",
+        end = site.gate("end").path(),
+        gate = gate.path()
+    );
+    let mut run = site.run_sh(&["-n", "2", "--grace", "0"], &script);
+    let stdout = run.stdout();
+    site.wait_for_stream(0, "stdout", |stream| stream.is_complete());
+    let child: u32 = {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        line.trim().parse().unwrap()
+    };
+    assert!(Stat::of(child).is_some());
+    gate.open();
+    wait_for("its end", || Stat::of(child).is_none_or(|stat| stat.state == 'Z').then_some(()));
+}

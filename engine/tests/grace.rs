@@ -1,0 +1,29 @@
+//! Grace periods, as an embedder sets them and hears of them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Output, engine, shell, spec, wait};
+use iof_engine::JobSpec;
+use iof_proto::{Channel, Channels, Rank};
+use nix::sys::signal::Signal;
+
+#[test]
+fn the_status_names_the_streams_that_a_grace_cut_off_and_no_others() {
+    let engine = engine();
+    let output = Output::of(&engine, Channels::STDOUT);
+    let holds_stdout = shell("echo out; exec 2>&- ; sleep 1000 2>/dev/null & exit 3");
+    let grace = Some(Duration::from_millis(50));
+    let spec = JobSpec { grace, ..spec([shell("echo out"), holds_stdout]) };
+    let job = engine.spawn(&spec).unwrap();
+    let status = wait(&job);
+    assert_eq!(output.all(), "out\nout\n");
+    assert_eq!(status.code(), 3);
+    let channels: Vec<Channel> =
+        status.cut_off.iter().filter(|(rank, _)| *rank == Rank(1)).map(|(_, channel)| *channel).collect();
+    assert_eq!(channels.len(), status.cut_off.len(), "rank 0 had its ends of file: {status:?}");
+    assert!(channels.contains(&Channel::Stdout) && !channels.contains(&Channel::Stderr), "{status:?}");
+    job.signal(Signal::SIGKILL);
+}

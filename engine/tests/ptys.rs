@@ -1,0 +1,63 @@
+//! Ranks with a pseudo-terminal, as an embedder uses them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use common::{Output, engine, run, shell, spec, wait, wait_for};
+use iof_engine::{App, JobSpec, LaunchError, Pty, WindowSize};
+use iof_proto::{Channels, Rank};
+
+const SIZE: WindowSize = WindowSize { rows: 30, columns: 100 };
+
+#[test]
+fn a_rank_reads_what_the_embedder_types_if_it_has_the_stdin_and_hears_of_a_new_size() {
+    let engine = engine();
+    let output = Output::of(&engine, Channels::STDOUT);
+    let app = shell(
+        "stty size; read word; echo \"<$word>\"; trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done",
+    );
+    let ptys = [(Rank(0), Pty { size: SIZE, echo: false })].into();
+    let job = engine.spawn(&JobSpec { ptys, stdin: Some(Rank(0)), ..spec([app]) }).unwrap();
+    job.pty(Rank(0)).unwrap().expect("a pty").type_keys(b"word\n").unwrap();
+    assert!(job.pty(Rank(1)).unwrap().is_none());
+    wait_for("the rank", || output.so_far().contains("ready").then_some(()));
+    assert_eq!(job.resize(WindowSize { rows: 50, ..SIZE }), 1);
+    assert_eq!(wait(&job).code(), 0);
+    assert_eq!(output.all(), "30 100\n<word>\nready\n50 100\n");
+    assert!(job.pty(Rank(0)).unwrap().is_none(), "it has exited");
+}
+
+#[test]
+fn the_wildcard_gives_a_pty_to_all_ranks_that_are_not_named() {
+    let app = App { nprocs: 3, ..shell("echo $IOF_RANK $(stty size)") };
+    let other = WindowSize { rows: 1, columns: 2 };
+    let ptys =
+        [(Rank::WILDCARD, SIZE), (Rank(1), other)].map(|(rank, size)| (rank, Pty { size, echo: false }));
+    let (status, lines) = run(&engine(), &JobSpec { ptys: ptys.into(), ..spec([app]) });
+    assert_eq!(status.code(), 0);
+    assert_eq!(lines, ["0 30 100", "1 1 2", "2 30 100"]);
+}
+
+#[test]
+fn a_pty_for_a_rank_that_the_job_does_not_have_is_refused() {
+    let ptys = [(Rank(2), Pty { size: SIZE, echo: false })].into();
+    let app = App { nprocs: 2, ..shell("") };
+    let error = engine().spawn(&JobSpec { ptys, ..spec([app]) }).err().expect("it started");
+    assert!(matches!(error, LaunchError::NoSuchRank { rank: Rank(2), ranks: 2 }), "{error}");
+}
+
+#[test]
+fn dropping_the_engine_hangs_up_although_the_job_is_still_held() {
+    let directory = tempfile::tempdir().unwrap();
+    let note = directory.path().join("note");
+    let engine = engine();
+    let output = Output::of(&engine, Channels::STDOUT);
+    let script =
+        format!("trap 'echo hup > {}; exit' HUP; echo ready; while :; do sleep 0.1; done", note.display());
+    let ptys = [(Rank(0), Pty { size: SIZE, echo: false })].into();
+    let job = engine.spawn(&JobSpec { ptys, ..spec([shell(&script)]) }).unwrap();
+    wait_for("the rank", || output.so_far().contains("ready").then_some(()));
+    drop(engine);
+    wait_for("the note", || std::fs::read_to_string(&note).ok().filter(|note| note == "hup\n"));
+    drop(job);
+}
