@@ -143,9 +143,9 @@ fn play_out(
 
     let mut ends = HashMap::new();
     for event in events {
-        let Event::Complete { source, produced, dropped, error } = event else { panic!("{event:?}") };
+        let Event::Complete { source, produced, dropped, end } = event else { panic!("{event:?}") };
         assert!(dropped <= produced);
-        let end = End { produced, error: error.is_some() };
+        let end = End { produced, error: matches!(end, crate::End::Error(_)) };
         assert!(ends.insert(source, end).is_none(), "{source:?} completed twice");
     }
     (ends, world)

@@ -65,7 +65,7 @@ impl World {
         let slot = area.take_slot().unwrap();
         let at = stream.attach(&area, slot, Start::Oldest, policy == Policy::Block).unwrap();
         // SAFETY: nobody detaches or moves it.
-        let mut reader = unsafe { Reader::new(at.ring, area, at.slot, at.start, Start::Oldest) }.unwrap();
+        let mut reader = unsafe { Reader::new(at, area, Start::Oldest) }.unwrap();
         reader.tell_room(self.ringer.try_clone().unwrap());
         // Only its number counts.
         let pipe: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
