@@ -227,6 +227,12 @@ impl Area {
 
     /// Announces that the tool, which uses slots below `slots`, is about to sleep on its doorbell; `false` if
     /// there is news, so that it must not.
+    ///
+    /// How to sleep without missing anything: [take](Area::take_ready) the ready bits; look at each ring that had one,
+    /// until it says [`Peek::Empty`](crate::Peek::Empty) (or an end); then arm, and if that gives `true`, wait until the
+    /// doorbell is readable, [disarm](Area::disarm) and [silence](crate::Bell::silence) it. Whoever takes a bit must look
+    /// at its ring once more before it sleeps, and so must who has changed a reader's
+    /// [grouping](crate::Reader::group). `examples/two_processes.rs` does all this.
     pub fn arm(&self, slots: u32) -> bool {
         // Partner: the load in `ring_if_armed`.
         self.table().head.armed.store(1, Relaxed);

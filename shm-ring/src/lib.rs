@@ -18,7 +18,8 @@
 //! | `copy` | reading bytes that may change meanwhile (unsafe) |
 //! | `area`, `notify`, `doorbell` | slots, ready bits, waking who sleeps |
 //!
-//! Nothing here does I/O: the bytes come from whoever writes into a [`Span`].
+//! The modules are private: all that is public is listed below. `examples/two_processes.rs` is a whole writer and a whole
+//! reader. Nothing here does I/O: the bytes come from whoever writes into a [`Span`].
 
 mod area;
 mod attach;
