@@ -13,6 +13,8 @@ const MOST: Duration = Duration::from_micros(200);
 const FIRST: Duration = Duration::from_micros(50);
 /// Traffic is dense while no turn takes longer than this, or than this on top of its wait.
 const DENSE: Duration = Duration::from_micros(100);
+/// Nor is it when a turn that takes longer brings so many bytes.
+const MUCH: u64 = 4096;
 /// Turns whose yield is measured without a wait, and then with one.
 const SAMPLE: u32 = 8;
 /// Turns until patience that did not pay is tried again: at first, and at most, after it has not paid many times.
@@ -69,7 +71,8 @@ impl Moderation {
 
     /// Takes note of a turn.
     pub(crate) fn turned(&mut self, brought: Yield) {
-        let quiet = brought.elapsed > self.wait.saturating_add(DENSE);
+        // A late turn that brought much was not quiet: others had the processor.
+        let quiet = brought.elapsed > self.wait.saturating_add(DENSE) && brought.bytes < MUCH;
         match self.phase {
             Phase::Trying { .. } if quiet => self.give_up(),
             Phase::Measuring | Phase::Patient if quiet => self.enter(Phase::Measuring, Duration::ZERO),
@@ -151,6 +154,13 @@ mod tests {
         let mut moderation = Moderation::new();
         run(&mut moderation, 100, SOON, dense);
         assert_eq!(moderation.wait(), MOST);
+    }
+
+    #[test]
+    fn dense_lines_are_waited_for_although_others_have_the_processor_in_between() {
+        let mut moderation = Moderation::new();
+        run(&mut moderation, 100, DENSE * 20, |wait| MUCH + dense(wait) * 4);
+        assert!(moderation.wait() >= FIRST);
     }
 
     #[test]
