@@ -119,6 +119,12 @@ impl Job {
         self.wait_until(JobState::has_exited)
     }
 
+    /// How it ended, if every rank has exited by now.
+    pub fn try_wait_exit(&self) -> Option<JobStatus> {
+        let state = self.tables.lock();
+        state.jobs.get(&self.nspace).filter(|job| job.has_exited()).map(JobState::status)
+    }
+
     fn wait_until(&self, reached: impl Fn(&JobState) -> bool) -> JobStatus {
         let mut state = self.tables.lock();
         loop {

@@ -160,9 +160,11 @@ fn an_end_that_the_embedder_reports_counts_once_and_only_for_ranks_of_that_kind(
     drop(write);
     assert!(!job.report_exit(Rank(1), code(7)), "the engine watches it");
     assert!(!job.report_exit(Rank(2), code(7)), "there is none");
+    assert!(job.try_wait_exit().is_none());
     assert!(job.report_exit(Rank(0), code(5)));
     assert!(!job.report_exit(Rank(0), code(6)));
     assert_eq!(wait(&job).first_failure, Some((Rank(0), code(5))));
+    assert_eq!(job.try_wait_exit().expect("all have exited").code(), 5);
     let spawned = engine
         .spawn(&iof_engine::JobSpec { nspace: iof_proto::Nspace::new("own").unwrap(), ..spec([shell("")]) });
     assert!(!spawned.unwrap().report_exit(Rank(0), code(1)), "the engine has started it");
