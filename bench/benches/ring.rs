@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use iof_shm_ring::{Area, Peek, Policy, Reader, Ring, Start, Stream, StreamConfig, doorbell, notify};
+use iof_shm_ring::{
+    Area, Attached, Peek, Policy, Reader, Ring, Start, Stream, StreamConfig, doorbell, notify,
+};
 use shmem_ipc::sharedring;
 
 const CAPACITY: u64 = 1 << 20;
@@ -40,14 +42,14 @@ fn stream(readers: usize, map: Map) -> (Stream, Vec<Reader>, Vec<Arc<Area>>) {
             let area = Arc::clone(area);
             let attached = stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
             let ring = match map {
-                Map::Same => attached.ring,
+                Map::Same => Arc::clone(&attached.ring),
                 Map::Own => {
                     let file = attached.ring.as_fd().unwrap().try_clone_to_owned().unwrap();
                     Arc::new(Ring::open(file).unwrap())
                 }
             };
             // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-            unsafe { Reader::new(ring, area, attached.slot, attached.start, Start::Oldest) }.unwrap()
+            unsafe { Reader::new(Attached { ring, ..attached }, area, Start::Oldest) }.unwrap()
         })
         .collect();
     (stream, readers, areas)

@@ -97,9 +97,7 @@ fn ours(pipe: OwnedFd, seen: Sender<Instant>) {
     let mut stream = Stream::create(config, "bench").unwrap();
     let given = stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
     // SAFETY: nobody detaches or moves the one reader.
-    let mut reader =
-        unsafe { Reader::new(given.ring, Arc::clone(&area), given.slot, given.start, Start::Oldest) }
-            .unwrap();
+    let mut reader = unsafe { Reader::new(given, Arc::clone(&area), Start::Oldest) }.unwrap();
     capture.add(SourceId(0), pipe, stream).unwrap();
     loop {
         match reader.peek() {

@@ -20,7 +20,7 @@ use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
 
-/// The capture thread has ended: `on_event` panicked, or the kernel stopped serving its io_uring.
+/// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the capture thread has ended; start a new Capture")]
 pub struct Stopped;

@@ -19,8 +19,8 @@
 //! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `desk` | all sources, what they have to tell, and to whom |
-//! | `driver` | the capture thread |
-//! | `backend` | what it asks of the kernel: over io_uring (unsafe), or over epoll (unsafe) |
+//! | `driver` | the capture thread: does what the sources need |
+//! | `backend` | what it asks of the kernel; `backend::uring`, `backend::epoll`: two ways to do it (unsafe) |
 //! | `capture`, `job` | the handle; work sent to the capture thread (unsafe) |
 //!
 //! # Example

@@ -328,7 +328,7 @@ mod tests {
         let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
         let at = source.stream_mut().attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let mut reader = unsafe { Reader::new(at.ring, area, at.slot, at.start, Start::Oldest) }.unwrap();
+        let mut reader = unsafe { Reader::new(at, area, Start::Oldest) }.unwrap();
         fill(&mut source);
         assert_eq!(reader.peek(), Peek::Bytes);
         reader.consume(usize::MAX);

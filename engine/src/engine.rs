@@ -70,8 +70,8 @@ impl Engine {
     /// [`raise_file_limit`]; the ranks get the old one.
     ///
     /// # Errors
-    /// [`StartError`]: io_uring is refused and nothing else will do, the rendezvous directory will not do, or the kernel has no threads
-    /// or descriptors left.
+    /// [`StartError`]: io_uring is refused and [`Config::backend`] wants no other, the rendezvous directory will not
+    /// do, or the kernel has no threads or descriptors left.
     pub fn start(config: Config) -> Result<Engine, StartError> {
         if let Err(error) = raise_file_limit() {
             tracing::warn!(%error, "the limit on open files stays as it is");

@@ -252,7 +252,7 @@ impl Peer {
         follows: Option<u32>,
         attached: Attached,
     ) {
-        let Attached { ring, slot, start } = attached;
+        let Attached { ring, slot, start, dropped } = attached;
         self.readings.insert(slot, Reading { source, handler, old_slot: None });
         let message = ToTool::Ring {
             handler,
@@ -261,6 +261,7 @@ impl Peer {
             slot,
             follows,
             start,
+            dropped,
         };
         self.announce(&message, ring);
     }

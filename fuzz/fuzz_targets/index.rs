@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arbitrary::Arbitrary;
-use iof_shm_ring::{Area, Copied, Grouping, Peek, Reader, Ring, Start, bell};
+use iof_shm_ring::{Area, Attached, Copied, Grouping, Peek, Reader, Ring, Start, bell};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapRaw;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -134,8 +134,9 @@ fuzz_target!(|input: Input| {
     let Ok(area) = Area::create(ringer) else { return };
     let start = if input.now { Start::Now } else { Start::Oldest };
     let at = input.start.get(file.capacity);
+    let given = |slot, start| Attached { ring: Arc::clone(&ring), slot, start, dropped: start / 2 };
     // SAFETY: nothing here looks at a byte after it may have changed.
-    let reader = unsafe { Reader::new(Arc::clone(&ring), Arc::new(area), 0, at, start) };
+    let reader = unsafe { Reader::new(given(0, at), Arc::new(area), start) };
     let Ok(mut reader) = reader else { return };
     reader.tell_room(room);
     let mut delivered = 0;
@@ -163,7 +164,7 @@ fuzz_target!(|input: Input| {
             Op::Follow(at) => {
                 let at = at.get(file.capacity);
                 // SAFETY: nothing here looks at a byte after it may have changed.
-                unsafe { reader.follow(Arc::clone(&ring), 1, at) }.expect("there is a slot 1");
+                unsafe { reader.follow(given(1, at)) }.expect("there is a slot 1");
             }
             Op::Group(bytes) => {
                 reader.group(bytes.map(|bytes| Grouping { bytes: bytes.into(), time: None }));

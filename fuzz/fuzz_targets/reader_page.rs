@@ -101,8 +101,7 @@ impl Honest {
         let slot = area.take_slot().ok()?;
         let given = stream.attach(&area, slot, Start::Oldest, true).ok()?;
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let reader =
-            unsafe { Reader::new(given.ring, Arc::clone(&area), slot, given.start, Start::Oldest) }.ok()?;
+        let reader = unsafe { Reader::new(given, Arc::clone(&area), Start::Oldest) }.ok()?;
         Some(Honest { area, reader, at: 0, lost: 0 })
     }
 
@@ -125,8 +124,7 @@ impl Honest {
                 let (old, new) = (self.reader.slot(), self.area.take_slot().expect("two will do"));
                 let given = stream.follow(&self.area, old, new).expect("a sealed ring has a successor");
                 // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-                unsafe { self.reader.follow(given.ring, given.slot, given.start) }
-                    .expect("the slot is there");
+                unsafe { self.reader.follow(given) }.expect("the slot is there");
                 self.area.return_slot(old);
             }
             _ => {}

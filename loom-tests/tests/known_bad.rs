@@ -10,9 +10,9 @@ use iof_shm_ring::{Point, break_at};
 /// Loom saw an access to a byte that is not ordered after or before another thread's.
 const RACE: &str = "Causality violation";
 const BYTE: &str = "a byte is not the one that belongs here";
-const LEDGER: &str = "the ledger is wrong";
 const END: &str = "came before the last byte and gap";
 const WAKE: &str = "a wake-up was lost";
+const TWO: &str = "a snapshot of two generations";
 const ROOM: &str = "a writer waits in vain";
 
 /// Each point with the model that notices when it is broken, and what that says then.
@@ -25,11 +25,11 @@ const CAUGHT: &[(Point, fn(), &str)] = &[
     (Point::WantedFence, models::room, ROOM),
     (Point::WantedCheck, models::room, ROOM),
     (Point::HoldSeen, models::overwriting, RACE),
-    (Point::EntryFence, models::reused_entry, LEDGER),
+    (Point::EntryFence, models::reused_entry, BYTE),
     (Point::EntryPublished, models::early, BYTE),
     (Point::IndexFence, models::early, BYTE),
-    (Point::EntryLookFence, models::reused_entry, LEDGER),
-    (Point::EntryLookCheck, models::reused_entry, LEDGER),
+    (Point::EntryLookFence, models::reused_entry, BYTE),
+    (Point::EntryLookCheck, models::reused_entry, BYTE),
     (Point::BaseFence, models::early, BYTE),
     (Point::LookFence, models::gated, RACE),
     (Point::HoldTaken, models::released, RACE),
@@ -46,6 +46,11 @@ const CAUGHT: &[(Point, fn(), &str)] = &[
     (Point::BitsFence, models::woken, WAKE),
     (Point::TakeFence, models::woken, WAKE),
     (Point::ArmFence, models::woken, WAKE),
+    (Point::ReuseFence, models::inspected, TWO),
+    (Point::Reused, models::inspected, TWO),
+    (Point::GenerationFence, models::inspected, TWO),
+    (Point::SnapshotFence, models::inspected, TWO),
+    (Point::SnapshotCheck, models::inspected, TWO),
 ];
 
 #[test]

@@ -1,11 +1,11 @@
 //! Every model holds.
 #![cfg(loom)]
 
-use iof_loom_tests::{check, for_each_model, models};
+use iof_loom_tests::{check_named, for_each_model, models};
 
 macro_rules! tests {
     ($($name:ident)*) => {
-        $(#[test] fn $name() { check(models::$name); })*
+        $(#[test] fn $name() { check_named(stringify!($name), models::$name); })*
     };
 }
 

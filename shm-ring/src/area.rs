@@ -209,11 +209,12 @@ impl Area {
     /// Calls `each` with every slot below `slots` whose ring had news since the last call.
     pub fn take_ready(&self, slots: u32, mut each: impl FnMut(u32)) {
         for (base, word) in (0u32..slots).step_by(64).zip(&self.table().ready) {
-            if word.load(Relaxed) == 0 {
+            let asked = bits_below(slots, base);
+            if word.load(Relaxed) & asked == 0 {
                 continue;
             }
             // Takes the bits. Partner: `fetch_or` in `mark_ready`; the fences around both order what they tell of.
-            let mut bits = word.swap(0, Relaxed);
+            let mut bits = word.fetch_and(!asked, Relaxed) & asked;
             // News that is marked from here on sets its bit anew; news from before is seen by the look at the
             // ring that follows. Partner: the first fence of `notify`.
             fence_at(Point::TakeFence, SeqCst);
@@ -226,14 +227,20 @@ impl Area {
 
     /// Announces that the tool, which uses slots below `slots`, is about to sleep on its doorbell; `false` if
     /// there is news, so that it must not.
+    ///
+    /// How to sleep without missing anything: [take](Area::take_ready) the ready bits; look at each ring that had one,
+    /// until it says [`Peek::Empty`](crate::Peek::Empty) (or an end); then arm, and if that gives `true`, wait until the
+    /// doorbell is readable, [disarm](Area::disarm) and [silence](crate::Bell::silence) it. Whoever takes a bit must look
+    /// at its ring once more before it sleeps, and so must who has changed a reader's
+    /// [grouping](crate::Reader::group). `examples/two_processes.rs` does all this.
     pub fn arm(&self, slots: u32) -> bool {
         // Partner: the load in `ring_if_armed`.
         self.table().head.armed.store(1, Relaxed);
         // Either the engine's second fence in `notify` comes later, and it sees us armed, or ours, and we
         // see its ready bits.
         fence_at(Point::ArmFence, SeqCst);
-        let words = (slots as usize).div_ceil(64);
-        let quiet = self.table().ready.iter().take(words).all(|word| word.load(Relaxed) == 0);
+        let mut words = (0u32..slots).step_by(64).zip(&self.table().ready);
+        let quiet = words.all(|(base, word)| word.load(Relaxed) & bits_below(slots, base) == 0);
         if !quiet {
             self.disarm();
         }
@@ -244,6 +251,11 @@ impl Area {
     pub fn disarm(&self) {
         self.table().head.armed.store(0, Relaxed);
     }
+}
+
+/// The bits of the ready word that begins with slot `base` which stand for slots below `slots`.
+fn bits_below(slots: u32, base: u32) -> u64 {
+    1u64.checked_shl(slots.saturating_sub(base)).map_or(u64::MAX, |bit| bit.wrapping_sub(1))
 }
 
 /// Bytes of an area file: the table, in whole pages.

@@ -174,19 +174,30 @@ pub(crate) fn dropped_at(ring: &Ring, position: u64) -> Option<u64> {
     let before = ring.control().published.dropped.load(Relaxed);
     // Partner: the Release store of `dropped` in `Writer::mark_gap`: who sees a later drop sees its entry.
     fence_at(Point::BaseFence, Acquire);
-    let (head, tail) = published(ring);
+    let (_, tail) = published(ring);
     if tail == 0 {
         return Some(before);
     }
+    // Else the entry that told of it was given up.
+    mark_at(ring, position).map(|mark| mark.dropped)
+}
+
+/// When the byte at `position` was read; `None` if the writer was faster, or the index does not say.
+pub(crate) fn time_at(ring: &Ring, position: u64) -> Option<u64> {
+    mark_at(ring, position).map(|mark| mark.time)
+}
+
+/// The newest entry that speaks of the byte at `position`.
+fn mark_at(ring: &Ring, position: u64) -> Option<Mark> {
+    let (head, tail) = published(ring);
     // At most one index ring: a head and tail from a broken file can't make this run long.
     let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
     for i in (oldest..tail).rev() {
         let mark = look(ring, i)?;
         if mark.offset <= position {
-            return Some(mark.dropped);
+            return Some(mark);
         }
     }
-    // The entry that told of it was given up.
     None
 }
 

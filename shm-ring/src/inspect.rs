@@ -8,10 +8,10 @@
 use crate::error::InspectError;
 use crate::file;
 use crate::index::{self, Mark};
-use crate::layout::{self, Control, MAX_LABEL, NONE, RING_MAGIC};
+use crate::layout::{self, Control, MAX_LABEL, NONE};
 use crate::reader::Gap;
 use crate::ring::Ring;
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, fence};
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, broken, fence, fence_at};
 
 /// How often we look again when the writer was faster.
 const TRIES: u32 = 16;
@@ -213,19 +213,19 @@ fn look(ring: &Ring) -> Option<Snapshot> {
         retired,
         marks,
     };
-    // If any word above is of another generation, this makes the new magic or number visible too. Partner: the fence
+    // If any word above is of another generation, this makes its number, or that there is none, visible too. Partner: the fence
     // in `Ring::reuse`.
-    fence(Acquire);
-    (generation(ring) == Some(at_first)).then_some(snapshot)
+    fence_at(Point::SnapshotFence, Acquire);
+    let same = generation(ring) == Some(at_first) || broken(Point::SnapshotCheck);
+    same.then_some(snapshot)
 }
 
 /// Which generation the ring is now; `None` while it is being made into another.
 fn generation(ring: &Ring) -> Option<u64> {
-    let identity = &ring.control().identity;
-    let whole = identity.magic.load(Relaxed) == RING_MAGIC;
-    // Partner: the Release store of `magic` in `Ring::initialise`.
-    fence(Acquire);
-    whole.then(|| identity.generation.load(Relaxed))
+    let generation = ring.control().identity.generation.load(Relaxed);
+    // Partner: the Release store of it in `Ring::initialise`: who sees it sees the words of that generation.
+    fence_at(Point::GenerationFence, Acquire);
+    (generation != NONE).then_some(generation)
 }
 
 /// How many marks are gone, and those that are there.

@@ -30,7 +30,7 @@ pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"iofring1");
 pub const AREA_MAGIC: u64 = u64::from_le_bytes(*b"iofarea1");
 /// Version of both layouts; readers refuse any other.
 pub const LAYOUT_VERSION: u64 = 1;
-/// "No position": nothing held, not sealed, not complete, nothing wanted.
+/// "No position": nothing held, not sealed, not complete, nothing wanted; no generation.
 pub const NONE: u64 = u64::MAX;
 
 /// Smallest data area of a ring, bytes.
@@ -49,7 +49,11 @@ pub(crate) const BYTES_PER_ENTRY: u64 = 2048;
 pub(crate) const BYTES_PER_ENTRY: u64 = 1;
 
 /// Bytes of a stream's label that are kept.
+#[cfg(not(loom))]
 pub const MAX_LABEL: usize = 192;
+/// Bytes of a stream's label that are kept (none, for the model checker, which would try every age of every word).
+#[cfg(loom)]
+pub const MAX_LABEL: usize = 0;
 pub(crate) const LABEL_WORDS: usize = MAX_LABEL / 8;
 
 /// Rings that one tool may read at a time.
@@ -71,7 +75,7 @@ pub(crate) struct Identity {
     pub capacity: AtomicU64,
     /// Entries of the index ring.
     pub entries: AtomicU64,
-    /// 0 for a stream's first ring, then counted up.
+    /// 0 for a stream's first ring, then counted up; [`NONE`] while the ring is made into another generation.
     pub generation: AtomicU64,
     /// Position of this generation's first byte.
     pub base: AtomicU64,

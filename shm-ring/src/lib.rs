@@ -10,6 +10,7 @@
 //! | `layout` | what lies where in shared memory |
 //! | `file`, `map` | sealed memory files and the double map (unsafe) |
 //! | `ring`, `index` | one generation: control words, data, index ring |
+//! | `attach` | what passes from the writer's side to a reader that comes |
 //! | `writer` | claiming, committing, sealing one generation |
 //! | `stream` | policies, generations, readers |
 //! | `reader` | looking, borrowing, consuming, following, grouping |
@@ -17,9 +18,11 @@
 //! | `copy` | reading bytes that may change meanwhile (unsafe) |
 //! | `area`, `notify`, `doorbell` | slots, ready bits, waking who sleeps |
 //!
-//! Nothing here does I/O: the bytes come from whoever writes into a [`Span`].
+//! The modules are private: all that is public is listed below. `examples/two_processes.rs` is a whole writer and a whole
+//! reader. Nothing here does I/O: the bytes come from whoever writes into a [`Span`].
 
 mod area;
+mod attach;
 mod copy;
 mod doorbell;
 mod error;
@@ -37,15 +40,16 @@ mod sync;
 mod writer;
 
 pub use area::Area;
+pub use attach::{Attached, Start};
 pub use doorbell::{Bell, Ringer, bell, doorbell};
 pub use error::{CreateError, InspectError, OpenError};
 pub use index::Mark;
 pub use inspect::Snapshot;
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
 pub use notify::notify;
-pub use reader::{Copied, Gap, Grouping, Peek, Reader, Start};
+pub use reader::{Copied, Gap, Grouping, Peek, Reader};
 pub use ring::Ring;
-pub use stream::{Attached, Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
+pub use stream::{Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
 
 #[cfg(loom)]
 #[doc(hidden)]

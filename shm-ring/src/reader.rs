@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::area::Area;
+use crate::attach::{Attached, Start};
 use crate::doorbell::Ringer;
 use crate::error::OpenError;
 use crate::index;
@@ -62,7 +63,7 @@ pub struct Gap {
 /// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "demo")?;
 /// let attached = stream.attach(&area, area.take_slot()?, Start::Oldest, false)?;
 /// // SAFETY: the stream is ours: it does not detach this reader, nor give its slot to another.
-/// let mut reader = unsafe { Reader::new(attached.ring, area, attached.slot, attached.start, Start::Oldest)? };
+/// let mut reader = unsafe { Reader::new(attached, area, Start::Oldest)? };
 ///
 /// stream.push(b"hello", 0);
 /// assert_eq!(reader.peek(), Peek::Bytes);
@@ -96,6 +97,8 @@ pub struct Reader {
     /// reader's, by now.
     sealed: bool,
     writer_gone: bool,
+    /// The writer may pass, whatever the ring's discipline.
+    passed: bool,
     /// Neither borrowing, grouping nor anything pending asks for more than a look at the tail.
     plain: bool,
 }
@@ -125,46 +128,34 @@ struct Look {
     complete: u64,
 }
 
-/// Where a reader starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// At the oldest byte in the cache; what was before it is reported as the first gap.
-    Oldest,
-    /// Behind the newest byte; what was before is none of this reader's business.
-    Now,
-}
-
 impl Reader {
-    /// Reads `ring` from position `at` on, as the engine's [`Stream::attach`](crate::Stream::attach) gave it.
+    /// Reads what the engine's [`Stream::attach`](crate::Stream::attach) gave for `area`, which was asked to begin at
+    /// `start`.
     ///
     /// # Errors
     /// [`OpenError::Slot`] if the area has no such slot.
     ///
     /// # Safety
     /// [`Reader::bytes`] lends memory that is the engine's, so the engine has to keep what holds promise:
-    /// * `ring`, `slot` and `at` are what it [answered](crate::Attached) for `area`, and no other reader has them;
+    /// * `given` is what it answered for `area`, and no other reader has it;
     /// * until this reader is dropped, goes elsewhere by [`Reader::follow`], or says [`Peek::Sealed`], it does not
     ///   [detach](crate::Stream::detach) the slot, give it to [another](crate::Area::return_slot), or move it to
     ///   [another generation](crate::Stream::follow), except that of a complete stream;
     /// * nobody writes the ring but its [`Stream`](crate::Stream).
-    pub unsafe fn new(
-        ring: Arc<Ring>,
-        area: Arc<Area>,
-        slot: u32,
-        at: u64,
-        start: Start,
-    ) -> Result<Reader, OpenError> {
-        if area.slot(slot).is_none() {
-            return Err(OpenError::Slot { slot });
-        }
+    pub unsafe fn new(given: Attached, area: Arc<Area>, start: Start) -> Result<Reader, OpenError> {
+        // Where its books begin.
+        let (cursor, dropped_seen) = match start {
+            Start::Oldest => (0, 0),
+            Start::Now => (given.start, given.dropped),
+        };
         let mut reader = Reader {
-            ring: Arc::clone(&ring),
+            ring: Arc::clone(&given.ring),
             area,
-            slot,
-            cursor: 0,
+            slot: given.slot,
+            cursor,
             offset: 0,
-            end: 0,
-            dropped_seen: 0,
+            end: cursor,
+            dropped_seen,
             index: 0,
             delivered: 0,
             lost: 0,
@@ -174,14 +165,11 @@ impl Reader {
             seen_at: None,
             sealed: false,
             writer_gone: false,
+            passed: false,
             plain: false,
         };
         // SAFETY: as the caller promises.
-        unsafe { reader.follow(ring, slot, at)? };
-        if start == Start::Now {
-            reader.pending = None;
-            reader.lost = 0;
-        }
+        unsafe { reader.follow(given)? };
         Ok(reader)
     }
 
@@ -190,6 +178,18 @@ impl Reader {
     /// Only readers that were granted to hold the source back have one, which they may share.
     pub fn tell_room(&mut self, ringer: impl Into<Arc<Ringer>>) {
         self.room = Some(Room { ringer: ringer.into(), answered: NONE });
+    }
+
+    /// Lets the writer pass this reader from now on, as it does under drop oldest: it never waits for it, nor goes on
+    /// in another generation because of it. Only what is borrowed is held, and [`Reader::copy`] borrows nothing.
+    pub fn let_pass(&mut self) {
+        self.passed = true;
+        self.plain = false;
+        self.release();
+    }
+
+    fn holds_only_borrowed(&self) -> bool {
+        self.passed || self.ring.overwrite()
     }
 
     /// Says that the writer has ended, as whoever started it or is connected to it knows. What is in the ring is
@@ -234,12 +234,12 @@ impl Reader {
         if self.sealed {
             return Found::Nothing(self.unless_gone(Peek::Sealed));
         }
-        self.plain = self.grouping.is_none() && !self.ring.overwrite();
+        self.plain = self.grouping.is_none() && !self.holds_only_borrowed();
         let now = self.look();
-        if now.tail <= self.cursor && now.dropped == self.dropped_seen {
+        if now.tail <= self.cursor && now.dropped <= self.dropped_seen {
             return Found::Nothing(self.at_end(&now));
         }
-        if self.ring.overwrite()
+        if self.holds_only_borrowed()
             && let Some(peek) = self.catch_up(secure)
         {
             return Found::Nothing(peek);
@@ -247,7 +247,7 @@ impl Reader {
         // A group that can't grow is handed out as it is.
         let mut cut = now.complete != NONE || now.sealed != NONE || self.writer_gone;
         let mut end = now.tail;
-        if now.dropped != self.dropped_seen {
+        if now.dropped > self.dropped_seen {
             let (index, gap) = index::next_gap(&self.ring, self.index, self.dropped_seen);
             self.index = index;
             if let Some((offset, dropped)) = gap {
@@ -340,12 +340,14 @@ impl Reader {
         self.cursor = position;
         self.offset = self.ring.offset_of(position);
         self.end = position;
-        self.dropped_seen = dropped;
+        // A drop that this reader knows of need not be marked yet.
+        self.dropped_seen = self.dropped_seen.max(dropped);
+        self.seen_at = None;
         let lost = self.produced().saturating_sub(offset);
         self.lost = self.lost.saturating_add(lost);
         if let Some(slot) = self.words() {
             slot.cursor.store(position, Relaxed);
-            slot.dropped.store(dropped, Relaxed);
+            slot.dropped.store(self.dropped_seen, Relaxed);
         }
         Gap { offset, lost }
     }
@@ -374,7 +376,7 @@ impl Reader {
         self.delivered = self.delivered.saturating_add(n);
         let Some(slot) = self.words() else { return };
         slot.cursor.store(self.cursor, Relaxed);
-        let hold = if self.ring.overwrite() && self.cursor == self.end { NONE } else { self.cursor };
+        let hold = if self.holds_only_borrowed() && self.cursor == self.end { NONE } else { self.cursor };
         // Our loads of the bytes come before the writer's reuse of them. Partner: the Acquire load in
         // `stream::effective_hold`.
         slot.hold.store(hold, order_at(Point::HoldConsumed, Release));
@@ -393,7 +395,7 @@ impl Reader {
     /// Stops borrowing without consuming: the bytes come again with the next [`Reader::peek`].
     pub fn release(&mut self) {
         self.end = self.cursor;
-        if self.ring.overwrite()
+        if self.holds_only_borrowed()
             && !self.sealed
             && let Some(slot) = self.words()
         {
@@ -402,15 +404,16 @@ impl Reader {
         }
     }
 
-    /// Goes on in another generation at position `at`; what lies between is the next gap.
+    /// Goes on in another generation; what lies between is the next gap.
     ///
     /// # Errors
     /// [`OpenError::Slot`] if the area has no such slot; the reader stays where it is.
     ///
     /// # Safety
-    /// As for [`Reader::new`]: `ring`, `slot` and `at` are what the engine's
-    /// [`Stream::follow`](crate::Stream::follow) gave for this reader; the slot may be the one it has.
-    pub unsafe fn follow(&mut self, ring: Arc<Ring>, slot: u32, at: u64) -> Result<(), OpenError> {
+    /// As for [`Reader::new`]: `given` is what the engine's [`Stream::follow`](crate::Stream::follow) gave for this
+    /// reader; the slot may be the one it has.
+    pub unsafe fn follow(&mut self, given: Attached) -> Result<(), OpenError> {
+        let Attached { ring, slot, start, .. } = given;
         if self.area.slot(slot).is_none() {
             return Err(OpenError::Slot { slot });
         }
@@ -421,19 +424,26 @@ impl Reader {
         self.index = 0;
         self.plain = false;
         self.sealed = false;
-        self.seen_at = None;
+        self.release();
         if let Some(room) = &mut self.room {
             room.answered = NONE;
         }
         // A start that the writer has passed already is found out by the next `peek`.
-        let dropped = index::dropped_at(&self.ring, at).unwrap_or(self.dropped_seen);
-        let gap = self.skip_to(at, dropped);
+        let dropped = index::dropped_at(&self.ring, start).unwrap_or(0);
+        let gap = self.skip_to(start, dropped);
         self.pending = (gap.lost > 0).then_some(gap);
         Ok(())
     }
 
     fn words(&self) -> Option<&Slot> {
         self.area.slot(self.slot)
+    }
+
+    /// When the byte at the cursor was read from its source, nanoseconds since 1970 (`CLOCK_REALTIME`), if it is there.
+    /// Bytes that were read together, and such for which the index had no room, have the time of those before them;
+    /// `None` before the first that has one.
+    pub fn time(&self) -> Option<u64> {
+        index::time_at(&self.ring, self.cursor)
     }
 
     /// This reader's slot in its tool's area.

@@ -6,13 +6,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::slice;
+use std::sync::Arc;
 
 use crate::copy::copy_racy;
 use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
 use crate::layout::{self, Control, Entry, LAYOUT_VERSION, MAX_CAPACITY, MIN_CAPACITY, NONE, RING_MAGIC};
 use crate::map::{Access, DoubleMap};
-use crate::sync::{AtomicU64, Ordering::Relaxed, Ordering::Release, fence};
+use crate::sync::{AtomicU64, Ordering::Relaxed, Ordering::Release, Point, fence_at, order_at};
 
 /// What a ring is made as.
 #[derive(Clone, Copy)]
@@ -43,6 +44,8 @@ pub struct Ring {
     base: u64,
     generation: u64,
     overwrite: bool,
+    /// Was another generation before.
+    reused: bool,
     file: Option<OwnedFd>,
     memory: Memory,
 }
@@ -51,7 +54,7 @@ pub struct Ring {
 enum Memory {
     #[expect(dead_code, reason = "held only to be unmapped with the ring")]
     Mapped(DoubleMap),
-    Heap(Heap),
+    Heap(Arc<Heap>),
 }
 
 /// A ring's parts on the heap, as raw pointers: a `Box` that moves would end the pointers made from it.
@@ -60,6 +63,11 @@ struct Heap {
     entries: *mut [Entry],
     data: *mut [u8],
 }
+
+// SAFETY: as for `Ring` below, whose memory it is.
+unsafe impl Send for Heap {}
+// SAFETY: as above.
+unsafe impl Sync for Heap {}
 
 impl Heap {
     /// Repeats what was stored at `at` in the other half, as a double map would show it.
@@ -120,6 +128,7 @@ impl Ring {
             base: shape.base,
             generation: shape.generation,
             overwrite: shape.overwrite,
+            reused: false,
             file: Some(fd),
             memory: Memory::Mapped(map),
         };
@@ -146,11 +155,19 @@ impl Ring {
             base: shape.base,
             generation: shape.generation,
             overwrite: shape.overwrite,
+            reused: false,
             file: None,
-            memory: Memory::Heap(heap),
+            memory: Memory::Heap(Arc::new(heap)),
         };
         ring.initialise(shape);
         Ok(ring)
+    }
+
+    /// Another look at a ring on the heap, as another map of a file would give it: for the model checker.
+    #[doc(hidden)]
+    pub fn beside(&self) -> Option<Ring> {
+        let Memory::Heap(heap) = &self.memory else { return None };
+        Some(Ring { memory: Memory::Heap(Arc::clone(heap)), file: None, ..*self })
     }
 
     /// Maps a ring that the engine sent.
@@ -190,6 +207,7 @@ impl Ring {
             base: head.base,
             generation: head.generation,
             overwrite: head.overwrite != 0,
+            reused: false,
             // A reader with thousands of rings has no descriptors to spare; the map is enough.
             file: None,
             memory: Memory::Mapped(map),
@@ -200,11 +218,12 @@ impl Ring {
     pub(crate) fn reuse(mut self, shape: Shape<'_>) -> Ring {
         // Nobody reads it, but somebody may be looking at it from outside. Orders this before the words that
         // follow. Partner: the last fence in `inspect::look`.
-        self.control().identity.magic.store(0, Relaxed);
-        fence(Release);
+        self.control().identity.generation.store(NONE, Relaxed);
+        fence_at(Point::ReuseFence, Release);
         self.base = shape.base;
         self.generation = shape.generation;
         self.overwrite = shape.overwrite;
+        self.reused = true;
         self.initialise(shape);
         self
     }
@@ -214,7 +233,6 @@ impl Ring {
             (&self.control().identity, &self.control().published, &self.control().claimed);
         identity.capacity.store(self.capacity, Relaxed);
         identity.entries.store(self.entry_count, Relaxed);
-        identity.generation.store(shape.generation, Relaxed);
         identity.base.store(shape.base, Relaxed);
         identity.overwrite.store(u64::from(shape.overwrite), Relaxed);
         identity.writer_pid.store(u64::from(std::process::id()), Relaxed);
@@ -235,9 +253,10 @@ impl Ring {
         claimed.index_head.store(0, Relaxed);
         claimed.wanted.store(NONE, Relaxed);
         identity.version.store(LAYOUT_VERSION, Relaxed);
+        identity.magic.store(RING_MAGIC, Relaxed);
         // Readers see these words only through the file or an `Arc`, and handing either over orders them. Who looks
         // from outside while a ring is reused needs the Release. Partner: the fence in `inspect::generation`.
-        identity.magic.store(RING_MAGIC, Release);
+        identity.generation.store(shape.generation, order_at(Point::Reused, Release));
     }
 
     /// Control words.
@@ -344,6 +363,17 @@ impl Ring {
     /// Whether the writer overwrites what no reader borrows at the moment (drop oldest).
     pub fn overwrite(&self) -> bool {
         self.overwrite
+    }
+
+    /// Whether it has the capacity of a ring made for `asked` bytes.
+    pub(crate) fn has_capacity(&self, asked: u64) -> bool {
+        let page = if self.file.is_some() { file::page_size() } else { 1 };
+        asked == self.capacity || layout::round_up(asked.max(MIN_CAPACITY), page) == self.capacity
+    }
+
+    /// Whether it was another generation before.
+    pub(crate) fn is_reused(&self) -> bool {
+        self.reused
     }
 
     /// The ring's file, to be sent to readers; `None` for a ring that was itself received or lies on the heap.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::area::Area;
+use crate::attach::{Attached, Start};
 use crate::error::CreateError;
 use crate::layout::{MAX_CAPACITY, NONE};
-use crate::reader::Start;
 use crate::ring::{Ring, Shape};
 use crate::sync::{Ordering::Relaxed, Point, broken};
 use crate::writer::{Refused, Writer};
@@ -53,7 +53,8 @@ pub struct StreamConfig {
 #[derive(Debug)]
 pub struct Span {
     /// Where they go. Valid until the next call that changes the stream, and as long as the stream lives: who
-    /// hands it to the kernel keeps the stream, untouched, until the kernel is done.
+    /// hands it to the kernel keeps the stream, untouched, until the kernel is done. What is written here is to be
+    /// committed: under drop oldest the oldest bytes lay here, and what was not committed counts as them.
     pub ptr: *mut u8,
     /// How many may be written.
     pub len: usize,
@@ -72,17 +73,6 @@ pub enum Reserve {
     /// Full, a reader that must lose nothing could go on, and the kernel has no memory or descriptor for another
     /// generation beside those of the others: ask again in a moment.
     Later,
-}
-
-/// What a reader needs to read: send it the ring's file, the slot and the start.
-#[derive(Clone)]
-pub struct Attached {
-    /// The generation to map.
-    pub ring: Arc<Ring>,
-    /// The slot that was given.
-    pub slot: u32,
-    /// Position of its first byte.
-    pub start: u64,
 }
 
 /// A stream's counters at one moment.
@@ -159,10 +149,10 @@ impl Stream {
         })
     }
 
-    /// Changes capacity and policy, from the next [`Stream::reserve`] on: the stream goes on in a generation of the
-    /// new kind, and every reader is due there from its first byte. If the kernel has no memory for it then, or a
-    /// reader that blocks is still to come along to this generation, the stream stays as it is and tries again with
-    /// every `reserve`.
+    /// Changes capacity and policy, if they are others, from the next [`Stream::reserve`] on: the stream goes on in a
+    /// generation of the new kind, and every reader of the newest is due there from its first byte. If the kernel has
+    /// no memory for it then, or a reader that blocks is still to come along to this generation, the stream stays as it
+    /// is and tries again with every `reserve`.
     ///
     /// # Errors
     /// [`CreateError::Capacity`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY).
@@ -170,14 +160,15 @@ impl Stream {
         if config.capacity == 0 || config.capacity > MAX_CAPACITY {
             return Err(CreateError::Capacity { asked: config.capacity });
         }
-        self.wanted = Some(config);
+        let as_it_is = config.policy == self.policy && self.writer.ring().has_capacity(config.capacity);
+        self.wanted = (!as_it_is).then_some(config);
         Ok(())
     }
 
     /// Goes on as [`Stream::reconfigure`] asked, now that nothing is in flight.
     fn apply_wanted(&mut self) {
         if let Some(config) = self.wanted
-            && !(config.policy == Policy::Block && self.awaits_a_blocker())
+            && !self.awaits_a_blocker()
             && self.next_generation(config, 0).is_ok()
         {
             self.policy = config.policy;
@@ -199,13 +190,16 @@ impl Stream {
     /// Makes room for up to `want` bytes, by the stream's policy.
     #[inline]
     pub fn reserve(&mut self, want: usize) -> Reserve {
-        if self.wanted.is_none() && self.writer.claimed() >= want as u64 && want > 0 {
+        if self.wanted.is_none() && self.writer.claimed() >= want as u64 && want > 0 && !self.complete {
             return Reserve::Ready(self.span(want as u64));
         }
         self.reserve_carefully(want)
     }
 
     fn reserve_carefully(&mut self, want: usize) -> Reserve {
+        if self.complete {
+            return Reserve::Discard;
+        }
         self.apply_wanted();
         let capacity = self.writer.ring().capacity();
         let want = (want as u64).clamp(1, (capacity / CLAIM_PART).max(1));
@@ -228,7 +222,9 @@ impl Stream {
                 return Reserve::Wait;
             }
             let behind = self.members.iter().filter(|member| self.in_the_way(member, min)).count();
-            if behind == self.members.len() && behind > 0 && self.policy != Policy::DropOldest {
+            // Who keeps an older generation to itself has no part in this one.
+            let here = self.members.iter().filter(|member| member.due || self.reads_newest(member)).count();
+            if behind == here && behind > 0 && self.policy != Policy::DropOldest {
                 return Reserve::Discard;
             }
             if behind > 0 || refused == Refused::IndexFull {
@@ -292,12 +288,16 @@ impl Stream {
     /// Publishes the `n` bytes written into the last [`Span`], read from the source at `time` (nanoseconds since
     /// 1970).
     pub fn commit(&mut self, n: usize, time: u64) {
-        self.writer.commit(n as u64, time);
+        if !self.complete {
+            self.writer.commit(n as u64, time);
+        }
     }
 
     /// Counts `n` bytes of the source, read at `time` and not stored, as dropped.
     pub fn discard(&mut self, n: u64, time: u64) {
-        self.writer.discard(n, time);
+        if !self.complete {
+            self.writer.discard(n, time);
+        }
     }
 
     /// Stores `bytes` as far as the policy lets it and drops the rest; gives how many it took, stored or
@@ -328,7 +328,8 @@ impl Stream {
         bytes.len()
     }
 
-    /// Ends the stream, after its last byte. Later calls change nothing.
+    /// Ends the stream, after its last byte. Nothing changes it any more: whatever is written or dropped later does not
+    /// count.
     pub fn complete(&mut self) {
         if !self.complete {
             self.complete = true;
@@ -380,15 +381,17 @@ impl Stream {
             due: false,
             has_news: Cell::new(false),
         });
-        Ok(Attached { ring, slot, start })
+        let dropped = self.writer.dropped();
+        Ok(Attached { ring, slot, start, dropped })
     }
 
     /// Moves the reader at `slot` of `area` to `new_slot` in the newest generation. `None` if there is no such
-    /// reader, or it is in the newest generation already; `new_slot` is unused then.
+    /// reader or slot, or it is in the newest generation already; `new_slot` is unused then.
     ///
     /// A reader that asked for it, because it found [`Peek::Sealed`](crate::Peek::Sealed), is done with its slot:
     /// `new_slot` may be the same. Other readers may be moved if the stream is complete, to another slot.
     pub fn follow(&mut self, area: &Arc<Area>, slot: u32, new_slot: u32) -> Option<Attached> {
+        area.slot(new_slot)?;
         let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.area, area))?;
         if self.reads_newest(self.members.get(at)?) {
             return None;
@@ -410,7 +413,10 @@ impl Stream {
     /// and this.
     pub(crate) fn mark_ready(&self) {
         for member in &self.members {
-            member.has_news.set(self.is_worth_telling(member) && member.area.mark_ready(member.slot));
+            // Never taken back here: a stream may be named twice.
+            if self.is_worth_telling(member) && member.area.mark_ready(member.slot) {
+                member.has_news.set(true);
+            }
         }
     }
 
@@ -428,7 +434,7 @@ impl Stream {
         }
         let Some(words) = member.area.slot(member.slot) else { return false };
         // The tool's words, each loaded once; a lie costs the tool its own wake-ups.
-        if words.dropped.load(Relaxed) != self.writer.marked() {
+        if words.dropped.load(Relaxed) < self.writer.marked() {
             return true;
         }
         // Partner of `threshold`: the store and fence in `Reader::ask_for`.
@@ -476,9 +482,10 @@ impl Stream {
             overwrite: config.policy == Policy::DropOldest,
             label: &self.label,
         };
-        let ring = match self.spare.take_if(|spare| spare.capacity() == config.capacity) {
-            Some(spare) => spare.reuse(shape),
-            None => (self.new_ring)(shape)?,
+        let ring = match self.spare.take() {
+            Some(spare) if spare.has_capacity(config.capacity) => spare.reuse(shape),
+            // One of another size will not be wanted again.
+            _ => (self.new_ring)(shape)?,
         };
         let due: Vec<bool> = self
             .members
@@ -494,9 +501,11 @@ impl Stream {
         Ok(())
     }
 
-    /// Keeps a generation that nobody uses any more for the next one. One is enough, and no more than were in use.
+    /// Keeps a generation that nobody uses any more for the next one, if it is of the size that is in use. One is
+    /// enough, and no more than were in use.
     fn give_back(&mut self, ring: Arc<Ring>) {
         if !self.complete
+            && ring.capacity() == self.writer.ring().capacity()
             && let Some(ring) = Arc::into_inner(ring)
         {
             self.spare = Some(ring);

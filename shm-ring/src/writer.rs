@@ -149,10 +149,12 @@ impl Writer {
     /// Copies `bytes`, which were claimed, to the tail; `false` if the kernel has no memory for them. (The kernel, when
     /// it writes to the tail itself, says so by EFAULT; to us it would say so by SIGBUS.)
     pub(crate) fn store(&mut self, bytes: &[u8]) -> bool {
-        let end = self.tail.saturating_add(bytes.len() as u64);
         // Once around, and every page has its own.
-        let end = end.min(self.ring.base().saturating_add(self.ring.capacity()));
+        let all = self.ring.base().saturating_add(self.ring.capacity());
+        let end = self.tail.saturating_add(bytes.len() as u64).min(all);
         if self.populated < end {
+            // The pages of a ring that is used again are there, as far as it was filled.
+            let end = if self.ring.is_reused() { all } else { end };
             let Some(populated) = self.ring.populate_data(self.populated, end) else { return false };
             self.populated = populated;
         }

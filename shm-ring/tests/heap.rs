@@ -36,8 +36,7 @@ fn start(policy: Policy) -> (Engine, Reader, Desk) {
     let slot = area.take_slot().unwrap();
     let given = stream.attach(&area, slot, Start::Oldest, policy == Policy::Block).unwrap();
     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-    let reader =
-        unsafe { Reader::new(given.ring, Arc::clone(&area), slot, given.start, Start::Oldest) }.unwrap();
+    let reader = unsafe { Reader::new(given, Arc::clone(&area), Start::Oldest) }.unwrap();
     let ((asks, asked), (answers, answered)) = (channel(), channel());
     (Engine { stream, area, asked, answers }, reader, Desk { asks, answers: answered })
 }
@@ -108,7 +107,7 @@ fn drain(reader: &mut Reader, desk: &Desk, produced: &[u8]) -> u64 {
                 desk.asks.send(reader.slot()).unwrap();
                 let next = desk.answers.recv().unwrap();
                 // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-                unsafe { reader.follow(next.ring, next.slot, next.start) }.unwrap();
+                unsafe { reader.follow(next) }.unwrap();
             }
             Peek::Ended => {
                 assert_eq!(at, produced.len(), "delivered + lost == produced");

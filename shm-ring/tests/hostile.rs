@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{spawn, yield_now};
 
 use iof_shm_ring::{
-    Area, CreateError, MAX_CAPACITY, MAX_SLOTS, OpenError, Peek, Policy, Reader, Ring, Start, Stream,
-    StreamConfig, doorbell, notify,
+    Area, Attached, CreateError, MAX_CAPACITY, MAX_SLOTS, OpenError, Peek, Policy, Reader, Ring, Start,
+    Stream, StreamConfig, doorbell, notify,
 };
 use memmap2::MmapRaw;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
@@ -42,7 +42,8 @@ impl Tool {
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
         let mapped = Arc::new(Area::open(own(area.as_fd().unwrap())).unwrap());
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        Tool { area, reader: unsafe { Reader::new(ring, mapped, slot, given.start, Start::Oldest) }.unwrap() }
+        let reader = unsafe { Reader::new(Attached { ring, ..given }, mapped, Start::Oldest) }.unwrap();
+        Tool { area, reader }
     }
 
     fn follow(&mut self, stream: &mut Stream) {
@@ -52,7 +53,7 @@ impl Tool {
         self.area.return_slot(old);
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        unsafe { self.reader.follow(ring, given.slot, given.start) }.unwrap();
+        unsafe { self.reader.follow(Attached { ring, ..given }) }.unwrap();
     }
 
     /// Reads all there is, following, and compares it with what was produced from its place on.
@@ -200,11 +201,12 @@ fn slots_beyond_the_area_are_refused() {
     let ring = Arc::new(Ring::open(own(stream_ring(&mut stream).as_fd().unwrap())).unwrap());
     for slot in [MAX_SLOTS as u32, u32::MAX] {
         assert!(matches!(stream.attach(&tool.area, slot, Start::Now, false), Err(CreateError::Slots)));
+        let given = || Attached { ring: Arc::clone(&ring), slot, start: 0, dropped: 0 };
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let moved = unsafe { tool.reader.follow(Arc::clone(&ring), slot, 0) };
+        let moved = unsafe { tool.reader.follow(given()) };
         assert!(matches!(moved, Err(OpenError::Slot { .. })));
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let new = unsafe { Reader::new(Arc::clone(&ring), Arc::clone(&tool.area), slot, 0, Start::Oldest) };
+        let new = unsafe { Reader::new(given(), Arc::clone(&tool.area), Start::Oldest) };
         assert!(matches!(new, Err(OpenError::Slot { .. })));
     }
     stream.push(b"still here", 1);
@@ -363,6 +365,8 @@ fn a_ring_of_the_largest_capacity_that_nobody_ever_wrote_is_empty() {
     let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
     // Its words are all 0: complete at 0.
     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-    let mut reader = unsafe { Reader::new(ring, area, 0, 0, Start::Oldest) }.unwrap();
+    let mut reader =
+        unsafe { Reader::new(Attached { ring, slot: 0, start: 0, dropped: 0 }, area, Start::Oldest) }
+            .unwrap();
     assert_eq!(reader.peek(), Peek::Ended);
 }

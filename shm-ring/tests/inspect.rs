@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use iof_shm_ring::{
-    Area, Gap, Mark, Peek, Policy, Reader, Reserve, Ring, Snapshot, Start, Stream, StreamConfig, doorbell,
+    Area, Attached, Gap, Mark, Peek, Policy, Reader, Reserve, Ring, Snapshot, Start, Stream, StreamConfig,
+    doorbell,
 };
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -34,7 +35,7 @@ impl Scene {
         let (ring, outside) = (opened(&attached.ring), opened(&attached.ring));
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
         let reader =
-            unsafe { Reader::new(ring, Arc::clone(&area), slot, attached.start, Start::Oldest) }.unwrap();
+            unsafe { Reader::new(Attached { ring, ..attached }, Arc::clone(&area), Start::Oldest) }.unwrap();
         Scene { stream, area, reader, outside }
     }
 
@@ -58,8 +59,9 @@ impl Scene {
 
     /// Moves the stream to another generation, and the reader after it.
     fn move_on(&mut self) {
-        let (capacity, policy) = (CAPACITY, Policy::DropNewest);
-        self.stream.reconfigure(StreamConfig { capacity, policy }).unwrap();
+        // Another policy each time, or it stays where it is.
+        let policy = [Policy::Block, Policy::DropNewest][self.stream.stats().generation as usize % 2];
+        self.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy }).unwrap();
         assert!(matches!(self.stream.reserve(1), Reserve::Ready(_)));
         self.drain();
         assert_eq!(self.reader.peek(), Peek::Sealed);
@@ -67,7 +69,7 @@ impl Scene {
         let attached = self.stream.follow(&self.area, self.reader.slot(), slot).unwrap();
         self.area.return_slot(self.reader.slot());
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        unsafe { self.reader.follow(opened(&attached.ring), slot, attached.start) }.unwrap();
+        unsafe { self.reader.follow(Attached { ring: opened(&attached.ring), ..attached }) }.unwrap();
     }
 }
 

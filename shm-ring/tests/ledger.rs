@@ -22,6 +22,10 @@ enum Op {
     Attach {
         may_block: bool,
         start: Start,
+        late: usize,
+    },
+    LetPass {
+        reader: usize,
     },
     /// Consumes, and follows to the next generation.
     Read {
@@ -57,8 +61,9 @@ fn op() -> impl Strategy<Value = Op> {
     let reader = 0usize..4;
     prop_oneof![
         4 => (1usize..3000).prop_map(Op::Push),
-        1 => (any::<bool>(), prop_oneof![Just(Start::Oldest), Just(Start::Now)])
-            .prop_map(|(may_block, start)| Op::Attach { may_block, start }),
+        1 => (any::<bool>(), prop_oneof![Just(Start::Oldest), Just(Start::Now)], prop_oneof![Just(0), 0usize..20_000])
+            .prop_map(|(may_block, start, late)| Op::Attach { may_block, start, late }),
+        1 => reader.clone().prop_map(|reader| Op::LetPass { reader }),
         4 => (reader.clone(), 0usize..5000).prop_map(|(reader, consume)| Op::Read { reader, consume }),
         2 => reader.clone().prop_map(|reader| Op::Borrow { reader }),
         2 => (reader.clone(), 0usize..5000).prop_map(|(reader, len)| Op::Copy { reader, len }),
@@ -77,6 +82,8 @@ fn policy() -> impl Strategy<Value = Policy> {
 struct Client {
     reader: Reader,
     may_block: bool,
+    /// The writer may pass it.
+    passed: bool,
     /// Bytes that the source had produced when this reader began, for it.
     began: u64,
     delivered: u64,
@@ -148,6 +155,10 @@ impl Client {
 struct World {
     stream: Stream,
     policy: Policy,
+    /// The policy is, or was, to block.
+    may_block: bool,
+    /// A reader that may block was attached and has not opened its ring yet.
+    opening: bool,
     area: Arc<Area>,
     produced: Vec<u8>,
     clients: Vec<Client>,
@@ -162,13 +173,23 @@ impl World {
             (Area::create(doorbell().unwrap().0).unwrap(), Stream::create(config, "test"))
         };
         let (area, stream) = (Arc::new(area), stream.unwrap());
-        World { stream, policy, area, produced: Vec::new(), clients: Vec::new() }
+        let may_block = policy == Policy::Block;
+        World { stream, policy, may_block, opening: false, area, produced: Vec::new(), clients: Vec::new() }
     }
 
     fn apply(&mut self, op: Op) {
         match op {
             Op::Push(n) => self.push(n),
-            Op::Attach { may_block, start } if self.clients.len() < 4 => self.attach(may_block, start),
+            Op::Attach { may_block, start, late } if self.clients.len() < 4 => {
+                self.attach(may_block, start, late);
+            }
+            Op::LetPass { reader } => {
+                if let Some(client) = self.clients.get_mut(reader) {
+                    client.reader.let_pass();
+                    client.passed = true;
+                    client.lossless_from = None;
+                }
+            }
             Op::Attach { .. } => {}
             Op::Reconfigure { pages, policy } => self.reconfigure(pages, policy),
             Op::Read { reader, consume } => self.read(reader, consume),
@@ -210,7 +231,8 @@ impl World {
         let from = self.produced.len();
         let bytes: Vec<u8> = (from..from + n).map(|i| (i % 251) as u8).collect();
         let taken = self.stream.push(&bytes, 1);
-        let blocked = self.policy == Policy::Block && self.clients.iter().any(|client| client.may_block);
+        let granted = self.opening || self.clients.iter().any(|client| client.may_block);
+        let blocked = self.may_block && granted;
         assert!(
             taken == n || blocked,
             "only a granted reader may hold the source back, and only by this policy"
@@ -219,20 +241,32 @@ impl World {
         assert_eq!(self.stream.stats().produced, self.produced.len() as u64);
     }
 
-    fn attach(&mut self, may_block: bool, start: Start) {
+    /// A reader comes, and opens its ring only when another `late` bytes were pushed.
+    fn attach(&mut self, may_block: bool, start: Start, late: usize) {
         let slot = self.area.take_slot().unwrap();
-        let attached = self.stream.attach(&self.area, slot, start, may_block).unwrap();
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let reader =
-            unsafe { Reader::new(attached.ring, Arc::clone(&self.area), slot, attached.start, start) }
-                .unwrap();
         let now = self.produced.len() as u64;
+        let attached = self.stream.attach(&self.area, slot, start, may_block).unwrap();
+        self.opening = may_block;
+        self.push(late);
+        self.opening = false;
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        let reader = unsafe { Reader::new(attached, Arc::clone(&self.area), start) }.unwrap();
         let began = if start == Start::Now { now } else { 0 };
         let lossless_from = (may_block && self.policy == Policy::Block).then_some(now);
-        self.clients.push(Client { reader, may_block, began, delivered: 0, lost: 0, lossless_from });
+        self.clients.push(Client {
+            reader,
+            may_block,
+            passed: false,
+            began,
+            delivered: 0,
+            lost: 0,
+            lossless_from,
+        });
     }
 
     fn reconfigure(&mut self, pages: u64, policy: Policy) {
+        // The old policy may last until a reader has come along.
+        self.may_block |= policy == Policy::Block;
         self.stream.reconfigure(StreamConfig { capacity: pages * CAPACITY, policy }).unwrap();
         self.policy = policy;
         if policy != Policy::Block {
@@ -250,9 +284,9 @@ impl World {
             let old = client.reader.slot();
             let attached = self.stream.follow(&self.area, old, slot).expect("a sealed ring has a successor");
             // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-            unsafe { client.reader.follow(attached.ring, attached.slot, attached.start) }.unwrap();
+            unsafe { client.reader.follow(attached) }.unwrap();
             self.area.return_slot(old);
-            if self.policy == Policy::Block && client.may_block {
+            if self.policy == Policy::Block && client.may_block && !client.passed {
                 client.lossless_from.get_or_insert(self.produced.len() as u64);
             }
         }

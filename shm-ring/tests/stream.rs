@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iof_shm_ring::{
-    Area, Bell, Copied, Grouping, Peek, Policy, Reader, Reserve, Ring, Start, Stream, StreamConfig, doorbell,
-    notify,
+    Area, Attached, Bell, Copied, Grouping, Peek, Policy, Reader, Reserve, Ring, Snapshot, Start, Stream,
+    StreamConfig, doorbell, notify,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -28,8 +28,7 @@ impl Tool {
         let slot = self.area.take_slot().unwrap();
         let attached = stream.attach(&self.area, slot, start, may_block).unwrap();
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        unsafe { Reader::new(mapped(&attached.ring), Arc::clone(&self.area), slot, attached.start, start) }
-            .unwrap()
+        unsafe { Reader::new(mapped(attached), Arc::clone(&self.area), start) }.unwrap()
     }
 
     fn follow(&self, stream: &mut Stream, reader: &mut Reader) {
@@ -37,7 +36,7 @@ impl Tool {
         let attached = stream.follow(&self.area, reader.slot(), slot).unwrap();
         self.area.return_slot(reader.slot());
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        unsafe { reader.follow(mapped(&attached.ring), attached.slot, attached.start) }.unwrap();
+        unsafe { reader.follow(mapped(attached)) }.unwrap();
     }
 
     fn rings(&self) -> bool {
@@ -52,8 +51,9 @@ impl Tool {
 }
 
 /// As a reader in another process gets it.
-fn mapped(ring: &Ring) -> Arc<Ring> {
-    Arc::new(Ring::open(ring.as_fd().unwrap().try_clone_to_owned().unwrap()).unwrap())
+fn mapped(given: Attached) -> Attached {
+    let file = given.ring.as_fd().unwrap().try_clone_to_owned().unwrap();
+    Attached { ring: Arc::new(Ring::open(file).unwrap()), ..given }
 }
 
 fn stream(policy: Policy) -> Stream {
@@ -253,8 +253,10 @@ fn a_new_generation_takes_the_memory_of_one_that_was_given_back() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     let all = bytes(CAPACITY as usize);
-    let touch = |stream: &mut Stream, reader: &mut Reader| {
-        stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest }).unwrap();
+    let mut policies = [Policy::Block, Policy::DropNewest].into_iter().cycle();
+    let mut touch = |stream: &mut Stream, reader: &mut Reader| {
+        let policy = policies.next().unwrap();
+        stream.reconfigure(StreamConfig { capacity: CAPACITY, policy }).unwrap();
         stream.push(&all, 1);
         while reader.peek() == Peek::Bytes {
             reader.consume(usize::MAX);
@@ -316,12 +318,10 @@ fn a_ring_from_another_process_is_read_through_its_file_alone() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let slot = tool.area.take_slot().unwrap();
     let attached = stream.attach(&tool.area, slot, Start::Oldest, false).unwrap();
-    let file = attached.ring.as_fd().unwrap().try_clone_to_owned().unwrap();
-    let ring = Arc::new(Ring::open(file).unwrap());
     let area = tool.area.as_fd().unwrap().try_clone_to_owned().unwrap();
     let area = Arc::new(Area::open(area).unwrap());
     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-    let mut reader = unsafe { Reader::new(ring, area, slot, attached.start, Start::Oldest) }.unwrap();
+    let mut reader = unsafe { Reader::new(mapped(attached), area, Start::Oldest) }.unwrap();
     // Across the seam, several times.
     for round in 0..10 {
         let some = vec![round; 50_000];
@@ -384,4 +384,211 @@ fn a_reader_at_the_end_of_its_generation_leaves_its_slot_to_another() {
     assert_eq!(tool.ready(), [slot]);
     second.complete();
     assert_eq!(read(&mut other), bytes(CAPACITY as usize));
+}
+
+/// What a reader that has read a full ring loses of one byte more than its size, beside another that reads nothing.
+fn lost_beside(policy: Policy, neighbour: bool) -> u64 {
+    let (mut stream, tool) = (stream(policy), Tool::new());
+    let mut reader = tool.attach(&mut stream, Start::Oldest, false);
+    let _neighbour = neighbour.then(|| tool.attach(&mut stream, Start::Oldest, false));
+    stream.push(&bytes(CAPACITY as usize), 1);
+    read(&mut reader);
+    stream.push(&bytes(CAPACITY as usize + 1), 1);
+    stream.complete();
+    loop {
+        read(&mut reader);
+        match reader.peek() {
+            Peek::Sealed => tool.follow(&mut stream, &mut reader),
+            Peek::Ended => return reader.lost(),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_reader_loses_no_more_beside_one_that_is_stalled() {
+    for policy in [Policy::DropNewest, Policy::DropOldest, Policy::Block] {
+        let alone = lost_beside(policy, false);
+        assert!(alone > 0);
+        assert!(lost_beside(policy, true) <= alone, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_stream_that_is_named_twice_wakes_its_readers_all_the_same() {
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
+    let _reader = tool.attach(&mut stream, Start::Oldest, false);
+    assert!(tool.area.arm(64));
+    stream.push(b"x", 1);
+    notify([&stream, &stream]);
+    assert!(tool.rings());
+}
+
+#[test]
+fn a_reader_that_starts_now_accounts_for_what_comes_after_its_attaching_however_late_it_opens() {
+    // What is dropped at its very start is its loss; what was dropped before is not.
+    let (mut first, tool) = (stream(Policy::DropNewest), Tool::new());
+    first.push(b"abc", 1);
+    first.discard(500, 1);
+    let slot = tool.area.take_slot().unwrap();
+    let given = first.attach(&tool.area, slot, Start::Now, false).unwrap();
+    first.discard(1000, 1);
+    first.push(b"def", 1);
+    // SAFETY: the stream is this test's, which does not detach its reader.
+    let mut reader = unsafe { Reader::new(mapped(given), Arc::clone(&tool.area), Start::Now) }.unwrap();
+    assert!(matches!(reader.peek(), Peek::Gap(gap) if gap.lost == 1000 && gap.offset == 503));
+    assert_eq!(read(&mut reader), b"def");
+
+    // Nor where the writer has lapped its start meanwhile.
+    let mut second = stream(Policy::DropNewest);
+    let full = tool.attach(&mut second, Start::Oldest, false);
+    second.push(&bytes(CAPACITY as usize + 1000), 1);
+    second.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
+    second.push(b"x", 1);
+    drop(full);
+    let (began, slot) = (second.stats().produced, tool.area.take_slot().unwrap());
+    let given = second.attach(&tool.area, slot, Start::Now, false).unwrap();
+    for _ in 0..10 {
+        second.push(&bytes(CAPACITY as usize / 2), 1);
+    }
+    // SAFETY: as above.
+    let mut reader = unsafe { Reader::new(mapped(given), Arc::clone(&tool.area), Start::Now) }.unwrap();
+    while !matches!(reader.peek(), Peek::Empty) {
+        read(&mut reader);
+    }
+    assert_eq!(reader.delivered() + reader.lost(), second.stats().produced - began);
+}
+
+#[test]
+fn a_smaller_cache_gives_memory_back() {
+    let mut stream =
+        Stream::create(StreamConfig { capacity: 4 << 20, policy: Policy::DropOldest }, "").unwrap();
+    let tool = Tool::new();
+    let given = stream.attach(&tool.area, tool.area.take_slot().unwrap(), Start::Now, false).unwrap();
+    let large = given.ring.as_fd().unwrap().try_clone_to_owned().unwrap();
+    assert!(stream.detach(&tool.area, given.slot));
+    drop(given);
+    stream.push(&bytes(8 << 20), 1);
+    let maps_of = |file: &std::os::fd::OwnedFd| {
+        let inode = nix::sys::stat::fstat(file).unwrap().st_ino.to_string();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode)).count()
+    };
+    assert!(maps_of(&large) > 0);
+    stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
+    stream.push(b"in the next generation", 1);
+    assert_eq!(maps_of(&large), 0, "the old ring is still mapped");
+}
+
+#[test]
+fn nothing_counts_after_the_end() {
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
+    let mut reader = tool.attach(&mut stream, Start::Oldest, false);
+    stream.push(b"all", 1);
+    stream.complete();
+    let stats = stream.stats();
+    assert_eq!(read(&mut reader), b"all");
+    assert_eq!(reader.peek(), Peek::Ended);
+    stream.reconfigure(StreamConfig { capacity: 2 * CAPACITY, policy: Policy::DropOldest }).unwrap();
+    stream.push(b"late", 1);
+    stream.discard(7, 1);
+    assert_eq!(stream.stats(), stats);
+    assert_eq!(reader.peek(), Peek::Ended);
+    assert_eq!(tool.attach(&mut stream, Start::Now, false).peek(), Peek::Ended);
+}
+
+#[test]
+fn only_the_slots_that_are_asked_for_are_taken() {
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
+    let readers: Vec<Reader> = (0..11).map(|_| tool.attach(&mut stream, Start::Oldest, false)).collect();
+    stream.push(b"x", 1);
+    notify([&stream]);
+    let mut taken = Vec::new();
+    tool.area.take_ready(3, |slot| taken.push(slot));
+    assert_eq!(taken, [0, 1, 2]);
+    assert!(tool.area.arm(3), "there is no news for the first three");
+    tool.area.disarm();
+    assert!(!tool.area.arm(11));
+    assert_eq!(tool.ready(), (3..11).collect::<Vec<_>>());
+    drop(readers);
+}
+
+#[test]
+fn who_sleeps_is_woken_for_a_gap_and_for_a_group_that_can_grow_no_more() {
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
+    let mut reader = tool.attach(&mut stream, Start::Oldest, false);
+    // More than the ring holds: half of it is enough.
+    reader.group(Some(Grouping { bytes: 1 << 40, time: None }));
+    stream.push(b"x", 1);
+    notify([&stream]);
+    tool.ready();
+    assert_eq!(reader.peek(), Peek::Empty);
+    assert!(tool.area.arm(64));
+    stream.push(&bytes(CAPACITY as usize / 2), 1);
+    notify([&stream]);
+    assert!(tool.rings(), "half a ring");
+    tool.bell.silence();
+    tool.ready();
+    assert_eq!(read(&mut reader).len(), CAPACITY as usize / 2 + 1);
+    assert_eq!(reader.peek(), Peek::Empty);
+    assert!(tool.area.arm(64));
+    stream.discard(3, 1);
+    notify([&stream]);
+    assert!(tool.rings(), "a gap");
+}
+
+#[test]
+fn the_last_group_of_a_writer_that_is_gone_is_handed_out() {
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
+    let mut reader = tool.attach(&mut stream, Start::Oldest, false);
+    reader.group(Some(Grouping { bytes: 100, time: None }));
+    stream.push(b"not yet a group", 1);
+    assert_eq!(reader.peek(), Peek::Empty);
+    reader.writer_gone();
+    assert_eq!(read(&mut reader), b"not yet a group");
+    assert_eq!(reader.peek(), Peek::Gone);
+}
+
+#[test]
+fn the_wish_for_room_is_taken_back_when_there_is_room() {
+    let (mut stream, tool) = (stream(Policy::Block), Tool::new());
+    let mut reader = tool.attach(&mut stream, Start::Oldest, true);
+    stream.push(&bytes(2 * CAPACITY as usize), 1);
+    assert!(Snapshot::take(reader.ring()).unwrap().wanted.is_some());
+    read(&mut reader);
+    assert!(matches!(stream.reserve(1), Reserve::Ready(_)));
+    assert_eq!(Snapshot::take(reader.ring()).unwrap().wanted, None);
+}
+
+#[test]
+fn a_reader_that_lets_pass_holds_nothing_up() {
+    for policy in [Policy::DropNewest, Policy::Block] {
+        let (mut stream, tool) = (stream(policy), Tool::new());
+        let mut passed = tool.attach(&mut stream, Start::Oldest, true);
+        let mut keeps_up = tool.attach(&mut stream, Start::Oldest, false);
+        passed.let_pass();
+        for _ in 0..10 {
+            assert_eq!(stream.push(&bytes(CAPACITY as usize / 4), 1), CAPACITY as usize / 4);
+            assert_eq!(read(&mut keeps_up), bytes(CAPACITY as usize / 4));
+        }
+        assert_eq!(stream.stats().generation, 0);
+        let mut into = vec![0; CAPACITY as usize];
+        assert!(matches!(passed.copy(&mut into), Copied::Nothing(Peek::Gap(gap)) if gap.offset == 0));
+        let Copied::Bytes(n) = passed.copy(&mut into) else { panic!("there are bytes behind the gap") };
+        assert_eq!(passed.lost() + n as u64, stream.stats().produced);
+    }
+}
+
+#[test]
+fn each_byte_has_the_time_at_which_it_was_read() {
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
+    let mut reader = tool.attach(&mut stream, Start::Oldest, false);
+    assert_eq!(reader.time(), None);
+    stream.push(b"first", 1000);
+    stream.push(b"second", 2000);
+    assert_eq!(reader.peek(), Peek::Bytes);
+    for (consumed, time) in [(0, 1000), (4, 1000), (1, 2000), (5, 2000)] {
+        reader.consume(consumed);
+        assert_eq!(reader.time(), Some(time));
+    }
 }

@@ -291,3 +291,6 @@ fn is_readable(fd: RawFd) -> io::Result<bool> {
     let mut look = [PollFd::new(fd, PollFlags::POLLIN)];
     Ok(nix::poll::poll(&mut look, PollTimeout::ZERO)? > 0)
 }
+
+#[cfg(test)]
+mod tests;

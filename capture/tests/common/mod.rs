@@ -141,8 +141,7 @@ impl Tool {
 
     fn reader(&self, attached: Attached, start: Start) -> Reader {
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        unsafe { Reader::new(attached.ring, Arc::clone(&self.area), attached.slot, attached.start, start) }
-            .unwrap()
+        unsafe { Reader::new(attached, Arc::clone(&self.area), start) }.unwrap()
     }
 
     /// Attaches to a stream that is not captured yet.
@@ -199,7 +198,7 @@ impl Tool {
                     };
                     let attached = capture.with_streams(follow).unwrap();
                     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-                    unsafe { reader.follow(attached.ring, attached.slot, attached.start) }.unwrap();
+                    unsafe { reader.follow(attached) }.unwrap();
                 }
                 Peek::Ended => break,
                 Peek::Gone => panic!("nobody said that the writer is gone"),

@@ -1,5 +1,6 @@
 //! What every backend must do alike. Each has a test program of its own, which says `BACKEND`.
 
+mod crowd;
 mod pipes;
 mod processes;
 mod ptys;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use iof_shm_ring::{Mark, Ring, Snapshot};
+use iof_shm_ring::{InspectError, Mark, Ring, Snapshot};
 use jiff::Timestamp;
 use nix::libc;
 use serde_json::json;
@@ -27,14 +27,15 @@ pub fn inspect(args: &InspectArgs) -> Result<(), Failure> {
     };
     let path = path_of(name);
     let said = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+    let failed = |error: &InspectError| Failure::running(format!("{}: {error}", path.display()));
     let ring = Ring::open(open(&path).map_err(|error| said(&error))?.into()).map_err(|error| said(&error))?;
     if args.bytes {
-        let (snapshot, bytes) = Snapshot::with_bytes(&ring).map_err(|error| said(&error))?;
+        let (snapshot, bytes) = Snapshot::with_bytes(&ring).map_err(|error| failed(&error))?;
         // Nothing but the bytes goes to stdout.
         write(io::stderr(), page(&snapshot, args.json).as_bytes())?;
         write(io::stdout(), &bytes)
     } else {
-        let snapshot = Snapshot::take(&ring).map_err(|error| said(&error))?;
+        let snapshot = Snapshot::take(&ring).map_err(|error| failed(&error))?;
         write(io::stdout(), page(&snapshot, args.json).as_bytes())
     }
 }

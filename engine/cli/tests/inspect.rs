@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_shm_ring::{Area, Policy, Start, Stream, StreamConfig, doorbell};
+use iof_shm_ring::{Area, Policy, Ring, Start, Stream, StreamConfig, doorbell};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -151,6 +152,23 @@ fn a_killed_writers_ring_can_be_read_by_whoever_still_has_it() {
     assert_eq!(said["complete"], Value::Null);
     assert_eq!(bytes(&number), b"last words");
     assert_eq!(bytes(format!("/proc/{}/fd/{number}", std::process::id())), b"last words");
+}
+
+#[test]
+fn a_killed_writers_ring_that_is_only_mapped_can_be_read_by_root() {
+    let job = Job::start("printf 'last words'");
+    // As a tool has it: its map keeps no descriptor.
+    let _tool = Ring::open(File::open(job.ring("demo.0 stdout", 10)).unwrap().into()).unwrap();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let map = maps.lines().find(|line| line.contains("iof-ring") && line.contains(" 00000000 ")).unwrap();
+    let path = format!("/proc/{}/map_files/{}", std::process::id(), map.split(' ').next().unwrap());
+    if File::open(&path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+        return eprintln!("skipped: {path} is for who has CAP_CHECKPOINT_RESTORE");
+    }
+    job.signal(Signal::SIGKILL);
+    let said = wait_for("the end", || Some(json(&path)).filter(|said| said["writer"] == "dead"));
+    assert_eq!(said["label"], "demo.0 stdout");
+    assert_eq!(bytes(&path), b"last words");
 }
 
 #[test]

@@ -159,7 +159,7 @@ fn a_pull_that_falls_behind_again_and_again_costs_no_more_memory_than_once() {
     site.wait_for_pulls(0, "stdout", 1);
     let mut end = gates.pop().unwrap();
     for (step, gate) in (1..).zip(&mut gates) {
-        pull.process.signal(Signal::SIGSTOP);
+        pull.process.stop();
         gate.open();
         site.wait_for_bytes(0, "stdout", STEP * step);
         pull.process.signal(Signal::SIGCONT);

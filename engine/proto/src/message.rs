@@ -162,6 +162,8 @@ pub enum ToTool {
         follows: Option<u32>,
         /// The offset in the stream, in bytes, at which the tool starts to read.
         start: u64,
+        /// Bytes dropped before it, which a tool that does not want the backlog has nothing to do with.
+        dropped: u64,
     },
     /// No further source will be announced for this registration.
     Announced {

@@ -45,6 +45,7 @@ fn arrive_in_order_with_their_frames() {
             slot: 0,
             follows: None,
             start: 0,
+            dropped: 0,
         },
     ];
     let mut writers = pipes.iter().map(|(_, writer)| writer.as_fd());

@@ -61,6 +61,7 @@ fn to_tool() -> Vec<ToTool> {
             slot: 2,
             follows: Some(1),
             start: 1 << 40,
+            dropped: 1 << 41,
         },
         ToTool::Announced { handler: 1 },
         ToTool::Deregistered { request: 2, result: Ok(()) },

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use iof_proto::{Channel, Proc};
-use iof_shm_ring::{Area, Gap, OpenError, Peek, Reader, Ring, Start};
+use iof_shm_ring::{Area, Attached, Gap, OpenError, Peek, Reader, Start};
 
 /// Names a feed within its [`Tool`](crate::Tool), for the feed's whole life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,29 +25,20 @@ pub enum Item {
     Gone,
 }
 
-/// A generation that the engine sent.
+/// A reader of what the engine sent.
 ///
 /// The engine is trusted to keep the ring's protocol: it writes nothing that a reader borrows, and takes a slot back
 /// only when the tool has said by asking for the next generation, or by ending the registration, that it is done with
 /// it. `Feed` and `Tool` say so only when their readers are.
-pub(crate) struct Next {
-    pub ring: Arc<Ring>,
-    pub slot: u32,
-    pub start: u64,
+pub(crate) fn reader(given: Attached, area: Arc<Area>, start: Start) -> Result<Reader, OpenError> {
+    // SAFETY: the engine sent it for one reader, which is made here; see above.
+    unsafe { Reader::new(given, area, start) }
 }
 
-impl Next {
-    /// A reader that begins here.
-    pub(crate) fn open(self, area: Arc<Area>, start: Start) -> Result<Reader, OpenError> {
-        // SAFETY: the engine sent this for one reader, which is made here; see above.
-        unsafe { Reader::new(self.ring, area, self.slot, self.start, start) }
-    }
-
-    /// Brings `reader` here.
-    fn follow(self, reader: &mut Reader) -> Result<(), OpenError> {
-        // SAFETY: the engine sent this to follow what `reader` had; see above.
-        unsafe { reader.follow(self.ring, self.slot, self.start) }
-    }
+/// Brings `reader` to the generation that the engine sent to follow its own.
+fn follow(reader: &mut Reader, given: Attached) -> Result<(), OpenError> {
+    // SAFETY: as above.
+    unsafe { reader.follow(given) }
 }
 
 /// One source and channel of one registration.
@@ -59,7 +50,7 @@ pub struct Feed {
     source: Proc,
     channel: Channel,
     reader: Reader,
-    next: VecDeque<Next>,
+    next: VecDeque<Attached>,
     state: State,
     /// Among the tool's active feeds.
     pub(crate) active: bool,
@@ -114,7 +105,7 @@ impl Feed {
                 end @ (Peek::Sealed | Peek::Gone) => {
                     // The slot was checked when the message came.
                     if let Some(next) = self.next.pop_front()
-                        && next.follow(&mut self.reader).is_ok()
+                        && follow(&mut self.reader, next).is_ok()
                     {
                         self.state = State::Open;
                         continue;
@@ -179,7 +170,7 @@ impl Feed {
     }
 
     /// Takes the next generation, to follow when this one is drained.
-    pub(crate) fn push_next(&mut self, next: Next) {
+    pub(crate) fn push_next(&mut self, next: Attached) {
         self.next.push_back(next);
     }
 

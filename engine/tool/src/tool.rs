@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
 use iof_proto::{Channel, Channels, Found, FromTool, PROTOCOL_VERSION, Proc, ToTool, rendezvous};
-use iof_shm_ring::{Area, Bell, Ring, Ringer, Start};
+use iof_shm_ring::{Area, Attached, Bell, Ring, Ringer, Start};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{AttachError, LostError, RequestError};
-use crate::feed::{Feed, FeedId, Next};
+use crate::feed::{Feed, FeedId, reader};
 use crate::link::{Link, Received};
 
 /// What to register for (`PMIx_IOF_pull`, RFC0025).
@@ -287,13 +287,14 @@ impl Tool {
 
     fn handle(&mut self, Received { message, mut fds }: Received) -> Result<(), LostError> {
         match message {
-            ToTool::Ring { handler, source, channel, slot, follows, start } => {
+            ToTool::Ring { handler, source, channel, slot, follows, start, dropped } => {
                 let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
                 let ring = Arc::new(Ring::open(fd)?);
                 self.slots = self.slots.max(slot.saturating_add(1));
+                let given = Attached { ring, slot, start, dropped };
                 match follows {
-                    Some(old) => self.next_generation(old, Next { ring, slot, start }),
-                    None => self.new_feed(handler, source, channel, Next { ring, slot, start })?,
+                    Some(old) => self.next_generation(old, given),
+                    None => self.new_feed(handler, source, channel, given)?,
                 }
                 self.ring_taken()
             }
@@ -316,13 +317,13 @@ impl Tool {
         handler: u32,
         source: Proc,
         channel: Channel,
-        first: Next,
+        first: Attached,
     ) -> Result<(), LostError> {
         // It was on its way when the registration was ended.
         let Some(registration) = self.registrations.get(&handler) else { return Ok(()) };
         let start = registration.start;
         let slot = first.slot;
-        let mut reader = first.open(Arc::clone(&self.area), start)?;
+        let mut reader = reader(first, Arc::clone(&self.area), start)?;
         if let Some(room) = &self.room {
             reader.tell_room(Arc::clone(room));
         }
@@ -335,7 +336,7 @@ impl Tool {
     }
 
     /// A ring that nobody waits for any more, because its registration was ended, is dropped here.
-    fn next_generation(&mut self, old: u32, next: Next) {
+    fn next_generation(&mut self, old: u32, next: Attached) {
         let Some(id) = self.by_slot.remove(&old) else { return };
         self.by_slot.insert(next.slot, id);
         if let Some(feed) = self.feed_mut(id) {

@@ -1,6 +1,6 @@
 //! Gaps are where they are said to be, and generations follow each other without a seam.
 
-use iof_shm_ring::{Peek, Policy, Reader, StreamConfig};
+use iof_shm_ring::{Peek, Policy, Reader, Reserve, Snapshot, StreamConfig};
 use loom::thread;
 
 use crate::{AHEAD, CAPACITY, Model, Tracking, check_borrowed, go_on, open, read_once, read_up};
@@ -129,6 +129,29 @@ pub fn overtaken() {
     model.write(2);
     let mut reader = reading.join().unwrap();
     model.settle(&mut reader);
+}
+
+/// Somebody looks at a ring from outside while it becomes another generation.
+///
+/// Bound: 1 byte in the ring and 1 in another, then the ring again, empty, beside 1 look.
+pub fn inspected() {
+    let mut model = Model::new(Policy::DropNewest);
+    let attached = model.attach(false);
+    let outside = attached.ring.beside().unwrap();
+    assert!(model.stream.detach(&model.area, attached.slot));
+    drop(attached);
+    model.write(1);
+    model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
+    model.write(1);
+    let looking = thread::spawn(move || {
+        let Ok(seen) = Snapshot::take(&outside) else { return };
+        let expected = if seen.generation == 0 { (0, 1, 1) } else { (2, 2, 0) };
+        assert_eq!((seen.base, seen.tail, seen.marks.len()), expected, "a snapshot of two generations");
+        assert!(seen.generation == 0 || seen.sealed.is_none(), "a snapshot of two generations");
+    });
+    model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest }).unwrap();
+    assert!(matches!(model.stream.reserve(1), Reserve::Ready(_)));
+    looking.join().unwrap();
 }
 
 /// A stream that dropped 4 of its first 8 bytes and stored another in an overwriting generation, with a reader that

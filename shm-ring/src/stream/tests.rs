@@ -26,10 +26,9 @@ fn with_a_laggard(policy: Policy, may_block: bool) -> (Stream, Reader, Reader) {
     let mut stream =
         Stream::with(StreamConfig { capacity: CAPACITY, policy }, "test", the_first_only).unwrap();
     let mut attach = |may_block| {
-        let Attached { ring, slot, start } =
-            stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, may_block).unwrap();
+        let given = stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, may_block).unwrap();
         // SAFETY: nobody detaches or moves it.
-        unsafe { Reader::new(ring, Arc::clone(&area), slot, start, Start::Oldest) }.unwrap()
+        unsafe { Reader::new(given, Arc::clone(&area), Start::Oldest) }.unwrap()
     };
     let (mut reader, laggard) = (attach(may_block), attach(false));
     assert_eq!(stream.push(&[1; CAPACITY as usize], 1), CAPACITY as usize);

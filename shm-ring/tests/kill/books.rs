@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, LazyLock};
 
-use iof_shm_ring::{Area, Copied, Gap, Peek, Reader, Ring, Start};
+use iof_shm_ring::{Area, Attached, Copied, Gap, Peek, Reader, Ring, Start};
 
 /// The byte that a source writes as its `i`th is `PATTERN[i % PERIOD]`.
 pub const PERIOD: u64 = 251;
@@ -32,6 +32,10 @@ impl Dice {
     }
 }
 
+fn attached(ring: OwnedFd, [slot, start, dropped]: [u64; 3]) -> Attached {
+    Attached { ring: Arc::new(Ring::open(ring).unwrap()), slot: slot as u32, start, dropped }
+}
+
 pub struct Books {
     pub reader: Reader,
     pub began: u64,
@@ -49,10 +53,10 @@ pub enum Next {
 }
 
 impl Books {
-    pub fn new(ring: OwnedFd, area: &Arc<Area>, slot: u64, at: u64, start: Start, began: u64) -> Books {
-        let ring = Arc::new(Ring::open(ring).unwrap());
+    /// `given` is slot, position and drops, as the writer sent them with the ring.
+    pub fn new(ring: OwnedFd, given: [u64; 3], area: &Arc<Area>, start: Start, began: u64) -> Books {
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let reader = unsafe { Reader::new(ring, Arc::clone(area), slot as u32, at, start) }.unwrap();
+        let reader = unsafe { Reader::new(attached(ring, given), Arc::clone(area), start) }.unwrap();
         Books { reader, began, delivered: 0, lost: 0 }
     }
 
@@ -61,9 +65,9 @@ impl Books {
         self.began + self.delivered + self.lost
     }
 
-    pub fn follow(&mut self, ring: OwnedFd, slot: u64, at: u64) {
+    pub fn follow(&mut self, ring: OwnedFd, given: [u64; 3]) {
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        unsafe { self.reader.follow(Arc::new(Ring::open(ring).unwrap()), slot as u32, at) }.unwrap();
+        unsafe { self.reader.follow(attached(ring, given)) }.unwrap();
     }
 
     /// Borrows and consumes some, all or nothing, or copies.

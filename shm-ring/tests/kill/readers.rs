@@ -22,13 +22,13 @@ const DONE: u64 = 2;
 pub fn process() {
     let link = Link::inherited();
     let Some(Message { words, fds }) = link.wait() else { return };
-    let [slot, at, now, began, dice] = words[..] else { panic!("{words:?}") };
+    let [slot, at, dropped, now, began, dice] = words[..] else { panic!("{words:?}") };
     let mut fds = fds.into_iter();
     let mut next = || fds.next().unwrap();
     let (area, ring, bell): (_, OwnedFd, _) =
         (Arc::new(Area::open(next()).unwrap()), next(), Bell::from(next()));
     let start = if now == 1 { Start::Now } else { Start::Oldest };
-    let mut books = Books::new(ring, &area, slot, at, start, began);
+    let mut books = Books::new(ring, [slot, at, dropped], &area, start, began);
     if let Some(room) = fds.next() {
         books.reader.tell_room(Ringer::from(room));
     }
@@ -53,7 +53,7 @@ pub fn process() {
             Next::Follow => {
                 link.send(&[FOLLOW, u64::from(books.reader.slot())], &[]);
                 let Some(Message { words, mut fds }) = link.wait() else { return };
-                books.follow(fds.remove(0), words[0], words[1]);
+                books.follow(fds.remove(0), words.try_into().unwrap());
             }
             Next::Ended => return link.send(&[DONE, books.delivered, books.lost], &[]),
             Next::Gone => panic!("nobody said that the writer is gone"),
@@ -115,7 +115,8 @@ impl Engine {
         let (ringer, bell) = doorbell().unwrap();
         let area = Arc::new(Area::create(ringer).unwrap());
         let slot = area.take_slot().unwrap();
-        let Attached { ring, start: at, .. } = self.stream.attach(&area, slot, start_at, may_block).unwrap();
+        let Attached { ring, start: at, dropped, .. } =
+            self.stream.attach(&area, slot, start_at, may_block).unwrap();
         let now = start_at == Start::Now;
         let began = if now { self.stream.stats().produced } else { 0 };
         let (process, link) = start("reader");
@@ -123,7 +124,7 @@ impl Engine {
         if may_block {
             fds.push(self.room.0.as_fd());
         }
-        link.send(&[u64::from(slot), at, u64::from(now), began, dice.next()], &fds);
+        link.send(&[u64::from(slot), at, dropped, u64::from(now), began, dice.next()], &fds);
         // Some die before they have begun, and all in the end, though they may have stopped.
         let life = if dice.below(4) == 0 { 0 } else { 1 + dice.below(4 * CAPACITY) };
         let doom = (at + life, at + life + dice.below(1000) * CAPACITY);
@@ -161,7 +162,8 @@ impl Engine {
                     let given = self.stream.follow(&tool.area, old as u32, new).unwrap();
                     tool.area.return_slot(old as u32);
                     tool.slot = new;
-                    tool.link.send(&[u64::from(new), given.start], &[given.ring.as_fd().unwrap()]);
+                    let words = [u64::from(new), given.start, given.dropped];
+                    tool.link.send(&words, &[given.ring.as_fd().unwrap()]);
                 }
                 [DONE, delivered, lost] => tool.done = Some((delivered, lost)),
                 ref other => panic!("{other:?}"),

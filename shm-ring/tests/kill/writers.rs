@@ -50,7 +50,7 @@ pub fn process() {
     for reader in 0..READERS {
         let slot = area.take_slot().unwrap();
         let attached = stream.attach(&area, slot, Start::Oldest, reader == 0).unwrap();
-        words.extend([u64::from(slot), attached.start]);
+        words.extend([u64::from(slot), attached.start, attached.dropped]);
         ring = Some(attached.ring);
     }
     let fds =
@@ -76,7 +76,8 @@ pub fn process() {
                 let (old, new) = (message.words[0] as u32, area.take_slot().unwrap());
                 let given = stream.follow(&area, old, new).unwrap();
                 area.return_slot(old);
-                link.send(&[u64::from(new), given.start], &[given.ring.as_fd().unwrap()]);
+                let words = [u64::from(new), given.start, given.dropped];
+                link.send(&words, &[given.ring.as_fd().unwrap()]);
             }
         }
     }
@@ -98,10 +99,10 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
     let [area, ring, bell, room] = fds.try_into().unwrap();
     let (area, bell) = (Arc::new(Area::open(area).unwrap()), Bell::from(bell));
     let mut readers: Vec<Books> = words
-        .as_chunks::<2>()
+        .as_chunks::<3>()
         .0
         .iter()
-        .map(|[slot, at]| Books::new(ring.try_clone().unwrap(), &area, *slot, *at, Start::Oldest, 0))
+        .map(|given| Books::new(ring.try_clone().unwrap(), *given, &area, Start::Oldest, 0))
         .collect();
     readers[0].reader.tell_room(Ringer::from(room));
 
@@ -159,5 +160,5 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
 fn follow(books: &mut Books, link: &Link) {
     link.send(&[u64::from(books.reader.slot())], &[]);
     let Message { words, mut fds } = link.wait().unwrap();
-    books.follow(fds.remove(0), words[0], words[1]);
+    books.follow(fds.remove(0), words.try_into().unwrap());
 }
