@@ -1,22 +1,26 @@
 //! Processes that were started: their pidfds, signals to them, how they ended.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{self, ExitStatus};
 use std::sync::Arc;
 
+use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::{Pid, getpgid, pipe2};
 
 use crate::spawn::ProcessGroup;
 
-/// A process that was started, until somebody waits for it. Dropping it neither ends nor reaps it.
+/// A child of this process, until somebody waits for it. Dropping it neither ends nor reaps it.
 ///
 /// As a descriptor it is the process's pidfd (pidfd_open(2)): readable when it has ended, and safe to send signals
 /// to (pidfd_send_signal(2)), whatever became of the pid.
 #[derive(Debug)]
 pub struct Child {
-    process: process::Child,
+    pid: u32,
     signaller: Signaller,
 }
 
@@ -72,30 +76,54 @@ impl Signaller {
 }
 
 impl Child {
-    /// Gets the pidfd; without one the process is ended again.
+    /// Takes over a child that somebody else in this process has started and not waited for yet. If it leads a process
+    /// group by now, signals go to all of that.
+    ///
+    /// # Errors
+    /// `ESRCH` if there is no such process, the kernel's word if there is no descriptor for it.
+    pub fn adopt(pid: u32) -> io::Result<Child> {
+        Child::of(pid, pidfd_open(pid)?)
+    }
+
+    /// The same for a child of which there is a pidfd already.
+    ///
+    /// # Errors
+    /// `EBADF` if it is no pidfd, `ESRCH` if the process was waited for.
+    pub fn adopt_pidfd(pidfd: OwnedFd) -> io::Result<Child> {
+        let signaller = Signaller { pidfd: Arc::new(pidfd), group: None };
+        signaller.send_with(None, 0)?;
+        let pidfd = Arc::into_inner(signaller.pidfd).ok_or(io::ErrorKind::Other)?;
+        let pid = pid_of(pidfd.as_fd())?;
+        Child::of(pid, pidfd)
+    }
+
+    fn of(pid: u32, pidfd: OwnedFd) -> io::Result<Child> {
+        let own = Pid::from_raw(pid.try_into().map_err(io::Error::other)?);
+        let group = (getpgid(Some(own)) == Ok(own)).then_some(own);
+        Ok(Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), group } })
+    }
+
+    /// Gets the pidfd of a process that std has just started; without one the process is ended again.
     pub(crate) fn open(mut process: process::Child, group: ProcessGroup) -> io::Result<Child> {
-        let pid = libc::pid_t::try_from(process.id()).map_err(io::Error::other)?;
-        // SAFETY: plain numbers in, a new descriptor or -1 out. The child is not reaped yet, so the pid is its.
-        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        match libc::c_int::try_from(pidfd) {
-            Ok(fd) if fd >= 0 => {
-                // SAFETY: the kernel just made it (close-on-exec), and nobody else knows it.
-                let pidfd = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
-                let group = (group == ProcessGroup::Own).then_some(Pid::from_raw(pid));
-                Ok(Child { process, signaller: Signaller { pidfd, group } })
-            }
-            _ => {
-                let error = io::Error::last_os_error();
+        let pid = process.id();
+        let pidfd = match pidfd_open(pid) {
+            Ok(pidfd) => pidfd,
+            // It has ended, and somebody was told to wait for it or for any child: nobody can know how it ended.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => stand_in()?,
+            Err(error) => {
                 let _ = process.kill();
                 let _ = process.wait();
-                Err(error)
+                return Err(error);
             }
-        }
+        };
+        let number = Pid::from_raw(pid.try_into().map_err(io::Error::other)?);
+        let group = (group == ProcessGroup::Own).then_some(number);
+        Ok(Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), group } })
     }
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.process.id()
+        self.pid
     }
 
     /// For signals to it, also when somebody else watches it.
@@ -104,9 +132,43 @@ impl Child {
     }
 
     /// How it ended, if it did; reaps it.
-    pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.process.try_wait()
+    pub(crate) fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
+        match waitid(Id::PIDFd(self.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG)? {
+            // As wait(2) encodes them.
+            WaitStatus::Exited(_, code) => Ok(Some(ExitStatus::from_raw((code & 0xff) << 8))),
+            WaitStatus::Signaled(_, signal, dumped) => {
+                let dumped = if dumped { 0x80 } else { 0 };
+                Ok(Some(ExitStatus::from_raw(signal as i32 | dumped)))
+            }
+            _ => Ok(None),
+        }
     }
+}
+
+/// pidfd_open(2).
+fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    // SAFETY: plain numbers in, a new descriptor or -1 out.
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    match libc::c_int::try_from(pidfd) {
+        // SAFETY: the kernel just made it (close-on-exec), and nobody else knows it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The process of a pidfd, see proc_pid_fdinfo(5).
+fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<u32> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    // It says -1 of one that was waited for.
+    pid.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+}
+
+/// Takes the place of the pidfd of a process that is gone: readable, as if it had ended, and no pidfd to any call.
+fn stand_in() -> io::Result<OwnedFd> {
+    let (at_its_end, _) = pipe2(OFlag::O_CLOEXEC)?;
+    Ok(at_its_end)
 }
 
 impl AsFd for Child {
@@ -147,7 +209,7 @@ mod tests {
     #[test]
     fn a_group_is_reached_when_its_leader_has_ended() {
         for way in [0, 1] {
-            let (mut child, mut stdout) = ended(LEAVES_A_CHILD);
+            let (child, mut stdout) = ended(LEAVES_A_CHILD);
             sends(&child)[way](Signal::SIGKILL).unwrap();
             assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "nobody holds the pipe any more");
             assert!(child.try_wait().unwrap().unwrap().success(), "it had ended already");
@@ -156,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_group_is_reached_when_its_leader_was_reaped_unless_the_kernel_has_only_its_number() {
-        let (mut child, mut stdout) = ended(LEAVES_A_CHILD);
+        let (child, mut stdout) = ended(LEAVES_A_CHILD);
         child.try_wait().unwrap().unwrap();
         let [by_pidfd, by_number] = sends(&child);
         assert_eq!(by_number(Signal::SIGKILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
@@ -172,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_group_that_is_gone_is_nobody() {
-        let (mut child, _) = ended("exit 0");
+        let (child, _) = ended("exit 0");
         child.try_wait().unwrap().unwrap();
         for send in sends(&child) {
             assert_eq!(send(Signal::SIGKILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));

@@ -229,7 +229,7 @@ impl<B: Backend> Driver<B> {
     }
 
     fn look_for_exit(&mut self, at: usize) {
-        let Some(process) = self.processes.get_mut(at) else { return };
+        let Some(process) = self.processes.get(at) else { return };
         match process.child.try_wait().transpose() {
             Some(status) => {
                 self.desk.report(Event::Exited { process: process.id, status });

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::OnceLock;
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::unistd::{pipe2, setsid};
 
 use crate::child::Child;
@@ -132,8 +133,8 @@ impl Stdio {
 /// Starts a process.
 ///
 /// It has pipes for stdout, stderr and stddiag, or a pty, and no other descriptors of ours unless they were made to be
-/// inherited. It stays in our session, unless it has a pty. It starts with no signal blocked, SIGPIPE at its default,
-/// and the soft limit on open files from before [`raise_file_limit`](crate::raise_file_limit). May be called from any
+/// inherited. It stays in our session, unless it has a pty. It starts with no signal blocked, SIGPIPE and SIGCHLD at
+/// their defaults, and the soft limit on open files from before [`raise_file_limit`](crate::raise_file_limit). May be called from any
 /// thread, by several at once.
 ///
 /// # Errors
@@ -176,6 +177,9 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
         }
         // std resets SIGPIPE, but lets the child inherit the mask of the thread that spawns it.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+        // A process whose parent ignores SIGCHLD would not learn how its own children ended.
+        // SAFETY: the default action is no code of ours.
+        unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
         if let Some((soft, hard)) = limit {
             setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
         }
@@ -184,7 +188,7 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     // SAFETY: between fork and exec `prepare` makes system calls only, which are async-signal-safe; it takes no
     // lock and no memory, nor do the conversions of its errors. It owns all that it uses.
     unsafe { command.pre_exec(prepare) };
-    let process = command.spawn().map_err(|error| explain(&program, spec.cwd.as_deref(), error))?;
+    let process = start(&mut command).map_err(|error| explain(&program, spec.cwd.as_deref(), error))?;
     // Closes our copies of the write ends, or the pipes would never end.
     drop(command);
     let child = Child::open(process, group).map_err(|error| failed(&program, "pidfd_open", error))?;
@@ -193,6 +197,15 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
 
 fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {
     pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(program, "pipe2", error.into()))
+}
+
+/// `Command::spawn`, which waits for a child that could not exec, and panics if it is not the one to be told of its
+/// end: where SIGCHLD is ignored, or another thread waits for any child.
+fn start(command: &mut Command) -> io::Result<process::Child> {
+    let lost = |_| {
+        Err(io::Error::other("it failed in the child, and a foreign wait(2) or an ignored SIGCHLD hides why"))
+    };
+    catch_unwind(AssertUnwindSafe(|| command.spawn())).unwrap_or_else(lost)
 }
 
 /// A descriptor number that shells can name (dash knows one digit), held by this process from the first call on, so

@@ -6,23 +6,24 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::Receiver;
+use crossbeam::channel::{Receiver, Sender};
 use iof_capture::{Capture, End, Event, SourceId};
 use iof_proto::limits::MAX_TOOLS;
 use iof_proto::rendezvous::Listener;
 use iof_proto::{Status, ToTool, encode, socket};
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Registry, Token};
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Uid, geteuid, gethostname};
 
+use crate::exit::Exit;
 use crate::grace::Graces;
 use crate::peer::{Dismissed, Flushed, Peer};
 use crate::requests;
 use crate::state::{PeerId, State, StreamName, Tables};
 
 /// Somebody in this process has something for this thread.
-pub(crate) const WAKE: Token = Token(0);
+const WAKE: Token = Token(0);
 const LISTENER: Token = Token(1);
 /// Tools' tokens begin here.
 pub(crate) const FIRST_PEER: PeerId = 2;
@@ -33,6 +34,35 @@ const RESERVED_FILES: u64 = 32;
 const LINGER: Duration = Duration::from_millis(500);
 /// How soon to try again when the kernel has too many descriptors on their way.
 const RETRY: Duration = Duration::from_millis(5);
+
+/// What other threads tell the control thread.
+pub(crate) struct Reports {
+    sender: Sender<Event>,
+    waker: Waker,
+}
+
+impl Reports {
+    /// Together with where the control thread finds them, when it is woken.
+    pub(crate) fn new(registry: &Registry) -> io::Result<(Reports, Receiver<Event>)> {
+        let (sender, events) = crossbeam::channel::unbounded();
+        Ok((Reports { sender, waker: Waker::new(registry, WAKE)? }, events))
+    }
+
+    /// Says that something ended.
+    pub(crate) fn send(&self, event: Event) {
+        // The control thread has gone only if the engine is being dropped.
+        if self.sender.send(event).is_ok() {
+            self.wake();
+        }
+    }
+
+    /// Makes the control thread look at the tables.
+    pub(crate) fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "the control thread can't be woken");
+        }
+    }
+}
 
 /// Runs until the engine ends.
 pub(crate) struct Control {
@@ -129,8 +159,12 @@ impl Control {
                     if let Some(proc) = state.processes.remove(&process)
                         && let Some(job) = state.jobs.get_mut(&proc.nspace)
                     {
-                        job.exited(proc.rank, status);
-                        if let (Some(grace), Some(rank)) = (job.grace, job.rank(proc.rank)) {
+                        let exit = status.map(Exit::Status).unwrap_or_else(|error| {
+                            tracing::warn!(source = %proc, %error, "how a rank ended is lost");
+                            Exit::Unknown
+                        });
+                        job.exited(proc.rank, exit);
+                        if let (Some(grace), Some(rank)) = (job.grace, job.ranks.get(&proc.rank)) {
                             self.graces.begin(Instant::now(), grace, rank.streams.to_vec());
                         }
                     }

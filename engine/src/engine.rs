@@ -9,13 +9,13 @@ use std::{io, process};
 use iof_capture::{BackendKind, Capture, StartError as CaptureError, check_files, raise_file_limit};
 use iof_proto::rendezvous::Listener;
 use iof_tool::{AttachError, Tool};
-use mio::{Registry, Waker};
+use mio::Registry;
 
 use crate::config::{Config, Rendezvous};
-use crate::control::{self, Control, FIRST_PEER, WAKE};
+use crate::control::{self, Control, FIRST_PEER, Reports};
+use crate::enter::{FILES_IN_PASSING, FILES_PER_RANK};
 use crate::error::StartError;
 use crate::grace::Graces;
-use crate::launch::{FILES_IN_PASSING, FILES_PER_RANK};
 use crate::state::{State, Tables};
 
 /// Files that an engine has open, with two readers in its own process and a job of one rank: less makes no sense.
@@ -32,8 +32,10 @@ pub enum Grant {
 
 /// I/O forwarding for one launcher: drains the ranks' pipes into shared rings and serves tools.
 ///
-/// It has two threads, installs no signal handlers, prints nothing and never exits the process. All calls may
-/// come from any thread. Dropping it ends both threads; ranks that still run lose their pipes then, so wait for
+/// It has two threads, installs no signal handlers, prints nothing and never exits the process. It learns of its ranks'
+/// ends by pidfds and waits for each by name, so it needs no SIGCHLD. Where the embedder ignores that signal, or waits
+/// for any child, see waitpid(2), ends are still noticed, but how they were is [`Exit::Unknown`](crate::Exit). All calls
+/// may come from any thread. Dropping it ends both threads; ranks that still run lose their pipes then, so wait for
 /// the jobs first.
 ///
 /// # Example
@@ -58,7 +60,6 @@ pub struct Engine {
     pub(crate) config: Config,
     pub(crate) tables: Arc<Tables>,
     pub(crate) capture: Arc<Capture>,
-    waker: Arc<Waker>,
     registry: Registry,
     control: Option<JoinHandle<()>>,
     socket: Option<PathBuf>,
@@ -77,16 +78,11 @@ impl Engine {
         }
         check_files(FILES)?;
         let poll = mio::Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
-        let (reports, events) = crossbeam::channel::unbounded();
+        let (reports, events) = Reports::new(poll.registry())?;
+        let reports = Arc::new(reports);
         let on_event = {
-            let waker = Arc::clone(&waker);
-            move |event| {
-                // The control thread has gone only if the engine is being dropped.
-                if reports.send(event).is_ok() {
-                    let _ = waker.wake();
-                }
-            }
+            let reports = Arc::clone(&reports);
+            move |event| reports.send(event)
         };
         let capture = match config.backend {
             Some(backend) => Capture::start_on(backend, on_event)?,
@@ -99,7 +95,7 @@ impl Engine {
         };
         let socket = listener.as_ref().map(Listener::path);
         let capture = Arc::new(capture);
-        let tables = Arc::new(Tables::new(State::new(FIRST_PEER)));
+        let tables = Arc::new(Tables::new(State::new(FIRST_PEER), reports));
         let registry = poll.registry().try_clone()?;
         let control = Control {
             poll,
@@ -115,7 +111,7 @@ impl Engine {
             .name("iof-control".into())
             .spawn(move || control.run())
             .map_err(|source| StartError::Thread { source })?;
-        Ok(Engine { config, tables, capture, waker, registry, control: Some(control), socket })
+        Ok(Engine { config, tables, capture, registry, control: Some(control), socket })
     }
 
     /// The socket that tools connect to, if there is one.
@@ -146,13 +142,6 @@ impl Engine {
         drop(state);
         Tool::over(theirs, name)
     }
-
-    /// Makes the control thread look at the tables.
-    pub(crate) fn wake_control(&self) {
-        if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "the control thread can't be woken");
-        }
-    }
 }
 
 impl Drop for Engine {
@@ -161,10 +150,10 @@ impl Drop for Engine {
         let mut state = self.tables.lock();
         state.stopping = true;
         // Jobs that the embedder still holds must not keep ranks' terminals from being hung up.
-        state.jobs.values_mut().flat_map(|job| &mut job.ranks).for_each(|rank| rank.pty = None);
+        state.jobs.values_mut().flat_map(|job| job.ranks.values_mut()).for_each(|rank| rank.pty = None);
         drop(state);
         self.tables.notify();
-        self.wake_control();
+        self.tables.reports.wake();
         if let Some(control) = self.control.take()
             && control.join().is_err()
         {

@@ -1,15 +1,15 @@
 //! A job: its ranks, their streams, how they ended.
 
-use std::io;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, mem};
 
-use iof_capture::{PtyMaster, Signaller, SourceId, WindowSize};
-use iof_proto::{Channel, Nspace, ProcState, Rank};
+use iof_capture::{Event, ProcessId, PtyMaster, Signaller, SourceId, WindowSize};
+use iof_proto::{Channel, Nspace, Rank};
 use nix::sys::signal::Signal;
 
+use crate::exit::Exit;
 use crate::state::Tables;
 
 /// The channels that every rank has.
@@ -20,49 +20,52 @@ pub(crate) struct RankState {
     /// In the order of [`CHANNELS`].
     pub streams: [SourceId; CHANNELS.len()],
     pub executable: String,
+    /// 0 if the embedder did not tell.
     pub pid: u32,
-    pub signaller: Signaller,
+    /// Unless only the embedder can reach it.
+    pub signaller: Option<Signaller>,
     /// Until it exits.
     pub pty: Option<PtyMaster>,
-    pub exit: Option<ExitStatus>,
+    pub exit: Option<Exit>,
+    /// The embedder has reported its end.
+    pub reported: bool,
+}
+
+impl RankState {
+    /// Its number at the capture: a rank has streams of its own, so the first one's number names no other process.
+    pub(crate) fn process(&self) -> ProcessId {
+        ProcessId(self.streams[0].0)
+    }
 }
 
 /// What the engine knows of one job.
 #[derive(Default)]
 pub(crate) struct JobState {
-    pub ranks: Vec<RankState>,
+    pub ranks: BTreeMap<Rank, RankState>,
     /// All its ranks are there: nothing new will come.
     pub started: bool,
     /// Streams that are not complete.
     pub open_streams: usize,
     pub grace: Option<Duration>,
     pub cut_off: Vec<(Rank, Channel)>,
-    pub first_failure: Option<(Rank, ExitStatus)>,
+    pub first_failure: Option<(Rank, Exit)>,
 }
 
 impl JobState {
-    pub(crate) fn rank(&self, rank: Rank) -> Option<&RankState> {
-        self.ranks.get(usize::try_from(rank.0).ok()?)
-    }
-
-    /// Notes how a rank ended; a rank whose status somebody else reaped counts as failed with code 1.
-    pub(crate) fn exited(&mut self, rank: Rank, status: io::Result<ExitStatus>) {
-        let status = status.unwrap_or_else(|error| {
-            tracing::error!(%rank, %error, "a rank's exit status is lost");
-            ExitStatus::from_raw(1 << 8)
-        });
-        if let Some(state) = usize::try_from(rank.0).ok().and_then(|i| self.ranks.get_mut(i)) {
-            state.exit = Some(status);
+    /// Notes how a rank ended.
+    pub(crate) fn exited(&mut self, rank: Rank, exit: Exit) {
+        if let Some(state) = self.ranks.get_mut(&rank) {
+            state.exit = Some(exit);
             // Or its children's terminal would not be hung up when its stream is closed.
             state.pty = None;
         }
-        if !status.success() && self.first_failure.is_none() {
-            self.first_failure = Some((rank, status));
+        if !exit.success() && self.first_failure.is_none() {
+            self.first_failure = Some((rank, exit));
         }
     }
 
     pub(crate) fn has_exited(&self) -> bool {
-        self.started && self.ranks.iter().all(|rank| rank.exit.is_some())
+        self.started && self.ranks.values().all(|rank| rank.exit.is_some())
     }
 
     pub(crate) fn status(&self) -> JobStatus {
@@ -74,30 +77,12 @@ impl JobState {
     }
 }
 
-/// A rank's state in PMIx's words.
-pub(crate) fn proc_state(rank: &RankState) -> ProcState {
-    match rank.exit {
-        None => ProcState::Running,
-        Some(status) if status.success() => ProcState::Terminated,
-        Some(status) if status.signal().is_some() => ProcState::Killed,
-        Some(_) => ProcState::Failed,
-    }
-}
-
-/// The code that a shell would show: the exit code, or 128 + n for a process that signal n killed.
-pub fn exit_code(status: ExitStatus) -> i32 {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => code,
-        (None, Some(signal)) => signal.saturating_add(128),
-        (None, None) => 1,
-    }
-}
-
 /// How a job ended.
 #[derive(Clone, Debug, Default)]
 pub struct JobStatus {
-    /// The rank that failed first, with its status; `None` if all ended with 0.
-    pub first_failure: Option<(Rank, ExitStatus)>,
+    /// The rank that failed first, and how; `None` if all ended with 0. A rank of which nobody knows how it ended has
+    /// failed.
+    pub first_failure: Option<(Rank, Exit)>,
     /// The streams that were not at their end when their rank's grace was over, see
     /// [`JobSpec::grace`](crate::JobSpec::grace). All others had their end of file.
     pub cut_off: Vec<(Rank, Channel)>,
@@ -106,7 +91,7 @@ pub struct JobStatus {
 impl JobStatus {
     /// The exit code of the rank that failed first, 0 if none did.
     pub fn code(&self) -> i32 {
-        self.first_failure.map_or(0, |(_, status)| exit_code(status))
+        self.first_failure.map_or(0, |(_, exit)| exit.code())
     }
 }
 
@@ -134,6 +119,12 @@ impl Job {
         self.wait_until(JobState::has_exited)
     }
 
+    /// How it ended, if every rank has exited by now.
+    pub fn try_wait_exit(&self) -> Option<JobStatus> {
+        let state = self.tables.lock();
+        state.jobs.get(&self.nspace).filter(|job| job.has_exited()).map(JobState::status)
+    }
+
     fn wait_until(&self, reached: impl Fn(&JobState) -> bool) -> JobStatus {
         let mut state = self.tables.lock();
         loop {
@@ -143,6 +134,26 @@ impl Job {
             }
             state = self.tables.wait(state);
         }
+    }
+
+    /// Says how a rank ended that was adopted with [`Process::Reported`](crate::Process::Reported). Once for each; gives
+    /// `false` if this is not one of those, or was said already.
+    pub fn report_exit(&self, rank: Rank, exit: Exit) -> bool {
+        let mut state = self.tables.lock();
+        let Some(entered) = state.jobs.get_mut(&self.nspace).and_then(|job| job.ranks.get_mut(&rank)) else {
+            return false;
+        };
+        if entered.signaller.is_some() || mem::replace(&mut entered.reported, true) {
+            return false;
+        }
+        let process = entered.process();
+        drop(state);
+        let status = match exit {
+            Exit::Status(status) => Ok(status),
+            Exit::Unknown => Err(io::Error::other("the embedder does not know")),
+        };
+        self.tables.reports.send(Event::Exited { process, status });
+        true
     }
 
     /// Sends `signal` to every rank: to its whole process group if it has one of its own, also when the rank itself
@@ -160,8 +171,11 @@ impl Job {
     fn send(&self, signal: Signal, to: impl Fn(&Signaller) -> bool) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
-        let there = job.ranks.iter().filter(|rank| rank.exit.is_none() || rank.signaller.has_group());
-        there.filter(|rank| to(&rank.signaller) && rank.signaller.send(signal).is_ok()).count()
+        let reachable = |rank: &&RankState| {
+            let Some(signaller) = &rank.signaller else { return false };
+            (rank.exit.is_none() || signaller.has_group()) && to(signaller) && signaller.send(signal).is_ok()
+        };
+        job.ranks.values().filter(reachable).count()
     }
 
     /// A handle of the pty of `rank`, to type there; `None` if it has none, or has exited. While there is a handle, the
@@ -172,14 +186,14 @@ impl Job {
     pub fn pty(&self, rank: Rank) -> io::Result<Option<PtyMaster>> {
         let state = self.tables.lock();
         let job = state.jobs.get(&self.nspace);
-        job.and_then(|job| job.rank(rank)?.pty.as_ref()).map(PtyMaster::try_clone).transpose()
+        job.and_then(|job| job.ranks.get(&rank)?.pty.as_ref()).map(PtyMaster::try_clone).transpose()
     }
 
     /// Changes the size of all ranks' ptys; the processes in their foreground get SIGWINCH. Gives how many there were.
     pub fn resize(&self, size: WindowSize) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
-        let ptys = job.ranks.iter().filter_map(|rank| rank.pty.as_ref());
+        let ptys = job.ranks.values().filter_map(|rank| rank.pty.as_ref());
         ptys.filter(|pty| pty.resize(size).is_ok()).count()
     }
 
@@ -187,7 +201,8 @@ impl Job {
     pub fn rank_of_group(&self, group: u32) -> Option<Rank> {
         let state = self.tables.lock();
         let job = state.jobs.get(&self.nspace)?;
-        let leads = |rank: &RankState| rank.pid == group && rank.signaller.has_group();
-        (0..).map(Rank).zip(&job.ranks).find(|(_, rank)| leads(rank)).map(|(rank, _)| rank)
+        let leads =
+            |rank: &RankState| rank.pid == group && rank.signaller.as_ref().is_some_and(Signaller::has_group);
+        job.ranks.iter().find(|(_, rank)| leads(rank)).map(|(rank, _)| *rank)
     }
 }

@@ -1,29 +1,21 @@
-//! Starting a job: what is checked beforehand, the ranks' processes, then their rings.
+//! Starting a job: what is checked beforehand, and the ranks' processes.
 
 use std::ffi::OsString;
 use std::io;
-use std::sync::Arc;
 
 use iof_capture::{
-    AddError, ProcessGroup, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, Stdin, check, check_files,
-    spawn,
+    ProcessGroup, ProcessId, ProcessSpec, SpawnError, Spawned, Stdin, check, check_files, spawn,
 };
-use iof_proto::{Channel, Nspace, Proc, Rank};
-use iof_shm_ring::{Stream, StreamConfig};
+use iof_proto::Rank;
 use nix::sys::signal::Signal;
 use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec};
 use crate::engine::Engine;
+use crate::enter::{Entry, FILES_IN_PASSING, FILES_PER_RANK};
 use crate::error::{LaunchError, MAX_RANKS};
-use crate::job::{CHANNELS, Job, JobState, RankState};
-use crate::state::StreamName;
+use crate::job::Job;
 
-/// Files that a rank needs in the engine: three pipes, three rings, its pidfd. A pty is one more.
-pub(crate) const FILES_PER_RANK: u64 = 7;
-/// Files that a job needs for a moment: the last rank's ends of its pipes and what std starts it with, rings on their
-/// way to readers in this process.
-pub(crate) const FILES_IN_PASSING: u64 = 16;
 /// Ranks of a job that failed to start have no entry in the tables.
 const UNNAMED: ProcessId = ProcessId(u64::MAX);
 
@@ -55,27 +47,9 @@ impl Engine {
     /// fails later, the ranks that were started already are killed.
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
         check_spec(spec)?;
-        let job = Job { tables: Arc::clone(&self.tables), nspace: spec.nspace.clone() };
-        {
-            let mut state = self.tables.lock();
-            if state.jobs.contains_key(&spec.nspace) {
-                return Err(LaunchError::NameTaken(spec.nspace.clone()));
-            }
-            let new = JobState { grace: spec.grace, ..JobState::default() };
-            state.jobs.insert(spec.nspace.clone(), new);
-        }
+        let job = self.begin(&spec.nspace, spec.grace).ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         let started = self.spawn_ranks(spec);
-        let mut state = self.tables.lock();
-        if let Some(job) = state.jobs.get_mut(&spec.nspace) {
-            job.started = true;
-            if job.ranks.is_empty() {
-                state.jobs.remove(&spec.nspace);
-            }
-        }
-        state.announce_complete_registrations();
-        drop(state);
-        self.tables.notify();
-        self.wake_control();
+        self.all_entered(&job);
         started.map(|()| job)
     }
 
@@ -98,7 +72,7 @@ impl Engine {
         }
         let mut spawned = spawned.into_iter();
         let started = started.and_then(|()| {
-            spawned.try_for_each(|(place, process)| self.enter(&spec.nspace, &place, process))
+            spawned.try_for_each(|(place, process)| self.enter_spawned(spec, &place, process))
         });
         if started.is_err() {
             signallers.iter().for_each(|process| drop(process.send(Signal::SIGKILL)));
@@ -110,42 +84,20 @@ impl Engine {
         started
     }
 
-    /// Makes the rings of a rank that runs, attaches who waits for it, and has it drained from now on.
-    fn enter(&self, nspace: &Nspace, place: &Place<'_>, process: Spawned) -> Result<(), LaunchError> {
-        let Spawned { child, stdout, stderr, stddiag, pty } = process;
+    fn enter_spawned(&self, spec: &JobSpec, place: &Place<'_>, process: Spawned) -> Result<(), LaunchError> {
         let rank = place.rank;
-        let config = StreamConfig { capacity: u64::from(self.config.cache_size), policy: self.config.policy };
-        let source = Proc { nspace: nspace.clone(), rank };
-        let stream = |channel: Channel| {
-            Stream::create(config, &format!("{source} {channel}"))
-                .map_err(|error| LaunchError::Rings { rank, source: error })
+        let streams =
+            self.streams(&spec.nspace, rank).map_err(|source| LaunchError::Rings { rank, source })?;
+        let Spawned { child, stdout, stderr, stddiag, pty } = process;
+        let entry = Entry {
+            rank,
+            executable: place.app.program.to_string_lossy().into_owned(),
+            pid: child.pid(),
+            child: Some(child),
+            pipes: [stdout, stderr, stddiag],
+            pty,
         };
-        let mut streams = [stream(CHANNELS[0])?, stream(CHANNELS[1])?, stream(CHANNELS[2])?];
-
-        let mut state = self.tables.lock();
-        let mut ids = [SourceId(0); 3];
-        for ((id, stream), channel) in ids.iter_mut().zip(&mut streams).zip(CHANNELS) {
-            *id = state.add_stream(StreamName { source: source.clone(), channel }, stream);
-        }
-        // A rank has three streams, so the first one's number names no other process.
-        let process = ProcessId(ids[0].0);
-        state.processes.insert(process, source);
-        if let Some(job) = state.jobs.get_mut(nspace) {
-            job.open_streams = job.open_streams.saturating_add(ids.len());
-            job.ranks.push(RankState {
-                streams: ids,
-                executable: place.app.program.to_string_lossy().into_owned(),
-                pid: child.pid(),
-                signaller: child.signaller(),
-                pty,
-                exit: None,
-            });
-        }
-        for ((id, pipe), stream) in ids.into_iter().zip([stdout, stderr, stddiag]).zip(streams) {
-            self.capture.add(id, pipe, stream)?;
-        }
-        self.capture.watch(process, child).map_err(AddError::from)?;
-        Ok(())
+        Ok(self.enter(&spec.nspace, entry, streams)?)
     }
 }
 

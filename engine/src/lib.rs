@@ -7,17 +7,21 @@
 //! | module | concept |
 //! |---|---|
 //! | `engine`, `config` | the handle that an embedder holds |
-//! | `launch` | starting a job's ranks |
+//! | `launch`, `adopt` | ranks that the engine starts; that somebody else has started |
+//! | `enter` | how they come into the tables |
 //! | `grace` | how long streams may outlast their ranks |
-//! | `job` | ranks and how they ended |
+//! | `job`, `exit` | ranks and how they ended |
 //! | `control` | the control thread (mio): accepts and serves tools |
 //! | `peer`, `requests` | one connected tool; what it may ask |
 //! | `state` | the tables: jobs, streams, registrations |
 
+mod adopt;
 mod config;
 mod control;
 mod engine;
+mod enter;
 mod error;
+mod exit;
 mod grace;
 mod job;
 mod launch;
@@ -25,9 +29,11 @@ mod peer;
 mod requests;
 mod state;
 
+pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{App, Config, DEFAULT_CACHE_SIZE, JobSpec, Rendezvous};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
+pub use exit::Exit;
 pub use iof_capture::{BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, WindowSize};
 pub use iof_shm_ring::Policy;
-pub use job::{Job, JobStatus, exit_code};
+pub use job::{Job, JobStatus};

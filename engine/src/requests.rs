@@ -9,7 +9,7 @@ use iof_proto::{
 };
 use iof_shm_ring::Start;
 
-use crate::job::{exit_code, proc_state};
+use crate::exit::{Exit, proc_state};
 use crate::peer::{Dismissed, Peer, Registration};
 use crate::state::{PeerId, State};
 
@@ -115,9 +115,9 @@ fn register(state: &mut State, peer_id: PeerId, registration: Registration) -> R
         return Err(failure(Status::ERR_BAD_PARAM, "a pull names one process and one channel at least"));
     }
     if let Some(unknown) = procs.iter().find(|proc| !state.may_exist(proc)) {
-        let ranks = state.jobs.get(&unknown.nspace).map_or(0, |job| job.ranks.len());
-        let reason =
-            format!("there is no rank {}: {} has {ranks} ranks, from 0 on", unknown.rank, unknown.nspace);
+        let last = state.jobs.get(&unknown.nspace).and_then(|job| job.ranks.keys().next_back());
+        let last = last.copied().unwrap_or(Rank::UNDEF);
+        let reason = format!("there is no rank {}: the last of {} is {last}", unknown.rank, unknown.nspace);
         return Err(failure(Status::ERR_NOT_FOUND, reason));
     }
     let gone = || failure(Status::ERR_UNREACH, "the tool has gone");
@@ -159,14 +159,14 @@ fn namespaces(state: &State) -> String {
 fn procs(state: &State, host: &str) -> Vec<ProcInfo> {
     let mut table = Vec::new();
     for (nspace, job) in &state.jobs {
-        for (rank, of) in (0u32..).zip(&job.ranks) {
+        for (rank, of) in &job.ranks {
             table.push(ProcInfo {
-                proc: Proc { nspace: nspace.clone(), rank: Rank(rank) },
+                proc: Proc { nspace: nspace.clone(), rank: *rank },
                 pid: of.pid,
                 host: host.to_owned(),
                 executable: of.executable.clone(),
-                state: proc_state(of),
-                exit_code: of.exit.map(exit_code),
+                state: proc_state(of.exit),
+                exit_code: of.exit.and_then(Exit::known_code),
             });
         }
     }

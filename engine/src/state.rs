@@ -7,6 +7,7 @@ use iof_capture::{Capture, ProcessId, SourceId};
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank, ToTool};
 use iof_shm_ring::{Area, Attached, CreateError, Start, Stream};
 
+use crate::control::Reports;
 use crate::job::JobState;
 use crate::peer::{Peer, Reading};
 
@@ -36,11 +37,13 @@ pub(crate) struct State {
 pub(crate) struct Tables {
     state: Mutex<State>,
     changed: Condvar,
+    /// To the control thread.
+    pub reports: Arc<Reports>,
 }
 
 impl Tables {
-    pub(crate) fn new(state: State) -> Self {
-        Tables { state: Mutex::new(state), changed: Condvar::new() }
+    pub(crate) fn new(state: State, reports: Arc<Reports>) -> Self {
+        Tables { state: Mutex::new(state), changed: Condvar::new(), reports }
     }
 
     /// A thread that died with the lock left the tables whole: each change is one insertion or removal.
@@ -233,7 +236,7 @@ impl State {
     /// Whether `proc` is, or may yet become, a source.
     pub(crate) fn may_exist(&self, proc: &Proc) -> bool {
         match self.jobs.get(&proc.nspace) {
-            Some(job) if job.started => proc.rank == Rank::WILDCARD || job.rank(proc.rank).is_some(),
+            Some(job) if job.started => proc.rank == Rank::WILDCARD || job.ranks.contains_key(&proc.rank),
             _ => true,
         }
     }

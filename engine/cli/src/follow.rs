@@ -140,6 +140,10 @@ impl Follow {
                 self.job.signal(Signal::SIGCONT);
             }
         }
+        // Its event may not have come yet.
+        if self.status.is_none() {
+            self.status = self.job.try_wait_exit();
+        }
         if self.status.is_some() {
             // No rank is left to take it. It is for us, who wait for a grandchild or for our reader.
             self.failure = Some(Failure::Signal(signal));

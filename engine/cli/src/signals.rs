@@ -30,6 +30,8 @@ pub struct Signals(SignalFd);
 impl Signals {
     /// Takes the signals over. Call it before any thread is started: threads inherit what it blocks.
     pub fn take() -> io::Result<Signals> {
+        // Who started us may have ignored it, which is inherited, and hides how the ranks end.
+        by_default(Signal::SIGCHLD)?;
         let mut set = SigSet::empty();
         set.extend(PASSED_ON);
         set.extend(OURS);
@@ -69,11 +71,16 @@ pub fn next_stopped_child() -> Option<(u32, Signal)> {
     }
 }
 
-/// Ends this process as `signal` would, so that the shell sees what it expects.
-pub fn die_of(signal: Signal) -> ExitCode {
+fn by_default(signal: Signal) -> io::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of ours, so no handler can be unsafe to run.
-    let _ = unsafe { sigaction(signal, &default) };
+    unsafe { sigaction(signal, &default) }?;
+    Ok(())
+}
+
+/// Ends this process as `signal` would, so that the shell sees what it expects.
+pub fn die_of(signal: Signal) -> ExitCode {
+    let _ = by_default(signal);
     let _ = SigSet::from(signal).thread_unblock();
     let _ = raise(signal);
     // Only if the signal is ignored after all.

@@ -36,6 +36,18 @@ fn the_code_is_that_of_the_rank_that_failed_first_in_time() {
 }
 
 #[test]
+fn codes_are_known_although_sigchld_was_ignored_by_whoever_started_the_run() {
+    let site = Site::new();
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        r#"trap '' CHLD; exec "$0" run --rendezvous-dir "$1" -- sh -c 'sh -c "exit 3"; exit $?'"#,
+    ]);
+    let done = Process::start(shell.arg(iof().get_program()).arg(site.path())).finish();
+    assert_eq!((done.code, done.stderr.as_str()), (3, ""));
+}
+
+#[test]
 fn a_rank_that_a_signal_ended_counts_as_128_and_the_signal() {
     for (name, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139), ("PIPE", 141)] {
         let script = format!("if [ $IOF_RANK = 1 ]; then kill -{name} $$; fi");

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_engine::{App, Config, Engine, Grant, Job, JobSpec, JobStatus, Policy, Rendezvous};
+use iof_engine::{App, BackendKind, Config, Engine, Grant, Job, JobSpec, JobStatus, Policy, Rendezvous};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, Sink};
 
@@ -15,8 +15,12 @@ use iof_tool::{Pull, Sink};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn engine() -> Engine {
-    let config = Config { rendezvous: Rendezvous::None, policy: Policy::Block, ..Config::default() };
-    Engine::start(config).unwrap()
+    engine_on(None)
+}
+
+pub fn engine_on(backend: Option<BackendKind>) -> Engine {
+    let rendezvous = Rendezvous::None;
+    Engine::start(Config { rendezvous, policy: Policy::Block, backend, ..Config::default() }).unwrap()
 }
 
 pub fn nspace() -> Nspace {

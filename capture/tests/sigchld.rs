@@ -1,0 +1,62 @@
+//! A host that ignores SIGCHLD, so that its children reap themselves: what is still known of their ends. The signal's
+//! disposition belongs to the whole process: one test, alone in its process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
+
+mod common;
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+
+use common::{next, rig_on};
+use iof_capture::{BackendKind, Event, ProcessGroup, ProcessId, ProcessSpec, SpawnError, spawn};
+use nix::sys::signal::{SigHandler, Signal, signal};
+
+fn shell(script: &str) -> ProcessSpec {
+    ProcessSpec::new("/bin/sh", ["-c", script])
+}
+
+#[test]
+fn every_end_is_reported_though_not_how_it_was_and_a_failed_start_is_an_error() {
+    // SAFETY: to ignore a signal runs no code of ours.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }.unwrap();
+    for backend in [BackendKind::IoUring, BackendKind::Epoll] {
+        let rig = rig_on(backend);
+        // Many that may have ended before there is a descriptor for them, and one that has not.
+        for at in 0..50 {
+            rig.capture
+                .watch(ProcessId(at), spawn(ProcessSpec::new("/bin/true", [""; 0])).unwrap().child)
+                .unwrap();
+        }
+        let spec = ProcessSpec { group: ProcessGroup::Own, ..shell("echo ready; exec sleep 1000") };
+        let sleeper = spawn(spec).unwrap();
+        let (signaller, mut ready) = (sleeper.child.signaller(), [0; 6]);
+        rig.capture.watch(ProcessId(50), sleeper.child).unwrap();
+        std::fs::File::from(sleeper.stdout).read_exact(&mut ready).unwrap();
+        signaller.send(Signal::SIGKILL).unwrap();
+        let mut ended: Vec<u64> = (0..=50)
+            .map(|_| match next(&rig.events) {
+                Event::Exited { process, status: Err(_) } => process.0,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        ended.sort_unstable();
+        assert!(ended.into_iter().eq(0..=50));
+        assert!(signaller.send(Signal::SIGKILL).is_err(), "there is nobody left");
+    }
+
+    // Children do not inherit it: their own children's ends are theirs to know.
+    let mut status = String::new();
+    let child = spawn(ProcessSpec::new("/bin/cat", ["/proc/self/status"])).unwrap();
+    std::fs::File::from(child.stdout).read_to_string(&mut status).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    assert_eq!(u64::from_str_radix(ignored.trim(), 16).unwrap() & (1 << (Signal::SIGCHLD as u64 - 1)), 0);
+
+    // What fails in the child only.
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let error = spawn(ProcessSpec::new(&script, [""; 0])).unwrap_err();
+    assert!(matches!(error, SpawnError::Refused { .. }) && error.to_string().contains("SIGCHLD"), "{error}");
+}

@@ -1,0 +1,52 @@
+//! A launcher that starts its ranks itself, in its own way, and lets the engine forward what they write.
+//!
+//! ```text
+//! cargo run --release -p iof-engine --example adopt -- 4 sh -c 'echo hello from rank $RANK'
+//! ```
+
+use std::error::Error;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio, exit};
+use std::{env, io, process};
+
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Policy, Process};
+use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_tool::{Pull, Sink};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = env::args_os().skip(1);
+    let usage = "usage: adopt N PROG ARGS...";
+    let nprocs: u32 = args.next().and_then(|n| n.to_str()?.parse().ok()).ok_or(usage)?;
+    let program = args.next().ok_or(usage)?;
+    let args: Vec<_> = args.collect();
+
+    // What our engine has to do with: the read ends of pipes, and the pids of children that nobody waits for.
+    let mut ranks = Vec::new();
+    for rank in 0..nprocs {
+        let mut command = Command::new(&program);
+        command.args(&args).env("RANK", rank.to_string()).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        ranks.push(AdoptedRank {
+            rank: Rank(rank),
+            executable: program.to_string_lossy().into_owned(),
+            stdout: child.stdout.take().map(OwnedFd::from),
+            stderr: child.stderr.take().map(OwnedFd::from),
+            stddiag: None,
+            process: Process::Pid(child.id()),
+        });
+    }
+
+    // From here on it is as with a job that the engine has started, see the example `launcher`.
+    let engine = Engine::start(Config { policy: Policy::Block, ..Config::default() })?;
+    let nspace = Nspace::new(format!("adopt-{}", process::id()))?;
+    let mut tool = engine.attach("adopt", Grant::Block)?;
+    let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
+    tool.pull(&Pull { procs: vec![all], channels: Channels::STDOUT | Channels::STDERR, backlog: true })?;
+    let sink = Sink::start(tool, io::stdout(), |_, _, _| {})?;
+
+    let job = engine.adopt(AdoptSpec { nspace, ranks, grace: None })?;
+    let status = job.wait();
+    sink.join()?;
+    drop(engine);
+    exit(status.code())
+}

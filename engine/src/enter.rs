@@ -1,0 +1,107 @@
+//! How a job and its ranks come into the tables, whoever has started them.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iof_capture::{AddError, Child, PtyMaster, SourceId};
+use iof_proto::{Channel, Nspace, Proc, Rank};
+use iof_shm_ring::{CreateError, Stream, StreamConfig};
+
+use crate::engine::Engine;
+use crate::job::{CHANNELS, Job, JobState, RankState};
+use crate::state::StreamName;
+
+/// Files that a rank needs in the engine: three pipes, three rings, its pidfd. A pty is one more.
+pub(crate) const FILES_PER_RANK: u64 = 7;
+/// Files that a job needs for a moment: the last rank's ends of its pipes and what std starts it with, rings on their
+/// way to readers in this process.
+pub(crate) const FILES_IN_PASSING: u64 = 16;
+
+/// A rank that runs.
+pub(crate) struct Entry {
+    pub rank: Rank,
+    pub executable: String,
+    /// 0 if nobody knows.
+    pub pid: u32,
+    /// `None` if the embedder is going to report its end.
+    pub child: Option<Child>,
+    /// In the order of [`CHANNELS`].
+    pub pipes: [OwnedFd; CHANNELS.len()],
+    pub pty: Option<PtyMaster>,
+}
+
+impl Engine {
+    /// Takes a name for a job that has no ranks yet; `None` if there is a job of that name.
+    pub(crate) fn begin(&self, nspace: &Nspace, grace: Option<Duration>) -> Option<Job> {
+        let mut state = self.tables.lock();
+        if state.jobs.contains_key(nspace) {
+            return None;
+        }
+        state.jobs.insert(nspace.clone(), JobState { grace, ..JobState::default() });
+        Some(Job { tables: Arc::clone(&self.tables), nspace: nspace.clone() })
+    }
+
+    /// Makes the streams of a rank, in the order of [`CHANNELS`].
+    pub(crate) fn streams(
+        &self,
+        nspace: &Nspace,
+        rank: Rank,
+    ) -> Result<[Stream; CHANNELS.len()], CreateError> {
+        let config = StreamConfig { capacity: u64::from(self.config.cache_size), policy: self.config.policy };
+        let source = Proc { nspace: nspace.clone(), rank };
+        let stream = |channel: Channel| Stream::create(config, &format!("{source} {channel}"));
+        let [first, second, third] = CHANNELS;
+        Ok([stream(first)?, stream(second)?, stream(third)?])
+    }
+
+    /// Attaches who waits for a rank that runs, and has it drained from now on.
+    ///
+    /// # Errors
+    /// The capture thread has ended. The rank's descriptors are closed then.
+    pub(crate) fn enter(
+        &self,
+        nspace: &Nspace,
+        entry: Entry,
+        mut streams: [Stream; CHANNELS.len()],
+    ) -> Result<(), AddError> {
+        let Entry { rank, executable, pid, child, pipes, pty } = entry;
+        let source = Proc { nspace: nspace.clone(), rank };
+        let mut state = self.tables.lock();
+        let mut ids = [SourceId(0); CHANNELS.len()];
+        for ((id, stream), channel) in ids.iter_mut().zip(&mut streams).zip(CHANNELS) {
+            *id = state.add_stream(StreamName { source: source.clone(), channel }, stream);
+        }
+        let signaller = child.as_ref().map(Child::signaller);
+        let entered =
+            RankState { streams: ids, executable, pid, signaller, pty, exit: None, reported: false };
+        let process = entered.process();
+        state.processes.insert(process, source);
+        if let Some(job) = state.jobs.get_mut(nspace) {
+            job.open_streams = job.open_streams.saturating_add(ids.len());
+            job.ranks.insert(rank, entered);
+        }
+        for ((id, pipe), stream) in ids.into_iter().zip(pipes).zip(streams) {
+            self.capture.add(id, pipe, stream)?;
+        }
+        if let Some(child) = child {
+            self.capture.watch(process, child).map_err(AddError::from)?;
+        }
+        Ok(())
+    }
+
+    /// No further rank will come. A job without any is forgotten.
+    pub(crate) fn all_entered(&self, job: &Job) {
+        let mut state = self.tables.lock();
+        if let Some(entered) = state.jobs.get_mut(&job.nspace) {
+            entered.started = true;
+            if entered.ranks.is_empty() {
+                state.jobs.remove(&job.nspace);
+            }
+        }
+        state.announce_complete_registrations();
+        drop(state);
+        self.tables.notify();
+        self.tables.reports.wake();
+    }
+}

@@ -1,0 +1,66 @@
+//! How a process ended.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use iof_proto::ProcState;
+
+/// How a rank ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// As wait(2) tells.
+    Status(ExitStatus),
+    /// It has ended, but nobody can tell how. The embedder ignores SIGCHLD, or has another thread that waits for any
+    /// child (see waitpid(2)), or has adopted a process that is not its child.
+    Unknown,
+}
+
+impl Exit {
+    /// Whether it is known to have ended with exit code 0.
+    pub fn success(self) -> bool {
+        matches!(self, Exit::Status(status) if status.success())
+    }
+
+    /// The code that a shell would show: the exit code, or 128 + n for a process that signal n ended. 1 if nobody
+    /// knows.
+    pub fn code(self) -> i32 {
+        self.known_code().unwrap_or(1)
+    }
+
+    /// The same, `None` if nobody knows.
+    pub(crate) fn known_code(self) -> Option<i32> {
+        let Exit::Status(status) = self else { return None };
+        status.code().or(status.signal().map(|signal| signal.saturating_add(128)))
+    }
+}
+
+/// The state of a process that ended so, or has not ended, in PMIx's words.
+pub(crate) fn proc_state(exit: Option<Exit>) -> ProcState {
+    match exit {
+        None => ProcState::Running,
+        Some(exit) if exit.success() => ProcState::Terminated,
+        Some(Exit::Status(status)) if status.signal().is_some() => ProcState::Killed,
+        Some(_) => ProcState::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_a_shell() {
+        let status = |raw| Exit::Status(ExitStatus::from_raw(raw));
+        for (exit, code, state) in [
+            (status(0), 0, ProcState::Terminated),
+            (status(3 << 8), 3, ProcState::Failed),
+            (status(9), 137, ProcState::Killed),
+            (Exit::Unknown, 1, ProcState::Failed),
+        ] {
+            assert_eq!((exit.code(), proc_state(Some(exit))), (code, state), "{exit:?}");
+            assert_eq!(exit.success(), code == 0);
+        }
+        assert_eq!(Exit::Unknown.known_code(), None);
+        assert_eq!(proc_state(None), ProcState::Running);
+    }
+}

@@ -1,0 +1,275 @@
+//! Ranks that the embedder has started: whose descriptors are taken, how their ends are learned, what is refused.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use common::{Output, engine, engine_on, nspace, shell, spec, wait, wait_for};
+use iof_engine::{AdoptError, AdoptSpec, AdoptedRank, BackendKind, Engine, Exit, Job, Process};
+use iof_proto::{Channel, Channels, Rank};
+use nix::fcntl::OFlag;
+use nix::libc;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getpgid, pipe2};
+
+fn rank(number: u32, stdout: impl Into<OwnedFd>, process: Process) -> AdoptedRank {
+    let (stderr, stddiag) = (None, None);
+    AdoptedRank {
+        rank: Rank(number),
+        executable: "test".into(),
+        stdout: Some(stdout.into()),
+        stderr,
+        stddiag,
+        process,
+    }
+}
+
+const REPORTED: Process = Process::Reported { pid: 0 };
+
+fn adopt(engine: &Engine, ranks: impl IntoIterator<Item = AdoptedRank>) -> Result<Job, AdoptError> {
+    engine.adopt(AdoptSpec { nspace: nspace(), ranks: ranks.into_iter().collect(), grace: None })
+}
+
+fn start(script: &str) -> (OwnedFd, Child) {
+    let mut command = Command::new("sh");
+    let mut child = command
+        .args(["-c", script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    (child.stdout.take().unwrap().into(), child)
+}
+
+fn pipe() -> (OwnedFd, File) {
+    let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+    (read, write.into())
+}
+
+fn pidfd(child: &Child) -> OwnedFd {
+    // SAFETY: a pid in, a new descriptor or -1 out, which nobody else knows.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
+    assert!(fd >= 0);
+    // SAFETY: as above.
+    unsafe { OwnedFd::from_raw_fd(fd.try_into().unwrap()) }
+}
+
+fn code(code: i32) -> Exit {
+    Exit::Status(ExitStatus::from_raw(code << 8))
+}
+
+#[test]
+fn children_are_handed_over_by_pid_or_pidfd_with_what_they_wrote_before() {
+    let engine = engine();
+    let output = Output::of(&engine, Channels::STDOUT);
+    let (first, one) = start("echo one; exit 0");
+    let (second, two) = start("read x; echo two; exit 3");
+    // It has ended already.
+    wait_for("its end", || {
+        std::fs::read_to_string(format!("/proc/{}/stat", one.id())).unwrap().contains(") Z").then_some(())
+    });
+    let by_pidfd = Process::Pidfd(pidfd(&two));
+    let job = adopt(&engine, [rank(8, first, Process::Pid(one.id())), rank(9, second, by_pidfd)]).unwrap();
+    let status = wait(&job);
+    assert_eq!((status.first_failure, status.cut_off), (Some((Rank(9), code(3))), vec![]));
+    let mut lines: Vec<String> = output.all().lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["one", "two"]);
+    for mut child in [one, two] {
+        assert_eq!(
+            child.wait().unwrap_err().raw_os_error(),
+            Some(libc::ECHILD),
+            "the engine has waited for it"
+        );
+    }
+}
+
+#[test]
+fn all_channels_are_forwarded_and_those_without_a_descriptor_are_at_their_end() {
+    let engine = engine();
+    let outputs =
+        [Channels::STDOUT, Channels::STDERR, Channels::STDDIAG].map(|channel| Output::of(&engine, channel));
+    let (out, mut write_out) = pipe();
+    let (diag, mut write_diag) = pipe();
+    let adopted = AdoptedRank { stddiag: Some(diag), ..rank(0, out, REPORTED) };
+    let job = adopt(&engine, [adopted]).unwrap();
+    write_out.write_all(b"out").unwrap();
+    write_diag.write_all(b"diag").unwrap();
+    drop((write_out, write_diag));
+    assert!(job.report_exit(Rank(0), code(0)));
+    assert_eq!(wait(&job).code(), 0);
+    assert_eq!(outputs.map(Output::all), ["out", "", "diag"]);
+}
+
+#[test]
+fn pipes_fifos_stream_sockets_and_terminals_are_read_to_their_ends() {
+    for backend in [BackendKind::IoUring, BackendKind::Epoll] {
+        reads_all_kinds_to_their_ends(&engine_on(Some(backend)));
+    }
+}
+
+fn reads_all_kinds_to_their_ends(engine: &Engine) {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let both = File::options().read(true).write(true).open(&fifo).unwrap();
+    let (unix, mut write_unix) = UnixStream::pair().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut write_tcp = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let tcp = listener.accept().unwrap().0;
+    // Non-blocking ones, too.
+    unix.set_nonblocking(true).unwrap();
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let mut slave = File::from(pty.slave);
+    let fifo_read = File::open(&fifo).unwrap();
+    let mut write_fifo = File::options().write(true).open(&fifo).unwrap();
+    drop(both);
+
+    let output = Output::of(engine, Channels::STDOUT);
+    let ranks: [OwnedFd; 4] = [fifo_read.into(), unix.into(), tcp.into(), pty.master];
+    let ranks = (0..).zip(ranks).map(|(number, file)| rank(number, file, REPORTED));
+    let job = adopt(engine, ranks).unwrap();
+    let writers: [&mut dyn Write; 4] = [&mut write_fifo, &mut write_unix, &mut write_tcp, &mut slave];
+    for (number, writer) in (0u32..).zip(writers) {
+        writer.write_all(format!("{number} ").as_bytes()).unwrap();
+        assert!(job.report_exit(Rank(number), code(0)));
+    }
+    drop((write_fifo, write_unix, write_tcp, slave));
+    let status = wait(&job);
+    assert_eq!((status.code(), status.cut_off), (0, vec![]));
+    let mut numbers: Vec<String> = output.all().split_whitespace().map(str::to_owned).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, ["0", "1", "2", "3"]);
+}
+
+#[test]
+fn an_end_that_the_embedder_reports_counts_once_and_only_for_ranks_of_that_kind() {
+    let engine = engine();
+    let (read, write) = pipe();
+    let (out, child) = start("exit 0");
+    let job = adopt(&engine, [rank(0, read, REPORTED), rank(1, out, Process::Pid(child.id()))]).unwrap();
+    drop(write);
+    assert!(!job.report_exit(Rank(1), code(7)), "the engine watches it");
+    assert!(!job.report_exit(Rank(2), code(7)), "there is none");
+    assert!(job.try_wait_exit().is_none());
+    assert!(job.report_exit(Rank(0), code(5)));
+    assert!(!job.report_exit(Rank(0), code(6)));
+    assert_eq!(wait(&job).first_failure, Some((Rank(0), code(5))));
+    assert_eq!(job.try_wait_exit().expect("all have exited").code(), 5);
+    let spawned = engine
+        .spawn(&iof_engine::JobSpec { nspace: iof_proto::Nspace::new("own").unwrap(), ..spec([shell("")]) });
+    assert!(!spawned.unwrap().report_exit(Rank(0), code(1)), "the engine has started it");
+}
+
+#[test]
+fn a_grace_runs_from_the_reported_end_on() {
+    let engine = engine();
+    let (read, mut write) = pipe();
+    let ranks = vec![rank(0, read, REPORTED)];
+    let job = engine.adopt(AdoptSpec { nspace: nspace(), ranks, grace: Some(Duration::ZERO) }).unwrap();
+    write.write_all(b"so far").unwrap();
+    assert!(job.report_exit(Rank(0), Exit::Unknown));
+    let status = wait(&job);
+    assert_eq!(status.cut_off, [(Rank(0), Channel::Stdout)]);
+    assert_eq!((status.first_failure, status.code()), (Some((Rank(0), Exit::Unknown)), 1));
+}
+
+#[test]
+fn a_process_that_is_no_child_ends_in_an_unknown_way_and_nobody_waits_for_ever() {
+    let engine = engine();
+    // Its parent has gone, so it is init's.
+    let (out, mut parent) = start("sleep 1000 & echo $!");
+    let mut out = BufReader::new(File::from(out));
+    let mut pid = String::new();
+    out.read_line(&mut pid).unwrap();
+    parent.wait().unwrap();
+    let pid = pid.trim().parse().unwrap();
+    let out = OwnedFd::from(out.into_inner());
+    let job = adopt(&engine, [rank(0, out, Process::Pid(pid))]).unwrap();
+    kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
+    assert_eq!(wait(&job).first_failure, Some((Rank(0), Exit::Unknown)));
+}
+
+#[test]
+fn signals_reach_the_whole_group_of_a_rank_that_leads_one_and_nobody_whose_end_is_reported() {
+    let engine = engine();
+    let (out, child) = start("sleep 1000 & wait");
+    assert_eq!(getpgid(Some(Pid::from_raw(child.id() as i32))).unwrap().as_raw(), child.id() as i32);
+    let (read, write) = pipe();
+    let (_, mut other) = start("exec sleep 1000");
+    let reported = Process::Reported { pid: other.id() };
+    let job = adopt(&engine, [rank(0, out, Process::Pid(child.id())), rank(1, read, reported)]).unwrap();
+    assert_eq!(job.rank_of_group(child.id()), Some(Rank(0)));
+    assert_eq!(job.signal(Signal::SIGTERM), 1);
+    assert!(other.try_wait().unwrap().is_none());
+    other.kill().unwrap();
+    other.wait().unwrap();
+    job.report_exit(Rank(1), code(0));
+    drop(write);
+    // The stream ends, so the child of rank 0 has ended, too.
+    assert_eq!(wait(&job).first_failure.unwrap().1.code(), 143);
+}
+
+/// What an adoption of this as rank 0's stdout says.
+fn refusal(stdout: impl Into<OwnedFd>) -> String {
+    let error = adopt(&engine(), [rank(0, stdout, REPORTED)]).err().expect("it was taken");
+    assert!(matches!(error, AdoptError::Kind { rank: Rank(0), channel: Channel::Stdout, .. }), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn what_is_no_stream_with_an_end_is_refused_by_its_kind() {
+    let (_read, write) = pipe();
+    assert!(refusal(write).contains("not open for reading"));
+    assert!(refusal(File::open("/etc/passwd").unwrap()).contains("a regular file"));
+    assert!(refusal(File::open("/").unwrap()).contains("a directory"));
+    assert!(refusal(File::open("/dev/null").unwrap()).contains("a device"));
+    assert!(refusal(UnixDatagram::pair().unwrap().0).contains("messages instead of a stream"));
+    assert!(refusal(TcpListener::bind("127.0.0.1:0").unwrap()).contains("not connected"));
+    let event = nix::sys::eventfd::EventFd::new().unwrap();
+    assert!(refusal(event).contains("another kind"));
+}
+
+#[test]
+fn ranks_that_make_no_sense_are_refused_before_any_is_touched() {
+    let engine = engine();
+    let taken = |ranks: Vec<AdoptedRank>| adopt(&engine, ranks).err().expect("it was taken");
+    assert!(matches!(taken(vec![]), AdoptError::Ranks { asked: 0 }));
+    let (first, _keep) = pipe();
+    let (second, _keep) = pipe();
+    let twice = vec![rank(3, first, REPORTED), rank(3, second, REPORTED)];
+    assert!(matches!(taken(twice), AdoptError::Twice { rank: Rank(3) }));
+    assert!(matches!(taken(vec![rank(u32::MAX - 1, pipe().0, REPORTED)]), AdoptError::Number { .. }));
+    let (read, _keep) = pipe();
+    let shared = AdoptedRank { stderr: Some(read.try_clone().unwrap()), ..rank(0, read, REPORTED) };
+    assert!(matches!(taken(vec![shared]), AdoptError::Shared { rank: Rank(0), channel: Channel::Stderr }));
+
+    let (_, mut child) = start("exit 0");
+    child.wait().unwrap();
+    let gone = taken(vec![rank(0, pipe().0, Process::Pid(child.id()))]);
+    assert!(
+        matches!(&gone, AdoptError::Process { source, .. } if source.raw_os_error() == Some(libc::ESRCH)),
+        "{gone}"
+    );
+    let no_pidfd = taken(vec![rank(0, pipe().0, Process::Pidfd(pipe().0))]);
+    assert!(
+        matches!(&no_pidfd, AdoptError::Process { source, .. } if source.raw_os_error() == Some(libc::EBADF))
+    );
+
+    // The name is still free, and then taken.
+    let (read, write) = pipe();
+    let job = adopt(&engine, [rank(0, read, REPORTED)]).unwrap();
+    assert!(matches!(taken(vec![rank(0, pipe().0, REPORTED)]), AdoptError::NameTaken(_)));
+    drop(write);
+    job.report_exit(Rank(0), code(0));
+    assert_eq!(wait(&job).code(), 0);
+}

@@ -1,0 +1,37 @@
+//! An embedder that ignores SIGCHLD. The signal's disposition belongs to the whole process: one test, alone in its
+//! process.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use common::{engine, run, shell, spec, wait};
+use iof_engine::{App, Exit, JobSpec};
+use iof_proto::message::query;
+use iof_proto::{ProcState, Value};
+use nix::sys::signal::{SigHandler, Signal, signal};
+
+#[test]
+fn a_job_ends_with_its_output_whole_and_ranks_that_have_ended_in_an_unknown_way() {
+    // SAFETY: to ignore a signal runs no code of ours.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }.unwrap();
+    let engine = engine();
+    let app = App { nprocs: 20, ..shell("echo out; exit 0") };
+    let (status, lines) = run(&engine, &spec([app]));
+    assert_eq!(lines, vec!["out"; 20]);
+    assert!(matches!(status.first_failure, Some((_, Exit::Unknown))), "{status:?}");
+    assert_eq!(status.code(), 1);
+
+    let mut tool = engine.attach("test", iof_engine::Grant::Never).unwrap();
+    let found = tool.query(&[query::PMIX_QUERY_PROC_TABLE]).unwrap();
+    let Value::Procs(procs) = &found[0].value else { panic!("{found:?}") };
+    assert!(
+        procs.iter().all(|proc| proc.state == ProcState::Failed && proc.exit_code.is_none()),
+        "{procs:?}"
+    );
+
+    // Signals still reach who runs.
+    let nspace = iof_proto::Nspace::new("second").unwrap();
+    let job = engine.spawn(&JobSpec { nspace, ..spec([shell("exec sleep 1000")]) }).unwrap();
+    assert_eq!(job.signal(Signal::SIGTERM), 1);
+    assert!(matches!(wait(&job).first_failure, Some((_, Exit::Unknown))));
+}
