@@ -1,0 +1,69 @@
+//! A tool that reads rings as another process would.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use iof_shm_ring::{Area, Attached, Bell, Peek, Policy, Reader, Ring, Start, Stream, StreamConfig, doorbell};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+pub const CAPACITY: u64 = 64 * 1024;
+
+pub struct Tool {
+    pub area: Arc<Area>,
+    pub bell: Bell,
+}
+
+impl Tool {
+    pub fn new() -> Tool {
+        let (ringer, bell) = doorbell().unwrap();
+        Tool { area: Arc::new(Area::create(ringer).unwrap()), bell }
+    }
+
+    pub fn attach(&self, stream: &mut Stream, start: Start, may_block: bool) -> Reader {
+        let slot = self.area.take_slot().unwrap();
+        let attached = stream.attach(&self.area, slot, start, may_block).unwrap();
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        unsafe { Reader::new(mapped(attached), Arc::clone(&self.area), start) }.unwrap()
+    }
+
+    pub fn follow(&self, stream: &mut Stream, reader: &mut Reader) {
+        let slot = self.area.take_slot().unwrap();
+        let attached = stream.follow(&self.area, reader.slot(), slot).unwrap();
+        self.area.return_slot(reader.slot());
+        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        unsafe { reader.follow(mapped(attached)) }.unwrap();
+    }
+
+    pub fn rings(&self) -> bool {
+        poll(&mut [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() > 0
+    }
+
+    pub fn ready(&self) -> Vec<u32> {
+        let mut ready = Vec::new();
+        self.area.take_ready(64, |slot| ready.push(slot));
+        ready
+    }
+}
+
+/// As a reader in another process gets it.
+pub fn mapped(given: Attached) -> Attached {
+    let file = given.ring.as_fd().unwrap().try_clone_to_owned().unwrap();
+    Attached { ring: Arc::new(Ring::open(file).unwrap()), ..given }
+}
+
+pub fn stream(policy: Policy) -> Stream {
+    Stream::create(StreamConfig { capacity: CAPACITY, policy }, "test").unwrap()
+}
+
+pub fn bytes(n: usize) -> Vec<u8> {
+    (0..n).map(|i| (i % 251) as u8).collect()
+}
+
+pub fn read(reader: &mut Reader) -> Vec<u8> {
+    let mut all = Vec::new();
+    while reader.peek() == Peek::Bytes {
+        all.extend_from_slice(reader.bytes());
+        reader.consume(usize::MAX);
+    }
+    all
+}
