@@ -1,6 +1,5 @@
 //! How readers borrow, copy, group, sleep and are told.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
