@@ -44,8 +44,8 @@ pub enum AddError {
 /// One thread that drains pipes into streams, feeds pipes from streams and watches processes.
 ///
 /// All methods may be called from any thread, and none but [`Capture::with_streams`] and dropping waits for the
-/// capture thread. Dropping it completes all sources with what they have, closes all targets, reports that, and joins the thread;
-/// processes that still run are not watched any more and stay.
+/// capture thread. Dropping it completes all sources with what they have, closes all targets, reports that, and joins
+/// the thread; processes that still run are not watched any more and stay.
 pub struct Capture {
     commands: Sender<Command>,
     ringer: Arc<Ringer>,
@@ -196,6 +196,9 @@ impl Capture {
     /// 3. answer each [`Event::Sealed`] with [`Capture::follow`] or [`Capture::unfeed`];
     /// 4. after [`Event::Fed`], and not before, [detach](Stream::detach) the reader, then
     ///    [return its slot](Area::return_slot).
+    ///
+    /// A push that the stream did not take whole goes on when the room bell rings, and also after 3 and 4, for which
+    /// that bell does not ring.
     ///
     /// A stream that is dropped without being complete ends nothing: `unfeed` its targets. `id` must not be the name of
     /// a target for which [`Event::Fed`] is still to come; if it is, it names the newer from now on.

@@ -60,6 +60,10 @@ impl Targets {
         self.by_id.get(&id).copied()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_slot.is_empty()
+    }
+
     pub(crate) fn numbers(&self) -> Vec<usize> {
         self.targets.numbers()
     }
@@ -82,22 +86,20 @@ impl Targets {
     /// The targets that had news since the last call.
     pub(crate) fn take_news(&self) -> Vec<usize> {
         let mut news = Vec::new();
-        if !self.by_slot.is_empty() {
-            self.area.take_ready(self.slots, |slot| news.extend(self.by_slot.get(&slot)));
-        }
+        self.area.take_ready(self.slots, |slot| news.extend(self.by_slot.get(&slot)));
         news
     }
 
     /// Has the bell ring for news, also for such that came since [`Targets::take_news`].
     pub(crate) fn arm(&self) {
-        if !self.by_slot.is_empty() && !self.area.arm(self.slots) {
+        if !self.is_empty() && !self.area.arm(self.slots) {
             self.ringer.ring();
         }
     }
 
     /// No need to ring: we are awake.
     pub(crate) fn disarm(&self) {
-        if !self.by_slot.is_empty() {
+        if !self.is_empty() {
             self.area.disarm();
         }
     }

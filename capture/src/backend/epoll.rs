@@ -3,8 +3,8 @@
 //! Edge-triggered: the kernel tells once each time that something comes, and a file counts as ready until it is found
 //! empty (or full, if it is written). So nothing is ever switched on and off, and idle files cost nothing.
 //!
-//! A read or write must never block, but O_NONBLOCK belongs to the open file description, which others may share: it is left
-//! as it is. Pipes since Linux 6.4, and sockets, can be asked not to wait for just one call (`RWF_NOWAIT`, see
+//! A read or write must never block, but O_NONBLOCK belongs to the open file description, which others may share: it
+//! is left as it is. Pipes since Linux 6.4, and sockets, can be asked not to wait for just one call (`RWF_NOWAIT`, see
 //! preadv2(2)). Of anything else poll(2) is asked first. For a read that suffices because nobody else reads it; a write
 //! is then cut to `PIPE_BUF` bytes, for which a writable pipe has room, see pipe(7).
 

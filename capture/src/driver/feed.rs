@@ -6,15 +6,18 @@ use crate::target::{Close, Next};
 impl<B: Backend> Driver<B> {
     /// Goes on with targets whose streams moved; from here on the bell rings if one does.
     pub(super) fn hear_news(&mut self) {
-        if self.stopping {
+        if self.stopping || self.targets.is_empty() {
             return;
         }
-        for at in self.targets.take_news() {
-            self.feed(at);
+        let news = self.targets.take_news();
+        if !news.is_empty() {
+            for at in news {
+                self.feed(at);
+            }
+            // A target may have ended, or been found sealed; nobody is to sleep on that.
+            self.desk.publish();
         }
         self.targets.arm();
-        // A target may just have ended, or been found sealed; nobody is to sleep on that.
-        self.desk.publish();
     }
 
     pub(super) fn begin_to_feed(&mut self, id: TargetId, pipe: OwnedFd, reader: Reader) {

@@ -475,6 +475,24 @@ fn a_target_that_falls_behind_is_cut_off_and_one_that_keeps_up_gets_all() {
 }
 
 #[test]
+fn one_that_may_not_hold_the_stream_back_costs_one_that_may_nothing() {
+    let mut pusher = Pusher::with(Policy::Block);
+    let bytes = Arc::new(pattern(4 * MIB, 16));
+    let (never, look) = pusher.feed(0, 0, false);
+    drop(look);
+    let may = compare(pusher.feed(1, 0, true).0, &bytes, Duration::ZERO);
+    pusher.push(0, &bytes);
+    pusher.complete(0);
+    let Fed { lost, end, .. } = pusher.end(1);
+    assert!(matches!(end, FeedEnd::Complete), "{end:?}");
+    assert_eq!((may.join().unwrap(), lost), (bytes.len(), 0));
+    let never = compare(never, &bytes, Duration::ZERO);
+    let Fed { delivered, end, .. } = pusher.end(0);
+    assert!(matches!(end, FeedEnd::CutOff), "{end:?}");
+    assert_eq!(delivered, never.join().unwrap() as u64);
+}
+
+#[test]
 fn a_non_blocking_pipe_is_written_when_it_can_be() {
     let mut pusher = Pusher::with(Policy::Block);
     let bytes = Arc::new(pattern(2 * MIB, 15));
