@@ -57,11 +57,13 @@ pub(crate) enum Token {
     Source(usize),
     /// The process with this number.
     Process(usize),
+    /// The target with this number. Its file is written, all others are read.
+    Target(usize),
     /// Nobody: the answer to a cancellation.
     Cancel,
 }
 
-const KIND_BITS: u32 = 2;
+const KIND_BITS: u32 = 3;
 const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
 
 /// As kernel interfaces carry it. Small numbers make small words.
@@ -72,6 +74,7 @@ impl From<Token> for u64 {
             Token::Bell => (1, 0),
             Token::Source(at) => (2, at),
             Token::Process(at) => (3, at),
+            Token::Target(at) => (4, at),
         };
         ((number as u64) << KIND_BITS) | kind
     }
@@ -85,6 +88,7 @@ impl From<u64> for Token {
             1 => Token::Bell,
             2 => Token::Source(number),
             3 => Token::Process(number),
+            4 => Token::Target(number),
             _ => Token::Cancel,
         }
     }
@@ -108,11 +112,18 @@ pub(crate) trait Backend {
     /// Reads from `pipe` into `span`: waits for bytes or the end, and answers like read(2).
     ///
     /// # Safety
-    /// Until the answer for `token` was taken, the caller must keep the memory of `span` mapped, and neither read
-    /// nor write it.
+    /// Until the answer for `token` was taken, the caller must keep the memory of `span` mapped, and neither write
+    /// nor, but by atomic loads, read it.
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span);
 
-    /// Answers when `file` is readable.
+    /// Writes `bytes` to `pipe`, which is a [`Token::Target`]'s: waits until it takes some of them, and answers like
+    /// write(2).
+    ///
+    /// # Safety
+    /// Until the answer for `token` was taken, the caller must keep the memory of `bytes` mapped and unchanged.
+    unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: &[u8]);
+
+    /// Answers when `file` is readable; a [`Token::Target`]'s, when it is writable.
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>);
 
     /// Answers after [`PAUSE`].
@@ -134,7 +145,7 @@ pub(crate) trait Backend {
     /// Takes the answers that are there.
     fn take(&mut self, into: &mut Vec<Answer>);
 
-    /// Whether nothing waits for an answer, so that nobody touches the memory of any span.
+    /// Whether nothing waits for an answer, so that nobody touches the memory of any span or slice.
     fn is_quiet(&self) -> bool;
 }
 
@@ -172,7 +183,7 @@ mod tests {
 
     #[test]
     fn tokens_survive_the_kernel() {
-        for token in [Token::Bell, Token::Source(7), Token::Process(0), Token::Cancel] {
+        for token in [Token::Bell, Token::Source(7), Token::Process(0), Token::Target(3), Token::Cancel] {
             assert_eq!(Token::from(u64::from(token)), token);
         }
     }

@@ -3,22 +3,23 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
-use iof_shm_ring::{Bell, Ringer, Stream, bell};
+use iof_shm_ring::{Area, Attached, Bell, Reader, Ringer, Stream, bell};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::backend::{Backend, BackendKind, Epoll, Uring};
 use crate::child::Child;
 use crate::desk::OnEvent;
-use crate::driver::{Command, Driver};
-use crate::event::{Event, ProcessId, SourceId};
+use crate::driver::{Command, Driver, Follow};
+use crate::event::{Event, ProcessId, SourceId, TargetId};
 use crate::job::run_there;
 use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
+use crate::targets::Targets;
 
 /// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,14 +41,15 @@ pub enum AddError {
     Stopped(#[from] Stopped),
 }
 
-/// One thread that drains pipes into streams and watches processes.
+/// One thread that drains pipes into streams, feeds pipes from streams and watches processes.
 ///
 /// All methods may be called from any thread, and none but [`Capture::with_streams`] and dropping waits for the
-/// capture thread. Dropping it completes all sources with what they have, reports that, and joins the thread;
-/// processes that still run are not watched any more and stay.
+/// capture thread. Dropping it completes all sources with what they have, closes all targets, reports that, and joins
+/// the thread; processes that still run are not watched any more and stay.
 pub struct Capture {
     commands: Sender<Command>,
-    ringer: Ringer,
+    ringer: Arc<Ringer>,
+    area: Arc<Area>,
     /// Names in use.
     taken: Mutex<HashSet<SourceId>>,
     backend: BackendKind,
@@ -83,9 +85,13 @@ impl Capture {
         // Now, while low numbers are free.
         spawn::stddiag_seat();
         let (ringer, listen) = bell().map_err(|source| StartError::Bell { source })?;
+        let own = ringer.try_clone().map_err(|source| StartError::Bell { source })?;
+        let area = Arc::new(Area::create(own).map_err(|source| StartError::Area { source })?);
+        let ringer = Arc::new(ringer);
+        let targets = Targets::new(Arc::clone(&area), Arc::clone(&ringer));
         let (commands, receive) = unbounded();
         let (tell, started) = bounded(1);
-        let body = Thread { bell: listen, commands: receive, on_event, tell };
+        let body = Thread { bell: listen, commands: receive, targets, on_event, tell };
         let thread = thread::Builder::new()
             .name("iof-capture".into())
             .spawn(move || body.run(wanted))
@@ -96,7 +102,8 @@ impl Capture {
         if let Some(reason) = &fallback {
             tracing::warn!(%reason, "capture falls back on epoll, which costs more");
         }
-        Ok(Capture { commands, ringer, taken: Mutex::default(), backend, fallback, thread: Some(thread) })
+        let taken = Mutex::default();
+        Ok(Capture { commands, ringer, area, taken, backend, fallback, thread: Some(thread) })
     }
 
     /// What it works with.
@@ -172,6 +179,63 @@ impl Capture {
         self.send(Command::Watch { id, child })
     }
 
+    /// The area of all this capture's targets: attach the readers of their streams with it.
+    pub fn area(&self) -> &Arc<Area> {
+        &self.area
+    }
+
+    /// Writes to `pipe` what `reader` reads, from now on, under the name `id`, and closes it after the last byte. Any
+    /// number of targets may read one stream, so that its bytes are there once.
+    ///
+    /// `pipe` is the write end of a pipe(7) that nobody else writes. `reader` is one of a stream that another thread
+    /// owns and writes:
+    /// 1. take a slot of [`Capture::area`], [attach](Stream::attach) with it, and make the [`Reader`], which
+    ///    [tells of room](Reader::tell_room) if it may hold the stream back;
+    /// 2. `feed`, and call [`notify`](iof_shm_ring::notify) after each [push](Stream::push) and when the stream is
+    ///    complete;
+    /// 3. answer each [`Event::Sealed`] with [`Capture::follow`] or [`Capture::unfeed`];
+    /// 4. after [`Event::Fed`], and not before, [detach](Stream::detach) the reader, then
+    ///    [return its slot](Area::return_slot).
+    ///
+    /// A push that the stream did not take whole goes on when the room bell rings, and also after 3 and 4, for which
+    /// that bell does not ring.
+    ///
+    /// A stream that is dropped without being complete ends nothing: `unfeed` its targets. `id` must not be the name of
+    /// a target for which [`Event::Fed`] is still to come; if it is, it names the newer from now on.
+    ///
+    /// # Errors
+    /// [`Stopped`]. The pipe is closed then, and the reader dropped.
+    pub fn feed(&self, id: TargetId, pipe: OwnedFd, reader: Reader) -> Result<(), Stopped> {
+        self.send(Command::Feed { id, pipe, reader: Box::new(reader) })
+    }
+
+    /// Lets a target go on in the generation that its stream is in now: the answer to [`Event::Sealed`] after
+    /// [`Stream::follow`], which gave `given`. Nothing happens if the target did not wait for that.
+    ///
+    /// If `given` starts at its ring's [base](iof_shm_ring::Ring::base) the target has missed nothing. Else bytes were
+    /// lost for it, because it was in the way and too slow: `follow`, and it counts them as lost, or cut it off with
+    /// [`Capture::unfeed`].
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    ///
+    /// # Safety
+    /// As for [`Reader::follow`]: `given` is what the stream's `follow` gave for this target's reader, and is kept as
+    /// promised there.
+    pub unsafe fn follow(&self, id: TargetId, given: Attached) -> Result<(), Stopped> {
+        // SAFETY: as the caller promises.
+        self.send(Command::Follow { id, given: unsafe { Follow::new(given) } })
+    }
+
+    /// Stops writing to a target and closes its pipe; what was written to it stays. [`Event::Fed`] follows, unless it
+    /// came already or there is no such target.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn unfeed(&self, id: TargetId) -> Result<(), Stopped> {
+        self.send(Command::Unfeed(id))
+    }
+
     /// Runs `f` on the capture thread, between two batches, and waits for what it returns. Meanwhile no pipe is
     /// read, so `f` should be short. If `f` panics, this panics, and the capture goes on.
     ///
@@ -226,6 +290,7 @@ impl Drop for Capture {
 struct Thread {
     bell: Bell,
     commands: Receiver<Command>,
+    targets: Targets,
     on_event: OnEvent,
     tell: Sender<Result<Started, StartError>>,
 }
@@ -256,12 +321,16 @@ impl Thread {
 
     fn drive<B: Backend>(self, backend: B, fallback: Option<StartError>) {
         let _ = self.tell.send(Ok(Started { backend: B::KIND, fallback }));
-        Driver::new(backend, self.bell, self.commands, self.on_event).run();
+        Driver::new(backend, self.bell, self.commands, self.targets, self.on_event).run();
     }
 }
 
 /// Blocks all signals on this thread, so that the process's own threads get them; except those that a fault of this
 /// thread raises, which the process's handlers must see. See signal(7).
+///
+/// SIGPIPE as well: the kernel sends it to the thread that wrote to a pipe without readers (see write(2)), not to the
+/// process, so here it stays pending, unseen, and goes with the thread. The same with io_uring, where the writer is this
+/// thread, or one of the kernel's own, which blocks all but SIGKILL and SIGSTOP.
 fn leave_signals_to_others() {
     let mut signals = SigSet::all();
     for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP] {

@@ -10,19 +10,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::Receiver;
-use iof_shm_ring::{Bell, Stream};
+use iof_shm_ring::{Attached, Bell, Reader, Stream};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::{Answer, Backend, Token};
 use crate::child::Child;
 use crate::desk::{Desk, OnEvent};
-use crate::event::{End, Event, ProcessId, SourceId};
+use crate::event::{End, Event, FeedEnd, ProcessId, SourceId, TargetId};
 use crate::ioctl;
 use crate::job::Job;
 use crate::moderation::{Moderation, Yield};
 use crate::slots::Slots;
 use crate::source::{Close, Next, Step};
 use crate::streams::Streams;
+use crate::targets::Targets;
+
+mod feed;
 
 /// What the handle asks of the capture thread.
 pub(crate) enum Command {
@@ -31,8 +34,22 @@ pub(crate) enum Command {
     Finish(SourceId),
     Remove(SourceId),
     Watch { id: ProcessId, child: Child },
+    Feed { id: TargetId, pipe: OwnedFd, reader: Box<Reader> },
+    Follow { id: TargetId, given: Follow },
+    Unfeed(TargetId),
     Run(Job),
     Stop,
+}
+
+/// Where a target goes on.
+pub(crate) struct Follow(Attached);
+
+impl Follow {
+    /// # Safety
+    /// As for [`Reader::follow`], of the target that this is sent for.
+    pub(crate) unsafe fn new(given: Attached) -> Follow {
+        Follow(given)
+    }
 }
 
 struct Process {
@@ -42,9 +59,10 @@ struct Process {
 
 /// The capture thread's state. Made, used and dropped there.
 pub(crate) struct Driver<B: Backend> {
-    /// Declared, so dropped, before the streams.
+    /// Declared, so dropped, before the streams and the readers.
     backend: B,
     desk: Desk,
+    targets: Targets,
     processes: Slots<Process>,
     /// Sources that wait for their readers.
     waiting: Vec<usize>,
@@ -56,10 +74,17 @@ pub(crate) struct Driver<B: Backend> {
 }
 
 impl<B: Backend> Driver<B> {
-    pub(crate) fn new(backend: B, bell: Bell, commands: Receiver<Command>, on_event: OnEvent) -> Driver<B> {
+    pub(crate) fn new(
+        backend: B,
+        bell: Bell,
+        commands: Receiver<Command>,
+        targets: Targets,
+        on_event: OnEvent,
+    ) -> Driver<B> {
         Driver {
             backend,
             desk: Desk::new(on_event),
+            targets,
             processes: Slots::default(),
             waiting: Vec::new(),
             bell,
@@ -76,9 +101,11 @@ impl<B: Backend> Driver<B> {
         self.backend.poll(Token::Bell, self.bell.as_fd());
         let (mut moderation, mut last) = (Moderation::new(), Instant::now());
         while !(self.stopping && self.backend.is_quiet()) {
+            self.hear_news();
             if let Err(error) = self.backend.turn(moderation.wait()) {
                 return self.fail(&error);
             }
+            self.targets.disarm();
             self.backend.take(&mut answers);
             let elapsed = mem::replace(&mut last, Instant::now()).elapsed();
             moderation.turned(yield_of(&answers, elapsed));
@@ -114,6 +141,7 @@ impl<B: Backend> Driver<B> {
                     self.backend.poll(Token::Bell, self.bell.as_fd());
                 }
             }
+            Token::Target(at) => self.wrote(at, result),
             Token::Cancel => {}
         }
     }
@@ -177,6 +205,13 @@ impl<B: Backend> Driver<B> {
                         self.backend.poll(Token::Process(at), process.child.as_fd());
                     }
                 }
+                Command::Feed { id, pipe, reader } => self.begin_to_feed(id, pipe, *reader),
+                Command::Follow { id, given } => self.bring_along(id, given),
+                Command::Unfeed(id) => {
+                    if let Some(at) = self.targets.find(id) {
+                        self.unfeed(at);
+                    }
+                }
                 Command::Run(job) => job.run(&mut Streams::new(&mut self.desk)),
                 Command::Stop => return self.stop(),
             }
@@ -223,6 +258,9 @@ impl<B: Backend> Driver<B> {
         for at in self.desk.numbers() {
             self.close(at);
         }
+        for at in self.targets.numbers() {
+            self.unfeed(at);
+        }
         for at in self.processes.numbers() {
             self.backend.cancel(Token::Process(at));
         }
@@ -254,8 +292,12 @@ impl<B: Backend> Driver<B> {
         for at in self.desk.numbers() {
             let ended = self.desk.source_mut(at).is_none_or(|source| source.has_ended());
             if quiet && !ended {
-                let same = error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error);
-                self.end(at, End::Error(same));
+                self.end(at, End::Error(same(error)));
+            }
+        }
+        for at in self.targets.numbers() {
+            if quiet {
+                self.end_feed(at, FeedEnd::Error(same(error)));
             }
         }
         self.desk.publish();
@@ -266,6 +308,11 @@ impl<B: Backend> Driver<B> {
         for at in self.desk.numbers() {
             if self.desk.source_mut(at).is_some_and(|source| source.in_flight()) {
                 self.backend.cancel(Token::Source(at));
+            }
+        }
+        for at in self.targets.numbers() {
+            if self.targets.get_mut(at).is_some_and(|target| target.in_flight()) {
+                self.backend.cancel(Token::Target(at));
             }
         }
         for at in self.processes.numbers() {
@@ -288,8 +335,9 @@ impl<B: Backend> Drop for Driver<B> {
     /// Own every buffer until its answer. Finds nothing to do unless `on_event` panicked or the kernel failed.
     fn drop(&mut self) {
         if !self.backend.is_quiet() && !self.quiesce() {
-            // Better lost than unmapped while the kernel may still write there.
+            // Better lost than unmapped while the kernel may still write there, or read what is overwritten.
             self.desk.leak();
+            self.targets.leak();
         }
     }
 }
@@ -306,10 +354,14 @@ fn is_readable(pipe: &BorrowedFd<'_>) -> bool {
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
 
-/// What a turn that brought `answers` has read.
+fn same(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error)
+}
+
+/// What a turn that brought `answers` has read and written.
 fn yield_of(answers: &[Answer], elapsed: Duration) -> Yield {
     let reads = answers.iter().filter_map(|(token, result)| match token {
-        Token::Source(_) => result.as_ref().ok().copied(),
+        Token::Source(_) | Token::Target(_) => result.as_ref().ok().copied(),
         _ => None,
     });
     reads.fold(Yield { bytes: 0, largest: 0, elapsed }, |sum, bytes| Yield {

@@ -11,7 +11,11 @@ pub struct SourceId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
 
-/// Something ended.
+/// The caller's name for a target: one process's stdin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TargetId(pub u64);
+
+/// Something ended, or needs its owner.
 #[derive(Debug)]
 pub enum Event {
     /// A source had its last byte. Comes once for each source, after its readers were told.
@@ -33,6 +37,44 @@ pub enum Event {
         /// or an ignored `SIGCHLD`, see waitpid(2).
         status: io::Result<ExitStatus>,
     },
+    /// A target had all of a generation that its stream has left, and waits: answer with
+    /// [`Capture::follow`](crate::Capture::follow), or cut it off with [`Capture::unfeed`](crate::Capture::unfeed).
+    ///
+    /// A stream moves on when one of its readers is in the way that may not hold it back. The others, who kept up, miss
+    /// nothing if they follow; to know whom to cut off see [`Capture::follow`](crate::Capture::follow).
+    Sealed {
+        /// Which target.
+        target: TargetId,
+    },
+    /// A target's pipe was closed by us. Comes once for each target, after its last write; nobody uses its reader's slot
+    /// any more.
+    Fed {
+        /// Which target.
+        target: TargetId,
+        /// Bytes that its pipe took. Whether they were read from there nobody knows.
+        delivered: u64,
+        /// Bytes of the stream that it did not get and that were not there any more, as far as it came.
+        lost: u64,
+        /// What ended it.
+        end: FeedEnd,
+    },
+}
+
+/// What ended a target.
+#[derive(Debug)]
+pub enum FeedEnd {
+    /// The stream is complete, and the pipe took its last byte.
+    Complete,
+    /// Nobody can read the pipe any more: the target closed its stdin or has ended (`EPIPE`, see write(2)). Found out
+    /// when there is something to write.
+    Closed,
+    /// The stream went on without it, and it was not brought along: [`Capture::unfeed`](crate::Capture::unfeed) was the
+    /// answer to [`Event::Sealed`], or the capture ended before there was one.
+    CutOff,
+    /// We stopped: [`Capture::unfeed`](crate::Capture::unfeed), or the capture's own end.
+    Stopped,
+    /// Writing failed.
+    Error(io::Error),
 }
 
 /// What ended a source.

@@ -1,4 +1,4 @@
-//! Starts ranks, drains their pipes into rings, reports their ends.
+//! Starts ranks, drains their pipes into rings, feeds their stdin from rings, reports their ends.
 //!
 //! [`spawn`] starts a process with a pipe on each output channel. A [`Capture`] owns one thread, which reads any
 //! number of pipes, each straight into its [`Stream`](iof_shm_ring::Stream), and watches any number of processes.
@@ -18,8 +18,9 @@
 //! | `limit` | the limit on open files |
 //! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
 //! | `source` | what one pipe needs next, without any I/O |
+//! | `target`, `targets` | one process's stdin: a pipe and the reader that feeds it, without any I/O; all of them |
 //! | `desk` | all sources, what they have to tell, and to whom |
-//! | `driver` | the capture thread: does what the sources need |
+//! | `driver` | the capture thread: does what the sources and targets need |
 //! | `backend` | what it asks of the kernel; `backend::uring`, `backend::epoll`: two ways to do it (unsafe) |
 //! | `capture`, `job` | the handle; work sent to the capture thread (unsafe) |
 //!
@@ -38,6 +39,7 @@
 //!     match event {
 //!         Event::Complete { produced, .. } => assert_eq!(produced, 6),
 //!         Event::Exited { status, .. } => assert!(status?.success()),
+//!         other => unreachable!("nothing is fed: {other:?}"),
 //!     }
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -60,11 +62,13 @@ mod source;
 mod spawn;
 mod start;
 mod streams;
+mod target;
+mod targets;
 
 pub use backend::BackendKind;
 pub use capture::{AddError, Capture, Stopped};
 pub use child::{Child, Signaller};
-pub use event::{End, Event, ProcessId, SourceId};
+pub use event::{End, Event, FeedEnd, ProcessId, SourceId, TargetId};
 pub use limit::{TooFewFiles, check_files, raise_file_limit};
 pub use pty::{Pty, PtyMaster, WindowSize};
 pub use refused::{SpawnError, check};

@@ -169,7 +169,8 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
         if stddiag_child.as_raw_fd() == seat {
             fcntl(&stddiag_child, FcntlArg::F_SETFD(FdFlag::empty()))?;
         } else {
-            dup_onto(&stddiag_child, seat)?;
+            // SAFETY: this runs in the child, between fork and exec.
+            unsafe { dup_onto(&stddiag_child, seat) }?;
         }
         if has_pty {
             setsid()?;
@@ -222,8 +223,11 @@ pub(crate) fn stddiag_seat() -> Option<RawFd> {
 }
 
 /// dup2(2): makes `number` another, inheritable, name of `end`.
-fn dup_onto(end: &OwnedFd, number: RawFd) -> io::Result<()> {
-    // SAFETY: in a child between fork and exec, where `number` is the seat, which nobody uses; it stays open.
+///
+/// # Safety
+/// Nobody else owns `number`: in a child between fork and exec it is the seat.
+unsafe fn dup_onto(end: &OwnedFd, number: RawFd) -> io::Result<()> {
+    // SAFETY: as the caller promises; it stays open.
     if unsafe { libc::dup2(end.as_raw_fd(), number) } < 0 {
         return Err(io::Error::last_os_error());
     }

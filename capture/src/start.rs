@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use iof_shm_ring::CreateError;
+
 /// Why a capture did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -26,6 +28,12 @@ pub enum StartError {
     Bell {
         /// The kernel's word, see eventfd(2).
         source: io::Error,
+    },
+    /// There is no memory or file descriptor for the area of the capture's targets.
+    #[error("no area for the capture's targets: {source}")]
+    Area {
+        /// What it lacks.
+        source: CreateError,
     },
     /// The process may not have another thread.
     #[error(

@@ -155,6 +155,8 @@ impl Control {
                     state.bring_along(&self.capture, source);
                     completed(state, source, &end);
                 }
+                // Nothing is fed yet.
+                Event::Sealed { .. } | Event::Fed { .. } => {}
                 Event::Exited { process, status } => {
                     if let Some(proc) = state.processes.remove(&process)
                         && let Some(job) = state.jobs.get_mut(&proc.nspace)

@@ -1,11 +1,12 @@
 //! The backend over epoll(7), for machines that refuse io_uring: told that a file is readable, it reads by itself.
 //!
 //! Edge-triggered: the kernel tells once each time that something comes, and a file counts as ready until it is found
-//! empty. So nothing is ever switched on and off, and idle files cost nothing.
+//! empty (or full, if it is written). So nothing is ever switched on and off, and idle files cost nothing.
 //!
-//! A read must never block, but O_NONBLOCK belongs to the open file description, which others may share: it is left
-//! as it is. Pipes since Linux 6.4, and sockets, can be asked not to wait for just one read (`RWF_NOWAIT`, see
-//! preadv2(2)). Of anything else poll(2) is asked first, which suffices because nobody else reads it.
+//! A read or write must never block, but O_NONBLOCK belongs to the open file description, which others may share: it
+//! is left as it is. Pipes since Linux 6.4, and sockets, can be asked not to wait for just one call (`RWF_NOWAIT`, see
+//! preadv2(2)). Of anything else poll(2) is asked first. For a read that suffices because nobody else reads it; a write
+//! is then cut to `PIPE_BUF` bytes, for which a writable pipe has room, see pipe(7).
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,6 +32,13 @@ const NO_OFFSET: libc::off_t = -1;
 enum Request {
     Poll,
     Read(Span),
+    Write(Bytes),
+}
+
+/// Bytes that are lent until the request is answered.
+struct Bytes {
+    start: *const u8,
+    len: usize,
 }
 
 /// A registered file.
@@ -38,9 +46,11 @@ struct File {
     /// Stays open until [`Backend::deregister`].
     fd: RawFd,
     request: Option<Request>,
-    /// Not found empty since the last edge.
+    /// What it is asked for: to be readable, or writable.
+    wanted: PollFlags,
+    /// Not found empty, or full, since the last edge.
     ready: bool,
-    /// The kernel can't read it without waiting: poll(2) must be asked first.
+    /// The kernel can't read or write it without waiting: poll(2) must be asked first.
     poll_first: bool,
     /// Why the kernel does not watch it (an errno), if it does not though it could.
     refused: Option<i32>,
@@ -137,7 +147,7 @@ impl Epoll {
                     self.requests = self.requests.saturating_sub(1);
                     self.answers.push((token, Ok(1)));
                 }
-                Some(Request::Read(_)) => self.runnable.push_back(token),
+                Some(Request::Read(_) | Request::Write(_)) => self.runnable.push_back(token),
                 None => {}
             }
         }
@@ -163,12 +173,14 @@ impl Backend for Epoll {
 
     fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
         let (word, fd) = (word(token), file.as_raw_fd());
-        let mut file = File { fd, request: None, ready: false, poll_first: false, refused: None };
-        if let Err(error) =
-            self.poll.registry().register(&mut SourceFd(&fd), mio::Token(word), Interest::READABLE)
-        {
+        let (interest, wanted) = match token {
+            Token::Target(_) => (Interest::WRITABLE, PollFlags::POLLOUT),
+            _ => (Interest::READABLE, PollFlags::POLLIN),
+        };
+        let mut file = File { fd, request: None, wanted, ready: false, poll_first: false, refused: None };
+        if let Err(error) = self.poll.registry().register(&mut SourceFd(&fd), mio::Token(word), interest) {
             match error.raw_os_error() {
-                // No file to wait for, such as a regular one, which poll(2) always calls readable.
+                // No file to wait for, such as a regular one, which poll(2) always calls readable and writable.
                 Some(libc::EPERM) => (file.ready, file.poll_first) = (true, true),
                 errno => file.refused = Some(errno.unwrap_or(libc::EIO)),
             }
@@ -183,6 +195,7 @@ impl Backend for Epoll {
 
     fn deregister(&mut self, token: Token) {
         let Some(file) = self.files.get_mut(word(token)).and_then(Option::take) else { return };
+        debug_assert!(file.request.is_none(), "{token:?} is in flight");
         // Closing it would not do: the kernel watches open file descriptions, which others may share.
         if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&file.fd)) {
             // As it should be for those that it never watched.
@@ -192,6 +205,10 @@ impl Backend for Epoll {
 
     unsafe fn read(&mut self, token: Token, _: BorrowedFd<'_>, span: Span) {
         self.request(token, Request::Read(span));
+    }
+
+    unsafe fn write(&mut self, token: Token, _: BorrowedFd<'_>, bytes: &[u8]) {
+        self.request(token, Request::Write(Bytes { start: bytes.as_ptr(), len: bytes.len() }));
     }
 
     fn poll(&mut self, token: Token, _: BorrowedFd<'_>) {
@@ -242,12 +259,14 @@ impl Backend for Epoll {
 impl File {
     /// Does what is asked for; `None` if that is not possible without waiting.
     fn attempt(&mut self, request: &Request) -> Option<io::Result<usize>> {
-        match request {
-            Request::Poll => is_readable(self.fd).map(|readable| readable.then_some(1)).transpose(),
-            Request::Read(span) => match self.read(span) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-                done => Some(done),
-            },
+        let done = match request {
+            Request::Poll => return self.is_ready().map(|ready| ready.then_some(1)).transpose(),
+            Request::Read(span) => self.read(span),
+            Request::Write(bytes) => self.write(bytes),
+        };
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            done => Some(done),
         }
     }
 
@@ -262,11 +281,38 @@ impl File {
                 done => return done,
             }
         }
-        if !is_readable(self.fd)? {
+        if !self.is_ready()? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         // SAFETY: as above.
         count(unsafe { libc::read(self.fd, span.ptr.cast(), span.len) })
+    }
+
+    fn write(&mut self, bytes: &Bytes) -> io::Result<usize> {
+        if !self.poll_first {
+            let part = libc::iovec { iov_base: bytes.start.cast_mut().cast(), iov_len: bytes.len };
+            // SAFETY: the bytes are lent to us until their answer, which has not been given, by `Backend::write`; they
+            // are only read.
+            let done = unsafe { libc::pwritev2(self.fd, &raw const part, 1, NO_OFFSET, libc::RWF_NOWAIT) };
+            match count(done) {
+                // The way of asking may be to blame, so write(2) has the last word.
+                Err(error) if !is_passing(&error) => self.poll_first = true,
+                done => return done,
+            }
+        }
+        if !self.is_ready()? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        // SAFETY: as above.
+        count(unsafe { libc::write(self.fd, bytes.start.cast(), bytes.len.min(libc::PIPE_BUF)) })
+    }
+
+    /// Whether a read would not wait, or a write of `PIPE_BUF` bytes: it can be done, or there is an end or an error.
+    fn is_ready(&self) -> io::Result<bool> {
+        // SAFETY: open until it is deregistered.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        let mut look = [PollFd::new(fd, self.wanted)];
+        Ok(nix::poll::poll(&mut look, PollTimeout::ZERO)? > 0)
     }
 }
 
@@ -282,14 +328,6 @@ fn count(done: isize) -> io::Result<usize> {
 
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-/// Whether a read would not wait: there are bytes, or an end, or an error.
-fn is_readable(fd: RawFd) -> io::Result<bool> {
-    // SAFETY: open until it is deregistered.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let mut look = [PollFd::new(fd, PollFlags::POLLIN)];
-    Ok(nix::poll::poll(&mut look, PollTimeout::ZERO)? > 0)
 }
 
 #[cfg(test)]

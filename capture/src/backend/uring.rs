@@ -14,7 +14,7 @@ use crate::start::StartError;
 
 mod files;
 
-use files::{Files, Target};
+use files::{Files, Name};
 
 /// Requests that are submitted together at most.
 const SUBMISSIONS: u32 = 256;
@@ -129,18 +129,29 @@ impl Backend for Uring {
 
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
         let len = u32::try_from(span.len).unwrap_or(u32::MAX);
-        let read = match self.files.target(token, pipe) {
-            Target::Held(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
-            Target::LookedUp(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
+        let read = match self.files.name(token, pipe) {
+            Name::Held(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
+            Name::LookedUp(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
         };
         // SAFETY: the kernel may write to the span until the answer comes; the caller keeps it until then.
         unsafe { self.request(token, read) }
     }
 
+    unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: &[u8]) {
+        let (start, len) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        let write = match self.files.name(token, pipe) {
+            Name::Held(file) => opcode::Write::new(file, start, len).offset(NO_OFFSET).build(),
+            Name::LookedUp(file) => opcode::Write::new(file, start, len).offset(NO_OFFSET).build(),
+        };
+        // SAFETY: the kernel may read the bytes until the answer comes; the caller keeps them until then.
+        unsafe { self.request(token, write) }
+    }
+
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
-        let poll = match self.files.target(token, file) {
-            Target::Held(file) => opcode::PollAdd::new(file, libc::POLLIN as u32).build(),
-            Target::LookedUp(file) => opcode::PollAdd::new(file, libc::POLLIN as u32).build(),
+        let flags = if matches!(token, Token::Target(_)) { libc::POLLOUT } else { libc::POLLIN } as u32;
+        let poll = match self.files.name(token, file) {
+            Name::Held(file) => opcode::PollAdd::new(file, flags).build(),
+            Name::LookedUp(file) => opcode::PollAdd::new(file, flags).build(),
         };
         // SAFETY: a poll has no memory.
         unsafe { self.request(token, poll) }

@@ -6,9 +6,10 @@ mod world;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crossbeam::channel::unbounded;
-use iof_shm_ring::{Policy, bell};
+use iof_shm_ring::{Area, Policy, bell};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
@@ -139,7 +140,10 @@ fn play_out(
         answers: Vec::new(),
     }));
     let on_event: OnEvent = Box::new(move |event| tell.send(event).unwrap());
-    Driver::new(Played(Rc::clone(&world)), listen, receive, on_event).run();
+    let ringer = Arc::new(world.borrow().ringer.try_clone().unwrap());
+    let area = Arc::new(Area::create(ringer.try_clone().unwrap()).unwrap());
+    let targets = Targets::new(area, ringer);
+    Driver::new(Played(Rc::clone(&world)), listen, receive, targets, on_event).run();
 
     let mut ends = HashMap::new();
     for event in events {

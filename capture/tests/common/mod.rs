@@ -70,6 +70,7 @@ pub fn wait_for(
             Event::Exited { process, status } => {
                 assert!(exits.insert(process, status.unwrap()).is_none(), "{process:?} exited twice");
             }
+            other => panic!("nothing is fed: {other:?}"),
         }
     }
     (ends, exits)

@@ -45,6 +45,14 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
+    // What the engine has to say of the machine, such as that it does without io_uring, and why.
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .without_time()
+        .with_target(false)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
     let iof = match Iof::try_parse() {
         Ok(iof) => iof,
         Err(error) => return explain(&error),

@@ -1,7 +1,7 @@
 //! Signals: what `iof run` takes, and how the command stops or ends by one.
 
-use std::io;
 use std::process::{self, ExitCode};
+use std::{fs, io};
 
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
@@ -33,7 +33,9 @@ impl Signals {
         // Who started us may have ignored it, which is inherited, and hides how the ranks end.
         by_default(Signal::SIGCHLD)?;
         let mut set = SigSet::empty();
-        set.extend(PASSED_ON);
+        // What we were started to ignore, as by nohup(1), is not ours to pass on either.
+        let ignored = ignored();
+        set.extend(PASSED_ON.into_iter().filter(|signal| ignored & bit(*signal) == 0));
         set.extend(OURS);
         set.thread_block()?;
         Ok(Signals(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?))
@@ -52,6 +54,17 @@ impl Signals {
             return Some(Received { signal, from_terminal: info.ssi_code == libc::SI_KERNEL });
         }
     }
+}
+
+/// The signals that this process ignores, a bit for each, see proc_pid_status(5); none if that can't be known.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn bit(signal: Signal) -> u64 {
+    1u64.checked_shl((signal as u32).saturating_sub(1)).unwrap_or(0)
 }
 
 /// Stops this process as `signal` would, which is blocked, until it is continued; not at all if nobody is there who

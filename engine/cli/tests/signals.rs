@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
 use common::process::{Process, Stat};
 use common::site::Site;
 use common::terminal::{CTRL_C, CTRL_Z};
@@ -208,4 +211,26 @@ fn a_signal_that_should_end_ranks_ends_stopped_ones_too() {
     }
     run.signal(Signal::SIGTERM);
     assert_eq!(run.wait(), 143);
+}
+
+#[test]
+fn what_the_command_was_started_to_ignore_it_ignores() {
+    let site = tempfile::tempdir().unwrap();
+    // The rank ends at once, but not who holds its output, so that a signal would end the command.
+    let rank = "exec 3<&0; (read line <&3; echo $line) & echo ready";
+    let script = "trap '' HUP; exec \"$0\" run --rendezvous-dir \"$1\" -- sh -c \"$2\"";
+    let mut run = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_iof")])
+        .arg(site.path())
+        .arg(rank)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    kill(Pid::from_raw(run.id() as i32), Signal::SIGHUP).unwrap();
+    run.stdin.take().unwrap().write_all(b"still here\n").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "still here");
+    assert!(run.wait().unwrap().success());
 }

@@ -274,3 +274,75 @@ fn a_name_without_a_file_is_answered_with_an_error() {
     let [(SOURCE, Err(error))] = &world.answers()[..] else { panic!("no error") };
     assert_eq!(error.raw_os_error(), Some(libc::EBADF));
 }
+
+const TARGET: Token = Token::Target(0);
+
+#[test]
+fn a_full_pipe_keeps_nobody_waiting_and_takes_the_rest_when_there_is_room() {
+    for (kind, (read, write)) in [("pipe", pipe(OFlag::empty())), ("FIFO", fifo())] {
+        let mut world = World::new();
+        world.epoll.register(TARGET, write.as_fd());
+        let sent: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect();
+        let (mut written, mut got, mut buffer) = (0, Vec::new(), vec![0; 10_000]);
+        while written < sent.len() {
+            // SAFETY: the bytes outlive the epoll's last answer for them, and nobody changes them.
+            unsafe { world.epoll.write(TARGET, write.as_fd(), &sent[written..]) }
+            // The second look comes after an edge that was not true any more.
+            let mut full = true;
+            for _ in 0..2 {
+                world.epoll.poll(Token::Bell, world.ready.as_fd());
+                let mut answers = Vec::new();
+                while !answers.iter().any(|(token, _)| *token == Token::Bell) {
+                    world.epoll.turn(Duration::ZERO).unwrap();
+                    world.epoll.take(&mut answers);
+                }
+                for (token, result) in answers {
+                    if token == TARGET {
+                        written += result.unwrap();
+                        full = false;
+                    }
+                }
+                if !full {
+                    break;
+                }
+            }
+            while full {
+                let n = nix::unistd::read(&read, &mut buffer).unwrap();
+                got.extend_from_slice(&buffer[..n]);
+                world.epoll.turn(Duration::ZERO).unwrap_or_else(|error| panic!("{kind}: {error}"));
+                let mut answers = Vec::new();
+                world.epoll.take(&mut answers);
+                for (_, result) in answers {
+                    written += result.unwrap();
+                    full = false;
+                }
+            }
+        }
+        world.epoll.deregister(TARGET);
+        drop(write);
+        std::io::Read::read_to_end(&mut File::from(read), &mut got).unwrap();
+        assert!(got == sent, "{kind}");
+    }
+}
+
+#[test]
+fn a_write_that_waits_is_answered_when_the_reader_goes() {
+    for (kind, (read, write)) in [("pipe", pipe(OFlag::empty())), ("FIFO", fifo())] {
+        let mut world = World::new();
+        world.epoll.register(TARGET, write.as_fd());
+        let bytes = vec![1; 1 << 20];
+        let mut answered = 0;
+        loop {
+            // SAFETY: as above.
+            unsafe { world.epoll.write(TARGET, write.as_fd(), &bytes) }
+            if world.answers_now().is_empty() && world.answers_now().is_empty() {
+                break;
+            }
+            answered += 1;
+        }
+        assert!(answered > 0, "{kind}");
+        drop(read);
+        let [(TARGET, Err(error))] = &world.answers()[..] else { panic!("{kind}") };
+        assert_eq!(error.raw_os_error(), Some(libc::EPIPE), "{kind}");
+    }
+}

@@ -15,7 +15,7 @@ const VACANT: RawFd = -1;
 
 /// How a request names its file.
 #[derive(Clone, Copy)]
-pub(super) enum Target {
+pub(super) enum Name {
     Held(Fixed),
     LookedUp(Fd),
 }
@@ -76,10 +76,10 @@ impl Files {
     }
 
     /// How requests for `token` name `file`.
-    pub(super) fn target(&self, token: Token, file: BorrowedFd<'_>) -> Target {
+    pub(super) fn name(&self, token: Token, file: BorrowedFd<'_>) -> Name {
         match self.places.get(word(token)) {
-            Some(Some(place)) => Target::Held(Fixed(*place)),
-            _ => Target::LookedUp(Fd(file.as_raw_fd())),
+            Some(Some(place)) => Name::Held(Fixed(*place)),
+            _ => Name::LookedUp(Fd(file.as_raw_fd())),
         }
     }
 }

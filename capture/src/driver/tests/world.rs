@@ -258,6 +258,10 @@ impl Backend for Played {
         self.0.borrow_mut().ask(token, Asked::Read(span));
     }
 
+    unsafe fn write(&mut self, _: Token, _: BorrowedFd<'_>, _: &[u8]) {
+        unreachable!("these plays have no targets");
+    }
+
     fn poll(&mut self, token: Token, _: BorrowedFd<'_>) {
         self.0.borrow_mut().ask(token, Asked::Poll);
     }
