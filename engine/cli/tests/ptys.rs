@@ -172,6 +172,8 @@ fn a_command_that_stands_still_gives_the_terminal_back_for_that_time() {
     wait_until_raw(&terminal);
     // Ctrl-Z stops rank 0 at its own terminal, where nobody continues it: it is an orphan, which the kernel spares.
     terminal.type_keys(CTRL_Z);
+    // Its echo: else the shell might be the one to read it.
+    terminal.wait_for("^Z", 1);
     kill(Pid::from_raw(run.try_into().unwrap()), Signal::SIGTSTP).unwrap();
     terminal.wait_for("Stopped", 1);
     wait_until_cooked(&terminal);
