@@ -206,7 +206,8 @@ impl Control {
             let fd = peer.socket().as_fd().as_raw_fd();
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
             if !matches!(reason, Dismissed::Closed) {
-                tracing::warn!(tool = peer.name, pid = peer.pid, %reason, "a tool was let go");
+                // Tools come and go as they like: no warning, which any of them could have the engine repeat.
+                tracing::info!(tool = peer.name, pid = peer.pid, %reason, "a tool was let go");
             }
         }
     }
