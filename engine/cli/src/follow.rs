@@ -131,6 +131,14 @@ impl Follow {
 
     fn pass_on(&mut self, received: Received) {
         let signal = received.signal;
+        // Before it is sent: who ends because of it has taken it. (The event of the end may not have come yet.)
+        if self.status.is_none() {
+            self.status = self.job.try_wait_exit();
+        }
+        if self.status.is_some() {
+            // No rank is left to take it. It is for us, who wait for a grandchild or for our reader.
+            self.failure = Some(Failure::Signal(signal));
+        }
         if matches!(signal, Signal::SIGINT | Signal::SIGTERM) && mem::replace(&mut self.asked, true) {
             self.job.signal(Signal::SIGKILL);
             self.grace = Some((Instant::now() + GRACE, Then::Leave(signal)));
@@ -139,14 +147,6 @@ impl Follow {
             if self.stopped {
                 self.job.signal(Signal::SIGCONT);
             }
-        }
-        // Its event may not have come yet.
-        if self.status.is_none() {
-            self.status = self.job.try_wait_exit();
-        }
-        if self.status.is_some() {
-            // No rank is left to take it. It is for us, who wait for a grandchild or for our reader.
-            self.failure = Some(Failure::Signal(signal));
         }
     }
 
