@@ -48,7 +48,7 @@ fn stream(readers: usize, map: Map) -> (Stream, Vec<Reader>, Vec<Arc<Area>>) {
                     Arc::new(Ring::open(file).unwrap())
                 }
             };
-            // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+            // SAFETY: nobody detaches or moves the readers.
             unsafe { Reader::new(Attached { ring, ..attached }, area, Start::Oldest) }.unwrap()
         })
         .collect();

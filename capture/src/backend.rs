@@ -63,6 +63,14 @@ pub(crate) enum Token {
     Cancel,
 }
 
+impl Token {
+    /// A small number of its own, for tables.
+    fn index(self) -> usize {
+        // Made of the small number of a slot.
+        u64::from(self) as usize
+    }
+}
+
 const KIND_BITS: u32 = 3;
 const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
 

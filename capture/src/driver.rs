@@ -107,7 +107,8 @@ impl<B: Backend> Driver<B> {
             }
             self.targets.disarm();
             self.backend.take(&mut answers);
-            let elapsed = mem::replace(&mut last, Instant::now()).elapsed();
+            let turned = Instant::now();
+            let elapsed = turned.duration_since(mem::replace(&mut last, turned));
             moderation.turned(yield_of(&answers, elapsed));
             // One clock reading for the whole batch.
             self.time = now();

@@ -5,6 +5,8 @@
 //! and time gets coarser; a gap always has an entry of its own, at its exact offset: the writer stores no byte
 //! behind which it could not mark one.
 
+use std::ops::Range;
+
 use crate::layout::BYTES_PER_ENTRY;
 use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -145,12 +147,14 @@ fn entry_of(ring: &Ring, i: u64) -> Option<&crate::layout::Entry> {
     ring.entries().get(at)
 }
 
-/// Entries that may be read: from the first to (not including) the second number.
-pub(crate) fn published(ring: &Ring) -> (u64, u64) {
+/// Entries that may be read.
+pub(crate) fn published(ring: &Ring) -> Range<u64> {
     let tail = ring.control().published.index_tail.load(Relaxed);
     // Partner: the Release store of `index_tail` in `append`. (A fence, not an acquire load: read-only maps.)
     fence_at(Point::IndexFence, Acquire);
-    (ring.control().claimed.index_head.load(Relaxed), tail)
+    let head = ring.control().claimed.index_head.load(Relaxed);
+    // At most one index ring: a head and tail from a broken file can't make anybody look at more.
+    head.max(tail.saturating_sub(ring.entries().len() as u64))..tail
 }
 
 /// Entry `i`, or `None` if it may have been overwritten meanwhile.
@@ -174,25 +178,22 @@ pub(crate) fn dropped_at(ring: &Ring, position: u64) -> Option<u64> {
     let before = ring.control().published.dropped.load(Relaxed);
     // Partner: the Release store of `dropped` in `Writer::mark_gap`: who sees a later drop sees its entry.
     fence_at(Point::BaseFence, Acquire);
-    let (_, tail) = published(ring);
-    if tail == 0 {
+    let entries = published(ring);
+    if entries.end == 0 {
         return Some(before);
     }
     // Else the entry that told of it was given up.
-    mark_at(ring, position).map(|mark| mark.dropped)
+    mark_at(ring, entries, position).map(|mark| mark.dropped)
 }
 
 /// When the byte at `position` was read; `None` if the writer was faster, or the index does not say.
 pub(crate) fn time_at(ring: &Ring, position: u64) -> Option<u64> {
-    mark_at(ring, position).map(|mark| mark.time)
+    mark_at(ring, published(ring), position).map(|mark| mark.time)
 }
 
-/// The newest entry that speaks of the byte at `position`.
-fn mark_at(ring: &Ring, position: u64) -> Option<Mark> {
-    let (head, tail) = published(ring);
-    // At most one index ring: a head and tail from a broken file can't make this run long.
-    let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
-    for i in (oldest..tail).rev() {
+/// The newest of `entries` that speaks of the byte at `position`.
+fn mark_at(ring: &Ring, entries: Range<u64>, position: u64) -> Option<Mark> {
+    for i in entries.rev() {
         let mark = look(ring, i)?;
         if mark.offset <= position {
             return Some(mark);
@@ -205,9 +206,8 @@ fn mark_at(ring: &Ring, position: u64) -> Option<Mark> {
 ///
 /// Gives the entry to go on from, and the gap's offset and the new drop count.
 pub(crate) fn next_gap(ring: &Ring, from: u64, seen: u64) -> (u64, Option<(u64, u64)>) {
-    let (head, tail) = published(ring);
-    let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
-    let mut i = from.max(oldest);
+    let Range { start, end: tail } = published(ring);
+    let mut i = from.max(start);
     while i < tail {
         // An entry that was given up meanwhile tells of bytes before the reader's; those behind it still stand.
         if let Some(mark) = look(ring, i)

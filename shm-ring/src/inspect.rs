@@ -230,12 +230,10 @@ fn generation(ring: &Ring) -> Option<u64> {
 
 /// How many marks are gone, and those that are there.
 fn marks(ring: &Ring, dropped: u64) -> (u64, Vec<Mark>) {
-    let (head, tail) = index::published(ring);
-    // At most one index ring, whatever a broken file says.
-    let oldest = head.max(tail.saturating_sub(ring.entries().len() as u64));
-    let mut retired = oldest;
+    let entries = index::published(ring);
+    let mut retired = entries.start;
     let mut marks = Vec::new();
-    for i in oldest..tail {
+    for i in entries {
         match index::look(ring, i) {
             // The newest may have grown a gap since we looked at the total.
             Some(mark) => marks.push(Mark { dropped: mark.dropped.min(dropped), ..mark }),

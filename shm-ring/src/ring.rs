@@ -138,7 +138,7 @@ impl Ring {
 
     /// Makes a ring on the heap: for the model checker and Miri, which know no shared maps.
     pub(crate) fn on_heap(shape: Shape<'_>) -> Result<Ring, CreateError> {
-        let capacity = if cfg!(loom) { shape.capacity } else { checked_capacity(shape.capacity, 1)? };
+        let capacity = heap_capacity(shape.capacity)?;
         let entry_count = if cfg!(loom) { 8 } else { layout::entries_for(capacity) };
         let twice = usize::try_from(capacity.saturating_mul(2)).unwrap_or(usize::MAX);
         let heap = Heap {
@@ -365,10 +365,9 @@ impl Ring {
         self.overwrite
     }
 
-    /// Whether it has the capacity of a ring made for `asked` bytes.
-    pub(crate) fn has_capacity(&self, asked: u64) -> bool {
-        let page = if self.file.is_some() { file::page_size() } else { 1 };
-        asked == self.capacity || layout::round_up(asked.max(MIN_CAPACITY), page) == self.capacity
+    /// What another ring of this kind has, if it is made for `asked` bytes.
+    pub(crate) fn capacity_for(&self, asked: u64) -> Result<u64, CreateError> {
+        if self.file.is_some() { checked_capacity(asked, file::page_size()) } else { heap_capacity(asked) }
     }
 
     /// Whether it was another generation before.
@@ -380,6 +379,11 @@ impl Ring {
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
+}
+
+/// The model checker has rings smaller than any other.
+fn heap_capacity(asked: u64) -> Result<u64, CreateError> {
+    if cfg!(loom) { Ok(asked) } else { checked_capacity(asked, 1) }
 }
 
 fn checked_capacity(asked: u64, page: u64) -> Result<u64, CreateError> {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::area::Area;
 use crate::attach::{Attached, Start};
 use crate::error::CreateError;
-use crate::layout::{MAX_CAPACITY, NONE};
+use crate::layout::NONE;
 use crate::ring::{Ring, Shape};
 use crate::sync::{Ordering::Relaxed, Point, broken};
 use crate::writer::{Refused, Writer};
@@ -157,11 +157,9 @@ impl Stream {
     /// # Errors
     /// [`CreateError::Capacity`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY).
     pub fn reconfigure(&mut self, config: StreamConfig) -> Result<(), CreateError> {
-        if config.capacity == 0 || config.capacity > MAX_CAPACITY {
-            return Err(CreateError::Capacity { asked: config.capacity });
-        }
-        let as_it_is = config.policy == self.policy && self.writer.ring().has_capacity(config.capacity);
-        self.wanted = (!as_it_is).then_some(config);
+        let capacity = self.writer.ring().capacity_for(config.capacity)?;
+        let as_it_is = config.policy == self.policy && capacity == self.writer.ring().capacity();
+        self.wanted = (!as_it_is).then_some(StreamConfig { capacity, ..config });
         Ok(())
     }
 
@@ -179,12 +177,18 @@ impl Stream {
     /// Whether a reader that holds the source back is still in the generation before this one: yet another would cost
     /// it what is in this one.
     fn awaits_a_blocker(&self) -> bool {
-        self.policy == Policy::Block && self.members.iter().any(|member| member.may_block && member.due)
+        self.blockers().any(|member| member.due)
     }
 
-    /// Whether there is a reader that must lose nothing.
-    fn has_a_blocker(&self) -> bool {
-        self.policy == Policy::Block && self.members.iter().any(|member| member.may_block)
+    /// The readers that hold the source back, and so must lose nothing.
+    fn blockers(&self) -> impl Iterator<Item = &Member> {
+        let block = self.policy == Policy::Block;
+        self.members.iter().filter(move |member| block && member.may_block)
+    }
+
+    /// What there is to do without memory for more.
+    fn without_memory(&self) -> Reserve {
+        if self.blockers().next().is_some() { Reserve::Later } else { Reserve::Discard }
     }
 
     /// Makes room for up to `want` bytes, by the stream's policy.
@@ -236,7 +240,7 @@ impl Stream {
         }
         // Somebody is in the way while others keep up, or plays with its hold, or the index is full.
         if self.next_generation(self.config(), 1).is_err() {
-            return if self.has_a_blocker() { Reserve::Later } else { Reserve::Discard };
+            return self.without_memory();
         }
         // Nobody holds anything in a fresh ring but its first byte.
         self.claim(want, min).map_or(Reserve::Discard, |len| Reserve::Ready(self.span(len)))
@@ -244,7 +248,7 @@ impl Stream {
 
     /// Whether a reader that may hold the source back does; it will ring the room bell then.
     fn must_wait(&mut self, room: u64) -> bool {
-        if self.policy != Policy::Block || !self.is_held_back(room) {
+        if !self.is_held_back(room) {
             return false;
         }
         self.waiting = true;
@@ -254,7 +258,7 @@ impl Stream {
     }
 
     fn is_held_back(&self, room: u64) -> bool {
-        self.members.iter().any(|member| member.may_block && self.in_the_way(member, room))
+        self.blockers().any(|member| self.in_the_way(member, room))
     }
 
     fn in_the_way(&self, member: &Member, room: u64) -> bool {
@@ -305,27 +309,23 @@ impl Stream {
     pub fn push(&mut self, bytes: &[u8], time: u64) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() {
-            match self.reserve(rest.len()) {
-                Reserve::Ready(span) => {
-                    let (now, later) = rest.split_at(span.len.min(rest.len()));
-                    if self.writer.store(now) {
-                        self.commit(now.len(), time);
-                        rest = later;
-                    } else if self.has_a_blocker() {
-                        return bytes.len().saturating_sub(rest.len());
-                    } else {
-                        self.discard(rest.len() as u64, time);
-                        return bytes.len();
-                    }
+            let mut reserve = self.reserve(rest.len());
+            if let Reserve::Ready(span) = &reserve {
+                let (now, later) = rest.split_at(span.len.min(rest.len()));
+                if self.writer.store(now) {
+                    self.commit(now.len(), time);
+                    rest = later;
+                    continue;
                 }
-                Reserve::Discard => {
-                    self.discard(rest.len() as u64, time);
-                    return bytes.len();
-                }
-                Reserve::Wait | Reserve::Later => return bytes.len().saturating_sub(rest.len()),
+                reserve = self.without_memory();
             }
+            if matches!(reserve, Reserve::Discard) {
+                self.discard(rest.len() as u64, time);
+                rest = &[];
+            }
+            break;
         }
-        bytes.len()
+        bytes.len().saturating_sub(rest.len())
     }
 
     /// Ends the stream, after its last byte. Nothing changes it any more: whatever is written or dropped later does not
@@ -483,7 +483,7 @@ impl Stream {
             label: &self.label,
         };
         let ring = match self.spare.take() {
-            Some(spare) if spare.has_capacity(config.capacity) => spare.reuse(shape),
+            Some(spare) if spare.capacity() == config.capacity => spare.reuse(shape),
             // One of another size will not be wanted again.
             _ => (self.new_ring)(shape)?,
         };

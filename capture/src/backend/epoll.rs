@@ -87,7 +87,7 @@ impl Epoll {
     }
 
     fn request(&mut self, token: Token, request: Request) {
-        let file = self.files.get_mut(word(token)).and_then(Option::as_mut);
+        let file = self.files.get_mut(token.index()).and_then(Option::as_mut);
         match file {
             Some(file) if file.refused.is_none() => {
                 file.request = Some(request);
@@ -107,7 +107,7 @@ impl Epoll {
     fn serve(&mut self) {
         for _ in 0..self.runnable.len().min(ROUND) {
             let Some(token) = self.runnable.pop_front() else { return };
-            let Some(file) = self.files.get_mut(word(token)).and_then(Option::as_mut) else { continue };
+            let Some(file) = self.files.get_mut(token.index()).and_then(Option::as_mut) else { continue };
             let Some(request) = file.request.take() else { continue };
             match file.attempt(&request) {
                 Some(result) => {
@@ -172,7 +172,7 @@ impl Backend for Epoll {
     const KIND: BackendKind = BackendKind::Epoll;
 
     fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
-        let (word, fd) = (word(token), file.as_raw_fd());
+        let (word, fd) = (token.index(), file.as_raw_fd());
         let (interest, wanted) = match token {
             Token::Target(_) => (Interest::WRITABLE, PollFlags::POLLOUT),
             _ => (Interest::READABLE, PollFlags::POLLIN),
@@ -194,7 +194,7 @@ impl Backend for Epoll {
     }
 
     fn deregister(&mut self, token: Token) {
-        let Some(file) = self.files.get_mut(word(token)).and_then(Option::take) else { return };
+        let Some(file) = self.files.get_mut(token.index()).and_then(Option::take) else { return };
         debug_assert!(file.request.is_none(), "{token:?} is in flight");
         // Closing it would not do: the kernel watches open file descriptions, which others may share.
         if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&file.fd)) {
@@ -220,7 +220,7 @@ impl Backend for Epoll {
     }
 
     fn cancel(&mut self, token: Token) {
-        let file = self.files.get_mut(word(token)).and_then(Option::as_mut);
+        let file = self.files.get_mut(token.index()).and_then(Option::as_mut);
         if file.and_then(|file| file.request.take()).is_some() {
             self.requests = self.requests.saturating_sub(1);
         } else if let Some(at) = self.pauses.iter().position(|(_, of)| *of == token) {
@@ -314,12 +314,6 @@ impl File {
         let mut look = [PollFd::new(fd, self.wanted)];
         Ok(nix::poll::poll(&mut look, PollTimeout::ZERO)? > 0)
     }
-}
-
-/// Where a token's file is; also its name in the kernel.
-fn word(token: Token) -> usize {
-    // Made of a small number of a slot.
-    u64::from(token) as usize
 }
 
 fn count(done: isize) -> io::Result<usize> {

@@ -133,7 +133,9 @@ fn ctrl_c_interrupts_who_is_in_the_foreground_and_the_end_key_ends_input() {
 
 #[test]
 fn a_process_whose_terminal_is_taken_away_gets_sighup() {
-    let session = start("echo ready; exec sleep 1000", Stdin::Inherit, false);
+    // The tests themselves may have been started with SIGHUP ignored, as by nohup(1).
+    let script = "echo ready; exec env --default-signal=HUP sleep 1000";
+    let session = start(script, Stdin::Inherit, false);
     session.wait_for_bytes(6);
     session.rig.capture.close(ID).unwrap();
     assert!(wait_end(&session.rig.events, ID).closed);
@@ -145,7 +147,7 @@ fn a_process_whose_terminal_is_taken_away_gets_sighup() {
 #[test]
 fn the_end_of_the_process_hangs_up_on_its_children_unless_they_care_not() {
     // The child dies of SIGHUP, so the terminal's end comes.
-    assert_eq!(shown("sleep 1000 & echo out"), "out\n");
+    assert_eq!(shown("env --default-signal=HUP sleep 1000 & echo out"), "out\n");
     let file = tempfile::NamedTempFile::new().unwrap();
     let script =
         format!("trap '' HUP; while [ -e {} ]; do sleep 0.1; done & echo out", file.path().display());

@@ -48,7 +48,7 @@ impl Files {
             tracing::debug!(?token, %error, "io_uring looks a file up for each request");
             return self.free.push(place);
         }
-        let word = word(token);
+        let word = token.index();
         if self.places.len() <= word {
             self.places.resize(word.saturating_add(1), None);
         }
@@ -67,7 +67,7 @@ impl Files {
 
     /// Has it let go.
     pub(super) fn let_go(&mut self, ring: &IoUring, token: Token) {
-        let Some(place) = self.places.get_mut(word(token)).and_then(Option::take) else { return };
+        let Some(place) = self.places.get_mut(token.index()).and_then(Option::take) else { return };
         match put(ring, place, VACANT) {
             Ok(()) => self.free.push(place),
             // It goes with the io_uring.
@@ -77,7 +77,7 @@ impl Files {
 
     /// How requests for `token` name `file`.
     pub(super) fn name(&self, token: Token, file: BorrowedFd<'_>) -> Name {
-        match self.places.get(word(token)) {
+        match self.places.get(token.index()) {
             Some(Some(place)) => Name::Held(Fixed(*place)),
             _ => Name::LookedUp(Fd(file.as_raw_fd())),
         }
@@ -86,9 +86,4 @@ impl Files {
 
 fn put(ring: &IoUring, place: u32, fd: RawFd) -> io::Result<()> {
     ring.submitter().register_files_update(place, &[fd]).map(drop)
-}
-
-fn word(token: Token) -> usize {
-    // Made of a small number of a slot.
-    u64::from(token) as usize
 }
