@@ -155,9 +155,13 @@ fn look_up(program: &Path, here: &Path, path: &OsStr) -> io::Result<()> {
         return found;
     }
     for directory in env::split_paths(path) {
-        match executable(&here.join(directory).join(program)) {
+        let candidate = here.join(directory).join(program);
+        match executable(&candidate) {
             Ok(()) => return Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::EACCES) => found = Err(error),
+            // In a directory that is closed to us, nobody knows whether there is one.
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) && candidate.exists() => {
+                found = Err(error)
+            }
             Err(_) => {}
         }
     }
