@@ -130,12 +130,39 @@ impl Capture {
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The pipe is closed then.
     pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: Stream) -> Result<(), AddError> {
+        self.enter(id, pipe, stream, None)
+    }
+
+    /// The same as [`Capture::add`] for the master of a pty, and as [`Capture::watch`] for the leader of the session
+    /// whose terminal that is: while it lives, that nobody has the terminal open is not its end, because any process
+    /// of the session may open it again as /dev/tty. Meanwhile it is looked at every 20 ms.
+    ///
+    /// # Errors
+    /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The master is closed then, the child stays unreaped.
+    pub fn add_session(
+        &self,
+        id: SourceId,
+        master: OwnedFd,
+        stream: Stream,
+        process: ProcessId,
+        leader: Child,
+    ) -> Result<(), AddError> {
+        self.enter(id, master, stream, Some((process, leader)))
+    }
+
+    fn enter(
+        &self,
+        id: SourceId,
+        pipe: OwnedFd,
+        stream: Stream,
+        leader: Option<(ProcessId, Child)>,
+    ) -> Result<(), AddError> {
         // Held until it is sent: the commands for one name keep their order.
         let mut taken = self.taken();
         if !taken.insert(id) {
             return Err(AddError::Taken { source_id: id });
         }
-        Ok(self.send(Command::Add { id, pipe, stream: Box::new(stream) })?)
+        Ok(self.send(Command::Add { id, pipe, stream: Box::new(stream), leader })?)
     }
 
     /// Stops reading a source now, and completes its stream with what it has: for pipes that a grandchild holds

@@ -29,7 +29,7 @@ mod feed;
 
 /// What the handle asks of the capture thread.
 pub(crate) enum Command {
-    Add { id: SourceId, pipe: OwnedFd, stream: Box<Stream> },
+    Add { id: SourceId, pipe: OwnedFd, stream: Box<Stream>, leader: Option<(ProcessId, Child)> },
     Close(SourceId),
     Finish(SourceId),
     Remove(SourceId),
@@ -55,6 +55,8 @@ impl Follow {
 struct Process {
     id: ProcessId,
     child: Child,
+    /// The terminal of the session that it leads.
+    terminal: Option<SourceId>,
 }
 
 /// The capture thread's state. Made, used and dropped there.
@@ -177,10 +179,16 @@ impl<B: Backend> Driver<B> {
     fn obey(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Add { id, pipe, stream } => {
+                Command::Add { id, pipe, stream, leader } => {
                     let at = self.desk.add(id, pipe, *stream);
-                    if let Some(pipe) = self.desk.source_mut(at).and_then(|source| source.pipe()) {
-                        self.backend.register(Token::Source(at), pipe);
+                    if let Some(source) = self.desk.source_mut(at) {
+                        source.set_lasting(leader.is_some());
+                        if let Some(pipe) = source.pipe() {
+                            self.backend.register(Token::Source(at), pipe);
+                        }
+                    }
+                    if let Some((process, child)) = leader {
+                        self.watch(Process { id: process, child, terminal: Some(id) });
                     }
                     self.follow(at, Step::Go { readable: false });
                 }
@@ -199,13 +207,7 @@ impl<B: Backend> Driver<B> {
                         self.close(at);
                     }
                 }
-                Command::Watch { id, child } => {
-                    let at = self.processes.insert(Process { id, child });
-                    if let Some(process) = self.processes.get(at) {
-                        self.backend.register(Token::Process(at), process.child.as_fd());
-                        self.backend.poll(Token::Process(at), process.child.as_fd());
-                    }
-                }
+                Command::Watch { id, child } => self.watch(Process { id, child, terminal: None }),
                 Command::Feed { id, pipe, reader } => self.begin_to_feed(id, pipe, *reader),
                 Command::Follow { id, given } => self.bring_along(id, given),
                 Command::Unfeed(id) => {
@@ -267,10 +269,23 @@ impl<B: Backend> Driver<B> {
         }
     }
 
+    fn watch(&mut self, process: Process) {
+        let at = self.processes.insert(process);
+        if let Some(process) = self.processes.get(at) {
+            self.backend.register(Token::Process(at), process.child.as_fd());
+            self.backend.poll(Token::Process(at), process.child.as_fd());
+        }
+    }
+
     fn look_for_exit(&mut self, at: usize) {
         let Some(process) = self.processes.get(at) else { return };
         match process.child.try_wait().transpose() {
             Some(status) => {
+                // Its session has no terminal any more, see exit(3p).
+                let terminal = process.terminal.and_then(|id| self.desk.find(id));
+                if let Some(source) = terminal.and_then(|at| self.desk.source_mut(at)) {
+                    source.set_lasting(false);
+                }
                 self.desk.report(Event::Exited { process: process.id, status });
                 self.forget(at);
             }

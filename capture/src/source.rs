@@ -8,7 +8,7 @@
 //!          ------------> Polling ------------------------------> Idle, and next(readable)
 //!          next: must wait        next
 //!          ------------> Waiting ------------------------------> (as from Idle)
-//!          next: later            done
+//!          next: later, hung up    done
 //!          ------------> Pausing ------------------------------> Idle
 //!     any, once nothing is in flight: end -> Ended
 //! ```
@@ -36,7 +36,7 @@ enum State {
     Polling,
     /// The stream is full and waits for its readers; nothing is in flight.
     Waiting,
-    /// The kernel has no memory for the stream; a pause is in flight.
+    /// The kernel has no memory for the stream, or nobody has the terminal open at the moment; a pause is in flight.
     Pausing,
     /// No more bytes, ever; the pipe is closed.
     Ended,
@@ -92,6 +92,10 @@ pub(crate) struct Source {
     wanted: Option<u64>,
     /// The pipe has nothing and does not wait by itself: it is non-blocking, on a kernel that takes it at its word.
     not_now: bool,
+    /// Somebody may open the terminal again when nobody has it open.
+    lasting: bool,
+    /// Nobody has the terminal open at the moment.
+    hung_up: bool,
     /// Readers have something to see since the last [`Source::take_news`].
     news: bool,
 }
@@ -106,6 +110,8 @@ impl Source {
             closing: false,
             wanted: None,
             not_now: false,
+            lasting: false,
+            hung_up: false,
             news: false,
         }
     }
@@ -128,6 +134,11 @@ impl Source {
         &mut self.stream
     }
 
+    /// Whether this is a terminal that somebody may open again when nobody has it open.
+    pub(crate) fn set_lasting(&mut self, lasting: bool) {
+        self.lasting = lasting;
+    }
+
     /// Whether something is in flight.
     pub(crate) fn in_flight(&self) -> bool {
         matches!(self.state, State::Reading | State::Polling | State::Pausing)
@@ -148,6 +159,10 @@ impl Source {
             return Next::Nothing;
         }
         let Some(pipe) = self.pipe.as_ref().map(AsFd::as_fd) else { return Next::Nothing };
+        if mem::take(&mut self.hung_up) {
+            self.state = State::Pausing;
+            return Next::Pause;
+        }
         if mem::take(&mut self.not_now) && !readable {
             self.state = State::Polling;
             return Next::Poll(pipe);
@@ -231,7 +246,12 @@ impl Source {
             }
             // How a pty's master learns that nobody has the slave open any more, see read(2).
             Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_terminal() => {
-                Step::End(End::EndOfFile)
+                // What was still wanted of it is not there: somebody has flushed it.
+                if !self.lasting || self.wanted.is_some() {
+                    return Step::End(End::EndOfFile);
+                }
+                self.hung_up = true;
+                Step::Go { readable: false }
             }
             Err(error) => Step::End(End::Error(error)),
         }

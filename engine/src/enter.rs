@@ -7,6 +7,7 @@ use std::time::Duration;
 use iof_capture::{AddError, Child, PtyMaster, SourceId};
 use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_shm_ring::{CreateError, Stream, StreamConfig};
+use nix::unistd::isatty;
 
 use crate::engine::Engine;
 use crate::job::{CHANNELS, Job, JobState, RankState};
@@ -81,11 +82,19 @@ impl Engine {
             job.open_streams = job.open_streams.saturating_add(ids.len());
             job.ranks.insert(rank, entered);
         }
-        for ((id, pipe), stream) in ids.into_iter().zip(pipes).zip(streams) {
-            self.capture.add(id, pipe, stream)?;
+        let has_terminal = isatty(&pipes[0]).unwrap_or(false);
+        let mut sources = ids.into_iter().zip(pipes).zip(streams);
+        match child {
+            Some(child) if has_terminal => {
+                if let Some(((id, master), stream)) = sources.next() {
+                    self.capture.add_session(id, master, stream, process, child)?;
+                }
+            }
+            Some(child) => self.capture.watch(process, child).map_err(AddError::from)?,
+            None => {}
         }
-        if let Some(child) = child {
-            self.capture.watch(process, child).map_err(AddError::from)?;
+        for ((id, pipe), stream) in sources {
+            self.capture.add(id, pipe, stream)?;
         }
         Ok(())
     }

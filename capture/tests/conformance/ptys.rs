@@ -1,10 +1,13 @@
 //! Processes at pseudo-terminals.
 
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 
 use iof_capture::{Event, ProcessId, ProcessSpec, Pty, PtyMaster, SourceId, Stdin, WindowSize, spawn};
 use iof_shm_ring::{Policy, Reader};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use super::rig;
 use crate::common::{Rig, Tool, next, pattern, stream, tool, wait_end, wait_for, wait_until};
@@ -18,20 +21,21 @@ struct Session {
     tool: Tool,
     reader: Reader,
     master: PtyMaster,
+    pid: Pid,
 }
 
 fn start(script: &str, stdin: Stdin, echo: bool) -> Session {
     let pty = Pty { size: WindowSize { rows: 30, columns: 100 }, echo };
     let spec = ProcessSpec { stdin, pty: Some(pty), ..ProcessSpec::new("/bin/sh", ["-c", script]) };
     let spawned = spawn(spec).unwrap();
+    let pid = Pid::from_raw(spawned.child.pid() as i32);
     let rig = rig();
     let mut tool = tool();
     let mut stream = stream(64 * 1024, Policy::Block);
     let mut reader = tool.attach_first(&mut stream, true);
     reader.tell_room(rig.capture.room_bell().unwrap());
-    rig.capture.add(ID, spawned.stdout, stream).unwrap();
-    rig.capture.watch(PROCESS, spawned.child).unwrap();
-    Session { rig, tool, reader, master: spawned.pty.unwrap() }
+    rig.capture.add_session(ID, spawned.stdout, stream, PROCESS, spawned.child).unwrap();
+    Session { rig, tool, reader, master: spawned.pty.unwrap(), pid }
 }
 
 impl Session {
@@ -157,6 +161,39 @@ fn the_end_of_the_process_hangs_up_on_its_children_unless_they_care_not() {
     session.rig.capture.finish(ID).unwrap();
     assert_eq!(session.output(), "out\n");
     assert!(wait_end(&session.rig.events, ID).closed);
+}
+
+#[test]
+fn a_terminal_that_nobody_has_open_for_a_while_can_be_opened_again() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let closed = "exec </dev/null >/dev/null 2>&1";
+    let wait = format!("while [ -e {} ]; do sleep 0.01; done", file.path().display());
+    let mut session = start(&format!("echo one; {closed}; {wait}; echo two >/dev/tty"), Stdin::Null, false);
+    // Without a slave, a terminal is hung up.
+    let hung_up = || {
+        let mut polled = [PollFd::new(session.master.as_fd(), PollFlags::empty())];
+        poll(&mut polled, PollTimeout::ZERO).unwrap();
+        polled[0].revents().is_some_and(|seen| seen.contains(PollFlags::POLLHUP))
+    };
+    while !hung_up() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    session.wait_for_bytes(4);
+    drop(file);
+    assert_eq!(session.output(), "one\ntwo\n");
+    assert!(wait_for(&session.rig.events, 1, 1).1[&PROCESS].success());
+}
+
+#[test]
+fn finishing_a_terminal_that_nobody_has_open_is_its_end() {
+    let closed = "exec </dev/null >/dev/null 2>&1";
+    let mut session = start(&format!("echo one; {closed}; exec sleep 1000"), Stdin::Null, false);
+    session.wait_for_bytes(4);
+    session.rig.capture.finish(ID).unwrap();
+    assert_eq!(session.output(), "one\n");
+    assert!(wait_end(&session.rig.events, ID).error.is_none());
+    session.rig.capture.close(ID).unwrap();
+    nix::sys::signal::kill(session.pid, Signal::SIGKILL).unwrap();
 }
 
 #[test]

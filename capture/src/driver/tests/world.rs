@@ -82,7 +82,7 @@ impl World {
             reader,
             read: 0,
         });
-        self.send(Command::Add { id, pipe, stream: Box::new(stream) });
+        self.send(Command::Add { id, pipe, stream: Box::new(stream), leader: None });
     }
 
     fn pipe(&mut self, number: usize) -> Option<&mut Pipe> {
