@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use iof_shm_ring::{Area, Attached, CreateError, Start, Stream, StreamStats};
+use iof_shm_ring::{Area, Attached, CreateError, Start, Stream, StreamConfig, StreamStats};
 
 use crate::desk::Desk;
 use crate::event::SourceId;
+use crate::ioctl;
 
 /// All streams of a capture, seen from [`Capture::with_streams`](crate::Capture::with_streams).
 pub struct Streams<'a> {
@@ -20,7 +21,15 @@ impl<'a> Streams<'a> {
     /// The stream of source `id`; `None` if there is none, or it was removed.
     pub fn get_mut(&mut self, id: SourceId) -> Option<Tap<'_>> {
         let at = self.desk.find(id)?;
-        self.desk.source_mut(at).map(|source| Tap { stream: source.stream_mut() })
+        self.desk.source_mut(at).map(|source| Tap::of(source.stream_mut()))
+    }
+
+    /// Bytes that the source `id` has written so far, read or still in its pipe; `None` if there is no such source.
+    pub fn written(&mut self, id: SourceId) -> Option<u64> {
+        let at = self.desk.find(id)?;
+        let source = self.desk.source_mut(at)?;
+        let unread = source.pipe().and_then(|pipe| ioctl::unread(pipe).ok()).unwrap_or(0);
+        Some(source.stream().stats().produced.saturating_add(unread))
     }
 
     /// The sources, complete or not, in no order.
@@ -35,7 +44,20 @@ pub struct Tap<'a> {
     stream: &'a mut Stream,
 }
 
-impl Tap<'_> {
+impl<'a> Tap<'a> {
+    /// The same for a stream that is still to be added.
+    pub fn of(stream: &'a mut Stream) -> Tap<'a> {
+        Tap { stream }
+    }
+
+    /// Changes capacity and policy when nothing is in flight, see [`Stream::reconfigure`].
+    ///
+    /// # Errors
+    /// [`CreateError::Capacity`].
+    pub fn reconfigure(&mut self, config: StreamConfig) -> Result<(), CreateError> {
+        self.stream.reconfigure(config)
+    }
+
     /// Adds a reader, see [`Stream::attach`]. A complete stream takes readers as well.
     ///
     /// # Errors

@@ -41,10 +41,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let nspace = Nspace::new(format!("adopt-{}", process::id()))?;
     let mut tool = engine.attach("adopt", Grant::Block)?;
     let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
-    tool.pull(&Pull { procs: vec![all], channels: Channels::STDOUT | Channels::STDERR, backlog: true })?;
+    tool.pull(&Pull::new(vec![all], Channels::STDOUT | Channels::STDERR))?;
     let sink = Sink::start(tool, io::stdout(), |_, _, _| {})?;
 
-    let job = engine.adopt(AdoptSpec { nspace, ranks, grace: None })?;
+    let job = engine.adopt(AdoptSpec::new(nspace, ranks))?;
     let status = job.wait();
     sink.join()?;
     drop(engine);

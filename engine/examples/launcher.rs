@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sink = |channels, to: BorrowedFd| -> Result<Sink, Box<dyn Error>> {
         let mut tool = engine.attach("launcher", Grant::Block)?;
         let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
-        tool.pull(&Pull { procs: vec![all], channels, backlog: true })?;
+        tool.pull(&Pull::new(vec![all], channels))?;
         Ok(Sink::start(tool, to, |_, _, _| {})?)
     };
     let out = sink(Channels::STDOUT, io::stdout().as_fd())?;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use iof_capture::{AddError, Child, TooFewFiles, check_files};
-use iof_proto::{Channel, Nspace, Rank};
+use iof_proto::{Channel, Directives, Nspace, Rank};
 use iof_shm_ring::CreateError;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
@@ -31,6 +31,15 @@ pub struct AdoptSpec {
     pub ranks: Vec<AdoptedRank>,
     /// As [`JobSpec::grace`](crate::JobSpec::grace).
     pub grace: Option<Duration>,
+    /// As [`JobSpec::directives`](crate::JobSpec::directives).
+    pub directives: Directives,
+}
+
+impl AdoptSpec {
+    /// A job of `ranks` whose streams may stay open for ever, with no directives.
+    pub fn new(nspace: Nspace, ranks: Vec<AdoptedRank>) -> AdoptSpec {
+        AdoptSpec { nspace, ranks, grace: None, directives: Directives::default() }
+    }
 }
 
 /// A rank that the embedder has started, and the descriptors that its output comes from.
@@ -152,16 +161,17 @@ impl Engine {
     /// # Errors
     /// [`AdoptError`].
     pub fn adopt(&self, spec: AdoptSpec) -> Result<Job, AdoptError> {
-        let AdoptSpec { nspace, ranks, grace } = spec;
+        let AdoptSpec { nspace, ranks, grace, directives } = spec;
         check(&ranks)?;
         let mut entries = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let number = rank.rank;
-            let streams =
-                self.streams(&nspace, number).map_err(|source| AdoptError::Rings { rank: number, source })?;
+            let streams = self
+                .streams(&nspace, number, &directives)
+                .map_err(|source| AdoptError::Rings { rank: number, source })?;
             entries.push((entry(rank)?, streams));
         }
-        let job = self.begin(&nspace, grace).ok_or(AdoptError::NameTaken(nspace))?;
+        let job = self.begin(&nspace, grace, &directives).ok_or(AdoptError::NameTaken(nspace))?;
         let entered =
             entries.into_iter().try_for_each(|(entry, streams)| self.enter(&job.nspace, entry, streams));
         self.all_entered(&job);

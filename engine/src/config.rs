@@ -6,23 +6,85 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use iof_capture::{BackendKind, ProcessGroup, Pty};
-use iof_proto::{Nspace, Rank};
+use iof_proto::directive::{Drop, Level};
+use iof_proto::{Directives, Failure, Info, Nspace, Rank};
 use iof_shm_ring::Policy;
 
 /// Bytes of cache for each source and channel, unless the embedder says otherwise.
 pub const DEFAULT_CACHE_SIZE: u32 = 1 << 20;
 
-/// How an engine behaves.
+/// The largest cache that a registration may ask for, unless the embedder says otherwise.
+pub const MAX_CACHE_SIZE: u32 = 16 << 20;
+
+/// How bytes are put together before a reader gets them. By default it gets them as they come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Buffering {
+    /// So many bytes together (`PMIX_IOF_BUFFERING_SIZE`), or half a cache if that is less. 0: as they come, or, where
+    /// there is a time, as many as come in it.
+    pub size: u32,
+    /// Or what there is after so long (`PMIX_IOF_BUFFERING_TIME`). Without it, only the end of the stream or of the
+    /// registration brings fewer.
+    pub time: Option<Duration>,
+}
+
+/// How an engine behaves. [`Config::direct`] changes it by PMIx's directives.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Bytes of cache for each source and channel (`PMIX_IOF_CACHE_SIZE`).
     pub cache_size: u32,
-    /// What happens when a cache is full.
+    /// What happens when a cache is full: `PMIX_IOF_DROP_NEWEST`, `PMIX_IOF_DROP_OLDEST`, or sources wait for the readers
+    /// that may hold them back ([`Grant`](crate::Grant)).
     pub policy: Policy,
+    /// How readers get their bytes, unless their registration or job says otherwise.
+    pub buffering: Buffering,
+    /// The largest cache that a registration may ask for, in bytes.
+    pub max_cache_size: u32,
     /// What to read the ranks' pipes with; `None`: io_uring if the kernel gives one, else epoll.
     pub backend: Option<BackendKind>,
     /// Where tools find this engine.
     pub rendezvous: Rendezvous,
+}
+
+impl Config {
+    /// Takes directives of RFC0025 as the engine's defaults, `PMIX_IOF_CACHE_SIZE` and so on. Gives the keys of those
+    /// that are optional and can't be honoured.
+    ///
+    /// # Errors
+    /// A required one can't be honoured; nothing is changed then.
+    ///
+    /// ```
+    /// use iof_engine::Config;
+    /// use iof_proto::directive::{Info, key};
+    /// let mut config = Config::default();
+    /// config.direct(&[Info::required(key::PMIX_IOF_CACHE_SIZE, 65536u32)])?;
+    /// assert_eq!(config.cache_size, 65536);
+    /// # Ok::<(), iof_proto::Failure>(())
+    /// ```
+    pub fn direct(&mut self, infos: &[Info]) -> Result<Vec<String>, Failure> {
+        let (directives, ignored) = Directives::read(infos, Level::Server)?;
+        self.cache_size = directives.cache_size.unwrap_or(self.cache_size);
+        self.policy = policy(directives.drop).unwrap_or(self.policy);
+        self.buffering = self.buffering.under(&directives);
+        Ok(ignored)
+    }
+}
+
+impl Buffering {
+    /// What becomes of it when somebody says more.
+    pub(crate) fn under(self, directives: &Directives) -> Buffering {
+        Buffering {
+            size: directives.buffering_size.unwrap_or(self.size),
+            time: directives.buffering_time.or(self.time),
+        }
+    }
+}
+
+/// The policy that a directive asks for, if one does.
+pub(crate) fn policy(drop: Option<Drop>) -> Option<Policy> {
+    drop.map(|drop| match drop {
+        Drop::Oldest => Policy::DropOldest,
+        Drop::Newest => Policy::DropNewest,
+    })
 }
 
 impl Default for Config {
@@ -32,6 +94,8 @@ impl Default for Config {
         Config {
             cache_size: DEFAULT_CACHE_SIZE,
             policy: Policy::DropNewest,
+            buffering: Buffering::default(),
+            max_cache_size: MAX_CACHE_SIZE,
             backend: None,
             rendezvous: Rendezvous::UserDirectory,
         }
@@ -112,6 +176,8 @@ pub struct JobSpec {
     /// writes later gets SIGPIPE. Where a stream waits for a reader that may hold it back, so does its end. For ever
     /// if `None`.
     pub grace: Option<Duration>,
+    /// What its spawner asks for (RFC0025), over what the engine's [`Config`] says.
+    pub directives: Directives,
 }
 
 impl JobSpec {
@@ -125,6 +191,7 @@ impl JobSpec {
             ptys: BTreeMap::new(),
             process_group: ProcessGroup::Own,
             grace: None,
+            directives: Directives::default(),
         }
     }
 

@@ -169,6 +169,7 @@ impl Control {
                         if let (Some(grace), Some(rank)) = (job.grace, job.ranks.get(&proc.rank)) {
                             self.graces.begin(Instant::now(), grace, rank.streams.to_vec());
                         }
+                        state.announce_end(&proc.nspace);
                     }
                 }
             }
@@ -215,7 +216,9 @@ impl Control {
 
 /// Notes that a stream is complete, and why if that was not its end of file.
 fn completed(state: &mut State, stream: SourceId, end: &End) {
-    let Some(StreamName { source, channel }) = state.streams.get(&stream).cloned() else { return };
+    let Some(StreamName { source, channel }) = state.streams.get(&stream).map(|of| of.name.clone()) else {
+        return;
+    };
     let Some(job) = state.jobs.get_mut(&source.nspace) else { return };
     job.open_streams = job.open_streams.saturating_sub(1);
     match end {
@@ -226,6 +229,7 @@ fn completed(state: &mut State, stream: SourceId, end: &End) {
         }
         End::Error(error) => tracing::warn!(%source, %channel, %error, "a stream ended with an error"),
     }
+    state.announce_end(&source.nspace);
 }
 
 /// Why a connection is refused.
@@ -257,7 +261,7 @@ fn admit(state: &mut State, registry: &Registry, socket: &UnixStream) -> Result<
             format!("the engine may open {limit} files and keeps the last {RESERVED_FILES} for its job");
         return Err(refusal(Status::ERR_OUT_OF_RESOURCE, reason));
     }
-    add_peer(state, registry, socket, who.pid, false).map(drop).map_err(internal)
+    add_peer(state, registry, socket, who.pid, false, false).map(drop).map_err(internal)
 }
 
 /// Adds a connected tool to the tables and the poll set.
@@ -266,10 +270,11 @@ pub(crate) fn add_peer(
     registry: &Registry,
     socket: UnixStream,
     pid: u32,
+    own: bool,
     may_block: bool,
 ) -> io::Result<PeerId> {
     socket.set_nonblocking(true)?;
-    let peer = Peer::new(socket, pid, may_block).map_err(io::Error::other)?;
+    let peer = Peer::new(socket, pid, own, may_block).map_err(io::Error::other)?;
     let fd = peer.socket().as_fd().as_raw_fd();
     let id = state.add_peer(peer);
     let registered =

@@ -8,6 +8,7 @@ use std::{io, process};
 
 use iof_capture::{BackendKind, Capture, StartError as CaptureError, check_files, raise_file_limit};
 use iof_proto::rendezvous::Listener;
+use iof_shm_ring::Area;
 use iof_tool::{AttachError, Tool};
 use mio::Registry;
 
@@ -48,7 +49,7 @@ pub enum Grant {
 /// let nspace = Nspace::new("job1")?;
 /// let mut tool = engine.attach("terminal", Grant::Block)?;
 /// let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
-/// tool.pull(&Pull { procs: vec![all], channels: Channels::STDOUT, backlog: true })?;
+/// tool.pull(&Pull::new(vec![all], Channels::STDOUT))?;
 /// let sink = Sink::start(tool, std::io::stdout(), |_, _, _| {})?;
 /// let app = App { nprocs: 2, ..App::new("echo", ["hello"]) };
 /// let job = engine.spawn(&JobSpec::new(nspace, vec![app]))?;
@@ -95,7 +96,11 @@ impl Engine {
         };
         let socket = listener.as_ref().map(Listener::path);
         let capture = Arc::new(capture);
-        let tables = Arc::new(Tables::new(State::new(FIRST_PEER), reports));
+        // Nobody listens: the keeper only holds.
+        let (unheard, _) = iof_shm_ring::bell()?;
+        let keeper = Area::create(unheard).map_err(io::Error::other)?;
+        let state = State::new(FIRST_PEER, Arc::new(keeper), config.max_cache_size);
+        let tables = Arc::new(Tables::new(state, reports));
         let registry = poll.registry().try_clone()?;
         let control = Control {
             poll,
@@ -137,7 +142,7 @@ impl Engine {
         let failed = |error: io::Error| AttachError::Lost(error.into());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut state = self.tables.lock();
-        control::add_peer(&mut state, &self.registry, ours, process::id(), grant == Grant::Block)
+        control::add_peer(&mut state, &self.registry, ours, process::id(), true, grant == Grant::Block)
             .map_err(failed)?;
         drop(state);
         Tool::over(theirs, name)

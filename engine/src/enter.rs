@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iof_capture::{AddError, Child, PtyMaster, SourceId};
-use iof_proto::{Channel, Nspace, Proc, Rank};
-use iof_shm_ring::{CreateError, Stream, StreamConfig};
+use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
+use iof_shm_ring::{CreateError, Stream};
 use nix::unistd::isatty;
 
 use crate::engine::Engine;
 use crate::job::{CHANNELS, Job, JobState, RankState};
+use crate::readers::StreamState;
 use crate::state::StreamName;
+use crate::terms::Wish;
 
 /// Files that a rank needs in the engine: three pipes, three rings, its pidfd. A pty is one more.
 pub(crate) const FILES_PER_RANK: u64 = 7;
@@ -34,13 +36,23 @@ pub(crate) struct Entry {
 
 impl Engine {
     /// Takes a name for a job that has no ranks yet; `None` if there is a job of that name.
-    pub(crate) fn begin(&self, nspace: &Nspace, grace: Option<Duration>) -> Option<Job> {
+    pub(crate) fn begin(
+        &self,
+        nspace: &Nspace,
+        grace: Option<Duration>,
+        directives: &Directives,
+    ) -> Option<Job> {
         let mut state = self.tables.lock();
         if state.jobs.contains_key(nspace) {
             return None;
         }
-        state.jobs.insert(nspace.clone(), JobState { grace, ..JobState::default() });
-        Some(Job { tables: Arc::clone(&self.tables), nspace: nspace.clone() })
+        let wish = Wish::of(&self.config).under(directives);
+        state.jobs.insert(nspace.clone(), JobState::new(grace, wish, directives.forward));
+        Some(Job {
+            tables: Arc::clone(&self.tables),
+            capture: Arc::downgrade(&self.capture),
+            nspace: nspace.clone(),
+        })
     }
 
     /// Makes the streams of a rank, in the order of [`CHANNELS`].
@@ -48,8 +60,9 @@ impl Engine {
         &self,
         nspace: &Nspace,
         rank: Rank,
+        directives: &Directives,
     ) -> Result<[Stream; CHANNELS.len()], CreateError> {
-        let config = StreamConfig { capacity: u64::from(self.config.cache_size), policy: self.config.policy };
+        let config = Wish::of(&self.config).under(directives).config();
         let source = Proc { nspace: nspace.clone(), rank };
         let stream = |channel: Channel| Stream::create(config, &format!("{source} {channel}"));
         let [first, second, third] = CHANNELS;
@@ -69,9 +82,13 @@ impl Engine {
         let Entry { rank, executable, pid, child, pipes, pty } = entry;
         let source = Proc { nspace: nspace.clone(), rank };
         let mut state = self.tables.lock();
+        // Since `begin` there is a job.
+        let (wish, forward) =
+            state.jobs.get(nspace).map_or((Wish::of(&self.config), None), |job| (job.wish, job.forward));
         let mut ids = [SourceId(0); CHANNELS.len()];
         for ((id, stream), channel) in ids.iter_mut().zip(&mut streams).zip(CHANNELS) {
-            *id = state.add_stream(StreamName { source: source.clone(), channel }, stream);
+            let name = StreamName { source: source.clone(), channel };
+            *id = state.add_stream(StreamState::new(name, wish, forward), stream);
         }
         let signaller = child.as_ref().map(Child::signaller);
         let entered =

@@ -1,19 +1,23 @@
 //! A job: its ranks, their streams, how they ended.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-use std::{io, mem};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use std::{io, mem, thread};
 
-use iof_capture::{Event, ProcessId, PtyMaster, Signaller, SourceId, WindowSize};
-use iof_proto::{Channel, Nspace, Rank};
+use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signaller, SourceId, WindowSize};
+use iof_proto::{Channel, Channels, Nspace, Rank};
 use nix::sys::signal::Signal;
 
 use crate::exit::Exit;
-use crate::state::Tables;
+use crate::state::{State, Tables};
+use crate::terms::Wish;
 
 /// The channels that every rank has.
 pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
+/// How often [`Job::flush`] looks.
+const FLUSH_LOOKS: Duration = Duration::from_millis(1);
 
 /// What the engine knows of one rank.
 pub(crate) struct RankState {
@@ -39,8 +43,11 @@ impl RankState {
 }
 
 /// What the engine knows of one job.
-#[derive(Default)]
 pub(crate) struct JobState {
+    /// What it wants of its streams.
+    pub wish: Wish,
+    /// The channels that its spawner wants forwarded, if it said anything.
+    pub forward: Option<Channels>,
     pub ranks: BTreeMap<Rank, RankState>,
     /// All its ranks are there: nothing new will come.
     pub started: bool,
@@ -52,6 +59,20 @@ pub(crate) struct JobState {
 }
 
 impl JobState {
+    /// Without ranks yet.
+    pub(crate) fn new(grace: Option<Duration>, wish: Wish, forward: Option<Channels>) -> JobState {
+        JobState {
+            wish,
+            forward,
+            ranks: BTreeMap::new(),
+            started: false,
+            open_streams: 0,
+            grace,
+            cut_off: Vec::new(),
+            first_failure: None,
+        }
+    }
+
     /// Notes how a rank ended.
     pub(crate) fn exited(&mut self, rank: Rank, exit: Exit) {
         if let Some(state) = self.ranks.get_mut(&rank) {
@@ -99,6 +120,8 @@ impl JobStatus {
 #[derive(Clone)]
 pub struct Job {
     pub(crate) tables: Arc<Tables>,
+    /// Not held, so that it ends with the engine.
+    pub(crate) capture: Weak<Capture>,
     pub(crate) nspace: Nspace,
 }
 
@@ -176,6 +199,68 @@ impl Job {
             (rank.exit.is_none() || signaller.has_group()) && to(signaller) && signaller.send(signal).is_ok()
         };
         job.ranks.values().filter(reachable).count()
+    }
+
+    /// Ends a stream of the job with what was written to it by now: whoever writes later gets SIGPIPE. Readers have what
+    /// came before, and then its end. `false` if there is no such stream, or it was complete.
+    pub fn close(&self, rank: Rank, channel: Channel) -> bool {
+        let Some(capture) = self.capture.upgrade() else { return false };
+        let state = self.tables.lock();
+        let named = |id: &&SourceId| {
+            let name = state.streams.get(id).map(|stream| &stream.name);
+            name.is_some_and(|name| name.channel == channel)
+        };
+        let rank = state.jobs.get(&self.nspace).and_then(|job| job.ranks.get(&rank));
+        let Some(id) = rank.and_then(|rank| rank.streams.iter().find(named)).copied() else { return false };
+        drop(state);
+        let open = capture.with_streams(|streams| Some(!streams.get_mut(id)?.stats().complete));
+        matches!(open, Ok(Some(true))) && capture.finish(id).is_ok()
+    }
+
+    /// Keeps no output any more for who has not registered yet: streams that nobody reads go on as if somebody read
+    /// them. For a launcher that waits no longer for the tool for which it spawned the job.
+    pub fn let_go(&self) {
+        let Some(capture) = self.capture.upgrade() else { return };
+        let mut state = self.tables.lock();
+        let ids = self.streams(&state);
+        state.let_go(&capture, &ids);
+    }
+
+    /// Waits until everything that the ranks have written by now was read, and was consumed by the embedder's own
+    /// readers ([`Engine::attach`](crate::Engine::attach)); tools from outside have it before them then. `false` if that
+    /// was not so after `timeout`, or the engine has ended.
+    pub fn flush(&self, timeout: Option<Duration>) -> bool {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let Some(mut wanted) = self.written() else { return false };
+        loop {
+            let Some(capture) = self.capture.upgrade() else { return false };
+            if !self.tables.lock().forget_flushed(&capture, &mut wanted) {
+                return false;
+            }
+            drop(capture);
+            if wanted.is_empty() {
+                return true;
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return false;
+            }
+            // Readers tell nobody how far they are: they are looked at.
+            thread::sleep(FLUSH_LOOKS);
+        }
+    }
+
+    /// What each of the job's streams has written by now.
+    fn written(&self) -> Option<Vec<(SourceId, u64)>> {
+        let capture = self.capture.upgrade()?;
+        let ids = self.streams(&self.tables.lock());
+        let written = capture
+            .with_streams(|streams| ids.iter().filter_map(|id| Some((*id, streams.written(*id)?))).collect());
+        written.ok()
+    }
+
+    fn streams(&self, state: &State) -> Vec<SourceId> {
+        let job = state.jobs.get(&self.nspace);
+        job.into_iter().flat_map(|job| job.ranks.values()).flat_map(|rank| rank.streams).collect()
     }
 
     /// A handle of the pty of `rank`, to type there; `None` if it has none, or has exited. While there is a handle, the

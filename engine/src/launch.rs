@@ -47,7 +47,9 @@ impl Engine {
     /// fails later, the ranks that were started already are killed.
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
         check_spec(spec)?;
-        let job = self.begin(&spec.nspace, spec.grace).ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
+        let job = self
+            .begin(&spec.nspace, spec.grace, &spec.directives)
+            .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         let started = self.spawn_ranks(spec);
         self.all_entered(&job);
         started.map(|()| job)
@@ -86,8 +88,9 @@ impl Engine {
 
     fn enter_spawned(&self, spec: &JobSpec, place: &Place<'_>, process: Spawned) -> Result<(), LaunchError> {
         let rank = place.rank;
-        let streams =
-            self.streams(&spec.nspace, rank).map_err(|source| LaunchError::Rings { rank, source })?;
+        let streams = self
+            .streams(&spec.nspace, rank, &spec.directives)
+            .map_err(|source| LaunchError::Rings { rank, source })?;
         let Spawned { child, stdout, stderr, stddiag, pty } = process;
         let entry = Entry {
             rank,

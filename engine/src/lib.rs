@@ -13,7 +13,8 @@
 //! | `job`, `exit` | ranks and how they ended |
 //! | `control` | the control thread (mio): accepts and serves tools |
 //! | `peer`, `requests` | one connected tool; what it may ask |
-//! | `state` | the tables: jobs, streams, registrations |
+//! | `state`, `readers` | the tables: jobs, streams, registrations; who reads which stream |
+//! | `terms` | what the directives of server, spawn and registration come to |
 
 mod adopt;
 mod config;
@@ -26,11 +27,13 @@ mod grace;
 mod job;
 mod launch;
 mod peer;
+mod readers;
 mod requests;
 mod state;
+mod terms;
 
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
-pub use config::{App, Config, DEFAULT_CACHE_SIZE, JobSpec, Rendezvous};
+pub use config::{App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, MAX_CACHE_SIZE, Rendezvous};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;

@@ -3,7 +3,7 @@
 //! Everything that comes from it is taken for hostile. It costs the engine one [`Peer`] with bounded buffers;
 //! when it breaks the protocol it loses its connection, and nobody else notices.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -12,11 +12,13 @@ use std::sync::Arc;
 use iof_capture::SourceId;
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
 use iof_proto::{
-    Channels, DecodeError, Decoder, EncodeError, Failure, FromTool, Message, Proc, Rank, Status, ToTool,
-    encode, socket,
+    Channels, DecodeError, Decoder, Directives, EncodeError, Failure, FromTool, Message, Nspace, Proc, Rank,
+    Status, ToTool, encode, socket,
 };
 use iof_shm_ring::{Area, Bell, Ring, Ringer, Start};
 use nix::errno::Errno;
+
+use crate::terms::Wish;
 
 /// Bytes read from a tool at a time.
 const CHUNK: usize = 16 * 1024;
@@ -29,8 +31,11 @@ pub(crate) struct Registration {
     pub procs: Vec<Proc>,
     pub channels: Channels,
     pub start: Start,
+    pub directives: Directives,
     /// The tool was told that no further source will come.
     pub announced: bool,
+    /// The jobs of whose end the tool was told.
+    pub ends_told: BTreeSet<Nspace>,
 }
 
 impl Registration {
@@ -40,6 +45,11 @@ impl Registration {
             proc.nspace == source.nspace && (proc.rank == Rank::WILDCARD || proc.rank == source.rank)
         })
     }
+
+    /// Whether it is for processes of `nspace`.
+    pub(crate) fn names(&self, nspace: &Nspace) -> bool {
+        self.procs.iter().any(|proc| proc.nspace == *nspace)
+    }
 }
 
 /// A ring that the tool reads.
@@ -47,6 +57,7 @@ impl Registration {
 pub(crate) struct Reading {
     pub source: SourceId,
     pub handler: u32,
+    pub wish: Wish,
     /// The slot of the generation before, until the tool has left it for certain.
     pub old_slot: Option<u32>,
 }
@@ -114,6 +125,9 @@ pub(crate) struct Peer {
     /// By the kernel's word.
     pub pid: u32,
     pub greeted: bool,
+    /// It belongs to the embedder.
+    pub own: bool,
+    /// It may hold sources back that wait for who may.
     pub may_block: bool,
     pub area: Arc<Area>,
     /// Until the welcome takes it along.
@@ -128,6 +142,7 @@ impl Peer {
     pub(crate) fn new(
         socket: UnixStream,
         pid: u32,
+        own: bool,
         may_block: bool,
     ) -> Result<Peer, iof_shm_ring::CreateError> {
         let failed = |source| iof_shm_ring::CreateError::Memory { step: "pipe2", len: 0, source };
@@ -143,6 +158,7 @@ impl Peer {
             name: String::new(),
             pid,
             greeted: false,
+            own,
             may_block,
             area: Arc::new(Area::create(ringer)?),
             bell: Some(bell),

@@ -1,11 +1,14 @@
 //! What a tool may ask for, and what it gets.
 
+use std::collections::BTreeSet;
+
 use iof_capture::{Capture, SourceId};
+use iof_proto::directive::{Level, key};
 use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
 use iof_proto::message::query;
 use iof_proto::{
-    Channels, Failure, Found, FromTool, PROTOCOL_VERSION, Proc, ProcInfo, Rank, ReaderStats, Status,
-    StreamStats, ToTool, Value,
+    Channels, Directives, Failure, Found, FromTool, Granted, Info, Nspace, PROTOCOL_VERSION, Proc, ProcInfo,
+    Rank, ReaderStats, Status, StreamStats, ToTool, Value,
 };
 use iof_shm_ring::Start;
 
@@ -36,9 +39,9 @@ pub(crate) fn serve(
             // It is done with its slot, and says so by asking. If it was moved already, that is on its way to it.
             state.follow(capture, peer_id, slot, slot);
         }
-        FromTool::Pull { request, procs, channels, backlog } => {
-            let start = if backlog { Start::Oldest } else { Start::Now };
-            pull(state, capture, peer_id, request, Registration { procs, channels, start, announced: false });
+        FromTool::Pull { request, procs, channels, backlog, directives } => {
+            let asked = Asked { procs, channels, backlog, directives };
+            pull(state, capture, peer_id, request, asked);
         }
         FromTool::Deregister { request, handler } => {
             let known = peer.registrations.remove(&handler).is_some();
@@ -81,34 +84,59 @@ fn greet(peer: &mut Peer, capture: &Capture, message: FromTool) -> Result<(), Di
     Ok(())
 }
 
+/// What a tool asked to register for.
+struct Asked {
+    procs: Vec<Proc>,
+    channels: Channels,
+    backlog: bool,
+    directives: Vec<Info>,
+}
+
 /// Registers, attaches to what exists, and answers before the rings follow.
-fn pull(state: &mut State, capture: &Capture, peer_id: PeerId, request: u32, registration: Registration) {
-    let result = register(state, peer_id, registration).and_then(|handler| {
-        let attached = state.attach_existing(capture, peer_id, handler);
-        attached.map(|attached| (handler, attached)).map_err(|error| {
+fn pull(state: &mut State, capture: &Capture, peer_id: PeerId, request: u32, asked: Asked) {
+    let nspaces: BTreeSet<Nspace> = asked.procs.iter().map(|proc| proc.nspace.clone()).collect();
+    let result = register(state, peer_id, asked).and_then(|granted| {
+        let attached = state.attach_existing(capture, peer_id, granted.handler);
+        attached.map(|attached| (granted.clone(), attached)).map_err(|error| {
             if let Some(peer) = state.peers.get_mut(&peer_id) {
-                peer.registrations.remove(&handler);
+                peer.registrations.remove(&granted.handler);
             }
             failure(Status::ERR_OUT_OF_RESOURCE, error.to_string())
         })
     });
-    let (result, granted) = match result {
-        Ok((handler, attached)) => (Ok(handler), Some((handler, attached))),
+    let (result, attached) = match result {
+        Ok((granted, attached)) => (Ok(granted.clone()), Some((granted.handler, attached))),
         Err(failure) => (Err(failure), None),
     };
     if let Some(peer) = state.peers.get_mut(&peer_id) {
         peer.answer(&ToTool::Pulled { request, result });
     }
-    if let Some((handler, attached)) = granted {
+    if let Some((handler, attached)) = attached {
         state.announce(peer_id, handler, attached);
         state.announce_complete_registrations();
+        nspaces.iter().for_each(|nspace| state.announce_end(nspace));
     }
 }
 
-/// Notes a registration, if it makes sense; gives its handler.
-fn register(state: &mut State, peer_id: PeerId, registration: Registration) -> Result<u32, Failure> {
-    let Registration { procs, channels, .. } = &registration;
-    if channels.contains(Channels::STDIN) && *channels != Channels::ALL {
+/// What a registration's directives come to, and the keys of those that are ignored.
+fn directives(infos: &[Info], max_cache_size: u32) -> Result<(Directives, Vec<String>), Failure> {
+    let (mut directives, mut ignored) = Directives::read(infos, Level::Registration)?;
+    if let Some(asked) = directives.cache_size.take_if(|size| *size > max_cache_size) {
+        let key = key::PMIX_IOF_CACHE_SIZE;
+        if infos.iter().any(|info| info.key == key && info.required) {
+            let reason = format!("a cache of {asked} bytes is too large: ask for {max_cache_size} at most");
+            return Err(failure(Status::ERR_OUT_OF_RESOURCE, reason));
+        }
+        ignored.push(key.to_owned());
+    }
+    Ok((directives, ignored))
+}
+
+/// Notes a registration, if it makes sense.
+fn register(state: &mut State, peer_id: PeerId, asked: Asked) -> Result<Granted, Failure> {
+    let Asked { procs, channels, backlog, directives: infos } = asked;
+    let (directives, ignored) = directives(&infos, state.max_cache_size)?;
+    if channels.contains(Channels::STDIN) && channels != Channels::ALL {
         return Err(failure(Status::ERR_NOT_SUPPORTED, "stdin can't be pulled, only pushed"));
     }
     if procs.is_empty() || channels.outputs().next().is_none() {
@@ -128,8 +156,11 @@ fn register(state: &mut State, peer_id: PeerId, registration: Registration) -> R
     }
     let handler = peer.last_handler.saturating_add(1);
     peer.last_handler = handler;
+    let start = if backlog { Start::Oldest } else { Start::Now };
+    let ends_told = BTreeSet::new();
+    let registration = Registration { procs, channels, start, directives, announced: false, ends_told };
     peer.registrations.insert(handler, registration);
-    Ok(handler)
+    Ok(Granted { handler, ignored })
 }
 
 fn answer(state: &State, capture: &Capture, host: &str, keys: &[String]) -> Result<Vec<Found>, Failure> {
@@ -196,7 +227,8 @@ fn streams(state: &State, capture: &Capture) -> Vec<StreamStats> {
         };
         state.streams.keys().map(count).collect::<Vec<_>>()
     });
-    let rows = state.streams.values().zip(counted.unwrap_or_default());
+    let names = state.streams.values().map(|stream| &stream.name);
+    let rows = names.zip(counted.unwrap_or_default());
     rows.filter_map(|(name, counted)| {
         let (stats, readers) = counted?;
         Some(StreamStats {

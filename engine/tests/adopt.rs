@@ -35,7 +35,7 @@ fn rank(number: u32, stdout: impl Into<OwnedFd>, process: Process) -> AdoptedRan
 const REPORTED: Process = Process::Reported { pid: 0 };
 
 fn adopt(engine: &Engine, ranks: impl IntoIterator<Item = AdoptedRank>) -> Result<Job, AdoptError> {
-    engine.adopt(AdoptSpec { nspace: nspace(), ranks: ranks.into_iter().collect(), grace: None })
+    engine.adopt(AdoptSpec::new(nspace(), ranks.into_iter().collect()))
 }
 
 fn start(script: &str) -> (OwnedFd, Child) {
@@ -175,7 +175,8 @@ fn a_grace_runs_from_the_reported_end_on() {
     let engine = engine();
     let (read, mut write) = pipe();
     let ranks = vec![rank(0, read, REPORTED)];
-    let job = engine.adopt(AdoptSpec { nspace: nspace(), ranks, grace: Some(Duration::ZERO) }).unwrap();
+    let job =
+        engine.adopt(AdoptSpec { grace: Some(Duration::ZERO), ..AdoptSpec::new(nspace(), ranks) }).unwrap();
     write.write_all(b"so far").unwrap();
     assert!(job.report_exit(Rank(0), Exit::Unknown));
     let status = wait(&job);

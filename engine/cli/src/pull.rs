@@ -44,7 +44,7 @@ fn start(args: &PullArgs, channels: Channels, to: impl AsFd) -> Result<Option<Si
     if procs.is_empty() {
         return Err(Failure::running("the engine has no job yet: try again"));
     }
-    let request = Pull { procs, channels, backlog: !args.no_backlog };
+    let request = Pull { backlog: !args.no_backlog, ..Pull::new(procs, channels) };
     tool.pull(&request).map_err(|error| match error {
         RequestError::Denied(failure) => Failure::usage(failure.reason),
         error => Failure::usage(error),

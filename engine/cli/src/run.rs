@@ -63,7 +63,7 @@ fn config(args: &RunArgs) -> Config {
         None => Rendezvous::UserDirectory,
     };
     let backend = args.backend.map(Into::into);
-    Config { cache_size: args.cache_size, policy: args.drop.into(), backend, rendezvous }
+    Config { cache_size: args.cache_size, policy: args.drop.into(), backend, rendezvous, ..Config::default() }
 }
 
 /// Our own outputs are ordinary registrations, except that they may hold the ranks back.
@@ -75,7 +75,7 @@ fn sink(
 ) -> Result<Sink, Failure> {
     let mut tool = engine.attach("iof run", Grant::Block).map_err(Failure::running)?;
     let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
-    tool.pull(&Pull { procs: vec![all], channels, backlog: true }).map_err(Failure::running)?;
+    tool.pull(&Pull::new(vec![all], channels)).map_err(Failure::running)?;
     Sink::start(tool, to, report_gap).map_err(no_thread)
 }
 

@@ -4,6 +4,7 @@
 //! | module         | concept                                                                          |
 //! |----------------|----------------------------------------------------------------------------------|
 //! | [`names`]      | who writes: [`Nspace`], [`Rank`], [`Proc`]; on what: [`Channel`], [`Channels`]   |
+//! | [`directive`]  | how it is to be forwarded: [`Info`] as PMIx passes it, [`Directives`] as we read them    |
 //! | [`status`]     | how it went: [`Status`], with PMIx's numbers                                     |
 //! | [`limits`]     | every bound on what a peer may send                                              |
 //! | [`message`]    | the control protocol: [`FromTool`], [`ToTool`]                                   |
@@ -18,6 +19,7 @@
 //! checked before it is believed. Nothing in this crate panics on what a peer sends.
 #![deny(unsafe_code)]
 
+pub mod directive;
 pub mod limits;
 pub mod message;
 pub mod names;
@@ -27,9 +29,10 @@ pub mod socket;
 pub mod status;
 pub mod wire;
 
+pub use directive::{Directives, Info, InfoValue};
 pub use message::{
-    Failure, Found, FromTool, Message, PROTOCOL_VERSION, ProcInfo, ProcState, ReaderStats, StreamStats,
-    ToTool, Value,
+    Failure, Found, FromTool, Granted, Message, PROTOCOL_VERSION, ProcInfo, ProcState, ReaderStats,
+    StreamStats, Terms, ToTool, Value,
 };
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
 pub use status::Status;

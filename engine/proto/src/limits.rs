@@ -18,6 +18,9 @@ pub const MAX_RINGS_IN_FLIGHT: u32 = 64;
 /// Procs named by one pull; a tool that wants more names a wildcard rank or pulls again.
 pub const MAX_PROCS_PER_PULL: usize = 4096;
 
+/// Directives with one request.
+pub const MAX_DIRECTIVES: usize = 64;
+
 /// Keys asked for by one query.
 pub const MAX_QUERY_KEYS: usize = 32;
 

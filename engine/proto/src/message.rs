@@ -14,12 +14,13 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::directive::Info;
 use crate::limits::{Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT, within};
-use crate::names::{Channel, Channels, Proc};
+use crate::names::{Channel, Channels, Nspace, Proc};
 use crate::status::Status;
 
 /// The version of the protocol that this build speaks. An engine refuses any other.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// The keys of [`FromTool::Query`] that an engine answers itself.
 pub mod query {
@@ -71,6 +72,8 @@ pub enum FromTool {
         channels: Channels,
         /// Start at the oldest byte that is still in the ring, not at the next one.
         backlog: bool,
+        /// How it is to be done.
+        directives: Vec<Info>,
     },
     /// "I have drained this ring, which is sealed; give me the next generation." Answered by a
     /// [`ToTool::Ring`] that `follows` it.
@@ -110,7 +113,10 @@ impl Message for FromTool {
     fn check(&self) -> Result<(), Excess> {
         match self {
             FromTool::Hello { name, .. } => within("bytes of tool name", name.len(), MAX_TEXT),
-            FromTool::Pull { procs, .. } => within("procs", procs.len(), MAX_PROCS_PER_PULL),
+            FromTool::Pull { procs, directives, .. } => {
+                within("procs", procs.len(), MAX_PROCS_PER_PULL)?;
+                Info::check(directives)
+            }
             FromTool::Query { keys, .. } => {
                 within("query keys", keys.len(), MAX_QUERY_KEYS)?;
                 keys.iter().try_for_each(|key| within("bytes of query key", key.len(), MAX_TEXT))
@@ -144,8 +150,8 @@ pub enum ToTool {
     Pulled {
         /// The tool's number for the request.
         request: u32,
-        /// The handler id of the new registration, 1 or more.
-        result: Result<u32, Failure>,
+        /// What was granted.
+        result: Result<Granted, Failure>,
     },
     /// A stream of a registration, or the next generation of one. Comes with one file
     /// descriptor: the ring.
@@ -164,11 +170,23 @@ pub enum ToTool {
         start: u64,
         /// Bytes dropped before it, which a tool that does not want the backlog has nothing to do with.
         dropped: u64,
+        /// How it is to be read.
+        terms: Terms,
     },
     /// No further source will be announced for this registration.
     Announced {
         /// The registration.
         handler: u32,
+    },
+    /// A job of a registration is over: its processes have ended and its streams are complete, and all rings of it were
+    /// announced before.
+    JobEnded {
+        /// The registration.
+        handler: u32,
+        /// The job.
+        nspace: Nspace,
+        /// Its exit code, as a shell would show it; `None` if nobody here knows.
+        exit_code: Option<i32>,
     },
     /// The result of [`FromTool::Deregister`].
     Deregistered {
@@ -201,6 +219,26 @@ impl Message for ToTool {
     fn check(&self) -> Result<(), Excess> {
         Ok(())
     }
+}
+
+/// A registration that was granted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// Its handler id, 1 or more.
+    pub handler: u32,
+    /// The keys of optional directives that could not be honoured.
+    pub ignored: Vec<String>,
+}
+
+/// How a tool reads a ring: what became of the directives of server, spawn and registration.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Whether the writer may pass this reader, so that it loses the oldest bytes and not the newest.
+    pub pass: bool,
+    /// How many bytes to hand out together; 0: as they come.
+    pub buffering_size: u64,
+    /// How many microseconds to wait for that many; `None`: for ever.
+    pub buffering_time: Option<u64>,
 }
 
 /// Why a request failed.

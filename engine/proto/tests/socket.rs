@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use iof_proto::socket::{receive, send};
-use iof_proto::{Decoder, Message, ToTool, encode};
+use iof_proto::{Decoder, Message, Terms, ToTool, encode};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
@@ -46,6 +46,7 @@ fn arrive_in_order_with_their_frames() {
             follows: None,
             start: 0,
             dropped: 0,
+            terms: Terms::default(),
         },
     ];
     let mut writers = pipes.iter().map(|(_, writer)| writer.as_fd());

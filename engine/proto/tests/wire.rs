@@ -3,8 +3,8 @@
 
 use iof_proto::limits::{MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT};
 use iof_proto::{
-    Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool, Message, Nspace, Proc,
-    ProcInfo, ProcState, Rank, ReaderStats, Status, StreamStats, ToTool, Value, encode,
+    Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool, Granted, Info, Message,
+    Nspace, Proc, ProcInfo, ProcState, Rank, ReaderStats, Status, StreamStats, Terms, ToTool, Value, encode,
 };
 use proptest::prelude::*;
 
@@ -20,6 +20,7 @@ fn from_tool() -> Vec<FromTool> {
             procs: vec![source(Rank::WILDCARD)],
             channels: Channels::ALL,
             backlog: true,
+            directives: vec![Info::required("pmix.iof.csize", 4096u32), Info::new("x", true)],
         },
         FromTool::Follow { slot: 3 },
         FromTool::Deregister { request: 2, handler: 1 },
@@ -52,7 +53,8 @@ fn to_tool() -> Vec<ToTool> {
     vec![
         ToTool::Welcome { version: 1, engine_pid: 5, may_block: true },
         ToTool::Refused { status: Status(-9999), reason: "busy".into() },
-        ToTool::Pulled { request: 1, result: Ok(1) },
+        ToTool::Pulled { request: 1, result: Ok(Granted { handler: 1, ignored: vec!["x".into()] }) },
+        ToTool::JobEnded { handler: 1, nspace: Nspace::new("job").unwrap(), exit_code: Some(3) },
         ToTool::Pulled { request: 1, result: Err(failure.clone()) },
         ToTool::Ring {
             handler: 1,
@@ -62,6 +64,7 @@ fn to_tool() -> Vec<ToTool> {
             follows: Some(1),
             start: 1 << 40,
             dropped: 1 << 41,
+            terms: Terms { pass: true, buffering_size: 80, buffering_time: Some(1) },
         },
         ToTool::Announced { handler: 1 },
         ToTool::Deregistered { request: 2, result: Ok(()) },
@@ -166,6 +169,7 @@ fn limits_hold_on_both_sides() {
         procs: vec![source(Rank(0)); procs],
         channels: Channels::STDOUT,
         backlog: false,
+        directives: Vec::new(),
     };
     let excessive = [
         pull(MAX_PROCS_PER_PULL + 1),
@@ -182,8 +186,13 @@ fn limits_hold_on_both_sides() {
     }
     let mut long = source(Rank(0));
     long.nspace = Nspace::new("x".repeat(255)).unwrap();
-    let fat =
-        FromTool::Pull { request: 1, procs: vec![long; 1000], channels: Channels::STDOUT, backlog: false };
+    let fat = FromTool::Pull {
+        request: 1,
+        procs: vec![long; 1000],
+        channels: Channels::STDOUT,
+        backlog: false,
+        directives: Vec::new(),
+    };
     assert!(matches!(encode(&fat), Err(EncodeError::TooLong { cap: MAX_MESSAGE, .. })));
 }
 

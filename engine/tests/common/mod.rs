@@ -45,7 +45,7 @@ impl Output {
     pub fn of(engine: &Engine, channels: Channels) -> Output {
         let mut tool = engine.attach("test", Grant::Block).unwrap();
         let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
-        tool.pull(&Pull { procs: vec![all], channels, backlog: true }).unwrap();
+        tool.pull(&Pull::new(vec![all], channels)).unwrap();
         let file = tempfile::tempfile().unwrap();
         let sink = Sink::start(tool, &file, |_, _, _| {}).unwrap();
         Output { file, sink }

@@ -11,7 +11,7 @@
 //!
 //! let mut tool = Tool::connect(&rendezvous::find(None, None)?, "my-tool")?;
 //! let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
-//! tool.pull(&Pull { procs: vec![all], channels: Channels::STDOUT, backlog: true })?;
+//! tool.pull(&Pull::new(vec![all], Channels::STDOUT))?;
 //! while tool.poll(None)? != Poll::Done {
 //!     for id in tool.active().to_vec() {
 //!         let Some(feed) = tool.feed_mut(id) else { continue };

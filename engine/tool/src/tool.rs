@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
-use iof_proto::{Channel, Channels, Found, FromTool, PROTOCOL_VERSION, Proc, ToTool, rendezvous};
-use iof_shm_ring::{Area, Attached, Bell, Ring, Ringer, Start};
+use iof_proto::{
+    Channel, Channels, Found, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Terms, ToTool, rendezvous,
+};
+use iof_shm_ring::{Area, Attached, Bell, Grouping, Ring, Ringer, Start};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -28,6 +30,15 @@ pub struct Pull {
     pub channels: Channels,
     /// Whether to begin with the oldest byte in the engine's cache, or with what comes from now on.
     pub backlog: bool,
+    /// How it is to be done (RFC0025): [`iof_proto::directive::key`] has the keys.
+    pub directives: Vec<Info>,
+}
+
+impl Pull {
+    /// The backlog first, and no directives.
+    pub fn new(procs: Vec<Proc>, channels: Channels) -> Pull {
+        Pull { procs, channels, backlog: true, directives: Vec::new() }
+    }
 }
 
 /// What [`Tool::poll`] waited for.
@@ -131,7 +142,7 @@ impl Tool {
     /// # Errors
     /// [`RequestError`]: what was asked for does not exist and never will, a limit is reached, or the engine is
     /// gone.
-    pub fn pull(&mut self, pull: &Pull) -> Result<u32, RequestError> {
+    pub fn pull(&mut self, pull: &Pull) -> Result<Granted, RequestError> {
         let start = if pull.backlog { Start::Oldest } else { Start::Now };
         let request = self.next_request();
         self.link.send(&FromTool::Pull {
@@ -139,14 +150,15 @@ impl Tool {
             procs: pull.procs.clone(),
             channels: pull.channels,
             backlog: pull.backlog,
+            directives: pull.directives.clone(),
         })?;
         let result = self.answer(|message| match message {
             ToTool::Pulled { request: of, result } if of == request => Ok(result),
             other => Err(other),
         })?;
-        let handler = result?;
-        self.registrations.insert(handler, Registration { start, announced: false });
-        Ok(handler)
+        let granted = result?;
+        self.registrations.insert(granted.handler, Registration { start, announced: false });
+        Ok(granted)
     }
 
     /// Ends a registration; its feeds are gone from now on.
@@ -287,14 +299,14 @@ impl Tool {
 
     fn handle(&mut self, Received { message, mut fds }: Received) -> Result<(), LostError> {
         match message {
-            ToTool::Ring { handler, source, channel, slot, follows, start, dropped } => {
+            ToTool::Ring { handler, source, channel, slot, follows, start, dropped, terms } => {
                 let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
                 let ring = Arc::new(Ring::open(fd)?);
                 self.slots = self.slots.max(slot.saturating_add(1));
                 let given = Attached { ring, slot, start, dropped };
                 match follows {
                     Some(old) => self.next_generation(old, given),
-                    None => self.new_feed(handler, source, channel, given)?,
+                    None => self.new_feed(handler, source, channel, given, terms)?,
                 }
                 self.ring_taken()
             }
@@ -304,6 +316,7 @@ impl Tool {
                 }
                 Ok(())
             }
+            ToTool::JobEnded { .. } => Ok(()),
             // Answers to requests that nobody waits for any more.
             ToTool::Pulled { .. } | ToTool::Deregistered { .. } | ToTool::Answer { .. } => Ok(()),
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
@@ -318,6 +331,7 @@ impl Tool {
         source: Proc,
         channel: Channel,
         first: Attached,
+        terms: Terms,
     ) -> Result<(), LostError> {
         // It was on its way when the registration was ended.
         let Some(registration) = self.registrations.get(&handler) else { return Ok(()) };
@@ -326,6 +340,13 @@ impl Tool {
         let mut reader = reader(first, Arc::clone(&self.area), start)?;
         if let Some(room) = &self.room {
             reader.tell_room(Arc::clone(room));
+        }
+        if terms.pass {
+            reader.let_pass();
+        }
+        if terms.buffering_size > 0 {
+            let time = terms.buffering_time.map(Duration::from_micros);
+            reader.group(Some(Grouping { bytes: terms.buffering_size, time }));
         }
         let id = FeedId(self.feeds.len());
         self.feeds.push(Some(Feed::new(handler, source, channel, reader)));

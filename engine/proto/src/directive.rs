@@ -1,0 +1,380 @@
+//! Directives: what RFC0025 lets servers, spawns and registrations say about forwarding, by PMIx's keys and types.
+//!
+//! They come as a list of [`Info`], the `pmix_info_t` of PMIx, at three [`Level`]s, each of which overrides the one
+//! before: server, spawn, registration. [`Directives::read`] makes one typed value of a list, once for all who get one.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{Excess, MAX_DIRECTIVES, MAX_TEXT, within};
+use crate::message::Failure;
+use crate::names::{Channels, Proc};
+use crate::status::Status;
+
+/// The keys. Each says in brackets which type its value has.
+pub mod key {
+    /// Bytes of cache for each channel (number).
+    pub const PMIX_IOF_CACHE_SIZE: &str = "pmix.iof.csize";
+    /// When the cache is full, the oldest bytes make room (bool).
+    pub const PMIX_IOF_DROP_OLDEST: &str = "pmix.iof.old";
+    /// When the cache is full, new bytes are dropped (bool).
+    pub const PMIX_IOF_DROP_NEWEST: &str = "pmix.iof.new";
+    /// Bytes to be handed out together (number).
+    pub const PMIX_IOF_BUFFERING_SIZE: &str = "pmix.iof.bsize";
+    /// How long to wait for so many, in seconds (number).
+    pub const PMIX_IOF_BUFFERING_TIME: &str = "pmix.iof.btime";
+    /// The same in microseconds (number). Ours; counts before the one in seconds.
+    pub const IOF_BUFFERING_TIME_US: &str = "iof.btime.us";
+    /// The channel is closed by its source (bool).
+    pub const PMIX_IOF_COMPLETE: &str = "pmix.iof.cmp";
+    /// The tool's library is to read the tool's own stdin and forward it (bool, or the process to forward it to).
+    pub const PMIX_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
+    /// The channels to be forwarded (number, a mask). From the RFC's draft; stands for the four below.
+    pub const PMIX_IOF_SRV_REQ: &str = "pmix.iof.req";
+    /// Whether stdin is forwarded (bool).
+    pub const PMIX_FWD_STDIN: &str = "pmix.fwd.stdin";
+    /// Whether stdout is forwarded (bool).
+    pub const PMIX_FWD_STDOUT: &str = "pmix.fwd.stdout";
+    /// Whether stderr is forwarded (bool).
+    pub const PMIX_FWD_STDERR: &str = "pmix.fwd.stderr";
+    /// Whether stddiag is forwarded (bool).
+    pub const PMIX_FWD_STDDIAG: &str = "pmix.fwd.stddiag";
+    /// When delivered bytes were read from their source, in nanoseconds since 1970 (number). Ours.
+    pub const IOF_TIME: &str = "iof.time";
+}
+
+/// One directive, or one piece of metadata (`pmix_info_t`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Info {
+    /// What it is about; [`key`] has the keys.
+    pub key: String,
+    /// What it says.
+    pub value: InfoValue,
+    /// Who can't honour it is to refuse what it came with (`PMIX_INFO_REQD`); else it is ignored then.
+    pub required: bool,
+}
+
+/// The value of an [`Info`] (`pmix_value_t`), of the types that forwarding has a use for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InfoValue {
+    /// Yes or no.
+    Bool(bool),
+    /// A number of any unsigned type.
+    Number(u64),
+    /// A text.
+    Text(String),
+    /// A process.
+    Proc(Proc),
+}
+
+impl From<bool> for InfoValue {
+    fn from(value: bool) -> InfoValue {
+        InfoValue::Bool(value)
+    }
+}
+
+impl From<u32> for InfoValue {
+    fn from(value: u32) -> InfoValue {
+        InfoValue::Number(value.into())
+    }
+}
+
+impl From<u64> for InfoValue {
+    fn from(value: u64) -> InfoValue {
+        InfoValue::Number(value)
+    }
+}
+
+impl Info {
+    /// An optional directive.
+    pub fn new(key: impl Into<String>, value: impl Into<InfoValue>) -> Info {
+        Info { key: key.into(), value: value.into(), required: false }
+    }
+
+    /// A required one.
+    pub fn required(key: impl Into<String>, value: impl Into<InfoValue>) -> Info {
+        Info { required: true, ..Info::new(key, value) }
+    }
+
+    pub(crate) fn check(infos: &[Info]) -> Result<(), Excess> {
+        within("directives", infos.len(), MAX_DIRECTIVES)?;
+        infos.iter().try_for_each(|info| {
+            within("bytes of a directive's key", info.key.len(), MAX_TEXT)?;
+            let InfoValue::Text(text) = &info.value else { return Ok(()) };
+            within("bytes of a directive's text", text.len(), MAX_TEXT)
+        })
+    }
+}
+
+/// Who gives directives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Who starts an engine: for all jobs and registrations that say nothing else.
+    Server,
+    /// Who spawns a job: for its streams.
+    Spawn,
+    /// A tool that registers: for its registration.
+    Registration,
+}
+
+/// Which bytes go when a cache is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Drop {
+    /// `PMIX_IOF_DROP_OLDEST`
+    Oldest,
+    /// `PMIX_IOF_DROP_NEWEST`, the RFC's default
+    Newest,
+}
+
+/// What a list of directives asks for; `None` where it says nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Directives {
+    /// `PMIX_IOF_CACHE_SIZE`: bytes for each stream, 1 at least.
+    pub cache_size: Option<u32>,
+    /// `PMIX_IOF_DROP_OLDEST`, `PMIX_IOF_DROP_NEWEST`.
+    pub drop: Option<Drop>,
+    /// `PMIX_IOF_BUFFERING_SIZE`: bytes; 0: as they come.
+    pub buffering_size: Option<u32>,
+    /// `PMIX_IOF_BUFFERING_TIME`: how long bytes may be held back for that; 0: not at all.
+    pub buffering_time: Option<Duration>,
+    /// `PMIX_FWD_STDOUT` and the like, `PMIX_IOF_SRV_REQ`: what the spawner wants forwarded. Of the output channels that
+    /// are not in it nothing is shown, though they can be pulled.
+    pub forward: Option<Channels>,
+}
+
+/// Why one directive can't be honoured.
+enum Unfit {
+    Unknown,
+    WrongType(&'static str),
+    OutOfRange(&'static str),
+    WrongLevel,
+}
+
+impl Directives {
+    /// Understands `infos` as given at `level`. Also gives the keys of the optional ones that can't be honoured, because
+    /// they are unknown, of the wrong type, out of range, or have no meaning at this level; these are ignored. Of equal
+    /// keys the last counts.
+    ///
+    /// # Errors
+    /// A required one can't be honoured, or both ways to drop are asked for.
+    ///
+    /// ```
+    /// use iof_proto::directive::{Directives, Info, Level, key};
+    /// let infos = [Info::new(key::PMIX_IOF_CACHE_SIZE, 4096u32), Info::new("vendor.colour", true)];
+    /// let (directives, ignored) = Directives::read(&infos, Level::Spawn)?;
+    /// assert_eq!(directives.cache_size, Some(4096));
+    /// assert_eq!(ignored, ["vendor.colour"]);
+    /// # Ok::<(), iof_proto::Failure>(())
+    /// ```
+    pub fn read(infos: &[Info], level: Level) -> Result<(Directives, Vec<String>), Failure> {
+        let mut read = Reading::default();
+        let mut ignored = Vec::new();
+        for info in infos {
+            match read.take(info, level) {
+                Ok(()) => {}
+                Err(unfit) if info.required => return Err(unfit.refusal(&info.key)),
+                Err(_) => ignored.push(info.key.clone()),
+            }
+        }
+        Ok((read.finish()?, ignored))
+    }
+
+    /// These, and what `base` says where they say nothing.
+    #[must_use]
+    pub fn over(self, base: &Directives) -> Directives {
+        Directives {
+            cache_size: self.cache_size.or(base.cache_size),
+            drop: self.drop.or(base.drop),
+            buffering_size: self.buffering_size.or(base.buffering_size),
+            buffering_time: self.buffering_time.or(base.buffering_time),
+            forward: self.forward.or(base.forward),
+        }
+    }
+}
+
+/// Directives, not yet put together.
+#[derive(Default)]
+struct Reading {
+    directives: Directives,
+    seconds: Option<Duration>,
+    oldest: bool,
+    newest: bool,
+}
+
+impl Reading {
+    fn take(&mut self, info: &Info, level: Level) -> Result<(), Unfit> {
+        let Info { key, value, .. } = info;
+        let all = &mut self.directives;
+        match key.as_str() {
+            key::PMIX_IOF_CACHE_SIZE => all.cache_size = Some(number_within(value, 1)?),
+            key::PMIX_IOF_DROP_OLDEST => self.oldest = truth(value)?,
+            key::PMIX_IOF_DROP_NEWEST => self.newest = truth(value)?,
+            key::PMIX_IOF_BUFFERING_SIZE => all.buffering_size = Some(number_within(value, 0)?),
+            key::PMIX_IOF_BUFFERING_TIME => self.seconds = Some(Duration::from_secs(number(value)?)),
+            key::IOF_BUFFERING_TIME_US => all.buffering_time = Some(Duration::from_micros(number(value)?)),
+            key::PMIX_IOF_SRV_REQ => all.forward = Some(mask(value, level)?),
+            key::PMIX_FWD_STDIN => self.forward(Channels::STDIN, value, level)?,
+            key::PMIX_FWD_STDOUT => self.forward(Channels::STDOUT, value, level)?,
+            key::PMIX_FWD_STDERR => self.forward(Channels::STDERR, value, level)?,
+            key::PMIX_FWD_STDDIAG => self.forward(Channels::STDDIAG, value, level)?,
+            key::PMIX_IOF_COMPLETE | key::PMIX_IOF_PUSH_STDIN | key::IOF_TIME => {
+                return Err(Unfit::WrongLevel);
+            }
+            _ => return Err(Unfit::Unknown),
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, channel: Channels, value: &InfoValue, level: Level) -> Result<(), Unfit> {
+        if level != Level::Spawn {
+            return Err(Unfit::WrongLevel);
+        }
+        let wanted = truth(value)?;
+        self.directives.forward.get_or_insert(Channels::empty()).set(channel, wanted);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Directives, Failure> {
+        self.directives.drop = match (self.oldest, self.newest) {
+            (true, true) => {
+                let reason = format!(
+                    "{} and {} exclude each other: ask for one of them",
+                    key::PMIX_IOF_DROP_OLDEST,
+                    key::PMIX_IOF_DROP_NEWEST
+                );
+                return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
+            }
+            (true, false) => Some(Drop::Oldest),
+            (false, true) => Some(Drop::Newest),
+            (false, false) => None,
+        };
+        self.directives.buffering_time = self.directives.buffering_time.or(self.seconds);
+        Ok(self.directives)
+    }
+}
+
+impl Unfit {
+    fn refusal(self, key: &str) -> Failure {
+        let (status, reason) = match self {
+            Unfit::Unknown => (Status::ERR_NOT_SUPPORTED, format!("nobody here knows {key:?}")),
+            Unfit::WrongType(wanted) => (Status::ERR_BAD_PARAM, format!("the value of {key} is no {wanted}")),
+            Unfit::OutOfRange(range) => (Status::ERR_BAD_PARAM, format!("{key} goes from {range}")),
+            Unfit::WrongLevel => (Status::ERR_NOT_SUPPORTED, format!("{key} means nothing here")),
+        };
+        Failure { status, reason: format!("{reason}: change it, leave it out, or do not require it") }
+    }
+}
+
+fn truth(value: &InfoValue) -> Result<bool, Unfit> {
+    if let InfoValue::Bool(truth) = value { Ok(*truth) } else { Err(Unfit::WrongType("bool")) }
+}
+
+fn number(value: &InfoValue) -> Result<u64, Unfit> {
+    if let InfoValue::Number(number) = value { Ok(*number) } else { Err(Unfit::WrongType("number")) }
+}
+
+/// A number of bytes, as PMIx's `uint32_t`.
+fn number_within(value: &InfoValue, least: u32) -> Result<u32, Unfit> {
+    let range = if least == 0 { "0 to 4294967295" } else { "1 to 4294967295" };
+    let number = u32::try_from(number(value)?).map_err(|_| Unfit::OutOfRange(range))?;
+    if number < least { Err(Unfit::OutOfRange(range)) } else { Ok(number) }
+}
+
+fn mask(value: &InfoValue, level: Level) -> Result<Channels, Unfit> {
+    if level != Level::Spawn {
+        return Err(Unfit::WrongLevel);
+    }
+    let bits = u16::try_from(number(value)?).map_err(|_| Unfit::OutOfRange("0 to 255"))?;
+    Channels::try_from(bits).map_err(|_| Unfit::OutOfRange("0 to 255"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(infos: &[Info], level: Level) -> (Directives, Vec<String>) {
+        Directives::read(infos, level).unwrap()
+    }
+
+    fn refused(info: Info, level: Level) -> Failure {
+        Directives::read(&[info], level).unwrap_err()
+    }
+
+    #[test]
+    fn every_key_of_the_rfc_is_understood() {
+        let infos = [
+            Info::new(key::PMIX_IOF_CACHE_SIZE, 1u32),
+            Info::new(key::PMIX_IOF_DROP_OLDEST, true),
+            Info::new(key::PMIX_IOF_DROP_NEWEST, false),
+            Info::new(key::PMIX_IOF_BUFFERING_SIZE, 7u32),
+            Info::new(key::PMIX_IOF_BUFFERING_TIME, 2u32),
+            Info::new(key::PMIX_FWD_STDOUT, true),
+            Info::new(key::PMIX_FWD_STDERR, false),
+            Info::new(key::PMIX_FWD_STDDIAG, true),
+        ];
+        let (all, ignored) = read(&infos, Level::Spawn);
+        let expected = Directives {
+            cache_size: Some(1),
+            drop: Some(Drop::Oldest),
+            buffering_size: Some(7),
+            buffering_time: Some(Duration::from_secs(2)),
+            forward: Some(Channels::STDOUT | Channels::STDDIAG),
+        };
+        assert_eq!((all, ignored), (expected, vec![]));
+        let draft = [Info::new(key::PMIX_IOF_SRV_REQ, 6u32)];
+        assert_eq!(read(&draft, Level::Spawn).0.forward, Some(Channels::STDOUT | Channels::STDERR));
+        let finer =
+            [Info::new(key::IOF_BUFFERING_TIME_US, 1500u32), Info::new(key::PMIX_IOF_BUFFERING_TIME, 9u32)];
+        assert_eq!(read(&finer, Level::Server).0.buffering_time, Some(Duration::from_micros(1500)));
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_named_if_optional_and_an_error_if_required() {
+        let never = [
+            (key::PMIX_IOF_CACHE_SIZE, InfoValue::Number(0)),
+            (key::PMIX_IOF_CACHE_SIZE, InfoValue::Number(1 << 32)),
+            (key::PMIX_IOF_CACHE_SIZE, InfoValue::Bool(true)),
+            (key::PMIX_IOF_DROP_OLDEST, InfoValue::Text("yes".into())),
+            (key::PMIX_IOF_BUFFERING_SIZE, InfoValue::Number(u64::MAX)),
+            (key::PMIX_IOF_SRV_REQ, InfoValue::Number(0x100)),
+            (key::PMIX_IOF_PUSH_STDIN, InfoValue::Bool(true)),
+            (key::PMIX_IOF_COMPLETE, InfoValue::Bool(true)),
+            ("no.such.key", InfoValue::Bool(true)),
+        ];
+        for (key, value) in never {
+            let info = Info { key: key.into(), value, required: false };
+            assert_eq!(
+                read(std::slice::from_ref(&info), Level::Spawn),
+                (Directives::default(), vec![key.to_owned()])
+            );
+            let failure = refused(Info { required: true, ..info }, Level::Spawn);
+            assert!(failure.reason.contains(key), "{failure}");
+        }
+    }
+
+    #[test]
+    fn only_a_spawn_says_what_is_forwarded() {
+        for level in [Level::Server, Level::Registration] {
+            for key in [key::PMIX_FWD_STDOUT, key::PMIX_FWD_STDIN] {
+                assert_eq!(read(&[Info::new(key, true)], level).1, [key]);
+            }
+            let required = Info::required(key::PMIX_IOF_SRV_REQ, 2u32);
+            assert_eq!(refused(required, level).status, Status::ERR_NOT_SUPPORTED);
+        }
+    }
+
+    #[test]
+    fn both_ways_to_drop_are_refused() {
+        let both = [key::PMIX_IOF_DROP_OLDEST, key::PMIX_IOF_DROP_NEWEST].map(|key| Info::new(key, true));
+        assert_eq!(Directives::read(&both, Level::Server).unwrap_err().status, Status::ERR_BAD_PARAM);
+    }
+
+    #[test]
+    fn later_levels_override_earlier_ones_where_they_say_something() {
+        let base = Directives { cache_size: Some(1), buffering_size: Some(2), ..Directives::default() };
+        let later = Directives { cache_size: Some(3), drop: Some(Drop::Newest), ..Directives::default() };
+        let both = Directives { buffering_size: Some(2), ..later.clone() };
+        assert_eq!(later.over(&base), both);
+    }
+}

@@ -1,0 +1,366 @@
+//! Who reads which stream: readers come with registrations and sources, follow, and go.
+//!
+//! A stream that nobody reads is kept for who will: a reader of the engine's own, the keeper, holds what comes until the
+//! first registration takes its place. So under drop newest the first bytes stay, as RFC0025 has it, and under block a
+//! source that was spawned to be forwarded waits.
+
+use std::mem;
+use std::sync::Arc;
+
+use iof_capture::{Capture, SourceId, Tap};
+use iof_proto::{Channels, ToTool};
+use iof_shm_ring::{Area, Attached, CreateError, Policy, Start, Stream, StreamConfig};
+
+use crate::peer::{Peer, Reading, Registration};
+use crate::state::{PeerId, State, StreamName};
+use crate::terms::Wish;
+
+/// What the engine knows of one stream.
+pub(crate) struct StreamState {
+    pub name: StreamName,
+    /// What its job wants of it.
+    wish: Wish,
+    /// Whether its spawner asked for it to be forwarded, if it said anything.
+    forward: Option<bool>,
+    /// What the registrations that read it want of it.
+    readers: Vec<(PeerId, u32, Wish)>,
+    /// The keeper's slot while it holds.
+    kept: Option<u32>,
+    /// The host waits no longer for somebody to register.
+    let_go: bool,
+    /// It is not as its job wants it, for the sake of its readers.
+    adjusted: bool,
+}
+
+/// What is to be done at a stream when its readers have changed.
+#[derive(Default)]
+struct Change {
+    /// The keeper begins here.
+    keep: Option<Keep>,
+    /// The keeper's slot, which it gives back.
+    let_go: Option<u32>,
+    config: Option<StreamConfig>,
+}
+
+struct Keep {
+    slot: u32,
+    start: Start,
+    may_block: bool,
+}
+
+impl StreamState {
+    pub(crate) fn new(name: StreamName, wish: Wish, forward: Option<Channels>) -> StreamState {
+        let forward = forward.map(|channels| channels.contains(name.channel.into()));
+        StreamState { name, wish, forward, readers: Vec::new(), kept: None, let_go: false, adjusted: false }
+    }
+
+    /// What `registration` of `peer` wants of this stream, if it is for it.
+    fn wish_of(&self, peer: &Peer, registration: &Registration) -> Option<Wish> {
+        let for_it = registration.channels.contains(Channels::from(self.name.channel))
+            && registration.covers(&self.name.source)
+            // What is not to be forwarded is for tools that ask for it, not for the launcher's own sinks.
+            && !(peer.own && self.forward == Some(false));
+        for_it.then(|| self.wish.under(&registration.directives))
+    }
+
+    /// Notes a reader.
+    fn joined(&mut self, peer_id: PeerId, handler: u32, wish: Wish) {
+        self.readers.push((peer_id, handler, wish));
+    }
+
+    /// Forgets a reader.
+    fn left(&mut self, peer_id: PeerId, handler: u32) {
+        self.readers.retain(|(of, number, _)| (*of, *number) != (peer_id, handler));
+    }
+
+    /// Whether the keeper is to hold, and then whether it may hold the source back.
+    fn keeper_may_block(&self) -> Option<bool> {
+        match self.wish.policy {
+            _ if self.let_go || !self.readers.is_empty() => None,
+            Policy::DropNewest => Some(false),
+            Policy::Block if self.forward == Some(true) => Some(true),
+            Policy::Block | Policy::DropOldest => None,
+        }
+    }
+
+    /// What follows from readers having come or gone.
+    fn change(&mut self, keeper: &Area, start: Start) -> Change {
+        let mut change = Change { config: self.adjust(), ..Change::default() };
+        match (self.keeper_may_block(), self.kept) {
+            (Some(may_block), None) => {
+                // Without a slot the stream is kept as one that nobody waits for: its last bytes.
+                self.kept = keeper.take_slot().ok();
+                change.keep = self.kept.map(|slot| Keep { slot, start, may_block });
+            }
+            (None, Some(slot)) => {
+                self.kept = None;
+                change.let_go = Some(slot);
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        change
+    }
+
+    /// What the stream has to be for its readers, if that may be something else than before.
+    fn adjust(&mut self) -> Option<StreamConfig> {
+        let usual = |wish: &Wish| (wish.cache_size, wish.policy) == (self.wish.cache_size, self.wish.policy);
+        let unusual = !self.readers.iter().all(|(_, _, wish)| usual(wish));
+        let was = mem::replace(&mut self.adjusted, unusual);
+        (unusual || was).then(|| self.wish.shared(self.readers.iter().map(|(_, _, wish)| *wish)))
+    }
+}
+
+impl Change {
+    fn is_nothing(&self) -> bool {
+        self.keep.is_none() && self.let_go.is_none() && self.config.is_none()
+    }
+
+    /// Does it, after who came has come and who went has gone.
+    fn make(&self, tap: &mut Tap<'_>, keeper: &Arc<Area>) {
+        if let Some(Keep { slot, start, may_block }) = self.keep {
+            // Fails for slots that do not exist only.
+            let _ = tap.attach(keeper, slot, start, may_block);
+        }
+        if let Some(slot) = self.let_go
+            && tap.detach(keeper, slot)
+        {
+            keeper.return_slot(slot);
+        }
+        if let Some(config) = self.config
+            && let Err(error) = tap.reconfigure(config)
+        {
+            // Sizes were checked when they were asked for.
+            tracing::error!(%error, "a stream stays as it is");
+        }
+    }
+}
+
+impl State {
+    /// Names a new stream, and attaches everybody who registered for it before its first byte.
+    pub(crate) fn add_stream(&mut self, mut new: StreamState, stream: &mut Stream) -> SourceId {
+        let id = self.next_source();
+        let mut tap = Tap::of(stream);
+        for (peer_id, peer) in &mut self.peers {
+            let wishes: Vec<(u32, Start, Wish)> = peer
+                .registrations
+                .iter()
+                .filter_map(|(handler, of)| Some((*handler, of.start, new.wish_of(peer, of)?)))
+                .collect();
+            for (handler, start, wish) in wishes {
+                let attached = peer
+                    .area
+                    .take_slot()
+                    .and_then(|slot| tap.attach(&peer.area, slot, start, peer.may_block(wish)));
+                match attached {
+                    Ok(attached) => {
+                        new.joined(*peer_id, handler, wish);
+                        peer.announce_ring(handler, id, &new.name, None, attached, wish);
+                    }
+                    Err(error) => tracing::warn!(tool = peer_id, %error, "a tool misses a new source"),
+                }
+            }
+        }
+        new.change(&self.keeper, Start::Oldest).make(&mut tap, &self.keeper);
+        self.streams.insert(id, new);
+        id
+    }
+
+    /// Attaches `peer` to the existing streams that its registration `handler` covers; they are to be announced.
+    ///
+    /// # Errors
+    /// The tool has no slots left; nothing was attached then.
+    pub(crate) fn attach_existing(
+        &mut self,
+        capture: &Capture,
+        peer_id: PeerId,
+        handler: u32,
+    ) -> Result<Vec<(SourceId, Attached)>, CreateError> {
+        let registered =
+            self.peers.get(&peer_id).and_then(|peer| Some((peer, peer.registrations.get(&handler)?)));
+        let Some((peer, registration)) = registered else { return Ok(Vec::new()) };
+        let mut wanted: Vec<(SourceId, u32, Wish)> = Vec::new();
+        for (source, stream) in &self.streams {
+            let Some(wish) = stream.wish_of(peer, registration) else { continue };
+            match peer.area.take_slot() {
+                Ok(slot) => wanted.push((*source, slot, wish)),
+                Err(error) => {
+                    wanted.iter().for_each(|(_, slot, _)| peer.area.return_slot(*slot));
+                    return Err(error);
+                }
+            }
+        }
+        let mut changes = Vec::with_capacity(wanted.len());
+        for (source, slot, wish) in wanted {
+            let Some(stream) = self.streams.get_mut(&source) else { continue };
+            stream.joined(peer_id, handler, wish);
+            changes.push((source, slot, wish, stream.change(&self.keeper, Start::Now)));
+        }
+        let attached = capture.with_streams(|streams| {
+            let attach = |(source, slot, wish, change): &(SourceId, u32, Wish, Change)| {
+                let mut tap = streams.get_mut(*source)?;
+                let attached =
+                    tap.attach(&peer.area, *slot, registration.start, peer.may_block(*wish)).ok()?;
+                change.make(&mut tap, &self.keeper);
+                Some((*source, attached))
+            };
+            changes.iter().filter_map(attach).collect()
+        });
+        // A capture thread that has ended has no streams either.
+        Ok(attached.unwrap_or_default())
+    }
+
+    /// Sends `peer_id` the rings that [`State::attach_existing`] attached it to.
+    pub(crate) fn announce(&mut self, peer_id: PeerId, handler: u32, attached: Vec<(SourceId, Attached)>) {
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
+        let Some(directives) = peer.registrations.get(&handler).map(|of| of.directives.clone()) else {
+            return;
+        };
+        for (source, attached) in attached {
+            if let Some(stream) = self.streams.get(&source) {
+                let wish = stream.wish.under(&directives);
+                peer.announce_ring(handler, source, &stream.name, None, attached, wish);
+            }
+        }
+    }
+
+    /// Moves the reader at `slot` of `peer_id` to `new_slot` in the newest generation, if it is not there yet; whether
+    /// it was moved.
+    pub(crate) fn follow(&mut self, capture: &Capture, peer_id: PeerId, slot: u32, new_slot: u32) -> bool {
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return false };
+        let Some(&Reading { source, handler, wish, .. }) = peer.readings.get(&slot) else { return false };
+        let Some(stream) = self.streams.get(&source) else { return false };
+        let area = Arc::clone(&peer.area);
+        let followed = capture
+            .with_streams(|streams| streams.get_mut(source)?.follow(&area, slot, new_slot))
+            .ok()
+            .flatten();
+        let Some(attached) = followed else { return false };
+        peer.readings.remove(&slot);
+        peer.announce_ring(handler, source, &stream.name, Some(slot), attached, wish);
+        true
+    }
+
+    /// Sends the last generation of a completed stream to the readers that are not in it yet: they need not ask,
+    /// so they get it even if the engine is gone by the time they have drained theirs.
+    pub(crate) fn bring_along(&mut self, capture: &Capture, source: SourceId) {
+        let behind = capture.with_streams(|streams| Some(streams.get_mut(source)?.left_behind()));
+        for (area, slot) in behind.ok().flatten().unwrap_or_default() {
+            let peer = self.peers.iter().find(|(_, peer)| Arc::ptr_eq(&peer.area, &area));
+            // A tool that has no slot left asks when it has drained its generation.
+            if let Some((&peer_id, _)) = peer
+                && let Ok(new_slot) = area.take_slot()
+            {
+                let moved = self.follow(capture, peer_id, slot, new_slot);
+                let reading = self.peers.get_mut(&peer_id).and_then(|peer| peer.readings.get_mut(&new_slot));
+                match reading.filter(|_| moved) {
+                    // The tool may be borrowing bytes by its old slot.
+                    Some(reading) => reading.old_slot = Some(slot),
+                    None => area.return_slot(new_slot),
+                }
+            }
+        }
+    }
+
+    /// Takes `peer_id`'s readers of `handler` (all, if `None`) off their streams.
+    pub(crate) fn detach(&mut self, capture: &Capture, peer_id: PeerId, handler: Option<u32>) {
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
+        let of = |reading: &Reading| handler.is_none_or(|handler| reading.handler == handler);
+        let gone: Vec<(u32, Reading)> = peer.readings.extract_if(|_, reading| of(reading)).collect();
+        let mut changes = Vec::with_capacity(gone.len());
+        for (slot, reading) in &gone {
+            let change = self.streams.get_mut(&reading.source).map(|stream| {
+                stream.left(peer_id, reading.handler);
+                stream.change(&self.keeper, Start::Now)
+            });
+            changes.push((reading.source, *slot, change.unwrap_or_default()));
+        }
+        let area: &Arc<Area> = &peer.area;
+        let _ = capture.with_streams(|streams| {
+            for (source, slot, change) in &changes {
+                if let Some(mut tap) = streams.get_mut(*source) {
+                    tap.detach(area, *slot);
+                    change.make(&mut tap, &self.keeper);
+                }
+            }
+        });
+        // A tool drops its readers before it deregisters.
+        for (slot, reading) in gone {
+            area.return_slot(slot);
+            reading.old_slot.inspect(|old| area.return_slot(*old));
+        }
+    }
+
+    /// Forgets those of `wanted`, streams and how many bytes of them, that were read and that the embedder's own readers
+    /// have; `false` if the capture has ended.
+    pub(crate) fn forget_flushed(&self, capture: &Capture, wanted: &mut Vec<(SourceId, u64)>) -> bool {
+        let own = self.peers.values().filter(|peer| peer.own);
+        let mut readers: Vec<(SourceId, u32, &Arc<Area>)> = own
+            .flat_map(|peer| peer.readings.iter().map(move |(slot, of)| (of.source, *slot, &peer.area)))
+            .collect();
+        readers.sort_by_key(|(source, ..)| *source);
+        let flushed = capture.with_streams(|streams| {
+            wanted.retain(|(id, written)| {
+                let Some(tap) = streams.get_mut(*id) else { return false };
+                let stats = tap.stats();
+                // What came since, at least as much as a reader may be behind.
+                let Some(since) = stats.produced.checked_sub(*written) else { return !stats.complete };
+                let from = readers.partition_point(|(source, ..)| source < id);
+                let of = readers.iter().skip(from).take_while(|(source, ..)| source == id);
+                of.filter_map(|(_, slot, area)| tap.lag(area, *slot)).any(|lag| lag > since)
+            });
+        });
+        flushed.is_ok()
+    }
+
+    /// Keeps nothing of `sources` for who has not registered yet, from now on.
+    pub(crate) fn let_go(&mut self, capture: &Capture, sources: &[SourceId]) {
+        let mut changes = Vec::new();
+        for source in sources {
+            let Some(stream) = self.streams.get_mut(source) else { continue };
+            stream.let_go = true;
+            let change = stream.change(&self.keeper, Start::Now);
+            if !change.is_nothing() {
+                changes.push((*source, change));
+            }
+        }
+        let _ = capture.with_streams(|streams| {
+            for (source, change) in &changes {
+                if let Some(mut tap) = streams.get_mut(*source) {
+                    change.make(&mut tap, &self.keeper);
+                }
+            }
+        });
+    }
+}
+
+impl Peer {
+    /// Whether it may hold back a source of which it wants `wish`.
+    fn may_block(&self, wish: Wish) -> bool {
+        self.may_block && wish.policy == Policy::Block
+    }
+
+    /// Notes that the tool reads `attached`, and sends it.
+    fn announce_ring(
+        &mut self,
+        handler: u32,
+        source: SourceId,
+        name: &StreamName,
+        follows: Option<u32>,
+        attached: Attached,
+        wish: Wish,
+    ) {
+        let Attached { ring, slot, start, dropped } = attached;
+        self.readings.insert(slot, Reading { source, handler, wish, old_slot: None });
+        let message = ToTool::Ring {
+            handler,
+            source: name.source.clone(),
+            channel: name.channel,
+            slot,
+            follows,
+            start,
+            dropped,
+            terms: wish.terms(),
+        };
+        self.announce(&message, ring);
+    }
+}

@@ -1,0 +1,113 @@
+//! What directives come to: server, then spawn, then registration, the later overriding the earlier (RFC0025).
+
+use iof_proto::{Directives, Terms};
+use iof_shm_ring::{Policy, StreamConfig};
+
+use crate::config::{Buffering, Config, policy};
+
+/// What one of the three levels wants of a stream, with the levels before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub cache_size: u32,
+    pub policy: Policy,
+    pub buffering: Buffering,
+}
+
+impl Wish {
+    /// The engine's own.
+    pub(crate) fn of(config: &Config) -> Wish {
+        Wish { cache_size: config.cache_size, policy: config.policy, buffering: config.buffering }
+    }
+
+    /// What becomes of it at the next level.
+    pub(crate) fn under(self, directives: &Directives) -> Wish {
+        Wish {
+            cache_size: directives.cache_size.unwrap_or(self.cache_size),
+            policy: policy(directives.drop).unwrap_or(self.policy),
+            buffering: self.buffering.under(directives),
+        }
+    }
+
+    /// What a stream is made as while nobody reads it.
+    pub(crate) fn config(self) -> StreamConfig {
+        StreamConfig { capacity: u64::from(self.cache_size), policy: self.policy }
+    }
+
+    /// What a stream that was made so has to be for readers who want `theirs`: nobody gets less than they want, so
+    /// nobody takes anything from the others.
+    pub(crate) fn shared(self, theirs: impl Iterator<Item = Wish> + Clone) -> StreamConfig {
+        let capacity = theirs.clone().map(|wish| wish.cache_size).max().unwrap_or(self.cache_size);
+        let policy = match self.policy {
+            // Somebody may have to lose nothing.
+            Policy::Block => Policy::Block,
+            // Who wants the newest is let pass; who wants the oldest holds them.
+            _ if theirs.clone().any(|wish| wish.policy != Policy::DropOldest) => Policy::DropNewest,
+            _ if theirs.clone().next().is_some() => Policy::DropOldest,
+            policy => policy,
+        };
+        StreamConfig { capacity: u64::from(capacity), policy }
+    }
+
+    /// How a reader with this wish reads.
+    pub(crate) fn terms(self) -> Terms {
+        let Buffering { size, time } = self.buffering;
+        let as_they_come = time.is_some_and(|time| time.is_zero()) || (size == 0 && time.is_none());
+        let buffering_size = match size {
+            _ if as_they_come => 0,
+            // As many as come in time.
+            0 => u64::MAX,
+            size => size.into(),
+        };
+        let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Terms { pass: self.policy == Policy::DropOldest, buffering_size, buffering_time: time.map(micros) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn wish(cache_size: u32, policy: Policy) -> Wish {
+        Wish { cache_size, policy, buffering: Buffering::default() }
+    }
+
+    fn shared(base: Wish, theirs: &[Wish]) -> (u64, Policy) {
+        let StreamConfig { capacity, policy } = base.shared(theirs.iter().copied());
+        (capacity, policy)
+    }
+
+    #[test]
+    fn a_later_level_counts_where_it_says_something() {
+        let server = Wish::of(&Config::default());
+        let spawn = server.under(&Directives { cache_size: Some(10), ..Directives::default() });
+        assert_eq!(spawn, Wish { cache_size: 10, ..server });
+        let oldest = Some(iof_proto::directive::Drop::Oldest);
+        let pull = spawn.under(&Directives { drop: oldest, ..Directives::default() });
+        assert_eq!(pull, Wish { policy: Policy::DropOldest, ..spawn });
+    }
+
+    #[test]
+    fn a_stream_is_what_the_most_demanding_reader_wants() {
+        use Policy::{Block, DropNewest, DropOldest};
+        let base = wish(100, DropNewest);
+        assert_eq!(shared(base, &[]), (100, DropNewest));
+        assert_eq!(shared(base, &[wish(7, DropOldest)]), (7, DropOldest));
+        assert_eq!(shared(base, &[wish(7, DropOldest), wish(100, DropNewest)]), (100, DropNewest));
+        assert_eq!(shared(wish(100, DropOldest), &[wish(200, DropNewest)]), (200, DropNewest));
+        assert_eq!(shared(wish(100, Block), &[wish(200, DropOldest)]), (200, Block));
+    }
+
+    #[test]
+    fn bytes_are_held_back_for_a_size_a_time_or_both() {
+        let terms =
+            |size, time| Wish { buffering: Buffering { size, time }, ..wish(1, Policy::Block) }.terms();
+        let second = Some(Duration::from_secs(1));
+        let of = |terms: Terms| (terms.buffering_size, terms.buffering_time);
+        assert_eq!(of(terms(0, None)), (0, None));
+        assert_eq!(of(terms(80, None)), (80, None));
+        assert_eq!(of(terms(80, second)), (80, Some(1_000_000)));
+        assert_eq!(of(terms(0, second)), (u64::MAX, Some(1_000_000)));
+        assert_eq!(of(terms(80, Some(Duration::ZERO))).0, 0);
+    }
+}
