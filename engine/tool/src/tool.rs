@@ -299,11 +299,11 @@ impl Tool {
 
     fn handle(&mut self, Received { message, mut fds }: Received) -> Result<(), LostError> {
         match message {
-            ToTool::Ring { handler, source, channel, slot, follows, start, dropped, terms } => {
+            ToTool::Ring { handler, source, channel, slot, follows, start, dropped, passed, terms } => {
                 let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
                 let ring = Arc::new(Ring::open(fd)?);
                 self.slots = self.slots.max(slot.saturating_add(1));
-                let given = Attached { ring, slot, start, dropped };
+                let given = Attached { ring, slot, start, dropped, passed };
                 match follows {
                     Some(old) => self.next_generation(old, given),
                     None => self.new_feed(handler, source, channel, given, terms)?,
@@ -340,9 +340,6 @@ impl Tool {
         let mut reader = reader(first, Arc::clone(&self.area), start)?;
         if let Some(room) = &self.room {
             reader.tell_room(Arc::clone(room));
-        }
-        if terms.pass {
-            reader.let_pass();
         }
         if terms.buffering_size > 0 {
             let time = terms.buffering_time.map(Duration::from_micros);
