@@ -114,12 +114,16 @@ impl<B: Backend> Driver<B> {
             moderation.turned(yield_of(&answers, elapsed));
             // One clock reading for the whole batch.
             self.time = now();
+            let mut deaf = None;
             for answer in answers.drain(..) {
-                if let (Token::Bell, Err(error)) = &answer {
-                    // Nobody could reach us any more.
-                    return self.fail(error);
+                match answer {
+                    (Token::Bell, Err(error)) => deaf = Some(error),
+                    answer => self.handle(answer),
                 }
-                self.handle(answer);
+            }
+            if let Some(error) = deaf {
+                // Nobody could reach us any more.
+                return self.fail(&error);
             }
             self.desk.publish();
         }
@@ -319,7 +323,7 @@ impl<B: Backend> Driver<B> {
         self.desk.publish();
     }
 
-    /// Gets every answer back, ignoring what they say; `false` if the kernel does not give them.
+    /// Gets every answer back, so that what was read and written counts; `false` if the kernel does not give them.
     fn quiesce(&mut self) -> bool {
         for at in self.desk.numbers() {
             if self.desk.source_mut(at).is_some_and(|source| source.in_flight()) {
@@ -341,9 +345,28 @@ impl<B: Backend> Driver<B> {
                 return false;
             }
             self.backend.take(&mut answers);
-            answers.clear();
+            for answer in answers.drain(..) {
+                self.count(answer);
+            }
         }
         true
+    }
+
+    /// Takes note of what was read or written. Nothing follows from it: everything ends now.
+    fn count(&mut self, (token, result): Answer) {
+        match token {
+            Token::Source(at) => {
+                if let Some(source) = self.desk.touch(at) {
+                    source.done(result, self.time);
+                }
+            }
+            Token::Target(at) => {
+                if let Some(target) = self.targets.get_mut(at) {
+                    target.done(result);
+                }
+            }
+            Token::Bell | Token::Process(_) | Token::Cancel => {}
+        }
     }
 }
 
