@@ -66,7 +66,7 @@ mod target;
 mod targets;
 
 pub use backend::BackendKind;
-pub use capture::{AddError, Capture, Stopped};
+pub use capture::{AddError, Capture, FeedError, Stopped};
 pub use child::{Child, Signaller};
 pub use event::{End, Event, FeedEnd, ProcessId, SourceId, TargetId};
 pub use limit::{TooFewFiles, check_files, raise_file_limit};

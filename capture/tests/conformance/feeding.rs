@@ -8,13 +8,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{Event, FeedEnd, TargetId};
-use iof_shm_ring::Policy;
+use iof_capture::{Event, FeedEnd, FeedError, TargetId};
+use iof_shm_ring::{Policy, Reader, Start};
 use nix::poll::PollFlags;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 use self::pusher::{Fed, KIB, MIB, Pusher, compare, is, stuck, unread, wait_broken, wait_full, wait_until};
-use crate::common::{pattern, stream};
+use crate::common::{pattern, pipe, stream};
 
 fn all_arrives(targets: u64) {
     let mut pusher = Pusher::with(Policy::Block);
@@ -329,4 +329,34 @@ fn targets_come_and_go_and_take_each_others_slots() {
         assert!(got.ends_with(&id.to_ne_bytes()));
     }
     assert_eq!(pusher.capture.area().take_slot().unwrap(), 0);
+}
+
+#[test]
+fn a_name_is_taken_until_its_end_is_reported_and_who_comes_too_early_is_closed() {
+    let mut pusher = Pusher::with(Policy::Block);
+    let (first, look) = pusher.feed(0, 0, true);
+    drop(look);
+    let (second, write) = pipe();
+    let area = pusher.capture.area();
+    let slot = area.take_slot().unwrap();
+    let given = pusher.streams[0].attach(area, slot, Start::Oldest, true).unwrap();
+    // SAFETY: it is detached when it is gone.
+    let reader = unsafe { Reader::new(given, Arc::clone(area), Start::Oldest) }.unwrap();
+    let error = pusher.capture.feed(TargetId(0), write.into(), reader).unwrap_err();
+    assert_eq!(error, FeedError::Taken { target_id: TargetId(0) });
+    assert!(pusher.streams[0].detach(area, slot));
+    area.return_slot(slot);
+    assert_eq!(File::from(second).read(&mut [0]).unwrap(), 0);
+
+    pusher.push(0, b"to the first");
+    pusher.wait_until_all_is_fed(0);
+    pusher.capture.unfeed(TargetId(0)).unwrap();
+    assert!(matches!(pusher.end(0), Fed { delivered: 12, lost: 0, end: FeedEnd::Stopped }));
+    let mut got = String::new();
+    File::from(first).read_to_string(&mut got).unwrap();
+    assert_eq!(got, "to the first");
+
+    let (_again, _look) = pusher.feed(0, 0, true);
+    pusher.complete(0);
+    assert!(matches!(pusher.end(0).end, FeedEnd::Complete));
 }
