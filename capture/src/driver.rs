@@ -61,7 +61,7 @@ struct Process {
 
 /// The capture thread's state. Made, used and dropped there.
 pub(crate) struct Driver<B: Backend> {
-    /// Declared, so dropped, before the streams and the readers.
+    /// Declared, so dropped, before the streams and the readers, and before all files.
     backend: B,
     desk: Desk,
     targets: Targets,
@@ -99,7 +99,8 @@ impl<B: Backend> Driver<B> {
     /// Works until told to stop and everything has ended.
     pub(crate) fn run(mut self) {
         let mut answers = Vec::new();
-        self.backend.register(Token::Bell, self.bell.as_fd());
+        // SAFETY: the bell is dropped after the backend.
+        unsafe { self.backend.register(Token::Bell, self.bell.as_fd()) };
         self.backend.poll(Token::Bell, self.bell.as_fd());
         let (mut moderation, mut last) = (Moderation::new(), Instant::now());
         while !(self.stopping && self.backend.is_quiet()) {
@@ -188,7 +189,9 @@ impl<B: Backend> Driver<B> {
                     if let Some(source) = self.desk.source_mut(at) {
                         source.set_lasting(leader.is_some());
                         if let Some(pipe) = source.pipe() {
-                            self.backend.register(Token::Source(at), pipe);
+                            // SAFETY: a source closes its pipe when it ends, for which `Driver::end` alone sees and
+                            // deregisters it before. Those that have not ended go after the backend.
+                            unsafe { self.backend.register(Token::Source(at), pipe) };
                         }
                     }
                     if let Some((process, child)) = leader {
@@ -276,7 +279,8 @@ impl<B: Backend> Driver<B> {
     fn watch(&mut self, process: Process) {
         let at = self.processes.insert(process);
         if let Some(process) = self.processes.get(at) {
-            self.backend.register(Token::Process(at), process.child.as_fd());
+            // SAFETY: a child goes in `forget` alone, which deregisters it before, or after the backend.
+            unsafe { self.backend.register(Token::Process(at), process.child.as_fd()) };
             self.backend.poll(Token::Process(at), process.child.as_fd());
         }
     }

@@ -20,7 +20,7 @@
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `target`, `targets` | one process's stdin: a pipe and the reader that feeds it, without any I/O; all of them |
 //! | `desk` | all sources, what they have to tell, and to whom |
-//! | `driver` | the capture thread: does what the sources and targets need |
+//! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
 //! | `backend` | what it asks of the kernel; `backend::uring`, `backend::epoll`: two ways to do it (unsafe) |
 //! | `capture`, `job` | the handle; work sent to the capture thread (unsafe) |
 //!

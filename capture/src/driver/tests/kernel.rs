@@ -147,6 +147,13 @@ impl World {
         };
     }
 
+    /// Something is asked of a file, which is the registered one.
+    fn ask_of(&mut self, token: Token, file: BorrowedFd<'_>, asked: Asked) {
+        let known = self.files.get(&token.into()).map(|known| known.fd);
+        assert_eq!(known, Some(file.as_raw_fd()), "{token:?} is another file");
+        self.ask(token, asked);
+    }
+
     fn ask(&mut self, token: Token, asked: Asked) {
         assert!(self.requests.iter().all(|request| request.token != token), "{token:?} asks twice");
         let next = self.files.get(&token.into()).expect("it is not registered").next;
@@ -194,7 +201,7 @@ pub(super) struct Played {
 impl Backend for Played {
     const KIND: BackendKind = BackendKind::Epoll;
 
-    fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
+    unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
         let mut world = self.world.borrow_mut();
         let file = File { fd: file.as_raw_fd(), next: Ask::Anything };
         assert!(world.files.insert(token.into(), file).is_none(), "{token:?} was registered already");
@@ -207,22 +214,25 @@ impl Backend for Played {
     fn deregister(&mut self, token: Token) {
         let mut world = self.world.borrow_mut();
         assert!(world.requests.iter().all(|request| request.token != token), "{token:?} still waits");
-        world.files.remove(&token.into()).unwrap();
+        let file = world.files.remove(&token.into()).unwrap();
+        // SAFETY: if it is not open, this fails.
+        let open = unsafe { libc::fcntl(file.fd, libc::F_GETFD) };
+        assert!(open >= 0, "{token:?} was closed before");
     }
 
-    unsafe fn read(&mut self, token: Token, _: BorrowedFd<'_>, span: Span) {
-        self.world.borrow_mut().ask(token, Asked::Read(span));
+    unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
+        self.world.borrow_mut().ask_of(token, pipe, Asked::Read(span));
     }
 
-    unsafe fn write(&mut self, token: Token, _: BorrowedFd<'_>, bytes: &[u8]) {
+    unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: &[u8]) {
         let mut world = self.world.borrow_mut();
         let target = &world.targets[world.number(token)];
         let lent = target.borrow(bytes, &world.feeds[target.feed], world.lag(target));
-        world.ask(token, Asked::Write(lent));
+        world.ask_of(token, pipe, Asked::Write(lent));
     }
 
-    fn poll(&mut self, token: Token, _: BorrowedFd<'_>) {
-        self.world.borrow_mut().ask(token, Asked::Poll);
+    fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
+        self.world.borrow_mut().ask_of(token, file, Asked::Poll);
     }
 
     fn pause(&mut self, token: Token) {
