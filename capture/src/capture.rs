@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
@@ -41,6 +41,21 @@ pub enum AddError {
     Stopped(#[from] Stopped),
 }
 
+/// Why a target is not fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FeedError {
+    /// There is a target of this name.
+    #[error("target {} is being fed already; wait for its end, or use another id", target_id.0)]
+    Taken {
+        /// The name.
+        target_id: TargetId,
+    },
+    /// The capture thread has ended.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
 /// One thread that drains pipes into streams, feeds pipes from streams and watches processes.
 ///
 /// All methods may be called from any thread, and none but [`Capture::with_streams`] and dropping waits for the
@@ -50,8 +65,10 @@ pub struct Capture {
     commands: Sender<Command>,
     ringer: Arc<Ringer>,
     area: Arc<Area>,
-    /// Names in use.
+    /// Names of sources in use.
     taken: Mutex<HashSet<SourceId>>,
+    /// Names of targets in use: the capture thread frees them.
+    fed: Arc<Mutex<HashSet<TargetId>>>,
     backend: BackendKind,
     fallback: Option<StartError>,
     thread: Option<JoinHandle<()>>,
@@ -67,7 +84,7 @@ impl Capture {
     /// # Errors
     /// [`StartError`]: no file descriptor or thread to be had.
     pub fn start(on_event: impl Fn(Event) + Send + 'static) -> Result<Capture, StartError> {
-        Capture::launch(None, Box::new(on_event))
+        Capture::launch(None, on_event)
     }
 
     /// The same, on `backend` and no other.
@@ -78,10 +95,13 @@ impl Capture {
         backend: BackendKind,
         on_event: impl Fn(Event) + Send + 'static,
     ) -> Result<Capture, StartError> {
-        Capture::launch(Some(backend), Box::new(on_event))
+        Capture::launch(Some(backend), on_event)
     }
 
-    fn launch(wanted: Option<BackendKind>, on_event: OnEvent) -> Result<Capture, StartError> {
+    fn launch(
+        wanted: Option<BackendKind>,
+        on_event: impl Fn(Event) + Send + 'static,
+    ) -> Result<Capture, StartError> {
         // Now, while low numbers are free.
         spawn::stddiag_seat();
         let (ringer, listen) = bell().map_err(|source| StartError::Bell { source })?;
@@ -89,6 +109,14 @@ impl Capture {
         let area = Arc::new(Area::create(own).map_err(|source| StartError::Area { source })?);
         let ringer = Arc::new(ringer);
         let targets = Targets::new(Arc::clone(&area), Arc::clone(&ringer));
+        let fed = Arc::<Mutex<HashSet<TargetId>>>::default();
+        let names = Arc::clone(&fed);
+        let on_event: OnEvent = Box::new(move |event| {
+            if let Event::Fed { target, .. } = &event {
+                lock(&names).remove(target);
+            }
+            on_event(event);
+        });
         let (commands, receive) = unbounded();
         let (tell, started) = bounded(1);
         let body = Thread { bell: listen, commands: receive, targets, on_event, tell };
@@ -103,7 +131,7 @@ impl Capture {
             tracing::warn!(%reason, "capture falls back on epoll, which costs more");
         }
         let taken = Mutex::default();
-        Ok(Capture { commands, ringer, area, taken, backend, fallback, thread: Some(thread) })
+        Ok(Capture { commands, ringer, area, taken, fed, backend, fallback, thread: Some(thread) })
     }
 
     /// What it works with.
@@ -158,7 +186,7 @@ impl Capture {
         leader: Option<(ProcessId, Child)>,
     ) -> Result<(), AddError> {
         // Held until it is sent: the commands for one name keep their order.
-        let mut taken = self.taken();
+        let mut taken = lock(&self.taken);
         if !taken.insert(id) {
             return Err(AddError::Taken { source_id: id });
         }
@@ -191,7 +219,7 @@ impl Capture {
     /// # Errors
     /// [`Stopped`].
     pub fn remove(&self, id: SourceId) -> Result<(), Stopped> {
-        let mut taken = self.taken();
+        let mut taken = lock(&self.taken);
         self.send(Command::Remove(id))?;
         taken.remove(&id);
         Ok(())
@@ -227,13 +255,16 @@ impl Capture {
     /// A push that the stream did not take whole goes on when the room bell rings, and also after 3 and 4, for which
     /// that bell does not ring.
     ///
-    /// A stream that is dropped without being complete ends nothing: `unfeed` its targets. `id` must not be the name of
-    /// a target for which [`Event::Fed`] is still to come; if it is, it names the newer from now on.
+    /// A stream that is dropped without being complete ends nothing: `unfeed` its targets.
     ///
     /// # Errors
-    /// [`Stopped`]. The pipe is closed then, and the reader dropped.
-    pub fn feed(&self, id: TargetId, pipe: OwnedFd, reader: Reader) -> Result<(), Stopped> {
-        self.send(Command::Feed { id, pipe, reader: Box::new(reader) })
+    /// [`FeedError::Taken`] if `id` is the name of a target for which [`Event::Fed`] is still to come,
+    /// [`FeedError::Stopped`]. The pipe is closed then, and the reader dropped.
+    pub fn feed(&self, id: TargetId, pipe: OwnedFd, reader: Reader) -> Result<(), FeedError> {
+        if !lock(&self.fed).insert(id) {
+            return Err(FeedError::Taken { target_id: id });
+        }
+        Ok(self.send(Command::Feed { id, pipe, reader: Box::new(reader) })?)
     }
 
     /// Lets a target go on in the generation that its stream is in now: the answer to [`Event::Sealed`] after
@@ -294,10 +325,10 @@ impl Capture {
     pub fn room_bell(&self) -> io::Result<Ringer> {
         self.ringer.try_clone()
     }
+}
 
-    fn taken(&self) -> std::sync::MutexGuard<'_, HashSet<SourceId>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Capture {

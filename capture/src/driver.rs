@@ -61,7 +61,7 @@ struct Process {
 
 /// The capture thread's state. Made, used and dropped there.
 pub(crate) struct Driver<B: Backend> {
-    /// Declared, so dropped, before the streams and the readers.
+    /// Declared, so dropped, before the streams and the readers, and before all files.
     backend: B,
     desk: Desk,
     targets: Targets,
@@ -99,7 +99,8 @@ impl<B: Backend> Driver<B> {
     /// Works until told to stop and everything has ended.
     pub(crate) fn run(mut self) {
         let mut answers = Vec::new();
-        self.backend.register(Token::Bell, self.bell.as_fd());
+        // SAFETY: the bell is dropped after the backend.
+        unsafe { self.backend.register(Token::Bell, self.bell.as_fd()) };
         self.backend.poll(Token::Bell, self.bell.as_fd());
         let (mut moderation, mut last) = (Moderation::new(), Instant::now());
         while !(self.stopping && self.backend.is_quiet()) {
@@ -114,12 +115,16 @@ impl<B: Backend> Driver<B> {
             moderation.turned(yield_of(&answers, elapsed));
             // One clock reading for the whole batch.
             self.time = now();
+            let mut deaf = None;
             for answer in answers.drain(..) {
-                if let (Token::Bell, Err(error)) = &answer {
-                    // Nobody could reach us any more.
-                    return self.fail(error);
+                match answer {
+                    (Token::Bell, Err(error)) => deaf = Some(error),
+                    answer => self.handle(answer),
                 }
-                self.handle(answer);
+            }
+            if let Some(error) = deaf {
+                // Nobody could reach us any more.
+                return self.fail(&error);
             }
             self.desk.publish();
         }
@@ -184,7 +189,9 @@ impl<B: Backend> Driver<B> {
                     if let Some(source) = self.desk.source_mut(at) {
                         source.set_lasting(leader.is_some());
                         if let Some(pipe) = source.pipe() {
-                            self.backend.register(Token::Source(at), pipe);
+                            // SAFETY: a source closes its pipe when it ends, for which `Driver::end` alone sees and
+                            // deregisters it before. Those that have not ended go after the backend.
+                            unsafe { self.backend.register(Token::Source(at), pipe) };
                         }
                     }
                     if let Some((process, child)) = leader {
@@ -272,7 +279,8 @@ impl<B: Backend> Driver<B> {
     fn watch(&mut self, process: Process) {
         let at = self.processes.insert(process);
         if let Some(process) = self.processes.get(at) {
-            self.backend.register(Token::Process(at), process.child.as_fd());
+            // SAFETY: a child goes in `forget` alone, which deregisters it before, or after the backend.
+            unsafe { self.backend.register(Token::Process(at), process.child.as_fd()) };
             self.backend.poll(Token::Process(at), process.child.as_fd());
         }
     }
@@ -319,7 +327,7 @@ impl<B: Backend> Driver<B> {
         self.desk.publish();
     }
 
-    /// Gets every answer back, ignoring what they say; `false` if the kernel does not give them.
+    /// Gets every answer back, so that what was read and written counts; `false` if the kernel does not give them.
     fn quiesce(&mut self) -> bool {
         for at in self.desk.numbers() {
             if self.desk.source_mut(at).is_some_and(|source| source.in_flight()) {
@@ -341,9 +349,28 @@ impl<B: Backend> Driver<B> {
                 return false;
             }
             self.backend.take(&mut answers);
-            answers.clear();
+            for answer in answers.drain(..) {
+                self.count(answer);
+            }
         }
         true
+    }
+
+    /// Takes note of what was read or written. Nothing follows from it: everything ends now.
+    fn count(&mut self, (token, result): Answer) {
+        match token {
+            Token::Source(at) => {
+                if let Some(source) = self.desk.touch(at) {
+                    source.done(result, self.time);
+                }
+            }
+            Token::Target(at) => {
+                if let Some(target) = self.targets.get_mut(at) {
+                    target.done(result);
+                }
+            }
+            Token::Bell | Token::Process(_) | Token::Cancel => {}
+        }
     }
 }
 
