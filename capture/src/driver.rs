@@ -41,6 +41,9 @@ pub(crate) enum Command {
     Stop,
 }
 
+/// Bytes that a terminal has for its master at most, about: what is wanted of one that is to be finished.
+const TERMINAL_HOLDS: u64 = 128 * 1024;
+
 /// Where a target goes on.
 pub(crate) struct Follow(Attached);
 
@@ -158,6 +161,7 @@ impl<B: Backend> Driver<B> {
     fn follow(&mut self, at: usize, step: Step) {
         let readable = match step {
             Step::Go { readable } => readable,
+            Step::Measure => return self.measure(at),
             Step::End(end) => return self.end(at, end),
         };
         let Some(source) = self.desk.touch(at) else { return };
@@ -241,26 +245,35 @@ impl<B: Backend> Driver<B> {
     }
 
     fn close(&mut self, at: usize) {
-        let close = self.desk.touch(at).map(|source| source.close());
-        self.do_close(at, close);
-    }
-
-    fn finish(&mut self, at: usize) {
-        let close = self.desk.touch(at).map(|source| {
-            // What does not tell has nothing to be waited for.
-            let unread = source.pipe().filter(is_readable).and_then(|pipe| ioctl::unread(pipe).ok());
-            source.finish(unread.unwrap_or(0))
-        });
-        self.do_close(at, close);
-    }
-
-    fn do_close(&mut self, at: usize, close: Option<Close>) {
-        match close {
+        match self.desk.touch(at).map(|source| source.close()) {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
             // If it waited it is still in that list, which the bell that brought this command goes through next.
             Some(Close::Now) => self.end(at, End::Closed),
-            Some(Close::Later | Close::Ended) | None => {}
+            Some(Close::Already) | None => {}
         }
+    }
+
+    fn finish(&mut self, at: usize) {
+        match self.desk.touch(at).map(|source| source.finish()) {
+            Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
+            Some(Close::Now) => self.measure(at),
+            Some(Close::Already) | None => {}
+        }
+    }
+
+    /// Has a source with nothing in flight read what there is, or end.
+    fn measure(&mut self, at: usize) {
+        let Some(source) = self.desk.touch(at) else { return };
+        let terminal = source.is_terminal();
+        let unread = match source.pipe().filter(is_readable) {
+            // A terminal counts one of its two queues only. It is readable again while it has more.
+            Some(_) if terminal => TERMINAL_HOLDS,
+            // What does not tell has nothing to be waited for.
+            Some(pipe) => ioctl::unread(pipe).unwrap_or(0),
+            None => 0,
+        };
+        let step = source.measured(unread);
+        self.follow(at, step);
     }
 
     fn stop(&mut self) {
@@ -391,7 +404,7 @@ fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
     is_readable(&pipe) && ioctl::unread(pipe).is_ok_and(|bytes| bytes == 0)
 }
 
-/// Whether a read from `pipe` would find bytes or the end now. A terminal counts its unread bytes after this only.
+/// Whether a read from `pipe` would find bytes or the end now.
 fn is_readable(pipe: &BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(*pipe, PollFlags::POLLIN)];
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)

@@ -99,7 +99,7 @@ fn an_error_ends_the_source_and_says_which() {
     assert!(matches!(source.done(Err(broken), 1), Step::End(End::Error(_))));
     source.end();
     assert!(matches!(source.next(true), Next::Nothing));
-    assert_eq!(source.close(), Close::Ended);
+    assert_eq!(source.close(), Close::Already);
 }
 
 #[test]
@@ -120,29 +120,52 @@ fn an_end_of_file_that_comes_with_the_cancellation_is_one() {
     assert!(matches!(source.done(Ok(0), 1), Step::End(End::EndOfFile)));
 }
 
+/// Asks a source with a read in flight to finish, when the read has brought `bytes` already.
+fn finishing(bytes: usize) -> (Source, OwnedFd) {
+    let (mut source, write) = source(Policy::DropNewest);
+    assert!(matches!(source.next(false), Next::Read(..)));
+    assert_eq!(source.finish(), Close::Cancel);
+    let result = if bytes == 0 { errno(libc::ECANCELED) } else { Ok(bytes) };
+    assert!(matches!(source.done(result, 1), Step::Measure));
+    (source, write)
+}
+
 #[test]
 fn finishing_reads_what_there_was_and_no_more() {
-    let (mut source, _write) = source(Policy::DropNewest);
+    for already in [0, 100] {
+        let (mut source, _write) = finishing(already);
+        assert!(matches!(source.measured(10), Step::Go { .. }));
+        assert!(matches!(source.next(false), Next::Read(..)));
+        assert_eq!(source.finish(), Close::Already);
+        assert!(matches!(source.done(Ok(4), 1), Step::Measure));
+        assert!(matches!(source.measured(50), Step::Go { .. }), "somebody goes on writing");
+        assert!(matches!(source.next(false), Next::Read(..)));
+        assert!(matches!(source.done(Ok(7), 1), Step::Measure));
+        assert!(matches!(source.measured(43), Step::End(End::Closed)));
+        source.end();
+        assert_eq!(source.stream().stats().produced, already as u64 + 11);
+        assert_eq!(source.finish(), Close::Already);
+    }
+}
+
+#[test]
+fn finishing_waits_for_nothing_that_is_not_there_any_more() {
+    let (mut source, _write) = finishing(0);
+    assert!(matches!(source.measured(1000), Step::Go { .. }));
     assert!(matches!(source.next(false), Next::Read(..)));
-    assert_eq!(source.finish(10), Close::Later);
-    assert!(matches!(source.done(Ok(4), 1), Step::Go { .. }));
-    assert!(matches!(source.next(false), Next::Read(..)));
-    assert_eq!(source.finish(100), Close::Later);
-    assert!(matches!(source.done(Ok(7), 1), Step::End(End::Closed)));
-    source.end();
-    assert_eq!(source.stream().stats().produced, 11);
-    assert_eq!(source.finish(1), Close::Ended);
+    // The rest of a packet, say.
+    assert!(matches!(source.done(Ok(10), 1), Step::Measure));
+    assert!(matches!(source.measured(0), Step::End(End::Closed)));
 }
 
 #[test]
 fn finishing_an_empty_pipe_closes_it_and_a_sooner_end_of_file_is_one() {
-    let (mut source, _write) = source(Policy::DropNewest);
-    assert!(matches!(source.next(false), Next::Read(..)));
-    assert_eq!(source.finish(5), Close::Later);
-    assert!(matches!(source.done(Ok(0), 1), Step::End(End::EndOfFile)));
+    let (mut source, _write) = finishing(0);
+    assert!(matches!(source.measured(0), Step::End(End::Closed)));
     let (mut source, _write) = self::source(Policy::DropNewest);
     assert!(matches!(source.next(false), Next::Read(..)));
-    assert_eq!(source.finish(0), Close::Cancel);
+    assert_eq!(source.finish(), Close::Cancel);
+    assert!(matches!(source.done(Ok(0), 1), Step::End(End::EndOfFile)));
 }
 
 #[test]
@@ -150,10 +173,14 @@ fn what_is_dropped_counts_as_read_when_finishing() {
     let (mut source, _write) = source(Policy::DropNewest);
     hold(&mut source, false);
     fill(&mut source);
-    assert_eq!(source.finish(10), Close::Later);
+    assert_eq!(source.finish(), Close::Cancel);
+    assert!(matches!(source.done(Ok(1), 1), Step::Measure));
+    assert!(matches!(source.measured(10), Step::Go { .. }));
+    assert!(matches!(source.next(false), Next::Poll(_)));
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
     assert!(matches!(source.next(true), Next::Drain(_)));
-    assert!(matches!(source.drained(Ok(10), 1), Step::End(End::Closed)));
+    assert!(matches!(source.drained(Ok(10), 1), Step::Measure));
+    assert!(matches!(source.measured(5), Step::End(End::Closed)));
 }
 
 fn errno(errno: i32) -> io::Result<usize> {
@@ -242,7 +269,7 @@ fn closing_cancels_a_pause_and_its_answer_is_the_end_also_if_the_cancellation_ca
             assert!(matches!(source.next(true), Next::Nothing), "the pause is in flight");
             assert!(matches!(source.done(end, 1), Step::End(End::Closed)));
             source.end();
-            assert_eq!(source.close(), Close::Ended);
+            assert_eq!(source.close(), Close::Already);
         }
     }
 }
@@ -263,23 +290,22 @@ fn what_is_answered_after_the_end_changes_nothing() {
 }
 
 #[test]
-fn finishing_while_it_pauses_reads_what_there_was_after_the_pause() {
+fn finishing_while_it_pauses_ends_the_pause_and_reads_what_there_is() {
     for pausing in [without_memory, hung_up] {
-        let (mut source, _write) = pausing();
-        assert_eq!(source.finish(10), Close::Later);
-        assert!(source.in_flight(), "the pause goes on");
-        assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Go { readable: false }));
-        assert!(matches!(source.next(false), Next::Read(..)));
-        assert!(matches!(source.done(Ok(10), 1), Step::End(End::Closed)));
-    }
-}
-
-#[test]
-fn finishing_what_is_empty_while_it_pauses_closes_it() {
-    for pausing in [without_memory, hung_up] {
-        let (mut source, _write) = pausing();
-        assert_eq!(source.finish(0), Close::Cancel);
-        assert!(matches!(source.done(errno(libc::ECANCELED), 1), Step::End(End::Closed)));
+        for unread in [10, 0] {
+            let (mut source, _write) = pausing();
+            assert_eq!(source.finish(), Close::Cancel);
+            assert!(matches!(source.done(errno(libc::ECANCELED), 1), Step::Measure));
+            let step = source.measured(unread);
+            if unread == 0 {
+                assert!(matches!(step, Step::End(End::Closed)));
+                continue;
+            }
+            assert!(matches!(step, Step::Go { readable: false }));
+            assert!(matches!(source.next(false), Next::Read(..)));
+            assert!(matches!(source.done(Ok(10), 1), Step::Measure));
+            assert!(matches!(source.measured(0), Step::End(End::Closed)));
+        }
     }
 }
 
@@ -287,7 +313,7 @@ fn finishing_what_is_empty_while_it_pauses_closes_it() {
 fn closing_after_finishing_does_not_wait_for_what_there_was() {
     for pausing in [without_memory, hung_up] {
         let (mut source, _write) = pausing();
-        assert_eq!(source.finish(10), Close::Later);
+        assert_eq!(source.finish(), Close::Cancel);
         assert_eq!(source.close(), Close::Cancel);
         assert!(matches!(source.done(errno(libc::ECANCELED), 1), Step::End(End::Closed)));
     }
@@ -296,8 +322,9 @@ fn closing_after_finishing_does_not_wait_for_what_there_was() {
 #[test]
 fn a_terminal_that_is_to_be_finished_and_has_lost_what_there_was_is_at_its_end() {
     let (mut source, _slave) = hung_up();
-    assert_eq!(source.finish(10), Close::Later);
-    assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Go { readable: false }));
+    assert_eq!(source.finish(), Close::Cancel);
+    assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Measure));
+    assert!(matches!(source.measured(10), Step::Go { .. }));
     assert!(matches!(source.next(false), Next::Read(..)));
     assert!(matches!(source.done(errno(libc::EIO), 1), Step::End(End::EndOfFile)));
 }

@@ -241,9 +241,17 @@ impl Backend for Played {
 
     fn cancel(&mut self, token: Token) {
         let mut world = self.world.borrow_mut();
+        // A source that is finished goes on when it knows how much there is.
+        let finishes = matches!(token, Token::Source(_)) && {
+            let pipe = &world.pipes[world.number(token)];
+            pipe.enough.is_some() && !pipe.closed
+        };
+        // The driver looks after everything when it fails.
+        let broken = world.broken;
         if let Some(request) = world.requests.iter_mut().find(|request| request.token == token) {
             request.cancelled = true;
-            world.files.get_mut(&token.into()).unwrap().next = Ask::Nothing;
+            let file = world.files.get_mut(&token.into()).unwrap();
+            file.next = if finishes && !broken { Ask::Anything } else { Ask::Nothing };
         }
     }
 
