@@ -2,6 +2,7 @@
 
 mod crowd;
 mod feeding;
+mod finishing;
 mod pipes;
 mod processes;
 mod ptys;
