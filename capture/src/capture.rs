@@ -21,7 +21,12 @@ use crate::start::StartError;
 use crate::streams::Streams;
 use crate::targets::Targets;
 
-/// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it.
+/// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it, which is logged.
+///
+/// Whatever was asked of it and not done by then is not done. When the kernel stops serving, all sources and targets that
+/// the thread had are reported with the kernel's error, and processes are not watched any more. Only if the kernel does
+/// not even give back the memory of reads and writes in flight is nothing reported, and all of it stays mapped for good.
+/// After a panic nothing more is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the capture thread has ended; start a new Capture")]
 pub struct Stopped;
@@ -79,7 +84,7 @@ impl Capture {
     /// is logged, and [`Capture::fallback`] has it.
     ///
     /// `on_event` runs on that thread, so it must not block, nor call [`Capture::with_streams`] or anything else
-    /// that waits for this capture. If it panics the capture ends.
+    /// that waits for this capture. If it panics the capture ends, see [`Stopped`].
     ///
     /// # Errors
     /// [`StartError`]: no file descriptor or thread to be had.
