@@ -39,7 +39,11 @@ impl Engine {
         if state.jobs.contains_key(nspace) {
             return None;
         }
-        state.jobs.insert(nspace.clone(), JobState { grace, ..JobState::default() });
+        let entry = self.listener.as_ref().and_then(|listener| {
+            let announced = listener.announce(nspace);
+            announced.inspect_err(|error| tracing::warn!(%error, "a job has no entry")).ok().flatten()
+        });
+        state.jobs.insert(nspace.clone(), JobState { grace, entry, ..JobState::default() });
         Some(Job { tables: Arc::clone(&self.tables), nspace: nspace.clone() })
     }
 

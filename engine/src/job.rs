@@ -6,6 +6,7 @@ use std::time::Duration;
 use std::{io, mem};
 
 use iof_capture::{Event, ProcessId, PtyMaster, Signaller, SourceId, WindowSize};
+use iof_proto::rendezvous::Entry;
 use iof_proto::{Channel, Nspace, Rank};
 use nix::sys::signal::Signal;
 
@@ -47,6 +48,8 @@ pub(crate) struct JobState {
     /// Streams that are not complete.
     pub open_streams: usize,
     pub grace: Option<Duration>,
+    /// By which tools find it, until it is forgotten or the engine ends.
+    pub entry: Option<Entry>,
     pub cut_off: Vec<(Rank, Channel)>,
     pub first_failure: Option<(Rank, Exit)>,
 }
