@@ -106,9 +106,9 @@ fn is_pmix(name: &str) -> bool {
 fn assert_pulled(shared: &Shared, mut run: Process) {
     let mut pull = shared.iof(&["pull"]);
     let pulled = pull.collect();
-    wait_for("the pull", || {
+    wait_for("the pull of three streams", || {
         let stats = shared.iof(&["query", "stats"]).finish();
-        stats.text().contains("iof pull").then_some(())
+        (stats.text().matches("iof pull").count() == 3).then_some(())
     });
     drop(run.stdin());
     assert_eq!((pull.wait(), run.wait()), (0, 0));

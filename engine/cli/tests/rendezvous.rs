@@ -70,6 +70,10 @@ fn a_job_is_found_by_its_name_among_several_runs_and_only_as_long_as_it_runs() {
     assert_found(&site.query(&["namespaces", "--nspace", "air"]), "air");
     let mut pull = site.pull(&["--nspace", "ocean"]);
     let pulled = pull.collect();
+    wait_for("the pull of three streams", || {
+        let stats = site.query(&["stats", "--nspace", "ocean"]);
+        (stats.text().matches("iof pull").count() == 3).then_some(())
+    });
     drop((ocean.stdin(), air.stdin()));
     assert_eq!(pull.wait(), 0);
     assert_eq!(pulled.0.get(), b"ocean\n");
@@ -124,6 +128,22 @@ fn what_a_rank_starts_finds_its_own_engine_among_others_wherever_it_is() {
         &script,
     ]);
     assert_found(&Process::start(&mut here).finish(), "mine");
+}
+
+#[test]
+fn who_outlives_the_engine_that_started_him_is_told_so_and_not_sent_to_another() {
+    let site = Site::new();
+    let _other = site.run(&["--nspace", "other"], ["cat"]);
+    site.wait_for_ranks(1);
+    let gone = site.path().join("gone");
+    let query = |options: &[&str]| {
+        let mut query = iof();
+        query.env("TMPDIR", "/nowhere").env("IOF_SERVER", &gone).args(["query", "namespaces"]);
+        Process::start(query.args(options)).finish()
+    };
+    assert_refused(&query(&[]), "IOF_SERVER: cannot connect to");
+    assert_found(&query(&["--rendezvous-dir", site.path().to_str().unwrap()]), "other");
+    assert_refused(&query(&["--session"]), "no engine has a socket in /nowhere");
 }
 
 #[test]

@@ -8,10 +8,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::Level;
 use super::directory::{Directory, DirectoryError, Place};
 use super::names::Names;
 use super::probe::{is_live_socket, look};
+use super::{ConnectError, Level, connect};
 use crate::names::Nspace;
 
 /// The environment variable by which an engine tells its ranks, and whatever they start, where it
@@ -82,6 +82,9 @@ pub enum FindError {
         /// Whose it is.
         owner: u32,
     },
+    /// The one that the environment names has ended.
+    #[error("{SERVER_VARIABLE}: {0}; unset it to look elsewhere, or say which engine")]
+    Own(#[source] ConnectError),
     /// There is none with that pid.
     #[error("no running engine with pid {pid} has a socket in {}", directory.display())]
     NoSuchPid {
@@ -123,6 +126,8 @@ fn listed(candidates: &[Candidate]) -> String {
 #[derive(Debug, PartialEq, Eq)]
 enum Step<'a> {
     Named(PathBuf),
+    /// Named by the environment.
+    Own(PathBuf),
     System,
     Session(Wanted<'a>),
 }
@@ -147,6 +152,7 @@ impl Search {
         let directory = self.directory.as_deref();
         self.steps(env::var_os(SERVER_VARIABLE)).into_iter().map(move |step| match step {
             Step::Named(path) => Ok(path),
+            Step::Own(path) => connect(&path).map(|_| path).map_err(FindError::Own),
             Step::System => system(&Place::new(Level::System, directory)),
             Step::Session(wanted) => session(Place::new(Level::Session, directory), wanted),
         })
@@ -157,8 +163,8 @@ impl Search {
         let server = server.filter(|path| !path.is_empty() && self.directory.is_none());
         let anywhere = Step::Session(Wanted::Any);
         match (&self.target, server) {
-            (Target::Any, Some(server)) => vec![Step::Named(server.into())],
-            (Target::SystemFirst, Some(server)) => vec![Step::System, Step::Named(server.into())],
+            (Target::Any, Some(server)) => vec![Step::Own(server.into())],
+            (Target::SystemFirst, Some(server)) => vec![Step::System, Step::Own(server.into())],
             (Target::Any | Target::SystemFirst, None) => vec![Step::System, anywhere],
             (Target::Server(path), _) => vec![Step::Named(path.clone())],
             (Target::Pid(pid), _) => vec![Step::Session(Wanted::Pid(*pid))],
@@ -252,13 +258,10 @@ mod tests {
 
     #[test]
     fn the_engine_of_our_own_job_comes_before_others_but_not_before_what_the_tool_says() {
-        let ours = Step::Named("/s".into());
+        let own = || Step::Own("/s".into());
         let steps = |target: &Target| format!("{:?}", search(target.clone()).steps(Some("/s".into())));
-        assert_eq!(search(Target::Any).steps(Some("/s".into())), [ours]);
-        assert_eq!(
-            search(Target::SystemFirst).steps(Some("/s".into())),
-            [Step::System, Step::Named("/s".into())]
-        );
+        assert_eq!(search(Target::Any).steps(Some("/s".into())), [own()]);
+        assert_eq!(search(Target::SystemFirst).steps(Some("/s".into())), [Step::System, own()]);
         let nspace = Nspace::new("job").unwrap();
         for directed in [
             Target::Server("/x".into()),
