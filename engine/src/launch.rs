@@ -86,8 +86,8 @@ impl Engine {
         started
     }
 
-    /// What ranks are told of where we listen. Nothing must not be left out: they would inherit where our own engine
-    /// does, if we are a rank.
+    /// What ranks are told of where we listen. Said even if it is nothing: otherwise, if we are a rank ourselves, they
+    /// would inherit where our own engine does.
     fn server(&self) -> &OsStr {
         self.socket().map(Path::as_os_str).unwrap_or_default()
     }

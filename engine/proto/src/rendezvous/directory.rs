@@ -26,7 +26,10 @@ const LOCK_RETRY: Duration = Duration::from_millis(2);
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// The system refuses.
-    #[error("cannot open the rendezvous directory {}: {source}", path.display())]
+    #[error(
+        "cannot open the rendezvous directory {}: {source}; mend that, or name another with --rendezvous-dir",
+        path.display()
+    )]
     Io {
         /// The directory.
         path: PathBuf,

@@ -122,7 +122,8 @@ impl Listener {
         make_way(&path, &known)?;
         // The socket gets its name when it is ready, so that whoever sees the name can connect.
         let unready = directory.at(names.unready());
-        remove_if_there(&unready).map_err(failed(&known, "remove what a killed engine left"))?;
+        remove_if_there(&unready)
+            .map_err(failed(&directory.known_as(names.unready()), "remove what a killed engine left"))?;
         let socket = listen_on(&unready, mode).map_err(failed(&known, "bind"))?;
         // link(2) and not rename(2): it refuses a name that somebody took who does not know the lock.
         let linked = fs::hard_link(&unready, &path);
