@@ -47,7 +47,12 @@ impl Engine {
             return None;
         }
         let wish = Wish::of(&self.config).under(directives);
-        state.jobs.insert(nspace.clone(), JobState::new(grace, wish, directives.forward));
+        let entry = self.listener.as_ref().and_then(|listener| {
+            let announced = listener.announce(nspace);
+            announced.inspect_err(|error| tracing::warn!(%error, "a job has no entry")).ok().flatten()
+        });
+        let job = JobState { entry, ..JobState::new(grace, wish, directives.forward) };
+        state.jobs.insert(nspace.clone(), job);
         Some(Job {
             tables: Arc::clone(&self.tables),
             capture: Arc::downgrade(&self.capture),

@@ -150,7 +150,7 @@ fn under_block_what_nobody_asked_to_forward_waits_for_nobody() {
 #[test]
 fn what_is_not_to_be_forwarded_is_drained_and_can_be_tapped_but_the_launchers_sinks_do_not_get_it() {
     let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Directory(directory.path().into());
+    let rendezvous = Rendezvous::Session(Some(directory.path().into()));
     let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
     let mut own = puller(&engine, Grant::Block, vec![]);
     let (_job, mut stdout) = written_by_hand(&engine, &[Info::required(key::PMIX_FWD_STDOUT, false)]);
