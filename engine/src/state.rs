@@ -8,6 +8,8 @@ use iof_proto::{Channel, Nspace, Proc, Rank, ToTool};
 use iof_shm_ring::Area;
 
 use crate::control::Reports;
+use crate::demand::Demand;
+use crate::host::Upcall;
 use crate::job::JobState;
 use crate::peer::Peer;
 use crate::readers::StreamState;
@@ -32,6 +34,10 @@ pub(crate) struct State {
     pub keeper: Arc<Area>,
     /// The largest cache that a registration may ask for, in bytes.
     pub max_cache_size: u32,
+    /// What tools have asked the host for.
+    pub demand: Demand,
+    /// What the control thread is to say to the host once it has let go of the tables.
+    pub upcalls: Vec<Upcall>,
     next_source: u64,
     next_peer: PeerId,
     /// The engine ends.
@@ -77,6 +83,8 @@ impl State {
             peers: BTreeMap::new(),
             keeper,
             max_cache_size,
+            demand: Demand::default(),
+            upcalls: Vec::new(),
             next_source: 0,
             next_peer: first_peer,
             stopping: false,
