@@ -1,4 +1,4 @@
-//! One pipe, the stream it flows into, and what it needs next. No I/O here: whoever drives it does that, so that
+//! One pipe, or what is delivered in its place, the stream it flows into, and what it needs next. No I/O here: whoever drives it does that, so that
 //! every backend drives the same machine.
 //!
 //! ```text
@@ -21,6 +21,7 @@ use iof_shm_ring::{Reserve, Span, Stream};
 use nix::unistd::isatty;
 
 use crate::event::{End, SourceId};
+use crate::queue::{Queue, Taken, Then};
 
 /// Bytes that one read asks for at most: what a pipe holds by default, see pipe(7).
 pub const READ_MAX: usize = 64 * 1024;
@@ -81,10 +82,27 @@ pub(crate) enum Close {
     Ended,
 }
 
-/// One pipe and the stream it flows into.
+/// Whether a queue can be poured.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ready {
+    /// Call [`Source::pour`].
+    Now,
+    /// It waits for room or time already.
+    Later,
+}
+
+/// Where bytes come from.
+enum Input {
+    Pipe(OwnedFd),
+    Queue(Queue),
+    /// Nowhere any more.
+    Ended,
+}
+
+/// Where bytes come from, and the stream that they flow into.
 pub(crate) struct Source {
     id: SourceId,
-    pipe: Option<OwnedFd>,
+    input: Input,
     stream: Stream,
     state: State,
     closing: bool,
@@ -102,9 +120,18 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(id: SourceId, pipe: OwnedFd, stream: Stream) -> Source {
+        Source::of(id, Input::Pipe(pipe), stream)
+    }
+
+    /// Without a pipe.
+    pub(crate) fn open(id: SourceId, stream: Stream) -> Source {
+        Source::of(id, Input::Queue(Queue::default()), stream)
+    }
+
+    fn of(id: SourceId, input: Input, stream: Stream) -> Source {
         Source {
             id,
-            pipe: Some(pipe),
+            input,
             stream,
             state: State::Idle,
             closing: false,
@@ -122,7 +149,7 @@ impl Source {
 
     /// The pipe, until the end.
     pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
-        self.pipe.as_ref().map(AsFd::as_fd)
+        if let Input::Pipe(pipe) = &self.input { Some(pipe.as_fd()) } else { None }
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -158,7 +185,8 @@ impl Source {
         if self.in_flight() {
             return Next::Nothing;
         }
-        let Some(pipe) = self.pipe.as_ref().map(AsFd::as_fd) else { return Next::Nothing };
+        let Input::Pipe(pipe) = &self.input else { return Next::Nothing };
+        let pipe = pipe.as_fd();
         if mem::take(&mut self.hung_up) {
             self.state = State::Pausing;
             return Next::Pause;
@@ -261,6 +289,56 @@ impl Source {
         self.pipe().is_some_and(|pipe| isatty(pipe).unwrap_or(false))
     }
 
+    /// Whether it has no pipe, but deliveries.
+    pub(crate) fn has_queue(&self) -> bool {
+        matches!(self.input, Input::Queue(_))
+    }
+
+    /// Bytes that were delivered and are not in the stream.
+    pub(crate) fn queued(&self) -> u64 {
+        if let Input::Queue(queue) = &self.input { queue.unread() } else { 0 }
+    }
+
+    fn ready(&self) -> Ready {
+        if self.state == State::Idle { Ready::Now } else { Ready::Later }
+    }
+
+    /// Takes a delivery; `None` if there are none to be taken, or no more.
+    pub(crate) fn deliver(&mut self, bytes: Vec<u8>, time: u64) -> Option<Ready> {
+        let Input::Queue(queue) = &mut self.input else { return None };
+        queue.push(bytes, time).then(|| self.ready())
+    }
+
+    /// No delivery will follow; `None` if it is a pipe, or has ended.
+    pub(crate) fn finish_queue(&mut self) -> Option<Ready> {
+        let Input::Queue(queue) = &mut self.input else { return None };
+        queue.finish();
+        Some(self.ready())
+    }
+
+    /// Moves what was delivered into the stream, as far as it goes.
+    pub(crate) fn pour(&mut self) -> (Taken, Then) {
+        let Input::Queue(queue) = &mut self.input else { return (Taken::default(), Then::Nothing) };
+        if self.state == State::Pausing {
+            return (Taken::default(), Then::Nothing);
+        }
+        let before = (self.stream.stats().generation, self.stream.stats().produced);
+        let (taken, then) = queue.pour(&mut self.stream);
+        self.news |= before != (self.stream.stats().generation, self.stream.stats().produced);
+        self.state = match then {
+            Then::Wait => State::Waiting,
+            Then::Pause => State::Pausing,
+            Then::Nothing | Then::End => State::Idle,
+        };
+        (taken, then)
+    }
+
+    /// Gives up what was delivered and is not in the stream: it counts as dropped.
+    pub(crate) fn spill(&mut self) -> Taken {
+        let Input::Queue(queue) = &mut self.input else { return Taken::default() };
+        queue.spill(&mut self.stream)
+    }
+
     /// Asks for the end once the pipe's `unread` bytes are read.
     pub(crate) fn finish(&mut self, unread: u64) -> Close {
         if unread == 0 || self.has_ended() {
@@ -283,7 +361,7 @@ impl Source {
 
     /// Closes the pipe and completes the stream. Nothing may be in flight.
     pub(crate) fn end(&mut self) {
-        self.pipe = None;
+        self.input = Input::Ended;
         self.state = State::Ended;
         self.stream.complete();
         self.news = true;
@@ -291,157 +369,4 @@ impl Source {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use iof_shm_ring::{Area, Peek, Policy, Reader, Start, StreamConfig, bell};
-    use std::sync::Arc;
-
-    fn source(policy: Policy) -> (Source, OwnedFd) {
-        let (read, write) = nix::unistd::pipe().unwrap();
-        let stream = Stream::create(StreamConfig { capacity: 4096, policy }, "test").unwrap();
-        (Source::new(SourceId(1), read, stream), write)
-    }
-
-    /// Attaches a reader at the first byte that never consumes.
-    fn hold(source: &mut Source, may_block: bool) {
-        let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
-        let slot = area.take_slot().unwrap();
-        source.stream_mut().attach(&area, slot, Start::Oldest, may_block).unwrap();
-    }
-
-    /// Pretends to read until the stream is full.
-    fn fill(source: &mut Source) {
-        while let Next::Read(_, span) = source.next(false) {
-            let n = span.len;
-            assert!(matches!(source.done(Ok(n), 1), Step::Go { readable: false }));
-        }
-    }
-
-    #[test]
-    fn one_read_at_a_time() {
-        let (mut source, _write) = source(Policy::DropNewest);
-        assert!(matches!(source.next(false), Next::Read(..)));
-        assert!(matches!(source.next(false), Next::Nothing));
-        assert!(matches!(source.done(Ok(3), 1), Step::Go { readable: false }));
-        assert!(source.take_news());
-        assert!(!source.take_news());
-        assert!(matches!(source.next(false), Next::Read(..)));
-    }
-
-    #[test]
-    fn a_full_stream_polls_before_it_drops() {
-        let (mut source, _write) = source(Policy::DropNewest);
-        hold(&mut source, false);
-        fill(&mut source);
-        assert!(source.in_flight(), "polls");
-        assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-        assert!(matches!(source.next(true), Next::Drain(_)));
-        assert!(matches!(source.drained(Ok(10), 1), Step::Go { readable: false }));
-        assert_eq!(source.stream().stats().dropped, 10);
-        assert!(matches!(source.next(false), Next::Poll(_)));
-    }
-
-    #[test]
-    fn a_new_generation_is_news() {
-        let (mut source, _write) = source(Policy::DropNewest);
-        hold(&mut source, false);
-        let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
-        let at = source.stream_mut().attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let mut reader = unsafe { Reader::new(at, area, Start::Oldest) }.unwrap();
-        fill(&mut source);
-        assert_eq!(reader.peek(), Peek::Bytes);
-        reader.consume(usize::MAX);
-        assert!(source.take_news());
-        assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-        assert!(matches!(source.next(true), Next::Read(..)));
-        assert_eq!(source.stream().stats().generation, 1);
-        assert!(source.take_news(), "readers of the old one are to move");
-    }
-
-    #[test]
-    fn a_blocked_stream_has_nothing_in_flight() {
-        let (mut source, _write) = source(Policy::Block);
-        hold(&mut source, true);
-        fill(&mut source);
-        assert!(!source.in_flight());
-        assert!(matches!(source.next(false), Next::Wait));
-        assert_eq!(source.close(), Close::Now);
-    }
-
-    #[test]
-    fn a_pipe_that_has_nothing_now_is_polled_and_then_read() {
-        let (mut source, _write) = source(Policy::DropNewest);
-        assert!(matches!(source.next(false), Next::Read(..)));
-        let again = io::Error::from(io::ErrorKind::WouldBlock);
-        assert!(matches!(source.done(Err(again), 1), Step::Go { readable: false }));
-        assert!(matches!(source.next(false), Next::Poll(_)));
-        assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-        assert!(matches!(source.next(true), Next::Read(..)));
-    }
-
-    #[test]
-    fn an_error_ends_the_source_and_says_which() {
-        let (mut source, _write) = source(Policy::DropNewest);
-        assert!(matches!(source.next(false), Next::Read(..)));
-        let broken = io::Error::from_raw_os_error(libc::EIO);
-        assert!(matches!(source.done(Err(broken), 1), Step::End(End::Error(_))));
-        source.end();
-        assert!(matches!(source.next(true), Next::Nothing));
-        assert_eq!(source.close(), Close::Ended);
-    }
-
-    #[test]
-    fn bytes_that_come_with_the_cancellation_count() {
-        let (mut source, _write) = source(Policy::DropNewest);
-        assert!(matches!(source.next(false), Next::Read(..)));
-        assert_eq!(source.close(), Close::Cancel);
-        assert!(matches!(source.done(Ok(3), 1), Step::End(End::Closed)));
-        source.end();
-        assert_eq!(source.stream().stats().produced, 3);
-    }
-
-    #[test]
-    fn an_end_of_file_that_comes_with_the_cancellation_is_one() {
-        let (mut source, _write) = source(Policy::DropNewest);
-        assert!(matches!(source.next(false), Next::Read(..)));
-        assert_eq!(source.close(), Close::Cancel);
-        assert!(matches!(source.done(Ok(0), 1), Step::End(End::EndOfFile)));
-    }
-
-    #[test]
-    fn finishing_reads_what_there_was_and_no_more() {
-        let (mut source, _write) = source(Policy::DropNewest);
-        assert!(matches!(source.next(false), Next::Read(..)));
-        assert_eq!(source.finish(10), Close::Later);
-        assert!(matches!(source.done(Ok(4), 1), Step::Go { .. }));
-        assert!(matches!(source.next(false), Next::Read(..)));
-        assert_eq!(source.finish(100), Close::Later);
-        assert!(matches!(source.done(Ok(7), 1), Step::End(End::Closed)));
-        source.end();
-        assert_eq!(source.stream().stats().produced, 11);
-        assert_eq!(source.finish(1), Close::Ended);
-    }
-
-    #[test]
-    fn finishing_an_empty_pipe_closes_it_and_a_sooner_end_of_file_is_one() {
-        let (mut source, _write) = source(Policy::DropNewest);
-        assert!(matches!(source.next(false), Next::Read(..)));
-        assert_eq!(source.finish(5), Close::Later);
-        assert!(matches!(source.done(Ok(0), 1), Step::End(End::EndOfFile)));
-        let (mut source, _write) = self::source(Policy::DropNewest);
-        assert!(matches!(source.next(false), Next::Read(..)));
-        assert_eq!(source.finish(0), Close::Cancel);
-    }
-
-    #[test]
-    fn what_is_dropped_counts_as_read_when_finishing() {
-        let (mut source, _write) = source(Policy::DropNewest);
-        hold(&mut source, false);
-        fill(&mut source);
-        assert_eq!(source.finish(10), Close::Later);
-        assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-        assert!(matches!(source.next(true), Next::Drain(_)));
-        assert!(matches!(source.drained(Ok(10), 1), Step::End(End::Closed)));
-    }
-}
+mod tests;
