@@ -208,6 +208,7 @@ impl Control {
                 state.bring_along(&self.capture, source);
                 completed(state, source, &end);
             }
+            Event::Delivered { source, deliveries, .. } => state.taken(source, deliveries),
             // Nothing is fed yet.
             Event::Sealed { .. } | Event::Fed { .. } => {}
             Event::Exited { process, status } => {
@@ -269,6 +270,9 @@ fn completed(state: &mut State, stream: SourceId, end: &End) {
     let Some(StreamName { source, channel }) = state.streams.get(&stream).map(|of| of.name.clone()) else {
         return;
     };
+    if state.delivered_all(stream, &source.nspace) {
+        return state.announce_end(&source.nspace);
+    }
     let Some(job) = state.jobs.get_mut(&source.nspace) else { return };
     job.open_streams = job.open_streams.saturating_sub(1);
     match end {

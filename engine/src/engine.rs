@@ -173,5 +173,7 @@ impl Drop for Engine {
         {
             tracing::error!("the control thread had died");
         }
+        let untaken = self.tables.lock().untaken();
+        untaken.into_iter().for_each(|taken| taken());
     }
 }

@@ -7,6 +7,7 @@ use iof_proto::{Channels, Failure, Info, Proc, Status};
 use nix::unistd::{Uid, geteuid};
 
 use crate::control::{Report, Reports};
+use crate::deliver::Taken;
 use crate::demand::{CallId, Sources};
 use crate::engine::Grant;
 
@@ -144,9 +145,15 @@ impl Drop for Reply {
 pub(crate) enum Upcall {
     Pull { call: CallId, sources: Sources, directives: Vec<Info> },
     Stop(Sources),
+    Taken(Taken),
 }
 
 impl Upcall {
+    /// What is to be called for a delivery.
+    pub(crate) fn taken(self) -> Option<Taken> {
+        if let Upcall::Taken(taken) = self { Some(taken) } else { None }
+    }
+
     /// Says it.
     pub(crate) fn make(self, host: &dyn Host, reports: &Arc<Reports>) {
         match self {
@@ -154,6 +161,7 @@ impl Upcall {
                 host.iof_pull(&procs, channels, &directives, Reply::new(call, Arc::clone(reports)));
             }
             Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
+            Upcall::Taken(taken) => taken(),
         }
     }
 }

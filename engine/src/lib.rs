@@ -9,6 +9,7 @@
 //! | `engine`, `config` | the handle that an embedder holds |
 //! | `launch`, `adopt` | ranks that the engine starts; that somebody else has started |
 //! | `enter` | how they come into the tables |
+//! | `deliver` | output of ranks that run elsewhere |
 //! | `grace` | how long streams may outlast their ranks |
 //! | `job`, `exit` | ranks and how they ended |
 //! | `control` | the control thread (mio): accepts and serves tools |
@@ -21,6 +22,7 @@
 mod adopt;
 mod config;
 mod control;
+mod deliver;
 mod demand;
 mod engine;
 mod enter;
@@ -39,6 +41,7 @@ mod terms;
 
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, MAX_CACHE_SIZE, Rendezvous};
+pub use deliver::{DeliverError, MAX_DELIVERED};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;

@@ -184,6 +184,7 @@ fn streams(state: &State, capture: &Capture) -> Vec<StreamStats> {
         readers.extend(peer.readings.iter().map(of));
     }
     readers.sort_by_key(|(source, slot, ..)| (*source, *slot));
+    let known = &state.streams;
     let counted = capture.with_streams(|taps| {
         let count = |id: &SourceId| {
             let tap = taps.get_mut(*id)?;
@@ -197,9 +198,9 @@ fn streams(state: &State, capture: &Capture) -> Vec<StreamStats> {
                 .collect();
             Some((tap.stats(), lags))
         };
-        state.streams.keys().map(count).collect::<Vec<_>>()
+        known.keys().map(count).collect::<Vec<_>>()
     });
-    let names = state.streams.values().map(|stream| &stream.name);
+    let names = known.values().map(|stream| &stream.name);
     let rows = names.zip(counted.unwrap_or_default());
     rows.filter_map(|(name, counted)| {
         let (stats, readers) = counted?;

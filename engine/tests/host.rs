@@ -3,22 +3,16 @@
 
 mod common;
 
-use std::collections::VecDeque;
-use std::io::Write;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 
+use common::raw::Raw;
 use common::{PATIENCE, nspace, shell, spec, wait};
 use iof_engine::{Config, Engine, Grant, Host, Policy, Rendezvous, Reply, same_user};
 use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
 use iof_proto::message::query;
-use iof_proto::{
-    Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Rank, Status, ToTool, Value,
-    encode, socket,
-};
+use iof_proto::{Channels, Failure, FromTool, Granted, Info, Proc, Rank, Status, ToTool, Value, socket};
 use iof_tool::{AttachError, Item, Poll, Pull, RequestError, Tool};
 use tempfile::TempDir;
 
@@ -135,16 +129,7 @@ impl World {
     }
 
     fn raw(&self) -> Raw {
-        let socket = UnixStream::connect(self.engine.socket().unwrap()).unwrap();
-        let mut raw = Raw {
-            socket,
-            decoder: Decoder::new(),
-            input: Vec::new(),
-            fds: VecDeque::new(),
-            pulled: VecDeque::new(),
-        };
-        raw.send(&FromTool::Hello { version: PROTOCOL_VERSION, pid: 0, name: "raw".into() });
-        raw
+        Raw::connect(&self.engine)
     }
 
     /// Readers of all streams together.
@@ -154,57 +139,6 @@ impl World {
             panic!("no streams");
         };
         streams.iter().map(|stream| stream.readers.len()).sum()
-    }
-}
-
-/// A tool that asks and does not wait.
-struct Raw {
-    socket: UnixStream,
-    decoder: Decoder<ToTool>,
-    input: Vec<u8>,
-    fds: VecDeque<OwnedFd>,
-    pulled: VecDeque<Result<Granted, Failure>>,
-}
-
-impl Raw {
-    fn send(&mut self, message: &FromTool) {
-        self.socket.write_all(&encode(message).unwrap()).unwrap();
-    }
-
-    fn pull(&mut self, procs: Vec<Proc>, channels: Channels) {
-        self.send(&FromTool::Pull { request: 1, procs, channels, backlog: true, directives: Vec::new() });
-    }
-
-    fn receive(&mut self) -> ToTool {
-        loop {
-            let mut bytes = self.input.as_slice();
-            let message = self.decoder.decode(&mut bytes).unwrap();
-            let used = self.input.len() - bytes.len();
-            self.input.drain(..used);
-            match message {
-                Some(ToTool::Pulled { result, .. }) => self.pulled.push_back(result),
-                Some(other) => return other,
-                None => {
-                    let mut chunk = [0; 4096];
-                    let count = socket::receive(&self.socket, &mut chunk, &mut self.fds, true, true).unwrap();
-                    assert!(count > 0, "the engine has closed the connection");
-                    self.input.extend_from_slice(&chunk[..count]);
-                }
-            }
-        }
-    }
-
-    /// Waits until the engine has heard all that was sent.
-    fn until_heard(&mut self) {
-        self.send(&FromTool::Query { request: 2, keys: vec![query::PMIX_QUERY_NAMESPACES.into()] });
-        while !matches!(self.receive(), ToTool::Answer { .. }) {}
-    }
-
-    fn next_pulled(&mut self) -> Result<Granted, Failure> {
-        while self.pulled.is_empty() {
-            self.until_heard();
-        }
-        self.pulled.pop_front().unwrap()
     }
 }
 
