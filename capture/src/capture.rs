@@ -183,6 +183,33 @@ impl Capture {
         self.enter(id, master, stream, Some((process, leader)))
     }
 
+    /// Adds a source without a pipe, under the name `id`: its bytes come with [`Capture::deliver`], and its end with
+    /// [`Capture::finish`].
+    ///
+    /// # Errors
+    /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`].
+    pub fn open(&self, id: SourceId, stream: Stream) -> Result<(), AddError> {
+        let mut taken = lock(&self.taken);
+        if !taken.insert(id) {
+            return Err(AddError::Taken { source_id: id });
+        }
+        Ok(self.send(Command::Open { id, stream: Box::new(stream) })?)
+    }
+
+    /// Puts `bytes`, which were read from their source at `time` (nanoseconds since 1970, now if `None`), behind what was
+    /// delivered before to a source that was [opened](Capture::open). They go into its stream in order; where a full
+    /// stream waits for its readers, they wait here, in any number: [`Event::Delivered`] tells when they are no longer
+    /// required, so whoever delivers knows how much waits.
+    ///
+    /// If there is no such source, or it was finished, the bytes are lost, uncounted, and the event comes at once. What
+    /// waits when a source is [closed](Capture::close) or removed counts as dropped.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn deliver(&self, id: SourceId, bytes: Vec<u8>, time: Option<u64>) -> Result<(), Stopped> {
+        self.send(Command::Deliver { id, bytes, time })
+    }
+
     fn enter(
         &self,
         id: SourceId,
@@ -210,7 +237,8 @@ impl Capture {
 
     /// Reads what was written to a source up to now, as far as its stream takes it, and then closes it: for pipes that
     /// somebody holds open of whom nothing more is wanted. Where a full stream has the source wait for its readers,
-    /// this waits as well. [`Event::Complete`] follows, unless it came already or there is no such source.
+    /// this waits as well. For a source without a pipe: no delivery will follow. [`Event::Complete`] follows, unless it
+    /// came already or there is no such source.
     ///
     /// # Errors
     /// [`Stopped`].

@@ -1,9 +1,8 @@
 //! All sources, what they have to tell, and to whom: the part of the capture thread that does no I/O on pipes.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 
-use iof_shm_ring::{Stream, notify};
+use iof_shm_ring::notify;
 
 use crate::event::{End, Event, SourceId};
 use crate::slots::Slots;
@@ -36,8 +35,9 @@ impl Desk {
         }
     }
 
-    pub(crate) fn add(&mut self, id: SourceId, pipe: OwnedFd, stream: Stream) -> usize {
-        let at = self.sources.insert(Source::new(id, pipe, stream));
+    pub(crate) fn add(&mut self, source: Source) -> usize {
+        let id = source.id();
+        let at = self.sources.insert(source);
         self.by_id.insert(id, at);
         at
     }

@@ -21,15 +21,18 @@ use crate::ioctl;
 use crate::job::Job;
 use crate::moderation::{Moderation, Yield};
 use crate::slots::Slots;
-use crate::source::{Close, Next, Step};
+use crate::source::{Close, Next, Ready, Source, Step};
 use crate::streams::Streams;
 use crate::targets::Targets;
 
+mod deliver;
 mod feed;
 
 /// What the handle asks of the capture thread.
 pub(crate) enum Command {
     Add { id: SourceId, pipe: OwnedFd, stream: Box<Stream>, leader: Option<(ProcessId, Child)> },
+    Open { id: SourceId, stream: Box<Stream> },
+    Deliver { id: SourceId, bytes: Vec<u8>, time: Option<u64> },
     Close(SourceId),
     Finish(SourceId),
     Remove(SourceId),
@@ -165,6 +168,9 @@ impl<B: Backend> Driver<B> {
             Step::End(end) => return self.end(at, end),
         };
         let Some(source) = self.desk.touch(at) else { return };
+        if source.has_queue() {
+            return self.pour(at);
+        }
         match source.next(readable) {
             // SAFETY: the span lies in the source's stream. The desk drops a source only when it has ended, and a
             // source with a read in flight neither ends nor writes its stream (`Source::next`, `Source::close`)
@@ -189,7 +195,7 @@ impl<B: Backend> Driver<B> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Add { id, pipe, stream, leader } => {
-                    let at = self.desk.add(id, pipe, *stream);
+                    let at = self.desk.add(Source::new(id, pipe, *stream));
                     if let Some(source) = self.desk.source_mut(at) {
                         source.set_lasting(leader.is_some());
                         if let Some(pipe) = source.pipe() {
@@ -203,6 +209,8 @@ impl<B: Backend> Driver<B> {
                     }
                     self.follow(at, Step::Go { readable: false });
                 }
+                Command::Open { id, stream } => drop(self.desk.add(Source::open(id, *stream))),
+                Command::Deliver { id, bytes, time } => self.deliver(id, bytes, time),
                 Command::Close(id) => {
                     if let Some(at) = self.desk.find(id) {
                         self.close(at);
@@ -234,13 +242,17 @@ impl<B: Backend> Driver<B> {
 
     /// Ends a source that has nothing in flight.
     fn end(&mut self, at: usize, end: End) {
-        let pipe = self.desk.source_mut(at).and_then(|source| source.pipe());
+        let Some(source) = self.desk.source_mut(at) else { return };
         let end = match end {
             // We were asked to stop, but there was no more to come.
-            End::Closed if pipe.is_some_and(|pipe| is_at_end(pipe)) => End::EndOfFile,
+            End::Closed if source.pipe().is_some_and(|pipe| is_at_end(pipe)) => End::EndOfFile,
             end => end,
         };
-        self.backend.deregister(Token::Source(at));
+        if source.pipe().is_some() {
+            self.backend.deregister(Token::Source(at));
+        }
+        let (id, spilled) = (source.id(), source.spill());
+        self.report_taken(id, spilled);
         self.desk.end(at, end);
     }
 
@@ -254,6 +266,11 @@ impl<B: Backend> Driver<B> {
     }
 
     fn finish(&mut self, at: usize) {
+        match self.desk.source_mut(at).and_then(Source::finish_queue) {
+            Some(Ready::Now) => return self.pour(at),
+            Some(Ready::Later) => return,
+            None => {}
+        }
         match self.desk.touch(at).map(|source| source.finish()) {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
             Some(Close::Now) => self.measure(at),

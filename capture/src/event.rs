@@ -29,6 +29,17 @@ pub enum Event {
         /// What ended it.
         end: End,
     },
+    /// Deliveries to a source are no longer required: its stream has stored them, or counted them as dropped. One is told
+    /// of for each [`Capture::deliver`](crate::Capture::deliver), in their order, and the last before
+    /// [`Event::Complete`].
+    Delivered {
+        /// Which source.
+        source: SourceId,
+        /// How many since the last time, 1 at least.
+        deliveries: usize,
+        /// Their bytes together.
+        bytes: u64,
+    },
     /// A process ended. Its pipes may still be open, in other hands.
     Exited {
         /// Which process.
@@ -80,7 +91,7 @@ pub enum FeedEnd {
 /// What ended a source.
 #[derive(Debug)]
 pub enum End {
-    /// End of file: nobody can write to it any more.
+    /// End of file: nobody can write to it any more. Of a source without a pipe: [`Capture::finish`](crate::Capture::finish).
     EndOfFile,
     /// We stopped reading while somebody may still write: [`Capture::close`](crate::Capture::close),
     /// [`Capture::finish`](crate::Capture::finish), or the capture's own end.

@@ -18,6 +18,7 @@
 //! | `limit` | the limit on open files |
 //! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
 //! | `source` | what one pipe needs next, without any I/O |
+//! | `queue` | what is delivered to a source without a pipe, without any I/O |
 //! | `target`, `targets` | one process's stdin: a pipe and the reader that feeds it, without any I/O; all of them |
 //! | `desk` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
@@ -56,6 +57,7 @@ mod job;
 mod limit;
 mod moderation;
 mod pty;
+mod queue;
 mod refused;
 mod slots;
 mod source;

@@ -1,4 +1,4 @@
-//! One pipe, the stream it flows into, and what it needs next. No I/O here: whoever drives it does that, so that
+//! One pipe, or what is delivered in its place, the stream it flows into, and what it needs next. No I/O here: whoever drives it does that, so that
 //! every backend drives the same machine.
 //!
 //! ```text
@@ -21,6 +21,7 @@ use iof_shm_ring::{Reserve, Span, Stream};
 use nix::unistd::isatty;
 
 use crate::event::{End, SourceId};
+use crate::queue::{Queue, Taken, Then};
 
 /// Bytes that one read asks for at most: what a pipe holds by default, see pipe(7).
 pub const READ_MAX: usize = 64 * 1024;
@@ -90,10 +91,27 @@ enum Finish {
     Wanted(u64),
 }
 
-/// One pipe and the stream it flows into.
+/// Whether a queue can be poured.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ready {
+    /// Call [`Source::pour`].
+    Now,
+    /// It waits for room or time already.
+    Later,
+}
+
+/// Where bytes come from.
+enum Input {
+    Pipe(OwnedFd),
+    Queue(Queue),
+    /// Nowhere any more.
+    Ended,
+}
+
+/// Where bytes come from, and the stream that they flow into.
 pub(crate) struct Source {
     id: SourceId,
-    pipe: Option<OwnedFd>,
+    input: Input,
     stream: Stream,
     state: State,
     closing: bool,
@@ -110,9 +128,18 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(id: SourceId, pipe: OwnedFd, stream: Stream) -> Source {
+        Source::of(id, Input::Pipe(pipe), stream)
+    }
+
+    /// Without a pipe.
+    pub(crate) fn open(id: SourceId, stream: Stream) -> Source {
+        Source::of(id, Input::Queue(Queue::default()), stream)
+    }
+
+    fn of(id: SourceId, input: Input, stream: Stream) -> Source {
         Source {
             id,
-            pipe: Some(pipe),
+            input,
             stream,
             state: State::Idle,
             closing: false,
@@ -130,7 +157,7 @@ impl Source {
 
     /// The pipe, until the end.
     pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
-        self.pipe.as_ref().map(AsFd::as_fd)
+        if let Input::Pipe(pipe) = &self.input { Some(pipe.as_fd()) } else { None }
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -166,7 +193,8 @@ impl Source {
         if self.in_flight() {
             return Next::Nothing;
         }
-        let Some(pipe) = self.pipe.as_ref().map(AsFd::as_fd) else { return Next::Nothing };
+        let Input::Pipe(pipe) = &self.input else { return Next::Nothing };
+        let pipe = pipe.as_fd();
         if mem::take(&mut self.hung_up) {
             self.state = State::Pausing;
             return Next::Pause;
@@ -274,6 +302,56 @@ impl Source {
         self.pipe().is_some_and(|pipe| isatty(pipe).unwrap_or(false))
     }
 
+    /// Whether it has no pipe, but deliveries.
+    pub(crate) fn has_queue(&self) -> bool {
+        matches!(self.input, Input::Queue(_))
+    }
+
+    /// Bytes that were delivered and are not in the stream.
+    pub(crate) fn queued(&self) -> u64 {
+        if let Input::Queue(queue) = &self.input { queue.unread() } else { 0 }
+    }
+
+    fn ready(&self) -> Ready {
+        if self.state == State::Idle { Ready::Now } else { Ready::Later }
+    }
+
+    /// Takes a delivery; `None` if there are none to be taken, or no more.
+    pub(crate) fn deliver(&mut self, bytes: Vec<u8>, time: u64) -> Option<Ready> {
+        let Input::Queue(queue) = &mut self.input else { return None };
+        queue.push(bytes, time).then(|| self.ready())
+    }
+
+    /// No delivery will follow; `None` if it is a pipe, or has ended.
+    pub(crate) fn finish_queue(&mut self) -> Option<Ready> {
+        let Input::Queue(queue) = &mut self.input else { return None };
+        queue.finish();
+        Some(self.ready())
+    }
+
+    /// Moves what was delivered into the stream, as far as it goes.
+    pub(crate) fn pour(&mut self) -> (Taken, Then) {
+        let Input::Queue(queue) = &mut self.input else { return (Taken::default(), Then::Nothing) };
+        if self.state == State::Pausing {
+            return (Taken::default(), Then::Nothing);
+        }
+        let before = (self.stream.stats().generation, self.stream.stats().produced);
+        let (taken, then) = queue.pour(&mut self.stream);
+        self.news |= before != (self.stream.stats().generation, self.stream.stats().produced);
+        self.state = match then {
+            Then::Wait => State::Waiting,
+            Then::Pause => State::Pausing,
+            Then::Nothing | Then::End => State::Idle,
+        };
+        (taken, then)
+    }
+
+    /// Gives up what was delivered and is not in the stream: it counts as dropped.
+    pub(crate) fn spill(&mut self) -> Taken {
+        let Input::Queue(queue) = &mut self.input else { return Taken::default() };
+        queue.spill(&mut self.stream)
+    }
+
     /// Asks for the end once what the pipe has now is read. Asked twice, the first time counts.
     pub(crate) fn finish(&mut self) -> Close {
         if self.closing || self.finish.is_some() || self.has_ended() {
@@ -305,7 +383,7 @@ impl Source {
 
     /// Closes the pipe and completes the stream. Nothing may be in flight.
     pub(crate) fn end(&mut self) {
-        self.pipe = None;
+        self.input = Input::Ended;
         self.state = State::Ended;
         self.stream.complete();
         self.news = true;

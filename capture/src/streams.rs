@@ -24,11 +24,12 @@ impl<'a> Streams<'a> {
         self.desk.source_mut(at).map(|source| Tap::of(source.stream_mut()))
     }
 
-    /// Bytes that the source `id` has written so far, read or still in its pipe; `None` if there is no such source.
+    /// Bytes that the source `id` has written so far, read or still in its pipe, or that were delivered to it; `None` if there is no such source.
     pub fn written(&mut self, id: SourceId) -> Option<u64> {
         let at = self.desk.find(id)?;
         let source = self.desk.source_mut(at)?;
-        let unread = source.pipe().and_then(|pipe| ioctl::unread(pipe).ok()).unwrap_or(0);
+        let in_pipe = source.pipe().and_then(|pipe| ioctl::unread(pipe).ok());
+        let unread = in_pipe.unwrap_or_else(|| source.queued());
         Some(source.stream().stats().produced.saturating_add(unread))
     }
 

@@ -33,12 +33,14 @@ pub struct AdoptSpec {
     pub grace: Option<Duration>,
     /// As [`JobSpec::directives`](crate::JobSpec::directives).
     pub directives: Directives,
+    /// As [`JobSpec::elsewhere`](crate::JobSpec::elsewhere).
+    pub elsewhere: bool,
 }
 
 impl AdoptSpec {
     /// A job of `ranks` whose streams may stay open for ever, with no directives.
     pub fn new(nspace: Nspace, ranks: Vec<AdoptedRank>) -> AdoptSpec {
-        AdoptSpec { nspace, ranks, grace: None, directives: Directives::default() }
+        AdoptSpec { nspace, ranks, grace: None, directives: Directives::default(), elsewhere: false }
     }
 }
 
@@ -161,7 +163,7 @@ impl Engine {
     /// # Errors
     /// [`AdoptError`].
     pub fn adopt(&self, spec: AdoptSpec) -> Result<Job, AdoptError> {
-        let AdoptSpec { nspace, ranks, grace, directives } = spec;
+        let AdoptSpec { nspace, ranks, grace, directives, elsewhere } = spec;
         check(&ranks)?;
         let mut entries = Vec::with_capacity(ranks.len());
         for rank in ranks {
@@ -171,7 +173,7 @@ impl Engine {
                 .map_err(|source| AdoptError::Rings { rank: number, source })?;
             entries.push((entry(rank)?, streams));
         }
-        let job = self.begin(&nspace, grace, &directives).ok_or(AdoptError::NameTaken(nspace))?;
+        let job = self.begin(&nspace, grace, &directives, elsewhere).ok_or(AdoptError::NameTaken(nspace))?;
         let entered =
             entries.into_iter().try_for_each(|(entry, streams)| self.enter(&job.nspace, entry, streams));
         self.all_entered(&job);

@@ -181,11 +181,14 @@ pub struct JobSpec {
     pub grace: Option<Duration>,
     /// What its spawner asks for (RFC0025), over what the engine's [`Config`] says.
     pub directives: Directives,
+    /// It has other ranks, which run elsewhere: their output may be [delivered](crate::Engine::deliver), and the job is
+    /// over when [`Engine::end_job`](crate::Engine::end_job) says so.
+    pub elsewhere: bool,
 }
 
 impl JobSpec {
-    /// A job of `apps` in which nobody has the embedder's stdin or a pty, every rank has a process group of its own, and
-    /// streams may stay open for ever.
+    /// A job of `apps` in which nobody has the embedder's stdin or a pty, every rank runs here and has a process group of
+    /// its own, and streams may stay open for ever.
     pub fn new(nspace: Nspace, apps: Vec<App>) -> JobSpec {
         JobSpec {
             nspace,
@@ -195,6 +198,7 @@ impl JobSpec {
             process_group: ProcessGroup::Own,
             grace: None,
             directives: Directives::default(),
+            elsewhere: false,
         }
     }
 

@@ -1,6 +1,8 @@
-//! The control thread: accepts tools, serves what they ask, passes on what the capture thread reports.
+//! The control thread: accepts tools, serves what they ask, passes on what the capture thread reports, and is the one
+//! that speaks to the host.
 
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -10,14 +12,17 @@ use crossbeam::channel::{Receiver, Sender};
 use iof_capture::{Capture, End, Event, SourceId};
 use iof_proto::limits::MAX_TOOLS;
 use iof_proto::rendezvous::Listener;
-use iof_proto::{Status, ToTool, encode, socket};
+use iof_proto::{Failure, Status, ToTool, encode, socket};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::{Uid, geteuid, gethostname};
+use nix::unistd::gethostname;
 
+use crate::demand::CallId;
+use crate::engine::Grant;
 use crate::exit::Exit;
 use crate::grace::Graces;
+use crate::host::Host;
 use crate::peer::{Dismissed, Flushed, Peer};
 use crate::requests;
 use crate::state::{PeerId, State, StreamName, Tables};
@@ -36,22 +41,37 @@ const LINGER: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_millis(5);
 
 /// What other threads tell the control thread.
+pub(crate) enum Report {
+    /// The capture has something to say.
+    Capture(Event),
+    /// The host has answered an upcall.
+    Answered { call: CallId, answer: Result<(), Failure> },
+}
+
+impl From<Event> for Report {
+    fn from(event: Event) -> Report {
+        Report::Capture(event)
+    }
+}
+
+/// How they tell it.
+#[derive(Debug)]
 pub(crate) struct Reports {
-    sender: Sender<Event>,
+    sender: Sender<Report>,
     waker: Waker,
 }
 
 impl Reports {
     /// Together with where the control thread finds them, when it is woken.
-    pub(crate) fn new(registry: &Registry) -> io::Result<(Reports, Receiver<Event>)> {
+    pub(crate) fn new(registry: &Registry) -> io::Result<(Reports, Receiver<Report>)> {
         let (sender, events) = crossbeam::channel::unbounded();
         Ok((Reports { sender, waker: Waker::new(registry, WAKE)? }, events))
     }
 
-    /// Says that something ended.
-    pub(crate) fn send(&self, event: Event) {
+    /// Says it.
+    pub(crate) fn send(&self, report: impl Into<Report>) {
         // The control thread has gone only if the engine is being dropped.
-        if self.sender.send(event).is_ok() {
+        if self.sender.send(report.into()).is_ok() {
             self.wake();
         }
     }
@@ -68,10 +88,12 @@ impl Reports {
 pub(crate) struct Control {
     pub poll: Poll,
     pub listener: Option<Arc<Listener>>,
-    pub events: Receiver<Event>,
+    pub reports: Receiver<Report>,
     pub tables: Arc<Tables>,
     pub capture: Arc<Capture>,
-    pub host: String,
+    pub host: Arc<dyn Host>,
+    /// This node's name, as in process tables.
+    pub node: String,
     pub graces: Graces,
 }
 
@@ -97,19 +119,21 @@ impl Control {
                 tracing::error!(%error, "the control thread can't wait any more");
                 break;
             }
+            // The host has its say while nobody holds the tables.
+            let visitors =
+                if events.iter().any(|event| event.token() == LISTENER) { self.accept() } else { Vec::new() };
             // The lock is taken through a handle of its own, so that `self` stays free.
             let tables = Arc::clone(&self.tables);
             let mut state = tables.lock();
             for event in &events {
-                match event.token() {
-                    WAKE => {}
-                    LISTENER => self.accept(&mut state),
-                    Token(peer_id) => {
-                        if let Some(peer) = state.peers.get_mut(&peer_id) {
-                            peer.now_readable();
-                        }
-                    }
+                if let Token(peer_id @ FIRST_PEER..) = event.token()
+                    && let Some(peer) = state.peers.get_mut(&peer_id)
+                {
+                    peer.now_readable();
                 }
+            }
+            for visitor in visitors {
+                self.admit(&mut state, visitor);
             }
             self.take_reports(&mut state);
             for stream in self.graces.over(Instant::now()) {
@@ -124,17 +148,24 @@ impl Control {
                     break;
                 }
             }
+            let upcalls = mem::take(&mut state.upcalls);
+            drop(state);
+            for upcall in upcalls {
+                upcall.make(&*self.host, &tables.reports);
+            }
         }
     }
 
-    fn accept(&self, state: &mut State) {
-        let Some(listener) = &self.listener else { return };
+    /// Takes connections from the rendezvous socket, and asks the host about each.
+    fn accept(&self) -> Vec<Visitor> {
+        let mut visitors = Vec::new();
+        let Some(listener) = &self.listener else { return visitors };
         loop {
             match listener.socket().accept() {
                 Ok((socket, _)) => {
-                    if let Err(reason) = admit(state, self.poll.registry(), &socket) {
-                        refuse(&socket, reason);
-                    }
+                    let who = socket::peer(&socket).map_err(|error| internal(&error));
+                    let approved = who.and_then(|who| Ok((who.pid, self.host.approve(&who)?)));
+                    visitors.push(Visitor { socket, approved });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -144,38 +175,57 @@ impl Control {
                 }
             }
         }
+        visitors
+    }
+
+    /// Lets a visitor in, if there is room for it, or tells it why not.
+    fn admit(&self, state: &mut State, Visitor { socket, approved }: Visitor) {
+        let admitted =
+            approved.and_then(|(pid, grant)| admit(state, self.poll.registry(), &socket, pid, grant));
+        if let Err(refusal) = admitted {
+            refuse(&socket, refusal);
+        }
     }
 
     fn take_reports(&mut self, state: &mut State) {
         let mut changed = false;
-        for event in self.events.try_iter() {
+        let reports: Vec<Report> = self.reports.try_iter().collect();
+        for report in reports {
             changed = true;
-            match event {
-                Event::Complete { source, end, .. } => {
-                    state.bring_along(&self.capture, source);
-                    completed(state, source, &end);
-                }
-                // Nothing is fed yet.
-                Event::Sealed { .. } | Event::Fed { .. } => {}
-                Event::Exited { process, status } => {
-                    if let Some(proc) = state.processes.remove(&process)
-                        && let Some(job) = state.jobs.get_mut(&proc.nspace)
-                    {
-                        let exit = status.map(Exit::Status).unwrap_or_else(|error| {
-                            tracing::warn!(source = %proc, %error, "how a rank ended is lost");
-                            Exit::Unknown
-                        });
-                        job.exited(proc.rank, exit);
-                        if let (Some(grace), Some(rank)) = (job.grace, job.ranks.get(&proc.rank)) {
-                            self.graces.begin(Instant::now(), grace, rank.streams.to_vec());
-                        }
-                        state.announce_end(&proc.nspace);
-                    }
-                }
+            match report {
+                Report::Capture(event) => self.take_event(state, event),
+                Report::Answered { call, answer } => state.answered(&self.capture, call, answer),
             }
         }
         if changed {
             self.tables.notify();
+        }
+    }
+
+    fn take_event(&mut self, state: &mut State, event: Event) {
+        match event {
+            Event::Complete { source, end, .. } => {
+                state.bring_along(&self.capture, source);
+                completed(state, source, &end);
+            }
+            Event::Delivered { source, deliveries, .. } => state.taken(source, deliveries),
+            // Nothing is fed yet.
+            Event::Sealed { .. } | Event::Fed { .. } => {}
+            Event::Exited { process, status } => {
+                if let Some(proc) = state.processes.remove(&process)
+                    && let Some(job) = state.jobs.get_mut(&proc.nspace)
+                {
+                    let exit = status.map(Exit::Status).unwrap_or_else(|error| {
+                        tracing::warn!(source = %proc, %error, "how a rank ended is lost");
+                        Exit::Unknown
+                    });
+                    job.exited(proc.rank, exit);
+                    if let (Some(grace), Some(rank)) = (job.grace, job.ranks.get(&proc.rank)) {
+                        self.graces.begin(Instant::now(), grace, rank.streams.to_vec());
+                    }
+                    state.announce_end(&proc.nspace);
+                }
+            }
         }
     }
 
@@ -197,13 +247,14 @@ impl Control {
             let Some(peer) = state.peers.get_mut(&peer_id) else { return Ok(Flushed::Waits) };
             let flushed = peer.flush()?;
             let Some(message) = peer.receive()? else { return Ok(flushed) };
-            requests::serve(state, &self.capture, &self.host, peer_id, message)?;
+            requests::serve(state, &self.capture, &self.node, peer_id, message)?;
         }
     }
 
     fn dismiss(&self, state: &mut State, peer_id: PeerId, reason: &Dismissed) {
         state.detach(&self.capture, peer_id, None);
         if let Some(peer) = state.peers.remove(&peer_id) {
+            peer.tickets().for_each(|ticket| state.release(ticket));
             let fd = peer.socket().as_fd().as_raw_fd();
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
             if !matches!(reason, Dismissed::Closed) {
@@ -219,6 +270,9 @@ fn completed(state: &mut State, stream: SourceId, end: &End) {
     let Some(StreamName { source, channel }) = state.streams.get(&stream).map(|of| of.name.clone()) else {
         return;
     };
+    if state.delivered_all(stream, &source.nspace) {
+        return state.announce_end(&source.nspace);
+    }
     let Some(job) = state.jobs.get_mut(&source.nspace) else { return };
     job.open_streams = job.open_streams.saturating_sub(1);
     match end {
@@ -232,36 +286,39 @@ fn completed(state: &mut State, stream: SourceId, end: &End) {
     state.announce_end(&source.nspace);
 }
 
-/// Why a connection is refused.
-struct Refusal {
-    status: Status,
-    reason: String,
+/// A connection from the rendezvous socket: its process, and what the host grants it.
+struct Visitor {
+    socket: UnixStream,
+    approved: Result<(u32, Grant), Failure>,
 }
 
-/// Takes a connection from the rendezvous socket, if its user may attach.
-fn admit(state: &mut State, registry: &Registry, socket: &UnixStream) -> Result<(), Refusal> {
-    let refusal = |status, reason: String| Refusal { status, reason };
-    let internal = |error: io::Error| refusal(Status::ERR_OUT_OF_RESOURCE, format!("the engine: {error}"));
-    let who = socket::peer(socket).map_err(internal)?;
-    let ours = Uid::from_raw(who.uid) == geteuid() || who.uid == 0;
-    if !ours {
-        let reason = format!("user {} may not attach to an engine of user {}", who.uid, geteuid());
-        return Err(refusal(Status::ERR_NO_PERMISSIONS, reason));
-    }
+fn internal(error: &io::Error) -> Failure {
+    Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("the engine: {error}") }
+}
+
+/// Takes a connection, if there is room for another tool.
+fn admit(
+    state: &mut State,
+    registry: &Registry,
+    socket: &UnixStream,
+    pid: u32,
+    grant: Grant,
+) -> Result<(), Failure> {
+    let full = |reason| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason };
     if state.peers.len() >= MAX_TOOLS {
-        let reason = format!("{MAX_TOOLS} tools are attached already");
-        return Err(refusal(Status::ERR_OUT_OF_RESOURCE, reason));
+        return Err(full(format!("{MAX_TOOLS} tools are attached already")));
     }
-    let socket = socket.try_clone().map_err(internal)?;
+    let socket = socket.try_clone().map_err(|error| internal(&error))?;
     // The kernel gives the lowest number that is free, so a high one means that few are left.
     let number = u64::try_from(socket.as_raw_fd()).unwrap_or(u64::MAX);
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     if number.saturating_add(RESERVED_FILES) > limit {
         let reason =
             format!("the engine may open {limit} files and keeps the last {RESERVED_FILES} for its job");
-        return Err(refusal(Status::ERR_OUT_OF_RESOURCE, reason));
+        return Err(full(reason));
     }
-    add_peer(state, registry, socket, who.pid, false, false).map(drop).map_err(internal)
+    let added = add_peer(state, registry, socket, pid, false, grant);
+    added.map(drop).map_err(|error| internal(&error))
 }
 
 /// Adds a connected tool to the tables and the poll set.
@@ -271,10 +328,10 @@ pub(crate) fn add_peer(
     socket: UnixStream,
     pid: u32,
     own: bool,
-    may_block: bool,
+    grant: Grant,
 ) -> io::Result<PeerId> {
     socket.set_nonblocking(true)?;
-    let peer = Peer::new(socket, pid, own, may_block).map_err(io::Error::other)?;
+    let peer = Peer::new(socket, pid, own, grant == Grant::Block).map_err(io::Error::other)?;
     let fd = peer.socket().as_fd().as_raw_fd();
     let id = state.add_peer(peer);
     let registered =
@@ -285,7 +342,7 @@ pub(crate) fn add_peer(
     registered.map(|()| id)
 }
 
-fn refuse(socket: &UnixStream, Refusal { status, reason }: Refusal) {
+fn refuse(socket: &UnixStream, Failure { status, reason }: Failure) {
     tracing::info!(reason, "a tool was refused");
     if let Ok(frame) = encode(&ToTool::Refused { status, reason }) {
         // Fits the empty socket buffer; if not, the tool learns less.
@@ -294,6 +351,6 @@ fn refuse(socket: &UnixStream, Refusal { status, reason }: Refusal) {
 }
 
 /// This node's name, as in process tables.
-pub(crate) fn host_name() -> io::Result<String> {
+pub(crate) fn node_name() -> io::Result<String> {
     Ok(gethostname()?.to_string_lossy().into_owned())
 }

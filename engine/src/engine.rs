@@ -16,17 +16,18 @@ use crate::control::{self, Control, FIRST_PEER, Reports};
 use crate::enter::{FILES_IN_PASSING, FILES_PER_RANK};
 use crate::error::StartError;
 use crate::grace::Graces;
+use crate::host::{Host, Standalone};
 use crate::state::{State, Tables};
 
 /// Files that an engine has open, with two readers in its own process and a job of one rank: less makes no sense.
 const FILES: u64 = 14 + 2 * 8 + FILES_PER_RANK + FILES_IN_PASSING;
 
-/// Whether a reader in the embedder's own process may hold sources back.
+/// Whether a reader may hold sources back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
     /// It may: where the policy is [`Policy::Block`](iof_shm_ring::Policy::Block), sources wait for it and it loses nothing.
     Block,
-    /// It may not, as no tool from outside may.
+    /// It may not, as no tool from outside may unless the [`Host`] says so.
     Never,
 }
 
@@ -73,12 +74,20 @@ impl Engine {
     /// [`StartError`]: io_uring is refused and [`Config::backend`] wants no other, the rendezvous directory will not
     /// do, or the kernel has no threads or descriptors left.
     pub fn start(config: Config) -> Result<Engine, StartError> {
+        Engine::start_with(config, Arc::new(Standalone))
+    }
+
+    /// The same, with a host of its own: who approves of tools and learns what they want.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_with(config: Config, host: Arc<dyn Host>) -> Result<Engine, StartError> {
         if let Err(error) = raise_file_limit() {
             tracing::warn!(%error, "the limit on open files stays as it is");
         }
         check_files(FILES)?;
         let poll = mio::Poll::new()?;
-        let (reports, events) = Reports::new(poll.registry())?;
+        let (reports, receive) = Reports::new(poll.registry())?;
         let reports = Arc::new(reports);
         let on_event = {
             let reports = Arc::clone(&reports);
@@ -104,10 +113,11 @@ impl Engine {
         let control = Control {
             poll,
             listener: listener.clone(),
-            events,
+            reports: receive,
             tables: Arc::clone(&tables),
             capture: Arc::clone(&capture),
-            host: control::host_name()?,
+            host,
+            node: control::node_name()?,
             graces: Graces::default(),
         };
         control.listen()?;
@@ -141,8 +151,7 @@ impl Engine {
         let failed = |error: io::Error| AttachError::Lost(error.into());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut state = self.tables.lock();
-        control::add_peer(&mut state, &self.registry, ours, process::id(), true, grant == Grant::Block)
-            .map_err(failed)?;
+        control::add_peer(&mut state, &self.registry, ours, process::id(), true, grant).map_err(failed)?;
         drop(state);
         Tool::over(theirs, name)
     }
@@ -166,5 +175,7 @@ impl Drop for Engine {
         {
             tracing::error!("the control thread had died");
         }
+        let untaken = self.tables.lock().untaken();
+        untaken.into_iter().for_each(|taken| taken());
     }
 }

@@ -10,7 +10,7 @@ use iof_shm_ring::{CreateError, Stream};
 use nix::unistd::isatty;
 
 use crate::engine::Engine;
-use crate::job::{CHANNELS, Job, JobState, RankState};
+use crate::job::{CHANNELS, Elsewhere, Job, JobState, RankState};
 use crate::readers::StreamState;
 use crate::state::StreamName;
 use crate::terms::Wish;
@@ -35,24 +35,36 @@ pub(crate) struct Entry {
 }
 
 impl Engine {
-    /// Takes a name for a job that has no ranks yet; `None` if there is a job of that name.
+    /// Takes a name for a job that has no ranks here yet; `None` if there is a job of that name.
     pub(crate) fn begin(
         &self,
         nspace: &Nspace,
         grace: Option<Duration>,
         directives: &Directives,
+        elsewhere: bool,
     ) -> Option<Job> {
         let mut state = self.tables.lock();
-        if state.jobs.contains_key(nspace) {
-            return None;
-        }
         let wish = Wish::of(&self.config).under(directives);
-        let entry = self.listener.as_ref().and_then(|listener| {
-            let announced = listener.announce(nspace);
-            announced.inspect_err(|error| tracing::warn!(%error, "a job has no entry")).ok().flatten()
-        });
-        let job = JobState { entry, ..JobState::new(grace, wish, directives.forward) };
-        state.jobs.insert(nspace.clone(), job);
+        let mut job = JobState::new(grace, wish, directives.forward);
+        if elsewhere {
+            job.elsewhere = Elsewhere::Running;
+        }
+        match state.jobs.get_mut(nspace) {
+            // What its ranks elsewhere wrote was here before it.
+            Some(known) if !known.here && known.elsewhere == Elsewhere::Running => {
+                let delivered = std::mem::take(&mut known.delivered);
+                let (elsewhere, open_deliveries) = (known.elsewhere, known.open_deliveries);
+                *known = JobState { elsewhere, delivered, open_deliveries, ..job };
+            }
+            Some(_) => return None,
+            None => drop(state.jobs.insert(nspace.clone(), job)),
+        }
+        if let Some(job) = state.jobs.get_mut(nspace) {
+            job.entry = self.listener.as_ref().and_then(|listener| {
+                let announced = listener.announce(nspace);
+                announced.inspect_err(|error| tracing::warn!(%error, "a job has no entry")).ok().flatten()
+            });
+        }
         Some(Job {
             tables: Arc::clone(&self.tables),
             capture: Arc::downgrade(&self.capture),
@@ -121,12 +133,14 @@ impl Engine {
         Ok(())
     }
 
-    /// No further rank will come. A job without any is forgotten.
+    /// No further rank will come from here. A job without any is forgotten.
     pub(crate) fn all_entered(&self, job: &Job) {
         let mut state = self.tables.lock();
         if let Some(entered) = state.jobs.get_mut(&job.nspace) {
             entered.started = true;
-            if entered.ranks.is_empty() {
+            if entered.ranks.is_empty() && !entered.delivered.is_empty() {
+                entered.here = false;
+            } else if entered.ranks.is_empty() {
                 state.jobs.remove(&job.nspace);
             }
         }

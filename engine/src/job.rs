@@ -43,15 +43,40 @@ impl RankState {
     }
 }
 
+/// What the engine knows of a job's ranks that do not run here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Elsewhere {
+    /// There are none.
+    No,
+    /// Their output may still be delivered.
+    Running,
+    /// The host has said that they have ended.
+    Over {
+        /// And how the job did.
+        exit_code: Option<i32>,
+    },
+}
+
 /// What the engine knows of one job.
 pub(crate) struct JobState {
     /// What it wants of its streams.
     pub wish: Wish,
     /// The channels that its spawner wants forwarded, if it said anything.
     pub forward: Option<Channels>,
+    /// It was spawned or adopted here.
+    pub here: bool,
+    /// Those of its ranks that run here.
     pub ranks: BTreeMap<Rank, RankState>,
-    /// All its ranks are there: nothing new will come.
+    /// All of these are there: nothing new will come from here.
     pub started: bool,
+    /// Whether it has ranks that do not run here.
+    pub elsewhere: Elsewhere,
+    /// What they wrote.
+    pub delivered: BTreeMap<(Rank, Channel), SourceId>,
+    /// Streams of these that are not complete.
+    pub open_deliveries: usize,
+    /// Nobody waits any longer for somebody to register.
+    pub let_go: bool,
     /// Streams that are not complete.
     pub open_streams: usize,
     pub grace: Option<Duration>,
@@ -68,13 +93,24 @@ impl JobState {
             wish,
             forward,
             entry: None,
+            here: true,
             ranks: BTreeMap::new(),
             started: false,
+            elsewhere: Elsewhere::No,
+            delivered: BTreeMap::new(),
+            open_deliveries: 0,
+            let_go: false,
             open_streams: 0,
             grace,
             cut_off: Vec::new(),
             first_failure: None,
         }
+    }
+
+    /// Of which nothing runs here.
+    pub(crate) fn elsewhere(wish: Wish) -> JobState {
+        let job = JobState::new(None, wish, None);
+        JobState { here: false, started: true, elsewhere: Elsewhere::Running, ..job }
     }
 
     /// Notes how a rank ended.
@@ -97,8 +133,31 @@ impl JobState {
         JobStatus { first_failure: self.first_failure, cut_off: self.cut_off.clone() }
     }
 
+    /// Its ranks here have ended, and all that they wrote was read.
     pub(crate) fn is_over(&self) -> bool {
         self.has_exited() && self.open_streams == 0
+    }
+
+    /// Whether it has this rank, as far as anybody knows.
+    pub(crate) fn has_rank(&self, rank: Rank) -> bool {
+        let channels = (rank, Channel::Stdin)..=(rank, Channel::Stddiag);
+        self.ranks.contains_key(&rank) || self.delivered.range(channels).next().is_some()
+    }
+
+    /// All its ranks are known: nothing new will come.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.started && !matches!(self.elsewhere, Elsewhere::Running)
+    }
+
+    /// All its ranks have ended, here and elsewhere.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_whole() && self.is_over() && self.open_deliveries == 0
+    }
+
+    /// How the whole of it ended, as far as anybody knows.
+    pub(crate) fn exit_code(&self) -> Option<i32> {
+        let told = if let Elsewhere::Over { exit_code } = self.elsewhere { exit_code } else { None };
+        told.or_else(|| self.here.then(|| self.status().code()))
     }
 }
 
@@ -135,13 +194,13 @@ impl Job {
         &self.nspace
     }
 
-    /// Waits until every rank has exited and every stream of theirs is complete, be it by a grandchild that held
+    /// Waits until every rank that runs here has exited and every stream of theirs is complete, be it by a grandchild that held
     /// it. From any thread.
     pub fn wait(&self) -> JobStatus {
         self.wait_until(JobState::is_over)
     }
 
-    /// Waits until every rank has exited; there may still be output to come.
+    /// Waits until every rank that runs here has exited; there may still be output to come.
     pub fn wait_exit(&self) -> JobStatus {
         self.wait_until(JobState::has_exited)
     }
@@ -226,6 +285,9 @@ impl Job {
     pub fn let_go(&self) {
         let Some(capture) = self.capture.upgrade() else { return };
         let mut state = self.tables.lock();
+        if let Some(job) = state.jobs.get_mut(&self.nspace) {
+            job.let_go = true;
+        }
         let ids = self.streams(&state);
         state.let_go(&capture, &ids);
     }
@@ -263,8 +325,9 @@ impl Job {
     }
 
     fn streams(&self, state: &State) -> Vec<SourceId> {
-        let job = state.jobs.get(&self.nspace);
-        job.into_iter().flat_map(|job| job.ranks.values()).flat_map(|rank| rank.streams).collect()
+        let Some(job) = state.jobs.get(&self.nspace) else { return Vec::new() };
+        let here = job.ranks.values().flat_map(|rank| rank.streams);
+        here.chain(job.delivered.values().copied()).collect()
     }
 
     /// A handle of the pty of `rank`, to type there; `None` if it has none, or has exited. While there is a handle, the

@@ -9,24 +9,31 @@
 //! | `engine`, `config` | the handle that an embedder holds |
 //! | `launch`, `adopt` | ranks that the engine starts; that somebody else has started |
 //! | `enter` | how they come into the tables |
+//! | `deliver` | output of ranks that run elsewhere |
 //! | `grace` | how long streams may outlast their ranks |
 //! | `job`, `exit` | ranks and how they ended |
 //! | `control` | the control thread (mio): accepts and serves tools |
+//! | `host` | the embedder's part: what the engine asks of it |
 //! | `peer`, `requests` | one connected tool; what it may ask |
+//! | `demand`, `pulls` | what the host is asked for, and who waits for its answer |
 //! | `state`, `readers` | the tables: jobs, streams, registrations; who reads which stream |
 //! | `terms` | what the directives of server, spawn and registration come to |
 
 mod adopt;
 mod config;
 mod control;
+mod deliver;
+mod demand;
 mod engine;
 mod enter;
 mod error;
 mod exit;
 mod grace;
+mod host;
 mod job;
 mod launch;
 mod peer;
+mod pulls;
 mod readers;
 mod requests;
 mod state;
@@ -34,9 +41,11 @@ mod terms;
 
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, MAX_CACHE_SIZE, Rendezvous};
+pub use deliver::{DeliverError, MAX_DELIVERED};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;
+pub use host::{Host, Reply, Standalone, same_user};
 pub use iof_capture::{BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, WindowSize};
 pub use iof_shm_ring::Policy;
 pub use job::{Job, JobStatus};

@@ -18,6 +18,8 @@ use iof_proto::{
 use iof_shm_ring::{Area, Bell, Ring, Ringer, Start};
 use nix::errno::Errno;
 
+use crate::demand::Ticket;
+use crate::pulls::Pull;
 use crate::terms::Wish;
 
 /// Bytes read from a tool at a time.
@@ -32,6 +34,8 @@ pub(crate) struct Registration {
     pub channels: Channels,
     pub start: Start,
     pub directives: Directives,
+    /// What it holds of the host's; nothing if it is the embedder's own.
+    pub ticket: Option<Ticket>,
     /// The tool was told that no further source will come.
     pub announced: bool,
     /// The jobs of whose end the tool was told.
@@ -133,6 +137,8 @@ pub(crate) struct Peer {
     /// Until the welcome takes it along.
     pub bell: Option<Bell>,
     pub registrations: BTreeMap<u32, Registration>,
+    /// Pulls that wait for the host's word.
+    pub waiting: BTreeMap<Ticket, Pull>,
     pub last_handler: u32,
     /// By slot.
     pub readings: HashMap<u32, Reading>,
@@ -163,6 +169,7 @@ impl Peer {
             area: Arc::new(Area::create(ringer)?),
             bell: Some(bell),
             registrations: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             last_handler: 0,
             readings: HashMap::new(),
         })
@@ -272,6 +279,12 @@ impl Peer {
             }
         }
         Ok(Flushed::Waits)
+    }
+
+    /// What its registrations, and its pulls that wait, hold of the host's.
+    pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        let registered = self.registrations.values().filter_map(|registration| registration.ticket);
+        registered.chain(self.waiting.keys().copied())
     }
 
     /// Whether everything was sent.

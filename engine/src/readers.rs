@@ -27,7 +27,7 @@ pub(crate) struct StreamState {
     /// The keeper's slot while it holds.
     kept: Option<u32>,
     /// The host waits no longer for somebody to register.
-    let_go: bool,
+    pub let_go: bool,
     /// It is not as its job wants it, for the sake of its readers.
     adjusted: bool,
 }

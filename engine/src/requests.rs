@@ -7,13 +7,14 @@ use iof_proto::directive::{Level, key};
 use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
 use iof_proto::message::query;
 use iof_proto::{
-    Channels, Directives, Failure, Found, FromTool, Granted, Info, Nspace, PROTOCOL_VERSION, Proc, ProcInfo,
-    Rank, ReaderStats, Status, StreamStats, ToTool, Value,
+    Channels, Directives, Failure, Found, FromTool, Info, PROTOCOL_VERSION, Proc, ProcInfo, Rank,
+    ReaderStats, Status, StreamStats, ToTool, Value,
 };
 use iof_shm_ring::Start;
 
 use crate::exit::{Exit, proc_state};
 use crate::peer::{Dismissed, Peer, Registration};
+use crate::pulls::Pull;
 use crate::state::{PeerId, State};
 
 fn failure(status: Status, reason: impl Into<String>) -> Failure {
@@ -40,17 +41,20 @@ pub(crate) fn serve(
             state.follow(capture, peer_id, slot, slot);
         }
         FromTool::Pull { request, procs, channels, backlog, directives } => {
-            let asked = Asked { procs, channels, backlog, directives };
-            pull(state, capture, peer_id, request, asked);
+            let Some(peer) = state.peers.get(&peer_id) else { return Ok(()) };
+            match registration(state, peer, procs, channels, backlog, &directives) {
+                Ok((registration, ignored)) => {
+                    state.pull(capture, peer_id, Pull { request, registration, ignored }, &directives);
+                }
+                Err(failure) => state.refuse_pull(peer_id, request, failure),
+            }
         }
         FromTool::Deregister { request, handler } => {
-            let known = peer.registrations.remove(&handler).is_some();
+            let known = peer.registrations.remove(&handler);
             state.detach(capture, peer_id, Some(handler));
-            let result = if known {
-                Ok(())
-            } else {
-                Err(failure(Status::ERR_NOT_FOUND, format!("this tool has no registration {handler}")))
-            };
+            known.as_ref().and_then(|registration| registration.ticket).inspect(|of| state.release(*of));
+            let unknown = || format!("this tool has no registration {handler}");
+            let result = known.map(drop).ok_or_else(|| failure(Status::ERR_NOT_FOUND, unknown()));
             if let Some(peer) = state.peers.get_mut(&peer_id) {
                 peer.answer(&ToTool::Deregistered { request, result });
             }
@@ -84,40 +88,6 @@ fn greet(peer: &mut Peer, capture: &Capture, message: FromTool) -> Result<(), Di
     Ok(())
 }
 
-/// What a tool asked to register for.
-struct Asked {
-    procs: Vec<Proc>,
-    channels: Channels,
-    backlog: bool,
-    directives: Vec<Info>,
-}
-
-/// Registers, attaches to what exists, and answers before the rings follow.
-fn pull(state: &mut State, capture: &Capture, peer_id: PeerId, request: u32, asked: Asked) {
-    let nspaces: BTreeSet<Nspace> = asked.procs.iter().map(|proc| proc.nspace.clone()).collect();
-    let result = register(state, peer_id, asked).and_then(|granted| {
-        let attached = state.attach_existing(capture, peer_id, granted.handler);
-        attached.map(|attached| (granted.clone(), attached)).map_err(|error| {
-            if let Some(peer) = state.peers.get_mut(&peer_id) {
-                peer.registrations.remove(&granted.handler);
-            }
-            failure(Status::ERR_OUT_OF_RESOURCE, error.to_string())
-        })
-    });
-    let (result, attached) = match result {
-        Ok((granted, attached)) => (Ok(granted.clone()), Some((granted.handler, attached))),
-        Err(failure) => (Err(failure), None),
-    };
-    if let Some(peer) = state.peers.get_mut(&peer_id) {
-        peer.answer(&ToTool::Pulled { request, result });
-    }
-    if let Some((handler, attached)) = attached {
-        state.announce(peer_id, handler, attached);
-        state.announce_complete_registrations();
-        nspaces.iter().for_each(|nspace| state.announce_end(nspace));
-    }
-}
-
 /// What a registration's directives come to, and the keys of those that are ignored.
 fn directives(infos: &[Info], max_cache_size: u32) -> Result<(Directives, Vec<String>), Failure> {
     let (mut directives, mut ignored) = Directives::read(infos, Level::Registration)?;
@@ -132,10 +102,16 @@ fn directives(infos: &[Info], max_cache_size: u32) -> Result<(Directives, Vec<St
     Ok((directives, ignored))
 }
 
-/// Notes a registration, if it makes sense.
-fn register(state: &mut State, peer_id: PeerId, asked: Asked) -> Result<Granted, Failure> {
-    let Asked { procs, channels, backlog, directives: infos } = asked;
-    let (directives, ignored) = directives(&infos, state.max_cache_size)?;
+/// A registration that was asked for, if it makes sense.
+fn registration(
+    state: &State,
+    peer: &Peer,
+    procs: Vec<Proc>,
+    channels: Channels,
+    backlog: bool,
+    infos: &[Info],
+) -> Result<(Registration, Vec<String>), Failure> {
+    let (directives, ignored) = directives(infos, state.max_cache_size)?;
     if channels.contains(Channels::STDIN) && channels != Channels::ALL {
         return Err(failure(Status::ERR_NOT_SUPPORTED, "stdin can't be pulled, only pushed"));
     }
@@ -148,19 +124,15 @@ fn register(state: &mut State, peer_id: PeerId, asked: Asked) -> Result<Granted,
         let reason = format!("there is no rank {}: the last of {} is {last}", unknown.rank, unknown.nspace);
         return Err(failure(Status::ERR_NOT_FOUND, reason));
     }
-    let gone = || failure(Status::ERR_UNREACH, "the tool has gone");
-    let peer = state.peers.get_mut(&peer_id).ok_or_else(gone)?;
-    if peer.registrations.len() >= MAX_REGISTRATIONS_PER_TOOL {
+    if peer.registrations.len().saturating_add(peer.waiting.len()) >= MAX_REGISTRATIONS_PER_TOOL {
         let reason = format!("a tool may have {MAX_REGISTRATIONS_PER_TOOL} registrations: end one first");
         return Err(failure(Status::ERR_OUT_OF_RESOURCE, reason));
     }
-    let handler = peer.last_handler.saturating_add(1);
-    peer.last_handler = handler;
     let start = if backlog { Start::Oldest } else { Start::Now };
     let ends_told = BTreeSet::new();
-    let registration = Registration { procs, channels, start, directives, announced: false, ends_told };
-    peer.registrations.insert(handler, registration);
-    Ok(Granted { handler, ignored })
+    let registration =
+        Registration { procs, channels, start, directives, ticket: None, announced: false, ends_told };
+    Ok((registration, ignored))
 }
 
 fn answer(state: &State, capture: &Capture, host: &str, keys: &[String]) -> Result<Vec<Found>, Failure> {
@@ -212,6 +184,7 @@ fn streams(state: &State, capture: &Capture) -> Vec<StreamStats> {
         readers.extend(peer.readings.iter().map(of));
     }
     readers.sort_by_key(|(source, slot, ..)| (*source, *slot));
+    let known = &state.streams;
     let counted = capture.with_streams(|taps| {
         let count = |id: &SourceId| {
             let tap = taps.get_mut(*id)?;
@@ -225,9 +198,9 @@ fn streams(state: &State, capture: &Capture) -> Vec<StreamStats> {
                 .collect();
             Some((tap.stats(), lags))
         };
-        state.streams.keys().map(count).collect::<Vec<_>>()
+        known.keys().map(count).collect::<Vec<_>>()
     });
-    let names = state.streams.values().map(|stream| &stream.name);
+    let names = known.values().map(|stream| &stream.name);
     let rows = names.zip(counted.unwrap_or_default());
     rows.filter_map(|(name, counted)| {
         let (stats, readers) = counted?;

@@ -8,6 +8,9 @@ use iof_proto::{Channel, Nspace, Proc, Rank, ToTool};
 use iof_shm_ring::Area;
 
 use crate::control::Reports;
+use crate::deliver::Delivery;
+use crate::demand::Demand;
+use crate::host::Upcall;
 use crate::job::JobState;
 use crate::peer::Peer;
 use crate::readers::StreamState;
@@ -26,12 +29,18 @@ pub(crate) struct StreamName {
 pub(crate) struct State {
     pub jobs: BTreeMap<Nspace, JobState>,
     pub streams: BTreeMap<SourceId, StreamState>,
+    /// Those of the streams that are filled by deliveries.
+    pub deliveries: BTreeMap<SourceId, Delivery>,
     pub processes: HashMap<ProcessId, Proc>,
     pub peers: BTreeMap<PeerId, Peer>,
     /// The area of the keeper, which holds what nobody has registered for.
     pub keeper: Arc<Area>,
     /// The largest cache that a registration may ask for, in bytes.
     pub max_cache_size: u32,
+    /// What tools have asked the host for.
+    pub demand: Demand,
+    /// What the control thread is to say to the host once it has let go of the tables.
+    pub upcalls: Vec<Upcall>,
     next_source: u64,
     next_peer: PeerId,
     /// The engine ends.
@@ -73,10 +82,13 @@ impl State {
         State {
             jobs: BTreeMap::new(),
             streams: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
             processes: HashMap::new(),
             peers: BTreeMap::new(),
             keeper,
             max_cache_size,
+            demand: Demand::default(),
+            upcalls: Vec::new(),
             next_source: 0,
             next_peer: first_peer,
             stopping: false,
@@ -103,8 +115,8 @@ impl State {
             let jobs = &self.jobs;
             let mut told = Vec::new();
             for (handler, registration) in &mut peer.registrations {
-                let started = |proc: &Proc| jobs.get(&proc.nspace).is_some_and(|job| job.started);
-                if !registration.announced && registration.procs.iter().all(started) {
+                let whole = |proc: &Proc| jobs.get(&proc.nspace).is_some_and(JobState::is_whole);
+                if !registration.announced && registration.procs.iter().all(whole) {
                     registration.announced = true;
                     told.push(*handler);
                 }
@@ -117,8 +129,8 @@ impl State {
 
     /// Tells who registered for `nspace` that it is over, if it is. All its rings were announced before.
     pub(crate) fn announce_end(&mut self, nspace: &Nspace) {
-        let Some(job) = self.jobs.get(nspace).filter(|job| job.is_over()) else { return };
-        let exit_code = Some(job.status().code());
+        let Some(job) = self.jobs.get(nspace).filter(|job| job.has_ended()) else { return };
+        let exit_code = job.exit_code();
         for peer in self.peers.values_mut() {
             let mut told = Vec::new();
             for (handler, registration) in &mut peer.registrations {
@@ -135,7 +147,7 @@ impl State {
     /// Whether `proc` is, or may yet become, a source.
     pub(crate) fn may_exist(&self, proc: &Proc) -> bool {
         match self.jobs.get(&proc.nspace) {
-            Some(job) if job.started => proc.rank == Rank::WILDCARD || job.ranks.contains_key(&proc.rank),
+            Some(job) if job.is_whole() => proc.rank == Rank::WILDCARD || job.has_rank(proc.rank),
             _ => true,
         }
     }

@@ -1,6 +1,7 @@
 //! What every backend must do alike. Each has a test program of its own, which says `BACKEND`.
 
 mod crowd;
+mod deliveries;
 mod feeding;
 mod finishing;
 mod pipes;

@@ -30,7 +30,7 @@ pub const MAX_TEXT: usize = 1024;
 /// Bytes in the name of an nspace (`PMIX_MAX_NSLEN`).
 pub const MAX_NSPACE: usize = 255;
 
-/// Registrations that one tool may hold at a time; the engine refuses the next with
+/// Registrations that one tool may hold at a time, with those that wait for the host's word; the engine refuses the next with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_REGISTRATIONS_PER_TOOL: usize = 64;
 

@@ -275,6 +275,7 @@ impl World {
                     let session = self.pipes[process.0 as usize].session.replace(Session::Reported);
                     assert!(session != Some(Session::Reported), "{process:?} exited twice");
                 }
+                Event::Delivered { source, .. } => panic!("{source:?} has a pipe"),
                 Event::Sealed { target } => {
                     let target = &mut self.targets[target.0 as usize];
                     assert!(!target.sealed && !target.ended, "said once");

@@ -1,0 +1,167 @@
+//! The launcher's part: what the engine asks of the process that embeds it (RFC0025's server module).
+
+use std::sync::Arc;
+
+use iof_proto::socket;
+use iof_proto::{Channels, Failure, Info, Proc, Status};
+use nix::unistd::{Uid, geteuid};
+
+use crate::control::{Report, Reports};
+use crate::deliver::Taken;
+use crate::demand::{CallId, Sources};
+use crate::engine::Grant;
+
+/// What an engine asks of the launcher or resource manager that embeds it. A launcher that forwards the output of its
+/// own ranks, to tools of its own user, has nothing to implement: see [`Standalone`].
+///
+/// Upcalls come one after the other, on the engine's control thread, which serves no tool meanwhile: they must return
+/// soon and must not panic. The engine's tables are free, so an upcall may call the engine, but for what waits for that
+/// same thread: [`Engine::attach`](crate::Engine::attach), [`Job::wait`](crate::Job::wait) and dropping the engine.
+/// None comes once the engine is being dropped.
+///
+/// What the embedder's own readers pull ([`Engine::attach`](crate::Engine::attach)) is no news to the host: for them
+/// there are no upcalls.
+///
+/// # Example
+/// ```
+/// use iof_engine::{Config, Engine, Grant, Host, Rendezvous, Reply, same_user};
+/// use iof_proto::{Channels, Failure, Info, Proc, Status, socket};
+/// use std::sync::Arc;
+///
+/// /// Lets a group of operators look at stderr.
+/// struct Site {
+///     operators: u32,
+/// }
+///
+/// impl Host for Site {
+///     fn approve(&self, tool: &socket::Peer) -> Result<Grant, Failure> {
+///         if tool.gid == self.operators { Ok(Grant::Never) } else { same_user(tool) }
+///     }
+///
+///     fn iof_pull(&self, _: &[Proc], channels: Channels, _: &[Info], reply: Reply) {
+///         if channels == Channels::STDERR {
+///             // Here a daemon would ask the nodes that run these processes, and answer later.
+///             reply.grant();
+///         } else {
+///             reply.deny(Status::ERR_NO_PERMISSIONS, "only stderr may be looked at");
+///         }
+///     }
+/// }
+///
+/// let config = Config { rendezvous: Rendezvous::None, ..Config::default() };
+/// let engine = Engine::start_with(config, Arc::new(Site { operators: 1000 }))?;
+/// # drop(engine);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Host: Send + Sync {
+    /// A tool has connected, by the kernel's word (`SO_PEERCRED`, unix(7)) with these ids. Gives whether it is let in,
+    /// and whether its registrations may hold sources back where the policy is
+    /// [`Policy::Block`](iof_shm_ring::Policy::Block): a tool that may, and stops reading, stops the job.
+    ///
+    /// # Errors
+    /// It is refused, and is told why.
+    fn approve(&self, tool: &socket::Peer) -> Result<Grant, Failure> {
+        same_user(tool)
+    }
+
+    /// A tool wants `channels` of `procs`, of which nothing was granted before (`pmix_server_iof_fn_t`): the host is to
+    /// see to it that what they write there arrives, by [`Engine::deliver`](crate::Engine::deliver) if they run
+    /// elsewhere; or to deny it. Of what the engine itself captures only permission is asked. A wildcard rank stands for
+    /// all processes of its job; ranks that were granted before are part of it from then on.
+    ///
+    /// The tool, and any that comes to ask for the same, waits for `reply`, which may be used at once or later, on any
+    /// thread. If it is denied the tools are told so and get nothing, not even what is there.
+    ///
+    /// `directives` are those of the tool that came first.
+    fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
+        let (_, _, _) = (procs, channels, directives);
+        reply.grant();
+    }
+
+    /// Nobody wants anything of `channels` of `procs` any more. Comes once for what was granted; that of a wildcard rank
+    /// is for all ranks that were granted, too.
+    fn iof_stop(&self, procs: &[Proc], channels: Channels) {
+        let (_, _) = (procs, channels);
+    }
+}
+
+/// A host that forwards what its own ranks write to all tools of its own user.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standalone;
+
+impl Host for Standalone {}
+
+/// Lets tools in that belong to the engine's own user or to root, and lets none of them hold sources back.
+///
+/// # Errors
+/// The tool belongs to another user.
+pub fn same_user(tool: &socket::Peer) -> Result<Grant, Failure> {
+    if Uid::from_raw(tool.uid) == geteuid() || tool.uid == 0 {
+        return Ok(Grant::Never);
+    }
+    let reason = format!("user {} may not attach to an engine of user {}", tool.uid, geteuid());
+    Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason })
+}
+
+/// The host's answer to [`Host::iof_pull`], to be given once, on any thread. Dropping it is a denial, with
+/// [`Status::ERR_NOT_AVAILABLE`]. Once the engine is gone nothing follows from it.
+#[derive(Debug)]
+pub struct Reply {
+    call: CallId,
+    /// Until it is used.
+    reports: Option<Arc<Reports>>,
+}
+
+impl Reply {
+    pub(crate) fn new(call: CallId, reports: Arc<Reports>) -> Reply {
+        Reply { call, reports: Some(reports) }
+    }
+
+    /// What was asked for will arrive.
+    pub fn grant(mut self) {
+        self.send(Ok(()));
+    }
+
+    /// It will not, for this reason.
+    pub fn deny(mut self, status: Status, reason: impl Into<String>) {
+        self.send(Err(Failure { status, reason: reason.into() }));
+    }
+
+    fn send(&mut self, answer: Result<(), Failure>) {
+        if let Some(reports) = self.reports.take() {
+            reports.send(Report::Answered { call: self.call, answer });
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        let reason = "the host has dropped the request without an answer".into();
+        self.send(Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason }));
+    }
+}
+
+/// What is to be said to the host as soon as nobody holds the tables.
+pub(crate) enum Upcall {
+    Pull { call: CallId, sources: Sources, directives: Vec<Info> },
+    Stop(Sources),
+    Taken(Taken),
+}
+
+impl Upcall {
+    /// What is to be called for a delivery.
+    pub(crate) fn taken(self) -> Option<Taken> {
+        if let Upcall::Taken(taken) = self { Some(taken) } else { None }
+    }
+
+    /// Says it.
+    pub(crate) fn make(self, host: &dyn Host, reports: &Arc<Reports>) {
+        match self {
+            Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
+                host.iof_pull(&procs, channels, &directives, Reply::new(call, Arc::clone(reports)));
+            }
+            Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
+            Upcall::Taken(taken) => taken(),
+        }
+    }
+}
