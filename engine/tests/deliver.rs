@@ -13,7 +13,7 @@ use iof_engine::{
 };
 use iof_proto::directive::key;
 use iof_proto::{Channel, Channels, Info, InfoValue, Proc, Rank, Status, ToTool};
-use iof_tool::{Item, Poll, Pull, RequestError, Tool};
+use iof_tool::{Delivery, Pull, RequestError, Tool};
 
 const CACHE: u32 = 64 << 10;
 
@@ -60,25 +60,15 @@ struct Got {
 /// Reads what `tool` gets until `enough` has come, or until all has.
 fn read(tool: &mut Tool, enough: impl Fn(&BTreeMap<u32, Got>) -> bool) -> BTreeMap<u32, Got> {
     let mut all: BTreeMap<u32, Got> = BTreeMap::new();
-    while !enough(&all) && tool.poll(Some(PATIENCE)).unwrap() == Poll::News {
-        for id in tool.active().to_vec() {
-            let feed = tool.feed_mut(id).unwrap();
-            let got = all.entry(feed.source().rank.0).or_default();
-            loop {
-                match feed.next() {
-                    Item::Bytes => {
-                        got.bytes.extend_from_slice(feed.bytes());
-                        feed.consume(usize::MAX);
-                    }
-                    Item::Gap(gap) => got.gaps.push((gap.offset, gap.lost)),
-                    Item::Ended => {
-                        got.ended = true;
-                        break;
-                    }
-                    Item::Quiet => break,
-                    Item::Gone => panic!("the engine has gone"),
-                }
-            }
+    while !enough(&all) {
+        let Some(delivery) = tool.next(Some(PATIENCE)).unwrap() else { break };
+        let Some(origin) = delivery.origin() else { continue };
+        let got = all.entry(origin.source.rank.0).or_default();
+        match &delivery {
+            Delivery::Bytes(bytes) => got.bytes.extend_from_slice(bytes),
+            Delivery::Gap { gap, .. } => got.gaps.push((gap.offset, gap.lost)),
+            Delivery::Complete { .. } => got.ended = true,
+            other => panic!("{other:?}"),
         }
     }
     all

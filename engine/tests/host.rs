@@ -13,7 +13,7 @@ use iof_engine::{Config, Engine, Grant, Host, Policy, Rendezvous, Reply, same_us
 use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
 use iof_proto::message::query;
 use iof_proto::{Channels, Failure, FromTool, Granted, Info, Proc, Rank, Status, ToTool, Value, socket};
-use iof_tool::{AttachError, Item, Poll, Pull, RequestError, Tool};
+use iof_tool::{AttachError, Delivery, Pull, RequestError, Tool};
 use tempfile::TempDir;
 
 /// What a host was asked.
@@ -163,13 +163,9 @@ fn denied(pulling: Pulled) -> (Tool, Failure) {
 /// All that `tool` gets until its registrations are over.
 fn read(tool: &mut Tool) -> Vec<u8> {
     let mut bytes = Vec::new();
-    while tool.poll(Some(PATIENCE)).unwrap() == Poll::News {
-        for id in tool.active().to_vec() {
-            let Some(feed) = tool.feed_mut(id) else { continue };
-            while feed.next() == Item::Bytes {
-                bytes.extend_from_slice(feed.bytes());
-                feed.consume(usize::MAX);
-            }
+    while let Some(delivery) = tool.next(Some(PATIENCE)).unwrap() {
+        if let Delivery::Bytes(some) = delivery {
+            bytes.extend_from_slice(&some);
         }
     }
     bytes
@@ -234,7 +230,7 @@ fn a_denied_tool_is_told_why_and_gets_nothing() {
     assert_eq!(failure, Failure { status: Status(-1234), reason: "not today".into() });
     wait(&job);
     assert_eq!(read(&mut tool), b"");
-    assert_eq!((tool.feeds().count(), world.readers()), (0, 0));
+    assert_eq!(world.readers(), 0);
     // It may ask again.
     let pulling = pull(tool, whole_job(), Channels::STDOUT);
     world.next_pull().2.grant();

@@ -8,7 +8,6 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Policy, Process, Rendezvous};
@@ -17,7 +16,7 @@ use iof_proto::{
     Channels, Decoder, FromTool, Info, InfoValue, Nspace, PROTOCOL_VERSION, Proc, Rank, ToTool, encode,
     socket,
 };
-use iof_tool::{Item, Pull, Tool};
+use iof_tool::{Delivery, Pull, Tool};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapMut;
 use tempfile::TempDir;
@@ -142,33 +141,25 @@ impl World {
             rest = later;
             self.written += now.len() as u64;
             while self.read + 32 * 1024 < self.written {
-                self.take(None);
+                self.take();
             }
         }
         while self.read < self.written {
-            self.take(None);
+            self.take();
         }
         self.other.query(&[IOF_STATS]).expect("the engine answers");
     }
 
-    fn take(&mut self, patience: Option<Duration>) {
-        self.other.poll(patience).unwrap();
-        for id in self.other.active().to_vec() {
-            let Some(feed) = self.other.feed_mut(id) else { continue };
-            loop {
-                match feed.next() {
-                    Item::Bytes => {
-                        let n = feed.bytes().len();
-                        let right = feed.bytes().iter().zip(self.read..).all(|(got, at)| *got == byte(at));
-                        assert!(right, "not what was written, from {} on", self.read);
-                        feed.consume(n);
-                        self.read += n as u64;
-                    }
-                    Item::Gap(gap) => panic!("the other tool lost {gap:?}"),
-                    Item::Ended | Item::Gone => panic!("the stream is at its end"),
-                    Item::Quiet => break,
-                }
+    /// Waits for something, and takes it.
+    fn take(&mut self) {
+        match self.other.next(None).unwrap() {
+            Some(Delivery::Bytes(bytes)) => {
+                let right = bytes.iter().zip(self.read..).all(|(got, at)| *got == byte(at));
+                assert!(right, "not what was written, from {} on", self.read);
+                self.read += bytes.len() as u64;
             }
+            Some(Delivery::Gap { gap, .. }) => panic!("the other tool lost {gap:?}"),
+            _ => panic!("the stream is at its end"),
         }
     }
 }

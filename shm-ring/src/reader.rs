@@ -447,6 +447,20 @@ impl Reader {
         index::time_at(&self.ring, self.cursor)
     }
 
+    /// The position of the next byte: how many were stored before it, in all generations.
+    pub fn position(&self) -> u64 {
+        self.cursor
+    }
+
+    /// The position behind the newest byte, as of now; `None` once that lies in the next generation.
+    pub fn newest(&self) -> Option<u64> {
+        if self.sealed {
+            return None;
+        }
+        let now = self.look();
+        (now.sealed == NONE || now.complete != NONE).then_some(now.tail)
+    }
+
     /// This reader's slot in its tool's area.
     pub fn slot(&self) -> u32 {
         self.slot

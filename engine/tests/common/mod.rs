@@ -10,12 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_engine::{
-    AdoptSpec, AdoptedRank, App, BackendKind, Config, Engine, Grant, Job, JobSpec, JobStatus, Policy,
+    AdoptSpec, AdoptedRank, App, BackendKind, Config, Engine, Exit, Grant, Job, JobSpec, JobStatus, Policy,
     Process, Rendezvous,
 };
 use iof_proto::directive::Level;
 use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank};
-use iof_tool::{Item, Poll, Pull, Sink, Tool};
+use iof_tool::{Delivery, Pull, Sink, Tool};
 
 /// Nothing here takes so long: whoever waits longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -121,30 +121,22 @@ impl Got {
         self.gaps.iter().map(|(_, lost)| lost).sum()
     }
 
-    /// Takes what `tool` has without waiting.
-    pub fn take(&mut self, tool: &mut Tool) -> Poll {
-        let poll = tool.poll(Some(Duration::ZERO)).unwrap();
-        for id in tool.active().to_vec() {
-            let Some(feed) = tool.feed_mut(id) else { continue };
-            loop {
-                match feed.next() {
-                    Item::Bytes => {
-                        let n = feed.bytes().len();
-                        self.bytes.extend_from_slice(feed.bytes());
-                        feed.consume(n);
-                    }
-                    Item::Gap(gap) => self.gaps.push((gap.offset, gap.lost)),
-                    Item::Quiet | Item::Ended | Item::Gone => break,
-                }
+    /// Takes what `tool` has without waiting; whether nothing more will come.
+    pub fn take(&mut self, tool: &mut Tool) -> bool {
+        while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+            match delivery {
+                Delivery::Bytes(bytes) => self.bytes.extend_from_slice(&bytes),
+                Delivery::Gap { gap, .. } => self.gaps.push((gap.offset, gap.lost)),
+                _ => {}
             }
         }
-        poll
+        tool.is_done()
     }
 
     /// Takes everything up to the end of all streams.
     pub fn all(tool: &mut Tool) -> Got {
         let mut got = Got::default();
-        wait_for("the end of the streams", || (got.take(tool) == Poll::Done).then_some(()));
+        wait_for("the end of the streams", || got.take(tool).then_some(()));
         got
     }
 }
@@ -163,6 +155,8 @@ pub fn written_by_hand(engine: &Engine, directives: &[Info]) -> (Job, File) {
     let (directives, ignored) = Directives::read(directives, Level::Spawn).unwrap();
     assert!(ignored.is_empty(), "{ignored:?}");
     let job = engine.adopt(AdoptSpec { directives, ..AdoptSpec::new(nspace(), vec![rank]) }).unwrap();
+    // Its end is nobody's concern here; that of its streams comes with the pipe's.
+    assert!(job.report_exit(Rank(0), Exit::Unknown));
     (job, write.into())
 }
 

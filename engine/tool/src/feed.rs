@@ -2,27 +2,40 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use iof_proto::{Channel, Proc};
 use iof_shm_ring::{Area, Attached, Gap, OpenError, Peek, Reader, Start};
 
-/// Names a feed within its [`Tool`](crate::Tool), for the feed's whole life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FeedId(pub(crate) usize);
-
 /// What comes next in a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Item {
+pub(crate) enum Item {
     /// [`Feed::bytes`] gives bytes; consume them, some of them, or come back later.
     Bytes,
     /// Bytes are missing here.
     Gap(Gap),
-    /// Nothing now; [`Tool::poll`](crate::Tool::poll) says when there is more.
+    /// Nothing now; `Tool::poll` says when there is more.
     Quiet,
     /// The stream is complete and every byte of it was consumed or reported as a gap.
     Ended,
     /// The engine went away before the stream was complete; what was in memory has been read.
     Gone,
+    /// What there was when its registration was to end was consumed; what came since is nobody's.
+    Flushed,
+}
+
+/// How far a stream was read, in bytes.
+///
+/// What a registration gets begins with the stream, or where the stream was when the registration was made, if that
+/// left out the backlog. From there on `delivered + lost` is what the source has produced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// What the source has produced since it began, as far as it was read.
+    pub produced: u64,
+    /// Handed out to this registration.
+    pub delivered: u64,
+    /// Reported to this registration as gaps.
+    pub lost: u64,
 }
 
 /// A reader of what the engine sent.
@@ -45,17 +58,31 @@ fn follow(reader: &mut Reader, given: Attached) -> Result<(), OpenError> {
 ///
 /// For every feed, at every moment: `delivered + lost` is what the source has produced up to the cursor, since
 /// the feed began.
-pub struct Feed {
-    pub(crate) handler: u32,
+pub(crate) struct Feed {
+    handler: u32,
     source: Proc,
     channel: Channel,
     reader: Reader,
     next: VecDeque<Attached>,
     state: State,
+    flush: Flush,
     /// Among the tool's active feeds.
     pub(crate) active: bool,
+    /// When the tool is to look again, for bytes that are held back.
+    pub(crate) due: Option<Instant>,
     /// The last look found nothing.
     settled: bool,
+}
+
+/// What is still to be read before the registration ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flush {
+    /// It does not end.
+    No,
+    /// This generation, and what is in the next one when it comes.
+    Generation,
+    /// Up to this position.
+    UpTo(u64),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,96 +104,126 @@ impl Feed {
             reader,
             next: VecDeque::new(),
             state: State::Open,
+            flush: Flush::No,
             active: false,
+            due: None,
             settled: false,
         }
     }
 
     /// What comes next. After [`Item::Bytes`], [`Feed::bytes`] gives it in place, until it is consumed.
     ///
-    /// A feed is [active](crate::Tool::active) until this has given [`Item::Quiet`], [`Item::Ended`] or
-    /// [`Item::Gone`]; the last two come again with every call.
-    #[expect(clippy::should_implement_trait, reason = "an iterator can't lend what lies in the feed")]
-    pub fn next(&mut self) -> Item {
+    /// A feed is active until this has given neither bytes nor a gap. An end comes again with every call.
+    pub(crate) fn next(&mut self) -> Item {
         let item = self.look();
-        self.settled = matches!(item, Item::Quiet | Item::Ended | Item::Gone);
+        self.settled = !matches!(item, Item::Bytes | Item::Gap(_));
+        if matches!(item, Item::Ended | Item::Gone | Item::Flushed) {
+            self.state = State::Over;
+        }
         item
     }
 
     fn look(&mut self) -> Item {
         loop {
             match self.reader.peek() {
+                Peek::Bytes if self.is_flushed() => {
+                    self.reader.release();
+                    return Item::Flushed;
+                }
                 Peek::Bytes => return Item::Bytes,
                 Peek::Gap(gap) => return Item::Gap(gap),
-                Peek::Ended => {
-                    self.state = State::Over;
-                    return Item::Ended;
-                }
+                Peek::Ended => return Item::Ended,
                 end @ (Peek::Sealed | Peek::Gone) => {
                     // The slot was checked when the message came.
                     if let Some(next) = self.next.pop_front()
                         && follow(&mut self.reader, next).is_ok()
                     {
                         self.state = State::Open;
+                        if self.flush == Flush::Generation {
+                            self.flush();
+                        }
                         continue;
                     }
+                    if self.is_flushed() {
+                        return Item::Flushed;
+                    }
                     if end == Peek::Gone {
-                        self.state = State::Over;
                         return Item::Gone;
                     }
                     if self.state == State::Open {
                         self.state = State::Asking;
                     }
                 }
+                Peek::Empty if self.is_flushed() => return Item::Flushed,
                 Peek::Empty => {}
             }
             return Item::Quiet;
         }
     }
 
+    /// Ends the feed where the stream is now: what is unread up to there comes, in groups or not, and nothing after it.
+    /// If the tool is a generation behind, the mark is set when it comes to the next one.
+    pub(crate) fn flush(&mut self) {
+        self.reader.group(None);
+        self.flush = self.reader.newest().map_or(Flush::Generation, Flush::UpTo);
+    }
+
+    fn is_flushed(&self) -> bool {
+        matches!(self.flush, Flush::UpTo(end) if self.reader.position() >= end)
+    }
+
     /// The bytes that [`Feed::next`] found, contiguous and in place; they stay valid as long as they are
     /// borrowed, whatever the engine does.
-    pub fn bytes(&self) -> &[u8] {
-        self.reader.bytes()
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let bytes = self.reader.bytes();
+        let Flush::UpTo(end) = self.flush else { return bytes };
+        let most = usize::try_from(end.saturating_sub(self.reader.position())).unwrap_or(usize::MAX);
+        bytes.get(..most).unwrap_or(bytes)
     }
 
     /// Gives back the first `n` bytes (at most all) as delivered.
-    pub fn consume(&mut self, n: usize) {
+    pub(crate) fn consume(&mut self, n: usize) {
         self.reader.consume(n);
     }
 
     /// Lets the engine overwrite the bytes if its policy wants to; what is left of them comes again.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.reader.release();
     }
 
     /// The process that writes.
-    pub fn source(&self) -> &Proc {
+    pub(crate) fn source(&self) -> &Proc {
         &self.source
     }
 
     /// The channel it writes to.
-    pub fn channel(&self) -> Channel {
+    pub(crate) fn channel(&self) -> Channel {
         self.channel
     }
 
     /// The registration that this feed belongs to.
-    pub fn handler(&self) -> u32 {
+    pub(crate) fn handler(&self) -> u32 {
         self.handler
     }
 
-    /// Bytes consumed.
-    pub fn delivered(&self) -> u64 {
-        self.reader.delivered()
+    pub(crate) fn counts(&self) -> Counts {
+        let reader = &self.reader;
+        Counts { produced: reader.produced(), delivered: reader.delivered(), lost: reader.lost() }
     }
 
-    /// Bytes reported as gaps.
-    pub fn lost(&self) -> u64 {
-        self.reader.lost()
+    /// When the byte at the cursor was read from its source, see [`Reader::time`].
+    pub(crate) fn time(&self) -> Option<u64> {
+        self.reader.time()
     }
 
+    /// When to look again for bytes that are held back.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.reader.deadline()
+    }
+
+    /// The slot of its newest ring.
     pub(crate) fn slot(&self) -> u32 {
-        self.reader.slot()
+        self.next.back().map_or(self.reader.slot(), |next| next.slot)
     }
 
     /// Takes the next generation, to follow when this one is drained.
@@ -178,7 +235,7 @@ impl Feed {
     pub(crate) fn ask(&mut self) -> Option<u32> {
         (self.state == State::Asking).then(|| {
             self.state = State::Asked;
-            self.slot()
+            self.reader.slot()
         })
     }
 

@@ -1,45 +1,121 @@
 //! What a tool links to read the output of a job: attach to an engine, pull, read in place.
 //!
-//! A [`Tool`] is one connection. Each [`Tool::pull`] registers for the output of some processes; from then on
-//! [`Tool::poll`] tells which [`Feed`]s (one for each source and channel) have news, and [`Feed::next`] gives
-//! bytes that lie in the engine's shared memory, gaps with their exact size, and the end. A [`Sink`] does all of
-//! this for whoever just wants the bytes in a file.
+//! A [`Tool`] is one connection. Each [`Tool::pull`] registers for the output of some processes, which need not exist
+//! yet, and [`Tool::next`] gives what comes next of any registration: bytes that lie in the engine's shared memory, gaps
+//! with their exact size, the end of a stream with its books, the end of a job. Three ways to use it follow.
 //!
-//! ```no_run
-//! use iof_proto::rendezvous::{Search, Target};
+//! # Blocking
+//! ```
+//! # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
 //! use iof_proto::{Channels, Nspace, Proc, Rank};
-//! use iof_tool::{Item, Poll, Pull, Tool};
+//! use iof_tool::{Delivery, Pull};
 //!
-//! let nspace = Nspace::new("job1")?;
-//! let search = Search { target: Target::Nspace(nspace.clone()), ..Search::default() };
-//! let mut tool = Tool::find(&search, "my-tool")?;
-//! let all = Proc { nspace, rank: Rank::WILDCARD };
-//! tool.pull(&Pull::new(vec![all], Channels::STDOUT))?;
-//! while tool.poll(None)? != Poll::Done {
-//!     for id in tool.active().to_vec() {
-//!         let Some(feed) = tool.feed_mut(id) else { continue };
-//!         match feed.next() {
-//!             Item::Bytes => {
-//!                 let n = feed.bytes().len();
-//!                 println!("{} {}: {n} bytes", feed.source(), feed.channel());
-//!                 feed.consume(n);
-//!             }
-//!             Item::Gap(gap) => println!("{} bytes are missing at {}", gap.lost, gap.offset),
-//!             Item::Ended | Item::Gone | Item::Quiet => {}
+//! # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+//! # let mut tool = engine.attach("example", Grant::Never)?;
+//! // From outside: let mut tool = Tool::find(&Search::default(), "my-tool")?;
+//! let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
+//! tool.pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
+//! # let app = App { nprocs: 2, ..App::new("echo", ["hello"]) };
+//! # let job = engine.spawn(&JobSpec::new(all.nspace, vec![app]))?;
+//! let mut complete = 0;
+//! // None when nothing more will come.
+//! while let Some(delivery) = tool.next(None)? {
+//!     match delivery {
+//!         Delivery::Bytes(bytes) => println!("{}: {} bytes", bytes.origin().source, bytes.len()),
+//!         Delivery::Gap { origin, gap } => println!("{}: {} bytes are missing", origin.source, gap.lost),
+//!         Delivery::Complete { counts, .. } => {
+//!             assert_eq!((counts.produced, counts.delivered, counts.lost), (6, 6, 0));
+//!             complete += 1;
+//!         }
+//!         Delivery::JobEnded { nspace, exit_code, .. } => println!("{nspace} ended with {exit_code:?}"),
+//!         _ => {}
+//!     }
+//! }
+//! assert_eq!(complete, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Callbacks
+//! ```
+//! # use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+//! # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
+//! # use iof_proto::{Channels, Nspace, Proc, Rank};
+//! # use iof_tool::{Delivery, Pull};
+//! # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+//! # let mut tool = engine.attach("example", Grant::Never)?;
+//! # let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
+//! let total = Arc::new(AtomicUsize::new(0));
+//! let counted = Arc::clone(&total);
+//! tool.pull_with(&Pull::new(vec![all.clone()], Channels::STDOUT), move |delivery| {
+//!     if let Delivery::Bytes(bytes) = delivery {
+//!         counted.fetch_add(bytes.len(), Ordering::Relaxed);
+//!     }
+//! })?;
+//! # let job = engine.spawn(&JobSpec::new(all.nspace, vec![App::new("echo", ["hello"])]))?;
+//! while tool.dispatch(None)? {}
+//! assert_eq!(total.load(Ordering::Relaxed), 6);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # On an event loop of the tool's own
+//! ```
+//! use std::os::fd::AsFd;
+//! use std::time::Duration;
+//! use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+//! # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
+//! # use iof_proto::{Channels, Nspace, Proc, Rank};
+//! # use iof_tool::{Delivery, Pull};
+//! # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+//! # let mut tool = engine.attach("example", Grant::Never)?;
+//! # let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
+//! # let mut total = 0;
+//! tool.pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
+//! # let job = engine.spawn(&JobSpec::new(all.nspace, vec![App::new("echo", ["hello"])]))?;
+//! while !tool.is_done() {
+//!     // Rounded up, or the loop would spin for the last part of a millisecond.
+//!     let timeout = match tool.timeout() {
+//!         Some(timeout) => PollTimeout::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX),
+//!         None => PollTimeout::NONE,
+//!     };
+//!     // And whatever else the tool has to do with.
+//!     poll(&mut [PollFd::new(tool.as_fd(), PollFlags::POLLIN)], timeout)?;
+//!     while let Some(delivery) = tool.next(Some(Duration::ZERO))? {
+//!         if let Delivery::Bytes(bytes) = delivery {
+//!             total += bytes.len();
 //!         }
 //!     }
 //! }
+//! assert_eq!(total, 6);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Whoever just wants the bytes in a file has a [`Sink`].
+//!
+//! # Errors
+//! | operation | error | and then |
+//! |---|---|---|
+//! | [`Tool::connect`] | [`AttachError`] | there is no tool |
+//! | [`Tool::pull`], [`Tool::query`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
+//! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
+//! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the same |
+//! | [`Sink::join`] | [`SinkError`] | the sink has ended |
+//!
+//! # Threads
+//! A tool is used by one thread at a time and may move between threads. Its descriptor may be waited for by another.
 
+mod delivery;
 mod error;
 mod feed;
+mod feeds;
 mod link;
+mod registration;
 mod sink;
 mod tool;
+mod wakeup;
 
+pub use delivery::{Bytes, Delivery, Origin};
 pub use error::{AttachError, LostError, RequestError};
-pub use feed::{Feed, FeedId, Item};
+pub use feed::Counts;
 pub use iof_shm_ring::Gap;
 pub use sink::{Sink, SinkError, SinkReport};
-pub use tool::{Poll, Pull, Tool};
+pub use tool::{Pull, Tool};

@@ -56,10 +56,20 @@ impl Link {
         Ok(())
     }
 
+    /// The next message that was received together with one before.
+    pub(crate) fn take_received(&mut self) -> Option<Received> {
+        self.received.pop_front()
+    }
+
+    /// Whether there is one.
+    pub(crate) fn has_received(&self) -> bool {
+        !self.received.is_empty()
+    }
+
     /// The next message; with `wait`, waits for it, else `None` if there is none.
     pub(crate) fn receive(&mut self, wait: bool) -> Result<Option<Received>, LostError> {
         loop {
-            if let Some(received) = self.received.pop_front() {
+            if let Some(received) = self.take_received() {
                 return Ok(Some(received));
             }
             let mut chunk = [0u8; CHUNK];

@@ -11,7 +11,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::uio::writev;
 
 use crate::error::LostError;
-use crate::feed::{FeedId, Item};
+use crate::feed::Item;
+use crate::feeds::FeedId;
 use crate::tool::{Poll, Tool};
 
 /// Slices in one write: far below IOV_MAX, and more hardly saves anything.
@@ -88,8 +89,10 @@ struct Writer<F> {
 
 impl<F: FnMut(&Proc, Channel, Gap)> Writer<F> {
     fn run(mut self) -> Result<SinkReport, SinkError> {
-        while self.tool.poll(None)? != Poll::Done {
-            let active = self.tool.active().to_vec();
+        while self.tool.poll(None, Tool::is_drained)? != Poll::Done {
+            // A sink is for bytes: when its streams are complete, it is.
+            self.tool.events.clear();
+            let active = self.tool.feeds.active().to_vec();
             for chunk in active.chunks(MAX_SLICES) {
                 let with_bytes = self.look(chunk);
                 self.write(&with_bytes)?;
@@ -102,7 +105,7 @@ impl<F: FnMut(&Proc, Channel, Gap)> Writer<F> {
     fn look(&mut self, feeds: &[FeedId]) -> Vec<FeedId> {
         let mut with_bytes = Vec::with_capacity(feeds.len());
         for &id in feeds {
-            let Some(feed) = self.tool.feed_mut(id) else { continue };
+            let Some(feed) = self.tool.feeds.get_mut(id) else { continue };
             match feed.next() {
                 Item::Bytes => with_bytes.push(id),
                 Item::Gap(gap) => {
@@ -110,7 +113,7 @@ impl<F: FnMut(&Proc, Channel, Gap)> Writer<F> {
                     (self.on_gap)(feed.source(), feed.channel(), gap);
                 }
                 Item::Gone => self.report.unfinished = self.report.unfinished.saturating_add(1),
-                Item::Quiet | Item::Ended => {}
+                Item::Quiet | Item::Ended | Item::Flushed => {}
             }
         }
         with_bytes
@@ -120,7 +123,7 @@ impl<F: FnMut(&Proc, Channel, Gap)> Writer<F> {
     fn write(&mut self, feeds: &[FeedId]) -> Result<(), SinkError> {
         let mut slices = Vec::with_capacity(feeds.len());
         let mut room = MAX_BYTES;
-        for feed in feeds.iter().filter_map(|id| self.tool.feed(*id)) {
+        for feed in feeds.iter().filter_map(|id| self.tool.feeds.get(*id)) {
             let bytes = feed.bytes();
             let now = bytes.get(..room).unwrap_or(bytes);
             room = room.saturating_sub(now.len());
@@ -140,7 +143,7 @@ impl<F: FnMut(&Proc, Channel, Gap)> Writer<F> {
         self.report.written = self.report.written.saturating_add(written as u64);
         let mut left = written;
         for id in feeds {
-            let Some(feed) = self.tool.feed_mut(*id) else { continue };
+            let Some(feed) = self.tool.feeds.get_mut(*id) else { continue };
             let n = feed.bytes().len().min(left);
             feed.consume(n);
             feed.release();

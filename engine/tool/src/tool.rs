@@ -1,24 +1,28 @@
-//! A tool: one connection to an engine and the feeds that it pulls.
+//! A tool: one connection to an engine, what it asks, and what it is told.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
 use iof_proto::rendezvous::{self, FindError, Search};
-use iof_proto::{Channel, Channels, Found, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Terms, ToTool};
-use iof_shm_ring::{Area, Attached, Bell, Grouping, Ring, Ringer, Start};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use iof_proto::{Channels, Failure, Found, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Status, ToTool};
+use iof_shm_ring::{Area, Bell, Ringer};
 
+use crate::delivery::{Delivery, Next};
 use crate::error::{AttachError, LostError, RequestError};
-use crate::feed::{Feed, FeedId, reader};
+use crate::feeds::{FeedId, Feeds};
 use crate::link::{Link, Received};
+use crate::registration::{Callback, Closing, Registration};
+use crate::wakeup::Wakeup;
+
+mod news;
+
+pub(crate) use news::{Event, Poll};
 
 /// What to register for (`PMIx_IOF_pull`, RFC0025).
 #[derive(Clone, Debug)]
@@ -40,41 +44,28 @@ impl Pull {
     }
 }
 
-/// What [`Tool::poll`] waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Poll {
-    /// [`Tool::active`] names feeds that may have news.
-    News,
-    /// The time is over and there is no news.
-    Quiet,
-    /// Every registration has ended: all feeds are over and no more will come.
-    Done,
-}
-
-/// One registration.
-struct Registration {
-    start: Start,
-    /// All of its sources are known.
-    announced: bool,
-}
-
 /// A connection to an engine.
 ///
-/// One thread at a time; it may move between threads. When the engine goes away, feeds are drained as far as
-/// they are mapped and then say [`Item::Gone`](crate::Item::Gone).
+/// # Threads
+/// One at a time; a tool may move between threads. To wait in one thread and ask in another, have two tools.
+///
+/// # When the engine goes away
+/// Every stream is read as far as it is in memory and then [gone](Delivery::Gone); requests fail with
+/// [`LostError::Closed`]. A tool does not connect again: a new engine has other jobs.
 pub struct Tool {
     link: Link,
     area: Arc<Area>,
-    bell: Bell,
+    wakeup: Wakeup,
     /// Only for a tool that may hold sources back.
     room: Option<Arc<Ringer>>,
     engine_pid: u32,
-    registrations: BTreeMap<u32, Registration>,
-    feeds: Vec<Option<Feed>>,
-    by_slot: HashMap<u32, FeedId>,
-    /// Slots below this were ever used.
-    slots: u32,
-    active: Vec<FeedId>,
+    pub(crate) registrations: BTreeMap<u32, Registration>,
+    pub(crate) feeds: Feeds,
+    pub(crate) events: VecDeque<Event>,
+    /// Feeds that have not had their turn since the last look at who has news.
+    pub(crate) turn: Vec<FeedId>,
+    /// What was found and not handed out yet.
+    pub(crate) put_back: Option<Next>,
     /// Rings taken that the engine has not been told of.
     taken: u32,
     last_request: u32,
@@ -137,17 +128,18 @@ impl Tool {
         let (Some(area), Some(bell), room) = (fds.next(), fds.next(), fds.next()) else {
             return Err(LostError::Unexpected { what: "a welcome without its descriptors" }.into());
         };
+        let wakeup = Wakeup::new(Bell::from(bell), &link).map_err(LostError::Socket)?;
         Ok(Tool {
             link,
             area: Arc::new(Area::open(area)?),
-            bell: Bell::from(bell),
+            wakeup,
             room: room.map(|room| Arc::new(Ringer::from(room))),
             engine_pid,
             registrations: BTreeMap::new(),
-            feeds: Vec::new(),
-            by_slot: HashMap::new(),
-            slots: 0,
-            active: Vec::new(),
+            feeds: Feeds::default(),
+            events: VecDeque::new(),
+            turn: Vec::new(),
+            put_back: None,
             taken: 0,
             last_request: 0,
             gone: false,
@@ -159,49 +151,87 @@ impl Tool {
         self.engine_pid
     }
 
-    /// Registers for output; gives the handler id (1 or more). Feeds come into being with [`Tool::poll`].
+    /// Registers for output (`PMIx_IOF_pull`); gives the handler id, 1 or more, and which optional directives are
+    /// ignored. What comes is handed out by [`Tool::next`].
     ///
     /// # Errors
-    /// [`RequestError`]: what was asked for does not exist and never will, a limit is reached, or the engine is
-    /// gone.
+    /// [`RequestError`]: what was asked for does not exist and never will, a directive that is required can't be
+    /// honoured, the host refuses, a limit is reached, or the engine is gone.
     pub fn pull(&mut self, pull: &Pull) -> Result<Granted, RequestError> {
-        let start = if pull.backlog { Start::Oldest } else { Start::Now };
+        self.register(pull, None)
+    }
+
+    /// [`Tool::pull`], but what comes goes to `callback`, which [`Tool::dispatch`] and [`Tool::next`] call, on the
+    /// thread that calls them.
+    ///
+    /// It is RFC0025's `pmix_iof_cbfunc_t`: a delivery has handler, source, channel and payload, and
+    /// [`Delivery::Complete`] stands for `PMIX_IOF_COMPLETE`. The bytes are consumed when it returns.
+    ///
+    /// # Errors
+    /// As [`Tool::pull`]; `callback` is dropped then.
+    pub fn pull_with(
+        &mut self,
+        pull: &Pull,
+        callback: impl FnMut(&Delivery<'_>) + Send + 'static,
+    ) -> Result<Granted, RequestError> {
+        self.register(pull, Some(Box::new(callback)))
+    }
+
+    fn register(&mut self, pull: &Pull, callback: Option<Callback>) -> Result<Granted, RequestError> {
         let request = self.next_request();
-        self.link.send(&FromTool::Pull {
+        let message = FromTool::Pull {
             request,
             procs: pull.procs.clone(),
             channels: pull.channels,
             backlog: pull.backlog,
             directives: pull.directives.clone(),
-        })?;
-        let result = self.answer(|message| match message {
+        };
+        let granted = self.ask(&message, |message| match message {
             ToTool::Pulled { request: of, result } if of == request => Ok(result),
             other => Err(other),
-        })?;
-        let granted = result?;
-        self.registrations.insert(granted.handler, Registration { start, announced: false });
+        })??;
+        self.registrations.insert(granted.handler, Registration::new(pull, callback));
         Ok(granted)
     }
 
-    /// Ends a registration; its feeds are gone from now on.
+    /// Ends a registration (`PMIx_IOF_deregister`). This only begins it; nothing has to be waited for here.
+    ///
+    /// What is unread now still comes, as deliveries like all others: a gap, or bytes in place, in full groups or not.
+    /// There is at most a ring of it for each stream. When it was handed out, the engine is told, and once it has
+    /// confirmed, [`Delivery::Deregistered`] comes, the last of this registration. A stream that completes before is
+    /// told as complete; the ends of jobs are not told any more. From a callback this can't be called, nor while a
+    /// delivery is borrowed.
     ///
     /// # Errors
-    /// [`RequestError`]: there is no such registration, or the engine is gone.
+    /// [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`]: there is no such registration, or it is being ended
+    /// already. [`RequestError::Lost`]: the engine is gone, and what is unread comes without this.
     pub fn deregister(&mut self, handler: u32) -> Result<(), RequestError> {
-        // First of all: once the engine knows, it gives our slots to other rings.
-        self.registrations.remove(&handler);
-        for feed in &mut self.feeds {
-            feed.take_if(|feed| feed.handler == handler);
+        // What the engine has announced is to be flushed, too.
+        self.take_messages()?;
+        if self.gone {
+            return Err(LostError::Closed.into());
         }
-        let feeds = &self.feeds;
-        self.by_slot.retain(|_, id| feeds.get(id.0).is_some_and(Option::is_some));
-        let request = self.next_request();
-        self.link.send(&FromTool::Deregister { request, handler })?;
-        let result = self.answer(|message| match message {
-            ToTool::Deregistered { request: of, result } if of == request => Ok(result),
-            other => Err(other),
-        })?;
-        Ok(result?)
+        let registration = self.registrations.get_mut(&handler).filter(|of| of.closing == Closing::No);
+        let Some(registration) = registration else {
+            let reason = format!("this tool has no registration {handler}");
+            return Err(Failure { status: Status::ERR_NOT_FOUND, reason }.into());
+        };
+        registration.closing = Closing::Flushing;
+        self.feeds.flush(handler);
+        Ok(self.end_if_flushed(handler)?)
+    }
+
+    /// Tells the engine that a registration is to end, if all that it was due was handed out.
+    fn end_if_flushed(&mut self, handler: u32) -> Result<(), LostError> {
+        let request = self.last_request.wrapping_add(1);
+        let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
+        if registration.closing != Closing::Flushing || !registration.is_drained() {
+            return Ok(());
+        }
+        // Its readers are no more: once the engine knows, it gives their slots to other rings.
+        registration.closing = Closing::Asked(request);
+        self.last_request = request;
+        self.tell(&FromTool::Deregister { request, handler })
     }
 
     /// Asks the engine (`PMIx_Query_info`); the keys are in [`iof_proto::message::query`].
@@ -211,8 +241,7 @@ impl Tool {
     pub fn query(&mut self, keys: &[&str]) -> Result<Vec<Found>, RequestError> {
         let request = self.next_request();
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        self.link.send(&FromTool::Query { request, keys })?;
-        let result = self.answer(|message| match message {
+        let result = self.ask(&FromTool::Query { request, keys }, |message| match message {
             ToTool::Answer { request: of, result } if of == request => Ok(result),
             other => Err(other),
         })?;
@@ -224,237 +253,63 @@ impl Tool {
         self.last_request
     }
 
-    /// Handles messages until `wanted` takes one.
-    fn answer<T>(&mut self, wanted: impl Fn(ToTool) -> Result<T, ToTool>) -> Result<T, LostError> {
-        loop {
-            let Some(Received { message, fds }) = self.link.receive(true)? else {
-                return Err(LostError::Closed);
-            };
-            match wanted(message) {
-                Ok(answer) => return Ok(answer),
-                Err(other) => self.handle(Received { message: other, fds })?,
-            }
-        }
-    }
-
-    /// Waits until a feed may have news, for `timeout` at most (`None`: without end), and takes note of what
-    /// the engine says.
-    ///
-    /// # Errors
-    /// [`LostError`] if the engine speaks nonsense. An engine that ends is no error: feeds say so.
-    pub fn poll(&mut self, timeout: Option<Duration>) -> Result<Poll, LostError> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.settle()?;
-        loop {
-            self.take_messages()?;
-            self.take_ready();
-            if !self.active.is_empty() {
-                return Ok(Poll::News);
-            }
-            if self.is_done() {
-                return Ok(Poll::Done);
-            }
-            if !self.area.arm(self.slots) {
-                continue;
-            }
-            let waited = self.sleep(deadline);
-            self.area.disarm();
-            if !waited? {
-                return Ok(Poll::Quiet);
-            }
-        }
-    }
-
-    /// Feeds that had news at the last [`Tool::poll`] and were not read to their end since.
-    pub fn active(&self) -> &[FeedId] {
-        &self.active
-    }
-
-    /// A feed, `None` if its registration was ended.
-    pub fn feed(&self, id: FeedId) -> Option<&Feed> {
-        self.feeds.get(id.0).and_then(Option::as_ref)
-    }
-
-    /// A feed, `None` if its registration was ended.
-    pub fn feed_mut(&mut self, id: FeedId) -> Option<&mut Feed> {
-        self.feeds.get_mut(id.0).and_then(Option::as_mut)
-    }
-
-    /// All feeds so far.
-    pub fn feeds(&self) -> impl Iterator<Item = &Feed> {
-        self.feeds.iter().flatten()
-    }
-
-    /// Forgets feeds that were read to their end, and asks for generations that feeds came to the end of.
-    fn settle(&mut self) -> Result<(), LostError> {
-        let mut active = std::mem::take(&mut self.active);
-        let mut lost = None;
-        active.retain(|id| {
-            let Some(feed) = self.feeds.get_mut(id.0).and_then(Option::as_mut) else { return false };
-            if let Some(slot) = feed.ask()
-                && let Err(error) = self.link.send(&FromTool::Follow { slot })
-            {
-                lost = Some(error);
-            }
-            feed.active = !feed.is_settled();
-            feed.active
-        });
-        self.active = active;
-        match lost {
-            Some(RequestError::Lost(LostError::Socket(error))) => Err(LostError::Socket(error)),
-            // An engine that is gone is found out by reading.
-            _ => Ok(()),
-        }
-    }
-
-    fn take_messages(&mut self) -> Result<(), LostError> {
-        while !self.gone {
-            match self.link.receive(false) {
-                Ok(Some(received)) => self.handle(received)?,
-                Ok(None) => break,
-                Err(LostError::Closed) => self.engine_gone(),
-                Err(other) => return Err(other),
-            }
-        }
-        Ok(())
-    }
-
-    fn handle(&mut self, Received { message, mut fds }: Received) -> Result<(), LostError> {
-        match message {
-            ToTool::Ring { handler, source, channel, slot, follows, start, dropped, passed, terms } => {
-                let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
-                let ring = Arc::new(Ring::open(fd)?);
-                self.slots = self.slots.max(slot.saturating_add(1));
-                let given = Attached { ring, slot, start, dropped, passed };
-                match follows {
-                    Some(old) => self.next_generation(old, given),
-                    None => self.new_feed(handler, source, channel, given, terms)?,
-                }
-                self.ring_taken()
-            }
-            ToTool::Announced { handler } => {
-                if let Some(registration) = self.registrations.get_mut(&handler) {
-                    registration.announced = true;
-                }
-                Ok(())
-            }
-            ToTool::JobEnded { .. } => Ok(()),
-            // Answers to requests that nobody waits for any more.
-            ToTool::Pulled { .. } | ToTool::Deregistered { .. } | ToTool::Answer { .. } => Ok(()),
-            ToTool::Welcome { .. } | ToTool::Refused { .. } => {
-                Err(LostError::Unexpected { what: "a second welcome" })
-            }
-        }
-    }
-
-    fn new_feed(
+    /// Sends a request and handles messages until `wanted` takes one.
+    fn ask<T>(
         &mut self,
-        handler: u32,
-        source: Proc,
-        channel: Channel,
-        first: Attached,
-        terms: Terms,
-    ) -> Result<(), LostError> {
-        // It was on its way when the registration was ended.
-        let Some(registration) = self.registrations.get(&handler) else { return Ok(()) };
-        let start = registration.start;
-        let slot = first.slot;
-        let mut reader = reader(first, Arc::clone(&self.area), start)?;
-        if let Some(room) = &self.room {
-            reader.tell_room(Arc::clone(room));
+        request: &FromTool,
+        wanted: impl Fn(ToTool) -> Result<T, ToTool>,
+    ) -> Result<T, RequestError> {
+        if self.gone {
+            return Err(LostError::Closed.into());
         }
-        if terms.buffering_size > 0 {
-            let time = terms.buffering_time.map(Duration::from_micros);
-            reader.group(Some(Grouping { bytes: terms.buffering_size, time }));
-        }
-        let id = FeedId(self.feeds.len());
-        self.feeds.push(Some(Feed::new(handler, source, channel, reader)));
-        self.by_slot.insert(slot, id);
-        // There may be news from before the engine knew whom to tell.
-        self.activate(id);
-        Ok(())
-    }
-
-    /// A ring that nobody waits for any more, because its registration was ended, is dropped here.
-    fn next_generation(&mut self, old: u32, next: Attached) {
-        let Some(id) = self.by_slot.remove(&old) else { return };
-        self.by_slot.insert(next.slot, id);
-        if let Some(feed) = self.feed_mut(id) {
-            feed.push_next(next);
-            self.activate(id);
+        self.link.send(request)?;
+        loop {
+            let received = match self.link.receive(true) {
+                Ok(Some(received)) => received,
+                Ok(None) => continue,
+                Err(lost) => return Err(self.lost(lost).into()),
+            };
+            match wanted(received.message) {
+                Ok(answer) => return Ok(answer),
+                Err(message) => self.handle(Received { message, ..received })?,
+            }
         }
     }
 
-    /// Tells the engine, every so many rings, that it may send more.
-    fn ring_taken(&mut self) -> Result<(), LostError> {
-        self.taken = self.taken.saturating_add(1);
-        if self.taken < MAX_RINGS_IN_FLIGHT / 2 {
-            return Ok(());
-        }
-        let rings = std::mem::take(&mut self.taken);
-        match self.link.send(&FromTool::Taken { rings }) {
+    /// Sends what is not answered at once. An engine that is gone is found out by reading.
+    fn tell(&self, message: &FromTool) -> Result<(), LostError> {
+        match self.link.send(message) {
             Err(RequestError::Lost(LostError::Socket(error))) => Err(LostError::Socket(error)),
             _ => Ok(()),
         }
     }
 
-    fn take_ready(&mut self) {
-        let mut ready = Vec::new();
-        self.area.take_ready(self.slots, |slot| ready.push(slot));
-        for slot in ready {
-            if let Some(&id) = self.by_slot.get(&slot) {
-                self.activate(id);
-            }
-        }
+    /// Whether nothing more will come: every job of every registration has ended and was told, or the engine is gone,
+    /// and all that there was has been handed out.
+    pub fn is_done(&self) -> bool {
+        let told = self.gone || self.registrations.values().all(Registration::is_over);
+        told && self.feeds.is_empty() && self.events.is_empty() && self.put_back.is_none()
     }
 
-    fn activate(&mut self, id: FeedId) {
-        let Some(feed) = self.feeds.get_mut(id.0).and_then(Option::as_mut) else { return };
-        if feed.is_over() {
-            return;
+    /// For how long an event loop may wait for the descriptor before it calls [`Tool::next`] or [`Tool::dispatch`]
+    /// whatever happens; `None`: until it is readable. It is zero unless the last of them found nothing, and after
+    /// requests that brought news.
+    pub fn timeout(&self) -> Option<Duration> {
+        let pending = !self.wakeup.is_armed() || self.has_news() || self.link.has_received();
+        if pending && !self.is_done() {
+            return Some(Duration::ZERO);
         }
-        feed.wake();
-        if !feed.active {
-            feed.active = true;
-            self.active.push(id);
-        }
+        self.feeds.next_due().map(|due| due.saturating_duration_since(Instant::now()))
     }
+}
 
-    fn engine_gone(&mut self) {
-        self.gone = true;
-        for id in (0..self.feeds.len()).map(FeedId) {
-            if let Some(feed) = self.feed_mut(id) {
-                feed.engine_gone();
-            }
-            self.activate(id);
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        let announced = self.gone || self.registrations.values().all(|registration| registration.announced);
-        announced && self.feeds().all(Feed::is_over)
-    }
-
-    /// Waits for the doorbell or the socket; `false` if the deadline passed.
-    fn sleep(&self, deadline: Option<Instant>) -> Result<bool, LostError> {
-        let events = PollFlags::POLLIN;
-        let mut fds = [PollFd::new(self.bell.as_fd(), events), PollFd::new(self.link.as_fd(), events)];
-        let timeout = match deadline {
-            None => PollTimeout::NONE,
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                // Rounded up: a poll that returns a little early would spin.
-                let millis = left.as_micros().div_ceil(1000);
-                PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
-            }
-        };
-        match poll(&mut fds, timeout) {
-            Ok(0) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => Ok(false),
-            Ok(_) | Err(Errno::EINTR) => {
-                self.bell.silence();
-                Ok(true)
-            }
-            Err(errno) => Err(LostError::Socket(errno.into())),
-        }
+/// One descriptor for an event loop of the tool's own: readable when there is news.
+///
+/// Wait for it to be readable, for [`Tool::timeout`] at most, and then call [`Tool::next`] (or [`Tool::dispatch`]) with
+/// a time of zero until there is nothing more. Level- and edge-triggered loops are both fine. It stays readable when
+/// the engine is gone: leave off when [`Tool::is_done`].
+impl AsFd for Tool {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
     }
 }

@@ -1,0 +1,43 @@
+//! Watches a job: prints who wrote how much, stream by stream, and how the job ended.
+//!
+//! ```text
+//! iof run -n 4 --nspace demo -- sh -c 'seq 100000' > /dev/null &
+//! cargo run --release -p iof-tool --example watch -- demo
+//! ```
+
+use std::env;
+use std::error::Error;
+
+use iof_proto::rendezvous::{Search, Target};
+use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_tool::{Delivery, Pull, Tool};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = env::args().skip(1);
+    let nspace = Nspace::new(args.next().ok_or("usage: watch NSPACE")?)?;
+    let search = Search { target: Target::Nspace(nspace.clone()), ..Search::default() };
+    let mut tool = Tool::find(&search, "watch")?;
+    let all = Proc { nspace, rank: Rank::WILDCARD };
+    tool.pull(&Pull::new(vec![all], Channels::STDOUT | Channels::STDERR | Channels::STDDIAG))?;
+    while let Some(delivery) = tool.next(None)? {
+        match delivery {
+            // They are counted for us.
+            Delivery::Bytes(_) => {}
+            Delivery::Gap { origin, gap } => {
+                println!("{} {}: {} bytes lost at {}", origin.source, origin.channel, gap.lost, gap.offset);
+            }
+            Delivery::Complete { origin, counts } => {
+                let (produced, delivered) = (counts.produced, counts.delivered);
+                println!("{} {}: wrote {produced}, of which {delivered} came", origin.source, origin.channel);
+            }
+            Delivery::Gone { origin, counts } => {
+                println!("{} {}: wrote {} or more", origin.source, origin.channel, counts.produced);
+            }
+            Delivery::JobEnded { nspace, exit_code, .. } => {
+                println!("{nspace} ended with {}", exit_code.map_or("?".into(), |code| code.to_string()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

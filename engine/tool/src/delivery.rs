@@ -1,0 +1,286 @@
+//! What a tool gets, one thing after the other: the core that all ways of use come down to.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::{Duration, Instant};
+
+use iof_proto::{Channel, Nspace, Proc};
+use iof_shm_ring::Gap;
+
+use crate::error::LostError;
+use crate::feed::{Counts, Feed, Item};
+use crate::feeds::FeedId;
+use crate::tool::{Event, Poll, Tool};
+
+/// One source and channel of one registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin<'a> {
+    /// The registration.
+    pub handler: u32,
+    /// The process that writes.
+    pub source: &'a Proc,
+    /// The channel it writes to.
+    pub channel: Channel,
+}
+
+/// What comes next of any registration.
+///
+/// For each registration and stream come bytes and gaps in the stream's order, and then, once, either `Complete` or
+/// `Gone`; for each registration and job, `JobEnded` once all streams of the job are complete.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Delivery<'a> {
+    /// Bytes, in place; they are consumed when this is dropped.
+    Bytes(Bytes<'a>),
+    /// Bytes are missing here.
+    Gap {
+        /// Of which stream.
+        origin: Origin<'a>,
+        /// Where, and how many.
+        gap: Gap,
+    },
+    /// The stream is complete (`PMIX_IOF_COMPLETE`): every byte of it was handed out or reported as a gap.
+    Complete {
+        /// Which stream.
+        origin: Origin<'a>,
+        /// Its books.
+        counts: Counts,
+    },
+    /// The engine went away before the stream was complete. What was in memory has been handed out; what the source
+    /// has written since is not known.
+    Gone {
+        /// Which stream.
+        origin: Origin<'a>,
+        /// Its books, as far as they go.
+        counts: Counts,
+    },
+    /// A job is over, and so are all of its streams.
+    JobEnded {
+        /// The registration that this is told to.
+        handler: u32,
+        /// The job.
+        nspace: Nspace,
+        /// Its exit code, as a shell would show it; `None` if nobody knows.
+        exit_code: Option<i32>,
+    },
+    /// The registration has ended, as [`Tool::deregister`] asked for. It was handed out all that it was due.
+    Deregistered {
+        /// The registration that there was.
+        handler: u32,
+    },
+}
+
+impl Delivery<'_> {
+    /// The registration that this is for.
+    pub fn handler(&self) -> u32 {
+        match self {
+            Delivery::Bytes(bytes) => bytes.origin().handler,
+            Delivery::Gap { origin, .. }
+            | Delivery::Complete { origin, .. }
+            | Delivery::Gone { origin, .. } => origin.handler,
+            Delivery::JobEnded { handler, .. } | Delivery::Deregistered { handler } => *handler,
+        }
+    }
+
+    /// The stream that this is of; `None` if it is of a job or of the registration itself.
+    pub fn origin(&self) -> Option<Origin<'_>> {
+        match self {
+            Delivery::Bytes(bytes) => Some(bytes.origin()),
+            Delivery::Gap { origin, .. }
+            | Delivery::Complete { origin, .. }
+            | Delivery::Gone { origin, .. } => Some(*origin),
+            Delivery::JobEnded { .. } | Delivery::Deregistered { .. } => None,
+        }
+    }
+}
+
+/// Bytes of one stream, where the engine's kernel put them: contiguous, and not to be overwritten while this lives,
+/// whatever the engine and the source do.
+///
+/// They are consumed when this is dropped, all of them, or as many as [`Bytes::consume`] says.
+pub struct Bytes<'a> {
+    feed: &'a mut Feed,
+    taken: usize,
+}
+
+impl<'a> Bytes<'a> {
+    fn new(feed: &'a mut Feed) -> Bytes<'a> {
+        let taken = feed.bytes().len();
+        Bytes { feed, taken }
+    }
+
+    /// Which stream they are of.
+    pub fn origin(&self) -> Origin<'_> {
+        origin(self.feed)
+    }
+
+    /// How many bytes the source had produced before the first of these.
+    pub fn offset(&self) -> u64 {
+        self.feed.counts().produced
+    }
+
+    /// When the first of them was read from its source, in nanoseconds since 1970, if that is known. Bytes that were
+    /// read together have the same time.
+    pub fn time(&self) -> Option<u64> {
+        self.feed.time()
+    }
+
+    /// Consumes the first `n` (at most all); the others come again, in the stream's next turn.
+    pub fn consume(mut self, n: usize) {
+        self.taken = self.taken.min(n);
+    }
+}
+
+impl Deref for Bytes<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.feed.bytes()
+    }
+}
+
+impl Drop for Bytes<'_> {
+    fn drop(&mut self) {
+        self.feed.consume(self.taken);
+        // What is left may be overwritten where the policy wants it.
+        self.feed.release();
+    }
+}
+
+impl fmt::Debug for Bytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Bytes");
+        shown.field("origin", &self.origin()).field("offset", &self.offset()).field("len", &self.len());
+        shown.finish()
+    }
+}
+
+fn origin(feed: &Feed) -> Origin<'_> {
+    Origin { handler: feed.handler(), source: feed.source(), channel: feed.channel() }
+}
+
+/// What was found and is to be lent.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Of(FeedId, Item),
+    Event(Event),
+}
+
+/// What one step did.
+enum Step {
+    Found(Next),
+    /// It was for a callback.
+    Called,
+    Nothing,
+}
+
+impl Tool {
+    /// What comes next of any registration; waits for it, for `timeout` at most (`None`: without end, zero: not at
+    /// all). `None` if nothing came in time, and at once when nothing more will come, see [`Tool::is_done`]. What
+    /// belongs to a registration made by [`Tool::pull_with`] goes to its callback on the way.
+    ///
+    /// Streams take turns, so none waits longer than for one delivery of each other. Where output is
+    /// [buffered](iof_proto::directive::key::PMIX_IOF_BUFFERING_SIZE), bytes come when a group is full or its time is
+    /// over, or if nothing more can follow them.
+    ///
+    /// # Errors
+    /// [`LostError`] when the engine spoke nonsense, once. From then on it counts as gone; what is in memory still
+    /// comes. An engine that ends is no error.
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Delivery<'_>>, LostError> {
+        let deadline = deadline(timeout);
+        loop {
+            match self.step(deadline)? {
+                Step::Found(next) => return Ok(self.lend(next)),
+                Step::Called => {}
+                Step::Nothing => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits as [`Tool::next`] does for what comes next, and calls its callback; `false` if nothing came in time, or
+    /// nothing more will come.
+    ///
+    /// For tools that only use [`Tool::pull_with`]. What has no callback stays for [`Tool::next`], which a tool that
+    /// uses both calls instead of this.
+    ///
+    /// # Errors
+    /// As [`Tool::next`].
+    pub fn dispatch(&mut self, timeout: Option<Duration>) -> Result<bool, LostError> {
+        match self.step(deadline(timeout))? {
+            Step::Found(next) => self.put_back = Some(next),
+            Step::Called => {}
+            Step::Nothing => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn step(&mut self, deadline: Option<Instant>) -> Result<Step, LostError> {
+        let Some(next) = self.look_for(deadline)? else { return Ok(Step::Nothing) };
+        let handler = match &next {
+            Next::Of(id, _) => self.feeds.get(*id).map(Feed::handler),
+            Next::Event(Event::JobEnded { handler, .. } | Event::Deregistered { handler }) => Some(*handler),
+        };
+        let Some(handler) = handler else { return Ok(Step::Nothing) };
+        let registration = self.registrations.get_mut(&handler);
+        let Some(mut callback) = registration.and_then(|of| of.callback.take()) else {
+            return Ok(Step::Found(next));
+        };
+        if let Some(delivery) = self.lend(next) {
+            callback(&delivery);
+        }
+        // Unless that was its end.
+        if let Some(registration) = self.registrations.get_mut(&handler) {
+            registration.callback = Some(callback);
+        }
+        Ok(Step::Called)
+    }
+
+    /// Looks at the feeds in turn.
+    fn look_for(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, LostError> {
+        if let Some(next) = self.put_back.take() {
+            return Ok(Some(next));
+        }
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(Next::Event(event)));
+            }
+            while let Some(id) = self.turn.pop() {
+                match self.feeds.get_mut(id).map(Feed::next) {
+                    None | Some(Item::Quiet | Item::Flushed) => {}
+                    Some(item) => return Ok(Some(Next::Of(id, item))),
+                }
+            }
+            if self.poll(deadline, Tool::is_done)? != Poll::News {
+                return Ok(None);
+            }
+            self.turn.extend(self.feeds.active().iter().rev());
+        }
+    }
+
+    fn lend(&mut self, next: Next) -> Option<Delivery<'_>> {
+        Some(match next {
+            Next::Of(id, item) => {
+                let feed = self.feeds.get_mut(id)?;
+                match item {
+                    Item::Bytes => Delivery::Bytes(Bytes::new(feed)),
+                    Item::Gap(gap) => Delivery::Gap { origin: origin(feed), gap },
+                    Item::Ended => Delivery::Complete { origin: origin(feed), counts: feed.counts() },
+                    Item::Gone => Delivery::Gone { origin: origin(feed), counts: feed.counts() },
+                    Item::Quiet | Item::Flushed => return None,
+                }
+            }
+            Next::Event(Event::JobEnded { handler, nspace, exit_code }) => {
+                Delivery::JobEnded { handler, nspace, exit_code }
+            }
+            Next::Event(Event::Deregistered { handler }) => {
+                self.registrations.remove(&handler);
+                Delivery::Deregistered { handler }
+            }
+        })
+    }
+}
+
+fn deadline(timeout: Option<Duration>) -> Option<Instant> {
+    // A time beyond what the clock can show never comes.
+    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
+}

@@ -1,0 +1,242 @@
+//! What a tool is told: messages, the doorbell, the time; and what follows from feeds that were read to their end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
+use iof_proto::{Channel, FromTool, Nspace, Proc, Terms, ToTool};
+use iof_shm_ring::{Attached, Grouping, Ring};
+
+use crate::error::LostError;
+use crate::feed::{Feed, reader};
+use crate::feeds::Settled;
+use crate::link::Received;
+use crate::registration::{Closing, Registration};
+use crate::tool::Tool;
+use crate::wakeup::Heard;
+
+/// What [`Tool::poll`] waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Poll {
+    /// Active feeds may have news, or there are events.
+    News,
+    /// The time is over and there is no news. The tool is armed.
+    Quiet,
+    /// Nothing more will come.
+    Done,
+}
+
+/// What is told of a registration, not of a stream.
+#[derive(Debug)]
+pub(crate) enum Event {
+    JobEnded { handler: u32, nspace: Nspace, exit_code: Option<i32> },
+    Deregistered { handler: u32 },
+}
+
+impl Tool {
+    /// Waits until a feed may have news or there is an event, until `deadline` at most (`None`: without end), or until
+    /// `is_over`, which becomes true by messages or by feeds that were read to their end.
+    ///
+    /// # Errors
+    /// [`LostError`] if the engine speaks nonsense. An engine that ends is no error: feeds say so.
+    pub(crate) fn poll(
+        &mut self,
+        deadline: Option<Instant>,
+        is_over: fn(&Tool) -> bool,
+    ) -> Result<Poll, LostError> {
+        self.settle()?;
+        let (mut socket_seen, mut in_vain) = (false, false);
+        if self.wakeup.is_armed() {
+            self.sleep(Some(Instant::now()))?;
+            socket_seen = true;
+        }
+        loop {
+            self.take_queued()?;
+            self.feeds.take_ready(&self.area);
+            self.feeds.take_due();
+            let news = self.has_news();
+            if news || is_over(self) {
+                // However much there is to read, messages are looked at.
+                if !socket_seen {
+                    self.take_messages()?;
+                    socket_seen = true;
+                    continue;
+                }
+                self.wakeup.disarm(&self.area);
+                return Ok(if news { Poll::News } else { Poll::Done });
+            }
+            if in_vain && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(Poll::Quiet);
+            }
+            if self.wakeup.arm(&self.area, self.feeds.slots()) {
+                in_vain = !self.sleep([deadline, self.feeds.next_due()].into_iter().flatten().min())?;
+                socket_seen = true;
+            }
+        }
+    }
+
+    /// Waits for the doorbell or the socket, until `until` at most; whether there was anything. If not, the tool stays
+    /// armed.
+    fn sleep(&mut self, until: Option<Instant>) -> Result<bool, LostError> {
+        let heard = self.wakeup.wait(&self.link, until)?;
+        let Heard::News { socket } = heard else { return Ok(false) };
+        self.wakeup.disarm(&self.area);
+        if socket {
+            self.take_messages()?;
+        }
+        Ok(true)
+    }
+
+    /// Whether something can be handed out without a wait.
+    pub(super) fn has_news(&self) -> bool {
+        !self.feeds.active().is_empty() || !self.events.is_empty() || self.put_back.is_some()
+    }
+
+    /// Whether every stream of every registration was read to its end and no more will be announced.
+    pub(crate) fn is_drained(&self) -> bool {
+        let announced = self.gone || self.registrations.values().all(Registration::has_all_streams);
+        announced && self.feeds.is_empty()
+    }
+
+    /// Forgets feeds that were read to their end, and asks for generations that feeds came to the end of.
+    fn settle(&mut self) -> Result<(), LostError> {
+        let Settled { ask, over } = self.feeds.settle();
+        for slot in ask {
+            self.tell(&FromTool::Follow { slot })?;
+        }
+        for feed in over {
+            let (handler, nspace) = (feed.handler(), feed.source().nspace.clone());
+            // First of all: its ring is not to be touched once the engine was told.
+            drop(feed);
+            if let Some(registration) = self.registrations.get_mut(&handler) {
+                registration.closed(&nspace);
+            }
+            self.note_job_end(handler, nspace);
+            self.end_if_flushed(handler)?;
+        }
+        Ok(())
+    }
+
+    fn note_job_end(&mut self, handler: u32, nspace: Nspace) {
+        let end = self.registrations.get_mut(&handler).and_then(|of| of.take_end(&nspace));
+        self.events.extend(end.map(|exit_code| Event::JobEnded { handler, nspace, exit_code }));
+    }
+
+    /// Handles all that the engine has sent.
+    pub(super) fn take_messages(&mut self) -> Result<(), LostError> {
+        while !self.gone {
+            match self.link.receive(false) {
+                Ok(Some(received)) => self.handle(received)?,
+                Ok(None) => break,
+                Err(LostError::Closed) => self.engine_gone(),
+                Err(lost) => return Err(self.lost(lost)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles what was received together with an answer.
+    fn take_queued(&mut self) -> Result<(), LostError> {
+        while let Some(received) = self.link.take_received() {
+            self.handle(received)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn handle(&mut self, received: Received) -> Result<(), LostError> {
+        self.understand(received).map_err(|lost| self.lost(lost))
+    }
+
+    fn understand(&mut self, Received { message, mut fds }: Received) -> Result<(), LostError> {
+        match message {
+            ToTool::Ring { handler, source, channel, slot, follows, start, dropped, passed, terms } => {
+                let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
+                let ring = Arc::new(Ring::open(fd)?);
+                self.feeds.use_slot(slot);
+                let given = Attached { ring, slot, start, dropped, passed };
+                match follows {
+                    Some(old) => self.feeds.next_generation(old, given),
+                    None => self.new_feed(handler, source, channel, given, terms)?,
+                }
+                self.ring_taken()?;
+            }
+            ToTool::Announced { handler } => {
+                if let Some(registration) = self.registrations.get_mut(&handler) {
+                    registration.announced = true;
+                }
+            }
+            ToTool::JobEnded { handler, nspace, exit_code } => {
+                if let Some(registration) = self.registrations.get_mut(&handler) {
+                    registration.ended(&nspace, exit_code);
+                }
+                self.note_job_end(handler, nspace);
+            }
+            // The engine knows each registration that we ask it to end.
+            ToTool::Deregistered { request, result: _ } => {
+                let mut asked = self.registrations.iter();
+                let found = asked.find(|(_, of)| of.closing == Closing::Asked(request));
+                self.events.extend(found.map(|(handler, _)| Event::Deregistered { handler: *handler }));
+            }
+            // Answers to requests that nobody waits for any more.
+            ToTool::Pulled { .. } | ToTool::Answer { .. } => {}
+            ToTool::Welcome { .. } | ToTool::Refused { .. } => {
+                return Err(LostError::Unexpected { what: "a second welcome" });
+            }
+        }
+        Ok(())
+    }
+
+    fn new_feed(
+        &mut self,
+        handler: u32,
+        source: Proc,
+        channel: Channel,
+        first: Attached,
+        terms: Terms,
+    ) -> Result<(), LostError> {
+        let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
+        if matches!(registration.closing, Closing::Asked(_)) {
+            // It was on its way when the engine was told.
+            return Ok(());
+        }
+        let mut reader = reader(first, Arc::clone(&self.area), registration.start)?;
+        if let Some(room) = &self.room {
+            reader.tell_room(Arc::clone(room));
+        }
+        if terms.buffering_size > 0 {
+            let time = terms.buffering_time.map(Duration::from_micros);
+            reader.group(Some(Grouping { bytes: terms.buffering_size, time }));
+        }
+        registration.opened(&source.nspace);
+        let mut feed = Feed::new(handler, source, channel, reader);
+        if registration.closing == Closing::Flushing {
+            feed.flush();
+        }
+        if self.gone {
+            feed.engine_gone();
+        }
+        self.feeds.add(feed);
+        Ok(())
+    }
+
+    /// Tells the engine, every so many rings, that it may send more.
+    fn ring_taken(&mut self) -> Result<(), LostError> {
+        self.taken = self.taken.saturating_add(1);
+        if self.taken < MAX_RINGS_IN_FLIGHT / 2 {
+            return Ok(());
+        }
+        let rings = std::mem::take(&mut self.taken);
+        self.tell(&FromTool::Taken { rings })
+    }
+
+    /// Notes that nothing more will come from the engine, because of `lost`.
+    pub(super) fn lost(&mut self, lost: LostError) -> LostError {
+        self.engine_gone();
+        lost
+    }
+
+    fn engine_gone(&mut self) {
+        self.gone = true;
+        self.feeds.engine_gone();
+    }
+}
