@@ -28,7 +28,7 @@ pub(crate) enum Item {
 ///
 /// What a registration gets begins with the stream, or where the stream was when the registration was made, if that
 /// left out the backlog. From there on `delivered + lost` is what the source has produced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// What the source has produced since it began, as far as it was read.
     pub produced: u64,
