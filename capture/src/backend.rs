@@ -110,11 +110,19 @@ pub(crate) trait Backend {
     /// What the users know it as.
     const KIND: BackendKind;
 
-    /// Gets ready for requests about `file` under the name `token`. Comes once, before the first of them; `file`
-    /// stays open until [`Backend::deregister`].
-    fn register(&mut self, token: Token, file: BorrowedFd<'_>);
+    /// Gets ready for requests about `file` under the name `token`. Comes once, before the first of them.
+    ///
+    /// # Safety
+    /// `file` must stay open until [`Backend::deregister`], or until the backend has gone, and every request for `token`
+    /// must be about it.
+    ///
+    /// A request may be carried out after the call that makes it, by the number of the file: by epoll always, by
+    /// io_uring for files that the kernel does not hold for it. If the file were closed, that number could be another
+    /// file's, whose bytes would be taken or overwritten: somebody else's pipe, or memory that somebody has mapped.
+    unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Forgets the file of `token`, for which nothing may be in flight, before it is closed. The name is free again.
+    /// Forgets the file of `token`, for which nothing may be in flight. The name is free again, and the file may be
+    /// closed.
     fn deregister(&mut self, token: Token);
 
     /// Reads from `pipe` into `span`: waits for bytes or the end, and answers like read(2).

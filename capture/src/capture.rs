@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
@@ -21,7 +21,12 @@ use crate::start::StartError;
 use crate::streams::Streams;
 use crate::targets::Targets;
 
-/// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it.
+/// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it, which is logged.
+///
+/// Whatever was asked of it and not done by then is not done. When the kernel stops serving, all sources and targets that
+/// the thread had are reported with the kernel's error, and processes are not watched any more. Only if the kernel does
+/// not even give back the memory of reads and writes in flight is nothing reported, and all of it stays mapped for good.
+/// After a panic nothing more is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the capture thread has ended; start a new Capture")]
 pub struct Stopped;
@@ -41,6 +46,21 @@ pub enum AddError {
     Stopped(#[from] Stopped),
 }
 
+/// Why a target is not fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FeedError {
+    /// There is a target of this name.
+    #[error("target {} is being fed already; wait for its end, or use another id", target_id.0)]
+    Taken {
+        /// The name.
+        target_id: TargetId,
+    },
+    /// The capture thread has ended.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
 /// One thread that drains pipes into streams, feeds pipes from streams and watches processes.
 ///
 /// All methods may be called from any thread, and none but [`Capture::with_streams`] and dropping waits for the
@@ -50,8 +70,10 @@ pub struct Capture {
     commands: Sender<Command>,
     ringer: Arc<Ringer>,
     area: Arc<Area>,
-    /// Names in use.
+    /// Names of sources in use.
     taken: Mutex<HashSet<SourceId>>,
+    /// Names of targets in use: the capture thread frees them.
+    fed: Arc<Mutex<HashSet<TargetId>>>,
     backend: BackendKind,
     fallback: Option<StartError>,
     thread: Option<JoinHandle<()>>,
@@ -62,12 +84,12 @@ impl Capture {
     /// is logged, and [`Capture::fallback`] has it.
     ///
     /// `on_event` runs on that thread, so it must not block, nor call [`Capture::with_streams`] or anything else
-    /// that waits for this capture. If it panics the capture ends.
+    /// that waits for this capture. If it panics the capture ends, see [`Stopped`].
     ///
     /// # Errors
     /// [`StartError`]: no file descriptor or thread to be had.
     pub fn start(on_event: impl Fn(Event) + Send + 'static) -> Result<Capture, StartError> {
-        Capture::launch(None, Box::new(on_event))
+        Capture::launch(None, on_event)
     }
 
     /// The same, on `backend` and no other.
@@ -78,10 +100,13 @@ impl Capture {
         backend: BackendKind,
         on_event: impl Fn(Event) + Send + 'static,
     ) -> Result<Capture, StartError> {
-        Capture::launch(Some(backend), Box::new(on_event))
+        Capture::launch(Some(backend), on_event)
     }
 
-    fn launch(wanted: Option<BackendKind>, on_event: OnEvent) -> Result<Capture, StartError> {
+    fn launch(
+        wanted: Option<BackendKind>,
+        on_event: impl Fn(Event) + Send + 'static,
+    ) -> Result<Capture, StartError> {
         // Now, while low numbers are free.
         spawn::stddiag_seat();
         let (ringer, listen) = bell().map_err(|source| StartError::Bell { source })?;
@@ -89,6 +114,14 @@ impl Capture {
         let area = Arc::new(Area::create(own).map_err(|source| StartError::Area { source })?);
         let ringer = Arc::new(ringer);
         let targets = Targets::new(Arc::clone(&area), Arc::clone(&ringer));
+        let fed = Arc::<Mutex<HashSet<TargetId>>>::default();
+        let names = Arc::clone(&fed);
+        let on_event: OnEvent = Box::new(move |event| {
+            if let Event::Fed { target, .. } = &event {
+                lock(&names).remove(target);
+            }
+            on_event(event);
+        });
         let (commands, receive) = unbounded();
         let (tell, started) = bounded(1);
         let body = Thread { bell: listen, commands: receive, targets, on_event, tell };
@@ -103,7 +136,7 @@ impl Capture {
             tracing::warn!(%reason, "capture falls back on epoll, which costs more");
         }
         let taken = Mutex::default();
-        Ok(Capture { commands, ringer, area, taken, backend, fallback, thread: Some(thread) })
+        Ok(Capture { commands, ringer, area, taken, fed, backend, fallback, thread: Some(thread) })
     }
 
     /// What it works with.
@@ -130,7 +163,7 @@ impl Capture {
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The pipe is closed then.
     pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: Stream) -> Result<(), AddError> {
-        self.enter(id, pipe, stream, None)
+        self.enter(id, Command::Add { id, pipe, stream: Box::new(stream), leader: None })
     }
 
     /// The same as [`Capture::add`] for the master of a pty, and as [`Capture::watch`] for the leader of the session
@@ -147,7 +180,8 @@ impl Capture {
         process: ProcessId,
         leader: Child,
     ) -> Result<(), AddError> {
-        self.enter(id, master, stream, Some((process, leader)))
+        let leader = Some((process, leader));
+        self.enter(id, Command::Add { id, pipe: master, stream: Box::new(stream), leader })
     }
 
     /// Adds a source without a pipe, under the name `id`: its bytes come with [`Capture::deliver`], and its end with
@@ -156,11 +190,7 @@ impl Capture {
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`].
     pub fn open(&self, id: SourceId, stream: Stream) -> Result<(), AddError> {
-        let mut taken = self.taken();
-        if !taken.insert(id) {
-            return Err(AddError::Taken { source_id: id });
-        }
-        Ok(self.send(Command::Open { id, stream: Box::new(stream) })?)
+        self.enter(id, Command::Open { id, stream: Box::new(stream) })
     }
 
     /// Puts `bytes`, which were read from their source at `time` (nanoseconds since 1970, now if `None`), behind what was
@@ -177,19 +207,14 @@ impl Capture {
         self.send(Command::Deliver { id, bytes, time })
     }
 
-    fn enter(
-        &self,
-        id: SourceId,
-        pipe: OwnedFd,
-        stream: Stream,
-        leader: Option<(ProcessId, Child)>,
-    ) -> Result<(), AddError> {
+    /// Sends what adds a source, if its name is free.
+    fn enter(&self, id: SourceId, add: Command) -> Result<(), AddError> {
         // Held until it is sent: the commands for one name keep their order.
-        let mut taken = self.taken();
+        let mut taken = lock(&self.taken);
         if !taken.insert(id) {
             return Err(AddError::Taken { source_id: id });
         }
-        Ok(self.send(Command::Add { id, pipe, stream: Box::new(stream), leader })?)
+        Ok(self.send(add)?)
     }
 
     /// Stops reading a source now, and completes its stream with what it has: for pipes that a grandchild holds
@@ -204,7 +229,8 @@ impl Capture {
 
     /// Reads what was written to a source up to now, as far as its stream takes it, and then closes it: for pipes that
     /// somebody holds open of whom nothing more is wanted. Where a full stream has the source wait for its readers,
-    /// this waits as well. For a source without a pipe: no delivery will follow. [`Event::Complete`] follows, unless it came already or there is no such source.
+    /// this waits as well. Of a source without a pipe: no delivery will follow. [`Event::Complete`] follows, unless it
+    /// came already or there is no such source.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -218,7 +244,7 @@ impl Capture {
     /// # Errors
     /// [`Stopped`].
     pub fn remove(&self, id: SourceId) -> Result<(), Stopped> {
-        let mut taken = self.taken();
+        let mut taken = lock(&self.taken);
         self.send(Command::Remove(id))?;
         taken.remove(&id);
         Ok(())
@@ -254,13 +280,16 @@ impl Capture {
     /// A push that the stream did not take whole goes on when the room bell rings, and also after 3 and 4, for which
     /// that bell does not ring.
     ///
-    /// A stream that is dropped without being complete ends nothing: `unfeed` its targets. `id` must not be the name of
-    /// a target for which [`Event::Fed`] is still to come; if it is, it names the newer from now on.
+    /// A stream that is dropped without being complete ends nothing: `unfeed` its targets.
     ///
     /// # Errors
-    /// [`Stopped`]. The pipe is closed then, and the reader dropped.
-    pub fn feed(&self, id: TargetId, pipe: OwnedFd, reader: Reader) -> Result<(), Stopped> {
-        self.send(Command::Feed { id, pipe, reader: Box::new(reader) })
+    /// [`FeedError::Taken`] if `id` is the name of a target for which [`Event::Fed`] is still to come,
+    /// [`FeedError::Stopped`]. The pipe is closed then, and the reader dropped.
+    pub fn feed(&self, id: TargetId, pipe: OwnedFd, reader: Reader) -> Result<(), FeedError> {
+        if !lock(&self.fed).insert(id) {
+            return Err(FeedError::Taken { target_id: id });
+        }
+        Ok(self.send(Command::Feed { id, pipe, reader: Box::new(reader) })?)
     }
 
     /// Lets a target go on in the generation that its stream is in now: the answer to [`Event::Sealed`] after
@@ -321,10 +350,10 @@ impl Capture {
     pub fn room_bell(&self) -> io::Result<Ringer> {
         self.ringer.try_clone()
     }
+}
 
-    fn taken(&self) -> std::sync::MutexGuard<'_, HashSet<SourceId>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Capture {

@@ -44,6 +44,9 @@ pub(crate) enum Command {
     Stop,
 }
 
+/// Bytes that a terminal has for its master at most, about: what is wanted of one that is to be finished.
+const TERMINAL_HOLDS: u64 = 128 * 1024;
+
 /// Where a target goes on.
 pub(crate) struct Follow(Attached);
 
@@ -64,7 +67,7 @@ struct Process {
 
 /// The capture thread's state. Made, used and dropped there.
 pub(crate) struct Driver<B: Backend> {
-    /// Declared, so dropped, before the streams and the readers.
+    /// Declared, so dropped, before the streams and the readers, and before all files.
     backend: B,
     desk: Desk,
     targets: Targets,
@@ -102,7 +105,8 @@ impl<B: Backend> Driver<B> {
     /// Works until told to stop and everything has ended.
     pub(crate) fn run(mut self) {
         let mut answers = Vec::new();
-        self.backend.register(Token::Bell, self.bell.as_fd());
+        // SAFETY: the bell is dropped after the backend.
+        unsafe { self.backend.register(Token::Bell, self.bell.as_fd()) };
         self.backend.poll(Token::Bell, self.bell.as_fd());
         let (mut moderation, mut last) = (Moderation::new(), Instant::now());
         while !(self.stopping && self.backend.is_quiet()) {
@@ -117,12 +121,16 @@ impl<B: Backend> Driver<B> {
             moderation.turned(yield_of(&answers, elapsed));
             // One clock reading for the whole batch.
             self.time = now();
+            let mut deaf = None;
             for answer in answers.drain(..) {
-                if let (Token::Bell, Err(error)) = &answer {
-                    // Nobody could reach us any more.
-                    return self.fail(error);
+                match answer {
+                    (Token::Bell, Err(error)) => deaf = Some(error),
+                    answer => self.handle(answer),
                 }
-                self.handle(answer);
+            }
+            if let Some(error) = deaf {
+                // Nobody could reach us any more.
+                return self.fail(&error);
             }
             self.desk.publish();
         }
@@ -156,6 +164,7 @@ impl<B: Backend> Driver<B> {
     fn follow(&mut self, at: usize, step: Step) {
         let readable = match step {
             Step::Go { readable } => readable,
+            Step::Measure => return self.measure(at),
             Step::End(end) => return self.end(at, end),
         };
         let Some(source) = self.desk.touch(at) else { return };
@@ -190,7 +199,9 @@ impl<B: Backend> Driver<B> {
                     if let Some(source) = self.desk.source_mut(at) {
                         source.set_lasting(leader.is_some());
                         if let Some(pipe) = source.pipe() {
-                            self.backend.register(Token::Source(at), pipe);
+                            // SAFETY: a source closes its pipe when it ends, for which `Driver::end` alone sees and
+                            // deregisters it before. Those that have not ended go after the backend.
+                            unsafe { self.backend.register(Token::Source(at), pipe) };
                         }
                     }
                     if let Some((process, child)) = leader {
@@ -246,8 +257,12 @@ impl<B: Backend> Driver<B> {
     }
 
     fn close(&mut self, at: usize) {
-        let close = self.desk.touch(at).map(|source| source.close());
-        self.do_close(at, close);
+        match self.desk.touch(at).map(|source| source.close()) {
+            Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
+            // If it waited it is still in that list, which the bell that brought this command goes through next.
+            Some(Close::Now) => self.end(at, End::Closed),
+            Some(Close::Already) | None => {}
+        }
     }
 
     fn finish(&mut self, at: usize) {
@@ -256,21 +271,26 @@ impl<B: Backend> Driver<B> {
             Some(Ready::Later) => return,
             None => {}
         }
-        let close = self.desk.touch(at).map(|source| {
-            // What does not tell has nothing to be waited for.
-            let unread = source.pipe().filter(is_readable).and_then(|pipe| ioctl::unread(pipe).ok());
-            source.finish(unread.unwrap_or(0))
-        });
-        self.do_close(at, close);
+        match self.desk.touch(at).map(|source| source.finish()) {
+            Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
+            Some(Close::Now) => self.measure(at),
+            Some(Close::Already) | None => {}
+        }
     }
 
-    fn do_close(&mut self, at: usize, close: Option<Close>) {
-        match close {
-            Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
-            // If it waited it is still in that list, which the bell that brought this command goes through next.
-            Some(Close::Now) => self.end(at, End::Closed),
-            Some(Close::Later | Close::Ended) | None => {}
-        }
+    /// Has a source with nothing in flight read what there is, or end.
+    fn measure(&mut self, at: usize) {
+        let Some(source) = self.desk.touch(at) else { return };
+        let terminal = source.is_terminal();
+        let unread = match source.pipe().filter(is_readable) {
+            // A terminal counts one of its two queues only. It is readable again while it has more.
+            Some(_) if terminal => TERMINAL_HOLDS,
+            // What does not tell has nothing to be waited for.
+            Some(pipe) => ioctl::unread(pipe).unwrap_or(0),
+            None => 0,
+        };
+        let step = source.measured(unread);
+        self.follow(at, step);
     }
 
     fn stop(&mut self) {
@@ -289,7 +309,8 @@ impl<B: Backend> Driver<B> {
     fn watch(&mut self, process: Process) {
         let at = self.processes.insert(process);
         if let Some(process) = self.processes.get(at) {
-            self.backend.register(Token::Process(at), process.child.as_fd());
+            // SAFETY: a child goes in `forget` alone, which deregisters it before, or after the backend.
+            unsafe { self.backend.register(Token::Process(at), process.child.as_fd()) };
             self.backend.poll(Token::Process(at), process.child.as_fd());
         }
     }
@@ -336,7 +357,7 @@ impl<B: Backend> Driver<B> {
         self.desk.publish();
     }
 
-    /// Gets every answer back, ignoring what they say; `false` if the kernel does not give them.
+    /// Gets every answer back, so that what was read and written counts; `false` if the kernel does not give them.
     fn quiesce(&mut self) -> bool {
         for at in self.desk.numbers() {
             if self.desk.source_mut(at).is_some_and(|source| source.in_flight()) {
@@ -358,9 +379,28 @@ impl<B: Backend> Driver<B> {
                 return false;
             }
             self.backend.take(&mut answers);
-            answers.clear();
+            for answer in answers.drain(..) {
+                self.count(answer);
+            }
         }
         true
+    }
+
+    /// Takes note of what was read or written. Nothing follows from it: everything ends now.
+    fn count(&mut self, (token, result): Answer) {
+        match token {
+            Token::Source(at) => {
+                if let Some(source) = self.desk.touch(at) {
+                    source.done(result, self.time);
+                }
+            }
+            Token::Target(at) => {
+                if let Some(target) = self.targets.get_mut(at) {
+                    target.done(result);
+                }
+            }
+            Token::Bell | Token::Process(_) | Token::Cancel => {}
+        }
     }
 }
 
@@ -381,7 +421,7 @@ fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
     is_readable(&pipe) && ioctl::unread(pipe).is_ok_and(|bytes| bytes == 0)
 }
 
-/// Whether a read from `pipe` would find bytes or the end now. A terminal counts its unread bytes after this only.
+/// Whether a read from `pipe` would find bytes or the end now.
 fn is_readable(pipe: &BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(*pipe, PollFlags::POLLIN)];
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)

@@ -21,7 +21,7 @@
 //! | `queue` | what is delivered to a source without a pipe, without any I/O |
 //! | `target`, `targets` | one process's stdin: a pipe and the reader that feeds it, without any I/O; all of them |
 //! | `desk` | all sources, what they have to tell, and to whom |
-//! | `driver` | the capture thread: does what the sources and targets need |
+//! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
 //! | `backend` | what it asks of the kernel; `backend::uring`, `backend::epoll`: two ways to do it (unsafe) |
 //! | `capture`, `job` | the handle; work sent to the capture thread (unsafe) |
 //!
@@ -68,7 +68,7 @@ mod target;
 mod targets;
 
 pub use backend::BackendKind;
-pub use capture::{AddError, Capture, Stopped};
+pub use capture::{AddError, Capture, FeedError, Stopped};
 pub use child::{Child, Signaller};
 pub use event::{End, Event, FeedEnd, ProcessId, SourceId, TargetId};
 pub use limit::{TooFewFiles, check_files, raise_file_limit};

@@ -1,5 +1,5 @@
-//! One pipe, or what is delivered in its place, the stream it flows into, and what it needs next. No I/O here: whoever drives it does that, so that
-//! every backend drives the same machine.
+//! One pipe, or what is delivered in its place, the stream it flows into, and what it needs next. No I/O here: whoever
+//! drives it does that, so that every backend drives the same machine.
 //!
 //! ```text
 //!            next: room             done: n bytes, interrupted
@@ -65,21 +65,30 @@ pub(crate) enum Next<'a> {
 pub(crate) enum Step {
     /// Ask [`Source::next`], with this as its argument.
     Go { readable: bool },
+    /// Say by [`Source::measured`] how much there is in the pipe: it is to be read to there.
+    Measure,
     /// Call [`Source::end`] and report it.
     End(End),
 }
 
-/// What closing a source takes.
+/// What closing or finishing a source takes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Close {
-    /// Cancel what is in flight: [`Source::done`] then says that the end has come.
+    /// Cancel what is in flight: [`Source::done`] then says how to go on.
     Cancel,
-    /// Nothing is in flight: [`Source::end`].
+    /// Nothing is in flight: [`Source::end`], or, to finish, [`Step::Measure`].
     Now,
-    /// It goes on, until it has read what is still wanted of it.
-    Later,
-    /// It has ended already.
-    Ended,
+    /// It is about to end, or has ended.
+    Already,
+}
+
+/// How far a source has come that is to end with what its pipe has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Finish {
+    /// What its pipe has is not known: a request was in flight when it was asked, and may have taken some of it.
+    Asked,
+    /// So many bytes are wanted of it, at most.
+    Wanted(u64),
 }
 
 /// Whether a queue can be poured.
@@ -106,8 +115,7 @@ pub(crate) struct Source {
     stream: Stream,
     state: State,
     closing: bool,
-    /// How many more bytes are wanted, if not all.
-    wanted: Option<u64>,
+    finish: Option<Finish>,
     /// The pipe has nothing and does not wait by itself: it is non-blocking, on a kernel that takes it at its word.
     not_now: bool,
     /// Somebody may open the terminal again when nobody has it open.
@@ -135,7 +143,7 @@ impl Source {
             stream,
             state: State::Idle,
             closing: false,
-            wanted: None,
+            finish: None,
             not_now: false,
             lasting: false,
             hung_up: false,
@@ -233,10 +241,11 @@ impl Source {
                 }
                 self.after(result)
             }
-            State::Polling if result.is_ok() && !self.closing => Step::Go { readable: true },
-            State::Polling => self.after(result),
+            State::Polling if result.is_err() || self.closing => self.after(result),
             // However the pause came to its end.
             State::Pausing if self.closing => Step::End(End::Closed),
+            State::Polling | State::Pausing if self.finish == Some(Finish::Asked) => Step::Measure,
+            State::Polling => Step::Go { readable: true },
             State::Pausing => Step::Go { readable: false },
             // Nothing was in flight.
             other => {
@@ -259,14 +268,19 @@ impl Source {
         match result {
             Ok(0) => Step::End(End::EndOfFile),
             _ if self.closing => Step::End(End::Closed),
-            Ok(bytes) => match &mut self.wanted {
-                Some(wanted) if *wanted <= bytes as u64 => Step::End(End::Closed),
-                Some(wanted) => {
-                    *wanted = wanted.saturating_sub(bytes as u64);
-                    Step::Go { readable: false }
+            Ok(bytes) => match &mut self.finish {
+                Some(finish) => {
+                    if let Finish::Wanted(wanted) = finish {
+                        *wanted = wanted.saturating_sub(bytes as u64);
+                    }
+                    Step::Measure
                 }
                 None => Step::Go { readable: false },
             },
+            Err(error) if self.finish == Some(Finish::Asked) && is_for_now(&error) => {
+                self.not_now = error.kind() == io::ErrorKind::WouldBlock;
+                Step::Measure
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Go { readable: false },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.not_now = true;
@@ -274,8 +288,7 @@ impl Source {
             }
             // How a pty's master learns that nobody has the slave open any more, see read(2).
             Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_terminal() => {
-                // What was still wanted of it is not there: somebody has flushed it.
-                if !self.lasting || self.wanted.is_some() {
+                if !self.lasting || self.finish.is_some() {
                     return Step::End(End::EndOfFile);
                 }
                 self.hung_up = true;
@@ -285,7 +298,7 @@ impl Source {
         }
     }
 
-    fn is_terminal(&self) -> bool {
+    pub(crate) fn is_terminal(&self) -> bool {
         self.pipe().is_some_and(|pipe| isatty(pipe).unwrap_or(false))
     }
 
@@ -339,14 +352,23 @@ impl Source {
         queue.spill(&mut self.stream)
     }
 
-    /// Asks for the end once the pipe's `unread` bytes are read.
-    pub(crate) fn finish(&mut self, unread: u64) -> Close {
-        if unread == 0 || self.has_ended() {
-            return self.close();
+    /// Asks for the end once what the pipe has now is read. Asked twice, the first time counts.
+    pub(crate) fn finish(&mut self) -> Close {
+        if self.closing || self.finish.is_some() || self.has_ended() {
+            return Close::Already;
         }
-        // Asked twice, the first time counts.
-        self.wanted.get_or_insert(unread);
-        Close::Later
+        self.finish = Some(Finish::Asked);
+        if self.in_flight() { Close::Cancel } else { Close::Now }
+    }
+
+    /// Nothing is in flight, and the pipe has `unread` bytes, or some that were read or flushed by then less.
+    pub(crate) fn measured(&mut self, unread: u64) -> Step {
+        let wanted = match self.finish {
+            Some(Finish::Wanted(wanted)) => wanted.min(unread),
+            _ => unread,
+        };
+        self.finish = Some(Finish::Wanted(wanted));
+        if wanted == 0 { Step::End(End::Closed) } else { Step::Go { readable: false } }
     }
 
     /// Asks for the end, with what the stream has.
@@ -355,7 +377,7 @@ impl Source {
         match self.state {
             State::Reading | State::Polling | State::Pausing => Close::Cancel,
             State::Idle | State::Waiting => Close::Now,
-            State::Ended => Close::Ended,
+            State::Ended => Close::Already,
         }
     }
 
@@ -366,6 +388,12 @@ impl Source {
         self.stream.complete();
         self.news = true;
     }
+}
+
+/// Whether a read that failed so may bring bytes another time: it was cancelled, interrupted, or there were none.
+fn is_for_now(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+        || error.raw_os_error() == Some(libc::ECANCELED)
 }
 
 #[cfg(test)]

@@ -73,6 +73,19 @@ impl<'a> Tap<'a> {
         self.stream.attach(area, slot, start, may_block)
     }
 
+    /// Adds a reader that the writer passes, see [`Stream::attach_passed`].
+    ///
+    /// # Errors
+    /// [`CreateError::Slots`] if the area has no such slot.
+    pub fn attach_passed(
+        &mut self,
+        area: &Arc<Area>,
+        slot: u32,
+        start: Start,
+    ) -> Result<Attached, CreateError> {
+        self.stream.attach_passed(area, slot, start)
+    }
+
     /// Moves a reader to the newest generation, see [`Stream::follow`].
     pub fn follow(&mut self, area: &Arc<Area>, slot: u32, new_slot: u32) -> Option<Attached> {
         self.stream.follow(area, slot, new_slot)

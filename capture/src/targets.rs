@@ -76,9 +76,7 @@ impl Targets {
     pub(crate) fn end(&mut self, at: usize, end: FeedEnd) -> Option<Event> {
         self.stand_up(at);
         let target = self.targets.remove(at)?;
-        if self.find(target.id()) == Some(at) {
-            self.by_id.remove(&target.id());
-        }
+        self.by_id.remove(&target.id());
         let reader = target.reader();
         Some(Event::Fed { target: target.id(), delivered: reader.delivered(), lost: reader.lost(), end })
     }

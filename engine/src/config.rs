@@ -97,20 +97,23 @@ impl Default for Config {
             buffering: Buffering::default(),
             max_cache_size: MAX_CACHE_SIZE,
             backend: None,
-            rendezvous: Rendezvous::UserDirectory,
+            rendezvous: Rendezvous::Session(None),
         }
     }
 }
 
-/// Where tools find an engine (RFC0001).
+/// Where tools find an engine (RFC0001, RFC0010), see [`iof_proto::rendezvous`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rendezvous {
     /// Nowhere: only the embedding process attaches.
     None,
-    /// In the user's own directory below TMPDIR, TEMP, TMP or /tmp.
-    UserDirectory,
-    /// In this directory.
-    Directory(PathBuf),
+    /// By pid or by the name of a job, as one engine of the user's session: in this directory, or else in the user's own
+    /// one below PMIX_SERVER_TMPDIR, TMPDIR, TEMP, TMP or /tmp.
+    Session(Option<PathBuf>),
+    /// As the node's one system-level engine, before those of sessions: in this directory, or else in PMIX_SYSTEM_TMPDIR,
+    /// TMPDIR, TEMP, TMP or /tmp. Everybody may connect, but only this user and root are admitted, unless the
+    /// [`Host`](crate::Host) admits others.
+    System(Option<PathBuf>),
 }
 
 /// One program of a job, run by some of its ranks (PMIx's application, `pmix_app_t`).
@@ -149,6 +152,7 @@ impl App {
 /// | `IOF_NPROCS` | how many ranks the job has |
 /// | `IOF_APPNUM` | the number of its app, from 0 on |
 /// | `IOF_STDDIAG_FD` | the descriptor for what goes to stddiag |
+/// | `IOF_SERVER` | the engine's socket, by which tools that a rank starts find it; empty if there is none |
 ///
 /// `PMIX_NAMESPACE`, `PMIX_RANK` and the like are not set: to a PMIx client they say that there is a PMIx server for it
 /// to connect to, so they are for the launcher that has one (in [`App::env`]).

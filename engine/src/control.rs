@@ -87,7 +87,7 @@ impl Reports {
 /// Runs until the engine ends.
 pub(crate) struct Control {
     pub poll: Poll,
-    pub listener: Option<Listener>,
+    pub listener: Option<Arc<Listener>>,
     pub reports: Receiver<Report>,
     pub tables: Arc<Tables>,
     pub capture: Arc<Capture>,

@@ -1,13 +1,12 @@
 //! The engine as an embedder holds it.
 
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::{io, process};
 
 use iof_capture::{BackendKind, Capture, StartError as CaptureError, check_files, raise_file_limit};
-use iof_proto::rendezvous::Listener;
+use iof_proto::rendezvous::{Level, Listener};
 use iof_shm_ring::Area;
 use iof_tool::{AttachError, Tool};
 use mio::Registry;
@@ -64,7 +63,7 @@ pub struct Engine {
     pub(crate) capture: Arc<Capture>,
     registry: Registry,
     control: Option<JoinHandle<()>>,
-    socket: Option<PathBuf>,
+    pub(crate) listener: Option<Arc<Listener>>,
 }
 
 impl Engine {
@@ -100,10 +99,10 @@ impl Engine {
         };
         let listener = match &config.rendezvous {
             Rendezvous::None => None,
-            Rendezvous::UserDirectory => Some(Listener::bind(None)?),
-            Rendezvous::Directory(directory) => Some(Listener::bind(Some(directory))?),
+            Rendezvous::Session(directory) => Some(Listener::bind(Level::Session, directory.as_deref())?),
+            Rendezvous::System(directory) => Some(Listener::bind(Level::System, directory.as_deref())?),
         };
-        let socket = listener.as_ref().map(Listener::path);
+        let listener = listener.map(Arc::new);
         let capture = Arc::new(capture);
         // Nobody listens: the keeper only holds.
         let (unheard, _) = iof_shm_ring::bell()?;
@@ -113,7 +112,7 @@ impl Engine {
         let registry = poll.registry().try_clone()?;
         let control = Control {
             poll,
-            listener,
+            listener: listener.clone(),
             reports: receive,
             tables: Arc::clone(&tables),
             capture: Arc::clone(&capture),
@@ -126,12 +125,12 @@ impl Engine {
             .name("iof-control".into())
             .spawn(move || control.run())
             .map_err(|source| StartError::Thread { source })?;
-        Ok(Engine { config, tables, capture, registry, control: Some(control), socket })
+        Ok(Engine { config, tables, capture, registry, control: Some(control), listener })
     }
 
-    /// The socket that tools connect to, if there is one.
+    /// The absolute path of the socket that tools connect to, if there is one.
     pub fn socket(&self) -> Option<&std::path::Path> {
-        self.socket.as_deref()
+        self.listener.as_deref().map(Listener::path)
     }
 
     /// What the ranks' pipes are read with.
@@ -163,8 +162,11 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let mut state = self.tables.lock();
         state.stopping = true;
-        // Jobs that the embedder still holds must not keep ranks' terminals from being hung up.
-        state.jobs.values_mut().flat_map(|job| job.ranks.values_mut()).for_each(|rank| rank.pty = None);
+        for job in state.jobs.values_mut() {
+            // Jobs that the embedder still holds must not keep ranks' terminals from being hung up, or be found.
+            job.ranks.values_mut().for_each(|rank| rank.pty = None);
+            job.entry = None;
+        }
         drop(state);
         self.tables.notify();
         self.tables.reports.wake();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use std::{io, mem, thread};
 
 use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signaller, SourceId, WindowSize};
+use iof_proto::rendezvous::Entry;
 use iof_proto::{Channel, Channels, Nspace, Rank};
 use nix::sys::signal::Signal;
 
@@ -79,6 +80,8 @@ pub(crate) struct JobState {
     /// Streams that are not complete.
     pub open_streams: usize,
     pub grace: Option<Duration>,
+    /// By which tools find it, until it is forgotten or the engine ends.
+    pub entry: Option<Entry>,
     pub cut_off: Vec<(Rank, Channel)>,
     pub first_failure: Option<(Rank, Exit)>,
 }
@@ -89,6 +92,7 @@ impl JobState {
         JobState {
             wish,
             forward,
+            entry: None,
             here: true,
             ranks: BTreeMap::new(),
             started: false,

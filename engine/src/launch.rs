@@ -1,12 +1,14 @@
 //! Starting a job: what is checked beforehand, and the ranks' processes.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::Path;
 
 use iof_capture::{
     ProcessGroup, ProcessId, ProcessSpec, SpawnError, Spawned, Stdin, check, check_files, spawn,
 };
 use iof_proto::Rank;
+use iof_proto::rendezvous::SERVER_VARIABLE;
 use nix::sys::signal::Signal;
 use nix::unistd::tcgetpgrp;
 
@@ -46,7 +48,7 @@ impl Engine {
     /// [`LaunchError`]. Names, numbers, directories and programs are checked before the first rank is started; of what
     /// fails later, the ranks that were started already are killed.
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
-        check_spec(spec)?;
+        check_spec(spec, self.server())?;
         let job = self
             .begin(&spec.nspace, spec.grace, &spec.directives, spec.elsewhere)
             .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
@@ -61,7 +63,7 @@ impl Engine {
         let mut signallers = Vec::new();
         let mut started = Ok(());
         for place in places(spec) {
-            match spawn(process_spec(spec, &place)) {
+            match spawn(process_spec(spec, &place, self.server())) {
                 Ok(process) => {
                     signallers.push(process.child.signaller());
                     spawned.push((place, process));
@@ -86,6 +88,12 @@ impl Engine {
         started
     }
 
+    /// What ranks are told of where we listen. Said even if it is nothing: otherwise, if we are a rank ourselves, they
+    /// would inherit where our own engine does.
+    fn server(&self) -> &OsStr {
+        self.socket().map(Path::as_os_str).unwrap_or_default()
+    }
+
     fn enter_spawned(&self, spec: &JobSpec, place: &Place<'_>, process: Spawned) -> Result<(), LaunchError> {
         let rank = place.rank;
         let streams = self
@@ -105,7 +113,7 @@ impl Engine {
 }
 
 /// Looks for all that is known to be wrong before anything runs.
-fn check_spec(spec: &JobSpec) -> Result<(), LaunchError> {
+fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
     let ranks = spec.nprocs();
     if ranks == 0 || ranks > u64::from(MAX_RANKS) {
         return Err(LaunchError::Ranks { asked: ranks });
@@ -126,7 +134,7 @@ fn check_spec(spec: &JobSpec) -> Result<(), LaunchError> {
     for (appnum, app) in spec.apps.iter().enumerate() {
         // What an app's first rank can run, all its ranks can.
         let place = Place { rank: Rank(first), appnum, app };
-        check(&process_spec(spec, &place)).map_err(|source| place.failed(source))?;
+        check(&process_spec(spec, &place, server)).map_err(|source| place.failed(source))?;
         first = first.saturating_add(app.nprocs);
     }
     Ok(())
@@ -138,7 +146,7 @@ fn group_with_stdin(asked: ProcessGroup) -> ProcessGroup {
     if tcgetpgrp(io::stdin()).is_ok() { ProcessGroup::Inherit } else { asked }
 }
 
-fn process_spec(spec: &JobSpec, place: &Place<'_>) -> ProcessSpec {
+fn process_spec(spec: &JobSpec, place: &Place<'_>, server: &OsStr) -> ProcessSpec {
     let var = |name: &str, value: String| (OsString::from(name), OsString::from(value));
     let Place { rank, appnum, app } = place;
     let mut env = app.env.clone();
@@ -148,6 +156,7 @@ fn process_spec(spec: &JobSpec, place: &Place<'_>) -> ProcessSpec {
         var("IOF_NSPACE", spec.nspace.to_string()),
         var("IOF_NPROCS", spec.nprocs().to_string()),
         var("IOF_APPNUM", appnum.to_string()),
+        (OsString::from(SERVER_VARIABLE), server.to_owned()),
     ]);
     let (stdin, group) = if spec.stdin == Some(*rank) {
         (Stdin::Inherit, group_with_stdin(spec.process_group))

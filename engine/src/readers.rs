@@ -147,10 +147,8 @@ impl State {
                 .filter_map(|(handler, of)| Some((*handler, of.start, new.wish_of(peer, of)?)))
                 .collect();
             for (handler, start, wish) in wishes {
-                let attached = peer
-                    .area
-                    .take_slot()
-                    .and_then(|slot| tap.attach(&peer.area, slot, start, peer.may_block(wish)));
+                let attached =
+                    peer.area.take_slot().and_then(|slot| peer.attach(&mut tap, slot, start, wish));
                 match attached {
                     Ok(attached) => {
                         new.joined(*peer_id, handler, wish);
@@ -198,8 +196,7 @@ impl State {
         let attached = capture.with_streams(|streams| {
             let attach = |(source, slot, wish, change): &(SourceId, u32, Wish, Change)| {
                 let mut tap = streams.get_mut(*source)?;
-                let attached =
-                    tap.attach(&peer.area, *slot, registration.start, peer.may_block(*wish)).ok()?;
+                let attached = peer.attach(&mut tap, *slot, registration.start, *wish).ok()?;
                 change.make(&mut tap, &self.keeper);
                 Some((*source, attached))
             };
@@ -334,9 +331,19 @@ impl State {
 }
 
 impl Peer {
-    /// Whether it may hold back a source of which it wants `wish`.
-    fn may_block(&self, wish: Wish) -> bool {
-        self.may_block && wish.policy == Policy::Block
+    /// Attaches it to a stream, of which it wants `wish`.
+    fn attach(
+        &self,
+        tap: &mut Tap<'_>,
+        slot: u32,
+        start: Start,
+        wish: Wish,
+    ) -> Result<Attached, CreateError> {
+        match wish.policy {
+            Policy::DropOldest => tap.attach_passed(&self.area, slot, start),
+            Policy::DropNewest => tap.attach(&self.area, slot, start, false),
+            Policy::Block => tap.attach(&self.area, slot, start, self.may_block),
+        }
     }
 
     /// Notes that the tool reads `attached`, and sends it.
@@ -349,7 +356,7 @@ impl Peer {
         attached: Attached,
         wish: Wish,
     ) {
-        let Attached { ring, slot, start, dropped } = attached;
+        let Attached { ring, slot, start, dropped, passed } = attached;
         self.readings.insert(slot, Reading { source, handler, wish, old_slot: None });
         let message = ToTool::Ring {
             handler,
@@ -359,6 +366,7 @@ impl Peer {
             follows,
             start,
             dropped,
+            passed,
             terms: wish.terms(),
         };
         self.announce(&message, ring);

@@ -59,7 +59,7 @@ impl Wish {
             size => size.into(),
         };
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        Terms { pass: self.policy == Policy::DropOldest, buffering_size, buffering_time: time.map(micros) }
+        Terms { buffering_size, buffering_time: time.map(micros) }
     }
 }
 

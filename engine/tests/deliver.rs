@@ -183,7 +183,7 @@ fn ends(raw: &mut Raw) -> Vec<Option<Option<i32>>> {
 
 fn raw_engine() -> (Engine, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Directory(directory.path().to_owned());
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     (Engine::start(Config { rendezvous, ..Config::default() }).unwrap(), directory)
 }
 

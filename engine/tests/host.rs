@@ -70,7 +70,7 @@ fn world_with(approve: impl Fn(&socket::Peer) -> Result<Grant, Failure> + Send +
 
 fn engine_of(host: Arc<dyn Host>) -> (Engine, TempDir) {
     let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Directory(directory.path().to_owned());
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let config = Config { rendezvous, policy: Policy::Block, ..Config::default() };
     (Engine::start_with(config, host).unwrap(), directory)
 }

@@ -58,7 +58,7 @@ fuzz_target!(|input: Input| {
     assert_eq!(ring.capacity(), capacity);
     let Ok((ringer, _bell)) = doorbell() else { return };
     let Ok(area) = Area::create(ringer) else { return };
-    let given = Attached { ring: Arc::new(ring), slot: 0, start: input.start, dropped: 0 };
+    let given = Attached { ring: Arc::new(ring), slot: 0, start: input.start, dropped: 0, passed: false };
     // SAFETY: nothing here looks at a byte after it may have changed.
     let reader = unsafe { Reader::new(given, Arc::new(area), Start::Oldest) };
     let Ok(mut reader) = reader else {

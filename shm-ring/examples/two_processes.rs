@@ -93,7 +93,7 @@ fn read(slot: u32, start: u64, dropped: u64) {
     // SAFETY: the writer left us these, and nobody else here uses them.
     let [area, ring, doorbell, room] = [3, 4, 5, 6].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let area = Arc::new(Area::open(area).unwrap());
-    let given = Attached { ring: Arc::new(Ring::open(ring).unwrap()), slot, start, dropped };
+    let given = Attached { ring: Arc::new(Ring::open(ring).unwrap()), slot, start, dropped, passed: false };
     let doorbell = Bell::from(doorbell);
     // SAFETY: all of it is what the writer's `attach` gave, for us alone; it never detaches us.
     let mut reader = unsafe { Reader::new(given, Arc::clone(&area), Start::Oldest) }.unwrap();

@@ -24,4 +24,7 @@ pub struct Attached {
     pub start: u64,
     /// Bytes that were dropped before it: a reader that starts [now](Start::Now) has nothing to do with them.
     pub dropped: u64,
+    /// The writer passes this reader, whatever the ring's discipline: see
+    /// [`Stream::attach_passed`](crate::Stream::attach_passed).
+    pub passed: bool,
 }

@@ -413,7 +413,7 @@ impl Reader {
     /// As for [`Reader::new`]: `given` is what the engine's [`Stream::follow`](crate::Stream::follow) gave for this
     /// reader; the slot may be the one it has.
     pub unsafe fn follow(&mut self, given: Attached) -> Result<(), OpenError> {
-        let Attached { ring, slot, start, .. } = given;
+        let Attached { ring, slot, start, passed, .. } = given;
         if self.area.slot(slot).is_none() {
             return Err(OpenError::Slot { slot });
         }
@@ -421,6 +421,7 @@ impl Reader {
         self.end = self.cursor;
         self.ring = ring;
         self.slot = slot;
+        self.passed |= passed;
         self.index = 0;
         self.plain = false;
         self.sealed = false;

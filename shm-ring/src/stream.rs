@@ -90,6 +90,13 @@ pub struct StreamStats {
     pub complete: bool,
 }
 
+/// Where a reader has its words, and where it starts.
+struct Place {
+    area: Arc<Area>,
+    slot: u32,
+    start: u64,
+}
+
 /// The output of one source on one channel.
 ///
 /// Not shared between threads, but may move between them.
@@ -351,20 +358,34 @@ impl Stream {
         start: Start,
         may_block: bool,
     ) -> Result<Attached, CreateError> {
-        let start = match start {
-            Start::Oldest => self.writer.floor(),
-            Start::Now => self.writer.tail(),
-        };
-        self.join(Arc::clone(area), slot, start, may_block)
+        let start = self.position(start);
+        self.join(Place { area: Arc::clone(area), slot, start }, may_block, false)
     }
 
-    fn join(
+    /// Adds a reader that the writer passes, whatever the policy: it holds only what it borrows, loses the oldest bytes
+    /// when it is too slow, and so costs nobody else anything. As if everybody read under [`Policy::DropOldest`].
+    ///
+    /// # Errors
+    /// As [`Stream::attach`].
+    pub fn attach_passed(
         &mut self,
-        area: Arc<Area>,
+        area: &Arc<Area>,
         slot: u32,
-        start: u64,
-        may_block: bool,
+        start: Start,
     ) -> Result<Attached, CreateError> {
+        let start = self.position(start);
+        self.join(Place { area: Arc::clone(area), slot, start }, false, true)
+    }
+
+    fn position(&self, start: Start) -> u64 {
+        match start {
+            Start::Oldest => self.writer.floor(),
+            Start::Now => self.writer.tail(),
+        }
+    }
+
+    fn join(&mut self, at: Place, may_block: bool, passed: bool) -> Result<Attached, CreateError> {
+        let Place { area, slot, start } = at;
         let words = area.slot(slot).ok_or(CreateError::Slots)?;
         let ring = Arc::clone(self.writer.ring());
         words.cursor.store(start, Relaxed);
@@ -372,17 +393,18 @@ impl Stream {
         // Too few at worst: it is told once too often then.
         words.dropped.store(0, Relaxed);
         // Before the reader learns of the slot; sending it the slot's number orders these.
-        words.hold.store(if ring.overwrite() { NONE } else { start }, Relaxed);
+        words.hold.store(if ring.overwrite() || passed { NONE } else { start }, Relaxed);
         self.members.push(Member {
             area,
             slot,
             ring: Arc::clone(&ring),
             may_block,
+            passed,
             due: false,
             has_news: Cell::new(false),
         });
         let dropped = self.writer.dropped();
-        Ok(Attached { ring, slot, start, dropped })
+        Ok(Attached { ring, slot, start, dropped, passed })
     }
 
     /// Moves the reader at `slot` of `area` to `new_slot` in the newest generation. `None` if there is no such
@@ -396,10 +418,11 @@ impl Stream {
         if self.reads_newest(self.members.get(at)?) {
             return None;
         }
-        let Member { area, ring, may_block, due, .. } = self.members.swap_remove(at);
+        let Member { area, ring, may_block, passed, due, .. } = self.members.swap_remove(at);
         self.give_back(ring);
         let start = if due { self.writer.ring().base() } else { self.writer.floor() };
-        self.join(area, new_slot, start.max(self.writer.floor()), may_block).ok()
+        let start = start.max(self.writer.floor());
+        self.join(Place { area, slot: new_slot, start }, may_block, passed).ok()
     }
 
     /// Forgets the reader at `slot` of `area`; `false` if there is none.

@@ -201,7 +201,7 @@ fn slots_beyond_the_area_are_refused() {
     let ring = Arc::new(Ring::open(own(stream_ring(&mut stream).as_fd().unwrap())).unwrap());
     for slot in [MAX_SLOTS as u32, u32::MAX] {
         assert!(matches!(stream.attach(&tool.area, slot, Start::Now, false), Err(CreateError::Slots)));
-        let given = || Attached { ring: Arc::clone(&ring), slot, start: 0, dropped: 0 };
+        let given = || Attached { ring: Arc::clone(&ring), slot, start: 0, dropped: 0, passed: false };
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
         let moved = unsafe { tool.reader.follow(given()) };
         assert!(matches!(moved, Err(OpenError::Slot { .. })));
@@ -365,8 +365,9 @@ fn a_ring_of_the_largest_capacity_that_nobody_ever_wrote_is_empty() {
     let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
     // Its words are all 0: complete at 0.
     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-    let mut reader =
-        unsafe { Reader::new(Attached { ring, slot: 0, start: 0, dropped: 0 }, area, Start::Oldest) }
-            .unwrap();
+    let mut reader = unsafe {
+        Reader::new(Attached { ring, slot: 0, start: 0, dropped: 0, passed: false }, area, Start::Oldest)
+    }
+    .unwrap();
     assert_eq!(reader.peek(), Peek::Ended);
 }

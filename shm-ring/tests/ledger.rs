@@ -24,6 +24,11 @@ enum Op {
         start: Start,
         late: usize,
     },
+    /// A reader that the writer passes from the first byte on.
+    AttachPassed {
+        start: Start,
+        late: usize,
+    },
     LetPass {
         reader: usize,
     },
@@ -63,6 +68,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (1usize..3000).prop_map(Op::Push),
         1 => (any::<bool>(), prop_oneof![Just(Start::Oldest), Just(Start::Now)], prop_oneof![Just(0), 0usize..20_000])
             .prop_map(|(may_block, start, late)| Op::Attach { may_block, start, late }),
+        1 => (prop_oneof![Just(Start::Oldest), Just(Start::Now)], prop_oneof![Just(0), 0usize..20_000])
+            .prop_map(|(start, late)| Op::AttachPassed { start, late }),
         1 => reader.clone().prop_map(|reader| Op::LetPass { reader }),
         4 => (reader.clone(), 0usize..5000).prop_map(|(reader, consume)| Op::Read { reader, consume }),
         2 => reader.clone().prop_map(|reader| Op::Borrow { reader }),
@@ -181,7 +188,10 @@ impl World {
         match op {
             Op::Push(n) => self.push(n),
             Op::Attach { may_block, start, late } if self.clients.len() < 4 => {
-                self.attach(may_block, start, late);
+                self.attach(may_block, false, start, late);
+            }
+            Op::AttachPassed { start, late } if self.clients.len() < 4 => {
+                self.attach(false, true, start, late);
             }
             Op::LetPass { reader } => {
                 if let Some(client) = self.clients.get_mut(reader) {
@@ -190,7 +200,7 @@ impl World {
                     client.lossless_from = None;
                 }
             }
-            Op::Attach { .. } => {}
+            Op::Attach { .. } | Op::AttachPassed { .. } => {}
             Op::Reconfigure { pages, policy } => self.reconfigure(pages, policy),
             Op::Read { reader, consume } => self.read(reader, consume),
             Op::Trickle { reader, times } => {
@@ -242,10 +252,14 @@ impl World {
     }
 
     /// A reader comes, and opens its ring only when another `late` bytes were pushed.
-    fn attach(&mut self, may_block: bool, start: Start, late: usize) {
+    fn attach(&mut self, may_block: bool, passed: bool, start: Start, late: usize) {
         let slot = self.area.take_slot().unwrap();
         let now = self.produced.len() as u64;
-        let attached = self.stream.attach(&self.area, slot, start, may_block).unwrap();
+        let attached = if passed {
+            self.stream.attach_passed(&self.area, slot, start).unwrap()
+        } else {
+            self.stream.attach(&self.area, slot, start, may_block).unwrap()
+        };
         self.opening = may_block;
         self.push(late);
         self.opening = false;
@@ -253,15 +267,7 @@ impl World {
         let reader = unsafe { Reader::new(attached, Arc::clone(&self.area), start) }.unwrap();
         let began = if start == Start::Now { now } else { 0 };
         let lossless_from = (may_block && self.policy == Policy::Block).then_some(now);
-        self.clients.push(Client {
-            reader,
-            may_block,
-            passed: false,
-            began,
-            delivered: 0,
-            lost: 0,
-            lossless_from,
-        });
+        self.clients.push(Client { reader, may_block, passed, began, delivered: 0, lost: 0, lossless_from });
     }
 
     fn reconfigure(&mut self, pages: u64, policy: Policy) {

@@ -43,7 +43,7 @@ struct Bytes {
 
 /// A registered file.
 struct File {
-    /// Stays open until [`Backend::deregister`].
+    /// Stays open until it is deregistered, as [`Backend::register`] was promised.
     fd: RawFd,
     request: Option<Request>,
     /// What it is asked for: to be readable, or writable.
@@ -171,7 +171,7 @@ impl Epoll {
 impl Backend for Epoll {
     const KIND: BackendKind = BackendKind::Epoll;
 
-    fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
+    unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
         let (word, fd) = (token.index(), file.as_raw_fd());
         let (interest, wanted) = match token {
             Token::Target(_) => (Interest::WRITABLE, PollFlags::POLLOUT),
@@ -309,7 +309,7 @@ impl File {
 
     /// Whether a read would not wait, or a write of `PIPE_BUF` bytes: it can be done, or there is an end or an error.
     fn is_ready(&self) -> io::Result<bool> {
-        // SAFETY: open until it is deregistered.
+        // SAFETY: open until it is deregistered, as `Backend::register` was promised.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         let mut look = [PollFd::new(fd, self.wanted)];
         Ok(nix::poll::poll(&mut look, PollTimeout::ZERO)? > 0)

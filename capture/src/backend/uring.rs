@@ -119,7 +119,7 @@ impl Uring {
 impl Backend for Uring {
     const KIND: BackendKind = BackendKind::IoUring;
 
-    fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
+    unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
         self.files.hold(&self.ring, token, file);
     }
 

@@ -23,7 +23,8 @@ impl<B: Backend> Driver<B> {
     pub(super) fn begin_to_feed(&mut self, id: TargetId, pipe: OwnedFd, reader: Reader) {
         let at = self.targets.add(id, pipe, reader);
         if let Some(target) = self.targets.get_mut(at) {
-            self.backend.register(Token::Target(at), target.pipe());
+            // SAFETY: a target goes in `end_feed` alone, which deregisters it before, or after the backend.
+            unsafe { self.backend.register(Token::Target(at), target.pipe()) };
         }
         self.feed(at);
     }

@@ -1,19 +1,19 @@
 //! The driver over a backend that is played: every answer comes when, and as, a random script says.
 
+mod kernel;
 mod pipe;
+mod target;
 mod world;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
-use std::sync::Arc;
 
-use crossbeam::channel::unbounded;
-use iof_shm_ring::{Area, Policy, bell};
+use iof_shm_ring::Policy;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
-use self::world::{Asked, PIPES, Played, World};
+use self::world::{FEEDS, PIPES, Panicked, World};
 use super::*;
 
 /// How a request is answered, if it can be.
@@ -27,12 +27,37 @@ enum How {
     Not(i32),
 }
 
+impl How {
+    /// So many of `len` bytes.
+    fn of(self, len: usize) -> usize {
+        match self {
+            How::Well => len,
+            How::Short(most) => most.min(len),
+            How::Not(_) => 0,
+        }
+    }
+}
+
+/// What a source reads.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Pipe,
+    /// The terminal of a session whose leader is watched.
+    Terminal,
+}
+
 /// What happens next.
 #[derive(Clone, Debug)]
 enum Step {
     Add {
         policy: Policy,
         pages: u64,
+        kind: Kind,
+    },
+    /// A target is fed from a stream.
+    Feed {
+        feed: usize,
+        may_block: bool,
     },
     /// Somebody writes to a pipe.
     Write {
@@ -42,6 +67,15 @@ enum Step {
     /// The last writer of a pipe goes.
     HangUp {
         pipe: usize,
+    },
+    /// The owner of a stream pushes.
+    Push {
+        feed: usize,
+        bytes: usize,
+    },
+    /// The owner of a stream completes it.
+    Complete {
+        feed: usize,
     },
     /// One of the requests in flight is answered; a cancelled one as if the cancellation came too `late`, or not.
     Answer {
@@ -60,6 +94,18 @@ enum Step {
     Remove {
         pipe: usize,
     },
+    Finish {
+        pipe: usize,
+    },
+    /// The owner of a stream answers for a target that was found sealed.
+    Reply {
+        target: usize,
+        follow: bool,
+        elsewhere: bool,
+    },
+    Unfeed {
+        target: usize,
+    },
     /// The bell, for no reason.
     Ring,
     Stop,
@@ -71,22 +117,30 @@ fn how() -> impl Strategy<Value = How> {
         4 => (1usize..2000).prop_map(How::Short),
         2 => Just(How::Not(libc::EAGAIN)),
         2 => Just(How::Not(libc::EINTR)),
-        1 => prop_oneof![Just(How::Not(libc::EIO)), Just(How::Not(libc::EBADF))],
+        1 => prop_oneof![Just(libc::EIO), Just(libc::EBADF), Just(libc::EPIPE)].prop_map(How::Not),
     ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let pipe = 0..PIPES;
+    let (pipe, feed) = (0..PIPES, 0..FEEDS.len());
     let policy = prop_oneof![Just(Policy::DropNewest), Just(Policy::DropOldest), Just(Policy::Block)];
+    let kind = prop_oneof![3 => Just(Kind::Pipe), 1 => Just(Kind::Terminal)];
     prop_oneof![
-        3 => (policy, 1u64..4).prop_map(|(policy, pages)| Step::Add { policy, pages }),
+        3 => (policy, 1u64..4, kind).prop_map(|(policy, pages, kind)| Step::Add { policy, pages, kind }),
+        3 => (feed.clone(), any::<bool>()).prop_map(|(feed, may_block)| Step::Feed { feed, may_block }),
         8 => (pipe.clone(), 1usize..20_000).prop_map(|(pipe, bytes)| Step::Write { pipe, bytes }),
         1 => pipe.clone().prop_map(|pipe| Step::HangUp { pipe }),
-        24 => (any::<usize>(), how(), any::<bool>())
+        8 => (feed.clone(), 1usize..10_000).prop_map(|(feed, bytes)| Step::Push { feed, bytes }),
+        1 => feed.prop_map(|feed| Step::Complete { feed }),
+        30 => (any::<usize>(), how(), any::<bool>())
             .prop_map(|(request, how, late)| Step::Answer { request, how, late }),
         6 => (pipe.clone(), 1usize..8000).prop_map(|(pipe, bytes)| Step::Consume { pipe, bytes }),
         1 => pipe.clone().prop_map(|pipe| Step::Close { pipe }),
-        1 => pipe.prop_map(|pipe| Step::Remove { pipe }),
+        1 => pipe.clone().prop_map(|pipe| Step::Remove { pipe }),
+        1 => pipe.clone().prop_map(|pipe| Step::Finish { pipe }),
+        6 => (pipe.clone(), prop::bool::weighted(0.8), any::<bool>())
+            .prop_map(|(target, follow, elsewhere)| Step::Reply { target, follow, elsewhere }),
+        1 => pipe.prop_map(|target| Step::Unfeed { target }),
         2 => Just(Step::Ring),
     ]
 }
@@ -106,8 +160,17 @@ fn play() -> impl Strategy<Value = Vec<Step>> {
 struct Break {
     /// After so many turns.
     after: usize,
+    how: Fails,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fails {
+    /// One turn.
+    Once,
     /// It does not even give answers back.
-    for_good: bool,
+    ForGood,
+    /// It does not tell of the bell any more.
+    Bell,
 }
 
 /// How a source ended.
@@ -117,90 +180,72 @@ struct End {
     error: bool,
 }
 
-/// Plays to the end; gives how each source ended, which is at most once, and the world as it is then.
+/// Plays to the end; gives the world as it is then.
 fn play_out(
     steps: Vec<Step>,
     discards: Vec<How>,
     breaks: Option<Break>,
-) -> (HashMap<SourceId, End>, Rc<RefCell<World>>) {
-    let (ringer, listen) = bell().unwrap();
-    let (commands, receive) = unbounded();
-    let (tell, events) = std::sync::mpsc::channel();
-    let world = Rc::new(RefCell::new(World {
-        steps: steps.into(),
-        discards: discards.into(),
-        breaks,
-        settling: 0,
-        stopped: false,
-        commands,
-        ringer,
-        pipes: Vec::new(),
-        files: HashMap::new(),
-        requests: Vec::new(),
-        answers: Vec::new(),
-    }));
-    let on_event: OnEvent = Box::new(move |event| tell.send(event).unwrap());
-    let ringer = Arc::new(world.borrow().ringer.try_clone().unwrap());
-    let area = Arc::new(Area::create(ringer.try_clone().unwrap()).unwrap());
-    let targets = Targets::new(area, ringer);
-    Driver::new(Played(Rc::clone(&world)), listen, receive, targets, on_event).run();
-
-    let mut ends = HashMap::new();
-    for event in events {
-        let Event::Complete { source, produced, dropped, end } = event else { panic!("{event:?}") };
-        assert!(dropped <= produced);
-        let end = End { produced, error: matches!(end, crate::End::Error(_)) };
-        assert!(ends.insert(source, end).is_none(), "{source:?} completed twice");
+    panics: Option<usize>,
+) -> Rc<RefCell<World>> {
+    let (world, driver) = World::new(steps, discards, breaks, panics);
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| driver.run()))
+        && !panic.is::<Panicked>()
+    {
+        resume_unwind(panic);
     }
-    (ends, world)
+    world.borrow_mut().hear();
+    world
 }
 
 proptest! {
     #![proptest_config(Config { cases: 500, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn whatever_a_pipe_does_each_source_ends_once_and_every_byte_is_delivered_or_counted(
+    fn whatever_a_pipe_does_each_source_and_target_ends_once_and_every_byte_is_delivered_or_counted(
         steps in play(),
         discards in prop::collection::vec(how(), 0..20),
     ) {
-        let (ends, world) = play_out(steps, discards, None);
+        let world = play_out(steps, discards, None, None);
         let mut world = world.borrow_mut();
-        prop_assert_eq!(ends.len(), world.pipes.len());
         let files: Vec<Token> = world.files.keys().map(|word| Token::from(*word)).collect();
         prop_assert_eq!(files, [Token::Bell]);
         for (number, pipe) in world.pipes.iter_mut().enumerate() {
-            let end = &ends[&SourceId(number as u64)];
-            pipe.check(number, end);
-            prop_assert!(!end.error || pipe.failed, "pipe {number} failed by itself");
-            prop_assert!(pipe.buffered == 0 || pipe.closed || pipe.failed, "pipe {number} ended too early");
+            prop_assert!(pipe.check(number), "pipe {number} has not ended");
+        }
+        prop_assert!(world.targets.iter().all(|target| target.ended));
+    }
+
+    #[test]
+    fn when_the_kernel_stops_serving_each_source_and_target_ends_once_or_stays_where_the_kernel_may_use_it(
+        steps in play(),
+        after in 0usize..300,
+        how in prop_oneof![Just(Fails::Once), Just(Fails::ForGood), Just(Fails::Bell)],
+    ) {
+        let world = play_out(steps, Vec::new(), Some(Break { after, how }), None);
+        let mut world = world.borrow_mut();
+        for (number, pipe) in world.pipes.iter_mut().enumerate() {
+            pipe.check(number);
+        }
+        if world.broken && how == Fails::ForGood {
+            world.use_what_is_lent();
+        } else {
+            prop_assert!(world.requests.is_empty());
+            let mut left = world.files.keys().map(|word| Token::from(*word));
+            prop_assert!(!left.any(|token| matches!(token, Token::Source(_) | Token::Target(_))));
+            prop_assert!(world.targets.iter().all(|target| target.ended == target.registered));
         }
     }
 
     #[test]
-    fn when_the_kernel_stops_serving_each_source_ends_once_or_stays_where_the_kernel_may_write(
+    fn when_on_event_panics_nothing_is_released_before_it_is_answered(
         steps in play(),
-        after in 0usize..300,
-        for_good in any::<bool>(),
+        panics in 1usize..6,
+        breaks in prop::option::of(0usize..300),
     ) {
-        let (ends, world) = play_out(steps, Vec::new(), Some(Break { after, for_good }));
+        let breaks = breaks.map(|after| Break { after, how: Fails::ForGood });
+        let world = play_out(steps, Vec::new(), breaks, Some(panics));
         let mut world = world.borrow_mut();
-        for (number, pipe) in world.pipes.iter_mut().enumerate() {
-            if let Some(end) = ends.get(&SourceId(number as u64)) {
-                pipe.check(number, end);
-            }
-        }
-        if for_good && world.breaks.is_some_and(|breaks| breaks.after == 0) {
-            // They share the mappings of the streams.
-            world.pipes.clear();
-            for request in &world.requests {
-                if let Asked::Read(span) = &request.asked {
-                    // SAFETY: as the kernel may. Nobody reads it any more.
-                    unsafe { span.ptr.write_bytes(1, span.len) };
-                }
-            }
-        } else {
-            let asked = world.files.keys().filter(|word| matches!(Token::from(**word), Token::Source(_)));
-            prop_assert_eq!(asked.count(), 0, "all that were captured have ended");
-        }
+        prop_assert!(world.broken || world.requests.is_empty());
+        world.use_what_is_lent();
     }
 }

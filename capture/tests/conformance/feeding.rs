@@ -1,226 +1,20 @@
 //! Streams into pipes: every byte arrives, every target ends once, and none keeps another.
 
-use std::collections::HashMap;
+mod pusher;
+
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use iof_capture::{Capture, Event, FeedEnd, TargetId};
-use iof_shm_ring::{Bell, Policy, Reader, Ringer, Start, Stream, bell, notify};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use iof_capture::{Event, FeedEnd, FeedError, TargetId};
+use iof_shm_ring::{Policy, Reader, Start};
+use nix::poll::PollFlags;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-use crate::BACKEND;
+use self::pusher::{Fed, KIB, MIB, Pusher, compare, is, stuck, unread, wait_broken, wait_full, wait_until};
 use crate::common::{pattern, pipe, stream};
-
-const KIB: u64 = 1024;
-const MIB: usize = 1 << 20;
-/// Nothing here takes so long: whoever waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-#[derive(Debug)]
-struct Fed {
-    delivered: u64,
-    lost: u64,
-    end: FeedEnd,
-}
-
-/// Whoever pushes stdin: a capture, streams, and what became of their targets.
-struct Pusher {
-    capture: Capture,
-    events: Receiver<Event>,
-    /// Rings when a reader made room, and when there is an event.
-    bell: Bell,
-    ringer: Arc<Ringer>,
-    streams: Vec<Stream>,
-    /// The stream and the slot of each target.
-    seats: HashMap<TargetId, (usize, u32)>,
-    fed: HashMap<TargetId, Fed>,
-}
-
-impl Pusher {
-    fn new() -> Pusher {
-        let (ringer, bell) = bell().unwrap();
-        let ringer = Arc::new(ringer);
-        let (tell, events) = channel();
-        let wake = Arc::clone(&ringer);
-        let capture = Capture::start_on(BACKEND, move |event| {
-            tell.send(event).unwrap();
-            wake.ring();
-        })
-        .unwrap();
-        Pusher {
-            capture,
-            events,
-            bell,
-            ringer,
-            streams: Vec::new(),
-            seats: HashMap::new(),
-            fed: HashMap::new(),
-        }
-    }
-
-    /// With one stream of 64 KiB.
-    fn with(policy: Policy) -> Pusher {
-        let mut pusher = Pusher::new();
-        pusher.streams.push(stream(64 * KIB, policy));
-        pusher
-    }
-
-    /// Feeds a new pipe from a stream; gives its read end, and a second write end to look at, which is to be dropped.
-    fn feed(&mut self, id: u64, stream: usize, may_block: bool) -> (OwnedFd, File) {
-        let (id, (read, write)) = (TargetId(id), pipe());
-        let area = self.capture.area();
-        let slot = area.take_slot().unwrap();
-        let given = self.streams[stream].attach(area, slot, Start::Oldest, may_block).unwrap();
-        // SAFETY: it is detached after its end, and moves when it is sealed.
-        let mut reader = unsafe { Reader::new(given, Arc::clone(area), Start::Oldest) }.unwrap();
-        if may_block {
-            reader.tell_room(Arc::clone(&self.ringer));
-        }
-        let look = write.try_clone().unwrap();
-        self.capture.feed(id, write.into(), reader).unwrap();
-        self.seats.insert(id, (stream, slot));
-        (read, look)
-    }
-
-    /// Pushes what the stream takes now.
-    fn try_push(&mut self, stream: usize, bytes: &[u8]) -> usize {
-        let taken = self.streams[stream].push(bytes, 1);
-        notify([&self.streams[stream]]);
-        taken
-    }
-
-    fn push(&mut self, stream: usize, bytes: &[u8]) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let taken = self.try_push(stream, rest);
-            rest = &rest[taken..];
-            if !rest.is_empty() {
-                self.wait();
-            }
-        }
-    }
-
-    fn complete(&mut self, stream: usize) {
-        self.streams[stream].complete();
-        notify([&self.streams[stream]]);
-    }
-
-    /// Waits for room or an event.
-    fn wait(&mut self) {
-        let patience = PollTimeout::try_from(PATIENCE).unwrap();
-        let rang = poll(&mut [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)], patience);
-        assert_eq!(rang, Ok(1), "nobody rang");
-        self.bell.silence();
-        self.hear();
-    }
-
-    fn hear(&mut self) {
-        for event in self.events.try_iter() {
-            let area = self.capture.area();
-            match event {
-                Event::Sealed { target } => {
-                    let (stream, slot) = self.seats[&target];
-                    let given = self.streams[stream].follow(area, slot, slot).unwrap();
-                    if given.start == given.ring.base() {
-                        // SAFETY: it is for this target's reader.
-                        unsafe { self.capture.follow(target, given) }.unwrap();
-                    } else {
-                        self.capture.unfeed(target).unwrap();
-                    }
-                }
-                Event::Fed { target, delivered, lost, end } => {
-                    let (stream, slot) = self.seats.remove(&target).unwrap();
-                    assert!(self.streams[stream].detach(area, slot));
-                    area.return_slot(slot);
-                    let before = self.fed.insert(target, Fed { delivered, lost, end });
-                    assert!(before.is_none(), "{target:?} ended twice");
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    /// Waits for the end of a target.
-    fn end(&mut self, id: u64) -> Fed {
-        loop {
-            self.hear();
-            if let Some(fed) = self.fed.remove(&TargetId(id)) {
-                return fed;
-            }
-            self.wait();
-        }
-    }
-
-    /// Waits until a target that keeps up has all bytes, and the capture thread has done what that takes.
-    fn wait_until_all_is_fed(&mut self, id: u64) {
-        let begun = Instant::now();
-        loop {
-            self.hear();
-            let (stream, slot) = self.seats[&TargetId(id)];
-            if self.streams[stream].lag(self.capture.area(), slot) == Some(0) {
-                break;
-            }
-            assert!(begun.elapsed() < PATIENCE, "it does not keep up");
-            std::thread::yield_now();
-        }
-        self.capture.with_streams(|_| ()).unwrap();
-    }
-}
-
-/// Reads to the end of file, `pause` after each read, and compares; gives how many bytes there were.
-fn compare(from: OwnedFd, expected: &Arc<Vec<u8>>, pause: Duration) -> JoinHandle<usize> {
-    let expected = Arc::clone(expected);
-    std::thread::spawn(move || {
-        let (mut from, mut at, mut buffer) = (File::from(from), 0, vec![0; 64 << 10]);
-        loop {
-            let n = from.read(&mut buffer).unwrap();
-            assert!(buffer[..n] == expected[at..at + n], "another byte, from {at} on");
-            at += n;
-            if n == 0 {
-                return at;
-            }
-            if !pause.is_zero() {
-                std::thread::sleep(pause);
-            }
-        }
-    })
-}
-
-fn wait_until(ready: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !ready() {
-        assert!(begun.elapsed() < PATIENCE, "it never came");
-        std::thread::yield_now();
-    }
-}
-
-fn is(file: impl AsFd, flag: PollFlags) -> bool {
-    poll(&mut [PollFd::new(file.as_fd(), flag)], PollTimeout::ZERO).unwrap() == 1
-}
-
-/// Waits until a pipe holds all that it can, so that a write to it is in flight.
-fn wait_full(look: &File) {
-    wait_until(|| !is(look, PollFlags::POLLOUT));
-}
-
-/// Waits until nobody has the read end any more. (A process that another test is about to start holds it until it is.)
-fn wait_broken(look: &File) {
-    wait_until(|| is(look, PollFlags::empty()));
-}
-
-fn unread(pipe: &OwnedFd) -> u64 {
-    let mut n: libc::c_int = 0;
-    // SAFETY: it writes one int.
-    assert_eq!(unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(pipe), libc::FIONREAD, &raw mut n) }, 0);
-    n as u64
-}
 
 fn all_arrives(targets: u64) {
     let mut pusher = Pusher::with(Policy::Block);
@@ -408,18 +202,6 @@ fn an_empty_stream_is_an_end_of_file() {
     assert!(matches!(pusher.end(0), Fed { delivered: 0, lost: 0, end: FeedEnd::Complete }));
 }
 
-/// A target with a write in flight.
-fn stuck() -> (Pusher, OwnedFd, File) {
-    let mut pusher = Pusher::with(Policy::Block);
-    let (read, look) = pusher.feed(0, 0, true);
-    let bytes = pattern(MIB, 13);
-    let mut at = 0;
-    while is(&look, PollFlags::POLLOUT) {
-        at += pusher.try_push(0, &bytes[at..]);
-    }
-    (pusher, read, look)
-}
-
 #[test]
 fn unfeeding_with_a_write_in_flight_ends_it_with_what_was_written() {
     let (mut pusher, read, look) = stuck();
@@ -547,4 +329,34 @@ fn targets_come_and_go_and_take_each_others_slots() {
         assert!(got.ends_with(&id.to_ne_bytes()));
     }
     assert_eq!(pusher.capture.area().take_slot().unwrap(), 0);
+}
+
+#[test]
+fn a_name_is_taken_until_its_end_is_reported_and_who_comes_too_early_is_closed() {
+    let mut pusher = Pusher::with(Policy::Block);
+    let (first, look) = pusher.feed(0, 0, true);
+    drop(look);
+    let (second, write) = pipe();
+    let area = pusher.capture.area();
+    let slot = area.take_slot().unwrap();
+    let given = pusher.streams[0].attach(area, slot, Start::Oldest, true).unwrap();
+    // SAFETY: it is detached when it is gone.
+    let reader = unsafe { Reader::new(given, Arc::clone(area), Start::Oldest) }.unwrap();
+    let error = pusher.capture.feed(TargetId(0), write.into(), reader).unwrap_err();
+    assert_eq!(error, FeedError::Taken { target_id: TargetId(0) });
+    assert!(pusher.streams[0].detach(area, slot));
+    area.return_slot(slot);
+    assert_eq!(File::from(second).read(&mut [0]).unwrap(), 0);
+
+    pusher.push(0, b"to the first");
+    pusher.wait_until_all_is_fed(0);
+    pusher.capture.unfeed(TargetId(0)).unwrap();
+    assert!(matches!(pusher.end(0), Fed { delivered: 12, lost: 0, end: FeedEnd::Stopped }));
+    let mut got = String::new();
+    File::from(first).read_to_string(&mut got).unwrap();
+    assert_eq!(got, "to the first");
+
+    let (_again, _look) = pusher.feed(0, 0, true);
+    pusher.complete(0);
+    assert!(matches!(pusher.end(0).end, FeedEnd::Complete));
 }

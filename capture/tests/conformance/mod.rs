@@ -3,6 +3,7 @@
 mod crowd;
 mod deliveries;
 mod feeding;
+mod finishing;
 mod pipes;
 mod processes;
 mod ptys;

@@ -25,13 +25,17 @@ struct Session {
 }
 
 fn start(script: &str, stdin: Stdin, echo: bool) -> Session {
+    start_with(script, stdin, echo, 64 * 1024)
+}
+
+fn start_with(script: &str, stdin: Stdin, echo: bool, cache: u64) -> Session {
     let pty = Pty { size: WindowSize { rows: 30, columns: 100 }, echo };
     let spec = ProcessSpec { stdin, pty: Some(pty), ..ProcessSpec::new("/bin/sh", ["-c", script]) };
     let spawned = spawn(spec).unwrap();
     let pid = Pid::from_raw(spawned.child.pid() as i32);
     let rig = rig();
     let mut tool = tool();
-    let mut stream = stream(64 * 1024, Policy::Block);
+    let mut stream = stream(cache, Policy::Block);
     let mut reader = tool.attach_first(&mut stream, true);
     reader.tell_room(rig.capture.room_bell().unwrap());
     rig.capture.add_session(ID, spawned.stdout, stream, PROCESS, spawned.child).unwrap();
@@ -194,6 +198,22 @@ fn finishing_a_terminal_that_nobody_has_open_is_its_end() {
     assert!(wait_end(&session.rig.events, ID).error.is_none());
     session.rig.capture.close(ID).unwrap();
     nix::sys::signal::kill(session.pid, Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn finishing_a_terminal_loses_nothing_of_what_its_queues_hold() {
+    let report = tempfile::NamedTempFile::new().unwrap();
+    let report = report.path().display().to_string();
+    // As much as the terminal takes while nobody reads, and then the end.
+    let script = format!("dd if=/dev/zero of=/dev/tty bs=256 oflag=nonblock 2>{report}");
+    let mut session = start_with(&script, Stdin::Null, false, 4096);
+    let Event::Exited { .. } = next(&session.rig.events) else { panic!("complete too early") };
+    session.rig.capture.finish(ID).unwrap();
+    let output = session.output();
+    let report = std::fs::read_to_string(report).unwrap();
+    let written = report.lines().find_map(|line| line.split_once(" bytes").map(|(count, _)| count));
+    assert_eq!(written.map(str::parse), Some(Ok(output.len())), "{report}");
+    assert!(output.len() > 8192, "more than the ring and one queue hold: {}", output.len());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
+use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
 /// Forwards the output of a job's ranks through shared memory.
@@ -141,16 +142,44 @@ impl From<Backend> for BackendKind {
 #[derive(Args)]
 pub struct EngineArgs {
     /// Attach to the `iof run` with this pid
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", group = "target")]
     pub pid: Option<u32>,
 
+    /// Attach to the `iof run` that has the job of this name
+    #[arg(long, value_name = "NAME", group = "target")]
+    pub nspace: Option<Nspace>,
+
     /// Attach to the engine that listens on this socket
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["pid", "rendezvous_dir"])]
+    #[arg(long, value_name = "PATH", group = "target", conflicts_with = "rendezvous_dir")]
     pub server: Option<PathBuf>,
+
+    /// Attach to the node's system-level engine
+    #[arg(long, group = "target")]
+    pub system: bool,
+
+    /// Do not attach to the node's system-level engine
+    #[arg(long, group = "target")]
+    pub session: bool,
 
     /// Look for engines in this directory
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
+}
+
+impl EngineArgs {
+    /// How to look for it.
+    pub fn search(&self) -> Search {
+        let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;
+        let target = match (pid, nspace, server) {
+            (Some(pid), _, _) => Target::Pid(*pid),
+            (_, Some(nspace), _) => Target::Nspace(nspace.clone()),
+            (_, _, Some(path)) => Target::Server(path.clone()),
+            _ if *system => Target::System,
+            _ if *session => Target::Session,
+            _ => Target::Any,
+        };
+        Search { target, directory: rendezvous_dir.clone() }
+    }
 }
 
 #[derive(Args)]

@@ -1,6 +1,5 @@
 //! Finding an engine and attaching to it, for the commands that are tools.
 
-use iof_proto::rendezvous;
 use iof_tool::{AttachError, Tool};
 
 use crate::Failure;
@@ -16,16 +15,12 @@ pub enum Name {
 
 /// Attaches to the engine that the user named, or the one there is.
 pub fn attach(args: &EngineArgs, name: &Name) -> Result<Tool, Failure> {
-    let path = match &args.server {
-        Some(path) => path.clone(),
-        None => rendezvous::find(args.rendezvous_dir.as_deref(), args.pid).map_err(Failure::usage)?,
-    };
     let name = match name {
         Name::Pull => "iof pull",
         Name::Query => "iof query",
     };
-    Tool::connect(&path, name).map_err(|error| match error {
-        AttachError::Connect(error) => Failure::usage(error),
-        error => Failure::running(format!("{}: {error}", path.display())),
+    Tool::find(&args.search(), name).map_err(|error| match error {
+        error @ (AttachError::Find(_) | AttachError::Connect(_)) => Failure::usage(error),
+        error => Failure::running(error),
     })
 }

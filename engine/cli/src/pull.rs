@@ -38,7 +38,9 @@ fn start(args: &PullArgs, channels: Channels, to: impl AsFd) -> Result<Option<Si
     }
     let mut tool = attach(&args.engine, &Name::Pull)?;
     let mut procs = Vec::new();
-    for nspace in namespaces(&mut tool)? {
+    // An engine may have other jobs than the one that was asked for.
+    let wanted = |nspace: &Nspace| args.engine.nspace.as_ref().is_none_or(|wanted| wanted == nspace);
+    for nspace in namespaces(&mut tool)?.into_iter().filter(wanted) {
         procs.extend(args.rank.0.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }));
     }
     if procs.is_empty() {

@@ -58,10 +58,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 fn config(args: &RunArgs) -> Config {
-    let rendezvous = match &args.rendezvous_dir {
-        Some(directory) => Rendezvous::Directory(directory.clone()),
-        None => Rendezvous::UserDirectory,
-    };
+    let rendezvous = Rendezvous::Session(args.rendezvous_dir.clone());
     let backend = args.backend.map(Into::into);
     Config { cache_size: args.cache_size, policy: args.drop.into(), backend, rendezvous, ..Config::default() }
 }

@@ -83,6 +83,9 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
         (&["pull", "--channel", "loud"], "'loud' is no channel"),
         (&["pull", "--pid", "x"], "'x'"),
         (&["pull", "--pid", "1", "--server", "/x"], "--pid"),
+        (&["pull", "--system", "--session"], "--system"),
+        (&["pull", "--nspace", "a/b"], "'/'"),
+        (&["query", "stats", "--nspace", "a", "--pid", "1"], "--nspace"),
         (&["query"], "WHAT"),
         (&["query", "everything"], "everything"),
         (&["query", "stats", "--frobnicate"], "--frobnicate"),
@@ -146,6 +149,9 @@ fn a_pull_or_a_query_without_an_engine_says_where_it_looked() {
         assert_refused(&with(&["--rendezvous-dir", missing.to_str().unwrap()]), "missing");
         assert_refused(&with(&["--rendezvous-dir", "/dev/null"]), "/dev/null");
         assert_refused(&with(&["--rendezvous-dir", here, "--pid", "4000000000"]), "4000000000");
+        assert_refused(&with(&["--rendezvous-dir", here, "--nspace", "nobody"]), "has a job nobody");
+        assert_refused(&with(&["--rendezvous-dir", here, "--system"]), "no system-level engine");
+        assert_refused(&with(&["--rendezvous-dir", here, "--session"]), here);
         assert_refused(&with(&["--server", missing.to_str().unwrap()]), "missing");
         assert_refused(&with(&["--server", "/"]), "/");
         assert_refused(&with(&["--server", here]), here);

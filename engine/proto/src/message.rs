@@ -170,6 +170,8 @@ pub enum ToTool {
         start: u64,
         /// Bytes dropped before it, which a tool that does not want the backlog has nothing to do with.
         dropped: u64,
+        /// The engine passes this reader, which loses the oldest bytes then: it holds only what it borrows.
+        passed: bool,
         /// How it is to be read.
         terms: Terms,
     },
@@ -233,8 +235,6 @@ pub struct Granted {
 /// How a tool reads a ring: what became of the directives of server, spawn and registration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Whether the writer may pass this reader, so that it loses the oldest bytes and not the newest.
-    pub pass: bool,
     /// How many bytes to hand out together; 0: as they come.
     pub buffering_size: u64,
     /// How many microseconds to wait for that many; `None`: for ever.

@@ -46,6 +46,7 @@ fn arrive_in_order_with_their_frames() {
             follows: None,
             start: 0,
             dropped: 0,
+            passed: false,
             terms: Terms::default(),
         },
     ];

@@ -9,9 +9,13 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_engine::{App, BackendKind, Config, Engine, Grant, Job, JobSpec, JobStatus, Policy, Rendezvous};
-use iof_proto::{Channels, Nspace, Proc, Rank};
-use iof_tool::{Pull, Sink};
+use iof_engine::{
+    AdoptSpec, AdoptedRank, App, BackendKind, Config, Engine, Grant, Job, JobSpec, JobStatus, Policy,
+    Process, Rendezvous,
+};
+use iof_proto::directive::Level;
+use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank};
+use iof_tool::{Item, Poll, Pull, Sink, Tool};
 
 /// Nothing here takes so long: whoever waits longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -102,4 +106,70 @@ pub fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// What a tool got of its streams.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Got {
+    pub bytes: Vec<u8>,
+    /// Where how many are missing.
+    pub gaps: Vec<(u64, u64)>,
+}
+
+impl Got {
+    pub fn lost(&self) -> u64 {
+        self.gaps.iter().map(|(_, lost)| lost).sum()
+    }
+
+    /// Takes what `tool` has without waiting.
+    pub fn take(&mut self, tool: &mut Tool) -> Poll {
+        let poll = tool.poll(Some(Duration::ZERO)).unwrap();
+        for id in tool.active().to_vec() {
+            let Some(feed) = tool.feed_mut(id) else { continue };
+            loop {
+                match feed.next() {
+                    Item::Bytes => {
+                        let n = feed.bytes().len();
+                        self.bytes.extend_from_slice(feed.bytes());
+                        feed.consume(n);
+                    }
+                    Item::Gap(gap) => self.gaps.push((gap.offset, gap.lost)),
+                    Item::Quiet | Item::Ended | Item::Gone => break,
+                }
+            }
+        }
+        poll
+    }
+
+    /// Takes everything up to the end of all streams.
+    pub fn all(tool: &mut Tool) -> Got {
+        let mut got = Got::default();
+        wait_for("the end of the streams", || (got.take(tool) == Poll::Done).then_some(()));
+        got
+    }
+}
+
+/// A job of one rank whose stdout the test writes.
+pub fn written_by_hand(engine: &Engine, directives: &[Info]) -> (Job, File) {
+    let (stdout, write) = nix::unistd::pipe().unwrap();
+    let rank = AdoptedRank {
+        rank: Rank(0),
+        executable: "test".into(),
+        stdout: Some(stdout),
+        stderr: None,
+        stddiag: None,
+        process: Process::Reported { pid: 0 },
+    };
+    let (directives, ignored) = Directives::read(directives, Level::Spawn).unwrap();
+    assert!(ignored.is_empty(), "{ignored:?}");
+    let job = engine.adopt(AdoptSpec { directives, ..AdoptSpec::new(nspace(), vec![rank]) }).unwrap();
+    (job, write.into())
+}
+
+/// A tool that pulls the stdout of rank 0.
+pub fn puller(engine: &Engine, grant: Grant, directives: Vec<Info>) -> Tool {
+    let mut tool = engine.attach("test", grant).unwrap();
+    let rank = Proc { nspace: nspace(), rank: Rank(0) };
+    tool.pull(&Pull { directives, ..Pull::new(vec![rank], Channels::STDOUT) }).unwrap();
+    tool
 }

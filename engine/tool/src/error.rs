@@ -2,7 +2,7 @@
 
 use std::io;
 
-use iof_proto::rendezvous::ConnectError;
+use iof_proto::rendezvous::{ConnectError, FindError};
 use iof_proto::{DecodeError, EncodeError, Failure, Status};
 use iof_shm_ring::OpenError;
 
@@ -10,6 +10,9 @@ use iof_shm_ring::OpenError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
+    /// There is no engine, or there is more than one.
+    #[error(transparent)]
+    Find(#[from] FindError),
     /// There is nobody to connect to.
     #[error(transparent)]
     Connect(#[from] ConnectError),

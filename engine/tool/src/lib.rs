@@ -6,11 +6,14 @@
 //! this for whoever just wants the bytes in a file.
 //!
 //! ```no_run
-//! use iof_proto::{Channels, Nspace, Proc, Rank, rendezvous};
+//! use iof_proto::rendezvous::{Search, Target};
+//! use iof_proto::{Channels, Nspace, Proc, Rank};
 //! use iof_tool::{Item, Poll, Pull, Tool};
 //!
-//! let mut tool = Tool::connect(&rendezvous::find(None, None)?, "my-tool")?;
-//! let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
+//! let nspace = Nspace::new("job1")?;
+//! let search = Search { target: Target::Nspace(nspace.clone()), ..Search::default() };
+//! let mut tool = Tool::find(&search, "my-tool")?;
+//! let all = Proc { nspace, rank: Rank::WILDCARD };
 //! tool.pull(&Pull::new(vec![all], Channels::STDOUT))?;
 //! while tool.poll(None)? != Poll::Done {
 //!     for id in tool.active().to_vec() {

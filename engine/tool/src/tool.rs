@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
-use iof_proto::{
-    Channel, Channels, Found, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Terms, ToTool, rendezvous,
-};
+use iof_proto::rendezvous::{self, FindError, Search};
+use iof_proto::{Channel, Channels, Found, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Terms, ToTool};
 use iof_shm_ring::{Area, Attached, Bell, Grouping, Ring, Ringer, Start};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -89,6 +88,29 @@ impl Tool {
     /// [`AttachError`]: nobody there, refused, or the engine is another version.
     pub fn connect(path: &Path, name: &str) -> Result<Tool, AttachError> {
         Tool::over(rendezvous::connect(path)?, name)
+    }
+
+    /// Attaches to the engine that `search` finds, as [`Tool::connect`] does. Where it leaves several to be tried, that
+    /// is the first that accepts.
+    ///
+    /// # Errors
+    /// [`AttachError`]: nobody there, several from which to choose, or refused.
+    pub fn find(search: &Search, name: &str) -> Result<Tool, AttachError> {
+        let mut refused = None;
+        let mut failed = None;
+        for socket in search.sockets() {
+            match socket.map_err(AttachError::from).and_then(|path| Tool::connect(&path, name)) {
+                Ok(tool) => return Ok(tool),
+                Err(error @ AttachError::Refused { .. }) => refused = Some(error),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(match (refused, failed) {
+            // Who was refused by one engine and found no other is helped by the reason.
+            (Some(refused), None | Some(AttachError::Find(FindError::NotFound(_)))) => refused,
+            (_, Some(failed)) => failed,
+            (None, None) => LostError::Closed.into(),
+        })
     }
 
     /// Attaches over a socket that is connected already.
@@ -299,11 +321,11 @@ impl Tool {
 
     fn handle(&mut self, Received { message, mut fds }: Received) -> Result<(), LostError> {
         match message {
-            ToTool::Ring { handler, source, channel, slot, follows, start, dropped, terms } => {
+            ToTool::Ring { handler, source, channel, slot, follows, start, dropped, passed, terms } => {
                 let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
                 let ring = Arc::new(Ring::open(fd)?);
                 self.slots = self.slots.max(slot.saturating_add(1));
-                let given = Attached { ring, slot, start, dropped };
+                let given = Attached { ring, slot, start, dropped, passed };
                 match follows {
                     Some(old) => self.next_generation(old, given),
                     None => self.new_feed(handler, source, channel, given, terms)?,
@@ -340,9 +362,6 @@ impl Tool {
         let mut reader = reader(first, Arc::clone(&self.area), start)?;
         if let Some(room) = &self.room {
             reader.tell_room(Arc::clone(room));
-        }
-        if terms.pass {
-            reader.let_pass();
         }
         if terms.buffering_size > 0 {
             let time = terms.buffering_time.map(Duration::from_micros);

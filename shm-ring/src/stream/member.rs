@@ -15,6 +15,8 @@ pub(super) struct Member {
     /// The generation that the slot's words speak of.
     pub ring: Arc<Ring>,
     pub may_block: bool,
+    /// It holds only what it borrows.
+    pub passed: bool,
     /// Still in an older generation, but holds the newest from its first byte on.
     pub due: bool,
     /// The batch that is being told of has news for it, and it had none before.
@@ -37,7 +39,7 @@ pub(super) fn lowest_hold(members: &[Member], newest: Newest, floor: u64) -> u64
 /// The position that `member` holds in the newest generation, as far as it protects anything, else [`NONE`].
 pub(super) fn effective_hold(member: &Member, newest: Newest, floor: u64) -> u64 {
     if member.ring.generation() != newest.generation {
-        let held = member.due && !newest.overwrite;
+        let held = member.due && !newest.overwrite && !member.passed;
         return if held { newest.base } else { NONE };
     }
     let Some(slot) = member.area.slot(member.slot) else { return NONE };

@@ -33,7 +33,7 @@ impl Dice {
 }
 
 fn attached(ring: OwnedFd, [slot, start, dropped]: [u64; 3]) -> Attached {
-    Attached { ring: Arc::new(Ring::open(ring).unwrap()), slot: slot as u32, start, dropped }
+    Attached { ring: Arc::new(Ring::open(ring).unwrap()), slot: slot as u32, start, dropped, passed: false }
 }
 
 pub struct Books {

@@ -23,12 +23,18 @@ struct World {
 impl World {
     fn new() -> World {
         let (mut epoll, ready) = (Epoll::new().unwrap(), EventFd::from_value(1).unwrap());
-        epoll.register(Token::Bell, ready.as_fd());
+        // SAFETY: it goes with the epoll, after it.
+        unsafe { epoll.register(Token::Bell, ready.as_fd()) };
         World { epoll, memory: vec![0; 4096].into(), ready }
     }
 
     fn register(&mut self, file: impl AsFd) {
-        self.epoll.register(SOURCE, file.as_fd());
+        self.register_as(SOURCE, file);
+    }
+
+    fn register_as(&mut self, token: Token, file: impl AsFd) {
+        // SAFETY: each test keeps its files open until it deregisters them, or for as long as it uses the epoll.
+        unsafe { self.epoll.register(token, file.as_fd()) }
     }
 
     fn read(&mut self, file: impl AsFd) {
@@ -212,7 +218,8 @@ fn more_files_than_are_told_or_served_at_once_are_all_answered() {
     let mut epoll = Epoll::new().unwrap();
     let mut memory = vec![[0; 8]; files.len()];
     for (at, (file, place)) in files.iter().zip(&mut memory).enumerate() {
-        epoll.register(Token::Source(at), file.as_fd());
+        // SAFETY: all stay open until the test ends.
+        unsafe { epoll.register(Token::Source(at), file.as_fd()) };
         let span = Span { ptr: place.as_mut_ptr(), len: place.len() };
         // SAFETY: the memory stays, untouched, until `epoll` is quiet.
         unsafe { epoll.read(Token::Source(at), file.as_fd(), span) };
@@ -233,7 +240,7 @@ fn who_always_has_bytes_gets_one_read_a_turn_and_keeps_nobody_waiting() {
     let endless = File::open("/dev/zero").unwrap();
     let mut world = World::new();
     world.register(&endless);
-    world.epoll.register(Token::Source(1), read.as_fd());
+    world.register_as(Token::Source(1), &read);
     for _ in 0..100 {
         world.epoll.poll(Token::Source(1), read.as_fd());
         write.write_all(b"x").unwrap();
@@ -281,7 +288,7 @@ const TARGET: Token = Token::Target(0);
 fn a_full_pipe_keeps_nobody_waiting_and_takes_the_rest_when_there_is_room() {
     for (kind, (read, write)) in [("pipe", pipe(OFlag::empty())), ("FIFO", fifo())] {
         let mut world = World::new();
-        world.epoll.register(TARGET, write.as_fd());
+        world.register_as(TARGET, &write);
         let sent: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect();
         let (mut written, mut got, mut buffer) = (0, Vec::new(), vec![0; 10_000]);
         while written < sent.len() {
@@ -329,7 +336,7 @@ fn a_full_pipe_keeps_nobody_waiting_and_takes_the_rest_when_there_is_room() {
 fn a_write_that_waits_is_answered_when_the_reader_goes() {
     for (kind, (read, write)) in [("pipe", pipe(OFlag::empty())), ("FIFO", fifo())] {
         let mut world = World::new();
-        world.epoll.register(TARGET, write.as_fd());
+        world.register_as(TARGET, &write);
         let bytes = vec![1; 1 << 20];
         let mut answered = 0;
         loop {

@@ -18,21 +18,39 @@ pub(super) struct Pipe {
     pub(super) failed: bool,
     /// Somebody asked for its end.
     pub(super) closed: bool,
-    /// Said that it has nothing now, so that to read on at once would be a busy loop.
-    pub(super) not_now: bool,
-    /// What was asked of it was cancelled, so that nothing may be asked any more.
-    pub(super) cancelled: bool,
+    /// Nothing more is wanted once so much was given.
+    pub(super) enough: Option<u64>,
+    /// It is a terminal, and so not at its end as long as its session has a leader.
+    pub(super) session: Option<Session>,
+    /// The leader's pidfd.
+    pub(super) leader: Option<RawFd>,
     pub(super) reader: Reader,
     /// Bytes that the reader has seen or was told that it missed.
     pub(super) read: u64,
+    pub(super) end: Option<End>,
+}
+
+/// What became of the leader of a session.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Session {
+    Led,
+    /// The kernel has told of the leader's exit.
+    Over,
+    /// And the driver has.
+    Reported,
 }
 
 /// The byte that is at `at` in what pipe number `pipe` gives.
-fn byte(pipe: usize, at: u64) -> u8 {
+pub(super) fn byte(pipe: usize, at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ pipe as u8
 }
 
 impl Pipe {
+    /// Whether a terminal has nothing, and nobody who has it open.
+    pub(super) fn is_left(&self) -> bool {
+        self.session.is_some() && self.hung_up && self.buffered == 0
+    }
+
     /// Whether a read would not wait.
     pub(super) fn is_readable(&self) -> bool {
         self.buffered > 0 || self.hung_up
@@ -80,10 +98,31 @@ impl Pipe {
         }
     }
 
-    /// Whether everything adds up now that the source has ended.
-    pub(super) fn check(&mut self, number: usize, end: &End) {
+    /// It gives an error.
+    pub(super) fn fail(&mut self, errno: i32) {
+        self.failed |= match errno {
+            libc::EAGAIN | libc::EINTR => false,
+            libc::EIO if self.session == Some(Session::Led) => self.enough.is_some(),
+            _ => true,
+        };
+    }
+
+    /// Whether everything adds up if the source has ended; `false` if it has not.
+    pub(super) fn check(&mut self, number: usize) -> bool {
+        let Some(end) = &self.end else { return false };
         assert_eq!(end.produced, self.given, "pipe {number}");
         assert!(self.consume(number, usize::MAX), "pipe {number}: its reader comes to the end");
         assert_eq!(self.read, self.given, "pipe {number}");
+        true
+    }
+
+    /// Whether it was to end here, and so.
+    pub(super) fn end(&mut self, end: End, broken: bool) {
+        assert!(self.end.is_none(), "it completes twice");
+        let over = self.hung_up && self.buffered == 0 && self.session != Some(Session::Led);
+        let enough = self.enough.is_some_and(|enough| self.given >= enough);
+        assert!(over || enough || self.closed || self.failed || broken, "it ends too early");
+        assert!(!end.error || self.failed || broken, "it fails by itself");
+        self.end = Some(end);
     }
 }

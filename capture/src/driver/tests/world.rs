@@ -1,38 +1,36 @@
-//! Everything around the driver: pipes, their readers, whoever sends commands, and a kernel that answers as told.
+//! Everything around the driver: pipes, their readers, streams that are pushed, and whoever sends commands. What the
+//! kernel does is in `kernel`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::io::Write as _;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, channel};
 
 use crossbeam::channel::Sender;
-use iof_shm_ring::{Area, Policy, Reader, Ringer, Span, Start, StreamConfig, doorbell};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use iof_shm_ring::{Area, Policy, Reader, Ringer, Start, StreamConfig, bell, doorbell};
 
-use super::pipe::Pipe;
-use super::{Break, How, Step};
-use crate::backend::BackendKind;
+use super::kernel::{File, Played, Request};
+use super::pipe::{Pipe, Session};
+use super::target::{Feed, Target};
+use super::{Break, End, Fails, How, Kind, Step};
 use crate::driver::*;
+use crate::pty::{self, Pty, WindowSize};
 
-/// Pipes of one play.
+/// Pipes of one play, of each kind.
 pub(super) const PIPES: usize = 5;
+/// The streams that are pushed.
+pub(super) const FEEDS: [Policy; 3] = [Policy::Block, Policy::DropNewest, Policy::DropOldest];
+/// Bytes that a pipe has for whoever asks it itself how much there is to finish with.
+const UNREAD: usize = 3000;
 /// Turns in which everything must have ended once nothing goes wrong any more. Reads are of a KiB at least.
 const PATIENCE: usize = 10_000;
 
-#[derive(Debug)]
-pub(super) enum Asked {
-    Read(Span),
-    Poll,
-    Pause,
-}
-
-#[derive(Debug)]
-pub(super) struct Request {
-    pub(super) token: Token,
-    pub(super) asked: Asked,
-    pub(super) cancelled: bool,
-}
+/// How `on_event` fails when it is to.
+pub(super) struct Panicked;
 
 /// Everything around the driver.
 pub(super) struct World {
@@ -41,24 +39,80 @@ pub(super) struct World {
     pub(super) discards: VecDeque<How>,
     /// When and how the kernel stops serving.
     pub(super) breaks: Option<Break>,
+    /// It did.
+    pub(super) broken: bool,
     /// Turns since the steps ended.
-    pub(super) settling: usize,
-    pub(super) stopped: bool,
-    pub(super) commands: Sender<Command>,
-    pub(super) ringer: Ringer,
+    settling: usize,
+    stopped: bool,
+    commands: Sender<Command>,
+    events: Receiver<Event>,
+    ringer: Ringer,
+    area: Arc<Area>,
     pub(super) pipes: Vec<Pipe>,
-    pub(super) files: HashMap<u64, RawFd>,
+    pub(super) feeds: Vec<Feed>,
+    pub(super) targets: Vec<Target>,
+    /// What the driver has registered.
+    pub(super) files: HashMap<u64, File>,
     pub(super) requests: Vec<Request>,
     pub(super) answers: Vec<Answer>,
 }
 
 impl World {
+    /// A world, and the driver in it. `on_event` panics when `panics` events were reported.
+    pub(super) fn new(
+        steps: Vec<Step>,
+        discards: Vec<How>,
+        breaks: Option<Break>,
+        panics: Option<usize>,
+    ) -> (Rc<RefCell<World>>, Driver<Played>) {
+        let (ringer, listen) = bell().unwrap();
+        let area = Arc::new(Area::create(ringer.try_clone().unwrap()).unwrap());
+        let targets = Targets::new(Arc::clone(&area), Arc::new(ringer.try_clone().unwrap()));
+        let (commands, receive) = crossbeam::channel::unbounded();
+        let (tell, events) = channel();
+        let feeds = FEEDS.iter().enumerate().map(|(number, &policy)| {
+            Feed::new(number, Stream::create(StreamConfig { capacity: 8192, policy }, "test").unwrap())
+        });
+        let world = Rc::new(RefCell::new(World {
+            steps: steps.into(),
+            discards: discards.into(),
+            breaks,
+            broken: false,
+            settling: 0,
+            stopped: false,
+            commands,
+            events,
+            ringer,
+            area,
+            pipes: Vec::new(),
+            feeds: feeds.collect(),
+            targets: Vec::new(),
+            files: HashMap::new(),
+            requests: Vec::new(),
+            answers: Vec::new(),
+        }));
+        let (left, panicked) = (Cell::new(panics), Arc::new(AtomicBool::new(false)));
+        let panics = Arc::clone(&panicked);
+        let on_event: OnEvent = Box::new(move |event| {
+            tell.send(event).unwrap();
+            left.set(left.get().map(|left| left.saturating_sub(1)));
+            if left.get() == Some(0) {
+                panics.store(true, Relaxed);
+                // Without a word on stderr.
+                std::panic::resume_unwind(Box::new(Panicked));
+            }
+        });
+        let played = Played { world: Rc::clone(&world), panicked };
+        (world, Driver::new(played, listen, receive, targets, on_event))
+    }
+
     fn send(&mut self, command: Command) {
-        self.commands.send(command).unwrap();
+        // Nobody listens any more once the driver has ended.
+        let _ = self.commands.send(command);
         self.ringer.ring();
     }
 
-    fn add(&mut self, policy: Policy, pages: u64) {
+    fn add(&mut self, policy: Policy, pages: u64, kind: Kind) {
         let id = SourceId(self.pipes.len() as u64);
         let mut stream = Stream::create(StreamConfig { capacity: pages * 4096, policy }, "test").unwrap();
         let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
@@ -67,22 +121,49 @@ impl World {
         // SAFETY: nobody detaches or moves it.
         let mut reader = unsafe { Reader::new(at, area, Start::Oldest) }.unwrap();
         reader.tell_room(self.ringer.try_clone().unwrap());
-        // Only its number counts.
-        let pipe: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-        let fd = pipe.as_raw_fd();
+        // Nobody reads them: only their numbers count, what they are, and how much they have when asked for that.
+        let (pipe, leader): (OwnedFd, _) = match kind {
+            Kind::Pipe => {
+                let (read, write) = nix::unistd::pipe().unwrap();
+                std::fs::File::from(write).write_all(&[0; UNREAD]).unwrap();
+                (read, None)
+            }
+            Kind::Terminal => {
+                let (master, _) = pty::open(Pty { size: WindowSize::default(), echo: false }).unwrap();
+                // No child of ours, so that its status is nobody's to take; the kernel tells when it ends.
+                let leader = Child::adopt(std::process::id()).unwrap();
+                (master.into(), Some((ProcessId(id.0), leader)))
+            }
+        };
         self.pipes.push(Pipe {
-            fd,
+            fd: pipe.as_raw_fd(),
             buffered: 0,
             hung_up: false,
             given: 0,
             failed: false,
             closed: false,
-            not_now: false,
-            cancelled: false,
+            enough: None,
+            session: leader.is_some().then_some(Session::Led),
+            leader: leader.as_ref().map(|(_, child): &(ProcessId, Child)| child.as_fd().as_raw_fd()),
             reader,
             read: 0,
+            end: None,
         });
-        self.send(Command::Add { id, pipe, stream: Box::new(stream), leader: None });
+        self.send(Command::Add { id, pipe, stream: Box::new(stream), leader });
+    }
+
+    fn feed(&mut self, feed: usize, may_block: bool) {
+        let id = TargetId(self.targets.len() as u64);
+        let slot = self.area.take_slot().unwrap();
+        let stream = &mut self.feeds[feed].stream;
+        let stats = stream.stats();
+        let given = stream.attach(&self.area, slot, Start::Oldest, may_block).unwrap();
+        // SAFETY: it is detached after its end, and moves when it is sealed.
+        let reader = unsafe { Reader::new(given, Arc::clone(&self.area), Start::Oldest) }.unwrap();
+        let pipe: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let gone = (may_block && FEEDS[feed] == Policy::Block).then(|| stats.produced - stats.cached);
+        self.targets.push(Target::new(pipe.as_raw_fd(), feed, slot, gone));
+        self.send(Command::Feed { id, pipe, reader: Box::new(reader) });
     }
 
     fn pipe(&mut self, number: usize) -> Option<&mut Pipe> {
@@ -91,10 +172,13 @@ impl World {
 
     fn play(&mut self, step: Step) {
         match step {
-            Step::Add { policy, pages } if self.pipes.len() < PIPES && !self.stopped => {
-                self.add(policy, pages)
+            Step::Add { policy, pages, kind } if self.pipes.len() < PIPES && !self.stopped => {
+                self.add(policy, pages, kind);
             }
-            Step::Add { .. } => {}
+            Step::Feed { feed, may_block } if self.targets.len() < PIPES && !self.stopped => {
+                self.feed(feed, may_block);
+            }
+            Step::Add { .. } | Step::Feed { .. } => {}
             Step::Write { pipe, bytes } => {
                 if let Some(pipe) = self.pipe(pipe).filter(|pipe| !pipe.hung_up) {
                     pipe.buffered += bytes;
@@ -105,6 +189,8 @@ impl World {
                     pipe.hung_up = true;
                 }
             }
+            Step::Push { feed, bytes } => self.feeds[feed].push(bytes),
+            Step::Complete { feed } => self.feeds[feed].complete(),
             Step::Answer { request, how, late } => {
                 let waiting = self.requests.iter().filter(|request| request.token != Token::Bell).count();
                 if waiting > 0 {
@@ -130,16 +216,89 @@ impl World {
                     Command::Remove(id)
                 });
             }
+            Step::Finish { pipe } => {
+                if let Some(found) = self.pipe(pipe) {
+                    let enough = found.given + UNREAD as u64;
+                    found.enough.get_or_insert(enough);
+                }
+                self.send(Command::Finish(SourceId(pipe as u64)));
+            }
+            Step::Reply { target, follow, elsewhere } => self.reply(target, follow, elsewhere),
+            Step::Unfeed { target } => self.unfeed(target),
             Step::Ring => self.ringer.ring(),
             Step::Stop => {
                 self.stopped = true;
                 self.pipes.iter_mut().for_each(|pipe| pipe.closed = true);
+                self.targets.iter_mut().for_each(|target| target.stopped = true);
                 self.send(Command::Stop);
             }
         }
     }
 
-    /// Nothing goes wrong any more: pipes end, readers read, requests are answered.
+    fn unfeed(&mut self, number: usize) {
+        if let Some(target) = self.targets.get_mut(number) {
+            target.stopped = true;
+        }
+        self.send(Command::Unfeed(TargetId(number as u64)));
+    }
+
+    /// Answers a target that was found sealed, if it was: it follows, maybe to a slot `elsewhere`, or is cut off.
+    fn reply(&mut self, number: usize, follow: bool, elsewhere: bool) {
+        let Some(target) = self.targets.get_mut(number).filter(|target| target.sealed) else { return };
+        target.sealed = false;
+        if !follow {
+            return self.unfeed(number);
+        }
+        let old = target.slot;
+        if elsewhere {
+            target.slot = self.area.take_slot().unwrap();
+        }
+        let given = self.feeds[target.feed].stream.follow(&self.area, old, target.slot).unwrap();
+        if elsewhere {
+            self.area.return_slot(old);
+        }
+        // SAFETY: it is for this target's reader, which is treated as when it was fed.
+        let given = unsafe { Follow::new(given) };
+        self.send(Command::Follow { id: TargetId(number as u64), given });
+    }
+
+    /// Takes note of what the driver reports.
+    pub(super) fn hear(&mut self) {
+        for event in self.events.try_iter() {
+            match event {
+                Event::Complete { source, produced, dropped, end } => {
+                    assert!(dropped <= produced);
+                    let end = End { produced, error: matches!(end, crate::End::Error(_)) };
+                    self.pipes[source.0 as usize].end(end, self.broken);
+                }
+                Event::Delivered { .. } => panic!("nothing is delivered: {event:?}"),
+                Event::Exited { process, .. } => {
+                    let session = self.pipes[process.0 as usize].session.replace(Session::Reported);
+                    assert!(session != Some(Session::Reported), "{process:?} exited twice");
+                }
+                Event::Sealed { target } => {
+                    let target = &mut self.targets[target.0 as usize];
+                    assert!(!target.sealed && !target.ended, "said once");
+                    target.sealed = true;
+                }
+                Event::Fed { target, delivered, lost, end } => {
+                    let target = &mut self.targets[target.0 as usize];
+                    let feed = &mut self.feeds[target.feed];
+                    target.end(feed, (delivered, lost), &end, self.broken);
+                    target.sealed = false;
+                    assert!(feed.stream.detach(&self.area, target.slot));
+                    self.area.return_slot(target.slot);
+                }
+            }
+        }
+    }
+
+    /// How far the reader of a target is behind, by its own word.
+    pub(super) fn lag(&self, target: &Target) -> u64 {
+        self.feeds[target.feed].stream.lag(&self.area, target.slot).unwrap()
+    }
+
+    /// Nothing goes wrong any more: streams and pipes end, readers read, requests are answered.
     fn settle(&mut self) {
         self.settling += 1;
         assert!(self.settling < PATIENCE, "it hangs: {:?}", self.requests);
@@ -147,181 +306,55 @@ impl World {
             pipe.hung_up = true;
             pipe.consume(number, usize::MAX);
         }
+        self.feeds.iter_mut().for_each(Feed::complete);
+        for target in 0..self.targets.len() {
+            self.reply(target, true, false);
+        }
         for at in (0..self.requests.len()).rev() {
             if self.requests[at].token != Token::Bell {
-                self.answer(at, How::Well, false);
+                self.answer(at, How::Well, (at + self.settling).is_multiple_of(2));
             }
         }
-        let sources = self.files.keys().any(|word| matches!(Token::from(*word), Token::Source(_)));
-        if !sources && !self.stopped {
+        let busy = self.files.keys().any(|word| Token::from(*word) != Token::Bell);
+        if !busy && !self.stopped {
             self.stopped = true;
             self.send(Command::Stop);
         }
     }
 
-    /// The number of a source's pipe.
-    fn number(&self, token: Token) -> usize {
-        let fd = self.files[&u64::from(token)];
-        // The last one: the others were closed.
-        self.pipes.iter().rposition(|pipe| pipe.fd == fd).unwrap()
-    }
-
-    /// Answers the request at `at`, if it can be answered so.
-    fn answer(&mut self, at: usize, how: How, late: bool) {
-        let Request { token, ref asked, cancelled } = self.requests[at];
-        let number = self.number(token);
-        let pipe = &mut self.pipes[number];
-        let fails = |errno| Err(io::Error::from_raw_os_error(errno));
-        let result = match (asked, how) {
-            _ if cancelled && !late => fails(libc::ECANCELED),
-            (Asked::Pause, How::Well) => fails(libc::ETIME),
-            (Asked::Pause, _) => Ok(0),
-            (Asked::Poll | Asked::Read(_), How::Not(errno)) => {
-                pipe.failed |= !matches!(errno, libc::EAGAIN | libc::EINTR);
-                fails(errno)
-            }
-            // Also when it is not true: the kernel may be wrong by the time that it is heard.
-            (Asked::Poll, How::Short(_)) => Ok(1),
-            _ if !pipe.is_readable() => return,
-            (Asked::Poll, How::Well) => Ok(1),
-            (Asked::Read(span), How::Well) => Ok(pipe.give(number, span.len, Some(span.ptr))),
-            (Asked::Read(span), How::Short(n)) => Ok(pipe.give(number, n.min(span.len), Some(span.ptr))),
-        };
-        pipe.not_now = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        self.requests.remove(at);
-        self.answers.push((token, result));
-    }
-
-    fn ask(&mut self, token: Token, asked: Asked) {
-        assert!(self.files.contains_key(&token.into()), "{token:?} is not registered");
-        assert!(self.requests.iter().all(|request| request.token != token), "{token:?} asks twice");
-        if token != Token::Bell {
-            let number = self.number(token);
-            let pipe = &self.pipes[number];
-            assert!(!pipe.cancelled, "pipe {number} is to end");
-            assert!(!pipe.not_now || !matches!(asked, Asked::Read(_)), "pipe {number} had nothing");
-        }
-        self.requests.push(Request { token, asked, cancelled: false });
-    }
-
-    /// Answers for the bell, which is a real one.
-    fn listen(&mut self) {
-        let Some(at) = self.requests.iter().position(|request| request.token == Token::Bell) else { return };
-        // SAFETY: the driver's, which has it as long as it asks.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.files[&Token::Bell.into()]) };
-        let mut look = [PollFd::new(fd, PollFlags::POLLIN)];
-        if self.requests[at].cancelled {
-            self.requests.remove(at);
-            self.answers.push((Token::Bell, Err(io::Error::from_raw_os_error(libc::ECANCELED))));
-        } else if poll(&mut look, PollTimeout::ZERO).unwrap() == 1 {
-            self.requests.remove(at);
-            self.answers.push((Token::Bell, Ok(1)));
+    /// One turn, before the kernel looks at the bell.
+    pub(super) fn go_on(&mut self) {
+        self.hear();
+        match self.steps.pop_front() {
+            Some(step) => self.play(step),
+            None => self.settle(),
         }
     }
 
-    /// Whether the kernel stops serving now.
-    fn breaks(&mut self) -> bool {
-        match &mut self.breaks {
-            Some(Break { after: 0, for_good: true }) => true,
-            Some(Break { after: 0, .. }) => {
-                self.breaks = None;
-                self.steps.clear();
-                true
-            }
-            Some(Break { after, .. }) => {
-                *after -= 1;
-                false
-            }
-            None => false,
+    /// How the kernel stops serving now, if it does.
+    pub(super) fn breaks(&mut self) -> Option<Fails> {
+        let Break { after, how } = self.breaks.as_mut()?;
+        if *after > 0 {
+            *after -= 1;
+            return None;
         }
-    }
-}
-
-/// The driver's side of the world.
-pub(super) struct Played(pub(super) Rc<RefCell<World>>);
-
-impl Backend for Played {
-    const KIND: BackendKind = BackendKind::Epoll;
-
-    fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
-        let before = self.0.borrow_mut().files.insert(token.into(), file.as_raw_fd());
-        assert_eq!(before, None, "{token:?} was registered already");
-    }
-
-    fn deregister(&mut self, token: Token) {
-        let mut world = self.0.borrow_mut();
-        assert!(world.requests.iter().all(|request| request.token != token), "{token:?} still waits");
-        world.files.remove(&token.into()).unwrap();
-    }
-
-    unsafe fn read(&mut self, token: Token, _: BorrowedFd<'_>, span: Span) {
-        self.0.borrow_mut().ask(token, Asked::Read(span));
-    }
-
-    unsafe fn write(&mut self, _: Token, _: BorrowedFd<'_>, _: &[u8]) {
-        unreachable!("these plays have no targets");
-    }
-
-    fn poll(&mut self, token: Token, _: BorrowedFd<'_>) {
-        self.0.borrow_mut().ask(token, Asked::Poll);
-    }
-
-    fn pause(&mut self, token: Token) {
-        self.0.borrow_mut().ask(token, Asked::Pause);
-    }
-
-    fn cancel(&mut self, token: Token) {
-        let mut world = self.0.borrow_mut();
-        if let Some(request) = world.requests.iter_mut().find(|request| request.token == token) {
-            request.cancelled = true;
-            if token != Token::Bell {
-                let number = world.number(token);
-                world.pipes[number].cancelled = true;
-            }
+        let how = *how;
+        if how != Fails::ForGood {
+            self.breaks = None;
         }
+        self.broken = true;
+        Some(how)
     }
 
-    fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
-        let mut world = self.0.borrow_mut();
-        let number = world.pipes.iter().rposition(|known| known.fd == pipe.as_raw_fd()).unwrap();
-        let how = world.discards.pop_front().unwrap_or(How::Well);
-        let pipe = &mut world.pipes[number];
-        let result = match how {
-            How::Not(errno) => {
-                pipe.failed |= !matches!(errno, libc::EAGAIN | libc::EINTR);
-                Err(io::Error::from_raw_os_error(errno))
-            }
-            _ if !pipe.is_readable() => Err(io::ErrorKind::WouldBlock.into()),
-            How::Well => Ok(pipe.give(number, usize::MAX, None)),
-            How::Short(n) => Ok(pipe.give(number, n, None)),
-        };
-        pipe.not_now = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        result
-    }
-
-    fn turn(&mut self, _: Duration) -> io::Result<()> {
-        if std::thread::panicking() {
-            // What went wrong is known.
-            return Err(io::ErrorKind::Other.into());
+    /// What the kernel may do as long as it has not answered: it reads what it was lent, and writes into spans. All
+    /// others who have the memory let go of it before.
+    pub(super) fn use_what_is_lent(&mut self) {
+        self.pipes.clear();
+        // Over everything that is not held.
+        self.feeds.iter_mut().for_each(|feed| feed.push(100_000));
+        self.feeds.clear();
+        for request in &self.requests {
+            request.use_memory();
         }
-        let mut world = self.0.borrow_mut();
-        if world.breaks() {
-            return Err(io::Error::from_raw_os_error(libc::EFAULT));
-        }
-        match world.steps.pop_front() {
-            Some(step) => world.play(step),
-            None => world.settle(),
-        }
-        world.listen();
-        Ok(())
-    }
-
-    fn take(&mut self, into: &mut Vec<Answer>) {
-        into.append(&mut self.0.borrow_mut().answers);
-    }
-
-    fn is_quiet(&self) -> bool {
-        let world = self.0.borrow();
-        world.requests.is_empty() && world.answers.is_empty()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -160,7 +161,10 @@ impl Site {
     /// The engines' sockets.
     pub fn sockets(&self) -> Vec<PathBuf> {
         let paths = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap().path());
-        let is_socket = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("pmix.");
+        let is_socket = |path: &PathBuf| {
+            path.file_name().unwrap().to_str().unwrap().starts_with("iof.")
+                && path.symlink_metadata().unwrap().file_type().is_socket()
+        };
         paths.filter(is_socket).collect()
     }
 }
@@ -184,9 +188,13 @@ impl Gate {
     }
 }
 
-/// The command, without arguments.
+/// The command, without arguments, and without what the surroundings say of engines.
 pub fn iof() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_iof"))
+    let mut iof = Command::new(env!("CARGO_BIN_EXE_iof"));
+    for variable in ["IOF_SERVER", "PMIX_SERVER_TMPDIR", "PMIX_SYSTEM_TMPDIR"] {
+        iof.env_remove(variable);
+    }
+    iof
 }
 
 /// The generator program, `examples/rank.rs`, with its arguments.

@@ -1,0 +1,107 @@
+//! Finishing: what was written up to now, and then the end.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+
+use super::rig;
+use crate::common::{pattern, pipe, stream, tool, wait_end, wait_for, wait_until, write_slowly};
+use iof_capture::SourceId;
+use iof_shm_ring::Policy;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+const KIB: u64 = 1024;
+const ID: SourceId = SourceId(1);
+
+#[test]
+fn finishing_an_idle_source_completes_it_and_its_writer_is_told() {
+    let rig = rig();
+    let (read, mut write) = pipe();
+    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    write.write_all(b"so far").unwrap();
+    wait_until(&rig.capture, ID, |stats| stats.produced == 6);
+    rig.capture.finish(ID).unwrap();
+    rig.capture.finish(ID).unwrap();
+    rig.capture.finish(SourceId(77)).unwrap();
+    let end = wait_end(&rig.events, ID);
+    assert_eq!((end.produced, end.closed, end.error.is_none()), (6, true, true));
+    assert_eq!(write.write_all(b"more").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn finishing_a_source_that_waits_for_its_reader_loses_nothing_that_was_written() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut stream = stream(64 * KIB, Policy::Block);
+    let mut reader = tool.attach_first(&mut stream, true);
+    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (read, mut write) = pipe();
+    rig.capture.add(ID, read, stream).unwrap();
+    fcntl(&write, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    let bytes = pattern(1 << 20, 6);
+    let mut written = 0;
+    // Until the ring has no room for what the full pipe has.
+    let produced =
+        || rig.capture.with_streams(|streams| streams.get_mut(ID).unwrap().stats().produced).unwrap();
+    loop {
+        match write.write(&bytes[written..][..1000]) {
+            Ok(count) => written += count,
+            Err(_) if produced() > 48 * KIB => break,
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    rig.capture.finish(ID).unwrap();
+    let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+    assert!(gaps.is_empty() && got == bytes[..written], "{} of {written}", got.len());
+    let end = wait_end(&rig.events, ID);
+    assert_eq!((end.produced, end.closed), (written as u64, true));
+}
+
+#[test]
+fn finishing_what_has_no_writer_any_more_is_the_end_of_file_even_if_its_reader_was_slow() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut stream = stream(64 * KIB, Policy::Block);
+    let mut reader = tool.attach_first(&mut stream, true);
+    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (read, write) = pipe();
+    rig.capture.add(ID, read, stream).unwrap();
+    let bytes = pattern(100_000, 6);
+    write_slowly(write, bytes.clone()).join().unwrap();
+    rig.capture.finish(ID).unwrap();
+    let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+    assert!(gaps.is_empty() && got == bytes);
+    assert!(!wait_end(&rig.events, ID).closed);
+}
+
+#[test]
+fn finishing_comes_to_an_end_although_somebody_goes_on_writing() {
+    let rig = rig();
+    let (read, mut write) = pipe();
+    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropOldest)).unwrap();
+    let writer = std::thread::spawn(move || while write.write_all(&[7; 5000]).is_ok() {});
+    wait_until(&rig.capture, ID, |stats| stats.produced > 1 << 20);
+    rig.capture.finish(ID).unwrap();
+    assert!(wait_end(&rig.events, ID).closed);
+    writer.join().unwrap();
+}
+
+#[test]
+fn finishing_in_the_middle_of_reading_loses_nothing_that_was_written() {
+    const WRITTEN: usize = 1 << 20;
+    for round in 0..10 {
+        let rig = rig();
+        let mut writers = Vec::new();
+        for id in (0..8).map(SourceId) {
+            let (read, mut write) = pipe();
+            // All of it fits, so that it is written when the reading has begun.
+            fcntl(write.as_fd(), FcntlArg::F_SETPIPE_SZ(WRITTEN as i32)).unwrap();
+            rig.capture.add(id, read, stream(16 * KIB, Policy::DropOldest)).unwrap();
+            write.write_all(&vec![1; WRITTEN]).unwrap();
+            rig.capture.finish(id).unwrap();
+            writers.push(write);
+        }
+        for (id, end) in wait_for(&rig.events, writers.len(), 0).0 {
+            assert_eq!(end.produced, WRITTEN as u64, "source {} in round {round}", id.0);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! How `iof pull` and `iof query` find an engine: by pid, by job, by level, from a rank; and what engines leave behind.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use common::process::{Done, Process};
+use common::site::{Site, iof};
+use common::wait_for;
+use iof_engine::{App, Config, Engine, Job, JobSpec, Rendezvous, StartError};
+use iof_proto::Nspace;
+use iof_proto::rendezvous::BindError;
+use nix::sys::signal::Signal;
+use nix::unistd::{Uid, geteuid};
+
+/// The system-level engine of a site, in this process, with a job that has ended.
+struct System {
+    engine: Engine,
+    job: Job,
+}
+
+impl System {
+    fn of(site: &Site) -> System {
+        let engine = Engine::start(config(site.path())).unwrap();
+        let job =
+            engine.spawn(&JobSpec::new(Nspace::new("daemon").unwrap(), vec![App::new("true", [""; 0])]));
+        System { engine, job: job.unwrap() }
+    }
+}
+
+fn config(directory: &Path) -> Config {
+    Config { rendezvous: Rendezvous::System(Some(directory.to_owned())), ..Config::default() }
+}
+
+/// The names of the files in a directory, sorted.
+fn files(directory: &Path) -> Vec<String> {
+    let files = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn assert_found(done: &Done, job: &str) {
+    assert_eq!(
+        (done.code, done.text(), done.stderr.as_str()),
+        (0, format!("{job}\n").as_str(), ""),
+        "{done:?}"
+    );
+}
+
+fn assert_refused(done: &Done, said: &str) {
+    assert_eq!((done.code, done.text()), (2, ""), "{done:?}");
+    assert!(done.stderr.contains(said), "no {said:?} in {done:?}");
+}
+
+#[test]
+fn a_job_is_found_by_its_name_among_several_runs_and_only_as_long_as_it_runs() {
+    let site = Site::new();
+    let [mut ocean, mut air] = ["ocean", "air"].map(|name| {
+        let run = site.run_sh(&["--nspace", name], &format!("echo {name}; cat"));
+        wait_for(name, || (site.query(&["namespaces", "--nspace", name]).code == 0).then_some(()));
+        run
+    });
+    assert_refused(&site.query(&["namespaces"]), "choose one with --pid");
+    assert_found(&site.query(&["namespaces", "--nspace", "air"]), "air");
+    let mut pull = site.pull(&["--nspace", "ocean"]);
+    let pulled = pull.collect();
+    wait_for("the pull of three streams", || {
+        let stats = site.query(&["stats", "--nspace", "ocean"]);
+        (stats.text().matches("iof pull").count() == 3).then_some(())
+    });
+    drop((ocean.stdin(), air.stdin()));
+    assert_eq!(pull.wait(), 0);
+    assert_eq!(pulled.0.get(), b"ocean\n");
+    assert_eq!((ocean.wait(), air.wait()), (0, 0));
+    assert_refused(&site.query(&["namespaces", "--nspace", "air"]), "has a job air");
+    assert!(files(site.path()).is_empty(), "{:?}", files(site.path()));
+}
+
+#[test]
+fn two_runs_may_have_jobs_of_one_name_which_then_does_not_tell_them_apart() {
+    let site = Site::new();
+    let runs = [(); 2].map(|()| site.run(&["--nspace", "same"], ["cat"]));
+    let refused = wait_for("both", || {
+        let done = site.query(&["namespaces", "--nspace", "same"]);
+        (done.stderr.lines().count() == 3).then_some(done)
+    });
+    for run in &runs {
+        let pid = run.pid().to_string();
+        assert_refused(&refused, &format!("--pid {pid} "));
+        assert_found(&site.query(&["namespaces", "--pid", &pid]), "same");
+    }
+}
+
+#[test]
+fn a_job_whose_name_leaves_no_room_in_a_file_name_is_found_by_pid_and_said_so() {
+    let site = Site::new();
+    let name = "n".repeat(255);
+    let run = site.run(&["--nspace", &name], ["cat"]);
+    site.wait_for_ranks(1);
+    assert_found(&site.query(&["namespaces", "--pid", &run.pid().to_string()]), &name);
+    let done = run.finish();
+    assert_eq!(done.code, 0);
+    assert!(done.stderr.contains("tools cannot find nnn"), "{done:?}");
+}
+
+#[test]
+fn what_a_rank_starts_finds_its_own_engine_among_others_wherever_it_is() {
+    let site = Site::new();
+    let _other = site.run(&["--nspace", "other"], ["cat"]);
+    site.wait_for_ranks(1);
+    let script = format!("cd /; exec {} query namespaces", env!("CARGO_BIN_EXE_iof"));
+    // Named by a path that only the engine's own directory makes sense of.
+    let mut here = iof();
+    here.current_dir(site.path()).args([
+        "run",
+        "--rendezvous-dir",
+        ".",
+        "--nspace",
+        "mine",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    assert_found(&Process::start(&mut here).finish(), "mine");
+}
+
+#[test]
+fn who_outlives_the_engine_that_started_him_is_told_so_and_not_sent_to_another() {
+    let site = Site::new();
+    let _other = site.run(&["--nspace", "other"], ["cat"]);
+    site.wait_for_ranks(1);
+    let gone = site.path().join("gone");
+    let query = |options: &[&str]| {
+        let mut query = iof();
+        query.env("TMPDIR", "/nowhere").env("IOF_SERVER", &gone).args(["query", "namespaces"]);
+        Process::start(query.args(options)).finish()
+    };
+    assert_refused(&query(&[]), "IOF_SERVER: cannot connect to");
+    assert_found(&query(&["--rendezvous-dir", site.path().to_str().unwrap()]), "other");
+    assert_refused(&query(&["--session"]), "no engine has a socket in /nowhere");
+}
+
+#[test]
+fn ranks_of_an_engine_without_a_socket_are_not_sent_to_another() {
+    let site = Site::new();
+    // A launcher without a rendezvous point that is a rank itself.
+    let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
+    assert_eq!(engine.socket(), None);
+    let proof = site.path().join("proof");
+    let script = format!("echo \"${{IOF_SERVER?}}\" > {}", proof.display());
+    let job = engine.spawn(&JobSpec::new(Nspace::new("job").unwrap(), vec![App::new("sh", ["-c", &script])]));
+    assert_eq!(job.unwrap().wait().code(), 0);
+    assert_eq!(fs::read_to_string(proof).unwrap(), "\n");
+}
+
+#[test]
+fn a_killed_run_leaves_files_that_the_next_one_removes() {
+    let site = Site::new();
+    let killed = site.run(&["--nspace", "killed"], ["cat"]);
+    site.wait_for_ranks(1);
+    assert_eq!(files(site.path()).len(), 2, "a socket and a link: {:?}", files(site.path()));
+    killed.signal(Signal::SIGKILL);
+    assert_eq!(killed.wait(), 137);
+    drop(killed);
+    let left = files(site.path());
+    assert_refused(&site.query(&["namespaces", "--nspace", "killed"]), "has a job killed");
+    assert_eq!(files(site.path()), left, "tools remove nothing");
+    let next = site.run(&["--nspace", "next"], ["cat"]);
+    site.wait_for_ranks(1);
+    let now = files(site.path());
+    assert!(now.len() == 2 && left.iter().all(|name| !now.contains(name)), "{left:?}, then {now:?}");
+    assert_eq!(next.finish().code, 0);
+}
+
+#[test]
+fn the_directory_comes_from_pmix_server_tmpdir_or_tmpdir_and_is_the_users_alone() {
+    let site = Site::new();
+    let [server, tmp] = ["server", "tmp"].map(|name| site.path().join(name));
+    for (variable, base) in [("PMIX_SERVER_TMPDIR", &server), ("TMPDIR", &tmp)] {
+        fs::create_dir(base).unwrap();
+        let mut run = iof();
+        // TMPDIR counts only where the other is not set.
+        run.env("TMPDIR", &tmp).env(variable, base);
+        let query = format!("{} query namespaces --session", env!("CARGO_BIN_EXE_iof"));
+        run.args(["run", "--nspace", "job", "sh", "-c", &format!("{query}; echo $IOF_SERVER")]);
+        let done = Process::start(&mut run).finish();
+        let (job, socket) = done.text().split_once('\n').unwrap();
+        let directory = base.join(format!("iof-{}", geteuid()));
+        assert_eq!((job, Path::new(socket.trim()).parent()), ("job", Some(directory.as_path())), "{done:?}");
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o7777, 0o700);
+    }
+}
+
+#[test]
+fn the_systems_engine_is_found_first_unless_the_user_asks_for_another() {
+    let site = Site::new();
+    let run = site.run(&["--nspace", "session"], ["cat"]);
+    site.wait_for_ranks(1);
+    assert_refused(&site.query(&["namespaces", "--system"]), "no system-level engine");
+    assert_found(&site.query(&["namespaces"]), "session");
+    let system = System::of(&site);
+    assert_eq!(system.job.wait().code(), 0);
+    let socket = system.engine.socket().unwrap().to_str().unwrap();
+    assert_eq!(fs::metadata(socket).unwrap().mode() & 0o7777, 0o666);
+    for options in [&["namespaces"][..], &["namespaces", "--system"]] {
+        assert_found(&site.query(options), "daemon");
+    }
+    let named = Process::start(iof().args(["query", "namespaces", "--server", socket])).finish();
+    assert_found(&named, "daemon");
+    let pid = run.pid().to_string();
+    for options in [&["--session"][..], &["--pid", &pid], &["--nspace", "session"]] {
+        assert_found(&site.query(&[&["namespaces"], options].concat()), "session");
+    }
+    drop(system);
+    assert_found(&site.query(&["namespaces"]), "session");
+}
+
+#[test]
+fn a_node_has_one_system_level_engine_and_the_second_is_told_of_the_first() {
+    let site = Site::new();
+    let first = System::of(&site);
+    let Err(StartError::Rendezvous(error)) = Engine::start(config(site.path())) else {
+        panic!("there are two");
+    };
+    assert!(matches!(&error, BindError::InUse(path) if path == first.engine.socket().unwrap()), "{error}");
+    drop(first);
+    drop(System::of(&site));
+    assert!(files(site.path()).is_empty());
+}
+
+#[test]
+fn a_user_whom_the_systems_engine_refuses_is_served_by_his_own_session() {
+    let user = Uid::from_raw(65534);
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root can be another user");
+        return;
+    }
+    let site = Site::new();
+    // The site is open to all, and what the user runs must be.
+    fs::set_permissions(site.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = site.path().join("iof");
+    fs::copy(env!("CARGO_BIN_EXE_iof"), &program).unwrap();
+    let rendezvous = site.path().join("rendezvous");
+    fs::create_dir(&rendezvous).unwrap();
+    chown(&rendezvous, Some(user.as_raw()), None).unwrap();
+    let _system = Engine::start(config(&rendezvous)).unwrap();
+    let as_user = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.uid(user.as_raw()).current_dir("/").arg(args[0]).arg("--rendezvous-dir").arg(&rendezvous);
+        Process::start(command.args(&args[1..]))
+    };
+    let alone = as_user(&["query", "namespaces"]).finish();
+    assert_eq!(alone.code, 1);
+    assert!(alone.stderr.contains("user 65534 may not attach"), "{alone:?}");
+    let _run = as_user(&["run", "--nspace", "own", "cat"]);
+    wait_for("the user's run", || {
+        let done = as_user(&["query", "namespaces"]).finish();
+        (done.code == 0 && done.text() == "own\n").then_some(())
+    });
+    assert_eq!(as_user(&["query", "namespaces", "--system"]).finish().code, 1);
+}

@@ -1,0 +1,282 @@
+//! What directives do to streams and those who read them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::io::Write;
+use std::thread;
+
+use common::{Got, nspace, puller, wait_for, written_by_hand};
+use iof_engine::{Config, Engine, Grant, Policy, Rendezvous};
+use iof_proto::directive::key;
+use iof_proto::message::query;
+use iof_proto::{Channel, Channels, Found, Info, Proc, Rank, Status, StreamStats, Value};
+use iof_tool::{Pull, RequestError, Tool};
+
+const CACHE: usize = 64 * 1024;
+
+fn engine(policy: Policy) -> Engine {
+    let cache_size = CACHE as u32;
+    Engine::start(Config { rendezvous: Rendezvous::None, policy, cache_size, ..Config::default() }).unwrap()
+}
+
+fn rank() -> Proc {
+    Proc { nspace: nspace(), rank: Rank(0) }
+}
+
+fn stdout_stats(tool: &mut Tool) -> StreamStats {
+    let found = tool.query(&[query::IOF_STATS]).unwrap();
+    let Some(Found { value: Value::Streams(streams), .. }) = found.into_iter().next() else {
+        panic!("no streams")
+    };
+    streams.into_iter().find(|stream| stream.channel == Channel::Stdout).unwrap()
+}
+
+fn wait_until_read(tool: &mut Tool, bytes: usize) {
+    wait_for("the engine to read", || (stdout_stats(tool).produced >= bytes as u64).then_some(()));
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at % 251) as u8).collect()
+}
+
+#[test]
+fn the_engines_defaults_are_those_of_the_directives_it_was_started_with() {
+    let mut config = Config::default();
+    let ignored = config
+        .direct(&[
+            Info::required(key::PMIX_IOF_CACHE_SIZE, CACHE as u32),
+            Info::required(key::PMIX_IOF_DROP_OLDEST, true),
+            Info::new(key::PMIX_FWD_STDOUT, true),
+        ])
+        .unwrap();
+    assert_eq!(ignored, [key::PMIX_FWD_STDOUT], "the server has nothing to forward");
+    assert_eq!((config.cache_size, config.policy), (CACHE as u32, Policy::DropOldest));
+    let before = config.clone().cache_size;
+    config.direct(&[Info::new(key::PMIX_IOF_CACHE_SIZE, 1u32), Info::required("x", true)]).unwrap_err();
+    assert_eq!(config.cache_size, before);
+}
+
+#[test]
+fn what_nobody_registered_for_is_cached_from_its_first_byte_and_the_newest_are_dropped() {
+    let engine = engine(Policy::DropNewest);
+    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let written = pattern(5 * CACHE);
+    stdout.write_all(&written).unwrap();
+    let mut observer = engine.attach("observer", Grant::Never).unwrap();
+    wait_until_read(&mut observer, written.len());
+    let mut tool = puller(&engine, Grant::Never, vec![]);
+    drop(stdout);
+    let got = Got::all(&mut tool);
+    assert!(written.starts_with(&got.bytes), "the first bytes");
+    assert!(got.bytes.len() >= CACHE / 2, "{}", got.bytes.len());
+    assert_eq!(got.bytes.len() as u64 + got.lost(), written.len() as u64);
+}
+
+#[test]
+fn a_tool_that_leaves_takes_the_keeping_up_where_it_was() {
+    let engine = engine(Policy::DropNewest);
+    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let mut observer = engine.attach("observer", Grant::Never).unwrap();
+    let mut first = puller(&engine, Grant::Never, vec![]);
+    let early = pattern(CACHE / 2);
+    stdout.write_all(&early).unwrap();
+    let mut got = Got::default();
+    wait_for("the first bytes", || {
+        got.take(&mut first);
+        (got.bytes.len() == early.len()).then_some(())
+    });
+    drop(first);
+    wait_for("the tool to be gone", || stdout_stats(&mut observer).readers.is_empty().then_some(()));
+    let late = vec![b'x'; 5 * CACHE];
+    stdout.write_all(&late).unwrap();
+    wait_until_read(&mut observer, early.len() + late.len());
+    let mut second = puller(&engine, Grant::Never, vec![]);
+    drop(stdout);
+    let got = Got::all(&mut second);
+    let since = got.bytes.iter().filter(|byte| **byte == b'x').count();
+    assert!(since >= CACHE / 2, "{since}");
+    assert_eq!(
+        got.gaps.last().map(|(_, lost)| *lost),
+        Some((late.len() - since) as u64),
+        "the newest, at the end"
+    );
+    assert_eq!(got.bytes.len() as u64 + got.lost(), (early.len() + late.len()) as u64);
+}
+
+#[test]
+fn a_launcher_that_waits_no_longer_keeps_the_newest() {
+    let engine = engine(Policy::DropNewest);
+    let (job, mut stdout) = written_by_hand(&engine, &[]);
+    job.let_go();
+    let written = pattern(5 * CACHE);
+    stdout.write_all(&written).unwrap();
+    let mut observer = engine.attach("observer", Grant::Never).unwrap();
+    wait_until_read(&mut observer, written.len());
+    let mut tool = puller(&engine, Grant::Never, vec![]);
+    drop(stdout);
+    let got = Got::all(&mut tool);
+    assert!(written.ends_with(&got.bytes), "the last bytes");
+    assert_eq!(got.bytes.len() as u64 + got.lost(), written.len() as u64);
+}
+
+#[test]
+fn under_block_what_was_spawned_to_be_forwarded_waits_for_its_registration_and_loses_nothing() {
+    let engine = engine(Policy::Block);
+    let (_job, mut stdout) = written_by_hand(&engine, &[Info::required(key::PMIX_FWD_STDOUT, true)]);
+    let written = pattern(10 * CACHE);
+    let writer = thread::spawn({
+        let written = written.clone();
+        move || stdout.write_all(&written).unwrap()
+    });
+    let mut observer = engine.attach("observer", Grant::Never).unwrap();
+    wait_until_read(&mut observer, CACHE / 2);
+    let mut tool = puller(&engine, Grant::Block, vec![]);
+    let got = Got::all(&mut tool);
+    writer.join().unwrap();
+    assert!(got == Got { bytes: written, gaps: vec![] }, "{:?}", got.gaps);
+}
+
+#[test]
+fn under_block_what_nobody_asked_to_forward_waits_for_nobody() {
+    for directives in [vec![], vec![Info::required(key::PMIX_FWD_STDOUT, false)]] {
+        let engine = engine(Policy::Block);
+        let (_job, mut stdout) = written_by_hand(&engine, &directives);
+        // More than cache and pipe hold.
+        stdout.write_all(&pattern(10 * CACHE)).unwrap();
+    }
+}
+
+#[test]
+fn what_is_not_to_be_forwarded_is_drained_and_can_be_tapped_but_the_launchers_sinks_do_not_get_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().into()));
+    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let mut own = puller(&engine, Grant::Block, vec![]);
+    let (_job, mut stdout) = written_by_hand(&engine, &[Info::required(key::PMIX_FWD_STDOUT, false)]);
+    let mut late = puller(&engine, Grant::Block, vec![]);
+    let mut tool = Tool::connect(engine.socket().unwrap(), "tap").unwrap();
+    tool.pull(&Pull::new(vec![rank()], Channels::STDOUT)).unwrap();
+    stdout.write_all(b"hello").unwrap();
+    drop(stdout);
+    assert_eq!(Got::all(&mut tool).bytes, b"hello");
+    assert_eq!(Got::all(&mut own), Got::default());
+    assert_eq!(Got::all(&mut late), Got::default());
+}
+
+#[test]
+fn of_two_tools_one_keeps_the_oldest_bytes_and_one_the_newest_as_each_asked() {
+    let engine = engine(Policy::DropNewest);
+    let mut keeps_oldest =
+        puller(&engine, Grant::Never, vec![Info::required(key::PMIX_IOF_DROP_NEWEST, true)]);
+    let mut keeps_newest =
+        puller(&engine, Grant::Never, vec![Info::required(key::PMIX_IOF_DROP_OLDEST, true)]);
+    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let written = pattern(20 * CACHE);
+    stdout.write_all(&written).unwrap();
+    let mut observer = engine.attach("observer", Grant::Never).unwrap();
+    wait_until_read(&mut observer, written.len());
+    drop(stdout);
+    let oldest = Got::all(&mut keeps_oldest);
+    let held = CACHE / 2;
+    assert!(oldest.bytes.starts_with(&written[..held]), "the first bytes");
+    let newest = Got::all(&mut keeps_newest);
+    assert!(newest.bytes.ends_with(&written[written.len() - held..]), "the last bytes");
+    for got in [oldest, newest] {
+        assert_eq!(got.bytes.len() as u64 + got.lost(), written.len() as u64);
+        assert!(got.lost() > 0);
+    }
+}
+
+#[test]
+fn a_registration_gets_the_cache_that_it_asks_for_and_another_one_keeps_what_it_has() {
+    let engine = engine(Policy::DropNewest);
+    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let large = Info::required(key::PMIX_IOF_CACHE_SIZE, 8 * CACHE as u32);
+    let small = Info::required(key::PMIX_IOF_CACHE_SIZE, 4096u32);
+    let wants_more = puller(&engine, Grant::Never, vec![large]);
+    let wants_less = puller(&engine, Grant::Never, vec![small]);
+    let written = pattern(6 * CACHE);
+    stdout.write_all(&written).unwrap();
+    drop(stdout);
+    for mut tool in [wants_more, wants_less] {
+        assert!(Got::all(&mut tool) == Got { bytes: written.clone(), gaps: vec![] }, "all of it fits");
+    }
+}
+
+#[test]
+fn a_cache_that_one_alone_wants_small_is_small_and_then_as_large_as_before() {
+    let engine = engine(Policy::DropNewest);
+    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let mut observer = engine.attach("observer", Grant::Never).unwrap();
+    let mut tool = puller(&engine, Grant::Never, vec![Info::required(key::PMIX_IOF_CACHE_SIZE, 4096u32)]);
+    stdout.write_all(&pattern(CACHE)).unwrap();
+    wait_until_read(&mut observer, CACHE);
+    assert!(stdout_stats(&mut observer).cached <= 4096);
+    let got = {
+        let mut got = Got::default();
+        wait_for("what fits", || {
+            got.take(&mut tool);
+            (got.bytes.len() as u64 + got.lost() == CACHE as u64).then_some(())
+        });
+        got
+    };
+    assert!(got.lost() > 0);
+    drop(tool);
+    wait_for("the tool to be gone", || stdout_stats(&mut observer).readers.is_empty().then_some(()));
+    stdout.write_all(&pattern(CACHE / 2)).unwrap();
+    wait_until_read(&mut observer, CACHE + CACHE / 2);
+    assert_eq!(stdout_stats(&mut observer).cached, CACHE as u64 / 2, "nothing of it was dropped");
+}
+
+#[test]
+fn what_cannot_be_honoured_is_an_error_if_required_and_named_if_not() {
+    let engine = engine(Policy::DropNewest);
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    let too_large = Info::required(key::PMIX_IOF_CACHE_SIZE, u32::MAX);
+    let mut pull = |directives| tool.pull(&Pull { directives, ..Pull::new(vec![rank()], Channels::STDOUT) });
+    for (info, status) in [
+        (too_large.clone(), Status::ERR_OUT_OF_RESOURCE),
+        (Info::required("vendor.colour", true), Status::ERR_NOT_SUPPORTED),
+        (Info::required(key::PMIX_IOF_PUSH_STDIN, true), Status::ERR_NOT_SUPPORTED),
+        (Info::required(key::PMIX_IOF_DROP_OLDEST, 1u32), Status::ERR_BAD_PARAM),
+    ] {
+        let Err(RequestError::Denied(failure)) = pull(vec![info.clone()]) else { panic!("{info:?}") };
+        assert_eq!(failure.status, status, "{failure}");
+        let granted = pull(vec![Info { required: false, ..info.clone() }]).unwrap();
+        assert_eq!(granted.ignored, [info.key]);
+    }
+}
+
+#[test]
+fn flushing_waits_until_the_launchers_readers_have_what_was_written_before() {
+    let engine = engine(Policy::Block);
+    let (job, mut stdout) = written_by_hand(&engine, &[]);
+    let mut tool = puller(&engine, Grant::Block, vec![]);
+    let written = pattern(CACHE / 2);
+    stdout.write_all(&written).unwrap();
+    assert!(!job.flush(Some(std::time::Duration::ZERO)), "nobody has read it");
+    let flushing = thread::spawn(move || job.flush(None));
+    let mut got = Got::default();
+    wait_for("the bytes", || {
+        assert!(got.bytes.len() == written.len() || !flushing.is_finished(), "flushed too early");
+        got.take(&mut tool);
+        flushing.is_finished().then_some(())
+    });
+    assert_eq!(got.bytes, written);
+    assert!(flushing.join().unwrap());
+}
+
+#[test]
+fn a_closed_stream_has_what_was_written_before_and_its_writer_is_told() {
+    let engine = engine(Policy::Block);
+    let (job, mut stdout) = written_by_hand(&engine, &[]);
+    let mut tool = puller(&engine, Grant::Block, vec![]);
+    stdout.write_all(b"before").unwrap();
+    assert!(job.close(Rank(0), Channel::Stdout));
+    assert_eq!(Got::all(&mut tool).bytes, b"before");
+    assert!(!job.close(Rank(0), Channel::Stdout), "it is complete");
+    assert!(!job.close(Rank(7), Channel::Stdout), "there is no such rank");
+    // Rust programs ignore SIGPIPE.
+    assert_eq!(stdout.write_all(b"after").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+}
