@@ -199,7 +199,8 @@ impl Capture {
     /// required, so whoever delivers knows how much waits.
     ///
     /// If there is no such source, or it was finished, the bytes are lost, uncounted, and the event comes at once. What
-    /// waits when a source is [closed](Capture::close) or removed counts as dropped.
+    /// waits when a source is [closed](Capture::close) or removed, or the capture ends, counts as dropped; of deliveries
+    /// that come too late for that there is no event.
     ///
     /// # Errors
     /// [`Stopped`].
