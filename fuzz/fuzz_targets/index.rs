@@ -134,7 +134,8 @@ fuzz_target!(|input: Input| {
     let Ok(area) = Area::create(ringer) else { return };
     let start = if input.now { Start::Now } else { Start::Oldest };
     let at = input.start.get(file.capacity);
-    let given = |slot, start| Attached { ring: Arc::clone(&ring), slot, start, dropped: start / 2, passed: false };
+    let given =
+        |slot, start| Attached { ring: Arc::clone(&ring), slot, start, dropped: start / 2, passed: false };
     // SAFETY: nothing here looks at a byte after it may have changed.
     let reader = unsafe { Reader::new(given(0, at), Arc::new(area), start) };
     let Ok(mut reader) = reader else { return };

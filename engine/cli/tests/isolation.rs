@@ -29,6 +29,10 @@ struct Job {
 
 impl Job {
     fn start(cache: u64) -> Job {
+        Job::start_with(cache, "none")
+    }
+
+    fn start_with(cache: u64, drop: &str) -> Job {
         let site = Site::new();
         let (first_byte, middle, end) = (site.gate("first-byte"), site.gate("middle"), site.gate("end"));
         let gates = [
@@ -38,7 +42,8 @@ impl Job {
         ];
         let program = rank(["--length", &TOTAL.to_string(), "--write-size", "30000"]);
         let gates = gates.iter().flat_map(|gate| ["--gate".to_owned(), gate.clone()]);
-        let run = site.run(&["--cache-size", &cache.to_string()], program.into_iter().chain(gates));
+        let run =
+            site.run(&["--cache-size", &cache.to_string(), "--drop", drop], program.into_iter().chain(gates));
         site.wait_for_ranks(1);
         Job { site, run, first_byte, middle, end }
     }
@@ -89,10 +94,10 @@ impl Taken {
     }
 }
 
-#[test]
-fn stopped_pulls_cost_the_run_nothing_and_have_every_byte_or_a_report_once_they_go_on() {
-    let mut job = Job::start(CACHE);
-    let terminal = sum(job.run.stdout());
+/// Runs a job of 256 cache fills while two of three pulls are stopped, one of them from the beginning.
+fn run_beside_stopped_pulls(drop: &str) {
+    let mut job = Job::start_with(CACHE, drop);
+    let (terminal, reports) = job.run.collect();
     let at_the_start = Taken::of(job.pull());
     // Nobody reads what this one writes, so it stands still in the middle of it.
     let mut in_the_middle = job.pull();
@@ -106,14 +111,22 @@ fn stopped_pulls_cost_the_run_nothing_and_have_every_byte_or_a_report_once_they_
     in_the_middle.stop();
     assert!(job.run.memory_kib() < MOST_MEMORY_KIB, "{} KiB", job.run.memory_kib());
     job.middle.open();
+    // The rank comes to its end.
     let stream = job.site.wait_for_bytes(0, "stdout", TOTAL);
-    assert_eq!(stream.number("dropped"), 0, "what a stopped reader misses is not dropped for all");
+    if drop == "none" {
+        assert_eq!(stream.number("dropped"), 0, "what a stopped reader misses is not dropped for all");
+    }
     assert!(job.run.memory_kib() < MOST_MEMORY_KIB, "{} KiB", job.run.memory_kib());
 
     in_the_middle.signal(Signal::SIGCONT);
     let in_the_middle = Taken { process: in_the_middle, stdout: collect(unread), stderr };
     job.end.open();
-    assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
+    let (terminal, reports) = (terminal.get(), reports.get());
+    let gaps = gaps(0, "stdout", &reports);
+    assert_accounted(0, &terminal, &gaps, TOTAL);
+    if drop == "none" {
+        assert!(gaps.is_empty(), "{gaps:?}");
+    }
     assert_eq!(job.run.wait(), 0);
     // One goes on when everything is over, the other one before that.
     at_the_start.process.signal(Signal::SIGCONT);
@@ -122,6 +135,21 @@ fn stopped_pulls_cost_the_run_nothing_and_have_every_byte_or_a_report_once_they_
         let lost = stopped.check();
         assert!(lost >= TOTAL - 4 * CACHE, "{lost} bytes were more than the cache is small");
     }
+}
+
+#[test]
+fn under_block_stopped_pulls_cost_the_run_nothing_and_have_every_byte_or_a_report_once_they_go_on() {
+    run_beside_stopped_pulls("none");
+}
+
+#[test]
+fn under_drop_newest_stopped_pulls_hold_nobody_up_and_have_every_byte_or_a_report_once_they_go_on() {
+    run_beside_stopped_pulls("newest");
+}
+
+#[test]
+fn under_drop_oldest_stopped_pulls_hold_nobody_up_and_have_every_byte_or_a_report_once_they_go_on() {
+    run_beside_stopped_pulls("oldest");
 }
 
 #[test]
