@@ -163,7 +163,7 @@ impl Capture {
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The pipe is closed then.
     pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: Stream) -> Result<(), AddError> {
-        self.enter(id, pipe, stream, None)
+        self.enter(id, Command::Add { id, pipe, stream: Box::new(stream), leader: None })
     }
 
     /// The same as [`Capture::add`] for the master of a pty, and as [`Capture::watch`] for the leader of the session
@@ -180,7 +180,8 @@ impl Capture {
         process: ProcessId,
         leader: Child,
     ) -> Result<(), AddError> {
-        self.enter(id, master, stream, Some((process, leader)))
+        let leader = Some((process, leader));
+        self.enter(id, Command::Add { id, pipe: master, stream: Box::new(stream), leader })
     }
 
     /// Adds a source without a pipe, under the name `id`: its bytes come with [`Capture::deliver`], and its end with
@@ -189,11 +190,7 @@ impl Capture {
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`].
     pub fn open(&self, id: SourceId, stream: Stream) -> Result<(), AddError> {
-        let mut taken = lock(&self.taken);
-        if !taken.insert(id) {
-            return Err(AddError::Taken { source_id: id });
-        }
-        Ok(self.send(Command::Open { id, stream: Box::new(stream) })?)
+        self.enter(id, Command::Open { id, stream: Box::new(stream) })
     }
 
     /// Puts `bytes`, which were read from their source at `time` (nanoseconds since 1970, now if `None`), behind what was
@@ -202,7 +199,8 @@ impl Capture {
     /// required, so whoever delivers knows how much waits.
     ///
     /// If there is no such source, or it was finished, the bytes are lost, uncounted, and the event comes at once. What
-    /// waits when a source is [closed](Capture::close) or removed counts as dropped.
+    /// waits when a source is [closed](Capture::close) or removed, or the capture ends, counts as dropped; of deliveries
+    /// that come too late for that there is no event.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -210,19 +208,14 @@ impl Capture {
         self.send(Command::Deliver { id, bytes, time })
     }
 
-    fn enter(
-        &self,
-        id: SourceId,
-        pipe: OwnedFd,
-        stream: Stream,
-        leader: Option<(ProcessId, Child)>,
-    ) -> Result<(), AddError> {
+    /// Sends what adds a source, if its name is free.
+    fn enter(&self, id: SourceId, add: Command) -> Result<(), AddError> {
         // Held until it is sent: the commands for one name keep their order.
         let mut taken = lock(&self.taken);
         if !taken.insert(id) {
             return Err(AddError::Taken { source_id: id });
         }
-        Ok(self.send(Command::Add { id, pipe, stream: Box::new(stream), leader })?)
+        Ok(self.send(add)?)
     }
 
     /// Stops reading a source now, and completes its stream with what it has: for pipes that a grandchild holds
@@ -237,7 +230,7 @@ impl Capture {
 
     /// Reads what was written to a source up to now, as far as its stream takes it, and then closes it: for pipes that
     /// somebody holds open of whom nothing more is wanted. Where a full stream has the source wait for its readers,
-    /// this waits as well. For a source without a pipe: no delivery will follow. [`Event::Complete`] follows, unless it
+    /// this waits as well. Of a source without a pipe: no delivery will follow. [`Event::Complete`] follows, unless it
     /// came already or there is no such source.
     ///
     /// # Errors

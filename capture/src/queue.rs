@@ -67,6 +67,7 @@ impl Queue {
     /// Moves what `stream` takes.
     pub(crate) fn pour(&mut self, stream: &mut Stream) -> (Taken, Then) {
         let mut taken = Taken::default();
+        let mut in_vain = false;
         while let Some(delivery) = self.deliveries.front_mut() {
             let stored = stream.push(delivery.rest(), delivery.time);
             delivery.stored = delivery.stored.saturating_add(stored);
@@ -75,11 +76,12 @@ impl Queue {
                 self.deliveries.pop_front();
                 continue;
             }
-            match stream.reserve(1) {
-                // There is room, but no memory behind it.
-                Reserve::Ready(_) if stored == 0 => return (taken, Then::Pause),
-                // Somebody has made room by now.
-                Reserve::Ready(_) | Reserve::Discard => {}
+            // Why it took no more: for as much room as it was asked for just now.
+            match stream.reserve(delivery.rest().len()) {
+                // Room, and no memory behind it.
+                Reserve::Ready(_) if stored == 0 && in_vain => return (taken, Then::Pause),
+                // Somebody has made room since.
+                Reserve::Ready(_) | Reserve::Discard => in_vain = stored == 0,
                 Reserve::Wait => return (taken, Then::Wait),
                 Reserve::Later => return (taken, Then::Pause),
             }

@@ -1,5 +1,5 @@
-//! One pipe, or what is delivered in its place, the stream it flows into, and what it needs next. No I/O here: whoever drives it does that, so that
-//! every backend drives the same machine.
+//! One pipe, or what is delivered in its place, the stream it flows into, and what it needs next. No I/O here: whoever
+//! drives it does that, so that every backend drives the same machine.
 //!
 //! ```text
 //!            next: room             done: n bytes, interrupted

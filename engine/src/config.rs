@@ -111,7 +111,8 @@ pub enum Rendezvous {
     /// one below PMIX_SERVER_TMPDIR, TMPDIR, TEMP, TMP or /tmp.
     Session(Option<PathBuf>),
     /// As the node's one system-level engine, before those of sessions: in this directory, or else in PMIX_SYSTEM_TMPDIR,
-    /// TMPDIR, TEMP, TMP or /tmp. Everybody may connect, but only this user and root are admitted.
+    /// TMPDIR, TEMP, TMP or /tmp. Everybody may connect, but only this user and root are admitted, unless the
+    /// [`Host`](crate::Host) admits others.
     System(Option<PathBuf>),
 }
 

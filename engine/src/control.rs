@@ -154,6 +154,8 @@ impl Control {
                 upcall.make(&*self.host, &tables.reports);
             }
         }
+        let untaken = self.tables.lock().untaken();
+        untaken.into_iter().for_each(|taken| taken());
     }
 
     /// Takes connections from the rendezvous socket, and asks the host about each.

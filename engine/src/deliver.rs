@@ -224,8 +224,7 @@ impl Engine {
     /// engine has not heard before. `false` if it was said before, or all ranks run here.
     pub fn end_job(&self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
         let mut state = self.tables.lock();
-        let wish = Wish::of(&self.config);
-        let job = state.jobs.entry(nspace.clone()).or_insert_with(|| JobState::elsewhere(wish));
+        let job = self.job_elsewhere(&mut state, nspace);
         if !matches!(job.elsewhere, Elsewhere::Running) {
             return false;
         }
@@ -245,10 +244,18 @@ impl Engine {
         true
     }
 
+    /// A job; if nobody has spoken of it yet, one that runs elsewhere.
+    fn job_elsewhere<'a>(&self, state: &'a mut State, nspace: &Nspace) -> &'a mut JobState {
+        let new = || {
+            let job = JobState::elsewhere(Wish::of(&self.config));
+            JobState { entry: self.announce(nspace), ..job }
+        };
+        state.jobs.entry(nspace.clone()).or_insert_with(new)
+    }
+
     /// The stream of a rank that runs elsewhere, made at its first delivery.
     fn delivered(&self, state: &mut State, from: &Proc, channel: Channel) -> Result<SourceId, DeliverError> {
-        let wish = Wish::of(&self.config);
-        let job = state.jobs.entry(from.nspace.clone()).or_insert_with(|| JobState::elsewhere(wish));
+        let job = self.job_elsewhere(state, &from.nspace);
         if job.ranks.contains_key(&from.rank) {
             return Err(DeliverError::Captured(from.clone()));
         }

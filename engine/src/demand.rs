@@ -10,6 +10,7 @@
 //! So when the last hold on a source goes, nobody wants anything of it, and the host is told once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 
@@ -42,7 +43,8 @@ pub(crate) struct Answered {
 /// In this order the ranks of a job on one channel are neighbours, the wildcard behind them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Source {
-    nspace: Nspace,
+    /// Shared by all that one pull names.
+    nspace: Arc<Nspace>,
     channel: Channel,
     rank: Rank,
 }
@@ -84,9 +86,11 @@ impl Demand {
         // Jobs first: they cover their ranks.
         let (jobs, ranks): (Vec<&Proc>, Vec<&Proc>) =
             procs.iter().partition(|proc| proc.rank == Rank::WILDCARD);
+        let mut names: BTreeMap<&Nspace, Arc<Nspace>> = BTreeMap::new();
         for proc in jobs.into_iter().chain(ranks) {
+            let name = names.entry(&proc.nspace).or_insert_with(|| Arc::new(proc.nspace.clone()));
             for channel in channels.outputs() {
-                let asked = Source { nspace: proc.nspace.clone(), channel, rank: proc.rank };
+                let asked = Source { nspace: Arc::clone(name), channel, rank: proc.rank };
                 let source = self.covering(&asked).unwrap_or_else(|| {
                     // Which upcall is found out below.
                     self.known.insert(asked.clone(), Known { asked: None, holds: 0 });
@@ -101,15 +105,9 @@ impl Demand {
             }
         }
         let mut calls = Vec::new();
-        for sources in together(&new) {
+        for (sources, about) in together(new) {
             self.last_call = self.last_call.saturating_add(1);
             let call = CallId(self.last_call);
-            let of = |source: &Source| {
-                let Sources { procs, channels } = &sources;
-                channels.contains(source.channel.into())
-                    && procs.iter().any(|proc| proc.nspace == source.nspace && proc.rank == source.rank)
-            };
-            let about: Vec<Source> = new.extract_if(.., |source| of(source)).collect();
             for source in &about {
                 if let Some(known) = self.known.get_mut(source) {
                     known.asked = Some(call);
@@ -155,7 +153,7 @@ impl Demand {
             }
             !waits.is_empty()
         });
-        Answered { granted, denied: Vec::new(), stopped: together(&unwanted) }
+        Answered { granted, denied: Vec::new(), stopped: lists(unwanted) }
     }
 
     fn deny(&mut self, call: CallId, sources: &[Source]) -> Answered {
@@ -173,7 +171,7 @@ impl Demand {
             }
             self.give_back(*ticket, &mut unwanted);
         }
-        Answered { granted: Vec::new(), denied, stopped: together(&unwanted) }
+        Answered { granted: Vec::new(), denied, stopped: lists(unwanted) }
     }
 
     /// A pull has ended, or has never become one. Gives what nobody wants any more; what it alone waits for is given by
@@ -181,7 +179,7 @@ impl Demand {
     pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<Sources> {
         let mut unwanted = Vec::new();
         self.give_back(ticket, &mut unwanted);
-        together(&unwanted)
+        lists(unwanted)
     }
 
     fn give_back(&mut self, ticket: Ticket, unwanted: &mut Vec<Source>) {
@@ -238,17 +236,28 @@ impl Demand {
 }
 
 /// The same sources in as few lists as it takes: the processes with the same channels together.
-fn together(sources: &[Source]) -> Vec<Sources> {
-    let mut channels: BTreeMap<(&Nspace, Rank), Channels> = BTreeMap::new();
-    for Source { nspace, channel, rank } in sources {
-        *channels.entry((nspace, *rank)).or_insert(Channels::empty()) |= Channels::from(*channel);
+fn together(sources: Vec<Source>) -> Vec<(Sources, Vec<Source>)> {
+    let mut of_procs: BTreeMap<(Arc<Nspace>, Rank), Vec<Source>> = BTreeMap::new();
+    for source in sources {
+        of_procs.entry((Arc::clone(&source.nspace), source.rank)).or_default().push(source);
     }
-    let mut procs: BTreeMap<u16, Vec<Proc>> = BTreeMap::new();
-    for ((nspace, rank), channels) in channels {
-        procs.entry(channels.bits()).or_default().push(Proc { nspace: nspace.clone(), rank });
+    let mut alike: BTreeMap<u16, (Vec<Proc>, Vec<Source>)> = BTreeMap::new();
+    for ((nspace, rank), of) in of_procs {
+        let channels: Channels = of.iter().map(|source| Channels::from(source.channel)).collect();
+        let (procs, sources) = alike.entry(channels.bits()).or_default();
+        procs.push(Proc { nspace: Nspace::clone(&nspace), rank });
+        sources.extend(of);
     }
-    let sources = |(bits, procs)| Sources { procs, channels: Channels::from_bits_truncate(bits) };
-    procs.into_iter().map(sources).collect()
+    let list = |(bits, (procs, sources))| {
+        let channels = Channels::from_bits_truncate(bits);
+        (Sources { procs, channels }, sources)
+    };
+    alike.into_iter().map(list).collect()
+}
+
+/// The lists alone.
+fn lists(sources: Vec<Source>) -> Vec<Sources> {
+    together(sources).into_iter().map(|(list, _)| list).collect()
 }
 
 #[cfg(test)]

@@ -171,11 +171,11 @@ impl Drop for Engine {
         self.tables.notify();
         self.tables.reports.wake();
         if let Some(control) = self.control.take()
+            // Dropped in an upcall: the thread ends by itself.
+            && control.thread().id() != thread::current().id()
             && control.join().is_err()
         {
             tracing::error!("the control thread had died");
         }
-        let untaken = self.tables.lock().untaken();
-        untaken.into_iter().for_each(|taken| taken());
     }
 }

@@ -1,10 +1,12 @@
 //! How a job and its ranks come into the tables, whoever has started them.
 
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use iof_capture::{AddError, Child, PtyMaster, SourceId};
+use iof_proto::rendezvous;
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
 use iof_shm_ring::{CreateError, Stream};
 use nix::unistd::isatty;
@@ -52,24 +54,29 @@ impl Engine {
         match state.jobs.get_mut(nspace) {
             // What its ranks elsewhere wrote was here before it.
             Some(known) if !known.here && known.elsewhere == Elsewhere::Running => {
-                let delivered = std::mem::take(&mut known.delivered);
-                let (elsewhere, open_deliveries) = (known.elsewhere, known.open_deliveries);
-                *known = JobState { elsewhere, delivered, open_deliveries, ..job };
+                job.elsewhere = known.elsewhere;
+                job.entry = known.entry.take();
+                job.delivered = mem::take(&mut known.delivered);
+                job.open_deliveries = known.open_deliveries;
+                *known = job;
             }
             Some(_) => return None,
-            None => drop(state.jobs.insert(nspace.clone(), job)),
-        }
-        if let Some(job) = state.jobs.get_mut(nspace) {
-            job.entry = self.listener.as_ref().and_then(|listener| {
-                let announced = listener.announce(nspace);
-                announced.inspect_err(|error| tracing::warn!(%error, "a job has no entry")).ok().flatten()
-            });
+            None => {
+                job.entry = self.announce(nspace);
+                state.jobs.insert(nspace.clone(), job);
+            }
         }
         Some(Job {
             tables: Arc::clone(&self.tables),
             capture: Arc::downgrade(&self.capture),
             nspace: nspace.clone(),
         })
+    }
+
+    /// Has tools find the engine by the name of a job.
+    pub(crate) fn announce(&self, nspace: &Nspace) -> Option<rendezvous::Entry> {
+        let announced = self.listener.as_ref()?.announce(nspace);
+        announced.inspect_err(|error| tracing::warn!(%error, "a job has no entry")).ok().flatten()
     }
 
     /// Makes the streams of a rank, in the order of [`CHANNELS`].

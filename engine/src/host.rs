@@ -15,9 +15,10 @@ use crate::engine::Grant;
 /// own ranks, to tools of its own user, has nothing to implement: see [`Standalone`].
 ///
 /// Upcalls come one after the other, on the engine's control thread, which serves no tool meanwhile: they must return
-/// soon and must not panic. The engine's tables are free, so an upcall may call the engine, but for what waits for that
-/// same thread: [`Engine::attach`](crate::Engine::attach), [`Job::wait`](crate::Job::wait) and dropping the engine.
-/// None comes once the engine is being dropped.
+/// soon and must not panic. The engine's tables are free, so an upcall may call the engine, and even drop it, but for
+/// what may wait for that same thread: [`Engine::attach`](crate::Engine::attach), [`Job::wait`](crate::Job::wait) and
+/// [`Job::flush`](crate::Job::flush). None comes once the engine has been dropped elsewhere; what tools still hold then
+/// is not stopped.
 ///
 /// What the embedder's own readers pull ([`Engine::attach`](crate::Engine::attach)) is no news to the host: for them
 /// there are no upcalls.

@@ -12,7 +12,7 @@ use iof_engine::{
     Config, DeliverError, Engine, Grant, JobSpec, LaunchError, MAX_DELIVERED, Policy, Rendezvous,
 };
 use iof_proto::directive::key;
-use iof_proto::{Channel, Channels, Info, InfoValue, Proc, Rank, Status, ToTool};
+use iof_proto::{Channel, Channels, Directives, Info, InfoValue, Proc, Rank, Status, ToTool};
 use iof_tool::{Delivery, Pull, RequestError, Tool};
 
 const CACHE: u32 = 64 << 10;
@@ -348,4 +348,36 @@ fn what_waits_when_the_engine_ends_is_no_longer_required() {
     drop(engine);
     drop(tell);
     assert_eq!(taken.iter().collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_job_that_is_to_be_forwarded_holds_deliveries_until_somebody_registers_or_it_lets_go() {
+    let engine = engine_with(Policy::Block);
+    let directives = Directives { forward: Some(Channels::STDOUT), ..Directives::default() };
+    let job = engine.spawn(&JobSpec { elsewhere: true, directives, ..spec([shell("")]) }).unwrap();
+    let fill = |from| loop {
+        let delivered = engine.deliver(&rank(from), Channel::Stdout, vec![b'x'; 1 << 16], &[], || {});
+        if let Err(refused) = delivered {
+            assert!(matches!(refused, DeliverError::Full { .. }), "{refused}");
+            return;
+        }
+    };
+    fill(1);
+    let mut tool = attach(&engine, Grant::Block, vec![rank(1)]);
+    finish(&engine, 1);
+    let got = read(&mut tool, |got| got.get(&1).is_some_and(|got| got.ended));
+    assert_eq!(got[&1].gaps, [], "it was held from its first byte on");
+    fill(2);
+    job.let_go();
+    // Neither that one is held any more, nor one that comes later.
+    for from in [2, 3] {
+        let (tell, taken) = channel();
+        let tell = move || tell.send(0).unwrap();
+        let again =
+            || engine.deliver(&rank(from), Channel::Stdout, vec![b'x'; 6 << 20], &[], tell.clone()).ok();
+        common::wait_for("room", again);
+        assert_eq!(next(&taken), 0);
+    }
+    assert!(engine.end_job(&nspace(), None));
+    wait(&job);
 }

@@ -12,7 +12,9 @@ use common::{PATIENCE, nspace, shell, spec, wait};
 use iof_engine::{Config, Engine, Grant, Host, Policy, Rendezvous, Reply, same_user};
 use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
 use iof_proto::message::query;
-use iof_proto::{Channels, Failure, FromTool, Granted, Info, Proc, Rank, Status, ToTool, Value, socket};
+use iof_proto::{
+    Channel, Channels, Failure, FromTool, Granted, Info, Proc, Rank, Status, ToTool, Value, socket,
+};
 use iof_tool::{AttachError, Delivery, Pull, RequestError, Tool};
 use tempfile::TempDir;
 
@@ -410,6 +412,37 @@ impl Host for Busy {
         engine.spawn(&spec).unwrap();
         reply.grant();
     }
+}
+
+/// Drops the engine from inside an upcall.
+#[derive(Default)]
+struct Last {
+    engine: Mutex<Option<Arc<Engine>>>,
+}
+
+impl Host for Last {
+    fn iof_pull(&self, _: &[Proc], _: Channels, _: &[Info], reply: Reply) {
+        let engine = self.engine.lock().unwrap().take();
+        drop(engine);
+        reply.grant();
+    }
+}
+
+#[test]
+fn an_upcall_may_drop_the_engine_and_what_was_delivered_is_not_forgotten() {
+    let host = Arc::new(Last::default());
+    let (engine, _directory) = engine_of(Arc::clone(&host) as Arc<dyn Host>);
+    let mut holds_back = engine.attach("own", Grant::Block).unwrap();
+    holds_back.pull(&Pull::new(whole_job(), Channels::STDOUT)).unwrap();
+    let (tell, taken) = channel();
+    let tell = move || tell.send(()).unwrap();
+    engine.deliver(&procs(&[0])[0], Channel::Stdout, vec![0; 8 << 20], &[], tell).unwrap();
+    let tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
+    *host.engine.lock().unwrap() = Some(Arc::new(engine));
+    // It may still hear that it was granted: the engine sends what it owes.
+    let _ = pull(tool, whole_job(), Channels::STDERR).join().unwrap();
+    assert_eq!(taken.recv_timeout(PATIENCE), Ok(()));
+    assert!(taken.recv().is_err());
 }
 
 #[test]

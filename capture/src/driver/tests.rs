@@ -44,6 +44,8 @@ enum Kind {
     Pipe,
     /// The terminal of a session whose leader is watched.
     Terminal,
+    /// Nothing: its bytes are delivered.
+    Queue,
 }
 
 /// What happens next.
@@ -59,12 +61,12 @@ enum Step {
         feed: usize,
         may_block: bool,
     },
-    /// Somebody writes to a pipe.
+    /// Somebody writes to a pipe, or delivers.
     Write {
         pipe: usize,
         bytes: usize,
     },
-    /// The last writer of a pipe goes.
+    /// The last writer of a pipe goes; the last delivery has come.
     HangUp {
         pipe: usize,
     },
@@ -124,7 +126,7 @@ fn how() -> impl Strategy<Value = How> {
 fn step() -> impl Strategy<Value = Step> {
     let (pipe, feed) = (0..PIPES, 0..FEEDS.len());
     let policy = prop_oneof![Just(Policy::DropNewest), Just(Policy::DropOldest), Just(Policy::Block)];
-    let kind = prop_oneof![3 => Just(Kind::Pipe), 1 => Just(Kind::Terminal)];
+    let kind = prop_oneof![3 => Just(Kind::Pipe), 1 => Just(Kind::Terminal), 2 => Just(Kind::Queue)];
     prop_oneof![
         3 => (policy, 1u64..4, kind).prop_map(|(policy, pages, kind)| Step::Add { policy, pages, kind }),
         3 => (feed.clone(), any::<bool>()).prop_map(|(feed, may_block)| Step::Feed { feed, may_block }),

@@ -174,7 +174,7 @@ impl Host {
 
 fn all(procs: &[Proc], channels: Channels) -> impl Iterator<Item = Source> {
     procs.iter().flat_map(move |proc| {
-        let source = |channel| Source { nspace: proc.nspace.clone(), channel, rank: proc.rank };
+        let source = |channel| Source { nspace: Arc::new(proc.nspace.clone()), channel, rank: proc.rank };
         channels.outputs().map(source)
     })
 }

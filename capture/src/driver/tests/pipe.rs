@@ -25,9 +25,18 @@ pub(super) struct Pipe {
     /// The leader's pidfd.
     pub(super) leader: Option<RawFd>,
     pub(super) reader: Reader,
+    /// What was delivered in its place and is still required, if it is no pipe.
+    pub(super) queue: Option<Queue>,
     /// Bytes that the reader has seen or was told that it missed.
     pub(super) read: u64,
     pub(super) end: Option<End>,
+}
+
+/// Deliveries, and their bytes together.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Queue {
+    pub(super) deliveries: usize,
+    pub(super) bytes: u64,
 }
 
 /// What became of the leader of a session.
@@ -68,6 +77,25 @@ impl Pipe {
         self.buffered -= bytes;
         self.given += bytes as u64;
         bytes
+    }
+
+    /// What is delivered next, `len` bytes; `None` if this is a pipe, or nothing is to be delivered any more.
+    pub(super) fn deliver(&mut self, number: usize, len: usize) -> Option<Vec<u8>> {
+        let over = self.hung_up || self.closed;
+        let queue = self.queue.as_mut().filter(|_| !over)?;
+        queue.deliveries += 1;
+        queue.bytes += len as u64;
+        let bytes = (self.given..).take(len).map(|at| byte(number, at)).collect();
+        self.given += len as u64;
+        Some(bytes)
+    }
+
+    /// Deliveries are said to be no longer required.
+    pub(super) fn taken(&mut self, deliveries: usize, bytes: u64) {
+        assert!(deliveries > 0 && self.end.is_none());
+        let queue = self.queue.as_mut().expect("it has a pipe");
+        queue.deliveries = queue.deliveries.checked_sub(deliveries).expect("more than there were");
+        queue.bytes = queue.bytes.checked_sub(bytes).expect("more than there were");
     }
 
     /// The reader takes at most `most` bytes, and sees that they are the right ones. `true` at the end.
@@ -123,6 +151,10 @@ impl Pipe {
         let enough = self.enough.is_some_and(|enough| self.given >= enough);
         assert!(over || enough || self.closed || self.failed || broken, "it ends too early");
         assert!(!end.error || self.failed || broken, "it fails by itself");
+        let untold = self.queue.take().unwrap_or_default();
+        assert!(broken || untold == Queue::default(), "nobody was told of deliveries");
+        // Of these a driver that fails has not heard.
+        self.given -= untold.bytes;
         self.end = Some(end);
     }
 }

@@ -14,7 +14,7 @@ use crossbeam::channel::Sender;
 use iof_shm_ring::{Area, Policy, Reader, Ringer, Start, StreamConfig, bell, doorbell};
 
 use super::kernel::{File, Played, Request};
-use super::pipe::{Pipe, Session};
+use super::pipe::{Pipe, Queue, Session};
 use super::target::{Feed, Target};
 use super::{Break, End, Fails, How, Kind, Step};
 use crate::driver::*;
@@ -122,21 +122,22 @@ impl World {
         let mut reader = unsafe { Reader::new(at, area, Start::Oldest) }.unwrap();
         reader.tell_room(self.ringer.try_clone().unwrap());
         // Nobody reads them: only their numbers count, what they are, and how much they have when asked for that.
-        let (pipe, leader): (OwnedFd, _) = match kind {
+        let (pipe, leader): (Option<OwnedFd>, _) = match kind {
+            Kind::Queue => (None, None),
             Kind::Pipe => {
                 let (read, write) = nix::unistd::pipe().unwrap();
                 std::fs::File::from(write).write_all(&[0; UNREAD]).unwrap();
-                (read, None)
+                (Some(read), None)
             }
             Kind::Terminal => {
                 let (master, _) = pty::open(Pty { size: WindowSize::default(), echo: false }).unwrap();
                 // No child of ours, so that its status is nobody's to take; the kernel tells when it ends.
                 let leader = Child::adopt(std::process::id()).unwrap();
-                (master.into(), Some((ProcessId(id.0), leader)))
+                (Some(master.into()), Some((ProcessId(id.0), leader)))
             }
         };
         self.pipes.push(Pipe {
-            fd: pipe.as_raw_fd(),
+            fd: pipe.as_ref().map_or(-1, |pipe| pipe.as_raw_fd()),
             buffered: 0,
             hung_up: false,
             given: 0,
@@ -145,11 +146,16 @@ impl World {
             enough: None,
             session: leader.is_some().then_some(Session::Led),
             leader: leader.as_ref().map(|(_, child): &(ProcessId, Child)| child.as_fd().as_raw_fd()),
+            queue: pipe.is_none().then(Queue::default),
             reader,
             read: 0,
             end: None,
         });
-        self.send(Command::Add { id, pipe, stream: Box::new(stream), leader });
+        let stream = Box::new(stream);
+        self.send(match pipe {
+            Some(pipe) => Command::Add { id, pipe, stream, leader },
+            None => Command::Open { id, stream },
+        });
     }
 
     fn feed(&mut self, feed: usize, may_block: bool) {
@@ -179,16 +185,8 @@ impl World {
                 self.feed(feed, may_block);
             }
             Step::Add { .. } | Step::Feed { .. } => {}
-            Step::Write { pipe, bytes } => {
-                if let Some(pipe) = self.pipe(pipe).filter(|pipe| !pipe.hung_up) {
-                    pipe.buffered += bytes;
-                }
-            }
-            Step::HangUp { pipe } => {
-                if let Some(pipe) = self.pipe(pipe) {
-                    pipe.hung_up = true;
-                }
-            }
+            Step::Write { pipe, bytes } => self.write(pipe, bytes),
+            Step::HangUp { pipe } => self.hang_up(pipe),
             Step::Push { feed, bytes } => self.feeds[feed].push(bytes),
             Step::Complete { feed } => self.feeds[feed].complete(),
             Step::Answer { request, how, late } => {
@@ -216,6 +214,9 @@ impl World {
                     Command::Remove(id)
                 });
             }
+            Step::Finish { pipe } if self.pipes.get(pipe).is_some_and(|pipe| pipe.fd < 0) => {
+                self.hang_up(pipe);
+            }
             Step::Finish { pipe } => {
                 if let Some(found) = self.pipe(pipe) {
                     let enough = found.given + UNREAD as u64;
@@ -232,6 +233,23 @@ impl World {
                 self.targets.iter_mut().for_each(|target| target.stopped = true);
                 self.send(Command::Stop);
             }
+        }
+    }
+
+    fn write(&mut self, number: usize, bytes: usize) {
+        let Some(pipe) = self.pipes.get_mut(number).filter(|pipe| !pipe.hung_up) else { return };
+        if pipe.fd >= 0 {
+            pipe.buffered += bytes;
+        } else if let Some(bytes) = pipe.deliver(number, bytes) {
+            self.send(Command::Deliver { id: SourceId(number as u64), bytes, time: None });
+        }
+    }
+
+    fn hang_up(&mut self, number: usize) {
+        let Some(pipe) = self.pipes.get_mut(number).filter(|pipe| !pipe.hung_up) else { return };
+        pipe.hung_up = true;
+        if pipe.fd < 0 {
+            self.send(Command::Finish(SourceId(number as u64)));
         }
     }
 
@@ -271,11 +289,13 @@ impl World {
                     let end = End { produced, error: matches!(end, crate::End::Error(_)) };
                     self.pipes[source.0 as usize].end(end, self.broken);
                 }
+                Event::Delivered { source, deliveries, bytes } => {
+                    self.pipes[source.0 as usize].taken(deliveries, bytes);
+                }
                 Event::Exited { process, .. } => {
                     let session = self.pipes[process.0 as usize].session.replace(Session::Reported);
                     assert!(session != Some(Session::Reported), "{process:?} exited twice");
                 }
-                Event::Delivered { source, .. } => panic!("{source:?} has a pipe"),
                 Event::Sealed { target } => {
                     let target = &mut self.targets[target.0 as usize];
                     assert!(!target.sealed && !target.ended, "said once");
@@ -302,9 +322,9 @@ impl World {
     fn settle(&mut self) {
         self.settling += 1;
         assert!(self.settling < PATIENCE, "it hangs: {:?}", self.requests);
-        for (number, pipe) in self.pipes.iter_mut().enumerate() {
-            pipe.hung_up = true;
-            pipe.consume(number, usize::MAX);
+        for number in 0..self.pipes.len() {
+            self.hang_up(number);
+            self.pipes[number].consume(number, usize::MAX);
         }
         self.feeds.iter_mut().for_each(Feed::complete);
         for target in 0..self.targets.len() {
@@ -316,7 +336,8 @@ impl World {
             }
         }
         let busy = self.files.keys().any(|word| Token::from(*word) != Token::Bell);
-        if !busy && !self.stopped {
+        let queued = self.pipes.iter().any(|pipe| pipe.queue.is_some());
+        if !busy && !queued && !self.stopped {
             self.stopped = true;
             self.send(Command::Stop);
         }
