@@ -57,6 +57,12 @@ pub fn run(args: &Args) {
     }
 }
 
+/// The 50th and 99th of a hundred of `lines` lines that are written now and then, in microseconds, through what `reader`
+/// makes of a pipe.
+pub fn lone(lines: u32, reader: fn(OwnedFd, Sender<Instant>)) -> [f64; 2] {
+    measure(lines, Pace::Lone, reader)
+}
+
 /// The 50th and 99th of a hundred of `lines` lines, in microseconds, through what `reader` makes of a pipe.
 fn measure(lines: u32, pace: Pace, reader: fn(OwnedFd, Sender<Instant>)) -> [f64; 2] {
     let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
@@ -82,7 +88,8 @@ fn write_lines(mut pipe: File, lines: u32, pace: Pace, seen: &Receiver<Instant>)
         .collect()
 }
 
-fn bare(pipe: OwnedFd, seen: Sender<Instant>) {
+/// A thread that waits in read(2).
+pub fn bare(pipe: OwnedFd, seen: Sender<Instant>) {
     let mut pipe = File::from(pipe);
     while pipe.read(&mut [0; LINE]).unwrap() > 0 {
         seen.send(Instant::now()).unwrap();

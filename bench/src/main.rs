@@ -13,6 +13,7 @@ mod cpu;
 mod latency;
 mod load;
 mod table;
+mod tools;
 
 use clap::{Parser, Subcommand};
 
@@ -29,6 +30,8 @@ enum What {
     Capture(capture::Args),
     /// A line from its writer to whoever waits for it, beside a bare pipe
     Latency(latency::Args),
+    /// Tools: what they cost the engine, and what they wait for
+    Tools(tools::Args),
     /// What the writers of the load run
     #[command(hide = true)]
     Write(load::Write),
@@ -38,6 +41,7 @@ fn main() {
     match Args::parse().what {
         What::Capture(args) => capture::run(&args),
         What::Latency(args) => latency::run(&args),
+        What::Tools(args) => tools::run(&args),
         What::Write(args) => load::write(&args),
     }
 }
