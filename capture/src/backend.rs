@@ -15,6 +15,7 @@ use std::time::Duration;
 use iof_shm_ring::Span;
 use nix::errno::Errno;
 use nix::fcntl::{SpliceFFlags, splice};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::read;
 
 pub(crate) use epoll::Epoll;
@@ -150,6 +151,16 @@ pub(crate) trait Backend {
 
     /// Reads bytes of `pipe`, which was polled and is readable, and forgets them; says how many, at once.
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize>;
+
+    /// Reads bytes of `pipe`, which was polled and is readable, into `memory`; says how many, at once.
+    fn fetch(&mut self, pipe: BorrowedFd<'_>, memory: &mut [u8]) -> io::Result<usize> {
+        // Of a terminal they may have been flushed since.
+        let mut look = [PollFd::new(pipe, PollFlags::POLLIN)];
+        if poll(&mut look, PollTimeout::ZERO)? == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(read(pipe, memory)?)
+    }
 
     /// Hands in what was asked for, lets answers pile up for as long as `patience`, and then waits for one if there is
     /// none yet. May return early.

@@ -160,6 +160,9 @@ impl Capture {
     /// `pipe` is the read end of a pipe(7) that nobody else reads, blocking or not (blocking is cheaper on kernels
     /// before 6.3). It is closed after its last byte; the stream stays until [`Capture::remove`].
     ///
+    /// Of a pipe in packet mode (O_DIRECT, which whoever writes can switch on, see pipe(2)) nothing is lost unseen if
+    /// `stream` has a capacity of 16 KiB at least, for a read takes a quarter of it, and a packet has 4 KiB.
+    ///
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The pipe is closed then.
     pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: Stream) -> Result<(), AddError> {

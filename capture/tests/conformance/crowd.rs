@@ -95,7 +95,7 @@ fn of_thousands_of_sources_the_active_ones_are_heard_and_nobody_wakes_for_the_ot
     let mut active = Vec::new();
     let mut idle: Vec<OwnedFd> = Vec::new();
     for at in 0..sources {
-        let mut stream = stream(4 * KIB, Policy::DropNewest);
+        let mut stream = stream(16 * KIB, Policy::DropNewest);
         let (read, write) = pipe();
         if at % 100 == 0 {
             active.push((at, write, tool.attach_first(&mut stream, false)));
