@@ -211,8 +211,11 @@ impl Backend for Uring {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::fd::AsFd;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::*;
 
     fn answers_all(mut uring: Uring) {
         let (read, write) = nix::unistd::pipe().unwrap();
@@ -251,6 +254,33 @@ mod tests {
         })
         .unwrap();
         answers_all(uring);
+    }
+
+    #[test]
+    fn a_pipe_that_is_closed_has_no_reader_though_others_are_idle() {
+        let mut uring = Uring::new().unwrap();
+        let (idle, _write) = nix::unistd::pipe().unwrap();
+        let (read, write) = nix::unistd::pipe().unwrap();
+        // SAFETY: both are open until they are deregistered, or until the backend has gone.
+        unsafe {
+            uring.register(Token::Source(0), idle.as_fd());
+            uring.register(Token::Source(1), read.as_fd());
+        }
+        uring.poll(Token::Source(0), idle.as_fd());
+        uring.poll(Token::Source(1), read.as_fd());
+        uring.cancel(Token::Source(1));
+        let mut answers = Vec::new();
+        while answers.is_empty() {
+            uring.turn(Duration::ZERO).unwrap();
+            uring.take(&mut answers);
+        }
+        uring.deregister(Token::Source(1));
+        drop(read);
+        // It may take the kernel a moment.
+        let mut look = [PollFd::new(write.as_fd(), PollFlags::empty())];
+        assert_eq!(poll(&mut look, PollTimeout::from(60_000u16)), Ok(1), "it still has a reader");
+        assert_eq!(look[0].revents(), Some(PollFlags::POLLERR));
+        drop(uring);
     }
 
     #[test]
