@@ -260,6 +260,8 @@ impl Capture {
     /// 4. after [`Event::Fed`], and not before, [detach](Stream::detach) the reader, then
     ///    [return its slot](Area::return_slot).
     ///
+    /// Bytes are written as they come: a [grouping](Reader::group) of the reader's is taken off.
+    ///
     /// A push that the stream did not take whole goes on when the room bell rings, and also after 3 and 4, for which
     /// that bell does not ring.
     ///
