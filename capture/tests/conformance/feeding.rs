@@ -13,7 +13,7 @@ use iof_shm_ring::{Policy, Reader, Start};
 use nix::poll::PollFlags;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-use self::pusher::{Fed, KIB, MIB, Pusher, compare, is, stuck, unread, wait_broken, wait_full, wait_until};
+use self::pusher::{Fed, KIB, MIB, Pusher, compare, is, stuck, unread, wait_broken, wait_full};
 use super::crowd::{sleeps_well, thread_of};
 use crate::common::{pattern, pipe, stream};
 
