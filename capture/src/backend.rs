@@ -26,7 +26,7 @@ const DISCARDED: usize = 1 << 20;
 /// The same, where they have to be copied.
 const COPIED: usize = 16 * 1024;
 
-/// How long [`Backend::pause`] takes.
+/// How long [`Backend::pause`] takes at most.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The kernel facility that a capture works with. Both do the same.
@@ -143,7 +143,7 @@ pub(crate) trait Backend {
     /// Answers when `file` is readable; a [`Token::Target`]'s, when it is writable.
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Answers after [`PAUSE`].
+    /// Answers after [`PAUSE`] or less: together with the other pauses, so that many wake us no more often than one.
     fn pause(&mut self, token: Token);
 
     /// Makes what is in flight for `token` answer soon, if something is.
