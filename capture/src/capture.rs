@@ -163,6 +163,8 @@ impl Capture {
     /// Of a pipe in packet mode (O_DIRECT, which whoever writes can switch on, see pipe(2)) nothing is lost unseen if
     /// `stream` has a capacity of 16 KiB at least, for a read takes a quarter of it, and a packet has 4 KiB.
     ///
+    /// [`Event::Complete`] follows, unless `on_event` panics before: then nothing does, see [`Stopped`].
+    ///
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The pipe is closed then.
     pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: Stream) -> Result<(), AddError> {
@@ -266,6 +268,9 @@ impl Capture {
     /// that bell does not ring.
     ///
     /// A stream that is dropped without being complete ends nothing: `unfeed` its targets.
+    ///
+    /// If `on_event` panics, [`Event::Fed`] never follows, not for targets that were there either, see [`Stopped`]: once
+    /// this capture is dropped, nobody uses their slots any more.
     ///
     /// # Errors
     /// [`FeedError::Taken`] if `id` is the name of a target for which [`Event::Fed`] is still to come,
