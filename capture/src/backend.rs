@@ -15,6 +15,7 @@ use std::time::Duration;
 use iof_shm_ring::Span;
 use nix::errno::Errno;
 use nix::fcntl::{SpliceFFlags, splice};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::read;
 
 pub(crate) use epoll::Epoll;
@@ -25,7 +26,7 @@ const DISCARDED: usize = 1 << 20;
 /// The same, where they have to be copied.
 const COPIED: usize = 16 * 1024;
 
-/// How long [`Backend::pause`] takes.
+/// How long [`Backend::pause`] takes at most.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The kernel facility that a capture works with. Both do the same.
@@ -142,7 +143,7 @@ pub(crate) trait Backend {
     /// Answers when `file` is readable; a [`Token::Target`]'s, when it is writable.
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Answers after [`PAUSE`].
+    /// Answers after [`PAUSE`] or less: together with the other pauses, so that many wake us no more often than one.
     fn pause(&mut self, token: Token);
 
     /// Makes what is in flight for `token` answer soon, if something is.
@@ -150,6 +151,16 @@ pub(crate) trait Backend {
 
     /// Reads bytes of `pipe`, which was polled and is readable, and forgets them; says how many, at once.
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize>;
+
+    /// Reads bytes of `pipe`, which was polled and is readable, into `memory`; says how many, at once.
+    fn fetch(&mut self, pipe: BorrowedFd<'_>, memory: &mut [u8]) -> io::Result<usize> {
+        // Of a terminal they may have been flushed since.
+        let mut look = [PollFd::new(pipe, PollFlags::POLLIN)];
+        if poll(&mut look, PollTimeout::ZERO)? == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(read(pipe, memory)?)
+    }
 
     /// Hands in what was asked for, lets answers pile up for as long as `patience`, and then waits for one if there is
     /// none yet. May return early.

@@ -160,6 +160,11 @@ impl Capture {
     /// `pipe` is the read end of a pipe(7) that nobody else reads, blocking or not (blocking is cheaper on kernels
     /// before 6.3). It is closed after its last byte; the stream stays until [`Capture::remove`].
     ///
+    /// Of a pipe in packet mode (O_DIRECT, which whoever writes can switch on, see pipe(2)) nothing is lost unseen if
+    /// `stream` has a capacity of 16 KiB at least, for a read takes a quarter of it, and a packet has 4 KiB.
+    ///
+    /// [`Event::Complete`] follows, unless `on_event` panics before: then nothing does, see [`Stopped`].
+    ///
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The pipe is closed then.
     pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: Stream) -> Result<(), AddError> {
@@ -278,10 +283,15 @@ impl Capture {
     /// 4. after [`Event::Fed`], and not before, [detach](Stream::detach) the reader, then
     ///    [return its slot](Area::return_slot).
     ///
+    /// Bytes are written as they come: a [grouping](Reader::group) of the reader's is taken off.
+    ///
     /// A push that the stream did not take whole goes on when the room bell rings, and also after 3 and 4, for which
     /// that bell does not ring.
     ///
     /// A stream that is dropped without being complete ends nothing: `unfeed` its targets.
+    ///
+    /// If `on_event` panics, [`Event::Fed`] never follows, not for targets that were there either, see [`Stopped`]: once
+    /// this capture is dropped, nobody uses their slots any more.
     ///
     /// # Errors
     /// [`FeedError::Taken`] if `id` is the name of a target for which [`Event::Fed`] is still to come,

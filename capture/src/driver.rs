@@ -21,7 +21,7 @@ use crate::ioctl;
 use crate::job::Job;
 use crate::moderation::{Moderation, Yield};
 use crate::slots::Slots;
-use crate::source::{Close, Next, Ready, Source, Step};
+use crate::source::{Close, Next, PACKET_MAX, Ready, Source, Step};
 use crate::streams::Streams;
 use crate::targets::Targets;
 
@@ -183,6 +183,13 @@ impl<B: Backend> Driver<B> {
                 // Once a turn, so that a source that nobody reads cannot keep us from the others.
                 let result = self.backend.discard(pipe);
                 let step = source.drained(result, self.time);
+                self.follow(at, step);
+            }
+            Next::Fetch(pipe) => {
+                let mut packet = [0; PACKET_MAX];
+                let result = self.backend.fetch(pipe, &mut packet);
+                let result = result.map(|n| packet.get(..n).unwrap_or_default());
+                let step = source.fetched(result, self.time);
                 self.follow(at, step);
             }
             Next::Wait => self.waiting.push(at),

@@ -100,7 +100,8 @@ impl From<PtyMaster> for OwnedFd {
 
 /// Makes a pseudo-terminal: our side and the process's.
 pub(crate) fn open(pty: Pty) -> io::Result<(PtyMaster, OwnedFd)> {
-    // Non-blocking, because to read a terminal that blocks costs io_uring a thread of the kernel's.
+    // Non-blocking, for `type_keys`, and because the io_uring of some kernels waits for a blocking terminal where it is
+    // asked to read it, so that nothing else is read meanwhile: Linux 5.12 does (liburing issue 354), 6.18 does not.
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let master = posix_openpt(flags)?;
     grantpt(&master)?;

@@ -4,7 +4,7 @@
 //! ```text
 //!            next: room             done: n bytes, interrupted
 //!     Idle ------------> Reading ------------------------------> Idle
-//!          next: full             done: readable
+//!          next: (nearly) full    done: readable
 //!          ------------> Polling ------------------------------> Idle, and next(readable)
 //!          next: must wait        next
 //!          ------------> Waiting ------------------------------> (as from Idle)
@@ -17,7 +17,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use iof_shm_ring::{Reserve, Span, Stream};
+use iof_shm_ring::{Policy, Reserve, Span, Stream};
 use nix::unistd::isatty;
 
 use crate::event::{End, SourceId};
@@ -25,6 +25,9 @@ use crate::queue::{Queue, Taken, Then};
 
 /// Bytes that one read asks for at most: what a pipe holds by default, see pipe(7).
 pub const READ_MAX: usize = 64 * 1024;
+/// Bytes that a write to a pipe in packet mode (O_DIRECT) puts together at most, see pipe(2): a read that asks for fewer
+/// loses the rest, and nobody says so.
+pub(crate) const PACKET_MAX: usize = libc::PIPE_BUF;
 
 /// Where a source stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +36,8 @@ enum State {
     Idle,
     /// A read into the stream is in flight: the stream must neither be written nor dropped.
     Reading,
-    /// The stream is full and drops the newest, or the pipe said "not now": waits until the pipe is readable.
+    /// The stream is full, or has no room for a packet, and drops the newest, or the pipe said "not now": waits until
+    /// the pipe is readable.
     Polling,
     /// The stream is full and waits for its readers; nothing is in flight.
     Waiting,
@@ -52,6 +56,8 @@ pub(crate) enum Next<'a> {
     Poll(BorrowedFd<'a>),
     /// Read the pipe, which is readable, into anywhere else; then [`Source::drained`].
     Drain(BorrowedFd<'a>),
+    /// Read the pipe, which is readable, into [`PACKET_MAX`] bytes of memory; then [`Source::fetched`].
+    Fetch(BorrowedFd<'a>),
     /// Call [`Source::next`] again when a reader may have made room.
     Wait,
     /// Let some time pass; then [`Source::done`].
@@ -206,15 +212,20 @@ impl Source {
         let generation = self.stream.stats().generation;
         let reserve = self.stream.reserve(READ_MAX);
         self.news |= self.stream.stats().generation != generation;
+        let drops_newest = self.stream.policy() == Policy::DropNewest;
         match reserve {
-            Reserve::Ready(span) => {
+            Reserve::Ready(span) if span.len >= PACKET_MAX || !drops_newest => {
                 self.state = State::Reading;
                 Next::Read(pipe, span)
             }
             // Polled for first: room may come before the next bytes do.
-            Reserve::Discard if !readable => {
+            Reserve::Ready(_) | Reserve::Discard if !readable => {
                 self.state = State::Polling;
                 Next::Poll(pipe)
+            }
+            Reserve::Ready(_) => {
+                self.state = State::Idle;
+                Next::Fetch(pipe)
             }
             Reserve::Discard => {
                 self.state = State::Idle;
@@ -262,6 +273,19 @@ impl Source {
             self.news = true;
         }
         self.after(result)
+    }
+
+    /// `bytes` were read at `time`: as many as there is room for are stored.
+    pub(crate) fn fetched(&mut self, result: io::Result<&[u8]>, time: u64) -> Step {
+        if let Ok(bytes @ [_, ..]) = result {
+            let taken = self.stream.push(bytes, time);
+            // The pipe does not take them back.
+            if let rest @ 1.. = bytes.len().saturating_sub(taken) {
+                self.stream.discard(rest as u64, time);
+            }
+            self.news = true;
+        }
+        self.after(result.map(<[u8]>::len))
     }
 
     fn after(&mut self, result: io::Result<usize>) -> Step {

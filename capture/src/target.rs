@@ -70,7 +70,9 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn new(id: TargetId, pipe: OwnedFd, reader: Reader) -> Target {
+    pub(crate) fn new(id: TargetId, pipe: OwnedFd, mut reader: Reader) -> Target {
+        // Nobody here would look again when a group is due.
+        reader.group(None);
         Target { id, pipe, reader, state: State::Idle, closing: false, not_now: false }
     }
 

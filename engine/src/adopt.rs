@@ -19,9 +19,6 @@ use crate::enter::{Entry, FILES_IN_PASSING};
 use crate::error::MAX_RANKS;
 use crate::job::{CHANNELS, Job};
 
-/// Files that the engine opens for a rank: three rings, its pidfd. Streams that it has not are pipes without writers.
-const FILES_PER_RANK: u64 = 4;
-
 /// A job whose ranks run already.
 #[derive(Debug)]
 pub struct AdoptSpec {
@@ -206,8 +203,16 @@ fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
             }
         }
     }
-    let needed = (asked as u64).saturating_mul(FILES_PER_RANK).saturating_add(FILES_IN_PASSING);
+    let needed = ranks.iter().map(files_for).fold(FILES_IN_PASSING, u64::saturating_add);
     check_files(needed).map_err(|files| AdoptError::Files { ranks: asked, files })
+}
+
+/// How many files the engine opens for a rank: its rings, its pidfd, and a pipe for each stream that it has not.
+fn files_for(rank: &AdoptedRank) -> u64 {
+    let AdoptedRank { stdout, stderr, stddiag, process, .. } = rank;
+    let streams = [stdout, stderr, stddiag].map(|file| if file.is_some() { 1 } else { 2 });
+    let pidfd = u64::from(matches!(process, Process::Pid(_)));
+    streams.into_iter().fold(pidfd, u64::saturating_add)
 }
 
 fn is(stat: &FileStat, kind: libc::mode_t) -> bool {

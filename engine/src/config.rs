@@ -9,9 +9,14 @@ use iof_capture::{BackendKind, ProcessGroup, Pty};
 use iof_proto::directive::{Drop, Level};
 use iof_proto::{Directives, Failure, Info, Nspace, Rank};
 use iof_shm_ring::Policy;
+use nix::libc;
 
 /// Bytes of cache for each source and channel, unless the embedder says otherwise.
 pub const DEFAULT_CACHE_SIZE: u32 = 1 << 20;
+
+/// The smallest cache, in bytes: whoever asks for less gets this. A read takes a quarter of a cache at most, and one of a
+/// pipe in packet mode (O_DIRECT, see pipe(2)) must have room for `PIPE_BUF` bytes, or the kernel throws some away.
+pub const MIN_CACHE_SIZE: u32 = 4 * libc::PIPE_BUF as u32;
 
 /// The largest cache that a registration may ask for, unless the embedder says otherwise.
 pub const MAX_CACHE_SIZE: u32 = 16 << 20;
@@ -30,14 +35,14 @@ pub struct Buffering {
 /// How an engine behaves. [`Config::direct`] changes it by PMIx's directives.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes of cache for each source and channel (`PMIX_IOF_CACHE_SIZE`).
+    /// Bytes of cache for each source and channel (`PMIX_IOF_CACHE_SIZE`), [`MIN_CACHE_SIZE`] at least.
     pub cache_size: u32,
     /// What happens when a cache is full: `PMIX_IOF_DROP_NEWEST`, `PMIX_IOF_DROP_OLDEST`, or sources wait for the readers
     /// that may hold them back ([`Grant`](crate::Grant)).
     pub policy: Policy,
     /// How readers get their bytes, unless their registration or job says otherwise.
     pub buffering: Buffering,
-    /// The largest cache that a registration may ask for, in bytes.
+    /// The largest cache that a registration may ask for, in bytes. [`MIN_CACHE_SIZE`] it has in any case.
     pub max_cache_size: u32,
     /// What to read the ranks' pipes with; `None`: io_uring if the kernel gives one, else epoll.
     pub backend: Option<BackendKind>,

@@ -7,6 +7,8 @@ use iof_proto::rendezvous::BindError;
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::CreateError;
 
+use crate::enter::FILES_PER_RANK;
+
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -18,7 +20,7 @@ pub enum StartError {
     #[error(transparent)]
     Rendezvous(#[from] BindError),
     /// The process may open fewer files than an engine with a small job needs.
-    #[error("an engine does not fit: {0}")]
+    #[error("an engine and one rank do not fit: {0}, and by {FILES_PER_RANK} more for each further rank")]
     Files(#[from] TooFewFiles),
     /// The process may not have another thread.
     #[error(

@@ -40,7 +40,9 @@ mod state;
 mod terms;
 
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
-pub use config::{App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, MAX_CACHE_SIZE, Rendezvous};
+pub use config::{
+    App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, MAX_CACHE_SIZE, MIN_CACHE_SIZE, Rendezvous,
+};
 pub use deliver::{DeliverError, MAX_DELIVERED};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};

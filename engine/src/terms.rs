@@ -3,7 +3,7 @@
 use iof_proto::{Directives, Terms};
 use iof_shm_ring::{Policy, StreamConfig};
 
-use crate::config::{Buffering, Config, policy};
+use crate::config::{Buffering, Config, MIN_CACHE_SIZE, policy};
 
 /// What one of the three levels wants of a stream, with the levels before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Wish {
 
     /// What a stream is made as while nobody reads it.
     pub(crate) fn config(self) -> StreamConfig {
-        StreamConfig { capacity: u64::from(self.cache_size), policy: self.policy }
+        stream(self.cache_size, self.policy)
     }
 
     /// What a stream that was made so has to be for readers who want `theirs`: nobody gets less than they want, so
@@ -45,7 +45,7 @@ impl Wish {
             _ if theirs.clone().next().is_some() => Policy::DropOldest,
             policy => policy,
         };
-        StreamConfig { capacity: u64::from(capacity), policy }
+        stream(capacity, policy)
     }
 
     /// How a reader with this wish reads.
@@ -61,6 +61,10 @@ impl Wish {
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Terms { buffering_size, buffering_time: time.map(micros) }
     }
+}
+
+fn stream(cache_size: u32, policy: Policy) -> StreamConfig {
+    StreamConfig { capacity: cache_size.max(MIN_CACHE_SIZE).into(), policy }
 }
 
 #[cfg(test)]
@@ -90,12 +94,19 @@ mod tests {
     #[test]
     fn a_stream_is_what_the_most_demanding_reader_wants() {
         use Policy::{Block, DropNewest, DropOldest};
-        let base = wish(100, DropNewest);
-        assert_eq!(shared(base, &[]), (100, DropNewest));
-        assert_eq!(shared(base, &[wish(7, DropOldest)]), (7, DropOldest));
-        assert_eq!(shared(base, &[wish(7, DropOldest), wish(100, DropNewest)]), (100, DropNewest));
-        assert_eq!(shared(wish(100, DropOldest), &[wish(200, DropNewest)]), (200, DropNewest));
-        assert_eq!(shared(wish(100, Block), &[wish(200, DropOldest)]), (200, Block));
+        let base = wish(100_000, DropNewest);
+        assert_eq!(shared(base, &[]), (100_000, DropNewest));
+        assert_eq!(shared(base, &[wish(70_000, DropOldest)]), (70_000, DropOldest));
+        assert_eq!(shared(base, &[wish(70_000, DropOldest), base]), (100_000, DropNewest));
+        assert_eq!(shared(wish(100_000, DropOldest), &[wish(200_000, DropNewest)]), (200_000, DropNewest));
+        assert_eq!(shared(wish(100_000, Block), &[wish(200_000, DropOldest)]), (200_000, Block));
+    }
+
+    #[test]
+    fn no_stream_is_too_small_for_a_packet() {
+        let least = u64::from(MIN_CACHE_SIZE);
+        assert_eq!(wish(1, Policy::Block).config().capacity, least);
+        assert_eq!(shared(wish(100_000, Policy::Block), &[wish(1, Policy::Block)]).0, least);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::thread;
 
 use common::{Got, nspace, puller, wait_for, written_by_hand};
-use iof_engine::{Config, Engine, Grant, Policy, Rendezvous};
+use iof_engine::{Config, Engine, Grant, MIN_CACHE_SIZE, Policy, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::message::query;
 use iof_proto::{Channel, Channels, Found, Info, Proc, Rank, Status, StreamStats, Value};
@@ -193,7 +193,7 @@ fn a_registration_gets_the_cache_that_it_asks_for_and_another_one_keeps_what_it_
     let engine = engine(Policy::DropNewest);
     let (_job, mut stdout) = written_by_hand(&engine, &[]);
     let large = Info::required(key::PMIX_IOF_CACHE_SIZE, 8 * CACHE as u32);
-    let small = Info::required(key::PMIX_IOF_CACHE_SIZE, 4096u32);
+    let small = Info::required(key::PMIX_IOF_CACHE_SIZE, MIN_CACHE_SIZE);
     let wants_more = puller(&engine, Grant::Never, vec![large]);
     let wants_less = puller(&engine, Grant::Never, vec![small]);
     let written = pattern(6 * CACHE);
@@ -209,10 +209,11 @@ fn a_cache_that_one_alone_wants_small_is_small_and_then_as_large_as_before() {
     let engine = engine(Policy::DropNewest);
     let (_job, mut stdout) = written_by_hand(&engine, &[]);
     let mut observer = engine.attach("observer", Grant::Never).unwrap();
-    let mut tool = puller(&engine, Grant::Never, vec![Info::required(key::PMIX_IOF_CACHE_SIZE, 4096u32)]);
+    let mut tool =
+        puller(&engine, Grant::Never, vec![Info::required(key::PMIX_IOF_CACHE_SIZE, MIN_CACHE_SIZE)]);
     stdout.write_all(&pattern(CACHE)).unwrap();
     wait_until_read(&mut observer, CACHE);
-    assert!(stdout_stats(&mut observer).cached <= 4096);
+    assert!(stdout_stats(&mut observer).cached <= u64::from(MIN_CACHE_SIZE));
     let got = {
         let mut got = Got::default();
         wait_for("what fits", || {

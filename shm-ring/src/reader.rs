@@ -141,7 +141,9 @@ impl Reader {
     /// * until this reader is dropped, goes elsewhere by [`Reader::follow`], or says [`Peek::Sealed`], it does not
     ///   [detach](crate::Stream::detach) the slot, give it to [another](crate::Area::return_slot), or move it to
     ///   [another generation](crate::Stream::follow), except that of a complete stream;
-    /// * nobody writes the ring but its [`Stream`](crate::Stream).
+    /// * nobody writes the ring but its [`Stream`](crate::Stream);
+    /// * nobody writes `area`'s file by its descriptor ([`Area::as_fd`](crate::Area::as_fd), which is safe to call): that
+    ///   is where this reader says what it holds.
     pub unsafe fn new(given: Attached, area: Arc<Area>, start: Start) -> Result<Reader, OpenError> {
         // Where its books begin.
         let (cursor, dropped_seen) = match start {

@@ -478,6 +478,11 @@ impl Stream {
         old.map(|member| (Arc::clone(&member.area), member.slot)).collect()
     }
 
+    /// What happens when it is full.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
     /// The counters.
     pub fn stats(&self) -> StreamStats {
         StreamStats {

@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::types::{SubmitArgs, TimeoutFlags, Timespec};
 use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::Span;
+use nix::time::{ClockId, clock_gettime};
 
-use super::{Answer, Backend, BackendKind, Discard, Token};
+use super::{Answer, Backend, BackendKind, Discard, PAUSE, Token};
 use crate::start::StartError;
 
 mod files;
@@ -22,8 +23,6 @@ const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 8192;
 /// "At the file's own position": pipes have no other, see io_uring_enter(2).
 const NO_OFFSET: u64 = u64::MAX;
-/// As the kernel wants it.
-static PAUSE: Timespec = Timespec::new().nsec(super::PAUSE.subsec_nanos());
 
 /// One io_uring, for the thread that made it.
 pub(crate) struct Uring {
@@ -33,6 +32,8 @@ pub(crate) struct Uring {
     backlog: VecDeque<squeue::Entry>,
     /// Requests without an answer yet, cancellations aside.
     in_flight: usize,
+    /// When the newest pause ends, for the kernel to read when it takes the request.
+    pause_end: Box<Timespec>,
     discard: Discard,
 }
 
@@ -63,7 +64,8 @@ impl Uring {
         }
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
         let files = Files::new(&ring);
-        Ok(Uring { ring, files, backlog: VecDeque::new(), in_flight: 0, discard: Discard::new() })
+        let (backlog, pause_end) = (VecDeque::new(), Box::default());
+        Ok(Uring { ring, files, backlog, in_flight: 0, pause_end, discard: Discard::new() })
     }
 
     /// # Safety
@@ -116,6 +118,15 @@ impl Uring {
     }
 }
 
+/// The next of the moments, each [`PAUSE`] after another, at which all pauses end, by the clock of timeouts.
+fn next_pause_end() -> Timespec {
+    // Linux has this clock.
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    let since = now.as_nanos().checked_rem(PAUSE.as_nanos()).unwrap_or(0);
+    let left = PAUSE.saturating_sub(Duration::from_nanos(u64::try_from(since).unwrap_or(0)));
+    Timespec::from(now.saturating_add(left))
+}
+
 impl Backend for Uring {
     const KIND: BackendKind = BackendKind::IoUring;
 
@@ -158,8 +169,11 @@ impl Backend for Uring {
     }
 
     fn pause(&mut self, token: Token) {
-        // SAFETY: the time it points to is a constant.
-        unsafe { self.request(token, opcode::Timeout::new(&raw const PAUSE).build()) }
+        *self.pause_end = next_pause_end();
+        let pause = opcode::Timeout::new(&raw const *self.pause_end).flags(TimeoutFlags::ABS);
+        // SAFETY: the kernel reads the time when it takes the request, so while `self` is there. If it has become a
+        // later one by then, this pause is longer.
+        unsafe { self.request(token, pause.build()) }
     }
 
     fn cancel(&mut self, token: Token) {
@@ -211,8 +225,12 @@ impl Backend for Uring {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::fd::AsFd;
+    use std::time::Instant;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::*;
 
     fn answers_all(mut uring: Uring) {
         let (read, write) = nix::unistd::pipe().unwrap();
@@ -251,6 +269,56 @@ mod tests {
         })
         .unwrap();
         answers_all(uring);
+    }
+
+    #[test]
+    fn a_pipe_that_is_closed_has_no_reader_though_others_are_idle() {
+        let mut uring = Uring::new().unwrap();
+        let (idle, _write) = nix::unistd::pipe().unwrap();
+        let (read, write) = nix::unistd::pipe().unwrap();
+        // SAFETY: both are open until they are deregistered, or until the backend has gone.
+        unsafe {
+            uring.register(Token::Source(0), idle.as_fd());
+            uring.register(Token::Source(1), read.as_fd());
+        }
+        uring.poll(Token::Source(0), idle.as_fd());
+        uring.poll(Token::Source(1), read.as_fd());
+        uring.cancel(Token::Source(1));
+        let mut answers = Vec::new();
+        while answers.is_empty() {
+            uring.turn(Duration::ZERO).unwrap();
+            uring.take(&mut answers);
+        }
+        uring.deregister(Token::Source(1));
+        drop(read);
+        // It may take the kernel a moment.
+        let mut look = [PollFd::new(write.as_fd(), PollFlags::empty())];
+        assert_eq!(poll(&mut look, PollTimeout::from(60_000u16)), Ok(1), "it still has a reader");
+        assert_eq!(look[0].revents(), Some(PollFlags::POLLERR));
+        drop(uring);
+    }
+
+    #[test]
+    fn pauses_that_begin_one_after_another_end_together() {
+        const PAUSES: usize = 200;
+        let mut uring = Uring::new().unwrap();
+        let begin = Instant::now();
+        for at in 0..PAUSES {
+            uring.pause(Token::Source(at));
+            uring.ring.submit().unwrap();
+            let submitted = Instant::now();
+            while submitted.elapsed() < Duration::from_micros(100) {}
+        }
+        // As many moments as may have passed meanwhile; the kernel tells of each with one turn, or a few.
+        let moments = (begin.elapsed().as_nanos() / PAUSE.as_nanos()) as usize + 2;
+        let (mut turns, mut answers) = (0, Vec::new());
+        while !uring.is_quiet() {
+            uring.turn(Duration::ZERO).unwrap();
+            uring.take(&mut answers);
+            turns += 1;
+        }
+        assert_eq!(answers.len(), PAUSES);
+        assert!(turns <= moments * 10, "{turns} turns for {moments} moments");
     }
 
     #[test]

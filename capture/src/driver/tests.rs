@@ -128,7 +128,7 @@ fn step() -> impl Strategy<Value = Step> {
     let policy = prop_oneof![Just(Policy::DropNewest), Just(Policy::DropOldest), Just(Policy::Block)];
     let kind = prop_oneof![3 => Just(Kind::Pipe), 1 => Just(Kind::Terminal), 2 => Just(Kind::Queue)];
     prop_oneof![
-        3 => (policy, 1u64..4, kind).prop_map(|(policy, pages, kind)| Step::Add { policy, pages, kind }),
+        3 => (policy, 1u64..6, kind).prop_map(|(policy, pages, kind)| Step::Add { policy, pages, kind }),
         3 => (feed.clone(), any::<bool>()).prop_map(|(feed, may_block)| Step::Feed { feed, may_block }),
         8 => (pipe.clone(), 1usize..20_000).prop_map(|(pipe, bytes)| Step::Write { pipe, bytes }),
         1 => pipe.clone().prop_map(|pipe| Step::HangUp { pipe }),

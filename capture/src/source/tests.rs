@@ -7,9 +7,12 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use super::*;
 use crate::pty::{self, Pty, WindowSize};
 
+/// A quarter of it is a packet.
+const CAPACITY: u64 = 4 * PACKET_MAX as u64;
+
 fn source(policy: Policy) -> (Source, OwnedFd) {
     let (read, write) = nix::unistd::pipe().unwrap();
-    let stream = Stream::create(StreamConfig { capacity: 4096, policy }, "test").unwrap();
+    let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "test").unwrap();
     (Source::new(SourceId(1), read, stream), write)
 }
 
@@ -50,6 +53,45 @@ fn a_full_stream_polls_before_it_drops() {
     assert!(matches!(source.drained(Ok(10), 1), Step::Go { readable: false }));
     assert_eq!(source.stream().stats().dropped, 10);
     assert!(matches!(source.next(false), Next::Poll(_)));
+}
+
+#[test]
+fn a_packet_for_which_there_is_no_room_is_read_whole_stored_as_far_as_it_fits_and_counted() {
+    let (mut source, _write) = source(Policy::DropNewest);
+    hold(&mut source, false);
+    for _ in 0..3 {
+        assert!(matches!(source.next(false), Next::Read(..)));
+        assert!(matches!(source.done(Ok(PACKET_MAX), 1), Step::Go { readable: false }));
+    }
+    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.done(Ok(100), 1), Step::Go { readable: false }));
+    assert!(matches!(source.next(false), Next::Poll(_)), "room may come before the next bytes do");
+    assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
+    assert!(matches!(source.next(true), Next::Fetch(_)));
+    source.take_news();
+    assert!(matches!(source.fetched(Ok(&[7; PACKET_MAX]), 1), Step::Go { readable: false }));
+    assert!(source.take_news());
+    let stats = source.stream().stats();
+    assert_eq!((stats.produced, stats.dropped), (CAPACITY + 100, 100));
+    assert_eq!(stats.cached, CAPACITY);
+    assert!(matches!(source.next(false), Next::Poll(_)));
+    assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
+    assert!(matches!(source.next(true), Next::Drain(_)), "full");
+    assert!(matches!(source.drained(Ok(0), 1), Step::End(End::EndOfFile)));
+}
+
+#[test]
+fn what_other_policies_read_is_a_packet_at_least() {
+    for policy in [Policy::Block, Policy::DropOldest] {
+        let (mut source, _write) = source(policy);
+        hold(&mut source, policy == Policy::Block);
+        for _ in 0..50 {
+            let Next::Read(_, span) = source.next(false) else { break };
+            assert!(span.len >= PACKET_MAX, "{policy:?}");
+            source.done(Ok(1000), 1);
+        }
+        assert!(source.stream().stats().produced > 1000);
+    }
 }
 
 #[test]
@@ -224,7 +266,7 @@ fn without_memory() -> (Source, OwnedFd) {
 /// A source that pauses: a terminal that nobody has open, in a session whose leader lives.
 fn hung_up() -> (Source, OwnedFd) {
     let (master, slave) = pty::open(Pty { size: WindowSize::default(), echo: false }).unwrap();
-    let stream = Stream::create(StreamConfig { capacity: 4096, policy: Policy::Block }, "test").unwrap();
+    let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::Block }, "test").unwrap();
     let mut source = Source::new(SourceId(1), master.into(), stream);
     source.set_lasting(true);
     assert!(matches!(source.next(false), Next::Read(..)));

@@ -1,16 +1,21 @@
 use std::sync::Arc;
+use std::time::Duration;
 
-use iof_shm_ring::{Area, Policy, Start, Stream, StreamConfig, bell};
+use iof_shm_ring::{Area, Grouping, Policy, Start, Stream, StreamConfig, bell, notify};
 
 use super::*;
 
 /// A target of a stream with `policy`, and the other end of its pipe.
 fn target(policy: Policy) -> (Target, Stream, Arc<Area>, OwnedFd) {
     let (read, write) = nix::unistd::pipe().unwrap();
-    let mut stream = Stream::create(StreamConfig { capacity: 4096, policy }, "test").unwrap();
+    let mut stream = stream(policy);
     let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
     let reader = reader(&mut stream, &area);
     (Target::new(TargetId(1), write, reader), stream, area, read)
+}
+
+fn stream(policy: Policy) -> Stream {
+    Stream::create(StreamConfig { capacity: 4096, policy }, "test").unwrap()
 }
 
 fn reader(stream: &mut Stream, area: &Arc<Area>) -> Reader {
@@ -40,6 +45,30 @@ fn what_is_in_flight_is_asked_for_once_and_a_partial_write_goes_on_behind_it() {
     assert!(matches!(target.next(), Next::Nothing));
     stream.complete();
     assert!(matches!(target.next(), Next::End(FeedEnd::Complete)));
+}
+
+#[test]
+fn bytes_are_written_as_they_come_though_the_reader_had_them_grouped() {
+    for time in [None, Some(Duration::from_secs(1000))] {
+        let mut stream = stream(Policy::DropNewest);
+        let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
+        let mut reader = reader(&mut stream, &area);
+        reader.group(Some(Grouping { bytes: 1000, time }));
+        stream.push(b"abc", 0);
+        assert_eq!(reader.peek(), Peek::Empty);
+        let (_read, write) = nix::unistd::pipe().unwrap();
+        let mut target = Target::new(TargetId(1), write, reader);
+        assert!(matches!(target.next(), Next::Write(_, b"abc")));
+        assert!(target.done(Ok(3)).is_none());
+        assert!(matches!(target.next(), Next::Nothing));
+        area.take_ready(1, |_| ());
+        stream.push(b"d", 0);
+        notify([&stream]);
+        let mut ready = false;
+        area.take_ready(1, |_| ready = true);
+        assert!(ready, "one byte is news");
+        assert!(matches!(target.next(), Next::Write(_, b"d")));
+    }
 }
 
 #[test]

@@ -91,6 +91,13 @@ pub fn pipe() -> (OwnedFd, std::fs::File) {
     (read, write.into())
 }
 
+/// A pipe whose writer has it in packet mode: each read gives one write, and what it has no room for is lost.
+pub fn packet_pipe() -> (OwnedFd, std::fs::File) {
+    let flags = nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_DIRECT;
+    let (read, write) = nix::unistd::pipe2(flags).unwrap();
+    (read, write.into())
+}
+
 /// Waits until nobody has the other end any more. (A process that another test is about to start holds it until it
 /// is.)
 pub fn wait_closed(write: &mut std::fs::File) {
@@ -180,13 +187,24 @@ impl Tool {
         id: SourceId,
         reader: &mut Reader,
     ) -> (Vec<u8>, Vec<Gap>) {
+        self.read_in_bites(capture, id, reader, usize::MAX)
+    }
+
+    /// The same, with room made for so many bytes at a time.
+    pub fn read_in_bites(
+        &mut self,
+        capture: &Capture,
+        id: SourceId,
+        reader: &mut Reader,
+        bite: usize,
+    ) -> (Vec<u8>, Vec<Gap>) {
         let (mut bytes, mut gaps) = (Vec::new(), Vec::new());
         loop {
             match reader.peek() {
                 Peek::Bytes => {
                     let here = reader.bytes();
-                    bytes.extend_from_slice(here);
-                    let n = here.len();
+                    let n = here.len().min(bite);
+                    bytes.extend_from_slice(&here[..n]);
                     reader.consume(n);
                 }
                 Peek::Gap(gap) => gaps.push(gap),

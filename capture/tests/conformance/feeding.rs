@@ -13,7 +13,8 @@ use iof_shm_ring::{Policy, Reader, Start};
 use nix::poll::PollFlags;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-use self::pusher::{Fed, KIB, MIB, Pusher, compare, is, stuck, unread, wait_broken, wait_full, wait_until};
+use self::pusher::{Fed, KIB, MIB, Pusher, compare, is, stuck, unread, wait_broken, wait_full};
+use super::crowd::{sleeps_well, thread_of};
 use crate::common::{pattern, pipe, stream};
 
 fn all_arrives(targets: u64) {
@@ -297,18 +298,7 @@ fn nobody_wakes_up_while_nothing_is_pushed() {
     let mut idle = File::from(idle);
     idle.read_exact(&mut [0; 3]).unwrap();
     pusher.wait_until_all_is_fed(1);
-    let thread = pusher.capture.with_streams(|_| nix::unistd::gettid()).unwrap();
-    let sleeps = || {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
-        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
-        line.to_owned()
-    };
-    // Whatever it still has to do is done soon; somebody who is woken time and again never is.
-    wait_until(|| {
-        let before = sleeps();
-        std::thread::sleep(Duration::from_millis(300));
-        before == sleeps()
-    });
+    assert!(sleeps_well(thread_of(&pusher.capture)), "it wakes though nothing happens");
     // And it still hears.
     pusher.push(1, b"more");
     idle.read_exact(&mut [0; 4]).unwrap();

@@ -5,7 +5,8 @@ use std::io::Write;
 use super::rig;
 use crate::BACKEND;
 use crate::common::{
-    End, next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for, wait_until, write_slowly,
+    End, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for, wait_until,
+    write_slowly,
 };
 use iof_capture::{AddError, Capture, Event, SourceId, Stopped};
 use iof_shm_ring::{Gap, Policy};
@@ -46,6 +47,33 @@ fn drop_newest_keeps_the_first_bytes_and_counts_the_rest() {
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     assert!(got == bytes[..64 << 10]);
     assert_eq!(gaps, [Gap { offset: 64 * KIB, lost: (1 << 20) - 64 * KIB }]);
+}
+
+#[test]
+fn of_packets_no_byte_is_lost_unseen_however_little_room_there_is_at_a_time() {
+    for (policy, capacity) in [
+        (Policy::Block, 16 * KIB),
+        (Policy::DropOldest, 16 * KIB),
+        (Policy::DropNewest, 16 * KIB),
+        (Policy::DropNewest, 64 * KIB),
+    ] {
+        let rig = rig();
+        let mut tool = tool();
+        let mut stream = stream(capacity, policy);
+        let mut reader = tool.attach_first(&mut stream, policy == Policy::Block);
+        reader.tell_room(rig.capture.room_bell().unwrap());
+        let (read, mut write) = packet_pipe();
+        rig.capture.add(ID, read, stream).unwrap();
+        let bytes = pattern(4 << 20, 7);
+        let written = bytes.clone();
+        let writer = std::thread::spawn(move || {
+            bytes.chunks(3001).for_each(|packet| write.write_all(packet).unwrap());
+        });
+        let (got, gaps) = tool.read_in_bites(&rig.capture, ID, &mut reader, 700);
+        writer.join().unwrap();
+        assert_eq!(wait_end(&rig.events, ID).produced, 4 << 20, "{policy:?}, {capacity}");
+        assert!(policy != Policy::Block || (gaps.is_empty() && got == written));
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub app: AppArgs,
 
-    /// Cache for each rank and channel, in bytes (K, M and G are understood)
+    /// Cache for each rank and channel, in bytes (K, M and G are understood), 16K at least
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
     pub cache_size: u32,
 

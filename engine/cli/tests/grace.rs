@@ -59,7 +59,7 @@ fn what_a_rank_has_written_is_kept_for_a_slow_reader_when_the_grace_is_over() {
     // The last bytes are still in the rank's own pipe when it has ended.
     let program = rank(["--length", &LENGTH.to_string()]);
     let script = ["sh", "-c", "\"$@\"; sleep 1000 & exit 0", "sh"].map(str::to_owned);
-    let mut run = site.run(&["--grace", "0", "--cache-size", "4K"], script.into_iter().chain(program));
+    let mut run = site.run(&["--grace", "0", "--cache-size", "16K"], script.into_iter().chain(program));
     site.wait_for_state(0, "terminated");
     let stream = site.stream(0, "stdout").unwrap();
     assert!(stream.number("produced") < LENGTH as u64 && !stream.is_complete(), "{stream:?}");

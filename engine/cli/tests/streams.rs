@@ -147,7 +147,7 @@ fn a_thousand_ranks_with_a_line_each_are_all_there_once_at_the_terminal_and_at_a
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("echo out $IOF_RANK; echo err $IOF_RANK >&2; : < {}", gate.path());
-    let mut run = site.run_sh(&["-n", "1000", "--cache-size", "4K"], &script);
+    let mut run = site.run_sh(&["-n", "1000", "--cache-size", "16K"], &script);
     let terminal = run.collect();
     wait_for("1000 lines", || {
         let streams = site.streams()?.into_iter().filter(|stream| stream.number("produced") > 0);

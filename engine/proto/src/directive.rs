@@ -130,7 +130,7 @@ pub enum Drop {
 /// What a list of directives asks for; `None` where it says nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Directives {
-    /// `PMIX_IOF_CACHE_SIZE`: bytes for each stream, 1 at least.
+    /// `PMIX_IOF_CACHE_SIZE`: bytes for each stream, 1 at least. The engine gives 16 KiB at least.
     pub cache_size: Option<u32>,
     /// `PMIX_IOF_DROP_OLDEST`, `PMIX_IOF_DROP_NEWEST`.
     pub drop: Option<Drop>,

@@ -1,10 +1,15 @@
 //! Files that the kernel holds for us, so that it need not look one up for each request, see io_uring_register(2).
+//!
+//! From Linux 6.13 on. Earlier ones let go of files in the order in which they were removed, each when everything that
+//! was asked before has been answered: a closed pipe would stay open as long as any other is idle (liburing issue 1192),
+//! and its writer would wait for a reader that is not there.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use io_uring::IoUring;
 use io_uring::types::{Fd, Fixed};
+use nix::sys::utsname::uname;
 
 use crate::backend::Token;
 
@@ -28,16 +33,22 @@ pub(super) struct Files {
     free: Vec<u32>,
     /// Places from here on were never used.
     fresh: u32,
-    /// Places in all: none where the kernel has no such table.
+    /// Places in all: none where the kernel has no table that lets go at once.
     room: u32,
 }
 
 impl Files {
-    /// An empty table for `ring`: Linux 5.19, else none.
+    /// An empty table for `ring`, if this kernel has one that lets go at once.
     pub(super) fn new(ring: &IoUring) -> Files {
+        let kernel = uname().ok();
+        Files::on(ring, kernel.as_ref().and_then(|kernel| kernel.release().to_str()).unwrap_or_default())
+    }
+
+    /// The same on a kernel of this release, such as "6.12.9-amd64".
+    fn on(ring: &IoUring, release: &str) -> Files {
         // The kernel refuses more than RLIMIT_NOFILE.
-        let sizes = [HELD, HELD / 16];
-        let room = sizes.into_iter().find(|size| ring.submitter().register_files_sparse(*size).is_ok());
+        let sizes = if lets_go_at_once(release) { &[HELD, HELD / 16][..] } else { &[] };
+        let room = sizes.iter().copied().find(|size| ring.submitter().register_files_sparse(*size).is_ok());
         Files { places: Vec::new(), free: Vec::new(), fresh: 0, room: room.unwrap_or(0) }
     }
 
@@ -84,6 +95,24 @@ impl Files {
     }
 }
 
+fn lets_go_at_once(release: &str) -> bool {
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 13)
+}
+
 fn put(ring: &IoUring, place: u32, fd: RawFd) -> io::Result<()> {
     ring.submitter().register_files_update(place, &[fd]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_held_from_linux_6_13_on_and_where_nobody_knows_they_are_not() {
+        let holds = |release| Files::on(&IoUring::new(8).unwrap(), release).room > 0;
+        assert!(["6.13.0", "6.13-rc1", "6.18.44-fc-v657", "7.0.0"].into_iter().all(holds));
+        let old = ["6.12.99", "6.1.0-13-amd64", "5.19.0", "5.7", "2.6.78", "6", "", "unknown"];
+        assert!(!old.into_iter().any(holds));
+    }
 }

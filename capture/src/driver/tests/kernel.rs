@@ -198,6 +198,32 @@ pub(super) struct Played {
     pub(super) panicked: Arc<AtomicBool>,
 }
 
+impl Played {
+    /// A pipe is read at once, for at most `most` bytes.
+    fn take_at_once(&mut self, pipe: BorrowedFd<'_>, most: usize, to: Option<*mut u8>) -> io::Result<usize> {
+        let mut world = self.world.borrow_mut();
+        let mut files = world.files.iter();
+        let token = Token::from(*files.find(|(_, file)| file.fd == pipe.as_raw_fd()).unwrap().0);
+        let number = world.number(token);
+        let how = world.discards.pop_front().unwrap_or(How::Well);
+        let pipe = &mut world.pipes[number];
+        let result = match how {
+            How::Not(errno) => {
+                pipe.fail(errno);
+                Err(io::Error::from_raw_os_error(errno))
+            }
+            _ if !pipe.is_readable() => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+            _ if pipe.is_left() => {
+                pipe.fail(libc::EIO);
+                Err(io::Error::from_raw_os_error(libc::EIO))
+            }
+            _ => Ok(pipe.give(number, how.of(most), to)),
+        };
+        world.say(token, &result);
+        result
+    }
+}
+
 impl Backend for Played {
     const KIND: BackendKind = BackendKind::Epoll;
 
@@ -256,26 +282,11 @@ impl Backend for Played {
     }
 
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
-        let mut world = self.world.borrow_mut();
-        let mut files = world.files.iter();
-        let token = Token::from(*files.find(|(_, file)| file.fd == pipe.as_raw_fd()).unwrap().0);
-        let number = world.number(token);
-        let how = world.discards.pop_front().unwrap_or(How::Well);
-        let pipe = &mut world.pipes[number];
-        let result = match how {
-            How::Not(errno) => {
-                pipe.fail(errno);
-                Err(io::Error::from_raw_os_error(errno))
-            }
-            _ if !pipe.is_readable() => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
-            _ if pipe.is_left() => {
-                pipe.fail(libc::EIO);
-                Err(io::Error::from_raw_os_error(libc::EIO))
-            }
-            _ => Ok(pipe.give(number, how.of(usize::MAX), None)),
-        };
-        world.say(token, &result);
-        result
+        self.take_at_once(pipe, usize::MAX, None)
+    }
+
+    fn fetch(&mut self, pipe: BorrowedFd<'_>, memory: &mut [u8]) -> io::Result<usize> {
+        self.take_at_once(pipe, memory.len(), Some(memory.as_mut_ptr()))
     }
 
     fn turn(&mut self, _: Duration) -> io::Result<()> {
