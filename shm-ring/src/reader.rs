@@ -265,7 +265,7 @@ impl Reader {
             return Found::Bytes { end, cut };
         }
         self.release();
-        Found::Nothing(Peek::Empty)
+        Found::Nothing(self.unless_gone(Peek::Empty))
     }
 
     #[inline]
@@ -331,7 +331,7 @@ impl Reader {
             }
         }
         self.release();
-        Some(Peek::Empty)
+        Some(self.unless_gone(Peek::Empty))
     }
 
     /// Moves to `position`, before which `dropped` bytes were dropped, and counts what that skips.

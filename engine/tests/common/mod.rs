@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+pub mod streams;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::thread;
