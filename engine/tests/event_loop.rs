@@ -55,18 +55,18 @@ fn the_descriptor_and_the_timeout_are_all_that_a_loop_needs_to_get_everything() 
                 })
             })
             .collect();
-        let mut ended = Some(pipes);
+        let end = thread::spawn(move || {
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            pipes.end(0);
+        });
         let mut ledger = Ledger::default();
         while !tool.is_done() {
             sleep(&tool);
             while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
                 ledger.note(&delivery);
             }
-            if writers.iter().all(thread::JoinHandle::is_finished) {
-                ended.take().map(|pipes| pipes.end(0));
-            }
         }
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        end.join().unwrap();
         for rank in 0..3 {
             assert_eq!(ledger.stdout(1, "job", rank).bytes.len(), 200_000);
         }
