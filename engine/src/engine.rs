@@ -164,7 +164,7 @@ impl Drop for Engine {
         {
             tracing::error!("the control thread had died");
         }
-        // Nor tools from learning that nobody serves them any more.
+        // Nor must they keep tools from learning that nobody serves them any more.
         self.tables.lock().peers.clear();
     }
 }

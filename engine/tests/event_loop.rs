@@ -137,8 +137,11 @@ fn news_that_come_with_an_answer_are_not_slept_over() {
         };
         pipes.write(0, b"one");
         pipes.write(1, b"two");
+        let end = thread::spawn(move || pipes.end(0));
+        while !end.is_finished() {
+            tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
+        }
         tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
-        pipes.end(0);
         let mut ledger = Ledger::default();
         while ledger.job_ends.is_empty() {
             sleep(&tool);

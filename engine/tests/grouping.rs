@@ -129,6 +129,7 @@ fn the_end_of_a_registration_brings_what_was_held_back_then_the_confirmation_the
         assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
         tool.deregister(handler).unwrap();
         pipes.write(0, b", too late");
+        wait_for_produced(&mut asker, "job", 0, 19);
         ledger.note_until(&mut tool, |ledger| ledger.deregistered == [handler]);
         pipes.end(0);
         ledger.note_until(&mut tool, |_| false);
