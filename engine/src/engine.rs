@@ -177,5 +177,7 @@ impl Drop for Engine {
         {
             tracing::error!("the control thread had died");
         }
+        // Nor must they keep tools from learning that nobody serves them any more.
+        self.tables.lock().peers.clear();
     }
 }

@@ -267,7 +267,7 @@ impl Reader {
             return Found::Bytes { end, cut };
         }
         self.release();
-        Found::Nothing(Peek::Empty)
+        Found::Nothing(self.unless_gone(Peek::Empty))
     }
 
     #[inline]
@@ -333,7 +333,7 @@ impl Reader {
             }
         }
         self.release();
-        Some(Peek::Empty)
+        Some(self.unless_gone(Peek::Empty))
     }
 
     /// Moves to `position`, before which `dropped` bytes were dropped, and counts what that skips.

@@ -27,10 +27,10 @@ pub struct Origin<'a> {
 ///
 /// For each registration and stream come bytes and gaps in the stream's order, and then, once, either `Complete` or
 /// `Gone`; for each registration and job, `JobEnded` once all streams of the job are complete.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Delivery<'a> {
-    /// Bytes, in place; they are consumed when this is dropped.
+    /// Bytes, in place.
     Bytes(Bytes<'a>),
     /// Bytes are missing here.
     Gap {
@@ -94,23 +94,16 @@ impl Delivery<'_> {
     }
 }
 
-/// Bytes of one stream, where the engine's kernel put them: contiguous, and not to be overwritten while this lives,
-/// whatever the engine and the source do.
-///
-/// They are consumed when this is dropped, all of them, or as many as [`Bytes::consume`] says.
+/// Bytes of one stream, where the engine's kernel put them: contiguous, and not to be overwritten while they are
+/// borrowed, whatever the engine and the source do.
+#[derive(Clone, Copy)]
 pub struct Bytes<'a> {
-    feed: &'a mut Feed,
-    taken: usize,
+    feed: &'a Feed,
 }
 
 impl<'a> Bytes<'a> {
-    fn new(feed: &'a mut Feed) -> Bytes<'a> {
-        let taken = feed.bytes().len();
-        Bytes { feed, taken }
-    }
-
     /// Which stream they are of.
-    pub fn origin(&self) -> Origin<'_> {
+    pub fn origin(&self) -> Origin<'a> {
         origin(self.feed)
     }
 
@@ -125,9 +118,9 @@ impl<'a> Bytes<'a> {
         self.feed.time()
     }
 
-    /// Consumes the first `n` (at most all); the others come again, in the stream's next turn.
-    pub fn consume(mut self, n: usize) {
-        self.taken = self.taken.min(n);
+    /// The same bytes, for as long as the tool is borrowed.
+    pub fn as_slice(&self) -> &'a [u8] {
+        self.feed.bytes()
     }
 }
 
@@ -135,15 +128,7 @@ impl Deref for Bytes<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.feed.bytes()
-    }
-}
-
-impl Drop for Bytes<'_> {
-    fn drop(&mut self) {
-        self.feed.consume(self.taken);
-        // What is left may be overwritten where the policy wants it.
-        self.feed.release();
+        self.as_slice()
     }
 }
 
@@ -178,6 +163,9 @@ impl Tool {
     /// What comes next of any registration; waits for it, for `timeout` at most (`None`: without end, zero: not at
     /// all). `None` if nothing came in time, and at once when nothing more will come, see [`Tool::is_done`]. What
     /// belongs to a registration made by [`Tool::pull_with`] goes to its callback on the way.
+    ///
+    /// Bytes are consumed, which makes room for the source, when this is called again, unless [`Tool::consume`] did
+    /// otherwise.
     ///
     /// Streams take turns, so none waits longer than for one delivery of each other. Where output is
     /// [buffered](iof_proto::directive::key::PMIX_IOF_BUFFERING_SIZE), bytes come when a group is full or its time is
@@ -214,6 +202,16 @@ impl Tool {
         Ok(true)
     }
 
+    /// Consumes the first `n` bytes of the last delivery (at most all); the others come again, in the stream's next
+    /// turn. Does nothing if it was consumed already, or was no bytes.
+    pub fn consume(&mut self, n: usize) {
+        if let Some(feed) = self.lent.take().and_then(|id| self.feeds.get_mut(id)) {
+            feed.consume(feed.bytes().len().min(n));
+            // What is left may be overwritten where the policy wants it.
+            feed.release();
+        }
+    }
+
     fn step(&mut self, deadline: Option<Instant>) -> Result<Step, LostError> {
         let Some(next) = self.look_for(deadline)? else { return Ok(Step::Nothing) };
         let handler = match &next {
@@ -228,6 +226,7 @@ impl Tool {
         if let Some(delivery) = self.lend(next) {
             callback(&delivery);
         }
+        self.consume(usize::MAX);
         // Unless that was its end.
         if let Some(registration) = self.registrations.get_mut(&handler) {
             registration.callback = Some(callback);
@@ -237,6 +236,7 @@ impl Tool {
 
     /// Looks at the feeds in turn.
     fn look_for(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, LostError> {
+        self.consume(usize::MAX);
         if let Some(next) = self.put_back.take() {
             return Ok(Some(next));
         }
@@ -260,9 +260,10 @@ impl Tool {
     fn lend(&mut self, next: Next) -> Option<Delivery<'_>> {
         Some(match next {
             Next::Of(id, item) => {
-                let feed = self.feeds.get_mut(id)?;
+                self.lent = (item == Item::Bytes).then_some(id);
+                let feed = self.feeds.get(id)?;
                 match item {
-                    Item::Bytes => Delivery::Bytes(Bytes::new(feed)),
+                    Item::Bytes => Delivery::Bytes(Bytes { feed }),
                     Item::Gap(gap) => Delivery::Gap { origin: origin(feed), gap },
                     Item::Ended => Delivery::Complete { origin: origin(feed), counts: feed.counts() },
                     Item::Gone => Delivery::Gone { origin: origin(feed), counts: feed.counts() },

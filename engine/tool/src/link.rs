@@ -47,10 +47,7 @@ impl Link {
                         Err(errno) => return Err(LostError::Socket(errno.into()).into()),
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                    return Err(LostError::Closed.into());
-                }
-                Err(error) => return Err(LostError::Socket(error).into()),
+                Err(error) => return Err(lost(error).into()),
             }
         }
         Ok(())
@@ -78,10 +75,7 @@ impl Link {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                    return Err(LostError::Closed);
-                }
-                Err(error) => return Err(LostError::Socket(error)),
+                Err(error) => return Err(lost(error)),
             };
             let mut bytes = chunk.get(..count).unwrap_or_default();
             while let Some(message) = self.decoder.decode(&mut bytes)? {
@@ -93,6 +87,14 @@ impl Link {
                 self.received.push_back(Received { message, fds });
             }
         }
+    }
+}
+
+/// What an error of the socket means. A peer that ends with messages unread resets the connection, unix(7).
+fn lost(error: io::Error) -> LostError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => LostError::Closed,
+        _ => LostError::Socket(error),
     }
 }
 

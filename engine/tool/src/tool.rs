@@ -66,6 +66,8 @@ pub struct Tool {
     pub(crate) turn: Vec<FeedId>,
     /// What was found and not handed out yet.
     pub(crate) put_back: Option<Next>,
+    /// Whose bytes were handed out and are not consumed yet.
+    pub(crate) lent: Option<FeedId>,
     /// Rings taken that the engine has not been told of.
     taken: u32,
     last_request: u32,
@@ -140,6 +142,7 @@ impl Tool {
             events: VecDeque::new(),
             turn: Vec::new(),
             put_back: None,
+            lent: None,
             taken: 0,
             last_request: 0,
             gone: false,
@@ -199,8 +202,8 @@ impl Tool {
     /// What is unread now still comes, as deliveries like all others: a gap, or bytes in place, in full groups or not.
     /// There is at most a ring of it for each stream. When it was handed out, the engine is told, and once it has
     /// confirmed, [`Delivery::Deregistered`] comes, the last of this registration. A stream that completes before is
-    /// told as complete; the ends of jobs are not told any more. From a callback this can't be called, nor while a
-    /// delivery is borrowed.
+    /// told as complete; that a job has ended is not found out any more. Types see to it that this is not called from a
+    /// callback, nor while a delivery is borrowed.
     ///
     /// # Errors
     /// [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`]: there is no such registration, or it is being ended
@@ -277,9 +280,9 @@ impl Tool {
     }
 
     /// Sends what is not answered at once. An engine that is gone is found out by reading.
-    fn tell(&self, message: &FromTool) -> Result<(), LostError> {
+    fn tell(&mut self, message: &FromTool) -> Result<(), LostError> {
         match self.link.send(message) {
-            Err(RequestError::Lost(LostError::Socket(error))) => Err(LostError::Socket(error)),
+            Err(RequestError::Lost(LostError::Socket(error))) => Err(self.lost(error.into())),
             _ => Ok(()),
         }
     }

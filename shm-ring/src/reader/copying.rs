@@ -44,7 +44,7 @@ impl Reader {
             }
         }
         // The writer is faster, and will have news.
-        Copied::Nothing(Peek::Empty)
+        Copied::Nothing(self.unless_gone(Peek::Empty))
     }
 
     /// Whether the writer has claimed nothing at the cursor yet. What was copied from there before is whole then.

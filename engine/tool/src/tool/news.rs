@@ -101,25 +101,26 @@ impl Tool {
     /// Forgets feeds that were read to their end, and asks for generations that feeds came to the end of.
     fn settle(&mut self) -> Result<(), LostError> {
         let Settled { ask, over } = self.feeds.settle();
+        let ended: Vec<(u32, Nspace)> =
+            over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone())).collect();
+        // First of all: their rings are not to be touched once the engine was told.
+        drop(over);
+        for (handler, nspace) in &ended {
+            if let Some(registration) = self.registrations.get_mut(handler) {
+                registration.closed(nspace);
+            }
+            self.note_job_end(*handler, nspace);
+        }
         for slot in ask {
             self.tell(&FromTool::Follow { slot })?;
         }
-        for feed in over {
-            let (handler, nspace) = (feed.handler(), feed.source().nspace.clone());
-            // First of all: its ring is not to be touched once the engine was told.
-            drop(feed);
-            if let Some(registration) = self.registrations.get_mut(&handler) {
-                registration.closed(&nspace);
-            }
-            self.note_job_end(handler, nspace);
-            self.end_if_flushed(handler)?;
-        }
-        Ok(())
+        ended.iter().try_for_each(|(handler, _)| self.end_if_flushed(*handler))
     }
 
-    fn note_job_end(&mut self, handler: u32, nspace: Nspace) {
-        let end = self.registrations.get_mut(&handler).and_then(|of| of.take_end(&nspace));
-        self.events.extend(end.map(|exit_code| Event::JobEnded { handler, nspace, exit_code }));
+    fn note_job_end(&mut self, handler: u32, nspace: &Nspace) {
+        let end = self.registrations.get_mut(&handler).and_then(|of| of.take_end(nspace));
+        let event = |exit_code| Event::JobEnded { handler, nspace: nspace.clone(), exit_code };
+        self.events.extend(end.map(event));
     }
 
     /// Handles all that the engine has sent.
@@ -169,7 +170,7 @@ impl Tool {
                 if let Some(registration) = self.registrations.get_mut(&handler) {
                     registration.ended(&nspace, exit_code);
                 }
-                self.note_job_end(handler, nspace);
+                self.note_job_end(handler, &nspace);
             }
             // The engine knows each registration that we ask it to end.
             ToTool::Deregistered { request, result: _ } => {

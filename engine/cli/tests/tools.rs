@@ -1,0 +1,137 @@
+//! Tools that use the library against the real `iof run`, until it is killed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::process::Process;
+use common::site::Site;
+use common::{DEADLINE, wait_for};
+use iof_proto::directive::key;
+use iof_proto::message::query;
+use iof_proto::rendezvous::Search;
+use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank};
+use iof_tool::{Delivery, LostError, Pull, RequestError, Tool};
+use nix::sys::signal::Signal;
+
+fn attach(site: &Site) -> Tool {
+    let search = Search { directory: Some(site.path().into()), ..Search::default() };
+    wait_for("the engine", || Tool::find(&search, "test").ok())
+}
+
+fn pull(directives: &[Info]) -> Pull {
+    let all = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank::WILDCARD };
+    Pull { directives: directives.to_vec(), ..Pull::new(vec![all], Channels::STDOUT | Channels::STDERR) }
+}
+
+/// What came of one stream, and whether it is gone.
+#[derive(Debug, Default)]
+struct Stream {
+    bytes: u64,
+    lost: u64,
+    gone: bool,
+}
+
+/// Reads all that comes after the engine was killed; gives it by rank and channel.
+fn drain(tool: &mut Tool, streams: &mut BTreeMap<(Rank, Channel), Stream>) {
+    while let Some(delivery) = tool.next(Some(DEADLINE)).unwrap() {
+        note(&delivery, streams);
+    }
+    assert!(tool.is_done());
+}
+
+fn note(delivery: &Delivery<'_>, streams: &mut BTreeMap<(Rank, Channel), Stream>) {
+    let origin = delivery.origin().unwrap_or_else(|| panic!("{delivery:?}"));
+    let stream = streams.entry((origin.source.rank, origin.channel)).or_default();
+    assert!(!stream.gone, "after its end: {delivery:?}");
+    match delivery {
+        Delivery::Bytes(bytes) => {
+            assert_eq!(bytes.offset(), stream.bytes + stream.lost);
+            assert!(bytes.iter().all(|byte| *byte == b'y' || *byte == b'\n'), "torn");
+            stream.bytes += bytes.len() as u64;
+        }
+        Delivery::Gap { gap, .. } => {
+            assert_eq!(gap.offset, stream.bytes + stream.lost);
+            stream.lost += gap.lost;
+        }
+        Delivery::Gone { counts, .. } => {
+            assert_eq!((counts.delivered, counts.lost), (stream.bytes, stream.lost));
+            stream.gone = true;
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn kill(run: &Process) {
+    run.signal(Signal::SIGKILL);
+    assert_eq!(run.wait(), 137);
+}
+
+#[test]
+fn what_is_in_memory_is_read_after_the_engine_was_killed_then_each_stream_is_gone_once() {
+    let site = Site::new();
+    let options = ["--nspace", "job", "-n", "3", "--drop", "newest"];
+    let run = site.run_sh(&options, "echo yyyy; sleep 1000");
+    for rank in 0..3 {
+        site.wait_for_bytes(rank, "stdout", 5);
+    }
+    let mut tool = attach(&site);
+    // Held back: nothing of it is handed out while there may come more.
+    tool.pull(&pull(&[Info::required(key::PMIX_IOF_BUFFERING_SIZE, 1000u32)])).unwrap();
+    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    site.wait_for_stream(2, "stdout", |stream| stream.readers("test").len() == 1);
+    kill(&run);
+    let mut streams = BTreeMap::new();
+    drain(&mut tool, &mut streams);
+    let stdout = |rank| &streams[&(Rank(rank), Channel::Stdout)];
+    for rank in 0..3 {
+        assert_eq!((stdout(rank).bytes, stdout(rank).gone), (5, true));
+        assert!(streams[&(Rank(rank), Channel::Stderr)].gone);
+    }
+    for lost in [
+        tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap_err(),
+        tool.pull(&pull(&[])).unwrap_err(),
+        tool.deregister(1).unwrap_err(),
+    ] {
+        assert!(matches!(lost, RequestError::Lost(LostError::Closed)), "{lost}");
+    }
+}
+
+#[test]
+fn an_engine_that_is_killed_under_load_leaves_whole_bytes_and_true_books() {
+    for policy in ["newest", "oldest", "none"] {
+        let site = Site::new();
+        let mut command = site.iof("run");
+        command.args([
+            "--nspace",
+            "job",
+            "-n",
+            "4",
+            "--cache-size",
+            "64K",
+            "--drop",
+            policy,
+            "yes",
+            "yyyyyyy",
+        ]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let run = Process::start_as_it_is(&mut command);
+        let mut tool = attach(&site);
+        tool.pull(&pull(&[])).unwrap();
+        let mut streams = BTreeMap::new();
+        let mut handed_out = 0;
+        while handed_out < 500 {
+            if let Some(delivery) = tool.next(Some(DEADLINE)).unwrap() {
+                note(&delivery, &mut streams);
+                handed_out += 1;
+            }
+        }
+        kill(&run);
+        drain(&mut tool, &mut streams);
+        assert_eq!(streams.len(), 8, "{policy}");
+        assert!(streams.values().all(|stream| stream.gone), "{policy}: {streams:?}");
+    }
+}

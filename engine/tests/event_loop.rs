@@ -1,0 +1,178 @@
+//! A tool on an event loop of its own: one descriptor, and no news that it does not tell of.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::PATIENCE;
+use common::streams::{Ledger, Pipes, all_of, engine_that};
+use crossbeam::channel::unbounded;
+use iof_engine::{Grant, Policy};
+use iof_proto::directive::key;
+use iof_proto::message::query;
+use iof_proto::{Channels, Info};
+use iof_tool::{Delivery, Pull, Tool};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Sleeps as an event loop does; fails if that lasts as if something was missed.
+fn sleep(tool: &Tool) {
+    let start = Instant::now();
+    let timeout = tool.timeout();
+    let longest = timeout.unwrap_or(PATIENCE);
+    let millis = PollTimeout::try_from(longest.as_micros().div_ceil(1000)).unwrap();
+    let ready = poll(&mut [PollFd::new(tool.as_fd(), PollFlags::POLLIN)], millis).unwrap();
+    assert!(ready > 0 || timeout.is_some(), "slept for {:?} and nobody woke it", start.elapsed());
+}
+
+#[test]
+fn the_descriptor_and_the_timeout_are_all_that_a_loop_needs_to_get_everything() {
+    for buffered in [false, true] {
+        let engine = engine_that(Policy::Block, 65_536);
+        let mut tool = engine.attach("test", Grant::Block).unwrap();
+        let directives = buffered.then(|| {
+            [
+                Info::required(key::PMIX_IOF_BUFFERING_SIZE, 3000u32),
+                Info::required(key::IOF_BUFFERING_TIME_US, 500u32),
+            ]
+        });
+        let directives: Vec<Info> = directives.into_iter().flatten().collect();
+        tool.pull(&Pull { directives, ..Pull::new(vec![all_of("job")], Channels::STDOUT) }).unwrap();
+        let pipes = Pipes::of(&engine, "job", 3);
+        let writers: Vec<_> = (0..3)
+            .map(|rank| {
+                let mut pipe = pipes.writer(rank);
+                thread::spawn(move || {
+                    for round in 0..2000u32 {
+                        pipe.write_all(&[b'x'; 100]).unwrap();
+                        if round % 64 == 0 {
+                            thread::sleep(Duration::from_millis(1));
+                        }
+                    }
+                })
+            })
+            .collect();
+        let end = thread::spawn(move || {
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            pipes.end(0);
+        });
+        let mut ledger = Ledger::default();
+        while !tool.is_done() {
+            sleep(&tool);
+            while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+                ledger.note(&delivery);
+            }
+        }
+        end.join().unwrap();
+        for rank in 0..3 {
+            assert_eq!(ledger.stdout(1, "job", rank).bytes.len(), 200_000);
+        }
+    }
+}
+
+/// Each line is written only when the one before was handed out, at any moment of the tool's way to sleep: a single
+/// wake-up that is missed stops all of it.
+#[test]
+fn no_wake_up_is_ever_missed() {
+    const LINES: u32 = 10_000;
+    const RANKS: usize = 3;
+    let engine = engine_that(Policy::DropNewest, 65_536);
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)).unwrap();
+    let pipes = Pipes::of(&engine, "job", RANKS.try_into().unwrap());
+    let turns: Vec<_> = (0..RANKS)
+        .map(|rank| {
+            let (taken, next) = unbounded::<()>();
+            let mut pipe = pipes.writer(rank);
+            thread::spawn(move || {
+                for line in 0..LINES {
+                    pipe.write_all(b"a line\n").unwrap();
+                    next.recv_timeout(PATIENCE).unwrap();
+                    // Now and then at another moment of the tool's round.
+                    (0..line % 97 * 20).for_each(|_| std::hint::spin_loop());
+                }
+            });
+            taken
+        })
+        .collect();
+    let mut lines = 0;
+    let mut requests = 0u32;
+    while lines < RANKS * LINES as usize {
+        sleep(&tool);
+        while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+            let Delivery::Bytes(bytes) = delivery else { panic!("{delivery:?}") };
+            assert_eq!(&*bytes, b"a line\n");
+            let rank = bytes.origin().source.rank.0 as usize;
+            lines += 1;
+            // The last may come when its writer has gone.
+            let _ = turns[rank].send(());
+        }
+        // What comes with an answer is news, too.
+        if requests < 500 && lines % 7 == 0 {
+            requests += 1;
+            tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
+        }
+    }
+}
+
+/// Jobs come and go between requests: what the tool is told then makes it wake up, or not sleep at all.
+#[test]
+fn news_that_come_with_an_answer_are_not_slept_over() {
+    let engine = engine_that(Policy::DropNewest, 65_536);
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    for round in 0..200 {
+        let nspace = format!("job{round}");
+        // Registered for before or after it has come.
+        let pull = Pull::new(vec![all_of(&nspace)], Channels::STDOUT);
+        let pipes = if round % 2 == 0 {
+            tool.pull(&pull).unwrap();
+            Pipes::of(&engine, &nspace, 2)
+        } else {
+            let pipes = Pipes::of(&engine, &nspace, 2);
+            tool.pull(&pull).unwrap();
+            pipes
+        };
+        pipes.write(0, b"one");
+        pipes.write(1, b"two");
+        let end = thread::spawn(move || pipes.end(0));
+        while !end.is_finished() {
+            tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
+        }
+        tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
+        let mut ledger = Ledger::default();
+        while ledger.job_ends.is_empty() {
+            sleep(&tool);
+            while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+                ledger.note(&delivery);
+                if let Delivery::Complete { origin, .. } = delivery {
+                    assert_eq!(origin.handler, round + 1);
+                    tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
+                }
+            }
+        }
+        tool.deregister(round + 1).unwrap();
+        while ledger.deregistered.is_empty() {
+            sleep(&tool);
+            while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+                ledger.note(&delivery);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_engine_that_ends_wakes_its_tools() {
+    let engine = engine_that(Policy::DropNewest, 65_536);
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)).unwrap();
+    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    let end = thread::spawn(move || drop(engine));
+    while !tool.is_done() {
+        sleep(&tool);
+        assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    }
+    end.join().unwrap();
+}

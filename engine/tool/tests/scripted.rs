@@ -1,0 +1,157 @@
+//! A tool against an engine that says what the test wants, when it wants it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use iof_proto::{Channels, Granted, Nspace, PROTOCOL_VERSION, Proc, Rank, ToTool, Value, encode, socket};
+use iof_shm_ring::{Area, doorbell};
+use iof_tool::{Delivery, LostError, Pull, RequestError, Tool};
+
+/// The engine's end of a connection.
+struct Engine {
+    socket: UnixStream,
+    /// With the doorbell's ringing end, which a tool that lives may count on.
+    _area: Area,
+}
+
+impl Engine {
+    /// Sends `messages` so that they arrive together.
+    fn send(&self, messages: &[ToTool]) {
+        let bytes: Vec<u8> = messages.iter().flat_map(|message| encode(message).unwrap()).collect();
+        assert_eq!(socket::send(&self.socket, &bytes, &[]).unwrap(), bytes.len());
+    }
+
+    /// Waits until the tool has sent something.
+    fn hear(&self) {
+        let received = socket::receive(&self.socket, &mut [0; 4096], &mut Default::default(), false, true);
+        assert!(received.unwrap() > 0);
+    }
+}
+
+fn connect() -> (Engine, Tool) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (ringer, bell) = doorbell().unwrap();
+    let area = Area::create(ringer).unwrap();
+    let welcome = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: 1, may_block: false };
+    let frame = encode(&welcome).unwrap();
+    socket::send(&ours, &frame, &[area.as_fd().unwrap(), bell.as_fd()]).unwrap();
+    let tool = Tool::over(theirs, "test").unwrap();
+    let engine = Engine { socket: ours, _area: area };
+    engine.hear();
+    (engine, tool)
+}
+
+fn nspace() -> Nspace {
+    Nspace::new("job").unwrap()
+}
+
+/// Registers for the job as handler 1; `with` comes together with the answer.
+fn pull(engine: &Engine, tool: &mut Tool, with: &[ToTool]) {
+    let result = Ok(Granted { handler: 1, ignored: Vec::new() });
+    engine.send(&[&[ToTool::Pulled { request: 1, result }], with].concat());
+    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    assert_eq!(tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap().handler, 1);
+    engine.hear();
+}
+
+fn job_ended() -> ToTool {
+    ToTool::JobEnded { handler: 1, nspace: nspace(), exit_code: Some(5) }
+}
+
+fn assert_job_ended(delivery: Option<Delivery<'_>>) {
+    let Some(Delivery::JobEnded { handler: 1, exit_code: Some(5), .. }) = delivery else {
+        panic!("{delivery:?}")
+    };
+}
+
+#[test]
+fn what_came_together_with_an_answer_is_no_reason_to_sleep() {
+    let (engine, mut tool) = connect();
+    pull(&engine, &mut tool, &[]);
+    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert_eq!(tool.timeout(), None);
+    let found = iof_proto::Found { key: "key".into(), value: Value::Text(String::new()) };
+    engine.send(&[ToTool::Answer { request: 2, result: Ok(vec![found]) }, job_ended()]);
+    tool.query(&["key"]).unwrap();
+    assert_eq!(tool.timeout(), Some(Duration::ZERO));
+    assert_job_ended(tool.next(Some(Duration::ZERO)).unwrap());
+    assert!(tool.is_done());
+    assert_eq!(tool.timeout(), None);
+}
+
+#[test]
+fn what_comes_together_with_the_answer_to_a_pull_belongs_to_it_and_comes_once() {
+    let (engine, mut tool) = connect();
+    pull(&engine, &mut tool, &[ToTool::Announced { handler: 1 }, job_ended(), job_ended()]);
+    assert_job_ended(tool.next(None).unwrap());
+    assert!(tool.next(None).unwrap().is_none());
+}
+
+#[test]
+fn the_confirmation_of_a_deregistration_is_awaited_without_blocking() {
+    let (engine, mut tool) = connect();
+    pull(&engine, &mut tool, &[]);
+    tool.deregister(1).unwrap();
+    engine.hear();
+    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(!tool.is_done());
+    // Another one's.
+    engine.send(&[ToTool::Deregistered { request: 77, result: Ok(()) }, job_ended()]);
+    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    let confirm = thread::spawn(move || {
+        engine.send(&[ToTool::Deregistered { request: 2, result: Ok(()) }]);
+        engine
+    });
+    let delivery = tool.next(None).unwrap();
+    assert!(matches!(delivery, Some(Delivery::Deregistered { handler: 1 })), "{delivery:?}");
+    confirm.join().unwrap();
+}
+
+#[test]
+fn an_engine_that_speaks_nonsense_is_an_error_once_and_gone_from_then_on() {
+    for nonsense in ["a second welcome", "a ring without its descriptor", "no message"] {
+        let (engine, mut tool) = connect();
+        pull(&engine, &mut tool, &[]);
+        if nonsense == "a second welcome" {
+            engine.send(&[ToTool::Refused { status: iof_proto::Status::ERR_BAD_PARAM, reason: "no".into() }]);
+        } else {
+            let bytes: &[u8] = if nonsense == "no message" { &[0xff; 64] } else { &ring() };
+            socket::send(&engine.socket, bytes, &[]).unwrap();
+        }
+        let lost = tool.next(None).unwrap_err();
+        assert!(!matches!(lost, LostError::Closed), "{lost}");
+        assert!(tool.next(None).unwrap().is_none() && tool.is_done());
+        let refused = tool.query(&["key"]).unwrap_err();
+        assert!(matches!(refused, RequestError::Lost(LostError::Closed)), "{refused}");
+    }
+}
+
+fn ring() -> Vec<u8> {
+    let ring = ToTool::Ring {
+        handler: 1,
+        source: Proc { nspace: nspace(), rank: Rank(0) },
+        channel: iof_proto::Channel::Stdout,
+        slot: 0,
+        follows: None,
+        start: 0,
+        dropped: 0,
+        passed: false,
+        terms: Default::default(),
+    };
+    encode(&ring).unwrap()
+}
+
+#[test]
+fn an_engine_that_ends_in_the_middle_of_a_request_is_said_so_and_callbacks_are_dropped_with_the_tool() {
+    let (engine, mut tool) = connect();
+    drop(engine);
+    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    let lost = tool.pull_with(&Pull::new(vec![all], Channels::STDOUT), |_| {}).unwrap_err();
+    assert!(matches!(lost, RequestError::Lost(LostError::Closed)), "{lost}");
+    assert_eq!(lost.to_string(), "the engine has ended or closed the connection");
+    assert!(!tool.dispatch(None).unwrap());
+    let _ = tool.as_fd();
+}
