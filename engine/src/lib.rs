@@ -10,6 +10,7 @@
 //! | `launch`, `adopt` | ranks that the engine starts; that somebody else has started |
 //! | `enter` | how they come into the tables |
 //! | `deliver` | output of ranks that run elsewhere |
+//! | `forget` | how a job leaves them |
 //! | `grace` | how long streams may outlast their ranks |
 //! | `job`, `exit` | ranks and how they ended |
 //! | `control` | the control thread (mio): accepts and serves tools |
@@ -28,6 +29,7 @@ mod engine;
 mod enter;
 mod error;
 mod exit;
+mod forget;
 mod grace;
 mod host;
 mod job;

@@ -1,0 +1,48 @@
+//! How a job leaves the tables.
+
+use iof_capture::SourceId;
+use iof_proto::Nspace;
+
+use crate::engine::Engine;
+
+impl Engine {
+    /// Forgets a job that is over, here and elsewhere: its rings, its processes, its name, which is free again. For
+    /// launchers that run one job after the other; else an engine keeps what its jobs wrote last for tools that come
+    /// late, and four descriptors for each rank. Tools that read the job keep what they have, to its end. `false` if
+    /// there is no such job, or it is not over.
+    ///
+    /// ```
+    /// # use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
+    /// # use iof_proto::Nspace;
+    /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+    /// let nspace = Nspace::new("job1")?;
+    /// for _ in 0..3 {
+    ///     let job = engine.spawn(&JobSpec::new(nspace.clone(), vec![App::new("true", [""; 0])]))?;
+    ///     job.wait();
+    ///     assert!(engine.forget(&nspace));
+    /// }
+    /// assert!(!engine.forget(&nspace));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn forget(&self, nspace: &Nspace) -> bool {
+        let mut state = self.tables.lock();
+        let Some(job) = state.jobs.remove(nspace) else { return false };
+        if !job.has_ended() {
+            state.jobs.insert(nspace.clone(), job);
+            return false;
+        }
+        let here = job.ranks.values().flat_map(|rank| rank.streams);
+        let sources: Vec<SourceId> = here.chain(job.delivered.values().copied()).collect();
+        // The keeper's slots are given back before the streams go.
+        state.let_go(&self.capture, &sources);
+        for source in sources {
+            state.streams.remove(&source);
+            state.deliveries.remove(&source);
+            // A capture that has ended has no streams any more.
+            let _ = self.capture.remove(source);
+        }
+        drop(state);
+        self.tables.notify();
+        true
+    }
+}
