@@ -97,7 +97,7 @@ pub fn run(args: &Args) {
 
 fn busy(work: &Work, args: &Args) {
     let each = (work.total << 20) / args.less / work.active as u64 / work.size as u64;
-    let write = Write { size: work.size, count: each.max(1) };
+    let write = Write { size: work.size, count: each.max(1), pause: 0 };
     let (mut ours, mut each, mut one) = Default::default();
     let (mut our_time, mut bare_time) = (Figures::default(), Figures::default());
     for _ in 0..args.rounds {
@@ -172,7 +172,7 @@ fn by_bare(mut load: Load, active: usize, write: Write, into: Into) -> Cost {
 /// How often the capture thread wakes while nobody writes.
 fn idle(pipes: usize) {
     const TIME: Duration = Duration::from_secs(3);
-    let mut load = Load::new(0, pipes, Write { size: 0, count: 0 });
+    let mut load = Load::new(0, pipes, Write { size: 0, count: 0, pause: 0 });
     let (capture, _events) = capture(&mut load, Stored);
     let look = || capture.with_streams(|_| (cpu::sleeps_of_this_thread(), cpu::of_this_thread())).unwrap();
     let (sleeps, spent) = look();

@@ -3,6 +3,7 @@
 use std::io::{Read, Write as _, stdin};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
@@ -16,6 +17,9 @@ pub struct Write {
     /// Writes
     #[arg(long)]
     pub count: u64,
+    /// Microseconds between two writes
+    #[arg(long, default_value_t = 0)]
+    pub pause: u64,
 }
 
 impl Write {
@@ -33,6 +37,9 @@ pub fn write(args: &Write) {
     let mut out = std::fs::File::from(std::io::stdout().as_fd().try_clone_to_owned().unwrap());
     for _ in 0..args.count {
         out.write_all(&line).unwrap();
+        if args.pause > 0 {
+            std::thread::sleep(Duration::from_micros(args.pause));
+        }
     }
 }
 
@@ -56,8 +63,13 @@ impl Load {
             let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
             load.pipes.push(read);
             if i % every == 0 && load.writers.len() < active {
-                let args =
-                    ["write".to_owned(), format!("--size={}", work.size), format!("--count={}", work.count)];
+                let Write { size, count, pause } = work;
+                let args = [
+                    "write".to_owned(),
+                    format!("--size={size}"),
+                    format!("--count={count}"),
+                    format!("--pause={pause}"),
+                ];
                 let mut command = Command::new(std::env::current_exe().unwrap());
                 command.args(args).stdin(wait.try_clone().unwrap()).stdout(Stdio::from(write));
                 load.writers.push(command.spawn().unwrap());

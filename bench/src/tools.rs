@@ -32,24 +32,34 @@ pub struct Args {
     sources: u32,
 }
 
-/// Ranks that write, and what each does.
+/// Ranks that write.
 const RANKS: usize = 8;
-const WRITE: Write = Write { size: 65536, count: 4096 };
+const LOADS: [(&str, Write); 3] = [
+    ("64 KiB writes, 2 ms apart", Write { size: 65536, count: 512, pause: 2000 }),
+    ("64 KiB writes, as fast as they go", Write { size: 65536, count: 4096, pause: 0 }),
+    ("80-byte lines, as fast as they go", Write { size: 80, count: 400_000, pause: 0 }),
+];
 /// Bytes in the cache of each source to which a tool attaches.
 const BACKLOG: usize = 16 * 1024;
 
 /// Measures and prints what it saw.
 pub fn run(args: &Args) {
     raise_file_limit().unwrap();
-    let mut costs: [Figures; 3] = Default::default();
-    for _ in 0..args.rounds {
-        for (figures, tools) in costs.iter_mut().zip([0, 1, 16]) {
-            figures.add(cost(tools));
-        }
-    }
-    let [none, one, many] = costs;
     println!("engine's CPU s/GB, median of {} rounds (least to most)", args.rounds);
-    println!("  no tool {none}, 1 tool {one}, 16 tools {many}, {:.2} of one", many.median() / one.median());
+    for (name, write) in LOADS {
+        let mut costs: [Figures; 3] = Default::default();
+        for _ in 0..args.rounds {
+            for (figures, tools) in costs.iter_mut().zip([0, 1, 16]) {
+                figures.add(cost(write, tools));
+            }
+        }
+        let [none, one, many] = costs;
+        println!("{RANKS} x {name}");
+        println!(
+            "  no tool {none}, 1 tool {one}, 16 tools {many}, {:.2} of one",
+            many.median() / one.median()
+        );
+    }
 
     let [mut bare, mut ours] = <[Figures; 2]>::default();
     for _ in 0..args.rounds {
@@ -99,9 +109,9 @@ fn adopt(engine: &Engine, pipes: Vec<OwnedFd>) -> Job {
 }
 
 /// CPU seconds of the engine's two threads for each GB, with `tools` that pull everything and look at nothing.
-fn cost(tools: usize) -> f64 {
+fn cost(write: Write, tools: usize) -> f64 {
     let engine = engine();
-    let mut load = Load::new(RANKS, 0, WRITE);
+    let mut load = Load::new(RANKS, 0, write);
     let readers: Vec<_> = (0..tools)
         .map(|_| {
             let mut tool = Tool::connect(engine.socket().unwrap(), "bench").unwrap();
@@ -117,7 +127,7 @@ fn cost(tools: usize) -> f64 {
     job.wait();
     let spent = cpu::of_threads(threads) - before;
     readers.into_iter().for_each(|reader| reader.join().unwrap());
-    spent.as_secs_f64() / ((WRITE.total() * RANKS as u64) as f64 / 1e9)
+    spent.as_secs_f64() / ((write.total() * RANKS as u64) as f64 / 1e9)
 }
 
 /// Lines through an engine to a tool's callback.
