@@ -7,6 +7,8 @@ use std::time::Instant;
 use iof_proto::{Channel, Proc};
 use iof_shm_ring::{Area, Attached, Gap, OpenError, Peek, Reader, Start};
 
+use crate::naps::LARGE_PART;
+
 /// What comes next in a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
@@ -70,6 +72,8 @@ pub(crate) struct Feed {
     pub(crate) active: bool,
     /// When the tool is to look again, for bytes that are held back.
     pub(crate) due: Option<Instant>,
+    /// Consumed when [`Feed::take_read`] was called.
+    read_before: u64,
     /// The last look found nothing.
     settled: bool,
 }
@@ -107,6 +111,7 @@ impl Feed {
             flush: Flush::No,
             active: false,
             due: None,
+            read_before: 0,
             settled: false,
         }
     }
@@ -214,6 +219,13 @@ impl Feed {
     /// When the byte at the cursor was read from its source, see [`Reader::time`].
     pub(crate) fn time(&self) -> Option<u64> {
         self.reader.time()
+    }
+
+    /// Bytes that were consumed since this was called before, and whether they were a large part of the ring.
+    pub(crate) fn take_read(&mut self) -> (u64, bool) {
+        let read = self.reader.delivered().saturating_sub(self.read_before);
+        self.read_before = self.reader.delivered();
+        (read, read >= self.reader.ring().capacity() / LARGE_PART)
     }
 
     /// When to look again for bytes that are held back.

@@ -34,6 +34,10 @@ pub(crate) struct Settled {
     pub ask: Vec<u32>,
     /// Feeds that were read to their end, and are no more.
     pub over: Vec<Feed>,
+    /// Bytes that were consumed since it was called before.
+    pub read: u64,
+    /// Of one feed that was a large part of its ring.
+    pub large: bool,
 }
 
 impl Feeds {
@@ -118,11 +122,14 @@ impl Feeds {
 
     /// Forgets feeds that were read to their end or to where they are quiet.
     pub(crate) fn settle(&mut self) -> Settled {
-        let mut settled = Settled { ask: Vec::new(), over: Vec::new() };
+        let mut settled = Settled { ask: Vec::new(), over: Vec::new(), read: 0, large: false };
         let mut active = mem::take(&mut self.active);
         active.retain(|&id| {
             let Some(feed) = self.get_mut(id) else { return false };
             settled.ask.extend(feed.ask());
+            let (read, large) = feed.take_read();
+            settled.read = settled.read.saturating_add(read);
+            settled.large |= large;
             feed.active = !feed.is_settled();
             let active = feed.active && !feed.is_over();
             if feed.is_over() {

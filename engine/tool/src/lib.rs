@@ -108,6 +108,7 @@ mod error;
 mod feed;
 mod feeds;
 mod link;
+mod naps;
 mod registration;
 mod sink;
 mod tool;

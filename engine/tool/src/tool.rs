@@ -17,6 +17,7 @@ use crate::delivery::{Delivery, Next};
 use crate::error::{AttachError, LostError, RequestError};
 use crate::feeds::{FeedId, Feeds};
 use crate::link::{Link, Received};
+use crate::naps::Naps;
 use crate::registration::{Callback, Closing, Registration};
 use crate::wakeup::Wakeup;
 
@@ -56,6 +57,7 @@ pub struct Tool {
     link: Link,
     area: Arc<Area>,
     wakeup: Wakeup,
+    naps: Naps,
     /// Only for a tool that may hold sources back.
     room: Option<Arc<Ringer>>,
     engine_pid: u32,
@@ -135,6 +137,7 @@ impl Tool {
             link,
             area: Arc::new(Area::open(area)?),
             wakeup,
+            naps: Naps::new(),
             room: room.map(|room| Arc::new(Ringer::from(room))),
             engine_pid,
             registrations: BTreeMap::new(),

@@ -11,6 +11,7 @@ use crate::error::LostError;
 use crate::feed::{Feed, reader};
 use crate::feeds::Settled;
 use crate::link::Received;
+use crate::naps::NAP;
 use crate::registration::{Closing, Registration};
 use crate::tool::Tool;
 use crate::wakeup::Heard;
@@ -45,7 +46,7 @@ impl Tool {
         is_over: fn(&Tool) -> bool,
     ) -> Result<Poll, LostError> {
         self.settle()?;
-        let (mut socket_seen, mut in_vain) = (false, false);
+        let (mut socket_seen, mut in_vain, mut napped) = (false, false, false);
         if self.wakeup.is_armed() {
             self.sleep(Some(Instant::now()))?;
             socket_seen = true;
@@ -68,15 +69,32 @@ impl Tool {
             if in_vain && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(Poll::Quiet);
             }
-            if self.wakeup.arm(&self.area, self.feeds.slots()) {
-                in_vain = !self.sleep([deadline, self.feeds.next_due()].into_iter().flatten().min())?;
+            let until = [deadline, self.feeds.next_due()].into_iter().flatten().min();
+            if !napped && self.may_nap(until) {
+                // News do not end it, messages do.
+                napped = true;
+                self.sleep(Instant::now().checked_add(NAP))?;
+                self.naps.slept(NAP);
+                socket_seen = true;
+            } else if self.wakeup.arm(&self.area, self.feeds.slots()) {
+                let began = Instant::now();
+                in_vain = !self.sleep(until)?;
+                self.naps.slept(began.elapsed());
                 socket_seen = true;
             }
         }
     }
 
-    /// Waits for the doorbell or the socket, until `until` at most; whether there was anything. If not, the tool stays
-    /// armed.
+    /// Whether the next sleep, which may last until `until`, is to be one that the engine need not end.
+    fn may_nap(&mut self, until: Option<Instant>) -> bool {
+        let now = Instant::now();
+        let long = |until: Instant| until.saturating_duration_since(now) >= NAP;
+        // A tool on an event loop of its own sleeps elsewhere.
+        until.is_none_or(long) && self.naps.is_next()
+    }
+
+    /// Waits for the doorbell, if the tool is armed, or the socket, until `until` at most; whether there was anything. If
+    /// not, the tool stays armed.
     fn sleep(&mut self, until: Option<Instant>) -> Result<bool, LostError> {
         let heard = self.wakeup.wait(&self.link, until)?;
         let Heard::News { socket } = heard else { return Ok(false) };
@@ -100,7 +118,8 @@ impl Tool {
 
     /// Forgets feeds that were read to their end, and asks for generations that feeds came to the end of.
     fn settle(&mut self) -> Result<(), LostError> {
-        let Settled { ask, over } = self.feeds.settle();
+        let Settled { ask, over, read, large } = self.feeds.settle();
+        self.naps.read(read, large);
         let ended: Vec<(u32, Nspace)> =
             over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone())).collect();
         // First of all: their rings are not to be touched once the engine was told.
