@@ -40,20 +40,26 @@ pub fn run(args: &Args) {
 /// Percentiles of the times until lines are taken, and until they are visible.
 type Spent = ([f64; 2], [f64; 2]);
 
-/// Writes the lines, each a while after the other was seen by `look`, which says when it was taken.
-fn write_lines(lines: u32, mut pipe: File, mut look: impl FnMut() -> Option<Duration>) -> Spent {
+/// When a line was taken, and when it was visible.
+struct Seen {
+    taken: Duration,
+    visible: Duration,
+}
+
+/// Writes the lines, each a while after `look` saw the one before.
+fn write_lines(lines: u32, mut pipe: File, mut look: impl FnMut() -> Option<Seen>) -> Spent {
     let spent = (0..lines).map(|_| {
         std::thread::sleep(EVERY);
         let written = now();
         pipe.write_all(&[b'x'; LINE]).unwrap();
-        let taken = loop {
+        let Seen { taken, visible } = loop {
             match look() {
-                Some(taken) => break taken,
+                Some(seen) => break seen,
                 // On one processor nobody else would get on.
                 None => std::thread::yield_now(),
             }
         };
-        (taken.checked_sub(written).expect("it was taken before it was written"), now() - written)
+        (taken.checked_sub(written).expect("it was taken before it was written"), visible - written)
     });
     let (taken, visible) = spent.unzip();
     (percentiles(taken), percentiles(visible))
@@ -72,7 +78,7 @@ fn bare(lines: u32) -> Spent {
     });
     let spent = write_lines(lines, write.into(), || match taken.swap(0, Ordering::Acquire) {
         0 => None,
-        taken => Some(Duration::from_nanos(taken)),
+        taken => Some(Seen { visible: now(), taken: Duration::from_nanos(taken) }),
     });
     reading.join().unwrap();
     spent
@@ -87,9 +93,10 @@ fn ours(lines: u32) -> Spent {
     fill(&mut write, &mut reader, capacity);
     write_lines(lines, write, || match reader.peek() {
         Peek::Bytes => {
-            let taken = reader.time().expect("the index has room");
+            let visible = now();
+            let taken = Duration::from_nanos(reader.time().expect("the index has room"));
             reader.consume(LINE);
-            Some(Duration::from_nanos(taken))
+            Some(Seen { taken, visible })
         }
         _ => None,
     })
