@@ -1,5 +1,5 @@
 //! How long a line takes from its write(2) to whoever waits for it: through a bare pipe, and through capture, ring and
-//! doorbell.
+//! doorbell. And until it can be had, whoever is told of it: see `visible`.
 
 use std::fs::File;
 use std::io::{Read, Write as _};
@@ -15,6 +15,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
 use crate::table::Figures;
+
+mod visible;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -50,11 +52,22 @@ pub fn run(args: &Args) {
                 figures.add(figure);
             }
         }
-        let [bare50, ours50, bare99, ours99] = figures;
-        println!("{name}");
-        println!("  p50: bare {bare50}, iof {ours50}, {:.2} of it", ours50.median() / bare50.median());
-        println!("  p99: bare {bare99}, iof {ours99}, {:.2} of it", ours99.median() / bare99.median());
+        print(name, &figures);
     }
+    visible::run(args);
+}
+
+/// What a bare pipe and iof took: p50 of both, p99 of both.
+fn print(name: &str, [bare50, ours50, bare99, ours99]: &[Figures; 4]) {
+    println!("{name}");
+    println!("  p50: bare {bare50}, iof {ours50}, {:.2} of it", ours50.median() / bare50.median());
+    println!("  p99: bare {bare99}, iof {ours99}, {:.2} of it", ours99.median() / bare99.median());
+}
+
+/// The 50th and 99th of a hundred, in microseconds.
+fn percentiles(mut spent: Vec<Duration>) -> [f64; 2] {
+    spent.sort_unstable();
+    [50, 99].map(|percent| spent[spent.len() * percent / 100].as_secs_f64() * 1e6)
 }
 
 /// The 50th and 99th of a hundred of `lines` lines that are written now and then, in microseconds, through what `reader`
@@ -68,11 +81,9 @@ fn measure(lines: u32, pace: Pace, reader: fn(OwnedFd, Sender<Instant>)) -> [f64
     let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
     let (tell, seen) = channel();
     let reading = std::thread::spawn(move || reader(read, tell));
-    let mut spent = write_lines(File::from(write), lines, pace, &seen);
+    let spent = write_lines(File::from(write), lines, pace, &seen);
     reading.join().unwrap();
-    spent.sort_unstable();
-    let of = |percent: usize| spent[spent.len() * percent / 100].as_secs_f64() * 1e6;
-    [of(50), of(99)]
+    percentiles(spent)
 }
 
 fn write_lines(mut pipe: File, lines: u32, pace: Pace, seen: &Receiver<Instant>) -> Vec<Duration> {
@@ -97,15 +108,9 @@ pub fn bare(pipe: OwnedFd, seen: Sender<Instant>) {
 }
 
 fn ours(pipe: OwnedFd, seen: Sender<Instant>) {
-    let capture = Capture::start(|_| {}).unwrap();
     let (ringer, bell) = doorbell().unwrap();
     let area = Arc::new(Area::create(ringer).unwrap());
-    let config = StreamConfig { capacity: 1 << 20, policy: Policy::DropNewest };
-    let mut stream = Stream::create(config, "bench").unwrap();
-    let given = stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
-    // SAFETY: nobody detaches or moves the one reader.
-    let mut reader = unsafe { Reader::new(given, Arc::clone(&area), Start::Oldest) }.unwrap();
-    capture.add(SourceId(0), pipe, stream).unwrap();
+    let (_capture, mut reader) = captured(pipe, &area, 1 << 20);
     loop {
         match reader.peek() {
             Peek::Bytes => {
@@ -116,6 +121,18 @@ fn ours(pipe: OwnedFd, seen: Sender<Instant>) {
             _ => sleep(&area, &bell),
         }
     }
+}
+
+/// A capture of `pipe`, and a reader of what comes into a ring of so many bytes.
+fn captured(pipe: OwnedFd, area: &Arc<Area>, capacity: u64) -> (Capture, Reader) {
+    let capture = Capture::start(|_| {}).unwrap();
+    let config = StreamConfig { capacity, policy: Policy::DropNewest };
+    let mut stream = Stream::create(config, "bench").unwrap();
+    let given = stream.attach(area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
+    // SAFETY: nobody detaches or moves the one reader.
+    let reader = unsafe { Reader::new(given, Arc::clone(area), Start::Oldest) }.unwrap();
+    capture.add(SourceId(0), pipe, stream).unwrap();
+    (capture, reader)
 }
 
 /// Until there is news.

@@ -300,16 +300,16 @@ mod tests {
 
     #[test]
     fn pauses_that_begin_one_after_another_end_together() {
-        const PAUSES: usize = 200;
+        const PAUSES: usize = 100;
         let mut uring = Uring::new().unwrap();
         let begin = Instant::now();
         for at in 0..PAUSES {
             uring.pause(Token::Source(at));
             uring.ring.submit().unwrap();
             let submitted = Instant::now();
-            while submitted.elapsed() < Duration::from_micros(100) {}
+            while submitted.elapsed() < Duration::from_micros(200) {}
         }
-        // As many moments as may have passed meanwhile; the kernel tells of each with one turn, or a few.
+        // As many moments as may have passed meanwhile. The kernel may tell of 20 ends at a time.
         let moments = (begin.elapsed().as_nanos() / PAUSE.as_nanos()) as usize + 2;
         let (mut turns, mut answers) = (0, Vec::new());
         while !uring.is_quiet() {
@@ -318,7 +318,7 @@ mod tests {
             turns += 1;
         }
         assert_eq!(answers.len(), PAUSES);
-        assert!(turns <= moments * 10, "{turns} turns for {moments} moments");
+        assert!(turns <= PAUSES / 10 + 2 * moments, "{turns} turns for {moments} moments");
     }
 
     #[test]
