@@ -94,6 +94,13 @@ impl Model {
         self.open(attached, may_block)
     }
 
+    /// Attaches a reader at the oldest byte that the writer passes, whatever the policy.
+    pub fn passed_reader(&mut self) -> Reader {
+        let slot = self.area.take_slot().unwrap();
+        let attached = self.stream.attach_passed(&self.area, slot, Start::Oldest).unwrap();
+        self.open(attached, false)
+    }
+
     /// The engine's half of [`Model::reader`].
     pub fn attach(&mut self, may_block: bool) -> Attached {
         let slot = self.area.take_slot().unwrap();

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use iof_shm_ring::{Peek, Policy, StreamConfig};
 use loom::thread;
 
-use crate::{CAPACITY, Model, Tracking, check_borrowed, copy_once, open, read_once, read_up};
+use crate::{CAPACITY, Model, Tracking, check_borrowed, copy_once, go_on, open, read_once, read_up};
 
 /// A gated writer never touches what its reader may read, and loses nothing.
 ///
@@ -55,6 +55,71 @@ fn overwrite_beside_reader(before: u64) {
     });
     model.write(2);
     let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// A gated writer passes a reader that lets it, and never touches what that reader borrows.
+///
+/// Bound: 3 bytes, then 3 more, of which two overwrite, beside 2 looks.
+pub fn passed() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.passed_reader();
+    assert_eq!(model.write(3), 3);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        for _ in 0..2 {
+            read_once(&mut reader, &payload);
+        }
+        reader
+    });
+    model.write(3);
+    let mut reader = reading.join().unwrap();
+    // It holds nothing now, so that all is stored.
+    assert_eq!(model.write(CAPACITY + 1), CAPACITY + 1);
+    model.settle(&mut reader);
+}
+
+/// The same in a gated generation that follows another, to which it was due.
+///
+/// Bound: 2 bytes; 4 in a new generation, then 2 more beside the step and 1 look.
+pub fn passed_on() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.passed_reader();
+    assert_eq!(model.write(2), 2);
+    model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::Block }).unwrap();
+    assert_eq!(model.write(4), 4);
+    assert_eq!(read_up(&mut reader, &model.payload, 3), Peek::Sealed);
+    let to = model.next(&reader);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        go_on(&mut reader, to);
+        read_once(&mut reader, &payload);
+        reader
+    });
+    model.write(2);
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// A reader that held all from its cursor on lets the writer pass after a look at what it borrows, and borrows again.
+///
+/// Bound: 4 bytes, which fill the ring, then 2 more beside a look, the change and another look.
+pub fn let_pass() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.reader(false);
+    assert_eq!(model.write(4), 4);
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        assert_eq!(reader.peek(), Peek::Bytes);
+        check_borrowed(&reader, &payload);
+        reader.let_pass();
+        read_once(&mut reader, &payload);
+        reader
+    });
+    model.write(2);
+    let mut reader = reading.join().unwrap();
+    // It holds nothing now, so that all is stored.
+    assert_eq!(model.write(CAPACITY + 1), CAPACITY + 1);
     model.settle(&mut reader);
 }
 
