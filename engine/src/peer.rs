@@ -110,8 +110,15 @@ pub(crate) enum Dismissed {
 pub(crate) enum Flushed {
     /// Nothing waits, or it waits for the tool to read.
     Waits,
-    /// The kernel has too many descriptors on their way: try again in a moment.
+    /// The kernel has too many descriptors on their way, or no memory: try again in a moment.
     Retry,
+}
+
+/// Whether a send that failed so may work in a moment: the kernel has too many descriptors on their way, or no memory.
+/// The tool is not to suffer from that: while it is connected, nothing that it borrows is overwritten.
+fn is_for_now(error: &io::Error) -> bool {
+    let now = [Errno::ETOOMANYREFS, Errno::ENOBUFS, Errno::ENOMEM].map(|errno| Some(errno as i32));
+    now.contains(&error.raw_os_error())
 }
 
 /// One connected tool.
@@ -268,9 +275,7 @@ impl Peer {
                     out.sent = out.sent.saturating_add(sent);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
-                    return Ok(Flushed::Retry);
-                }
+                Err(error) if is_for_now(&error) => return Ok(Flushed::Retry),
                 Err(error) => return Err(error.into()),
             }
             if out.sent >= out.frame.len() {

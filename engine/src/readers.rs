@@ -26,7 +26,7 @@ pub(crate) struct StreamState {
     readers: Vec<(PeerId, u32, Wish)>,
     /// The keeper's slot while it holds.
     kept: Option<u32>,
-    /// The host waits no longer for somebody to register.
+    /// The host waits no longer for somebody to register, or there is nothing more to be kept.
     pub let_go: bool,
     /// It is not as its job wants it, for the sake of its readers.
     adjusted: bool,
@@ -89,7 +89,8 @@ impl StreamState {
         match (self.keeper_may_block(), self.kept) {
             (Some(may_block), None) => {
                 // Without a slot the stream is kept as one that nobody waits for: its last bytes.
-                self.kept = keeper.take_slot().ok();
+                self.kept =
+                    keeper.take_slot().inspect_err(|error| tracing::warn!(%error, "nothing is kept")).ok();
                 change.keep = self.kept.map(|slot| Keep { slot, start, may_block });
             }
             (None, Some(slot)) => {
@@ -309,6 +310,11 @@ impl State {
         flushed.is_ok()
     }
 
+    /// What a complete stream has, it has: the keeper's slot is wanted elsewhere.
+    pub(crate) fn keep_no_longer(&mut self, capture: &Capture, source: SourceId) {
+        self.let_go(capture, &[source]);
+    }
+
     /// Keeps nothing of `sources` for who has not registered yet, from now on.
     pub(crate) fn let_go(&mut self, capture: &Capture, sources: &[SourceId]) {
         let mut changes = Vec::new();
@@ -319,6 +325,9 @@ impl State {
             if !change.is_nothing() {
                 changes.push((*source, change));
             }
+        }
+        if changes.is_empty() {
+            return;
         }
         let _ = capture.with_streams(|streams| {
             for (source, change) in &changes {

@@ -188,6 +188,9 @@ impl Reader {
         self.passed = true;
         self.plain = false;
         self.release();
+        if !self.sealed {
+            self.tell_of_room(NONE);
+        }
     }
 
     fn holds_only_borrowed(&self) -> bool {
@@ -382,6 +385,12 @@ impl Reader {
         // Our loads of the bytes come before the writer's reuse of them. Partner: the Acquire load in
         // `stream::effective_hold`.
         slot.hold.store(hold, order_at(Point::HoldConsumed, Release));
+        self.tell_of_room(hold);
+    }
+
+    /// Wakes a writer that waits for room, if `hold`, which was just published, leaves it.
+    #[inline]
+    fn tell_of_room(&mut self, hold: u64) {
         if let Some(room) = &mut self.room {
             // Either the writer's fence in `Writer::wait_for` comes later, and it sees our hold, or ours, and we
             // see its wish.

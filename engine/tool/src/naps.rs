@@ -142,7 +142,7 @@ mod tests {
             .sum()
     }
 
-    const MICRO: Duration = Duration::from_micros(500);
+    const MICRO: Duration = Duration::from_micros(1);
 
     /// A batch of 100 bytes each 50 µs.
     fn dense(nap: bool) -> (u64, Duration, bool) {

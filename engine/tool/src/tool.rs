@@ -82,7 +82,8 @@ impl Tool {
     /// # Errors
     /// [`AttachError`]: nobody there, refused, or the engine is another version.
     pub fn connect(path: &Path, name: &str) -> Result<Tool, AttachError> {
-        Tool::over(rendezvous::connect(path)?, name)
+        // SAFETY: the socket was made here, and goes nowhere else.
+        unsafe { Tool::over(rendezvous::connect(path)?, name) }
     }
 
     /// Attaches to the engine that `search` finds, as [`Tool::connect`] does. Where it leaves several to be tried, that
@@ -112,7 +113,11 @@ impl Tool {
     ///
     /// # Errors
     /// As [`Tool::connect`].
-    pub fn over(socket: UnixStream, name: &str) -> Result<Tool, AttachError> {
+    ///
+    /// # Safety
+    /// An engine protects what a tool borrows for as long as the tool is connected and speaks the protocol. So nobody
+    /// else may have this socket, to write to it or to shut it down, until the tool is dropped.
+    pub unsafe fn over(socket: UnixStream, name: &str) -> Result<Tool, AttachError> {
         let mut link = Link::new(socket);
         let hello = FromTool::Hello { version: PROTOCOL_VERSION, pid: process::id(), name: name.to_owned() };
         // A name too long for a message is cut short by the caller, not here: say so.
