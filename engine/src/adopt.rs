@@ -162,6 +162,7 @@ impl Engine {
     pub fn adopt(&self, spec: AdoptSpec) -> Result<Job, AdoptError> {
         let AdoptSpec { nspace, ranks, grace, directives, elsewhere } = spec;
         check(&ranks)?;
+        let numbers: HashSet<Rank> = ranks.iter().map(|rank| rank.rank).collect();
         let mut entries = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let number = rank.rank;
@@ -170,7 +171,9 @@ impl Engine {
                 .map_err(|source| AdoptError::Rings { rank: number, source })?;
             entries.push((entry(rank)?, streams));
         }
-        let job = self.begin(&nspace, grace, &directives, elsewhere).ok_or(AdoptError::NameTaken(nspace))?;
+        let job = self
+            .begin(&nspace, grace, &directives, elsewhere, |rank| numbers.contains(&rank))
+            .ok_or(AdoptError::NameTaken(nspace))?;
         let entered =
             entries.into_iter().try_for_each(|(entry, streams)| self.enter(&job.nspace, entry, streams));
         self.all_entered(&job);

@@ -19,7 +19,7 @@ use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 pub(crate) struct Ticket(u64);
 
 /// One upcall that the host is to answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct CallId(u64);
 
 /// Every channel of every process: what one upcall is about.

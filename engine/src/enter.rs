@@ -37,13 +37,15 @@ pub(crate) struct Entry {
 }
 
 impl Engine {
-    /// Takes a name for a job that has no ranks here yet; `None` if there is a job of that name.
+    /// Takes a name for a job that is to have `ranks` here; `None` if there is a job of that name. One of which output was
+    /// delivered already is none if it has ranks elsewhere, which are others.
     pub(crate) fn begin(
         &self,
         nspace: &Nspace,
         grace: Option<Duration>,
         directives: &Directives,
         elsewhere: bool,
+        ranks: impl Fn(Rank) -> bool,
     ) -> Option<Job> {
         let mut state = self.tables.lock();
         let wish = Wish::of(&self.config).under(directives);
@@ -53,7 +55,12 @@ impl Engine {
         }
         match state.jobs.get_mut(nspace) {
             // What its ranks elsewhere wrote was here before it.
-            Some(known) if !known.here && known.elsewhere == Elsewhere::Running => {
+            Some(known)
+                if elsewhere
+                    && !known.here
+                    && known.elsewhere == Elsewhere::Running
+                    && !known.delivered.keys().any(|(rank, _)| ranks(*rank)) =>
+            {
                 job.elsewhere = known.elsewhere;
                 job.entry = known.entry.take();
                 job.delivered = mem::take(&mut known.delivered);

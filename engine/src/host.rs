@@ -65,13 +65,21 @@ pub trait Host: Send + Sync {
         same_user(tool)
     }
 
+    /// The keys of directives that this host understands, such as those of a site's credentials: asked once, when the
+    /// engine starts. They come with [`Host::iof_pull`], required or not, and it is for the host to honour them or to
+    /// deny the pull.
+    fn directives(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// A tool wants `channels` of `procs`, of which nothing was granted before (`pmix_server_iof_fn_t`): the host is to
     /// see to it that what they write there arrives, by [`Engine::deliver`](crate::Engine::deliver) if they run
     /// elsewhere; or to deny it. Of what the engine itself captures only permission is asked. A wildcard rank stands for
     /// all processes of its job; ranks that were granted before are part of it from then on.
     ///
-    /// The tool, and any that comes to ask for the same, waits for `reply`, which may be used at once or later, on any
-    /// thread. If it is denied the tools are told so and get nothing, not even what is there.
+    /// The tool, and any that comes to ask for some of it, waits for `reply`, which may be used at once or later, on any
+    /// thread. If it is denied, the tool is told so and gets nothing, not even what is there; so are those that asked for
+    /// the same with the same directives, while for the others the host is asked again.
     ///
     /// `directives` are those of the tool that came first.
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {

@@ -50,7 +50,9 @@ impl Engine {
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
         check_spec(spec, self.server())?;
         let job = self
-            .begin(&spec.nspace, spec.grace, &spec.directives, spec.elsewhere)
+            .begin(&spec.nspace, spec.grace, &spec.directives, spec.elsewhere, |rank| {
+                u64::from(rank.0) < spec.nprocs()
+            })
             .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         let started = self.spawn_ranks(spec);
         self.all_entered(&job);

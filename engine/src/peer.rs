@@ -24,9 +24,11 @@ use crate::terms::Wish;
 
 /// Bytes read from a tool at a time.
 const CHUNK: usize = 16 * 1024;
-/// Messages that wait for a tool before the engine stops reading what it asks for more. Announcements of rings do
-/// not count: there is one at most for each stream that the tool reads.
+/// Answers that wait for a tool before the engine stops reading what it asks for more. What it is told unasked does not
+/// count: of that there is no more than it registered for, and what it says to it must be heard.
 const MAX_ANSWERS_WAITING: usize = 64;
+/// The same for their bytes.
+const MAX_BYTES_WAITING: usize = 256 * 1024;
 
 /// A registration (one pull).
 pub(crate) struct Registration {
@@ -71,6 +73,8 @@ struct Outgoing {
     frame: Vec<u8>,
     sent: usize,
     with: With,
+    /// It is an answer.
+    answers: bool,
 }
 
 /// The descriptors that go with the first byte of a message.
@@ -114,6 +118,11 @@ pub(crate) enum Flushed {
     Retry,
 }
 
+/// Whether a tool has asked for `message`.
+fn is_answer(message: &ToTool) -> bool {
+    matches!(message, ToTool::Pulled { .. } | ToTool::Deregistered { .. } | ToTool::Answer { .. })
+}
+
 /// Whether a send that failed so may work in a moment: the kernel has too many descriptors on their way, or no memory.
 /// The tool is not to suffer from that: while it is connected, nothing that it borrows is overwritten.
 fn is_for_now(error: &io::Error) -> bool {
@@ -129,8 +138,9 @@ pub(crate) struct Peer {
     /// The socket may have more to read.
     readable: bool,
     outgoing: VecDeque<Outgoing>,
-    /// Outgoing messages that are no rings.
+    /// Outgoing answers, and their bytes.
     answers: usize,
+    answer_bytes: usize,
     rings_in_flight: u32,
     pub name: String,
     /// By the kernel's word.
@@ -167,6 +177,7 @@ impl Peer {
             readable: true,
             outgoing: VecDeque::new(),
             answers: 0,
+            answer_bytes: 0,
             rings_in_flight: 0,
             name: String::new(),
             pid,
@@ -194,7 +205,7 @@ impl Peer {
     /// The next message of the tool, unless it has not read its answers to the last ones.
     pub(crate) fn receive(&mut self) -> Result<Option<FromTool>, Dismissed> {
         loop {
-            if self.answers >= MAX_ANSWERS_WAITING {
+            if self.answers >= MAX_ANSWERS_WAITING || self.answer_bytes >= MAX_BYTES_WAITING {
                 return Ok(None);
             }
             let mut bytes = self.input.as_slice();
@@ -242,8 +253,12 @@ impl Peer {
         debug_assert_eq!(with.fds().len(), usize::from(message.fds()));
         match encode(message) {
             Ok(frame) => {
-                self.answers = self.answers.saturating_add(usize::from(!matches!(with, With::Ring(_))));
-                self.outgoing.push_back(Outgoing { frame, sent: 0, with });
+                let answers = is_answer(message);
+                if answers {
+                    self.answers = self.answers.saturating_add(1);
+                    self.answer_bytes = self.answer_bytes.saturating_add(frame.len());
+                }
+                self.outgoing.push_back(Outgoing { frame, sent: 0, with, answers });
             }
             Err(error) => self.queue_refusal(message, &error),
         }
@@ -279,7 +294,10 @@ impl Peer {
                 Err(error) => return Err(error.into()),
             }
             if out.sent >= out.frame.len() {
-                self.answers = self.answers.saturating_sub(usize::from(!is_ring));
+                if out.answers {
+                    self.answers = self.answers.saturating_sub(1);
+                    self.answer_bytes = self.answer_bytes.saturating_sub(out.frame.len());
+                }
                 self.outgoing.pop_front();
             }
         }

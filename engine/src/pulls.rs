@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use iof_capture::Capture;
-use iof_proto::{Failure, Granted, Info, Nspace, Status, ToTool};
+use iof_proto::{Channels, Failure, Granted, Info, Nspace, Proc, Status, ToTool};
 
 use crate::demand::{CallId, Sources, Ticket};
 use crate::host::Upcall;
@@ -15,13 +15,23 @@ pub(crate) struct Pull {
     /// The tool's number for it.
     pub request: u32,
     pub registration: Registration,
+    /// All of them, as they came.
+    pub directives: Vec<Info>,
     /// The keys of directives that can't be honoured.
     pub ignored: Vec<String>,
 }
 
+impl Pull {
+    /// What it asks the host for.
+    fn what(&self) -> (Vec<Proc>, Channels, Vec<Info>) {
+        let Registration { procs, channels, .. } = &self.registration;
+        (procs.clone(), *channels, self.directives.clone())
+    }
+}
+
 impl State {
     /// Registers `peer_id` as it asks, now or when the host has granted it.
-    pub(crate) fn pull(&mut self, capture: &Capture, peer_id: PeerId, mut pull: Pull, directives: &[Info]) {
+    pub(crate) fn pull(&mut self, capture: &Capture, peer_id: PeerId, mut pull: Pull) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         if peer.own {
             return self.register(capture, peer_id, pull);
@@ -32,8 +42,10 @@ impl State {
         if self.demand.is_granted(ticket) {
             return self.register(capture, peer_id, pull);
         }
+        let directives = pull.directives.clone();
         peer.waiting.insert(ticket, pull);
-        let upcall = |(call, sources)| Upcall::Pull { call, sources, directives: directives.to_vec() };
+        self.askers.extend(calls.iter().map(|(call, _)| (*call, ticket)));
+        let upcall = |(call, sources)| Upcall::Pull { call, sources, directives: directives.clone() };
         self.upcalls.extend(calls.into_iter().map(upcall));
     }
 
@@ -46,10 +58,21 @@ impl State {
                 self.register(capture, peer_id, pull);
             }
         }
+        let asker = self.askers.remove(&call);
         let Err(failure) = answer else { return };
-        for ticket in answered.denied {
-            if let Some((peer_id, pull)) = self.take_waiting(ticket) {
+        let pulls: Vec<(Ticket, (PeerId, Pull))> = answered
+            .denied
+            .into_iter()
+            .filter_map(|ticket| Some((ticket, self.take_waiting(ticket)?)))
+            .collect();
+        let first = pulls.iter().find(|(ticket, _)| Some(*ticket) == asker);
+        let first = first.map(|(_, (_, pull))| pull.what());
+        for (_, (peer_id, pull)) in pulls {
+            if first.as_ref().is_some_and(|first| *first == pull.what()) {
                 self.refuse_pull(peer_id, pull.request, failure.clone());
+            } else {
+                // It asked for something else, and for itself.
+                self.pull(capture, peer_id, pull);
             }
         }
     }
@@ -62,7 +85,7 @@ impl State {
 
     /// Attaches to what exists, and answers before the rings follow.
     fn register(&mut self, capture: &Capture, peer_id: PeerId, pull: Pull) {
-        let Pull { request, registration, ignored } = pull;
+        let Pull { request, registration, ignored, directives: _ } = pull;
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let handler = peer.last_handler.saturating_add(1);
         let ticket = registration.ticket;

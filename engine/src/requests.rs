@@ -44,7 +44,7 @@ pub(crate) fn serve(
             let Some(peer) = state.peers.get(&peer_id) else { return Ok(()) };
             match registration(state, peer, procs, channels, backlog, &directives) {
                 Ok((registration, ignored)) => {
-                    state.pull(capture, peer_id, Pull { request, registration, ignored }, &directives);
+                    state.pull(capture, peer_id, Pull { request, registration, directives, ignored });
                 }
                 Err(failure) => state.refuse_pull(peer_id, request, failure),
             }
@@ -89,8 +89,13 @@ fn greet(peer: &mut Peer, capture: &Capture, message: FromTool) -> Result<(), Di
 }
 
 /// What a registration's directives come to, and the keys of those that are ignored.
-fn directives(infos: &[Info], max_cache_size: u32) -> Result<(Directives, Vec<String>), Failure> {
-    let (mut directives, mut ignored) = Directives::read(infos, Level::Registration)?;
+fn directives(
+    infos: &[Info],
+    host_keys: &BTreeSet<String>,
+    max_cache_size: u32,
+) -> Result<(Directives, Vec<String>), Failure> {
+    let ours: Vec<Info> = infos.iter().filter(|info| !host_keys.contains(&info.key)).cloned().collect();
+    let (mut directives, mut ignored) = Directives::read(&ours, Level::Registration)?;
     if let Some(asked) = directives.cache_size.take_if(|size| *size > max_cache_size) {
         let key = key::PMIX_IOF_CACHE_SIZE;
         if infos.iter().any(|info| info.key == key && info.required) {
@@ -111,7 +116,7 @@ fn registration(
     backlog: bool,
     infos: &[Info],
 ) -> Result<(Registration, Vec<String>), Failure> {
-    let (directives, ignored) = directives(infos, state.max_cache_size)?;
+    let (directives, ignored) = directives(infos, &state.host_keys, state.max_cache_size)?;
     if channels.contains(Channels::STDIN) && channels != Channels::ALL {
         return Err(failure(Status::ERR_NOT_SUPPORTED, "stdin can't be pulled, only pushed"));
     }
@@ -136,8 +141,11 @@ fn registration(
 }
 
 fn answer(state: &State, capture: &Capture, host: &str, keys: &[String]) -> Result<Vec<Found>, Failure> {
+    let mut answered = BTreeSet::new();
     let found: Vec<Found> = keys
         .iter()
+        // However often it is asked for: answers are long.
+        .filter(|key| answered.insert(key.as_str()))
         .filter_map(|key| {
             let value = match key.as_str() {
                 query::PMIX_QUERY_NAMESPACES => Value::Text(namespaces(state)),

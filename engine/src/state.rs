@@ -1,6 +1,6 @@
 //! The engine's tables: jobs, streams, tools, and who registered for what.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use iof_capture::{ProcessId, SourceId};
@@ -9,7 +9,7 @@ use iof_shm_ring::Area;
 
 use crate::control::Reports;
 use crate::deliver::Delivery;
-use crate::demand::Demand;
+use crate::demand::{CallId, Demand, Ticket};
 use crate::host::Upcall;
 use crate::job::JobState;
 use crate::peer::Peer;
@@ -35,6 +35,10 @@ pub(crate) struct State {
     pub peers: BTreeMap<PeerId, Peer>,
     /// The area of the keeper, which holds what nobody has registered for.
     pub keeper: Arc<Area>,
+    /// The pull for which each upcall was made that the host has not answered.
+    pub askers: HashMap<CallId, Ticket>,
+    /// The keys of directives that the host understands.
+    pub host_keys: BTreeSet<String>,
     /// The largest cache that a registration may ask for, in bytes.
     pub max_cache_size: u32,
     /// What tools have asked the host for.
@@ -86,6 +90,8 @@ impl State {
             processes: HashMap::new(),
             peers: BTreeMap::new(),
             keeper,
+            host_keys: BTreeSet::new(),
+            askers: HashMap::new(),
             max_cache_size,
             demand: Demand::default(),
             upcalls: Vec::new(),
@@ -115,7 +121,11 @@ impl State {
             let jobs = &self.jobs;
             let mut told = Vec::new();
             for (handler, registration) in &mut peer.registrations {
-                let whole = |proc: &Proc| jobs.get(&proc.nspace).is_some_and(JobState::is_whole);
+                // A job that has ended may be forgotten by now.
+                let ended = &registration.ends_told;
+                let whole = |proc: &Proc| {
+                    ended.contains(&proc.nspace) || jobs.get(&proc.nspace).is_some_and(JobState::is_whole)
+                };
                 if !registration.announced && registration.procs.iter().all(whole) {
                     registration.announced = true;
                     told.push(*handler);

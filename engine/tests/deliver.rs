@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use common::raw::Raw;
 use common::{PATIENCE, nspace, shell, spec, wait};
 use iof_engine::{
-    Config, DeliverError, Engine, Grant, JobSpec, LaunchError, MAX_DELIVERED, Policy, Rendezvous,
+    App, Config, DeliverError, Engine, Grant, JobSpec, LaunchError, MAX_DELIVERED, Policy, Rendezvous,
 };
 use iof_proto::directive::key;
 use iof_proto::{Channel, Channels, Directives, Info, InfoValue, Proc, Rank, Status, ToTool};
@@ -250,7 +250,11 @@ fn a_job_with_ranks_here_and_elsewhere_is_one() {
 fn what_comes_before_the_job_starts_here_belongs_to_it() {
     let engine = engine_with(Policy::DropNewest);
     deliver(&engine, 1, b"there");
-    let job = engine.spawn(&spec([shell("printf here")])).unwrap();
+    let taken = |spec: &JobSpec| matches!(engine.spawn(spec), Err(LaunchError::NameTaken(_)));
+    assert!(taken(&spec([shell("")])), "it has no ranks elsewhere");
+    let two = spec([App { nprocs: 2, ..shell("") }]);
+    assert!(taken(&JobSpec { elsewhere: true, ..two }), "rank 1 is one of them");
+    let job = engine.spawn(&JobSpec { elsewhere: true, ..spec([shell("printf here")]) }).unwrap();
     deliver(&engine, 1, b" too");
     assert!(matches!(engine.spawn(&spec([shell("")])), Err(LaunchError::NameTaken(_))));
     wait(&job);

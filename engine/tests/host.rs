@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
@@ -17,6 +18,9 @@ use iof_proto::{
 };
 use iof_tool::{AttachError, Delivery, Pull, RequestError, Tool};
 use tempfile::TempDir;
+
+/// A directive that only the host understands.
+const CREDENTIAL: &str = "site.credential";
 
 /// What a host was asked.
 enum Asked {
@@ -39,6 +43,10 @@ impl Host for Scripted {
 
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
         self.tell(Asked::Pull(procs.to_vec(), channels, directives.to_vec(), reply));
+    }
+
+    fn directives(&self) -> Vec<String> {
+        vec![CREDENTIAL.into()]
     }
 
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
@@ -271,6 +279,43 @@ fn concurrent_equal_requests_make_one_upcall_and_share_its_answer() {
         world.nothing_asked(&mut other);
     }
     assert_eq!(world.next_stop(), (whole_job(), Channels::STDOUT));
+}
+
+#[test]
+fn what_was_denied_to_one_tool_is_asked_again_for_another_that_wants_less_or_is_another() {
+    let world = world();
+    let (mut first, mut less, mut other) = (world.raw(), world.raw(), world.raw());
+    first.pull(procs(&[0, 1]), Channels::STDOUT);
+    less.pull(procs(&[0]), Channels::STDOUT);
+    other.pull_with(procs(&[0, 1]), Channels::STDOUT, vec![Info::required(CREDENTIAL, true)]);
+    let (asked, _, reply) = world.next_pull();
+    [&mut first, &mut less, &mut other].map(Raw::until_heard);
+    assert_eq!(asked, procs(&[0, 1]), "the others wait for the same");
+    reply.deny(Status::ERR_NO_PERMISSIONS, "not rank 1");
+    assert!(first.next_pulled().is_err());
+    let mut again = BTreeSet::new();
+    for _ in 0..2 {
+        let Asked::Pull(procs, _, directives, reply) = world.next() else { panic!("a stop") };
+        again.insert((procs, directives.iter().any(|info| info.key == CREDENTIAL)));
+        reply.grant();
+    }
+    assert_eq!(again, BTreeSet::from([(procs(&[0]), false), (procs(&[1]), true)]));
+    assert!(less.next_pulled().is_ok() && other.next_pulled().is_ok());
+}
+
+#[test]
+fn what_only_the_host_understands_is_left_to_it_required_or_not() {
+    let world = world();
+    let mut tool = world.tool();
+    let pulling = thread::spawn(move || {
+        let directives = vec![Info::required(CREDENTIAL, true), Info::new("nobody.knows", true)];
+        let granted = tool.pull(&Pull { directives, ..Pull::new(whole_job(), Channels::STDOUT) });
+        (tool, granted)
+    });
+    let Asked::Pull(_, _, directives, reply) = world.next() else { panic!("a stop") };
+    assert!(directives.iter().any(|info| info.key == CREDENTIAL && info.required));
+    reply.grant();
+    assert_eq!(granted(pulling).1.ignored, ["nobody.knows"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use iof_engine::Engine;
 use iof_proto::message::query;
 use iof_proto::{
-    Channels, Decoder, Failure, FromTool, Granted, PROTOCOL_VERSION, Proc, ToTool, encode, socket,
+    Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, ToTool, encode, socket,
 };
 
 /// A tool that asks and does not wait.
@@ -42,7 +42,11 @@ impl Raw {
     }
 
     pub fn pull(&mut self, procs: Vec<Proc>, channels: Channels) {
-        self.send(&FromTool::Pull { request: 1, procs, channels, backlog: true, directives: Vec::new() });
+        self.pull_with(procs, channels, Vec::new());
+    }
+
+    pub fn pull_with(&mut self, procs: Vec<Proc>, channels: Channels, directives: Vec<Info>) {
+        self.send(&FromTool::Pull { request: 1, procs, channels, backlog: true, directives });
     }
 
     pub fn receive(&mut self) -> ToTool {

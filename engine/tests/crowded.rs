@@ -1,0 +1,56 @@
+//! One tool with very many streams, registrations and ends.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use common::{nspace, spec, wait, wait_for};
+use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
+use iof_proto::message::query::PMIX_QUERY_NAMESPACES;
+use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_tool::{Delivery, Pull, Tool};
+
+fn engine() -> Engine {
+    Engine::start(Config { rendezvous: Rendezvous::None, cache_size: 16 * 1024, ..Config::default() })
+        .unwrap()
+}
+
+/// Reads to the end; gives how many streams were complete and how many jobs have ended.
+fn read(tool: &mut Tool) -> (usize, usize) {
+    let (mut complete, mut ended) = (0, 0);
+    wait_for("the end", || {
+        while let Some(delivery) = tool.next(Some(std::time::Duration::ZERO)).unwrap() {
+            complete += usize::from(matches!(delivery, Delivery::Complete { .. }));
+            ended += usize::from(matches!(delivery, Delivery::JobEnded { .. }));
+        }
+        tool.is_done().then_some(())
+    });
+    (complete, ended)
+}
+
+#[test]
+fn a_tool_that_was_busy_has_all_streams_and_ends_of_many_registrations() {
+    let engine = engine();
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    for handler in 1..=32 {
+        let granted = tool.pull(&Pull::new(vec![all.clone()], Channels::STDOUT)).unwrap();
+        assert_eq!(granted.handler, handler);
+    }
+    wait(&engine.spawn(&spec([App { nprocs: 3, ..App::new("echo", ["hello"]) }])).unwrap());
+    assert_eq!(read(&mut tool), (96, 32));
+    tool.query(&[PMIX_QUERY_NAMESPACES]).expect("the engine listens");
+}
+
+#[test]
+fn a_tool_that_was_busy_has_all_streams_and_ends_of_many_jobs() {
+    let engine = engine();
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    let names: Vec<Nspace> = (0..150).map(|number| Nspace::new(format!("job{number}")).unwrap()).collect();
+    let procs = names.iter().map(|nspace| Proc { nspace: nspace.clone(), rank: Rank::WILDCARD });
+    tool.pull(&Pull::new(procs.collect(), Channels::STDOUT)).unwrap();
+    for name in &names {
+        wait(&engine.spawn(&JobSpec::new(name.clone(), vec![App::new("true", [""; 0])])).unwrap());
+        assert!(engine.forget(name), "its rings are on their way all the same");
+    }
+    assert_eq!(read(&mut tool), (150, 150));
+}
