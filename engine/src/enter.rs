@@ -159,6 +159,8 @@ impl Engine {
             }
         }
         state.announce_complete_registrations();
+        // Its ranks may have ended meanwhile.
+        state.announce_end(&job.nspace);
         drop(state);
         self.tables.notify();
         self.tables.reports.wake();

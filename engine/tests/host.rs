@@ -289,7 +289,7 @@ fn what_was_denied_to_one_tool_is_asked_again_for_another_that_wants_less_or_is_
     less.pull(procs(&[0]), Channels::STDOUT);
     other.pull_with(procs(&[0, 1]), Channels::STDOUT, vec![Info::required(CREDENTIAL, true)]);
     let (asked, _, reply) = world.next_pull();
-    [&mut first, &mut less, &mut other].map(Raw::until_heard);
+    [&mut first, &mut less, &mut other].into_iter().for_each(Raw::until_heard);
     assert_eq!(asked, procs(&[0, 1]), "the others wait for the same");
     reply.deny(Status::ERR_NO_PERMISSIONS, "not rank 1");
     assert!(first.next_pulled().is_err());
