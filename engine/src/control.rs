@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender};
 use iof_capture::{Capture, End, Event, SourceId};
-use iof_proto::limits::MAX_TOOLS;
+use iof_proto::limits::{MAX_CONNECTIONS_PER_PROCESS, MAX_TOOLS};
 use iof_proto::rendezvous::Listener;
 use iof_proto::{Failure, Status, ToTool, encode, socket};
 use mio::unix::SourceFd;
@@ -297,7 +297,7 @@ fn completed(state: &mut State, capture: &Capture, stream: SourceId, end: &End) 
     match end {
         End::EndOfFile => {}
         End::Closed => {
-            tracing::info!(%source, %channel, "a stream was cut off: it was open when its rank's grace was over");
+            tracing::info!(%source, %channel, "a stream was cut off: it was open when its rank's grace was over, or was closed");
             job.cut_off.push((source.rank, channel));
         }
         End::Error(error) => tracing::warn!(%source, %channel, %error, "a stream ended with an error"),
@@ -326,6 +326,11 @@ fn admit(
     let full = |reason| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason };
     if state.peers.len() >= MAX_TOOLS {
         return Err(full(format!("{MAX_TOOLS} tools are attached already")));
+    }
+    if state.peers.values().filter(|peer| peer.pid == pid).count() >= MAX_CONNECTIONS_PER_PROCESS {
+        let reason =
+            format!("process {pid} has {MAX_CONNECTIONS_PER_PROCESS} connections already: close one");
+        return Err(full(reason));
     }
     let socket = socket.try_clone().map_err(|error| internal(&error))?;
     // The kernel gives the lowest number that is free, so a high one means that few are left.

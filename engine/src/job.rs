@@ -168,7 +168,8 @@ pub struct JobStatus {
     /// failed.
     pub first_failure: Option<(Rank, Exit)>,
     /// The streams that were not at their end when their rank's grace was over, see
-    /// [`JobSpec::grace`](crate::JobSpec::grace). All others had their end of file.
+    /// [`JobSpec::grace`](crate::JobSpec::grace), or when they were [closed](Job::close). All others had their end of
+    /// file.
     pub cut_off: Vec<(Rank, Channel)>,
 }
 
@@ -265,7 +266,7 @@ impl Job {
     }
 
     /// Ends a stream of the job with what was written to it by now: whoever writes later gets SIGPIPE. Readers have what
-    /// came before, and then its end. `false` if there is no such stream, or it was complete.
+    /// came before, and then its end. `false` if the job has no such stream here, or it was complete.
     pub fn close(&self, rank: Rank, channel: Channel) -> bool {
         let Some(capture) = self.capture.upgrade() else { return false };
         let state = self.tables.lock();

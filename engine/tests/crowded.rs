@@ -5,9 +5,10 @@ mod common;
 
 use common::{nspace, spec, wait, wait_for};
 use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
+use iof_proto::limits::MAX_CONNECTIONS_PER_PROCESS;
 use iof_proto::message::query::PMIX_QUERY_NAMESPACES;
 use iof_proto::{Channels, Nspace, Proc, Rank};
-use iof_tool::{Delivery, Pull, Tool};
+use iof_tool::{AttachError, Delivery, Pull, Tool};
 
 fn engine() -> Engine {
     Engine::start(Config { rendezvous: Rendezvous::None, cache_size: 16 * 1024, ..Config::default() })
@@ -53,4 +54,17 @@ fn a_tool_that_was_busy_has_all_streams_and_ends_of_many_jobs() {
         assert!(engine.forget(name), "its rings are on their way all the same");
     }
     assert_eq!(read(&mut tool), (150, 150));
+}
+
+#[test]
+fn one_process_cannot_take_all_places() {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let connect = || Tool::connect(engine.socket().unwrap(), "test");
+    let mut tools: Vec<Tool> = (0..MAX_CONNECTIONS_PER_PROCESS).map(|_| connect().unwrap()).collect();
+    let Err(AttachError::Refused { reason, .. }) = connect() else { panic!("it was let in") };
+    assert!(reason.contains("close one"), "{reason}");
+    tools.pop();
+    wait_for("the place to be free", || connect().ok());
 }

@@ -179,18 +179,6 @@ impl Directives {
         }
         Ok((read.finish()?, ignored))
     }
-
-    /// These, and what `base` says where they say nothing.
-    #[must_use]
-    pub fn over(self, base: &Directives) -> Directives {
-        Directives {
-            cache_size: self.cache_size.or(base.cache_size),
-            drop: self.drop.or(base.drop),
-            buffering_size: self.buffering_size.or(base.buffering_size),
-            buffering_time: self.buffering_time.or(base.buffering_time),
-            forward: self.forward.or(base.forward),
-        }
-    }
 }
 
 /// Directives, not yet put together.
@@ -368,13 +356,5 @@ mod tests {
     fn both_ways_to_drop_are_refused() {
         let both = [key::PMIX_IOF_DROP_OLDEST, key::PMIX_IOF_DROP_NEWEST].map(|key| Info::new(key, true));
         assert_eq!(Directives::read(&both, Level::Server).unwrap_err().status, Status::ERR_BAD_PARAM);
-    }
-
-    #[test]
-    fn later_levels_override_earlier_ones_where_they_say_something() {
-        let base = Directives { cache_size: Some(1), buffering_size: Some(2), ..Directives::default() };
-        let later = Directives { cache_size: Some(3), drop: Some(Drop::Newest), ..Directives::default() };
-        let both = Directives { buffering_size: Some(2), ..later.clone() };
-        assert_eq!(later.over(&base), both);
     }
 }

@@ -37,6 +37,9 @@ pub const MAX_REGISTRATIONS_PER_TOOL: usize = 64;
 /// Tools that one engine serves at a time; it refuses the next connection.
 pub const MAX_TOOLS: usize = 1024;
 
+/// Of these at most so many may be connections of one process, so that it cannot keep all others out.
+pub const MAX_CONNECTIONS_PER_PROCESS: usize = 256;
+
 /// More of something than its limit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{count} {what} in one message, and the limit is {limit}")]
