@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::streams::{Ledger, Pipes, all_of, assert_gone, engine_that, wait_for_produced};
 use common::{PATIENCE, shell, wait};
 use iof_engine::{App, Grant, JobSpec, Policy};
+use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
 use iof_proto::message::query;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank, Status};
 use iof_tool::{Delivery, Pull, RequestError};
@@ -95,6 +96,29 @@ fn the_backlog_is_handed_out_or_left_out_as_asked() {
     assert_eq!((&with.bytes[..], &without.bytes[..]), (&b"beforeafter"[..], &b"after"[..]));
     let counts = without.complete.unwrap();
     assert_eq!((counts.produced, counts.delivered, counts.lost), (11, 5, 0));
+}
+
+#[test]
+fn who_deregisters_at_once_is_handed_out_the_backlog_of_every_stream_there_is() {
+    // More rings than may be on their way to a tool at a time.
+    let ranks = 3 * MAX_RINGS_IN_FLIGHT;
+    let engine = engine_that(Policy::DropNewest, 65_536);
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    for rank in 0..ranks {
+        let source = Proc { rank: Rank(rank), ..all_of("job") };
+        engine.deliver(&source, Channel::Stdout, vec![b'x'; 100], &[], || {}).unwrap();
+        wait_for_produced(&mut tool, "job", rank, 100);
+    }
+    // How many rings are there when it deregisters is not the same each time.
+    for _ in 0..20 {
+        let handler = tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)).unwrap().handler;
+        tool.deregister(handler).unwrap();
+        let mut ledger = Ledger::default();
+        ledger.note_until(&mut tool, |ledger| ledger.deregistered == [handler]);
+        for rank in 0..ranks {
+            assert_eq!(ledger.stdout(handler, "job", rank).bytes, [b'x'; 100], "rank {rank}");
+        }
+    }
 }
 
 #[test]

@@ -205,10 +205,11 @@ impl Tool {
         Ok(granted)
     }
 
-    /// Ends a registration (`PMIx_IOF_deregister`). This only begins it; nothing has to be waited for here.
+    /// Ends a registration (`PMIx_IOF_deregister`). This only begins it, and waits for nothing; the rest is done by
+    /// [`Tool::next`] and [`Tool::dispatch`].
     ///
-    /// What is unread now still comes, as deliveries like all others: a gap, or bytes in place, in full groups or not.
-    /// There is at most a ring of it for each stream. When it was handed out, the engine is told, and once it has
+    /// What is unread now still comes, as deliveries like all others: a gap, or bytes in place, in full groups or not,
+    /// also of streams that the engine has not announced yet. There is at most a ring of it for each stream. When it was handed out, the engine is told, and once it has
     /// confirmed, [`Delivery::Deregistered`] comes, the last of this registration. A stream that completes before is
     /// told as complete; that a job has ended is not found out any more. Types see to it that this is not called from a
     /// callback, nor while a delivery is borrowed.
@@ -227,9 +228,23 @@ impl Tool {
             let reason = format!("this tool has no registration {handler}");
             return Err(Failure { status: Status::ERR_NOT_FOUND, reason }.into());
         };
-        registration.closing = Closing::Flushing;
+        let request = self.last_request.wrapping_add(1);
+        registration.closing = Closing::Awaiting(request);
+        self.last_request = request;
         self.feeds.flush(handler);
-        Ok(self.end_if_flushed(handler)?)
+        // The engine answers in order. It refuses this, which costs it nothing.
+        Ok(self.tell(&FromTool::Query { request, keys: Vec::new() })?)
+    }
+
+    /// The engine has answered `request`, for which nobody waits: all that it sent before is here.
+    fn all_here(&mut self, request: u32) -> Result<(), LostError> {
+        let mut closing = self.registrations.iter_mut();
+        let Some((&handler, registration)) = closing.find(|(_, of)| of.closing == Closing::Awaiting(request))
+        else {
+            return Ok(());
+        };
+        registration.closing = Closing::Flushing;
+        self.end_if_flushed(handler)
     }
 
     /// Tells the engine that a registration is to end, if all that it was due was handed out.
