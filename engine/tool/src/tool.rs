@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::rendezvous::{self, FindError, Search};
-use iof_proto::{Channels, Failure, Found, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Status, ToTool};
+use iof_proto::{
+    Channels, Failure, Found, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Status, ToTool, socket,
+};
 use iof_shm_ring::{Area, Bell, Ringer};
 
 use crate::delivery::{Delivery, Next};
@@ -24,6 +26,9 @@ use crate::wakeup::Wakeup;
 mod news;
 
 pub(crate) use news::{Event, Poll};
+
+/// For how long a tool waits for the welcome of an engine that it has connected to: far longer than one that runs needs.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What to register for (`PMIx_IOF_pull`, RFC0025).
 #[derive(Clone, Debug)]
@@ -77,10 +82,11 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Attaches to the engine that listens at `path`, as `name` (for people who look at the engine's readers).
+    /// Attaches to the engine that listens at `path`, as `name` (for people who look at the engine's readers). Waits for
+    /// its welcome, for [`HANDSHAKE_LIMIT`] at most.
     ///
     /// # Errors
-    /// [`AttachError`]: nobody there, refused, or the engine is another version.
+    /// [`AttachError`]: nobody there, nobody who answers, refused, or the engine is another version.
     pub fn connect(path: &Path, name: &str) -> Result<Tool, AttachError> {
         // SAFETY: the socket was made here, and goes nowhere else.
         unsafe { Tool::over(rendezvous::connect(path)?, name) }
@@ -118,6 +124,9 @@ impl Tool {
     /// An engine protects what a tool borrows for as long as the tool is connected and speaks the protocol. So nobody
     /// else may have this socket, to write to it or to shut it down, until the tool is dropped.
     pub unsafe fn over(socket: UnixStream, name: &str) -> Result<Tool, AttachError> {
+        // A time that the clock can't show is over.
+        let now = Instant::now();
+        let deadline = now.checked_add(HANDSHAKE_LIMIT).unwrap_or(now);
         let mut link = Link::new(socket);
         let hello = FromTool::Hello { version: PROTOCOL_VERSION, pid: process::id(), name: name.to_owned() };
         // A name too long for a message is cut short by the caller, not here: say so.
@@ -126,8 +135,9 @@ impl Tool {
             Err(RequestError::Lost(lost)) => return Err(lost.into()),
             Err(other) => return Err(LostError::Socket(io::Error::other(other)).into()),
         }
-        let Some(Received { message, fds }) = link.receive(true)? else {
-            return Err(LostError::Closed.into());
+        let Some(Received { message, fds }) = link.receive_until(deadline)? else {
+            let pid = socket::peer(&link).map_or(0, |engine| engine.pid);
+            return Err(AttachError::Silent { pid });
         };
         let (engine_pid, mut fds) = match message {
             ToTool::Welcome { engine_pid, .. } => (engine_pid, fds.into_iter()),
