@@ -96,23 +96,18 @@ impl Tool {
     /// is the first that accepts.
     ///
     /// # Errors
-    /// [`AttachError`]: nobody there, several from which to choose, or refused.
+    /// [`AttachError`]: nobody there, several from which to choose, or what became of the last that was tried.
     pub fn find(search: &Search, name: &str) -> Result<Tool, AttachError> {
-        let mut refused = None;
-        let mut failed = None;
+        let mut why = None;
         for socket in search.sockets() {
             match socket.map_err(AttachError::from).and_then(|path| Tool::connect(&path, name)) {
                 Ok(tool) => return Ok(tool),
-                Err(error @ AttachError::Refused { .. }) => refused = Some(error),
-                Err(error) => failed = Some(error),
+                // Who found an engine is helped by what became of that, not by there being no other.
+                Err(error) if why.as_ref().is_some_and(|why| !finds_none(why)) && finds_none(&error) => {}
+                Err(error) => why = Some(error),
             }
         }
-        Err(match (refused, failed) {
-            // Who was refused by one engine and found no other is helped by the reason.
-            (Some(refused), None | Some(AttachError::Find(FindError::NotFound(_)))) => refused,
-            (_, Some(failed)) => failed,
-            (None, None) => LostError::Closed.into(),
-        })
+        Err(why.unwrap_or_else(|| LostError::Closed.into()))
     }
 
     /// Attaches over a socket that is connected already.
@@ -348,4 +343,9 @@ impl AsFd for Tool {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
     }
+}
+
+/// Whether a step of a search came to no engine.
+fn finds_none(error: &AttachError) -> bool {
+    matches!(error, AttachError::Find(FindError::NotFound(_) | FindError::NoSystem(_) | FindError::Own(_)))
 }
