@@ -163,10 +163,15 @@ fn each_registration_has_its_callback_and_what_has_none_is_left_for_next() {
     }
     let over = |ledger: &Mutex<Ledger>| !ledger.lock().unwrap().job_ends.is_empty();
     let mut left = Ledger::default();
+    let mut called = 0;
     while !ledgers.iter().all(|ledger| over(ledger)) || !tool.is_done() {
-        assert!(tool.dispatch(Some(PATIENCE)).unwrap());
-        // Called again and again, `dispatch` would find the same.
+        while tool.dispatch(Some(PATIENCE)).unwrap() {
+            called += 1;
+            assert!(called < 100, "more calls than there is to tell");
+        }
+        assert!(!tool.dispatch(None).unwrap(), "what has no callback does not get one by asking again");
         if let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+            assert_eq!(delivery.handler(), 3);
             left.note(&delivery);
         }
     }
