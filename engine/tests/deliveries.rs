@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::streams::{Ledger, Pipes, all_of, assert_gone, engine_that, wait_for_produced};
 use common::{PATIENCE, shell, wait};
 use iof_engine::{App, Grant, JobSpec, Policy};
+use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
 use iof_proto::message::query;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank, Status};
 use iof_tool::{Delivery, Pull, RequestError};
@@ -98,6 +99,29 @@ fn the_backlog_is_handed_out_or_left_out_as_asked() {
 }
 
 #[test]
+fn who_deregisters_at_once_is_handed_out_the_backlog_of_every_stream_there_is() {
+    // More rings than may be on their way to a tool at a time.
+    let ranks = 3 * MAX_RINGS_IN_FLIGHT;
+    let engine = engine_that(Policy::DropNewest, 65_536);
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    for rank in 0..ranks {
+        let source = Proc { rank: Rank(rank), ..all_of("job") };
+        engine.deliver(&source, Channel::Stdout, vec![b'x'; 100], &[], || {}).unwrap();
+        wait_for_produced(&mut tool, "job", rank, 100);
+    }
+    // How many rings are there when it deregisters is not the same each time.
+    for _ in 0..20 {
+        let handler = tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)).unwrap().handler;
+        tool.deregister(handler).unwrap();
+        let mut ledger = Ledger::default();
+        ledger.note_until(&mut tool, |ledger| ledger.deregistered == [handler]);
+        for rank in 0..ranks {
+            assert_eq!(ledger.stdout(handler, "job", rank).bytes, [b'x'; 100], "rank {rank}");
+        }
+    }
+}
+
+#[test]
 fn what_is_not_consumed_comes_again_and_one_stream_does_not_keep_the_others_waiting() {
     let engine = engine_that(Policy::Block, 65_536);
     let mut tool = engine.attach("test", Grant::Block).unwrap();
@@ -139,10 +163,15 @@ fn each_registration_has_its_callback_and_what_has_none_is_left_for_next() {
     }
     let over = |ledger: &Mutex<Ledger>| !ledger.lock().unwrap().job_ends.is_empty();
     let mut left = Ledger::default();
+    let mut called = 0;
     while !ledgers.iter().all(|ledger| over(ledger)) || !tool.is_done() {
-        assert!(tool.dispatch(Some(PATIENCE)).unwrap());
-        // Called again and again, `dispatch` would find the same.
+        while tool.dispatch(Some(PATIENCE)).unwrap() {
+            called += 1;
+            assert!(called < 100, "more calls than there is to tell");
+        }
+        assert!(!tool.dispatch(None).unwrap(), "what has no callback does not get one by asking again");
         if let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+            assert_eq!(delivery.handler(), 3);
             left.note(&delivery);
         }
     }

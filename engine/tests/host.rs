@@ -355,6 +355,8 @@ fn the_host_learns_once_what_nobody_wants_any_more() {
     let mut second = world.tool();
     second.pull(&Pull::new(procs(&[1]), Channels::STDOUT)).unwrap();
     first.deregister(registration.handler).unwrap();
+    let ended = first.next(Some(PATIENCE)).unwrap();
+    assert!(matches!(ended, Some(Delivery::Deregistered { .. })), "{ended:?}");
     assert_eq!(world.next_stop(), (procs(&[0]), Channels::STDOUT));
     drop(second);
     assert_eq!(world.next_stop(), (procs(&[1]), Channels::STDOUT));

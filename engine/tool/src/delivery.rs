@@ -185,21 +185,23 @@ impl Tool {
         }
     }
 
-    /// Waits as [`Tool::next`] does for what comes next, and calls its callback; `false` if nothing came in time, or
-    /// nothing more will come.
+    /// Waits as [`Tool::next`] does for what comes next, and calls its callback; `false` if it has none, if nothing came
+    /// in time, or if nothing more will come.
     ///
-    /// For tools that only use [`Tool::pull_with`]. What has no callback stays for [`Tool::next`], which a tool that
-    /// uses both calls instead of this.
+    /// For tools that only use [`Tool::pull_with`]. What has no callback stays for [`Tool::next`], and until that is
+    /// called this gives `false` at once; so a tool that uses both calls [`Tool::next`] instead of this.
     ///
     /// # Errors
     /// As [`Tool::next`].
     pub fn dispatch(&mut self, timeout: Option<Duration>) -> Result<bool, LostError> {
         match self.step(deadline(timeout))? {
-            Step::Found(next) => self.put_back = Some(next),
-            Step::Called => {}
-            Step::Nothing => return Ok(false),
+            Step::Found(next) => {
+                self.put_back = Some(next);
+                Ok(false)
+            }
+            Step::Called => Ok(true),
+            Step::Nothing => Ok(false),
         }
-        Ok(true)
     }
 
     /// Consumes the first `n` bytes of the last delivery (at most all); the others come again, in the stream's next

@@ -6,6 +6,8 @@ use iof_proto::rendezvous::{ConnectError, FindError};
 use iof_proto::{DecodeError, EncodeError, Failure, Status};
 use iof_shm_ring::OpenError;
 
+use crate::tool::HANDSHAKE_LIMIT;
+
 /// Why a tool is not attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,6 +25,15 @@ pub enum AttachError {
         status: Status,
         /// The engine's words.
         reason: String,
+    },
+    /// The engine is there and says nothing.
+    #[error(
+        "the engine (pid {pid}) has not answered for {} s, it is stopped or hangs: continue it (kill -CONT), or name \
+         another one", HANDSHAKE_LIMIT.as_secs()
+    )]
+    Silent {
+        /// Its pid; 0 if it lives in a pid namespace that we cannot see.
+        pid: u32,
     },
     /// What the engine sent for a shared area is none.
     #[error("the engine's reader area: {0}")]

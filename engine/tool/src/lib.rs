@@ -119,4 +119,4 @@ pub use error::{AttachError, LostError, RequestError};
 pub use feed::Counts;
 pub use iof_shm_ring::Gap;
 pub use sink::{Sink, SinkError, SinkReport};
-pub use tool::{Pull, Tool};
+pub use tool::{HANDSHAKE_LIMIT, Pull, Tool};

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use iof_proto::{Decoder, FromTool, Message, ToTool, encode, socket};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 
 use crate::error::{LostError, RequestError};
 
@@ -61,6 +62,22 @@ impl Link {
     /// Whether there is one.
     pub(crate) fn has_received(&self) -> bool {
         !self.received.is_empty()
+    }
+
+    /// The next message, for which this waits until `deadline`; `None` if it has not come by then.
+    pub(crate) fn receive_until(&mut self, deadline: Instant) -> Result<Option<Received>, LostError> {
+        loop {
+            let received = self.receive(false)?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if received.is_some() || left.is_zero() {
+                return Ok(received);
+            }
+            let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            match ppoll(&mut fds, Some(left.into()), None) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(LostError::Socket(errno.into())),
+            }
+        }
     }
 
     /// The next message; with `wait`, waits for it, else `None` if there is none.

@@ -27,7 +27,10 @@ pub(crate) struct Registration {
 pub(crate) enum Closing {
     /// It does not end.
     No,
-    /// What was there when it was to end is handed out.
+    /// What is there is handed out. More may be on its way: the answer to this request comes behind every ring that the
+    /// engine had announced when the registration was to end.
+    Awaiting(u32),
+    /// What was there when it was to end is here and is handed out.
     Flushing,
     /// The engine was asked to end it, by this request.
     Asked(u32),

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::rendezvous::{self, FindError, Search};
-use iof_proto::{Channels, Failure, Found, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Status, ToTool};
+use iof_proto::{
+    Channels, Failure, Found, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Status, ToTool, socket,
+};
 use iof_shm_ring::{Area, Bell, Ringer};
 
 use crate::delivery::{Delivery, Next};
@@ -24,6 +26,9 @@ use crate::wakeup::Wakeup;
 mod news;
 
 pub(crate) use news::{Event, Poll};
+
+/// For how long a tool waits for the welcome of an engine that it has connected to: far longer than one that runs needs.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What to register for (`PMIx_IOF_pull`, RFC0025).
 #[derive(Clone, Debug)]
@@ -77,10 +82,11 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Attaches to the engine that listens at `path`, as `name` (for people who look at the engine's readers).
+    /// Attaches to the engine that listens at `path`, as `name` (for people who look at the engine's readers). Waits for
+    /// its welcome, for [`HANDSHAKE_LIMIT`] at most.
     ///
     /// # Errors
-    /// [`AttachError`]: nobody there, refused, or the engine is another version.
+    /// [`AttachError`]: nobody there, nobody who answers, refused, or the engine is another version.
     pub fn connect(path: &Path, name: &str) -> Result<Tool, AttachError> {
         // SAFETY: the socket was made here, and goes nowhere else.
         unsafe { Tool::over(rendezvous::connect(path)?, name) }
@@ -90,23 +96,18 @@ impl Tool {
     /// is the first that accepts.
     ///
     /// # Errors
-    /// [`AttachError`]: nobody there, several from which to choose, or refused.
+    /// [`AttachError`]: nobody there, several from which to choose, or what became of the last that was tried.
     pub fn find(search: &Search, name: &str) -> Result<Tool, AttachError> {
-        let mut refused = None;
-        let mut failed = None;
+        let mut why = None;
         for socket in search.sockets() {
             match socket.map_err(AttachError::from).and_then(|path| Tool::connect(&path, name)) {
                 Ok(tool) => return Ok(tool),
-                Err(error @ AttachError::Refused { .. }) => refused = Some(error),
-                Err(error) => failed = Some(error),
+                // Who found an engine is helped by what became of that, not by there being no other.
+                Err(error) if why.as_ref().is_some_and(|why| !finds_none(why)) && finds_none(&error) => {}
+                Err(error) => why = Some(error),
             }
         }
-        Err(match (refused, failed) {
-            // Who was refused by one engine and found no other is helped by the reason.
-            (Some(refused), None | Some(AttachError::Find(FindError::NotFound(_)))) => refused,
-            (_, Some(failed)) => failed,
-            (None, None) => LostError::Closed.into(),
-        })
+        Err(why.unwrap_or_else(|| LostError::Closed.into()))
     }
 
     /// Attaches over a socket that is connected already.
@@ -118,6 +119,9 @@ impl Tool {
     /// An engine protects what a tool borrows for as long as the tool is connected and speaks the protocol. So nobody
     /// else may have this socket, to write to it or to shut it down, until the tool is dropped.
     pub unsafe fn over(socket: UnixStream, name: &str) -> Result<Tool, AttachError> {
+        // A time that the clock can't show is over.
+        let now = Instant::now();
+        let deadline = now.checked_add(HANDSHAKE_LIMIT).unwrap_or(now);
         let mut link = Link::new(socket);
         let hello = FromTool::Hello { version: PROTOCOL_VERSION, pid: process::id(), name: name.to_owned() };
         // A name too long for a message is cut short by the caller, not here: say so.
@@ -126,8 +130,9 @@ impl Tool {
             Err(RequestError::Lost(lost)) => return Err(lost.into()),
             Err(other) => return Err(LostError::Socket(io::Error::other(other)).into()),
         }
-        let Some(Received { message, fds }) = link.receive(true)? else {
-            return Err(LostError::Closed.into());
+        let Some(Received { message, fds }) = link.receive_until(deadline)? else {
+            let pid = socket::peer(&link).map_or(0, |engine| engine.pid);
+            return Err(AttachError::Silent { pid });
         };
         let (engine_pid, mut fds) = match message {
             ToTool::Welcome { engine_pid, .. } => (engine_pid, fds.into_iter()),
@@ -205,10 +210,11 @@ impl Tool {
         Ok(granted)
     }
 
-    /// Ends a registration (`PMIx_IOF_deregister`). This only begins it; nothing has to be waited for here.
+    /// Ends a registration (`PMIx_IOF_deregister`). This only begins it, and waits for nothing; the rest is done by
+    /// [`Tool::next`] and [`Tool::dispatch`].
     ///
-    /// What is unread now still comes, as deliveries like all others: a gap, or bytes in place, in full groups or not.
-    /// There is at most a ring of it for each stream. When it was handed out, the engine is told, and once it has
+    /// What is unread now still comes, as deliveries like all others: a gap, or bytes in place, in full groups or not,
+    /// also of streams that the engine has not announced yet. There is at most a ring of it for each stream. When it was handed out, the engine is told, and once it has
     /// confirmed, [`Delivery::Deregistered`] comes, the last of this registration. A stream that completes before is
     /// told as complete; that a job has ended is not found out any more. Types see to it that this is not called from a
     /// callback, nor while a delivery is borrowed.
@@ -227,9 +233,23 @@ impl Tool {
             let reason = format!("this tool has no registration {handler}");
             return Err(Failure { status: Status::ERR_NOT_FOUND, reason }.into());
         };
-        registration.closing = Closing::Flushing;
+        let request = self.last_request.wrapping_add(1);
+        registration.closing = Closing::Awaiting(request);
+        self.last_request = request;
         self.feeds.flush(handler);
-        Ok(self.end_if_flushed(handler)?)
+        // The engine answers in order. It refuses this, which costs it nothing.
+        Ok(self.tell(&FromTool::Query { request, keys: Vec::new() })?)
+    }
+
+    /// The engine has answered `request`, for which nobody waits: all that it sent before is here.
+    fn all_here(&mut self, request: u32) -> Result<(), LostError> {
+        let mut closing = self.registrations.iter_mut();
+        let Some((&handler, registration)) = closing.find(|(_, of)| of.closing == Closing::Awaiting(request))
+        else {
+            return Ok(());
+        };
+        registration.closing = Closing::Flushing;
+        self.end_if_flushed(handler)
     }
 
     /// Tells the engine that a registration is to end, if all that it was due was handed out.
@@ -323,4 +343,9 @@ impl AsFd for Tool {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
     }
+}
+
+/// Whether a step of a search came to no engine.
+fn finds_none(error: &AttachError) -> bool {
+    matches!(error, AttachError::Find(FindError::NotFound(_) | FindError::NoSystem(_) | FindError::Own(_)))
 }

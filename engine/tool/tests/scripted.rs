@@ -6,7 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use iof_proto::{Channels, Granted, Nspace, PROTOCOL_VERSION, Proc, Rank, ToTool, Value, encode, socket};
+use iof_proto::{
+    Channels, Decoder, Failure, FromTool, Granted, Nspace, PROTOCOL_VERSION, Proc, Rank, Status, ToTool,
+    Value, encode, socket,
+};
 use iof_shm_ring::{Area, doorbell};
 use iof_tool::{Delivery, LostError, Pull, RequestError, Tool};
 
@@ -24,10 +27,14 @@ impl Engine {
         assert_eq!(socket::send(&self.socket, &bytes, &[]).unwrap(), bytes.len());
     }
 
-    /// Waits until the tool has sent something.
-    fn hear(&self) {
-        let received = socket::receive(&self.socket, &mut [0; 4096], &mut Default::default(), false, true);
-        assert!(received.unwrap() > 0);
+    /// What the tool sends next, if it is no more than one message.
+    fn hear(&self) -> FromTool {
+        let mut bytes = [0; 4096];
+        let received = socket::receive(&self.socket, &mut bytes, &mut Default::default(), false, true);
+        let mut heard = &bytes[..received.unwrap()];
+        let message = Decoder::new().decode(&mut heard).unwrap().unwrap();
+        assert!(heard.is_empty(), "more than {message:?}");
+        message
     }
 }
 
@@ -91,19 +98,39 @@ fn what_comes_together_with_the_answer_to_a_pull_belongs_to_it_and_comes_once() 
     assert!(tool.next(None).unwrap().is_none());
 }
 
+/// Answers, as an engine does, what the tool asks when it has begun to deregister.
+fn answer_the_barrier(engine: &Engine) {
+    assert_eq!(engine.hear(), FromTool::Query { request: 2, keys: Vec::new() });
+    let refused = Failure { status: Status::ERR_NOT_FOUND, reason: "no key".into() };
+    engine.send(&[ToTool::Answer { request: 2, result: Err(refused) }]);
+}
+
+#[test]
+fn a_registration_is_not_ended_before_all_that_was_on_its_way_has_come() {
+    let (engine, mut tool) = connect();
+    pull(&engine, &mut tool, &[]);
+    tool.deregister(1).unwrap();
+    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    // One message, and it is no end.
+    answer_the_barrier(&engine);
+    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert_eq!(engine.hear(), FromTool::Deregister { request: 3, handler: 1 });
+}
+
 #[test]
 fn the_confirmation_of_a_deregistration_is_awaited_without_blocking() {
     let (engine, mut tool) = connect();
     pull(&engine, &mut tool, &[]);
     tool.deregister(1).unwrap();
-    engine.hear();
+    answer_the_barrier(&engine);
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert_eq!(engine.hear(), FromTool::Deregister { request: 3, handler: 1 });
     assert!(!tool.is_done());
     // Another one's.
     engine.send(&[ToTool::Deregistered { request: 77, result: Ok(()) }, job_ended()]);
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
     let confirm = thread::spawn(move || {
-        engine.send(&[ToTool::Deregistered { request: 2, result: Ok(()) }]);
+        engine.send(&[ToTool::Deregistered { request: 3, result: Ok(()) }]);
         engine
     });
     let delivery = tool.next(None).unwrap();
@@ -117,7 +144,7 @@ fn an_engine_that_speaks_nonsense_is_an_error_once_and_gone_from_then_on() {
         let (engine, mut tool) = connect();
         pull(&engine, &mut tool, &[]);
         if nonsense == "a second welcome" {
-            engine.send(&[ToTool::Refused { status: iof_proto::Status::ERR_BAD_PARAM, reason: "no".into() }]);
+            engine.send(&[ToTool::Refused { status: Status::ERR_BAD_PARAM, reason: "no".into() }]);
         } else {
             let bytes: &[u8] = if nonsense == "no message" { &[0xff; 64] } else { &ring() };
             socket::send(&engine.socket, bytes, &[]).unwrap();

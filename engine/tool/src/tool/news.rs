@@ -197,8 +197,9 @@ impl Tool {
                 let found = asked.find(|(_, of)| of.closing == Closing::Asked(request));
                 self.events.extend(found.map(|(handler, _)| Event::Deregistered { handler: *handler }));
             }
-            // Answers to requests that nobody waits for any more.
-            ToTool::Pulled { .. } | ToTool::Answer { .. } => {}
+            ToTool::Answer { request, result: _ } => self.all_here(request)?,
+            // The answer to a request that nobody waits for any more.
+            ToTool::Pulled { .. } => {}
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
             }
@@ -229,7 +230,7 @@ impl Tool {
         }
         registration.opened(&source.nspace);
         let mut feed = Feed::new(handler, source, channel, reader);
-        if registration.closing == Closing::Flushing {
+        if registration.closing != Closing::No {
             feed.flush();
         }
         if self.gone {
