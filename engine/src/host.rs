@@ -59,6 +59,8 @@ pub trait Host: Send + Sync {
     /// and whether its registrations may hold sources back where the policy is
     /// [`Policy::Block`](iof_shm_ring::Policy::Block): a tool that may, and stops reading, stops the job.
     ///
+    /// A tool waits for it for five seconds at most.
+    ///
     /// # Errors
     /// It is refused, and is told why.
     fn approve(&self, tool: &socket::Peer) -> Result<Grant, Failure> {
