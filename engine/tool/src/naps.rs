@@ -4,13 +4,15 @@
 //! than all else it does. Where the next news come soon anyway, a tool sleeps for a moment by its own clock, and finds
 //! several batches then. But a lone line must be there at once, and so must the lines of a conversation, where the next
 //! comes only when the last was answered; and no reader may fall behind by sleeping. So, as the capture does with its
-//! own waits, naps are tried, and kept only as long as they bring a multiple of what a wait brings, and little of what
-//! a ring holds.
+//! own waits, naps are tried, and kept only as long as they bring a multiple of what a wait brings; and they are only so
+//! long that they bring little of what a ring holds.
 
 use std::time::Duration;
 
-/// How long a nap is. News that come less often are waited for.
+/// The longest nap. News that come less often are waited for.
 pub(crate) const NAP: Duration = Duration::from_micros(500);
+/// The shortest.
+const NAP_LEAST: Duration = Duration::from_micros(60);
 /// Waits or naps in a row whose yields are compared.
 const SAMPLE: u32 = 8;
 /// What the yield of a wait must be multiplied by for a nap to pay.
@@ -36,6 +38,8 @@ enum Phase {
 /// Decides before each sleep of a tool whether it is a nap.
 pub(crate) struct Naps {
     phase: Phase,
+    /// How long naps are at the moment.
+    nap: Duration,
     /// For how long naps are not tried if they do not pay the next time.
     hold_off: u32,
     /// Sleeps of the sample so far, and bytes.
@@ -51,6 +55,7 @@ impl Naps {
     pub(crate) fn new() -> Naps {
         Naps {
             phase: Phase::Measuring,
+            nap: NAP,
             hold_off: HOLD_OFF,
             sleeps: 0,
             bytes: 0,
@@ -66,18 +71,18 @@ impl Naps {
         self.large |= large;
     }
 
-    /// Notes a sleep, after [`Naps::is_next`].
+    /// Notes a sleep, after [`Naps::next`].
     pub(crate) fn slept(&mut self, time: Duration) {
         self.last = Some(time);
     }
 
-    /// Whether the next sleep is to be a nap.
-    pub(crate) fn is_next(&mut self) -> bool {
+    /// How long the next sleep is to be, if it is to be a nap.
+    pub(crate) fn next(&mut self) -> Option<Duration> {
         if let Some(time) = self.last.take() {
             self.learn(time);
         }
         (self.brought, self.large) = (0, false);
-        matches!(self.phase, Phase::Trying { .. } | Phase::Napping)
+        matches!(self.phase, Phase::Trying { .. } | Phase::Napping).then_some(self.nap)
     }
 
     /// Takes note of the last sleep.
@@ -85,7 +90,12 @@ impl Naps {
         match self.phase {
             Phase::HoldOff(0) => self.enter(Phase::Measuring),
             Phase::HoldOff(sleeps) => self.phase = Phase::HoldOff(sleeps.saturating_sub(1)),
-            _ if self.large => self.enter(Phase::HoldOff(SAMPLE)),
+            Phase::Measuring if self.large && self.nap <= NAP_LEAST => self.enter(Phase::HoldOff(SAMPLE)),
+            Phase::Trying { .. } | Phase::Napping if self.large => {
+                // Sooner the next time.
+                self.nap = (self.nap / 2).max(NAP_LEAST);
+                self.enter(Phase::HoldOff(SAMPLE));
+            }
             // Quiet.
             Phase::Measuring if time >= NAP => self.enter(Phase::Measuring),
             Phase::Measuring => {
@@ -103,7 +113,7 @@ impl Naps {
                 None => {}
             },
             Phase::Napping if self.brought == 0 => self.enter(Phase::Measuring),
-            Phase::Napping => {}
+            Phase::Napping => self.nap = self.nap.saturating_add(self.nap / 16).min(NAP),
         }
     }
 
@@ -133,7 +143,7 @@ mod tests {
     fn sleep(naps: &mut Naps, sleeps: u32, brings: impl Fn(bool) -> (u64, Duration, bool)) -> u32 {
         (0..sleeps)
             .map(|_| {
-                let nap = naps.is_next();
+                let nap = naps.next().is_some();
                 let (bytes, time, large) = brings(nap);
                 naps.slept(time);
                 naps.read(bytes, large);
@@ -184,8 +194,10 @@ mod tests {
     }
 
     #[test]
-    fn floods_are_never_napped_through() {
+    fn floods_are_not_napped_through() {
         let mut naps = Naps::new();
-        assert_eq!(sleep(&mut naps, 1000, |_| (1 << 20, 20 * MICRO, true)), 0);
+        let flood = |_| (1 << 20, 20 * MICRO, true);
+        assert!(sleep(&mut naps, 1000, flood) <= 8, "shorter and shorter ones are tried");
+        assert_eq!(sleep(&mut naps, 1000, flood), 0);
     }
 }

@@ -70,11 +70,11 @@ impl Tool {
                 return Ok(Poll::Quiet);
             }
             let until = [deadline, self.feeds.next_due()].into_iter().flatten().min();
-            if !napped && self.may_nap(until) {
+            if !napped && let Some(nap) = self.may_nap(until) {
                 // News do not end it, messages do.
                 napped = true;
-                self.sleep(Instant::now().checked_add(NAP))?;
-                self.naps.slept(NAP);
+                self.sleep(Instant::now().checked_add(nap))?;
+                self.naps.slept(nap);
                 socket_seen = true;
             } else if self.wakeup.arm(&self.area, self.feeds.slots()) {
                 let began = Instant::now();
@@ -85,12 +85,12 @@ impl Tool {
         }
     }
 
-    /// Whether the next sleep, which may last until `until`, is to be one that the engine need not end.
-    fn may_nap(&mut self, until: Option<Instant>) -> bool {
+    /// How long the next sleep, which may last until `until`, is to be if the engine need not end it.
+    fn may_nap(&mut self, until: Option<Instant>) -> Option<Duration> {
         let now = Instant::now();
         let long = |until: Instant| until.saturating_duration_since(now) >= NAP;
         // A tool on an event loop of its own sleeps elsewhere.
-        until.is_none_or(long) && self.naps.is_next()
+        if until.is_none_or(long) { self.naps.next() } else { None }
     }
 
     /// Waits for the doorbell, if the tool is armed, or the socket, until `until` at most; whether there was anything. If
