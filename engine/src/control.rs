@@ -288,7 +288,8 @@ fn completed(state: &mut State, capture: &Capture, stream: SourceId, end: &End) 
     let Some(StreamName { source, channel }) = state.streams.get(&stream).map(|of| of.name.clone()) else {
         return;
     };
-    state.keep_no_longer(capture, stream);
+    // What it has, it has: the keeper's slot is wanted elsewhere.
+    state.let_go(capture, &[stream]);
     if state.delivered_all(stream, &source.nspace) {
         return state.announce_end(&source.nspace);
     }

@@ -1,6 +1,5 @@
 //! How a job leaves the tables.
 
-use iof_capture::SourceId;
 use iof_proto::Nspace;
 
 use crate::engine::Engine;
@@ -31,8 +30,7 @@ impl Engine {
             state.jobs.insert(nspace.clone(), job);
             return false;
         }
-        let here = job.ranks.values().flat_map(|rank| rank.streams);
-        let sources: Vec<SourceId> = here.chain(job.delivered.values().copied()).collect();
+        let sources = job.streams();
         // The keeper's slots are given back before the streams go.
         state.let_go(&self.capture, &sources);
         for source in sources {

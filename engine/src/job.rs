@@ -154,6 +154,12 @@ impl JobState {
         self.is_whole() && self.is_over() && self.open_deliveries == 0
     }
 
+    /// All its streams, here and elsewhere.
+    pub(crate) fn streams(&self) -> Vec<SourceId> {
+        let here = self.ranks.values().flat_map(|rank| rank.streams);
+        here.chain(self.delivered.values().copied()).collect()
+    }
+
     /// How the whole of it ended, as far as anybody knows.
     pub(crate) fn exit_code(&self) -> Option<i32> {
         let told = if let Elsewhere::Over { exit_code } = self.elsewhere { exit_code } else { None };
@@ -269,13 +275,10 @@ impl Job {
     /// came before, and then its end. `false` if the job has no such stream here, or it was complete.
     pub fn close(&self, rank: Rank, channel: Channel) -> bool {
         let Some(capture) = self.capture.upgrade() else { return false };
+        let at = CHANNELS.iter().position(|of| *of == channel);
         let state = self.tables.lock();
-        let named = |id: &&SourceId| {
-            let name = state.streams.get(id).map(|stream| &stream.name);
-            name.is_some_and(|name| name.channel == channel)
-        };
         let rank = state.jobs.get(&self.nspace).and_then(|job| job.ranks.get(&rank));
-        let Some(id) = rank.and_then(|rank| rank.streams.iter().find(named)).copied() else { return false };
+        let Some(&id) = rank.zip(at).and_then(|(rank, at)| rank.streams.get(at)) else { return false };
         drop(state);
         let open = capture.with_streams(|streams| Some(!streams.get_mut(id)?.stats().complete));
         matches!(open, Ok(Some(true))) && capture.finish(id).is_ok()
@@ -326,9 +329,7 @@ impl Job {
     }
 
     fn streams(&self, state: &State) -> Vec<SourceId> {
-        let Some(job) = state.jobs.get(&self.nspace) else { return Vec::new() };
-        let here = job.ranks.values().flat_map(|rank| rank.streams);
-        here.chain(job.delivered.values().copied()).collect()
+        state.jobs.get(&self.nspace).map(JobState::streams).unwrap_or_default()
     }
 
     /// A handle of the pty of `rank`, to type there; `None` if it has none, or has exited. While there is a handle, the

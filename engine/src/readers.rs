@@ -173,7 +173,7 @@ impl State {
         capture: &Capture,
         peer_id: PeerId,
         handler: u32,
-    ) -> Result<Vec<(SourceId, Attached)>, CreateError> {
+    ) -> Result<Vec<(SourceId, Wish, Attached)>, CreateError> {
         let registered =
             self.peers.get(&peer_id).and_then(|peer| Some((peer, peer.registrations.get(&handler)?)));
         let Some((peer, registration)) = registered else { return Ok(Vec::new()) };
@@ -199,7 +199,7 @@ impl State {
                 let mut tap = streams.get_mut(*source)?;
                 let attached = peer.attach(&mut tap, *slot, registration.start, *wish).ok()?;
                 change.make(&mut tap, &self.keeper);
-                Some((*source, attached))
+                Some((*source, *wish, attached))
             };
             changes.iter().filter_map(attach).collect()
         });
@@ -208,14 +208,15 @@ impl State {
     }
 
     /// Sends `peer_id` the rings that [`State::attach_existing`] attached it to.
-    pub(crate) fn announce(&mut self, peer_id: PeerId, handler: u32, attached: Vec<(SourceId, Attached)>) {
+    pub(crate) fn announce(
+        &mut self,
+        peer_id: PeerId,
+        handler: u32,
+        attached: Vec<(SourceId, Wish, Attached)>,
+    ) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
-        let Some(directives) = peer.registrations.get(&handler).map(|of| of.directives.clone()) else {
-            return;
-        };
-        for (source, attached) in attached {
+        for (source, wish, attached) in attached {
             if let Some(stream) = self.streams.get(&source) {
-                let wish = stream.wish.under(&directives);
                 peer.announce_ring(handler, source, &stream.name, None, attached, wish);
             }
         }
@@ -308,11 +309,6 @@ impl State {
             });
         });
         flushed.is_ok()
-    }
-
-    /// What a complete stream has, it has: the keeper's slot is wanted elsewhere.
-    pub(crate) fn keep_no_longer(&mut self, capture: &Capture, source: SourceId) {
-        self.let_go(capture, &[source]);
     }
 
     /// Keeps nothing of `sources` for who has not registered yet, from now on.

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::thread;
 
 use common::{Got, nspace, puller, wait_for, written_by_hand};
-use iof_engine::{Config, Engine, Grant, MIN_CACHE_SIZE, Policy, Rendezvous};
+use iof_engine::{Config, Engine, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::message::query;
 use iof_proto::{Channel, Channels, Found, Info, Proc, Rank, Status, StreamStats, Value};
@@ -57,10 +57,12 @@ fn the_engines_defaults_are_those_of_the_directives_it_was_started_with() {
     assert_eq!(config.cache_size, before);
 }
 
-#[test]
-fn what_nobody_registered_for_is_cached_from_its_first_byte_and_the_newest_are_dropped() {
+/// Writes more than the cache holds before anybody registers, when `prepare` was done; gives what was written and what
+/// a late tool gets.
+fn read_late(prepare: fn(&Job)) -> (Vec<u8>, Got) {
     let engine = engine(Policy::DropNewest);
-    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let (job, mut stdout) = written_by_hand(&engine, &[]);
+    prepare(&job);
     let written = pattern(5 * CACHE);
     stdout.write_all(&written).unwrap();
     let mut observer = engine.attach("observer", Grant::Never).unwrap();
@@ -68,9 +70,15 @@ fn what_nobody_registered_for_is_cached_from_its_first_byte_and_the_newest_are_d
     let mut tool = puller(&engine, Grant::Never, vec![]);
     drop(stdout);
     let got = Got::all(&mut tool);
-    assert!(written.starts_with(&got.bytes), "the first bytes");
     assert!(got.bytes.len() >= CACHE / 2, "{}", got.bytes.len());
     assert_eq!(got.bytes.len() as u64 + got.lost(), written.len() as u64);
+    (written, got)
+}
+
+#[test]
+fn what_nobody_registered_for_is_cached_from_its_first_byte_and_the_newest_are_dropped() {
+    let (written, got) = read_late(|_| {});
+    assert!(written.starts_with(&got.bytes), "the first bytes");
 }
 
 #[test]
@@ -106,19 +114,8 @@ fn a_tool_that_leaves_takes_the_keeping_up_where_it_was() {
 
 #[test]
 fn a_launcher_that_waits_no_longer_keeps_the_newest() {
-    let engine = engine(Policy::DropNewest);
-    let (job, mut stdout) = written_by_hand(&engine, &[]);
-    job.let_go();
-    let written = pattern(5 * CACHE);
-    stdout.write_all(&written).unwrap();
-    let mut observer = engine.attach("observer", Grant::Never).unwrap();
-    wait_until_read(&mut observer, written.len());
-    let mut tool = puller(&engine, Grant::Never, vec![]);
-    drop(stdout);
-    let got = Got::all(&mut tool);
+    let (written, got) = read_late(Job::let_go);
     assert!(written.ends_with(&got.bytes), "the last bytes");
-    assert!(got.bytes.len() >= CACHE / 2, "{}", got.bytes.len());
-    assert_eq!(got.bytes.len() as u64 + got.lost(), written.len() as u64);
 }
 
 #[test]

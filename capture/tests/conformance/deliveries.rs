@@ -3,7 +3,7 @@
 use iof_capture::{AddError, Event, SourceId};
 use iof_shm_ring::{Gap, Peek, Policy};
 
-use super::rig;
+use super::{held_back_by_its_reader, rig};
 use crate::common::{Rig, next, pattern, stream, tool};
 
 const KIB: usize = 1024;
@@ -62,10 +62,7 @@ fn deliver(rig: &Rig, bytes: &[u8]) {
 #[test]
 fn deliveries_arrive_in_order_through_a_ring_much_smaller_than_they() {
     let rig = rig();
-    let mut tool = tool();
-    let mut stream = stream(64 * KIB as u64, Policy::Block);
-    let mut reader = tool.attach_first(&mut stream, true);
-    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB as u64);
     rig.capture.open(ID, stream).unwrap();
     let bytes = pattern(4 << 20, 1);
     let (mut rest, mut piece, mut pieces) = (&bytes[..], 0, 0);
@@ -87,10 +84,7 @@ fn deliveries_arrive_in_order_through_a_ring_much_smaller_than_they() {
 #[test]
 fn a_delivery_is_taken_when_all_of_it_is() {
     let rig = rig();
-    let mut tool = tool();
-    let mut stream = stream(64 * KIB as u64, Policy::Block);
-    let mut reader = tool.attach_first(&mut stream, true);
-    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (_tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB as u64);
     rig.capture.open(ID, stream).unwrap();
     deliver(&rig, &pattern(KIB, 1));
     deliver(&rig, &pattern(64 * KIB, 2));

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::os::fd::AsFd;
 
-use super::rig;
-use crate::common::{pattern, pipe, stream, tool, wait_end, wait_for, wait_until, write_slowly};
+use super::{held_back_by_its_reader, rig};
+use crate::common::{pattern, pipe, stream, wait_end, wait_for, wait_until, write_slowly};
 use iof_capture::SourceId;
 use iof_shm_ring::Policy;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -30,10 +30,7 @@ fn finishing_an_idle_source_completes_it_and_its_writer_is_told() {
 #[test]
 fn finishing_a_source_that_waits_for_its_reader_loses_nothing_that_was_written() {
     let rig = rig();
-    let mut tool = tool();
-    let mut stream = stream(64 * KIB, Policy::Block);
-    let mut reader = tool.attach_first(&mut stream, true);
-    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB);
     let (read, mut write) = pipe();
     rig.capture.add(ID, read, stream).unwrap();
     fcntl(&write, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
@@ -59,10 +56,7 @@ fn finishing_a_source_that_waits_for_its_reader_loses_nothing_that_was_written()
 #[test]
 fn finishing_what_has_no_writer_any_more_is_the_end_of_file_even_if_its_reader_was_slow() {
     let rig = rig();
-    let mut tool = tool();
-    let mut stream = stream(64 * KIB, Policy::Block);
-    let mut reader = tool.attach_first(&mut stream, true);
-    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB);
     let (read, write) = pipe();
     rig.capture.add(ID, read, stream).unwrap();
     let bytes = pattern(100_000, 6);

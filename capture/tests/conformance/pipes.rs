@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::rig;
+use super::{held_back_by_its_reader, rig};
 use crate::BACKEND;
 use crate::common::{
     End, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for, wait_until,
@@ -17,10 +17,7 @@ const ID: SourceId = SourceId(1);
 #[test]
 fn bytes_arrive_exactly_and_in_order_through_a_ring_much_smaller_than_they() {
     let rig = rig();
-    let mut tool = tool();
-    let mut stream = stream(64 * KIB, Policy::Block);
-    let mut reader = tool.attach_first(&mut stream, true);
-    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB);
     let (read, write) = pipe();
     let bytes = pattern(8 << 20, 1);
     rig.capture.add(ID, read, stream).unwrap();
@@ -224,10 +221,7 @@ fn closing_an_idle_source_completes_it_with_what_it_has() {
 #[test]
 fn a_blocked_source_resumes_when_its_reader_consumes() {
     let rig = rig();
-    let mut tool = tool();
-    let mut stream = stream(64 * KIB, Policy::Block);
-    let mut reader = tool.attach_first(&mut stream, true);
-    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB);
     let (read, write) = pipe();
     let bytes = pattern(1 << 20, 5);
     rig.capture.add(ID, read, stream).unwrap();

@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::rig;
+use super::{held_back_by_its_reader, rig};
 use crate::common::{Rig, Tool, next, pattern, stream, tool, wait_end, wait_for, wait_until};
 
 const ID: SourceId = SourceId(1);
@@ -34,10 +34,7 @@ fn start_with(script: &str, stdin: Stdin, echo: bool, cache: u64) -> Session {
     let spawned = spawn(spec).unwrap();
     let pid = Pid::from_raw(spawned.child.pid() as i32);
     let rig = rig();
-    let mut tool = tool();
-    let mut stream = stream(cache, Policy::Block);
-    let mut reader = tool.attach_first(&mut stream, true);
-    reader.tell_room(rig.capture.room_bell().unwrap());
+    let (tool, stream, reader) = held_back_by_its_reader(&rig, cache);
     rig.capture.add_session(ID, spawned.stdout, stream, PROCESS, spawned.child).unwrap();
     Session { rig, tool, reader, master: spawned.pty.unwrap(), pid }
 }
