@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use iof_shm_ring::Span;
+use iof_shm_ring::{Lent, Span};
 use nix::errno::Errno;
 use nix::fcntl::{SpliceFFlags, splice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -137,8 +137,8 @@ pub(crate) trait Backend {
     /// write(2).
     ///
     /// # Safety
-    /// Until the answer for `token` was taken, the caller must keep the memory of `bytes` mapped and unchanged.
-    unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: &[u8]);
+    /// Until the answer for `token` was taken, the caller must keep the memory of `bytes` mapped.
+    unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: Lent);
 
     /// Answers when `file` is readable; a [`Token::Target`]'s, when it is writable.
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>);

@@ -7,19 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
-use iof_shm_ring::{Area, Attached, Bell, Reader, Ringer, Stream, bell};
+use iof_shm_ring::{Bell, Inlet, Ringer, Stream, bell};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::backend::{Backend, BackendKind, Epoll, Uring};
 use crate::child::Child;
 use crate::desk::OnEvent;
-use crate::driver::{Command, Driver, Follow};
-use crate::event::{Event, ProcessId, SourceId, TargetId};
+use crate::driver::{Command, Driver};
+use crate::event::{Event, FeedId, ProcessId, SourceId, TargetId};
 use crate::job::run_there;
 use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
-use crate::targets::Targets;
 
 /// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it, which is logged.
 ///
@@ -46,34 +45,45 @@ pub enum AddError {
     Stopped(#[from] Stopped),
 }
 
-/// Why a target is not fed.
+/// Why a target was not added, or is not fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FeedError {
     /// There is a target of this name.
-    #[error("target {} is being fed already; wait for its end, or use another id", target_id.0)]
-    Taken {
+    #[error("target {} was added already; wait for its end, or use another id", target_id.0)]
+    TargetTaken {
         /// The name.
         target_id: TargetId,
+    },
+    /// There is a feed of this name.
+    #[error("feed {} was begun already; wait for its end, or use another id", feed_id.0)]
+    FeedTaken {
+        /// The name.
+        feed_id: FeedId,
     },
     /// The capture thread has ended.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-/// One thread that drains pipes into streams, feeds pipes from streams and watches processes.
+/// Names in use, which the capture thread frees.
+#[derive(Default)]
+struct Names {
+    targets: HashSet<TargetId>,
+    feeds: HashSet<FeedId>,
+}
+
+/// One thread that drains pipes into streams, feeds pipes from inlets and watches processes.
 ///
 /// All methods may be called from any thread, and none but [`Capture::with_streams`] and dropping waits for the
 /// capture thread. Dropping it completes all sources with what they have, closes all targets, reports that, and joins
 /// the thread; processes that still run are not watched any more and stay.
 pub struct Capture {
     commands: Sender<Command>,
-    ringer: Arc<Ringer>,
-    area: Arc<Area>,
+    ringer: Ringer,
     /// Names of sources in use.
     taken: Mutex<HashSet<SourceId>>,
-    /// Names of targets in use: the capture thread frees them.
-    fed: Arc<Mutex<HashSet<TargetId>>>,
+    fed: Arc<Mutex<Names>>,
     backend: BackendKind,
     fallback: Option<StartError>,
     thread: Option<JoinHandle<()>>,
@@ -110,21 +120,19 @@ impl Capture {
         // Now, while low numbers are free.
         spawn::stddiag_seat();
         let (ringer, listen) = bell().map_err(|source| StartError::Bell { source })?;
-        let own = ringer.try_clone().map_err(|source| StartError::Bell { source })?;
-        let area = Arc::new(Area::create(own).map_err(|source| StartError::Area { source })?);
-        let ringer = Arc::new(ringer);
-        let targets = Targets::new(Arc::clone(&area), Arc::clone(&ringer));
-        let fed = Arc::<Mutex<HashSet<TargetId>>>::default();
+        let fed = Arc::<Mutex<Names>>::default();
         let names = Arc::clone(&fed);
         let on_event: OnEvent = Box::new(move |event| {
-            if let Event::Fed { target, .. } = &event {
-                lock(&names).remove(target);
+            match &event {
+                Event::Shut { target } => drop(lock(&names).targets.remove(target)),
+                Event::FeedOver { feed } => drop(lock(&names).feeds.remove(feed)),
+                _ => {}
             }
             on_event(event);
         });
         let (commands, receive) = unbounded();
         let (tell, started) = bounded(1);
-        let body = Thread { bell: listen, commands: receive, targets, on_event, tell };
+        let body = Thread { bell: listen, commands: receive, on_event, tell };
         let thread = thread::Builder::new()
             .name("iof-capture".into())
             .spawn(move || body.run(wanted))
@@ -136,7 +144,7 @@ impl Capture {
             tracing::warn!(%reason, "capture falls back on epoll, which costs more");
         }
         let taken = Mutex::default();
-        Ok(Capture { commands, ringer, area, taken, fed, backend, fallback, thread: Some(thread) })
+        Ok(Capture { commands, ringer, taken, fed, backend, fallback, thread: Some(thread) })
     }
 
     /// What it works with.
@@ -265,69 +273,75 @@ impl Capture {
         self.send(Command::Watch { id, child })
     }
 
-    /// The area of all this capture's targets: attach the readers of their streams with it.
-    pub fn area(&self) -> &Arc<Area> {
-        &self.area
-    }
-
-    /// Writes to `pipe` what `reader` reads, from now on, under the name `id`, and closes it after the last byte. Any
-    /// number of targets may read one stream, so that its bytes are there once.
-    ///
-    /// `pipe` is the write end of a pipe(7) that nobody else writes. `reader` is one of a stream that another thread
-    /// owns and writes:
-    /// 1. take a slot of [`Capture::area`], [attach](Stream::attach) with it, and make the [`Reader`], which
-    ///    [tells of room](Reader::tell_room) if it may hold the stream back;
-    /// 2. `feed`, and call [`notify`](iof_shm_ring::notify) after each [push](Stream::push) and when the stream is
-    ///    complete;
-    /// 3. answer each [`Event::Sealed`] with [`Capture::follow`] or [`Capture::unfeed`];
-    /// 4. after [`Event::Fed`], and not before, [detach](Stream::detach) the reader, then
-    ///    [return its slot](Area::return_slot).
-    ///
-    /// Bytes are written as they come: a [grouping](Reader::group) of the reader's is taken off.
-    ///
-    /// A push that the stream did not take whole goes on when the room bell rings, and also after 3 and 4, for which
-    /// that bell does not ring.
-    ///
-    /// A stream that is dropped without being complete ends nothing: `unfeed` its targets.
-    ///
-    /// If `on_event` panics, [`Event::Fed`] never follows, not for targets that were there either, see [`Stopped`]: once
-    /// this capture is dropped, nobody uses their slots any more.
+    /// Takes `pipe`, the write end of a pipe(7) that nobody else writes, as a target under the name `id`, to be fed. It
+    /// stays open, and whoever reads it waits, until it is [shut](Capture::shut), a feed that closes it is over, or it is
+    /// found out that nobody reads it: [`Event::Shut`].
     ///
     /// # Errors
-    /// [`FeedError::Taken`] if `id` is the name of a target for which [`Event::Fed`] is still to come,
-    /// [`FeedError::Stopped`]. The pipe is closed then, and the reader dropped.
-    pub fn feed(&self, id: TargetId, pipe: OwnedFd, reader: Reader) -> Result<(), FeedError> {
-        if !lock(&self.fed).insert(id) {
-            return Err(FeedError::Taken { target_id: id });
+    /// [`FeedError::TargetTaken`] if `id` is the name of a target for which [`Event::Shut`] is still to come,
+    /// [`FeedError::Stopped`]. The pipe is closed then.
+    pub fn add_target(&self, id: TargetId, pipe: OwnedFd) -> Result<(), FeedError> {
+        if !lock(&self.fed).targets.insert(id) {
+            return Err(FeedError::TargetTaken { target_id: id });
         }
-        Ok(self.send(Command::Feed { id, pipe, reader: Box::new(reader) })?)
+        Ok(self.send(Command::AddTarget { id, pipe })?)
     }
 
-    /// Lets a target go on in the generation that its stream is in now: the answer to [`Event::Sealed`] after
-    /// [`Stream::follow`], which gave `given`. Nothing happens if the target did not wait for that.
+    /// Writes to each of `targets` what `inlet` is filled with from now on, all of it in one piece: feeds that came to a
+    /// target before are over there first. The bytes are in memory once, for any number of targets. Where the feed
+    /// `closes`, a target's pipe is closed after the last byte.
     ///
-    /// If `given` starts at its ring's [base](iof_shm_ring::Ring::base) the target has missed nothing. Else bytes were
-    /// lost for it, because it was in the way and too slow: `follow`, and it counts them as lost, or cut it off with
-    /// [`Capture::unfeed`].
+    /// 1. `begin_feed`;
+    /// 2. [`fill`](Capture::fill) for what was put into the inlet, never more than there is room. Room is what it holds,
+    ///    less what was filled behind the position of the last [`Event::Freed`];
+    /// 3. say that it is `over` with the last `fill`. A feed whose targets are all gone is over before:
+    ///    [`Event::FeedOver`].
+    ///
+    /// [`Event::Fed`] follows for each target, with what it got; of one that is not there, at once. If `on_event` panics
+    /// it does not, see [`Stopped`].
+    ///
+    /// # Errors
+    /// [`FeedError::FeedTaken`] if `id` is the name of a feed for which [`Event::FeedOver`] is still to come,
+    /// [`FeedError::Stopped`].
+    pub fn begin_feed(
+        &self,
+        id: FeedId,
+        inlet: Arc<Inlet>,
+        targets: Vec<TargetId>,
+        closes: bool,
+    ) -> Result<(), FeedError> {
+        if !lock(&self.fed).feeds.insert(id) {
+            return Err(FeedError::FeedTaken { feed_id: id });
+        }
+        Ok(self.send(Command::Feed { id, inlet, targets, closes })?)
+    }
+
+    /// There are `bytes` more in a feed's inlet, and these were the last, if it is `over`. Of a feed that is over nothing
+    /// happens.
     ///
     /// # Errors
     /// [`Stopped`].
-    ///
-    /// # Safety
-    /// As for [`Reader::follow`]: `given` is what the stream's `follow` gave for this target's reader, and is kept as
-    /// promised there.
-    pub unsafe fn follow(&self, id: TargetId, given: Attached) -> Result<(), Stopped> {
-        // SAFETY: as the caller promises.
-        self.send(Command::Follow { id, given: unsafe { Follow::new(given) } })
+    pub fn fill(&self, id: FeedId, bytes: u64, over: bool) -> Result<(), Stopped> {
+        self.send(Command::Fill { id, bytes, over })
     }
 
-    /// Stops writing to a target and closes its pipe; what was written to it stays. [`Event::Fed`] follows, unless it
+    /// Closes the targets that have taken no more of a feed than what lies before `position`, though it was their turn
+    /// and there is more: [`FeedEnd::CutOff`](crate::FeedEnd). Those for which the feed waits behind another stay.
+    /// [`Streams::lagging`] says who they are.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn cut_off(&self, id: FeedId, position: u64) -> Result<(), Stopped> {
+        self.send(Command::CutOff { id, position })
+    }
+
+    /// Stops writing to a target and closes its pipe; what was written to it stays. [`Event::Shut`] follows, unless it
     /// came already or there is no such target.
     ///
     /// # Errors
     /// [`Stopped`].
-    pub fn unfeed(&self, id: TargetId) -> Result<(), Stopped> {
-        self.send(Command::Unfeed(id))
+    pub fn shut(&self, id: TargetId) -> Result<(), Stopped> {
+        self.send(Command::Shut(id))
     }
 
     /// Runs `f` on the capture thread, between two batches, and waits for what it returns. Meanwhile no pipe is
@@ -384,7 +398,6 @@ impl Drop for Capture {
 struct Thread {
     bell: Bell,
     commands: Receiver<Command>,
-    targets: Targets,
     on_event: OnEvent,
     tell: Sender<Result<Started, StartError>>,
 }
@@ -415,7 +428,7 @@ impl Thread {
 
     fn drive<B: Backend>(self, backend: B, fallback: Option<StartError>) {
         let _ = self.tell.send(Ok(Started { backend: B::KIND, fallback }));
-        Driver::new(backend, self.bell, self.commands, self.targets, self.on_event).run();
+        Driver::new(backend, self.bell, self.commands, self.on_event).run();
     }
 }
 

@@ -7,16 +7,17 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::Receiver;
-use iof_shm_ring::{Attached, Bell, Reader, Stream};
+use iof_shm_ring::{Bell, Inlet, Stream};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::{Answer, Backend, Token};
 use crate::child::Child;
 use crate::desk::{Desk, OnEvent};
-use crate::event::{End, Event, FeedEnd, ProcessId, SourceId, TargetId};
+use crate::event::{End, Event, FeedEnd, FeedId, ProcessId, SourceId, TargetId};
 use crate::ioctl;
 use crate::job::Job;
 use crate::moderation::{Moderation, Yield};
@@ -37,26 +38,17 @@ pub(crate) enum Command {
     Finish(SourceId),
     Remove(SourceId),
     Watch { id: ProcessId, child: Child },
-    Feed { id: TargetId, pipe: OwnedFd, reader: Box<Reader> },
-    Follow { id: TargetId, given: Follow },
-    Unfeed(TargetId),
+    AddTarget { id: TargetId, pipe: OwnedFd },
+    Feed { id: FeedId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool },
+    Fill { id: FeedId, bytes: u64, over: bool },
+    CutOff { id: FeedId, position: u64 },
+    Shut(TargetId),
     Run(Job),
     Stop,
 }
 
 /// Bytes that a terminal has for its master at most, about: what is wanted of one that is to be finished.
 const TERMINAL_HOLDS: u64 = 128 * 1024;
-
-/// Where a target goes on.
-pub(crate) struct Follow(Attached);
-
-impl Follow {
-    /// # Safety
-    /// As for [`Reader::follow`], of the target that this is sent for.
-    pub(crate) unsafe fn new(given: Attached) -> Follow {
-        Follow(given)
-    }
-}
 
 struct Process {
     id: ProcessId,
@@ -67,7 +59,7 @@ struct Process {
 
 /// The capture thread's state. Made, used and dropped there.
 pub(crate) struct Driver<B: Backend> {
-    /// Declared, so dropped, before the streams and the readers, and before all files.
+    /// Declared, so dropped, before the streams and the inlets, and before all files.
     backend: B,
     desk: Desk,
     targets: Targets,
@@ -82,17 +74,11 @@ pub(crate) struct Driver<B: Backend> {
 }
 
 impl<B: Backend> Driver<B> {
-    pub(crate) fn new(
-        backend: B,
-        bell: Bell,
-        commands: Receiver<Command>,
-        targets: Targets,
-        on_event: OnEvent,
-    ) -> Driver<B> {
+    pub(crate) fn new(backend: B, bell: Bell, commands: Receiver<Command>, on_event: OnEvent) -> Driver<B> {
         Driver {
             backend,
             desk: Desk::new(on_event),
-            targets,
+            targets: Targets::default(),
             processes: Slots::default(),
             waiting: Vec::new(),
             bell,
@@ -110,11 +96,9 @@ impl<B: Backend> Driver<B> {
         self.backend.poll(Token::Bell, self.bell.as_fd());
         let (mut moderation, mut last) = (Moderation::new(), Instant::now());
         while !(self.stopping && self.backend.is_quiet()) {
-            self.hear_news();
             if let Err(error) = self.backend.turn(moderation.wait()) {
                 return self.fail(&error);
             }
-            self.targets.disarm();
             self.backend.take(&mut answers);
             let turned = Instant::now();
             let elapsed = turned.duration_since(mem::replace(&mut last, turned));
@@ -234,14 +218,16 @@ impl<B: Backend> Driver<B> {
                     }
                 }
                 Command::Watch { id, child } => self.watch(Process { id, child, terminal: None }),
-                Command::Feed { id, pipe, reader } => self.begin_to_feed(id, pipe, *reader),
-                Command::Follow { id, given } => self.bring_along(id, given),
-                Command::Unfeed(id) => {
+                Command::AddTarget { id, pipe } => self.add_target(id, pipe),
+                Command::Feed { id, inlet, targets, closes } => self.begin_feed(id, inlet, closes, &targets),
+                Command::Fill { id, bytes, over } => self.fill(id, bytes, over),
+                Command::CutOff { id, position } => self.cut_off(id, position),
+                Command::Shut(id) => {
                     if let Some(at) = self.targets.find(id) {
-                        self.unfeed(at);
+                        self.close_target(at, FeedEnd::Stopped);
                     }
                 }
-                Command::Run(job) => job.run(&mut Streams::new(&mut self.desk)),
+                Command::Run(job) => job.run(&mut Streams::new(&mut self.desk, &self.targets)),
                 Command::Stop => return self.stop(),
             }
         }
@@ -306,7 +292,7 @@ impl<B: Backend> Driver<B> {
             self.close(at);
         }
         for at in self.targets.numbers() {
-            self.unfeed(at);
+            self.close_target(at, FeedEnd::Stopped);
         }
         for at in self.processes.numbers() {
             self.backend.cancel(Token::Process(at));
@@ -358,7 +344,7 @@ impl<B: Backend> Driver<B> {
         }
         for at in self.targets.numbers() {
             if quiet {
-                self.end_feed(at, FeedEnd::Error(same(error)));
+                self.end_target(at, FeedEnd::Error(same(error)));
             }
         }
         self.desk.publish();
@@ -401,11 +387,7 @@ impl<B: Backend> Driver<B> {
                     source.done(result, self.time);
                 }
             }
-            Token::Target(at) => {
-                if let Some(target) = self.targets.get_mut(at) {
-                    target.done(result);
-                }
-            }
+            Token::Target(at) => self.count_written(at, result),
             Token::Bell | Token::Process(_) | Token::Cancel => {}
         }
     }

@@ -15,7 +15,11 @@ pub struct ProcessId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(pub u64);
 
-/// Something ended, or needs its owner.
+/// The caller's name for a feed: bytes that are pushed to some targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FeedId(pub u64);
+
+/// Something ended, or has room.
 #[derive(Debug)]
 pub enum Event {
     /// A source had its last byte. Comes once for each source, after its readers were told.
@@ -48,41 +52,49 @@ pub enum Event {
         /// or an ignored `SIGCHLD`, see waitpid(2).
         status: io::Result<ExitStatus>,
     },
-    /// A target had all of a generation that its stream has left, and waits: answer with
-    /// [`Capture::follow`](crate::Capture::follow), or cut it off with [`Capture::unfeed`](crate::Capture::unfeed).
-    ///
-    /// A stream moves on when one of its readers is in the way that may not hold it back. The others, who kept up, miss
-    /// nothing if they follow; to know whom to cut off see [`Capture::follow`](crate::Capture::follow).
-    Sealed {
-        /// Which target.
-        target: TargetId,
+    /// All targets of a feed have taken what lies before `position`, so that there is room again. Told when it is worth
+    /// it: by a quarter of the inlet at least.
+    Freed {
+        /// Which feed.
+        feed: FeedId,
+        /// Bytes since its beginning.
+        position: u64,
     },
-    /// A target's pipe was closed by us. Comes once for each target, after its last write; nobody uses its reader's slot
-    /// any more.
+    /// A feed's turn at a target is over. Comes once for each target of each feed.
     Fed {
+        /// Which feed.
+        feed: FeedId,
         /// Which target.
         target: TargetId,
-        /// Bytes that its pipe took. Whether they were read from there nobody knows.
+        /// Bytes of the feed that its pipe took. Whether they were read from there nobody knows.
         delivered: u64,
-        /// Bytes of the stream that it did not get and that were not there any more, as far as it came.
-        lost: u64,
         /// What ended it.
         end: FeedEnd,
     },
+    /// All targets of a feed were told of by [`Event::Fed`]. Nothing of its inlet is read any more.
+    FeedOver {
+        /// Which feed.
+        feed: FeedId,
+    },
+    /// A target's pipe was closed by us. Comes once for each target, after all feeds that had their turn there or waited
+    /// for it were told.
+    Shut {
+        /// Which target.
+        target: TargetId,
+    },
 }
 
-/// What ended a target.
+/// What ended a feed's turn at a target. In all cases but the first the target is shut.
 #[derive(Debug)]
 pub enum FeedEnd {
-    /// The stream is complete, and the pipe took its last byte.
+    /// The pipe took the feed's last byte.
     Complete,
-    /// Nobody can read the pipe any more: the target closed its stdin or has ended (`EPIPE`, see write(2)). Found out
-    /// when there is something to write.
+    /// Nobody can read the pipe any more: the target closed its stdin or has ended (`EPIPE`, see write(2)), which is
+    /// found out when there is something to write. Or it was shut before this feed's turn came.
     Closed,
-    /// The stream went on without it, and it was not brought along: [`Capture::unfeed`](crate::Capture::unfeed) was the
-    /// answer to [`Event::Sealed`], or the capture ended before there was one.
+    /// It did not take what there was: [`Capture::cut_off`](crate::Capture::cut_off).
     CutOff,
-    /// We stopped: [`Capture::unfeed`](crate::Capture::unfeed), or the capture's own end.
+    /// We stopped: [`Capture::shut`](crate::Capture::shut), or the capture's own end.
     Stopped,
     /// Writing failed.
     Error(io::Error),

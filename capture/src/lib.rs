@@ -1,4 +1,4 @@
-//! Starts ranks, drains their pipes into rings, feeds their stdin from rings, reports their ends.
+//! Starts ranks, drains their pipes into rings, feeds their stdin from inlets, reports their ends.
 //!
 //! [`spawn`] starts a process with a pipe on each output channel. A [`Capture`] owns one thread, which reads any
 //! number of pipes, each straight into its [`Stream`](iof_shm_ring::Stream), and watches any number of processes.
@@ -19,7 +19,7 @@
 //! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `queue` | what is delivered to a source without a pipe, without any I/O |
-//! | `target`, `targets` | one process's stdin: a pipe and the reader that feeds it, without any I/O; all of them |
+//! | `feed`, `target`, `targets` | bytes that are pushed; one process's stdin; all of both, without any I/O |
 //! | `desk` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
 //! | `backend` | what it asks of the kernel; `backend::uring`, `backend::epoll`: two ways to do it (unsafe) |
@@ -52,6 +52,7 @@ mod child;
 mod desk;
 mod driver;
 mod event;
+mod feed;
 mod ioctl;
 mod job;
 mod limit;
@@ -70,7 +71,7 @@ mod targets;
 pub use backend::BackendKind;
 pub use capture::{AddError, Capture, FeedError, Stopped};
 pub use child::{Child, Signaller};
-pub use event::{End, Event, FeedEnd, ProcessId, SourceId, TargetId};
+pub use event::{End, Event, FeedEnd, FeedId, ProcessId, SourceId, TargetId};
 pub use limit::{TooFewFiles, check_files, raise_file_limit};
 pub use pty::{Pty, PtyMaster, WindowSize};
 pub use refused::{SpawnError, check};
@@ -78,3 +79,4 @@ pub use source::READ_MAX;
 pub use spawn::{ProcessGroup, ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};
 pub use start::{Cause, StartError};
 pub use streams::{Streams, Tap};
+pub use targets::{Laggard, Lagging};

@@ -29,12 +29,6 @@ pub enum StartError {
         /// The kernel's word, see eventfd(2).
         source: io::Error,
     },
-    /// There is no memory or file descriptor for the area of the capture's targets.
-    #[error("no area for the capture's targets: {source}")]
-    Area {
-        /// What it lacks.
-        source: CreateError,
-    },
     /// The process may not have another thread.
     #[error(
         "no thread for the capture: {source}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \

@@ -5,17 +5,29 @@ use std::sync::Arc;
 use iof_shm_ring::{Area, Attached, CreateError, Start, Stream, StreamConfig, StreamStats};
 
 use crate::desk::Desk;
-use crate::event::SourceId;
+use crate::event::{FeedId, SourceId, TargetId};
 use crate::ioctl;
+use crate::targets::{Lagging, Targets};
 
-/// All streams of a capture, seen from [`Capture::with_streams`](crate::Capture::with_streams).
+/// All streams and targets of a capture, seen from [`Capture::with_streams`](crate::Capture::with_streams).
 pub struct Streams<'a> {
     desk: &'a mut Desk,
+    targets: &'a Targets,
 }
 
 impl<'a> Streams<'a> {
-    pub(crate) fn new(desk: &'a mut Desk) -> Self {
-        Streams { desk }
+    pub(crate) fn new(desk: &'a mut Desk, targets: &'a Targets) -> Self {
+        Streams { desk, targets }
+    }
+
+    /// Whether what is fed to a target can reach somebody: it is there, and its pipe has a reader.
+    pub fn takes(&self, target: TargetId) -> bool {
+        self.targets.takes(target)
+    }
+
+    /// Who holds a feed back; `None` if there is none of this name, or it is over.
+    pub fn lagging(&self, feed: FeedId) -> Option<Lagging> {
+        self.targets.lagging(feed)
     }
 
     /// The stream of source `id`; `None` if there is none, or it was removed.

@@ -14,6 +14,7 @@
 //! | `writer` | claiming, committing, sealing one generation |
 //! | `stream` | policies, generations, readers |
 //! | `reader` | looking, borrowing, consuming, following, grouping |
+//! | `inlet` | the other direction: a ring that a tool fills and the engine reads (unsafe) |
 //! | `inspect` | looking at a ring from outside, whatever its writer does |
 //! | `copy` | reading bytes that may change meanwhile (unsafe) |
 //! | `area`, `notify`, `doorbell` | slots, ready bits, waking who sleeps |
@@ -28,6 +29,7 @@ mod doorbell;
 mod error;
 mod file;
 mod index;
+mod inlet;
 mod inspect;
 mod layout;
 mod map;
@@ -44,6 +46,7 @@ pub use attach::{Attached, Start};
 pub use doorbell::{Bell, Ringer, bell, doorbell};
 pub use error::{CreateError, InspectError, OpenError};
 pub use index::Mark;
+pub use inlet::{Filler, Inlet, Lent};
 pub use inspect::Snapshot;
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
 pub use notify::notify;

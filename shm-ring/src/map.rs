@@ -33,7 +33,7 @@ unsafe impl Send for DoubleMap {}
 unsafe impl Sync for DoubleMap {}
 
 impl DoubleMap {
-    /// Maps `file`, which has `meta + data` bytes, both multiples of the page size and not 0.
+    /// Maps `file`, which has `meta + data` bytes, both multiples of the page size, and some data.
     pub(crate) fn new(file: impl AsFd, meta: u64, data: u64, access: Access) -> io::Result<Self> {
         let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
         let size = |n: u64| usize::try_from(n).map_err(|_| too_large());

@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use iof_shm_ring::Span;
+use iof_shm_ring::{Lent, Span};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -32,13 +32,7 @@ const NO_OFFSET: libc::off_t = -1;
 enum Request {
     Poll,
     Read(Span),
-    Write(Bytes),
-}
-
-/// Bytes that are lent until the request is answered.
-struct Bytes {
-    start: *const u8,
-    len: usize,
+    Write(Lent),
 }
 
 /// A registered file.
@@ -207,8 +201,8 @@ impl Backend for Epoll {
         self.request(token, Request::Read(span));
     }
 
-    unsafe fn write(&mut self, token: Token, _: BorrowedFd<'_>, bytes: &[u8]) {
-        self.request(token, Request::Write(Bytes { start: bytes.as_ptr(), len: bytes.len() }));
+    unsafe fn write(&mut self, token: Token, _: BorrowedFd<'_>, bytes: Lent) {
+        self.request(token, Request::Write(bytes));
     }
 
     fn poll(&mut self, token: Token, _: BorrowedFd<'_>) {
@@ -288,9 +282,9 @@ impl File {
         count(unsafe { libc::read(self.fd, span.ptr.cast(), span.len) })
     }
 
-    fn write(&mut self, bytes: &Bytes) -> io::Result<usize> {
+    fn write(&mut self, bytes: &Lent) -> io::Result<usize> {
         if !self.poll_first {
-            let part = libc::iovec { iov_base: bytes.start.cast_mut().cast(), iov_len: bytes.len };
+            let part = libc::iovec { iov_base: bytes.ptr.cast_mut().cast(), iov_len: bytes.len };
             // SAFETY: the bytes are lent to us until their answer, which has not been given, by `Backend::write`; they
             // are only read.
             let done = unsafe { libc::pwritev2(self.fd, &raw const part, 1, NO_OFFSET, libc::RWF_NOWAIT) };
@@ -304,7 +298,7 @@ impl File {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         // SAFETY: as above.
-        count(unsafe { libc::write(self.fd, bytes.start.cast(), bytes.len.min(libc::PIPE_BUF)) })
+        count(unsafe { libc::write(self.fd, bytes.ptr.cast(), bytes.len.min(libc::PIPE_BUF)) })
     }
 
     /// Whether a read would not wait, or a write of `PIPE_BUF` bytes: it can be done, or there is an end or an error.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, TimeoutFlags, Timespec};
 use io_uring::{Builder, IoUring, opcode, squeue};
-use iof_shm_ring::Span;
+use iof_shm_ring::{Lent, Span};
 use nix::time::{ClockId, clock_gettime};
 
 use super::{Answer, Backend, BackendKind, Discard, PAUSE, Token};
@@ -148,8 +148,8 @@ impl Backend for Uring {
         unsafe { self.request(token, read) }
     }
 
-    unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: &[u8]) {
-        let (start, len) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+    unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: Lent) {
+        let (start, len) = (bytes.ptr, u32::try_from(bytes.len).unwrap_or(u32::MAX));
         let write = match self.files.name(token, pipe) {
             Name::Held(file) => opcode::Write::new(file, start, len).offset(NO_OFFSET).build(),
             Name::LookedUp(file) => opcode::Write::new(file, start, len).offset(NO_OFFSET).build(),

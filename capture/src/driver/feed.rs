@@ -1,86 +1,113 @@
 //! The part of the capture thread that feeds targets.
 
 use super::*;
-use crate::target::{Close, Next};
+use crate::target::{Done, Next};
 
 impl<B: Backend> Driver<B> {
-    /// Goes on with targets whose streams moved; from here on the bell rings if one does.
-    pub(super) fn hear_news(&mut self) {
-        if self.stopping || self.targets.is_empty() {
-            return;
-        }
-        let news = self.targets.take_news();
-        if !news.is_empty() {
-            for at in news {
-                self.feed(at);
-            }
-            // A target may have ended, or been found sealed; nobody is to sleep on that.
-            self.desk.publish();
-        }
-        self.targets.arm();
-    }
-
-    pub(super) fn begin_to_feed(&mut self, id: TargetId, pipe: OwnedFd, reader: Reader) {
-        let at = self.targets.add(id, pipe, reader);
+    pub(super) fn add_target(&mut self, id: TargetId, pipe: OwnedFd) {
+        let at = self.targets.add(id, pipe);
         if let Some(target) = self.targets.get_mut(at) {
-            // SAFETY: a target goes in `end_feed` alone, which deregisters it before, or after the backend.
+            // SAFETY: a target goes in `end_target` alone, which deregisters it before, or after the backend.
             unsafe { self.backend.register(Token::Target(at), target.pipe()) };
         }
-        self.feed(at);
+    }
+
+    pub(super) fn begin_feed(&mut self, id: FeedId, inlet: Arc<Inlet>, closes: bool, targets: &[TargetId]) {
+        let events = self.targets.begin(id, inlet, closes, targets);
+        self.report_all(events);
+    }
+
+    /// There are more bytes for the targets of a feed, or no more.
+    pub(super) fn fill(&mut self, id: FeedId, bytes: u64, over: bool) {
+        let Some(feed) = self.targets.find_feed(id).and_then(|at| self.targets.feed_mut(at)) else { return };
+        feed.fill(bytes, over);
+        let targets: Vec<usize> = feed.targets().collect();
+        targets.into_iter().for_each(|at| self.feed(at));
     }
 
     /// Does what a target needs, as far as that can be done now.
     fn feed(&mut self, at: usize) {
-        let Some(target) = self.targets.get_mut(at) else { return };
-        let id = target.id();
-        match target.next() {
-            // SAFETY: the bytes are borrowed by the target's reader, so its ring stays mapped and the writer claims none
-            // of them until the reader consumes, releases, moves or goes. `Target` does none of these before
-            // `Target::done`, which is called with the answer, in `wrote`, and no target is dropped before
-            // (`Target::close`). If this thread unwinds or the kernel fails, `Drop` of the driver gets the answers
-            // first, or leaks the readers.
-            Next::Write(pipe, bytes) => unsafe { self.backend.write(Token::Target(at), pipe, bytes) },
-            Next::Poll(pipe) => self.backend.poll(Token::Target(at), pipe),
-            Next::Sealed => self.desk.report(Event::Sealed { target: id }),
-            Next::End(end) => self.end_feed(at, end),
-            Next::Nothing => {}
+        loop {
+            match self.targets.next(at) {
+                // SAFETY: the bytes lie in the inlet of the target's first feed, which stays mapped as long as the feed.
+                // A feed goes when its last target has left it, and a target with a write in flight leaves none
+                // (`Target::close`) before `Target::done`, which is called with the answer, in `wrote`. If this thread
+                // unwinds or the kernel fails, `Drop` of the driver gets the answers first, or leaks the feeds.
+                Next::Write(pipe, bytes) => unsafe { self.backend.write(Token::Target(at), pipe, bytes) },
+                Next::Poll(pipe) => self.backend.poll(Token::Target(at), pipe),
+                Next::Nothing => {}
+                Next::TurnOver => {
+                    let turn = self.targets.get_mut(at).and_then(|target| target.turn());
+                    if turn.and_then(|turn| self.targets.feed_mut(turn)).is_some_and(|feed| feed.closes()) {
+                        return self.end_target(at, FeedEnd::Complete);
+                    }
+                    let events = self.targets.end_turn(at, FeedEnd::Complete);
+                    self.report_all(events);
+                    continue;
+                }
+            }
+            return;
         }
     }
 
     pub(super) fn wrote(&mut self, at: usize, result: io::Result<usize>) {
         let Some(target) = self.targets.get_mut(at) else { return };
         match target.done(result) {
-            Some(end) => self.end_feed(at, end),
-            None => self.feed(at),
+            Done::Took(bytes) => {
+                self.count_taken(at, bytes);
+                self.feed(at);
+            }
+            Done::Close(bytes, end) => {
+                self.count_taken(at, bytes);
+                self.end_target(at, end);
+            }
         }
     }
 
-    pub(super) fn bring_along(&mut self, id: TargetId, Follow(given): Follow) {
-        let Some(at) = self.targets.find(id) else { return };
-        self.targets.stand_up(at);
-        let Some(target) = self.targets.get_mut(at) else { return };
-        // SAFETY: promised to `Follow::new`.
-        let end = unsafe { target.follow(given) };
-        self.targets.sit_down(at);
-        match end {
-            Some(end) => self.end_feed(at, end),
-            None => self.feed(at),
+    fn count_taken(&mut self, at: usize, bytes: usize) {
+        let Some(turn) = self.targets.get_mut(at).and_then(|target| target.turn()) else { return };
+        if let Some(feed) = self.targets.feed_mut(turn) {
+            feed.took(at, bytes);
+        }
+        let news = self.targets.news(turn);
+        self.report_all(news);
+    }
+
+    /// Closes those targets of a feed that have taken no more than `position` of it, and could.
+    pub(super) fn cut_off(&mut self, id: FeedId, position: u64) {
+        let Some(number) = self.targets.find_feed(id) else { return };
+        let Some(feed) = self.targets.feed_mut(number) else { return };
+        let behind: Vec<usize> = feed.behind(position).collect();
+        for at in behind {
+            if self.targets.get_mut(at).is_some_and(|target| target.turn() == Some(number)) {
+                self.close_target(at, FeedEnd::CutOff);
+            }
         }
     }
 
-    pub(super) fn unfeed(&mut self, at: usize) {
-        match self.targets.get_mut(at).map(|target| target.close()) {
-            Some(Close::Cancel) => self.backend.cancel(Token::Target(at)),
-            Some(Close::Now(end)) => self.end_feed(at, end),
+    pub(super) fn close_target(&mut self, at: usize, end: FeedEnd) {
+        match self.targets.get_mut(at).map(|target| target.close(end)) {
+            Some(Ok(())) => self.backend.cancel(Token::Target(at)),
+            Some(Err(end)) => self.end_target(at, end),
             None => {}
         }
     }
 
-    /// Ends a target that has nothing in flight: before the event, so that its slot is free then.
-    pub(super) fn end_feed(&mut self, at: usize, end: FeedEnd) {
+    /// Ends a target that has nothing in flight.
+    pub(super) fn end_target(&mut self, at: usize, end: FeedEnd) {
         self.backend.deregister(Token::Target(at));
-        if let Some(event) = self.targets.end(at, end) {
-            self.desk.report(event);
-        }
+        let events = self.targets.end(at, end);
+        self.report_all(events);
+    }
+
+    /// What came back of a target that is about to be ended with all others.
+    pub(super) fn count_written(&mut self, at: usize, result: io::Result<usize>) {
+        let Some(target) = self.targets.get_mut(at) else { return };
+        let (Done::Took(bytes) | Done::Close(bytes, _)) = target.done(result);
+        self.count_taken(at, bytes);
+    }
+
+    fn report_all(&mut self, events: impl IntoIterator<Item = Event>) {
+        events.into_iter().for_each(|event| self.desk.report(event));
     }
 }
