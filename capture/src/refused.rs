@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 
-use crate::spawn::ProcessSpec;
+use crate::spawn::{ProcessSpec, Stdin};
 
 /// Where programs are looked for when there is no `PATH`, as execvp(3) does.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -42,6 +42,16 @@ pub enum SpawnError {
         /// The directory.
         cwd: PathBuf,
         /// The kernel's word, see chdir(2).
+        source: io::Error,
+    },
+    /// The file for its stdin is missing or closed to us.
+    #[error("{program}: cannot read its stdin from {path} ({source}); check the file", program = program.display(), path = path.display())]
+    Stdin {
+        /// As asked for.
+        program: PathBuf,
+        /// The file.
+        path: PathBuf,
+        /// The kernel's word, see open(2).
         source: io::Error,
     },
     /// No file descriptors are left for the pipes.
@@ -121,15 +131,18 @@ fn soft_limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(RLIM_INFINITY, |(soft, _)| soft)
 }
 
-/// Looks for what would keep `spec` from starting: its directory, then its program. Nothing is started, so what is
+/// Looks for what would keep `spec` from starting: its directory, its stdin, then its program. Nothing is started, so what is
 /// found wrong has had no effect. What comes in between, and scripts whose interpreter is missing, only
 /// [`spawn`](crate::spawn) sees.
 ///
 /// # Errors
-/// [`SpawnError::Directory`], [`SpawnError::NotFound`], [`SpawnError::NotExecutable`].
+/// [`SpawnError::Directory`], [`SpawnError::Stdin`], [`SpawnError::NotFound`], [`SpawnError::NotExecutable`].
 pub fn check(spec: &ProcessSpec) -> Result<(), SpawnError> {
     let program = Path::new(&spec.program);
     check_directory(program, spec.cwd.as_deref())?;
+    if let Stdin::File(path) = &spec.stdin {
+        check_stdin(path).map_err(|source| no_stdin(program, path, source))?;
+    }
     let here = spec.cwd.as_deref().unwrap_or(Path::new("."));
     let found = if spec.program.as_bytes().contains(&b'/') {
         executable(&here.join(program))
@@ -181,6 +194,24 @@ fn check_directory(program: &Path, cwd: Option<&Path>) -> Result<(), SpawnError>
         return Err(closed(io::Error::from_raw_os_error(libc::ENOTDIR)));
     }
     access(cwd, AccessFlags::X_OK).map_err(|error| closed(error.into()))
+}
+
+/// Whether a file can be somebody's stdin. It is not opened: of a FIFO that would be seen by its writers.
+fn check_stdin(path: &Path) -> io::Result<()> {
+    access(path, AccessFlags::R_OK)?;
+    if fs::metadata(path)?.is_dir() { Err(io::Error::from_raw_os_error(libc::EISDIR)) } else { Ok(()) }
+}
+
+/// Opens the file for a process's stdin. A FIFO waits for its writer.
+pub(crate) fn open_stdin(program: &Path, path: &Path) -> Result<File, SpawnError> {
+    File::open(path).map_err(|source| match source.raw_os_error() {
+        Some(libc::EMFILE) => failed(program, "open", source),
+        _ => no_stdin(program, path, source),
+    })
+}
+
+fn no_stdin(program: &Path, path: &Path, source: io::Error) -> SpawnError {
+    SpawnError::Stdin { program: program.into(), path: path.into(), source }
 }
 
 /// Why `Command::spawn` failed, which tells by errno alone.

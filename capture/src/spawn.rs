@@ -18,20 +18,25 @@ use nix::unistd::{pipe2, setsid};
 use crate::child::Child;
 use crate::limit;
 use crate::pty::{Pty, PtyMaster};
-use crate::refused::{SpawnError, explain, failed, no_pty};
+use crate::refused::{SpawnError, explain, failed, no_pty, open_stdin};
 use crate::{ioctl, pty};
 
 /// The environment variable in which a child finds the number of its stddiag descriptor.
 pub const STDDIAG_FD: &str = "IOF_STDDIAG_FD";
 
 /// Where a child's standard input comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Stdin {
     /// From wherever ours does.
     Inherit,
     /// From /dev/null: at its end at once.
     #[default]
     Null,
+    /// From a pipe, of which [`Spawned::stdin`] is the other end.
+    Pipe,
+    /// From this file, which is opened for this process alone. A path that does not begin with a slash begins where we
+    /// are.
+    File(PathBuf),
 }
 
 /// The process group of a process: who is signalled together with it, see setpgid(2).
@@ -63,7 +68,7 @@ pub struct ProcessSpec {
     pub group: ProcessGroup,
     /// A pseudo-terminal for its standard input, stdout and stderr. The process leads a session of its own, whose
     /// controlling terminal this is, so it has a process group of its own as well. With [`Stdin::Null`] its input is
-    /// at its end, otherwise it is what is typed at [`Spawned::pty`].
+    /// at its end, otherwise, whatever `stdin` says, it is what is typed at [`Spawned::pty`].
     pub pty: Option<Pty>,
 }
 
@@ -83,6 +88,8 @@ impl ProcessSpec {
 pub struct Spawned {
     /// The process.
     pub child: Child,
+    /// What is written here it reads from descriptor 0, with [`Stdin::Pipe`] and without a pty.
+    pub stdin: Option<OwnedFd>,
     /// What it writes to descriptor 1; to its terminal, if it has a pty.
     pub stdout: OwnedFd,
     /// What it writes to descriptor 2; at its end at once, if it has a pty.
@@ -96,24 +103,30 @@ pub struct Spawned {
 /// The process's ends of its standard files, and ours.
 struct Stdio {
     stdin: process::Stdio,
+    pushed: Option<OwnedFd>,
     stdout: (OwnedFd, OwnedFd),
     stderr: (OwnedFd, OwnedFd),
     pty: Option<PtyMaster>,
 }
 
 impl Stdio {
-    fn pipes(program: &Path, stdin: Stdin) -> Result<Stdio, SpawnError> {
-        let stdin = match stdin {
-            Stdin::Inherit => process::Stdio::inherit(),
-            Stdin::Null => process::Stdio::null(),
+    fn pipes(program: &Path, stdin: &Stdin) -> Result<Stdio, SpawnError> {
+        let (stdin, pushed) = match stdin {
+            Stdin::Inherit => (process::Stdio::inherit(), None),
+            Stdin::Null => (process::Stdio::null(), None),
+            Stdin::Pipe => {
+                let (read, write) = pipe(program)?;
+                (read.into(), Some(write))
+            }
+            Stdin::File(path) => (open_stdin(program, path)?.into(), None),
         };
-        Ok(Stdio { stdin, stdout: pipe(program)?, stderr: pipe(program)?, pty: None })
+        Ok(Stdio { stdin, pushed, stdout: pipe(program)?, stderr: pipe(program)?, pty: None })
     }
 
-    fn terminal(program: &Path, stdin: Stdin, pty: Pty) -> Result<Stdio, SpawnError> {
+    fn terminal(program: &Path, stdin: &Stdin, pty: Pty) -> Result<Stdio, SpawnError> {
         let make = || {
             let (master, slave) = pty::open(pty)?;
-            if stdin == Stdin::Null {
+            if *stdin == Stdin::Null {
                 master.type_keys(&[master.end_key()?])?;
             }
             Ok((master.try_clone()?, master.into(), slave.try_clone()?, slave.try_clone()?, slave))
@@ -123,6 +136,7 @@ impl Stdio {
         let (nothing, _) = pipe(program)?;
         Ok(Stdio {
             stdin: stdin.into(),
+            pushed: None,
             stdout: (ours, stdout),
             stderr: (nothing, stderr),
             pty: Some(master),
@@ -142,8 +156,8 @@ impl Stdio {
 pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     let program = PathBuf::from(&spec.program);
     let stdio = match spec.pty {
-        None => Stdio::pipes(&program, spec.stdin)?,
-        Some(pty) => Stdio::terminal(&program, spec.stdin, pty)?,
+        None => Stdio::pipes(&program, &spec.stdin)?,
+        Some(pty) => Stdio::terminal(&program, &spec.stdin, pty)?,
     };
     let ((stdout, stdout_child), (stderr, stderr_child)) = (stdio.stdout, stdio.stderr);
     let (stddiag, stddiag_child) = pipe(&program)?;
@@ -193,7 +207,7 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     // Closes our copies of the write ends, or the pipes would never end.
     drop(command);
     let child = Child::open(process, group).map_err(|error| failed(&program, "pidfd_open", error))?;
-    Ok(Spawned { child, stdout, stderr, stddiag, pty: stdio.pty })
+    Ok(Spawned { child, stdin: stdio.pushed, stdout, stderr, stddiag, pty: stdio.pty })
 }
 
 fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {

@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ranks.push(AdoptedRank {
             rank: Rank(rank),
             executable: program.to_string_lossy().into_owned(),
+            stdin: None,
             stdout: child.stdout.take().map(OwnedFd::from),
             stderr: child.stderr.take().map(OwnedFd::from),
             stddiag: None,

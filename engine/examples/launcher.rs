@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::{env, io, process};
 
-use iof_engine::{App, Config, Engine, Grant, JobSpec, Policy};
+use iof_engine::{App, Config, Engine, Grant, JobSpec, Policy, Stdin};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, Sink};
 use nix::sys::signal::Signal;
@@ -36,7 +36,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let err = sink(Channels::STDERR | Channels::STDDIAG, io::stderr().as_fd())?;
 
     let app = App { nprocs, ..App::new(program, args) };
-    let job = engine.spawn(&JobSpec { stdin: Some(Rank(0)), ..JobSpec::new(nspace.clone(), vec![app]) })?;
+    let job = engine.spawn(&JobSpec {
+        stdin: [(Rank(0), Stdin::Inherit)].into(),
+        ..JobSpec::new(nspace.clone(), vec![app])
+    })?;
     // Each ends with the last byte, or when its reader has gone: then there is no point in going on.
     let written = out.join().and_then(|_| err.join());
     if written.is_err() {

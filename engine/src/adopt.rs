@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use iof_capture::{AddError, Child, TooFewFiles, check_files};
-use iof_proto::{Channel, Directives, Nspace, Rank};
+use iof_proto::{Channel, Directives, Nspace, Rank, Unopen};
 use iof_shm_ring::CreateError;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
@@ -15,7 +15,7 @@ use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{isatty, pipe2};
 
 use crate::engine::Engine;
-use crate::enter::{Entry, FILES_IN_PASSING};
+use crate::enter::{Entry, FILES_IN_PASSING, RankStdin};
 use crate::error::MAX_RANKS;
 use crate::job::{CHANNELS, Job};
 
@@ -51,6 +51,8 @@ pub struct AdoptedRank {
     pub rank: Rank,
     /// What the process table says that it runs.
     pub executable: String,
+    /// Where its stdin is written: the write end of a pipe that nobody else writes, if tools may push to it.
+    pub stdin: Option<OwnedFd>,
     /// Its stdout.
     pub stdout: Option<OwnedFd>,
     /// Its stderr.
@@ -113,6 +115,14 @@ pub enum AdoptError {
         rank: Rank,
         /// Which.
         channel: Channel,
+        /// What it is.
+        what: &'static str,
+    },
+    /// A descriptor for stdin of another kind.
+    #[error("rank {rank}'s stdin is {what}: only write ends of pipes can be pushed into")]
+    Stdin {
+        /// Whose.
+        rank: Rank,
         /// What it is.
         what: &'static str,
     },
@@ -189,8 +199,13 @@ fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
         return Err(AdoptError::Ranks { asked });
     }
     let (mut numbers, mut files) = (HashSet::new(), HashSet::new());
-    for AdoptedRank { rank, stdout, stderr, stddiag, .. } in ranks {
+    for AdoptedRank { rank, stdin, stdout, stderr, stddiag, .. } in ranks {
         let rank = *rank;
+        if let Some(file) = stdin
+            && let Err(what) = is_pipe_to_write(file.as_fd())
+        {
+            return Err(AdoptError::Stdin { rank, what });
+        }
         if rank.0 >= MAX_RANKS {
             return Err(AdoptError::Number { rank });
         }
@@ -222,6 +237,18 @@ fn is(stat: &FileStat, kind: libc::mode_t) -> bool {
     stat.st_mode & libc::S_IFMT == kind
 }
 
+/// Whether a file can be a rank's stdin; otherwise what it is.
+fn is_pipe_to_write(file: BorrowedFd<'_>) -> Result<(), &'static str> {
+    let stat = fstat(file).map_err(|_| "no open file")?;
+    let flags = fcntl(file, FcntlArg::F_GETFL).map(OFlag::from_bits_retain).map_err(|_| "no open file")?;
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFIFO if flags & OFlag::O_ACCMODE == OFlag::O_RDONLY => Err("not open for writing"),
+        libc::S_IFIFO if flags.contains(OFlag::O_PATH) => Err("not open for writing"),
+        libc::S_IFIFO => Ok(()),
+        _ => Err("no pipe"),
+    }
+}
+
 /// What the kernel says of a file that can be adopted; otherwise what it is.
 fn kind(file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
     let stat = fstat(file).map_err(|_| "no open file")?;
@@ -247,7 +274,7 @@ fn kind(file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
 }
 
 fn entry(rank: AdoptedRank) -> Result<Entry, AdoptError> {
-    let AdoptedRank { rank, executable, stdout, stderr, stddiag, process } = rank;
+    let AdoptedRank { rank, executable, stdin, stdout, stderr, stddiag, process } = rank;
     let unwatched = |source| AdoptError::Process { rank, source };
     let (pid, child) = match process {
         Process::Pid(pid) => (pid, Some(Child::adopt(pid).map_err(unwatched)?)),
@@ -266,5 +293,6 @@ fn entry(rank: AdoptedRank) -> Result<Entry, AdoptError> {
         }),
     };
     let pipes = [file(stdout)?, file(stderr)?, file(stddiag)?];
-    Ok(Entry { rank, executable, pid, child, pipes, pty: None })
+    let stdin = stdin.map_or(RankStdin::Not(Unopen::NotOpen), RankStdin::Open);
+    Ok(Entry { rank, executable, pid, child, stdin, pipes, pty: None })
 }

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use iof_capture::{BackendKind, ProcessGroup, Pty};
+use iof_capture::{BackendKind, ProcessGroup, Pty, Stdin};
 use iof_proto::directive::{Drop, Level};
-use iof_proto::{Directives, Failure, Info, Nspace, Rank};
+use iof_proto::{Channels, Directives, Failure, Info, Nspace, Rank};
 use iof_shm_ring::Policy;
 use nix::libc;
 
@@ -167,9 +167,15 @@ pub struct JobSpec {
     pub nspace: Nspace,
     /// What its ranks run, 1 at least.
     pub apps: Vec<App>,
-    /// The rank that shares the embedder's stdin; all others read /dev/null. A rank with a pty reads its terminal: what
-    /// the embedder types there ([`Job::pty`](crate::Job::pty)) if it is this rank, else the end.
-    pub stdin: Option<Rank>,
+    /// Where ranks have their stdin from; the wildcard rank stands for all that are not named. All others read /dev/null.
+    /// One rank at most can have the embedder's own ([`Stdin::Inherit`]). What has [`Stdin::Pipe`] is open: whoever
+    /// [pushes](iof_tool::Tool::push) to it, the embedder or a tool, is read there, and it is at its end when somebody
+    /// has pushed that. A rank with a pty reads its terminal, and what the embedder types there
+    /// ([`Job::pty`](crate::Job::pty)) if this says that it has the embedder's stdin, else the end; nothing else is
+    /// possible there.
+    ///
+    /// If the directives say that stdin is to be forwarded (`PMIX_FWD_STDIN`), rank 0 is open unless it is named here.
+    pub stdin: BTreeMap<Rank, Stdin>,
     /// Ranks with a pseudo-terminal, and how it is at first; the wildcard rank stands for all that are not named. What
     /// such a rank writes to stdout, stderr and /dev/tty comes on its stdout channel, in this order and unchanged; its
     /// stderr channel is at its end at once. It leads a session of its own, and a process group in it.
@@ -199,7 +205,7 @@ impl JobSpec {
         JobSpec {
             nspace,
             apps,
-            stdin: None,
+            stdin: BTreeMap::new(),
             ptys: BTreeMap::new(),
             process_group: ProcessGroup::Own,
             grace: None,
@@ -211,6 +217,17 @@ impl JobSpec {
     /// The pty of a rank, if it has one.
     pub(crate) fn pty(&self, rank: Rank) -> Option<Pty> {
         self.ptys.get(&rank).or_else(|| self.ptys.get(&Rank::WILDCARD)).copied()
+    }
+
+    /// Where a rank has its stdin from.
+    pub(crate) fn stdin(&self, rank: Rank) -> Stdin {
+        let named = self.stdin.get(&rank).or_else(|| self.stdin.get(&Rank::WILDCARD));
+        let forwarded = || self.directives.forward.is_some_and(|forward| forward.contains(Channels::STDIN));
+        match named {
+            Some(stdin) => stdin.clone(),
+            None if rank == Rank(0) && forwarded() && self.pty(rank).is_none() => Stdin::Pipe,
+            None => Stdin::Null,
+        }
     }
 
     /// How many ranks it has.

@@ -18,11 +18,10 @@ use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::gethostname;
 
-use crate::demand::CallId;
 use crate::engine::Grant;
 use crate::exit::Exit;
 use crate::grace::Graces;
-use crate::host::Host;
+use crate::host::{Call, Host};
 use crate::peer::{Dismissed, Flushed, Peer};
 use crate::requests;
 use crate::state::{PeerId, State, StreamName, Tables};
@@ -47,7 +46,7 @@ pub(crate) enum Report {
     /// The capture has something to say.
     Capture(Event),
     /// The host has answered an upcall.
-    Answered { call: CallId, answer: Result<(), Failure> },
+    Answered { call: Call, answer: Result<(), Failure> },
 }
 
 impl From<Event> for Report {
@@ -198,7 +197,10 @@ impl Control {
             changed = true;
             match report {
                 Report::Capture(event) => self.take_event(state, event),
-                Report::Answered { call, answer } => state.answered(&self.capture, call, answer),
+                Report::Answered { call: Call::Pull(call), answer } => {
+                    state.answered(&self.capture, call, answer);
+                }
+                Report::Answered { call: Call::Stdin(feed), answer } => state.stdin_answered(feed, answer),
             }
         }
         if changed {
@@ -213,8 +215,11 @@ impl Control {
                 completed(state, &self.capture, source, &end);
             }
             Event::Delivered { source, deliveries, .. } => state.taken(source, deliveries),
-            // Nothing is fed yet.
-            Event::Sealed { .. } | Event::Fed { .. } => {}
+            Event::Freed { feed, position } => state.freed(feed, position),
+            Event::Fed { feed, target, delivered, end } => state.fed(feed, target, delivered, end),
+            // Known by then, target for target.
+            Event::FeedOver { .. } => {}
+            Event::Shut { target } => state.shut(target),
             Event::Exited { process, status } => {
                 if let Some(proc) = state.processes.remove(&process)
                     && let Some(job) = state.jobs.get_mut(&proc.nspace)
@@ -259,6 +264,7 @@ impl Control {
         state.detach(&self.capture, peer_id, None);
         if let Some(peer) = state.peers.remove(&peer_id) {
             peer.tickets().for_each(|ticket| state.release(ticket));
+            state.leave_pushes(&self.capture, peer.pushes.values().copied());
             let fd = peer.socket().as_fd().as_raw_fd();
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
             if !matches!(reason, Dismissed::Closed) {

@@ -107,8 +107,9 @@ impl Engine {
         // Nobody listens: the keeper only holds.
         let (unheard, _) = iof_shm_ring::bell()?;
         let keeper = Area::create(unheard).map_err(io::Error::other)?;
-        let mut state = State::new(FIRST_PEER, Arc::new(keeper), config.max_cache_size);
+        let mut state = State::new(FIRST_PEER, Arc::new(keeper), &config);
         state.host_keys = host.directives().into_iter().collect();
+        state.host_stdin = host.forwards_stdin();
         let tables = Arc::new(Tables::new(state, reports));
         let registry = poll.registry().try_clone()?;
         let control = Control {

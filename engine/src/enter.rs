@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{AddError, Child, PtyMaster, SourceId};
+use iof_capture::{AddError, Child, PtyMaster, SourceId, Stopped};
 use iof_proto::rendezvous;
-use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
+use iof_proto::{Channel, Directives, Nspace, Proc, Rank, Unopen};
 use iof_shm_ring::{CreateError, Stream};
 use nix::unistd::isatty;
 
@@ -23,6 +23,12 @@ pub(crate) const FILES_PER_RANK: u64 = 7;
 /// way to readers in this process.
 pub(crate) const FILES_IN_PASSING: u64 = 16;
 
+/// A rank's stdin: the end of a pipe into which it can be pushed, or why that can't be.
+pub(crate) enum RankStdin {
+    Open(OwnedFd),
+    Not(Unopen),
+}
+
 /// A rank that runs.
 pub(crate) struct Entry {
     pub rank: Rank,
@@ -31,6 +37,7 @@ pub(crate) struct Entry {
     pub pid: u32,
     /// `None` if the embedder is going to report its end.
     pub child: Option<Child>,
+    pub stdin: RankStdin,
     /// In the order of [`CHANNELS`].
     pub pipes: [OwnedFd; CHANNELS.len()],
     pub pty: Option<PtyMaster>,
@@ -110,7 +117,7 @@ impl Engine {
         entry: Entry,
         mut streams: [Stream; CHANNELS.len()],
     ) -> Result<(), AddError> {
-        let Entry { rank, executable, pid, child, pipes, pty } = entry;
+        let Entry { rank, executable, pid, child, stdin, pipes, pty } = entry;
         let source = Proc { nspace: nspace.clone(), rank };
         let mut state = self.tables.lock();
         // Since `begin` there is a job.
@@ -122,13 +129,35 @@ impl Engine {
             *id = state.add_stream(StreamState::new(name, wish, forward), stream);
         }
         let signaller = child.as_ref().map(Child::signaller);
-        let entered =
-            RankState { streams: ids, executable, pid, signaller, pty, exit: None, reported: false };
-        let process = entered.process();
+        let mut entered = RankState {
+            streams: ids,
+            executable,
+            pid,
+            signaller,
+            pty,
+            unopen: None,
+            exit: None,
+            reported: false,
+        };
+        let (process, target) = (entered.process(), entered.target());
+        let pipe = match stdin {
+            RankStdin::Open(pipe) => {
+                state.stdins.insert(target, source.clone());
+                Some(pipe)
+            }
+            RankStdin::Not(why) => {
+                entered.unopen = Some(why);
+                None
+            }
+        };
         state.processes.insert(process, source);
         if let Some(job) = state.jobs.get_mut(nspace) {
             job.open_streams = job.open_streams.saturating_add(ids.len());
             job.ranks.insert(rank, entered);
+        }
+        // Before its end can be reported.
+        if let Some(pipe) = pipe {
+            self.capture.add_target(target, pipe).map_err(|_| AddError::Stopped(Stopped))?;
         }
         let has_terminal = isatty(&pipes[0]).unwrap_or(false);
         let mut sources = ids.into_iter().zip(pipes).zip(streams);

@@ -63,6 +63,26 @@ pub enum LaunchError {
         /// How many there are.
         ranks: u64,
     },
+    /// Stdin for a rank that the job does not have.
+    #[error("there is no rank {rank} to give stdin: the job has {ranks} ranks, from 0 on")]
+    NoStdin {
+        /// Which.
+        rank: Rank,
+        /// How many there are.
+        ranks: u64,
+    },
+    /// Several ranks would take each other's bytes.
+    #[error("{sharers} ranks can't share the embedder's stdin: push it to them instead")]
+    SharedStdin {
+        /// How many.
+        sharers: usize,
+    },
+    /// A rank that reads its terminal is to read something else.
+    #[error("rank {rank} has a pty, which is its stdin: it can read neither a file nor what is pushed")]
+    StdinOfPty {
+        /// Which.
+        rank: Rank,
+    },
     /// The process may open fewer files than the job needs.
     #[error("{ranks} ranks do not fit: {files}, or start fewer ranks")]
     Files {

@@ -31,6 +31,10 @@ impl Engine {
             return false;
         }
         let sources = job.streams();
+        for rank in job.ranks.values().filter(|rank| rank.unopen.is_none()) {
+            // A capture that has ended has closed it.
+            let _ = self.capture.shut(rank.target());
+        }
         // The keeper's slots are given back before the streams go.
         state.let_go(&self.capture, &sources);
         for source in sources {

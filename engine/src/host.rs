@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use iof_capture::FeedId;
 use iof_proto::socket;
 use iof_proto::{Channels, Failure, Info, Proc, Status};
 use nix::unistd::{Uid, geteuid};
@@ -10,6 +11,7 @@ use crate::control::{Report, Reports};
 use crate::deliver::Taken;
 use crate::demand::{CallId, Sources};
 use crate::engine::Grant;
+use crate::push::StdinPush;
 
 /// What an engine asks of the launcher or resource manager that embeds it. A launcher that forwards the output of its
 /// own ranks, to tools of its own user, has nothing to implement: see [`Standalone`].
@@ -89,6 +91,20 @@ pub trait Host: Send + Sync {
         reply.grant();
     }
 
+    /// Whether [`Host::push_stdin`] brings stdin to processes that run elsewhere: asked once, when the engine starts. If
+    /// not, who pushes to them is told so (`PMIX_ERR_NOT_SUPPORTED`).
+    fn forwards_stdin(&self) -> bool {
+        false
+    }
+
+    /// Bytes that a tool pushes to processes that run elsewhere (`pmix_server_stdin_fn_t`); none, when their stdin is to
+    /// be closed. `reply` says that they were taken and that more may follow, which is the flow control: until then the
+    /// push waits. A denial ends the push for these processes. To those that run here the engine brings it itself.
+    fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
+        let (_, _) = (stdin, bytes);
+        reply.deny(Status::ERR_NOT_SUPPORTED, "the host forwards no stdin");
+    }
+
     /// Nobody wants anything of `channels` of `procs` any more. Comes once for what was granted; that of a wildcard rank
     /// is for all ranks that were granted, too.
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
@@ -114,21 +130,28 @@ pub fn same_user(tool: &socket::Peer) -> Result<Grant, Failure> {
     Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason })
 }
 
-/// The host's answer to [`Host::iof_pull`], to be given once, on any thread. Dropping it is a denial, with
+/// What the host is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Pull(CallId),
+    Stdin(FeedId),
+}
+
+/// The host's answer to [`Host::iof_pull`] or [`Host::push_stdin`], to be given once, on any thread. Dropping it is a denial, with
 /// [`Status::ERR_NOT_AVAILABLE`]. Once the engine is gone nothing follows from it.
 #[derive(Debug)]
 pub struct Reply {
-    call: CallId,
+    call: Call,
     /// Until it is used.
     reports: Option<Arc<Reports>>,
 }
 
 impl Reply {
-    pub(crate) fn new(call: CallId, reports: Arc<Reports>) -> Reply {
+    pub(crate) fn new(call: Call, reports: Arc<Reports>) -> Reply {
         Reply { call, reports: Some(reports) }
     }
 
-    /// What was asked for will arrive.
+    /// What was asked for will arrive; the bytes were taken.
     pub fn grant(mut self) {
         self.send(Ok(()));
     }
@@ -156,6 +179,7 @@ impl Drop for Reply {
 pub(crate) enum Upcall {
     Pull { call: CallId, sources: Sources, directives: Vec<Info> },
     Stop(Sources),
+    Stdin { feed: FeedId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
     Taken(Taken),
 }
 
@@ -169,9 +193,17 @@ impl Upcall {
     pub(crate) fn make(self, host: &dyn Host, reports: &Arc<Reports>) {
         match self {
             Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
-                host.iof_pull(&procs, channels, &directives, Reply::new(call, Arc::clone(reports)));
+                host.iof_pull(
+                    &procs,
+                    channels,
+                    &directives,
+                    Reply::new(Call::Pull(call), Arc::clone(reports)),
+                );
             }
             Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
+            Upcall::Stdin { feed, stdin, bytes } => {
+                host.push_stdin(&stdin, &bytes, Reply::new(Call::Stdin(feed), Arc::clone(reports)));
+            }
             Upcall::Taken(taken) => taken(),
         }
     }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{io, mem, thread};
 
-use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signaller, SourceId, WindowSize};
+use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signaller, SourceId, TargetId, WindowSize};
 use iof_proto::rendezvous::Entry;
-use iof_proto::{Channel, Channels, Nspace, Rank};
+use iof_proto::{Channel, Channels, Nspace, Rank, Unopen};
 use nix::sys::signal::Signal;
 
 use crate::exit::Exit;
@@ -31,6 +31,8 @@ pub(crate) struct RankState {
     pub signaller: Option<Signaller>,
     /// Until it exits.
     pub pty: Option<PtyMaster>,
+    /// Why nothing can be pushed to its stdin; `None` if it can.
+    pub unopen: Option<Unopen>,
     pub exit: Option<Exit>,
     /// The embedder has reported its end.
     pub reported: bool,
@@ -40,6 +42,11 @@ impl RankState {
     /// Its number at the capture: a rank has streams of its own, so the first one's number names no other process.
     pub(crate) fn process(&self) -> ProcessId {
         ProcessId(self.streams[0].0)
+    }
+
+    /// The number of its stdin at the capture, likewise.
+    pub(crate) fn target(&self) -> TargetId {
+        TargetId(self.streams[0].0)
     }
 }
 

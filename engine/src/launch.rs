@@ -7,14 +7,14 @@ use std::path::Path;
 use iof_capture::{
     ProcessGroup, ProcessId, ProcessSpec, SpawnError, Spawned, Stdin, check, check_files, spawn,
 };
-use iof_proto::Rank;
 use iof_proto::rendezvous::SERVER_VARIABLE;
+use iof_proto::{Rank, Unopen};
 use nix::sys::signal::Signal;
 use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec};
 use crate::engine::Engine;
-use crate::enter::{Entry, FILES_IN_PASSING, FILES_PER_RANK};
+use crate::enter::{Entry, FILES_IN_PASSING, FILES_PER_RANK, RankStdin};
 use crate::error::{LaunchError, MAX_RANKS};
 use crate::job::Job;
 
@@ -101,12 +101,18 @@ impl Engine {
         let streams = self
             .streams(&spec.nspace, rank, &spec.directives)
             .map_err(|source| LaunchError::Rings { rank, source })?;
-        let Spawned { child, stdout, stderr, stddiag, pty } = process;
+        let Spawned { child, stdin, stdout, stderr, stddiag, pty } = process;
+        let stdin = match (stdin, spec.stdin(rank)) {
+            (Some(pipe), _) => RankStdin::Open(pipe),
+            (None, Stdin::Inherit) => RankStdin::Not(Unopen::Inherited),
+            (None, _) => RankStdin::Not(Unopen::NotOpen),
+        };
         let entry = Entry {
             rank,
             executable: place.app.program.to_string_lossy().into_owned(),
             pid: child.pid(),
             child: Some(child),
+            stdin,
             pipes: [stdout, stderr, stddiag],
             pty,
         };
@@ -129,8 +135,11 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
     {
         return Err(LaunchError::NoSuchRank { rank, ranks });
     }
+    check_stdin(spec, ranks)?;
     let ptys = if spec.ptys.contains_key(&Rank::WILDCARD) { ranks } else { spec.ptys.len() as u64 };
-    let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(FILES_IN_PASSING);
+    let open = places(spec).filter(|place| spec.stdin(place.rank) == Stdin::Pipe).count() as u64;
+    let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
+    let needed = needed.saturating_add(FILES_IN_PASSING);
     check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
     let mut first = 0u32;
     for (appnum, app) in spec.apps.iter().enumerate() {
@@ -140,6 +149,27 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
         first = first.saturating_add(app.nprocs);
     }
     Ok(())
+}
+
+/// Looks for ranks that can't have the stdin that they are to have.
+fn check_stdin(spec: &JobSpec, ranks: u64) -> Result<(), LaunchError> {
+    let named = spec.stdin.keys().filter(|rank| **rank != Rank::WILDCARD);
+    if let Some(&rank) = named.max()
+        && u64::from(rank.0) >= ranks
+    {
+        return Err(LaunchError::NoStdin { rank, ranks });
+    }
+    let mut sharers = 0usize;
+    for Place { rank, .. } in places(spec) {
+        match spec.stdin(rank) {
+            Stdin::Inherit => sharers = sharers.saturating_add(1),
+            Stdin::Pipe | Stdin::File(_) if spec.pty(rank).is_some() => {
+                return Err(LaunchError::StdinOfPty { rank });
+            }
+            Stdin::Null | Stdin::Pipe | Stdin::File(_) => {}
+        }
+    }
+    if sharers > 1 { Err(LaunchError::SharedStdin { sharers }) } else { Ok(()) }
 }
 
 /// The process group that a rank gets which has the embedder's stdin.
@@ -160,10 +190,10 @@ fn process_spec(spec: &JobSpec, place: &Place<'_>, server: &OsStr) -> ProcessSpe
         var("IOF_APPNUM", appnum.to_string()),
         (OsString::from(SERVER_VARIABLE), server.to_owned()),
     ]);
-    let (stdin, group) = if spec.stdin == Some(*rank) {
-        (Stdin::Inherit, group_with_stdin(spec.process_group))
-    } else {
-        (Stdin::Null, spec.process_group)
+    let stdin = spec.stdin(*rank);
+    let group = match stdin {
+        Stdin::Inherit => group_with_stdin(spec.process_group),
+        Stdin::Null | Stdin::Pipe | Stdin::File(_) => spec.process_group,
     };
     ProcessSpec {
         program: app.program.clone(),

@@ -17,6 +17,7 @@
 //! | `host` | the embedder's part: what the engine asks of it |
 //! | `peer`, `requests` | one connected tool; what it may ask |
 //! | `demand`, `pulls` | what the host is asked for, and who waits for its answer |
+//! | `push` | stdin: who may get it, and what becomes of it |
 //! | `state`, `readers` | the tables: jobs, streams, registrations; who reads which stream |
 //! | `terms` | what the directives of server, spawn and registration come to |
 
@@ -36,6 +37,7 @@ mod job;
 mod launch;
 mod peer;
 mod pulls;
+mod push;
 mod readers;
 mod requests;
 mod state;
@@ -50,6 +52,9 @@ pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;
 pub use host::{Host, Reply, Standalone, same_user};
-pub use iof_capture::{BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, WindowSize};
+pub use iof_capture::{
+    BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, Stdin, WindowSize,
+};
 pub use iof_shm_ring::Policy;
 pub use job::{Job, JobStatus};
+pub use push::StdinPush;

@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use iof_capture::SourceId;
+use iof_capture::{FeedId, SourceId};
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
 use iof_proto::{
     Channels, DecodeError, Decoder, Directives, EncodeError, Failure, FromTool, Message, Nspace, Proc, Rank,
     Status, ToTool, encode, socket,
 };
-use iof_shm_ring::{Area, Bell, Ring, Ringer, Start};
+use iof_shm_ring::{Area, Bell, Inlet, Ring, Ringer, Start};
 use nix::errno::Errno;
 
 use crate::demand::Ticket;
@@ -81,6 +81,7 @@ struct Outgoing {
 enum With {
     Nothing,
     Ring(Arc<Ring>),
+    Inlet(Arc<Inlet>),
     Welcome { area: Arc<Area>, bell: Bell, room: Option<Ringer> },
 }
 
@@ -89,6 +90,7 @@ impl With {
         match self {
             With::Nothing => Vec::new(),
             With::Ring(ring) => ring.as_fd().into_iter().collect(),
+            With::Inlet(inlet) => vec![inlet.as_fd()],
             With::Welcome { area, bell, room } => {
                 area.as_fd().into_iter().chain([bell.as_fd()]).chain(room.as_ref().map(AsFd::as_fd)).collect()
             }
@@ -120,7 +122,20 @@ pub(crate) enum Flushed {
 
 /// Whether a tool has asked for `message`.
 fn is_answer(message: &ToTool) -> bool {
-    matches!(message, ToTool::Pulled { .. } | ToTool::Deregistered { .. } | ToTool::Answer { .. })
+    match message {
+        ToTool::Pulled { .. }
+        | ToTool::Deregistered { .. }
+        | ToTool::Answer { .. }
+        | ToTool::PushBegun { .. }
+        | ToTool::Lagging { .. } => true,
+        // As many as it fills its inlet for.
+        ToTool::Room { .. } | ToTool::Pushed { .. } => true,
+        ToTool::Welcome { .. }
+        | ToTool::Refused { .. }
+        | ToTool::Ring { .. }
+        | ToTool::Announced { .. }
+        | ToTool::JobEnded { .. } => false,
+    }
 }
 
 /// Whether a send that failed so may work in a moment: the kernel has too many descriptors on their way, or no memory.
@@ -157,6 +172,9 @@ pub(crate) struct Peer {
     /// Pulls that wait for the host's word.
     pub waiting: BTreeMap<Ticket, Pull>,
     pub last_handler: u32,
+    /// Its pushes under way, by its numbers for them.
+    pub pushes: BTreeMap<u32, FeedId>,
+    pub last_push: u32,
     /// By slot.
     pub readings: HashMap<u32, Reading>,
 }
@@ -189,6 +207,8 @@ impl Peer {
             registrations: BTreeMap::new(),
             waiting: BTreeMap::new(),
             last_handler: 0,
+            pushes: BTreeMap::new(),
+            last_push: 0,
             readings: HashMap::new(),
         })
     }
@@ -243,6 +263,10 @@ impl Peer {
 
     pub(crate) fn answer(&mut self, message: &ToTool) {
         self.queue(message, With::Nothing);
+    }
+
+    pub(crate) fn answer_with_inlet(&mut self, message: &ToTool, inlet: Arc<Inlet>) {
+        self.queue(message, With::Inlet(inlet));
     }
 
     pub(crate) fn announce(&mut self, message: &ToTool, ring: Arc<Ring>) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use iof_capture::{Capture, SourceId};
-use iof_proto::directive::{Level, key};
+use iof_proto::directive::Level;
 use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
 use iof_proto::message::query;
 use iof_proto::{
@@ -16,6 +16,7 @@ use crate::exit::{Exit, proc_state};
 use crate::peer::{Dismissed, Peer, Registration};
 use crate::pulls::Pull;
 use crate::state::{PeerId, State};
+use crate::terms::cache_within;
 
 fn failure(status: Status, reason: impl Into<String>) -> Failure {
     Failure { status, reason: reason.into() }
@@ -65,6 +66,13 @@ pub(crate) fn serve(
                 peer.answer(&ToTool::Answer { request, result });
             }
         }
+        FromTool::Push { request, targets, size, directives } => {
+            state.push(capture, peer_id, request, &targets, size, directives);
+        }
+        FromTool::Fill { push, bytes, over } => state.fill(capture, peer_id, push, bytes, over)?,
+        FromTool::Lagging { request, push, cut_off } => {
+            state.lagging(capture, peer_id, request, push, cut_off);
+        }
     }
     Ok(())
 }
@@ -96,14 +104,7 @@ fn directives(
 ) -> Result<(Directives, Vec<String>), Failure> {
     let ours: Vec<Info> = infos.iter().filter(|info| !host_keys.contains(&info.key)).cloned().collect();
     let (mut directives, mut ignored) = Directives::read(&ours, Level::Registration)?;
-    if let Some(asked) = directives.cache_size.take_if(|size| *size > max_cache_size) {
-        let key = key::PMIX_IOF_CACHE_SIZE;
-        if infos.iter().any(|info| info.key == key && info.required) {
-            let reason = format!("a cache of {asked} bytes is too large: ask for {max_cache_size} at most");
-            return Err(failure(Status::ERR_OUT_OF_RESOURCE, reason));
-        }
-        ignored.push(key.to_owned());
-    }
+    cache_within(&mut directives.cache_size, max_cache_size, infos, &mut ignored)?;
     Ok((directives, ignored))
 }
 

@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use iof_capture::{ProcessId, SourceId};
+use iof_capture::{FeedId, ProcessId, SourceId, TargetId};
 use iof_proto::{Channel, Nspace, Proc, Rank, ToTool};
 use iof_shm_ring::Area;
 
+use crate::config::Config;
 use crate::control::Reports;
 use crate::deliver::Delivery;
 use crate::demand::{CallId, Demand, Ticket};
 use crate::host::Upcall;
 use crate::job::JobState;
 use crate::peer::Peer;
+use crate::push::Push;
 use crate::readers::StreamState;
 
 /// Names a tool for as long as it is connected; also its token in the poll set.
@@ -32,6 +34,9 @@ pub(crate) struct State {
     /// Those of the streams that are filled by deliveries.
     pub deliveries: BTreeMap<SourceId, Delivery>,
     pub processes: HashMap<ProcessId, Proc>,
+    /// Whose stdin can be pushed into.
+    pub stdins: HashMap<TargetId, Proc>,
+    pub pushes: BTreeMap<FeedId, Push>,
     pub peers: BTreeMap<PeerId, Peer>,
     /// The area of the keeper, which holds what nobody has registered for.
     pub keeper: Arc<Area>,
@@ -39,13 +44,18 @@ pub(crate) struct State {
     pub askers: HashMap<CallId, Ticket>,
     /// The keys of directives that the host understands.
     pub host_keys: BTreeSet<String>,
+    /// The cache that a push has unless it asks for another, in bytes.
+    pub cache_size: u32,
     /// The largest cache that a registration may ask for, in bytes.
     pub max_cache_size: u32,
+    /// The host forwards stdin to ranks elsewhere.
+    pub host_stdin: bool,
     /// What tools have asked the host for.
     pub demand: Demand,
     /// What the control thread is to say to the host once it has let go of the tables.
     pub upcalls: Vec<Upcall>,
     next_source: u64,
+    next_feed: u64,
     next_peer: PeerId,
     /// The engine ends.
     pub stopping: bool,
@@ -82,20 +92,25 @@ impl Tables {
 
 impl State {
     /// No jobs, no tools; the first tool gets number `first_peer`.
-    pub(crate) fn new(first_peer: PeerId, keeper: Arc<Area>, max_cache_size: u32) -> Self {
+    pub(crate) fn new(first_peer: PeerId, keeper: Arc<Area>, config: &Config) -> Self {
         State {
             jobs: BTreeMap::new(),
             streams: BTreeMap::new(),
             deliveries: BTreeMap::new(),
             processes: HashMap::new(),
+            stdins: HashMap::new(),
+            pushes: BTreeMap::new(),
             peers: BTreeMap::new(),
             keeper,
             host_keys: BTreeSet::new(),
             askers: HashMap::new(),
-            max_cache_size,
+            cache_size: config.cache_size,
+            max_cache_size: config.max_cache_size,
+            host_stdin: false,
             demand: Demand::default(),
             upcalls: Vec::new(),
             next_source: 0,
+            next_feed: 0,
             next_peer: first_peer,
             stopping: false,
         }
@@ -112,6 +127,13 @@ impl State {
     pub(crate) fn next_source(&mut self) -> SourceId {
         let id = SourceId(self.next_source);
         self.next_source = self.next_source.saturating_add(1);
+        id
+    }
+
+    /// A number that no push has had.
+    pub(crate) fn next_feed(&mut self) -> FeedId {
+        let id = FeedId(self.next_feed);
+        self.next_feed = self.next_feed.saturating_add(1);
         id
     }
 

@@ -1,6 +1,7 @@
 //! What directives come to: server, then spawn, then registration, the later overriding the earlier (RFC0025).
 
-use iof_proto::{Directives, Terms};
+use iof_proto::directive::key;
+use iof_proto::{Directives, Failure, Info, Status, Terms};
 use iof_shm_ring::{Policy, StreamConfig};
 
 use crate::config::{Buffering, Config, MIN_CACHE_SIZE, policy};
@@ -61,6 +62,26 @@ impl Wish {
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         Terms { buffering_size, buffering_time: time.map(micros) }
     }
+}
+
+/// Takes an asked size of a cache away that is beyond `limit`: its key is `ignored` then.
+///
+/// # Errors
+/// It is required.
+pub(crate) fn cache_within(
+    asked: &mut Option<u32>,
+    limit: u32,
+    infos: &[Info],
+    ignored: &mut Vec<String>,
+) -> Result<(), Failure> {
+    let Some(asked) = asked.take_if(|asked| *asked > limit) else { return Ok(()) };
+    let key = key::PMIX_IOF_CACHE_SIZE;
+    if infos.iter().any(|info| info.key == key && info.required) {
+        let reason = format!("a cache of {asked} bytes is too large: ask for {limit} at most");
+        return Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
+    }
+    ignored.push(key.to_owned());
+    Ok(())
 }
 
 fn stream(cache_size: u32, policy: Policy) -> StreamConfig {

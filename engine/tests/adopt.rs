@@ -25,6 +25,7 @@ fn rank(number: u32, stdout: impl Into<OwnedFd>, process: Process) -> AdoptedRan
     AdoptedRank {
         rank: Rank(number),
         executable: "test".into(),
+        stdin: None,
         stdout: Some(stdout.into()),
         stderr,
         stddiag,

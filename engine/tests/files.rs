@@ -13,6 +13,7 @@ fn rank(number: u32) -> AdoptedRank {
     AdoptedRank {
         rank: Rank(number),
         executable: "test".into(),
+        stdin: None,
         stdout: None,
         stderr: None,
         stddiag: None,

@@ -82,6 +82,7 @@ fn rank(number: u32) -> (AdoptedRank, [File; 2]) {
     let rank = AdoptedRank {
         rank: Rank(number),
         executable: "test".into(),
+        stdin: None,
         stdout: Some(stdout),
         stderr: Some(stderr),
         stddiag: None,

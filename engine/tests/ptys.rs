@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Output, engine, run, shell, spec, wait, wait_for};
-use iof_engine::{App, JobSpec, LaunchError, Pty, WindowSize};
+use iof_engine::{App, JobSpec, LaunchError, Pty, Stdin, WindowSize};
 use iof_proto::{Channels, Rank};
 
 const SIZE: WindowSize = WindowSize { rows: 30, columns: 100 };
@@ -17,7 +17,8 @@ fn a_rank_reads_what_the_embedder_types_if_it_has_the_stdin_and_hears_of_a_new_s
         "stty size; read word; echo \"<$word>\"; trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done",
     );
     let ptys = [(Rank(0), Pty { size: SIZE, echo: false })].into();
-    let job = engine.spawn(&JobSpec { ptys, stdin: Some(Rank(0)), ..spec([app]) }).unwrap();
+    let job =
+        engine.spawn(&JobSpec { ptys, stdin: [(Rank(0), Stdin::Inherit)].into(), ..spec([app]) }).unwrap();
     job.pty(Rank(0)).unwrap().expect("a pty").type_keys(b"word\n").unwrap();
     assert!(job.pty(Rank(1)).unwrap().is_none());
     wait_for("the rank", || output.so_far().contains("ready").then_some(()));

@@ -11,6 +11,9 @@ use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
+use crate::push::PushArgs;
+use crate::stdin::StdinArgs;
+
 /// Forwards the output of a job's ranks through shared memory.
 #[derive(Parser)]
 #[command(name = "iof", version, about, max_term_width = 100)]
@@ -25,6 +28,8 @@ pub enum Command {
     Run(RunArgs),
     /// Attach to a running `iof run` and write its output here too
     Pull(PullArgs),
+    /// Push bytes into the stdin of ranks of a running `iof run`
+    Push(PushArgs),
     /// Ask a running `iof run` about its job
     Query(QueryArgs),
     /// Look at a ring from outside, whatever its writer does or has died of
@@ -40,6 +45,9 @@ pub enum Command {
 pub struct RunArgs {
     #[command(flatten)]
     pub app: AppArgs,
+
+    #[command(flatten)]
+    pub stdin: StdinArgs,
 
     /// Cache for each rank and channel, in bytes (K, M and G are understood), 16K at least
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
@@ -245,7 +253,8 @@ pub struct InspectArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks(pub Vec<Rank>);
 
-fn ranks(text: &str) -> Result<Ranks, String> {
+/// Understands a list of ranks.
+pub fn ranks(text: &str) -> Result<Ranks, String> {
     if text == "all" {
         return Ok(Ranks(vec![Rank::WILDCARD]));
     }

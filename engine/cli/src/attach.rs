@@ -1,5 +1,7 @@
 //! Finding an engine and attaching to it, for the commands that are tools.
 
+use iof_proto::message::query;
+use iof_proto::{Found, Nspace, Value};
 use iof_tool::{AttachError, Tool};
 
 use crate::Failure;
@@ -9,6 +11,8 @@ use crate::args::EngineArgs;
 pub enum Name {
     /// `iof pull`
     Pull,
+    /// `iof push`
+    Push,
     /// `iof query`
     Query,
 }
@@ -17,10 +21,26 @@ pub enum Name {
 pub fn attach(args: &EngineArgs, name: &Name) -> Result<Tool, Failure> {
     let name = match name {
         Name::Pull => "iof pull",
+        Name::Push => "iof push",
         Name::Query => "iof query",
     };
     Tool::find(&args.search(), name).map_err(|error| match error {
         error @ (AttachError::Find(_) | AttachError::Connect(_)) => Failure::usage(error),
         error => Failure::running(error),
     })
+}
+
+/// The names of an engine's jobs.
+pub fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
+    let found = tool.query(&[query::PMIX_QUERY_NAMESPACES]).map_err(Failure::running)?;
+    let names = found.into_iter().find_map(|Found { value, .. }| match value {
+        Value::Text(names) => Some(names),
+        _ => None,
+    });
+    let names = names.unwrap_or_default();
+    names
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(|name| Nspace::new(name).map_err(Failure::running))
+        .collect()
 }

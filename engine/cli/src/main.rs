@@ -10,9 +10,11 @@ mod inspect;
 mod keyboard;
 mod print;
 mod pull;
+mod push;
 mod query;
 mod run;
 mod signals;
+mod stdin;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
     let done = match iof.command {
         Command::Run(args) => run::run(&args),
         Command::Pull(args) => pull::pull(&args).map(|()| ExitCode::SUCCESS),
+        Command::Push(args) => push::push(&args).map(|()| ExitCode::SUCCESS),
         Command::Query(args) => query::query(&args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
     };
@@ -92,7 +95,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     }
     let wrong = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "a command is missing: run, pull, query or inspect".into()
+            "a command is missing: run, pull, push, query or inspect".into()
         }
         _ => in_one_line(error),
     };

@@ -3,14 +3,13 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 
-use iof_proto::message::query;
-use iof_proto::{Channel, Channels, Found, Nspace, Proc, Value};
-use iof_tool::{Gap, Pull, RequestError, Sink, SinkError, SinkReport, Tool};
+use iof_proto::{Channel, Channels, Nspace, Proc};
+use iof_tool::{Gap, Pull, RequestError, Sink, SinkError, SinkReport};
 
 use nix::sys::signal::Signal;
 
 use crate::args::PullArgs;
-use crate::attach::{Name, attach};
+use crate::attach::{Name, attach, namespaces};
 use crate::{Failure, say};
 
 /// Writes the output of a running job to stdout and stderr until it is complete.
@@ -52,20 +51,6 @@ fn start(args: &PullArgs, channels: Channels, to: impl AsFd) -> Result<Option<Si
         error => Failure::usage(error),
     })?;
     Sink::start(tool, to, report_gap).map(Some).map_err(Failure::running)
-}
-
-fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
-    let found = tool.query(&[query::PMIX_QUERY_NAMESPACES]).map_err(Failure::running)?;
-    let names = found.into_iter().find_map(|Found { value, .. }| match value {
-        Value::Text(names) => Some(names),
-        _ => None,
-    });
-    let names = names.unwrap_or_default();
-    names
-        .split(',')
-        .filter(|name| !name.is_empty())
-        .map(|name| Nspace::new(name).map_err(Failure::running))
-        .collect()
 }
 
 /// Says on stderr where how many bytes are missing.

@@ -19,12 +19,10 @@ use crate::keyboard::{Keyboard, window_size};
 use crate::pull::{finish, report_gap};
 use crate::signals::Signals;
 
-/// The rank that has our stdin.
-const STDIN: Rank = Rank(0);
-
 /// Runs a job; the exit code is that of the rank that failed first.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let apps = apps(&args.app)?;
+    let stdin = args.stdin.plan(apps.iter().map(|app| u64::from(app.nprocs)).sum())?;
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start(config(args)).map_err(|error| match error {
         error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
@@ -40,8 +38,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     // The sinks register before the job exists, so that they have its first byte.
     let out = sink(&engine, &nspace, Channels::STDOUT, io::stdout())?;
     let err = sink(&engine, &nspace, Channels::STDERR | Channels::STDDIAG, io::stderr())?;
-    let spec =
-        JobSpec { stdin: Some(STDIN), ptys: ptys(args), grace: args.grace, ..JobSpec::new(nspace, apps) };
+    let spec = JobSpec {
+        stdin: stdin.ranks.clone(),
+        ptys: ptys(args),
+        grace: args.grace,
+        ..JobSpec::new(nspace.clone(), apps)
+    };
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let (events, received) = unbounded();
@@ -49,7 +51,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         .and_then(|()| watch_job(job.clone(), events.clone()))
         .and_then(|()| watch_sink(out, events.clone()))
         .and_then(|()| watch_sink(err, events))
-        .and_then(|()| give_keyboard(&job));
+        .and_then(|()| stdin.push(&engine, &nspace))
+        .and_then(|()| give_keyboard(&job, stdin.inherits()));
     if keyboard.is_err() {
         // Nobody would look after them.
         job.signal(Signal::SIGKILL);
@@ -84,8 +87,9 @@ fn ptys(args: &RunArgs) -> BTreeMap<Rank, Pty> {
 }
 
 /// Types our stdin at the terminal of the rank that is to have it, if that has one.
-fn give_keyboard(job: &Job) -> Result<Option<Keyboard>, Failure> {
-    let master = job.pty(STDIN).map_err(Failure::running)?;
+fn give_keyboard(job: &Job, rank: Option<Rank>) -> Result<Option<Keyboard>, Failure> {
+    let Some(rank) = rank else { return Ok(None) };
+    let master = job.pty(rank).map_err(Failure::running)?;
     master.map(Keyboard::give_to).transpose().map_err(no_thread)
 }
 

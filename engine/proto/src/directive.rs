@@ -40,6 +40,8 @@ pub mod key {
     pub const PMIX_FWD_STDERR: &str = "pmix.fwd.stderr";
     /// Whether stddiag is forwarded (bool).
     pub const PMIX_FWD_STDDIAG: &str = "pmix.fwd.stddiag";
+    /// Processes to which nothing can be pushed are left out of a push, instead of failing it (bool). Ours.
+    pub const IOF_PARTIAL: &str = "iof.push.partial";
     /// When delivered bytes were read from their source, in nanoseconds since 1970 (number). Ours.
     pub const IOF_TIME: &str = "iof.time";
 }
@@ -144,7 +146,7 @@ pub struct Directives {
 }
 
 /// Why one directive can't be honoured.
-enum Unfit {
+pub(crate) enum Unfit {
     Unknown,
     WrongType(&'static str),
     OutOfRange(&'static str),
@@ -206,7 +208,7 @@ impl Reading {
             key::PMIX_FWD_STDOUT => self.forward(Channels::STDOUT, value, level)?,
             key::PMIX_FWD_STDERR => self.forward(Channels::STDERR, value, level)?,
             key::PMIX_FWD_STDDIAG => self.forward(Channels::STDDIAG, value, level)?,
-            key::PMIX_IOF_COMPLETE | key::PMIX_IOF_PUSH_STDIN | key::IOF_TIME => {
+            key::PMIX_IOF_COMPLETE | key::PMIX_IOF_PUSH_STDIN | key::IOF_TIME | key::IOF_PARTIAL => {
                 return Err(Unfit::WrongLevel);
             }
             _ => return Err(Unfit::Unknown),
@@ -243,7 +245,7 @@ impl Reading {
 }
 
 impl Unfit {
-    fn refusal(self, key: &str) -> Failure {
+    pub(crate) fn refusal(self, key: &str) -> Failure {
         let (status, reason) = match self {
             Unfit::Unknown => (Status::ERR_NOT_SUPPORTED, format!("nobody here knows {key:?}")),
             Unfit::WrongType(wanted) => (Status::ERR_BAD_PARAM, format!("the value of {key} is no {wanted}")),
@@ -254,7 +256,7 @@ impl Unfit {
     }
 }
 
-fn truth(value: &InfoValue) -> Result<bool, Unfit> {
+pub(crate) fn truth(value: &InfoValue) -> Result<bool, Unfit> {
     if let InfoValue::Bool(truth) = value { Ok(*truth) } else { Err(Unfit::WrongType("bool")) }
 }
 
@@ -263,7 +265,7 @@ fn number(value: &InfoValue) -> Result<u64, Unfit> {
 }
 
 /// A number of bytes, as PMIx's `uint32_t`.
-fn number_within(value: &InfoValue, least: u32) -> Result<u32, Unfit> {
+pub(crate) fn number_within(value: &InfoValue, least: u32) -> Result<u32, Unfit> {
     let range = if least == 0 { "0 to 4294967295" } else { "1 to 4294967295" };
     let number = u32::try_from(number(value)?).map_err(|_| Unfit::OutOfRange(range))?;
     if number < least { Err(Unfit::OutOfRange(range)) } else { Ok(number) }

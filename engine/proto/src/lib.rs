@@ -23,6 +23,7 @@ pub mod directive;
 pub mod limits;
 pub mod message;
 pub mod names;
+pub mod push;
 pub mod rendezvous;
 #[allow(unsafe_code, reason = "receiving file descriptors has no safe and leak-free interface")]
 pub mod socket;
@@ -35,5 +36,6 @@ pub use message::{
     StreamStats, Terms, ToTool, Value,
 };
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
+pub use push::{Laggard, Lagging, PushDirectives, PushGranted, PushReport, Short, ShortBy, Skipped, Unopen};
 pub use status::Status;
 pub use wire::{DecodeError, Decoder, EncodeError, encode};

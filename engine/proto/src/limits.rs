@@ -34,6 +34,14 @@ pub const MAX_NSPACE: usize = 255;
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_REGISTRATIONS_PER_TOOL: usize = 64;
 
+/// Pushes that one tool may have under way at a time; the engine refuses the next with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
+pub const MAX_PUSHES_PER_TOOL: usize = 16;
+
+/// Pushes that may wait for each other at one process; the engine refuses the next with
+/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
+pub const MAX_PUSHES_PER_TARGET: usize = 16;
+
 /// Tools that one engine serves at a time; it refuses the next connection.
 pub const MAX_TOOLS: usize = 1024;
 

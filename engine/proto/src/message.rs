@@ -17,10 +17,11 @@ use serde::{Deserialize, Serialize};
 use crate::directive::Info;
 use crate::limits::{Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT, within};
 use crate::names::{Channel, Channels, Nspace, Proc};
+use crate::push::{Lagging, PushGranted, PushReport};
 use crate::status::Status;
 
 /// The version of the protocol that this build speaks. An engine refuses any other.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The keys of [`FromTool::Query`] that an engine answers itself.
 pub mod query {
@@ -101,6 +102,35 @@ pub enum FromTool {
         /// What to ask for; [`query`] has the keys.
         keys: Vec<String>,
     },
+    /// Begin to push stdin to some processes (`PMIx_IOF_push`). Answered by [`ToTool::PushBegun`].
+    Push {
+        /// The tool's number for this request.
+        request: u32,
+        /// Who gets it; a wildcard rank stands for a whole job.
+        targets: Vec<Proc>,
+        /// How many bytes there are going to be, if that is known.
+        size: Option<u64>,
+        /// How it is to be done.
+        directives: Vec<Info>,
+    },
+    /// "I have put these many more bytes into the inlet of this push."
+    Fill {
+        /// The push, as [`ToTool::PushBegun`] named it.
+        push: u32,
+        /// How many, never more than there is [room](ToTool::Room).
+        bytes: u64,
+        /// They were the last.
+        over: bool,
+    },
+    /// "Who holds this push back?" Answered by [`ToTool::Lagging`].
+    Lagging {
+        /// The tool's number for this request.
+        request: u32,
+        /// The push.
+        push: u32,
+        /// Cut off, before, who has taken no more than what lies before this position though it was their turn.
+        cut_off: Option<u64>,
+    },
 }
 
 impl Message for FromTool {
@@ -113,7 +143,7 @@ impl Message for FromTool {
     fn check(&self) -> Result<(), Excess> {
         match self {
             FromTool::Hello { name, .. } => within("bytes of tool name", name.len(), MAX_TEXT),
-            FromTool::Pull { procs, directives, .. } => {
+            FromTool::Pull { procs, directives, .. } | FromTool::Push { targets: procs, directives, .. } => {
                 within("procs", procs.len(), MAX_PROCS_PER_PULL)?;
                 Info::check(directives)
             }
@@ -121,7 +151,11 @@ impl Message for FromTool {
                 within("query keys", keys.len(), MAX_QUERY_KEYS)?;
                 keys.iter().try_for_each(|key| within("bytes of query key", key.len(), MAX_TEXT))
             }
-            FromTool::Follow { .. } | FromTool::Taken { .. } | FromTool::Deregister { .. } => Ok(()),
+            FromTool::Follow { .. }
+            | FromTool::Taken { .. }
+            | FromTool::Deregister { .. }
+            | FromTool::Fill { .. }
+            | FromTool::Lagging { .. } => Ok(()),
         }
     }
 }
@@ -205,6 +239,35 @@ pub enum ToTool {
         /// are left out; if none is, this is a [`Status::ERR_NOT_FOUND`].
         result: Result<Vec<Found>, Failure>,
     },
+    /// The result of [`FromTool::Push`]. Comes with the inlet's file if it is granted.
+    PushBegun {
+        /// The tool's number for the request.
+        request: u32,
+        /// What was granted.
+        result: Result<PushGranted, Failure>,
+    },
+    /// All targets of a push have taken what lies before a position, so that the inlet has room again: what it holds,
+    /// less what was filled behind that.
+    Room {
+        /// The push.
+        push: u32,
+        /// Bytes since its beginning.
+        position: u64,
+    },
+    /// The result of [`FromTool::Lagging`].
+    Lagging {
+        /// The tool's number for the request.
+        request: u32,
+        /// Who is the slowest; nobody if the push is over.
+        lagging: Lagging,
+    },
+    /// A push is over: all bytes have reached their targets, or those are gone.
+    Pushed {
+        /// The push.
+        push: u32,
+        /// What became of it.
+        report: PushReport,
+    },
 }
 
 impl Message for ToTool {
@@ -213,7 +276,7 @@ impl Message for ToTool {
     fn fds(&self) -> u8 {
         match self {
             ToTool::Welcome { may_block, .. } => 2 + u8::from(*may_block),
-            ToTool::Ring { .. } => 1,
+            ToTool::Ring { .. } | ToTool::PushBegun { result: Ok(_), .. } => 1,
             _ => 0,
         }
     }

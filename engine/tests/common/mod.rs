@@ -148,6 +148,7 @@ pub fn written_by_hand(engine: &Engine, directives: &[Info]) -> (Job, File) {
     let rank = AdoptedRank {
         rank: Rank(0),
         executable: "test".into(),
+        stdin: None,
         stdout: Some(stdout),
         stderr: None,
         stddiag: None,

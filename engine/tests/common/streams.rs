@@ -36,6 +36,7 @@ impl Pipes {
         let rank = |(rank, stdout)| AdoptedRank {
             rank: Rank(rank),
             executable: "test".into(),
+            stdin: None,
             stdout: Some(stdout),
             stderr: None,
             stddiag: None,

@@ -58,6 +58,32 @@ pub enum RequestError {
     Lost(#[from] LostError),
 }
 
+/// Why a push came to no report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PushError {
+    /// It was not granted, or the engine is gone. In the latter case nobody knows how much arrived.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// What was to be pushed can't be read. What was read before is pushed.
+    #[error("reading what is to be pushed: {0}")]
+    Read(io::Error),
+    /// The process has no descriptor or thread for it. Nothing was pushed.
+    #[error(
+        "no thread or descriptor for a push: {0}; raise RLIMIT_NPROC (`ulimit -u`) or RLIMIT_NOFILE (`ulimit -n`)"
+    )]
+    Thread(io::Error),
+    /// The pusher's thread died, which it never should.
+    #[error("the pusher's thread died")]
+    Died,
+}
+
+impl From<LostError> for PushError {
+    fn from(lost: LostError) -> PushError {
+        PushError::Request(lost.into())
+    }
+}
+
 /// Why a connection is of no more use. What was mapped can still be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -91,12 +91,17 @@
 //!
 //! Whoever just wants the bytes in a file has a [`Sink`].
 //!
+//! # Stdin
+//! [`Tool::push`] pushes a blob and waits; [`Tool::begin_push`] is for event loops; a [`Pusher`] reads a file, such as the
+//! tool's own stdin, on a thread of its own until its end.
+//!
 //! # Errors
 //! | operation | error | and then |
 //! |---|---|---|
 //! | [`Tool::connect`] | [`AttachError`] | there is no tool |
 //! | [`Tool::pull`], [`Tool::query`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
+//! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
 //! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the same |
 //! | [`Sink::join`] | [`SinkError`] | the sink has ended |
 //!
@@ -109,14 +114,18 @@ mod feed;
 mod feeds;
 mod link;
 mod naps;
+mod push;
+mod pusher;
 mod registration;
 mod sink;
 mod tool;
 mod wakeup;
 
 pub use delivery::{Bytes, Delivery, Origin};
-pub use error::{AttachError, LostError, RequestError};
+pub use error::{AttachError, LostError, PushError, RequestError};
 pub use feed::Counts;
 pub use iof_shm_ring::Gap;
+pub use push::{PATIENCE, Push};
+pub use pusher::Pusher;
 pub use sink::{Sink, SinkError, SinkReport};
 pub use tool::{HANDSHAKE_LIMIT, Pull, Tool};

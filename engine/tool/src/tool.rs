@@ -20,6 +20,7 @@ use crate::error::{AttachError, LostError, RequestError};
 use crate::feeds::{FeedId, Feeds};
 use crate::link::{Link, Received};
 use crate::naps::Naps;
+use crate::push::Pushing;
 use crate::registration::{Callback, Closing, Registration};
 use crate::wakeup::Wakeup;
 
@@ -59,7 +60,7 @@ impl Pull {
 /// Every stream is read as far as it is in memory and then [gone](Delivery::Gone); requests fail with
 /// [`LostError::Closed`]. A tool does not connect again: a new engine has other jobs.
 pub struct Tool {
-    link: Link,
+    pub(crate) link: Link,
     area: Arc<Area>,
     wakeup: Wakeup,
     naps: Naps,
@@ -68,6 +69,8 @@ pub struct Tool {
     engine_pid: u32,
     pub(crate) registrations: BTreeMap<u32, Registration>,
     pub(crate) feeds: Feeds,
+    /// By number.
+    pub(crate) pushes: BTreeMap<u32, Pushing>,
     pub(crate) events: VecDeque<Event>,
     /// Feeds that have not had their turn since the last look at who has news.
     pub(crate) turn: Vec<FeedId>,
@@ -78,7 +81,7 @@ pub struct Tool {
     /// Rings taken that the engine has not been told of.
     taken: u32,
     last_request: u32,
-    gone: bool,
+    pub(crate) gone: bool,
 }
 
 impl Tool {
@@ -152,6 +155,7 @@ impl Tool {
             engine_pid,
             registrations: BTreeMap::new(),
             feeds: Feeds::default(),
+            pushes: BTreeMap::new(),
             events: VecDeque::new(),
             turn: Vec::new(),
             put_back: None,
@@ -202,9 +206,9 @@ impl Tool {
             backlog: pull.backlog,
             directives: pull.directives.clone(),
         };
-        let granted = self.ask(&message, |message| match message {
+        let granted = self.ask(&message, |received| match received.message {
             ToTool::Pulled { request: of, result } if of == request => Ok(result),
-            other => Err(other),
+            message => Err(Received { message, ..received }),
         })??;
         self.registrations.insert(granted.handler, Registration::new(pull, callback));
         Ok(granted)
@@ -272,23 +276,23 @@ impl Tool {
     pub fn query(&mut self, keys: &[&str]) -> Result<Vec<Found>, RequestError> {
         let request = self.next_request();
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        let result = self.ask(&FromTool::Query { request, keys }, |message| match message {
+        let result = self.ask(&FromTool::Query { request, keys }, |received| match received.message {
             ToTool::Answer { request: of, result } if of == request => Ok(result),
-            other => Err(other),
+            message => Err(Received { message, ..received }),
         })?;
         Ok(result?)
     }
 
-    fn next_request(&mut self) -> u32 {
+    pub(crate) fn next_request(&mut self) -> u32 {
         self.last_request = self.last_request.wrapping_add(1);
         self.last_request
     }
 
     /// Sends a request and handles messages until `wanted` takes one.
-    fn ask<T>(
+    pub(crate) fn ask<T>(
         &mut self,
         request: &FromTool,
-        wanted: impl Fn(ToTool) -> Result<T, ToTool>,
+        wanted: impl Fn(Received) -> Result<T, Received>,
     ) -> Result<T, RequestError> {
         if self.gone {
             return Err(LostError::Closed.into());
@@ -300,15 +304,15 @@ impl Tool {
                 Ok(None) => continue,
                 Err(lost) => return Err(self.lost(lost).into()),
             };
-            match wanted(received.message) {
+            match wanted(received) {
                 Ok(answer) => return Ok(answer),
-                Err(message) => self.handle(Received { message, ..received })?,
+                Err(received) => self.handle(received)?,
             }
         }
     }
 
     /// Sends what is not answered at once. An engine that is gone is found out by reading.
-    fn tell(&mut self, message: &FromTool) -> Result<(), LostError> {
+    pub(crate) fn tell(&mut self, message: &FromTool) -> Result<(), LostError> {
         match self.link.send(message) {
             Err(RequestError::Lost(LostError::Socket(error))) => Err(self.lost(error.into())),
             _ => Ok(()),

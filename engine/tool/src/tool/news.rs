@@ -143,7 +143,7 @@ impl Tool {
     }
 
     /// Handles all that the engine has sent.
-    pub(super) fn take_messages(&mut self) -> Result<(), LostError> {
+    pub(crate) fn take_messages(&mut self) -> Result<(), LostError> {
         while !self.gone {
             match self.link.receive(false) {
                 Ok(Some(received)) => self.handle(received)?,
@@ -198,8 +198,19 @@ impl Tool {
                 self.events.extend(found.map(|(handler, _)| Event::Deregistered { handler: *handler }));
             }
             ToTool::Answer { request, result: _ } => self.all_here(request)?,
+            ToTool::Room { push, position } => {
+                let pushing = self.pushes.get_mut(&push);
+                if pushing.is_some_and(|pushing| !pushing.freed(position)) {
+                    return Err(LostError::Unexpected { what: "room where nothing was filled" });
+                }
+            }
+            ToTool::Pushed { push, report } => {
+                if let Some(pushing) = self.pushes.get_mut(&push) {
+                    pushing.ended(report);
+                }
+            }
             // The answer to a request that nobody waits for any more.
-            ToTool::Pulled { .. } => {}
+            ToTool::Pulled { .. } | ToTool::PushBegun { .. } | ToTool::Lagging { .. } => {}
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
             }
@@ -251,7 +262,7 @@ impl Tool {
     }
 
     /// Notes that nothing more will come from the engine, because of `lost`.
-    pub(super) fn lost(&mut self, lost: LostError) -> LostError {
+    pub(crate) fn lost(&mut self, lost: LostError) -> LostError {
         self.engine_gone();
         lost
     }

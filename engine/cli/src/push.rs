@@ -1,0 +1,153 @@
+//! `iof push`: bytes for the stdin of ranks that were left open.
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use iof_proto::directive::{Info, key};
+use iof_proto::{Laggard, Lagging, Nspace, Proc, PushReport, Short, Skipped, Status};
+use iof_tool::{Push, PushError, Pusher, RequestError};
+
+use crate::args::{EngineArgs, Ranks, ranks};
+use crate::attach::{Name, attach, namespaces};
+use crate::{Failure, say};
+
+/// How often the progress bar is drawn.
+const REDRAW: Duration = Duration::from_millis(100);
+/// Ranks that are named in one line.
+const NAMED: usize = 16;
+
+#[derive(Args)]
+pub struct PushArgs {
+    #[command(flatten)]
+    engine: EngineArgs,
+
+    /// Ranks to push to, such as 0,3-5
+    #[arg(long, value_name = "LIST|all", default_value = "0", value_parser = ranks)]
+    rank: Ranks,
+
+    /// Leave their stdin open behind the last byte, for the next push
+    #[arg(long)]
+    keep_open: bool,
+
+    /// Cut off ranks that do not read, instead of waiting for them
+    #[arg(long)]
+    drop: bool,
+
+    /// Leave out ranks whose stdin is not open, instead of pushing nothing
+    #[arg(long)]
+    partial: bool,
+
+    /// What to push [default: our stdin]
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// Pushes a file or our stdin, and waits until the ranks have it.
+pub fn push(args: &PushArgs) -> Result<(), Failure> {
+    let (from, length) = match &args.file {
+        Some(path) => open(path)?,
+        None => (owned_stdin()?, None),
+    };
+    let mut tool = attach(&args.engine, &Name::Push)?;
+    let nspace = one_job(namespaces(&mut tool)?, args)?;
+    let targets = args.rank.0.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect();
+    let directives = [
+        (key::PMIX_IOF_COMPLETE, !args.keep_open),
+        (key::PMIX_IOF_DROP_NEWEST, args.drop),
+        (key::IOF_PARTIAL, args.partial),
+    ];
+    let directives = directives.map(|(key, value)| Info::required(key, value)).into();
+    let pusher = Pusher::start(tool, &Push { targets, directives }, from, report_wait).map_err(refused)?;
+    for Skipped { target, why } in &pusher.granted().skipped {
+        say(format_args!("rank {} is left out: {why}", target.rank));
+    }
+    if let Some(length) = length.filter(|_| io::stderr().is_terminal()) {
+        draw_until_finished(&pusher, length);
+    }
+    let PushReport { bytes, whole: _, short } = pusher.join().map_err(Failure::running)?;
+    for Short { target, delivered, why } in &short {
+        say(format_args!("rank {} got {delivered} of {bytes} bytes: it {why}", target.rank));
+    }
+    match short.len() {
+        0 => Ok(()),
+        1 => Err(Failure::running("one rank did not get all")),
+        more => Err(Failure::running(format!("{more} ranks did not get all"))),
+    }
+}
+
+/// Says who a push waits for.
+pub fn report_wait(lagging: &Lagging) {
+    for (its_turn, why) in [(true, "it does not read its stdin"), (false, "another push is not over there")] {
+        let ranks: Vec<String> = lagging
+            .targets
+            .iter()
+            .filter(|of| of.its_turn == its_turn)
+            .map(|Laggard { target, .. }| target.rank.to_string())
+            .collect();
+        let more = if ranks.len() > NAMED { " and others" } else { "" };
+        if let Some(first) = ranks.get(..ranks.len().min(NAMED)).filter(|ranks| !ranks.is_empty()) {
+            say(format_args!("waiting for rank {}{more}: {why}", first.join(",")));
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<(OwnedFd, Option<u64>), Failure> {
+    let opened = File::open(path).and_then(|file| {
+        let about = file.metadata()?;
+        if about.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok((file, about)) }
+    });
+    let (file, about) = opened.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    Ok((file.into(), about.is_file().then_some(about.len())))
+}
+
+fn owned_stdin() -> Result<OwnedFd, Failure> {
+    use std::os::fd::AsFd;
+    io::stdin().as_fd().try_clone_to_owned().map_err(Failure::running)
+}
+
+/// The job to push to.
+fn one_job(jobs: Vec<Nspace>, args: &PushArgs) -> Result<Nspace, Failure> {
+    let wanted = |nspace: &Nspace| args.engine.nspace.as_ref().is_none_or(|wanted| wanted == nspace);
+    let mut jobs: Vec<Nspace> = jobs.into_iter().filter(wanted).collect();
+    match (jobs.pop(), jobs.is_empty()) {
+        (Some(job), true) => Ok(job),
+        (None, _) => Err(Failure::running("the engine has no job yet: try again")),
+        (Some(last), false) => {
+            let names: Vec<String> = jobs.iter().chain([&last]).map(Nspace::to_string).collect();
+            Err(Failure::usage(format!("the engine has the jobs {}: choose with --nspace", names.join(", "))))
+        }
+    }
+}
+
+fn refused(error: PushError) -> Failure {
+    match error {
+        PushError::Request(RequestError::Denied(failure)) => {
+            let hint = if failure.status == Status::ERR_NOT_SUPPORTED {
+                " (iof run --stdin-open leaves it open, --partial leaves ranks out)"
+            } else {
+                ""
+            };
+            Failure::usage(format!("{}{hint}", failure.reason))
+        }
+        error => Failure::running(error),
+    }
+}
+
+fn draw_until_finished(pusher: &Pusher, length: u64) {
+    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+    let style = "{bar:30} {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    while !pusher.is_finished() {
+        bar.set_position(pusher.progress());
+        thread::sleep(REDRAW);
+    }
+    bar.finish_and_clear();
+}

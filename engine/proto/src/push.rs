@@ -1,0 +1,175 @@
+//! Pushes of stdin (`PMIx_IOF_push`, RFC0025): what a tool says of one, and what becomes of it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::directive::{Info, Unfit, key, number_within, truth};
+use crate::message::Failure;
+use crate::names::Proc;
+
+/// What the directives of a push ask for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PushDirectives {
+    /// `PMIX_IOF_CACHE_SIZE`: bytes that may be on their way, 1 at least.
+    pub cache_size: Option<u32>,
+    /// `PMIX_IOF_COMPLETE`: the targets' stdin ends after the last byte. Otherwise it stays open for the next push.
+    pub complete: bool,
+    /// `PMIX_IOF_DROP_NEWEST`: a target that does not read is cut off. Otherwise the push waits for it.
+    pub drop: bool,
+    /// [`IOF_PARTIAL`](key::IOF_PARTIAL): targets whose stdin is not open are left out. Otherwise they are an error.
+    pub partial: bool,
+}
+
+impl PushDirectives {
+    /// Understands `infos`; also gives the keys of the optional ones that can't be honoured, which are ignored.
+    /// `PMIX_IOF_PUSH_STDIN` says who collects the bytes, which is the tool's affair, and means nothing here.
+    ///
+    /// # Errors
+    /// A required one can't be honoured.
+    ///
+    /// ```
+    /// use iof_proto::PushDirectives;
+    /// use iof_proto::directive::{Info, key};
+    /// let infos = [Info::required(key::PMIX_IOF_COMPLETE, true), Info::new(key::PMIX_IOF_DROP_OLDEST, true)];
+    /// let (directives, ignored) = PushDirectives::read(&infos)?;
+    /// assert!(directives.complete && !directives.drop);
+    /// assert_eq!(ignored, [key::PMIX_IOF_DROP_OLDEST]);
+    /// # Ok::<(), iof_proto::Failure>(())
+    /// ```
+    pub fn read(infos: &[Info]) -> Result<(PushDirectives, Vec<String>), Failure> {
+        let mut read = PushDirectives::default();
+        let mut ignored = Vec::new();
+        for info in infos {
+            match read.take(info) {
+                Ok(()) => {}
+                Err(unfit) if info.required => return Err(unfit.refusal(&info.key)),
+                Err(_) => ignored.push(info.key.clone()),
+            }
+        }
+        Ok((read, ignored))
+    }
+
+    fn take(&mut self, Info { key, value, .. }: &Info) -> Result<(), Unfit> {
+        match key.as_str() {
+            key::PMIX_IOF_CACHE_SIZE => self.cache_size = Some(number_within(value, 1)?),
+            key::PMIX_IOF_COMPLETE => self.complete = truth(value)?,
+            key::PMIX_IOF_DROP_NEWEST => self.drop = truth(value)?,
+            key::IOF_PARTIAL => self.partial = truth(value)?,
+            key::PMIX_IOF_PUSH_STDIN => {}
+            // A process can't be given later bytes in place of earlier ones.
+            _ if key.starts_with("pmix.") => return Err(Unfit::WrongLevel),
+            _ => return Err(Unfit::Unknown),
+        }
+        Ok(())
+    }
+}
+
+/// A push that was granted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PushGranted {
+    /// Its number, 1 or more.
+    pub push: u32,
+    /// Targets that get nothing, and why: only if the tool allows that
+    /// ([`IOF_PARTIAL`](crate::directive::key::IOF_PARTIAL)).
+    pub skipped: Vec<Skipped>,
+    /// The keys of optional directives that could not be honoured.
+    pub ignored: Vec<String>,
+}
+
+/// A process to which nothing can be pushed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Which.
+    pub target: Proc,
+    /// Why.
+    pub why: Unopen,
+}
+
+/// Why nothing can be pushed to a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Unopen {
+    /// Its stdin was not left open: it is /dev/null, a file, or a terminal.
+    NotOpen,
+    /// It has the stdin of whoever started it.
+    Inherited,
+    /// It has closed its stdin or ended, or somebody has pushed the end.
+    Closed,
+    /// It runs elsewhere, and the host forwards no stdin.
+    Elsewhere,
+}
+
+impl fmt::Display for Unopen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Unopen::NotOpen => "stdin was not left open",
+            Unopen::Inherited => "reads the stdin of the command that started it",
+            Unopen::Closed => "stdin is closed",
+            Unopen::Elsewhere => "runs elsewhere, where no stdin is forwarded",
+        })
+    }
+}
+
+/// Who holds a push back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lagging {
+    /// Bytes that all targets have taken.
+    pub position: u64,
+    /// Who has taken no more than that, though there is more.
+    pub targets: Vec<Laggard>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Laggard {
+    /// Who.
+    pub target: Proc,
+    /// It does not read. Otherwise another push, which came before, is not over there.
+    pub its_turn: bool,
+}
+
+/// What became of a push.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PushReport {
+    /// Bytes that were pushed.
+    pub bytes: u64,
+    /// How many targets got all of them.
+    pub whole: u64,
+    /// The others.
+    pub short: Vec<Short>,
+}
+
+/// A target that did not get all of a push.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Short {
+    /// Which.
+    pub target: Proc,
+    /// The bytes that it got, in its pipe; whether it has read them nobody knows.
+    pub delivered: u64,
+    /// Why no more.
+    pub why: ShortBy,
+}
+
+/// Why a target did not get all of a push.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ShortBy {
+    /// It has closed its stdin, or has ended.
+    Closed,
+    /// It did not read, and the push was not to wait for it. It is at the end of its stdin now.
+    CutOff,
+    /// The launcher or the engine ended first.
+    Stopped,
+    /// The engine could not write to it, or the host that forwards its stdin says no.
+    Failed(String),
+}
+
+impl fmt::Display for ShortBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ShortBy::Closed => f.pad("has closed its stdin or ended"),
+            ShortBy::CutOff => f.pad("did not read and was cut off"),
+            ShortBy::Stopped => f.pad("was closed by its launcher"),
+            ShortBy::Failed(why) => write!(f, "could not be written: {why}"),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Pushes of stdin (`PMIx_IOF_push`, RFC0025): who may get the bytes, and what becomes of them.
+//!
+//! A tool puts its bytes into an inlet, from which the capture thread writes them into the pipes of the ranks that run
+//! here, and from which the host is brought what is for ranks elsewhere. What all of them have taken is room again, of
+//! which the tool is told. So one inlet for each push is all the memory that stdin takes, whatever its size.
+
+mod admission;
+mod elsewhere;
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::Arc;
+
+use iof_capture::{Capture, FeedEnd, FeedId, TargetId};
+use iof_proto::limits::MAX_PUSHES_PER_TOOL;
+use iof_proto::{
+    Failure, Info, Laggard, Lagging, Proc, PushGranted, PushReport, Short, ShortBy, Skipped, Status, ToTool,
+    Unopen,
+};
+use iof_shm_ring::Inlet;
+
+use crate::peer::Dismissed;
+use crate::push::admission::{Admitted, Asked};
+use crate::push::elsewhere::Elsewhere;
+use crate::state::{PeerId, State};
+
+pub use self::elsewhere::StdinPush;
+
+/// A push under way.
+pub(crate) struct Push {
+    /// Whose it is, and its number there; `None` when that tool has gone.
+    tool: Option<(PeerId, u32)>,
+    inlet: Arc<Inlet>,
+    filled: u64,
+    over: bool,
+    /// Its targets' stdin ends with it.
+    completes: bool,
+    /// What all targets here have taken, as far as we were told.
+    freed: u64,
+    /// What the tool was told that all have taken.
+    told: u64,
+    /// The targets here that have neither got all nor gone.
+    here: BTreeMap<TargetId, Proc>,
+    elsewhere: Option<Elsewhere>,
+    report: PushReport,
+}
+
+impl Push {
+    /// What all targets have taken.
+    fn position(&self) -> u64 {
+        let here = if self.here.is_empty() { u64::MAX } else { self.freed };
+        let elsewhere = self.elsewhere.as_ref().map_or(u64::MAX, |targets| targets.position);
+        here.min(elsewhere).min(self.filled)
+    }
+
+    fn is_done(&self) -> bool {
+        self.here.is_empty() && self.elsewhere.is_none()
+    }
+
+    /// Notes that `target` gets no more.
+    fn ended(&mut self, target: Proc, delivered: u64, end: FeedEnd) {
+        let why = match end {
+            FeedEnd::Complete => {
+                self.report.whole = self.report.whole.saturating_add(1);
+                return;
+            }
+            FeedEnd::Closed => ShortBy::Closed,
+            FeedEnd::CutOff => ShortBy::CutOff,
+            FeedEnd::Stopped => ShortBy::Stopped,
+            FeedEnd::Error(error) => ShortBy::Failed(error.to_string()),
+        };
+        self.report.short.push(Short { target, delivered, why });
+    }
+}
+
+impl State {
+    /// Begins a push, if it makes sense and all targets can be reached.
+    pub(crate) fn push(
+        &mut self,
+        capture: &Capture,
+        peer_id: PeerId,
+        request: u32,
+        targets: &[Proc],
+        size: Option<u64>,
+        infos: Vec<Info>,
+    ) {
+        let begun = self.begin_push(capture, peer_id, targets, size, infos);
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
+        match begun {
+            Ok((granted, inlet)) => {
+                peer.answer_with_inlet(&ToTool::PushBegun { request, result: Ok(granted) }, inlet);
+            }
+            Err(failure) => peer.answer(&ToTool::PushBegun { request, result: Err(failure) }),
+        }
+    }
+
+    fn begin_push(
+        &mut self,
+        capture: &Capture,
+        peer_id: PeerId,
+        targets: &[Proc],
+        size: Option<u64>,
+        infos: Vec<Info>,
+    ) -> Result<(PushGranted, Arc<Inlet>), Failure> {
+        let Asked { directives, ignored, capacity } = self.asked(&infos, size)?;
+        if self.peers.get(&peer_id).is_some_and(|peer| peer.pushes.len() >= MAX_PUSHES_PER_TOOL) {
+            let reason =
+                format!("a tool may have {MAX_PUSHES_PER_TOOL} pushes under way: wait for one to end");
+            return Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
+        }
+        let Admitted { here, elsewhere, unopen } = self.admit_push(capture, targets)?;
+        if !unopen.is_empty() && !(directives.partial && !(here.is_empty() && elsewhere.is_empty())) {
+            return Err(admission::refusal(&unopen));
+        }
+        let out_of_memory =
+            |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
+        let inlet = Inlet::create(capacity, "stdin").map_err(|error| out_of_memory(&error))?;
+        let inlet = Arc::new(inlet);
+        let feed = self.next_feed();
+        if !here.is_empty() {
+            let targets = here.keys().copied().collect();
+            capture
+                .begin_feed(feed, Arc::clone(&inlet), targets, directives.complete)
+                .map_err(|error| out_of_memory(&error))?;
+        }
+        let elsewhere = (!elsewhere.is_empty()).then(|| Elsewhere::new(feed, elsewhere, infos));
+        let Some(peer) = self.peers.get_mut(&peer_id) else {
+            return Err(Failure { status: Status::ERR_UNREACH, reason: "the tool has gone".into() });
+        };
+        peer.last_push = peer.last_push.saturating_add(1);
+        peer.pushes.insert(peer.last_push, feed);
+        let push = Push {
+            tool: Some((peer_id, peer.last_push)),
+            inlet: Arc::clone(&inlet),
+            filled: 0,
+            over: false,
+            completes: directives.complete,
+            freed: 0,
+            told: 0,
+            here,
+            elsewhere,
+            report: PushReport::default(),
+        };
+        self.pushes.insert(feed, push);
+        let skipped = unopen.into_iter().map(|(target, why)| Skipped { target, why }).collect();
+        Ok((PushGranted { push: peer.last_push, skipped, ignored }, inlet))
+    }
+
+    /// A tool has put more bytes into the inlet of its push `number`.
+    pub(crate) fn fill(
+        &mut self,
+        capture: &Capture,
+        peer_id: PeerId,
+        number: u32,
+        bytes: u64,
+        over: bool,
+    ) -> Result<(), Dismissed> {
+        let Some(peer) = self.peers.get(&peer_id) else { return Ok(()) };
+        let Some(&feed) = peer.pushes.get(&number) else {
+            // One that is over, of which the tool is about to hear, or one that never was.
+            let known = number > 0 && number <= peer.last_push;
+            return if known {
+                Ok(())
+            } else {
+                Err(Dismissed::Unexpected("bytes for a push that never was"))
+            };
+        };
+        let Some(push) = self.pushes.get_mut(&feed) else { return Ok(()) };
+        let room = push.inlet.capacity().saturating_sub(push.filled.saturating_sub(push.told));
+        if bytes > room {
+            return Err(Dismissed::Unexpected("more bytes to push than there is room for"));
+        }
+        if push.over {
+            return Err(Dismissed::Unexpected("bytes behind the last of a push"));
+        }
+        push.filled = push.filled.saturating_add(bytes);
+        push.over = over;
+        if !push.here.is_empty() {
+            // A capture that has ended has told of the end of all its feeds.
+            let _ = capture.fill(feed, bytes, over);
+        }
+        self.go_on(feed);
+        Ok(())
+    }
+
+    /// Says who holds a push back; those who do not read are cut off before, if they still are at `cut_off`.
+    pub(crate) fn lagging(
+        &mut self,
+        capture: &Capture,
+        peer_id: PeerId,
+        request: u32,
+        number: u32,
+        cut_off: Option<u64>,
+    ) {
+        let feed = self.peers.get(&peer_id).and_then(|peer| peer.pushes.get(&number)).copied();
+        if let (Some(feed), Some(position)) = (feed, cut_off) {
+            let _ = capture.cut_off(feed, position);
+            self.cut_off_elsewhere(feed, position);
+        }
+        let lagging = feed.and_then(|feed| self.who_lags(capture, feed)).unwrap_or_default();
+        if let Some(peer) = self.peers.get_mut(&peer_id) {
+            peer.answer(&ToTool::Lagging { request, lagging });
+        }
+    }
+
+    fn who_lags(&self, capture: &Capture, feed: FeedId) -> Option<Lagging> {
+        let push = self.pushes.get(&feed)?;
+        let here = capture.with_streams(|streams| streams.lagging(feed)).ok().flatten();
+        let (freed, lagging) = here.map_or((u64::MAX, Vec::new()), |here| (here.position, here.targets));
+        let far = push.elsewhere.as_ref();
+        let position = freed.min(far.map_or(u64::MAX, |far| far.position)).min(push.filled);
+        let named = lagging.into_iter().filter(|_| freed == position).filter_map(|of| {
+            let target = push.here.get(&of.target)?.clone();
+            Some(Laggard { target, its_turn: of.its_turn })
+        });
+        let far = far.filter(|far| far.position == position && far.position < push.filled);
+        let far = far.into_iter().flat_map(|far| far.targets().iter().cloned());
+        let far = far.map(|target| Laggard { target, its_turn: true });
+        Some(Lagging { position, targets: named.chain(far).collect() })
+    }
+
+    /// The targets here have taken what lies before `position`.
+    pub(crate) fn freed(&mut self, feed: FeedId, position: u64) {
+        if let Some(push) = self.pushes.get_mut(&feed) {
+            push.freed = position;
+        }
+        self.go_on(feed);
+    }
+
+    /// A target here has all, or gets no more.
+    pub(crate) fn fed(&mut self, feed: FeedId, target: TargetId, delivered: u64, end: FeedEnd) {
+        let Some(push) = self.pushes.get_mut(&feed) else { return };
+        if let Some(proc) = push.here.remove(&target) {
+            push.ended(proc, delivered, end);
+        }
+        self.go_on(feed);
+    }
+
+    /// Nothing can be pushed to a target any more.
+    pub(crate) fn shut(&mut self, target: TargetId) {
+        let Some(proc) = self.stdins.remove(&target) else { return };
+        let rank = self.jobs.get_mut(&proc.nspace).and_then(|job| job.ranks.get_mut(&proc.rank));
+        if let Some(rank) = rank.filter(|rank| rank.target() == target) {
+            rank.unopen = Some(Unopen::Closed);
+        }
+    }
+
+    /// A tool has gone: what it handed over arrives all the same, and then its pushes are over.
+    pub(crate) fn leave_pushes(&mut self, capture: &Capture, pushes: impl IntoIterator<Item = FeedId>) {
+        for feed in pushes {
+            let Some(push) = self.pushes.get_mut(&feed) else { continue };
+            push.tool = None;
+            if !mem::replace(&mut push.over, true) {
+                let _ = capture.fill(feed, 0, true);
+            }
+            self.go_on(feed);
+        }
+    }
+
+    /// Tells the tool of room that there is, or of the end; has the host go on.
+    fn go_on(&mut self, feed: FeedId) {
+        self.go_on_elsewhere(feed);
+        let Some(push) = self.pushes.get_mut(&feed) else { return };
+        if push.is_done() {
+            return self.end_push(feed);
+        }
+        let position = push.position();
+        // With the host its own answers are the steps; here the capture thread tells by quarters.
+        if position > push.told {
+            push.told = position;
+            let tool = push.tool.and_then(|(peer, number)| Some((self.peers.get_mut(&peer)?, number)));
+            if let Some((peer, number)) = tool {
+                peer.answer(&ToTool::Room { push: number, position });
+            }
+        }
+    }
+
+    fn end_push(&mut self, feed: FeedId) {
+        let Some(Push { tool, filled, report, .. }) = self.pushes.remove(&feed) else { return };
+        let Some((peer_id, push)) = tool else { return };
+        if let Some(peer) = self.peers.get_mut(&peer_id) {
+            peer.pushes.remove(&push);
+            peer.answer(&ToTool::Pushed { push, report: PushReport { bytes: filled, ..report } });
+        }
+    }
+}

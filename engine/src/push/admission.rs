@@ -1,0 +1,205 @@
+//! Which targets of a push can be reached: all are looked at before any gets a byte.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use iof_capture::{Capture, TargetId};
+use iof_proto::limits::MAX_PUSHES_PER_TARGET;
+use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, Unopen};
+
+use crate::job::{Elsewhere, JobState};
+use crate::state::State;
+use crate::terms::cache_within;
+
+/// Targets named in one message to a person.
+const NAMED: usize = 16;
+
+/// What a tool asks for.
+pub(super) struct Asked {
+    pub directives: PushDirectives,
+    /// The keys of directives that are not honoured.
+    pub ignored: Vec<String>,
+    /// Bytes that may be on their way.
+    pub capacity: u64,
+}
+
+/// The targets of a push.
+#[derive(Default)]
+pub(super) struct Admitted {
+    pub here: BTreeMap<TargetId, Proc>,
+    pub elsewhere: Vec<Proc>,
+    /// Those that can't be reached.
+    pub unopen: BTreeMap<Proc, Unopen>,
+}
+
+impl State {
+    /// What directives come to, and how large the inlet is to be for `size` bytes.
+    pub(super) fn asked(&self, infos: &[Info], size: Option<u64>) -> Result<Asked, Failure> {
+        let ours: Vec<Info> =
+            infos.iter().filter(|info| !self.host_keys.contains(&info.key)).cloned().collect();
+        let (mut directives, mut ignored) = PushDirectives::read(&ours)?;
+        cache_within(&mut directives.cache_size, self.max_cache_size, infos, &mut ignored)?;
+        let cache = u64::from(directives.cache_size.unwrap_or(self.cache_size));
+        let capacity = size.map_or(cache, |size| size.min(cache)).max(1);
+        Ok(Asked { directives, ignored, capacity })
+    }
+
+    /// Finds the targets.
+    ///
+    /// # Errors
+    /// There is no such job or rank, or too many pushes wait for their turn at one.
+    pub(super) fn admit_push(&self, capture: &Capture, procs: &[Proc]) -> Result<Admitted, Failure> {
+        let mut admitted = Admitted::default();
+        if procs.is_empty() {
+            let reason = "a push names one process at least".into();
+            return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
+        }
+        for proc in procs.iter().collect::<BTreeSet<_>>() {
+            let unknown = |reason| Failure { status: Status::ERR_NOT_FOUND, reason };
+            let job = self.jobs.get(&proc.nspace);
+            let job = job.ok_or_else(|| unknown(format!("there is no job {}", proc.nspace)))?;
+            if proc.rank == Rank::WILDCARD {
+                job.ranks.keys().for_each(|rank| self.admit(&mut admitted, job, &proc.nspace, *rank));
+                if job.elsewhere == Elsewhere::Running {
+                    self.admit_elsewhere(&mut admitted, proc);
+                }
+            } else if job.ranks.contains_key(&proc.rank) {
+                self.admit(&mut admitted, job, &proc.nspace, proc.rank);
+            } else if job.elsewhere == Elsewhere::Running {
+                self.admit_elsewhere(&mut admitted, proc);
+            } else {
+                let last = job.ranks.keys().next_back().copied().unwrap_or(Rank::UNDEF);
+                let reason = format!("there is no rank {}: the last of {} is {last}", proc.rank, proc.nspace);
+                return Err(unknown(reason));
+            }
+        }
+        self.leave_out_closed(capture, &mut admitted);
+        match admitted.here.iter().find(|(target, _)| self.waiting(**target) >= MAX_PUSHES_PER_TARGET) {
+            None => Ok(admitted),
+            Some((_, Proc { rank, .. })) => {
+                let reason =
+                    format!("{MAX_PUSHES_PER_TARGET} pushes wait at rank {rank}: wait for one to end");
+                Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
+            }
+        }
+    }
+
+    fn admit(&self, admitted: &mut Admitted, job: &JobState, nspace: &Nspace, rank: Rank) {
+        let Some(state) = job.ranks.get(&rank) else { return };
+        let proc = Proc { nspace: nspace.clone(), rank };
+        match state.unopen {
+            None => drop(admitted.here.insert(state.target(), proc)),
+            Some(why) => drop(admitted.unopen.insert(proc, why)),
+        }
+    }
+
+    fn admit_elsewhere(&self, admitted: &mut Admitted, proc: &Proc) {
+        if self.host_stdin {
+            admitted.elsewhere.push(proc.clone());
+        } else {
+            admitted.unopen.insert(proc.clone(), Unopen::Elsewhere);
+        }
+    }
+
+    /// Those that nobody reads any more, or whose end was pushed already.
+    fn leave_out_closed(&self, capture: &Capture, admitted: &mut Admitted) {
+        let targets: Vec<TargetId> = admitted.here.keys().copied().collect();
+        let takes = |target: &TargetId| {
+            let mut pushes = self.pushes.values();
+            !pushes.any(|push| push.completes && push.here.contains_key(target))
+        };
+        let open = capture.with_streams(|streams| -> BTreeSet<TargetId> {
+            targets.iter().copied().filter(|target| streams.takes(*target)).collect()
+        });
+        // A capture that has ended takes nothing.
+        let open = open.unwrap_or_default();
+        for target in targets {
+            if !(open.contains(&target) && takes(&target))
+                && let Some(proc) = admitted.here.remove(&target)
+            {
+                admitted.unopen.insert(proc, Unopen::Closed);
+            }
+        }
+    }
+
+    /// How many pushes have, or wait for, their turn at a target.
+    fn waiting(&self, target: TargetId) -> usize {
+        self.pushes.values().filter(|push| push.here.contains_key(&target)).count()
+    }
+}
+
+/// Why nothing was pushed: names those who can't be reached.
+pub(super) fn refusal(unopen: &BTreeMap<Proc, Unopen>) -> Failure {
+    let mut by_reason: BTreeMap<Unopen, Vec<&Proc>> = BTreeMap::new();
+    for (proc, why) in unopen {
+        by_reason.entry(*why).or_default().push(proc);
+    }
+    let closed = by_reason.keys().all(|why| *why == Unopen::Closed);
+    let status = if closed { Status::ERR_IOF_COMPLETE } else { Status::ERR_NOT_SUPPORTED };
+    let mut reason = String::from("nothing was pushed:");
+    for (number, (why, procs)) in by_reason.iter().enumerate() {
+        let separator = if number > 0 { ";" } else { "" };
+        // Writing to a string does not fail.
+        let _ = write!(reason, "{separator} {}: {why}", names(procs));
+    }
+    Failure { status, reason }
+}
+
+/// "rank 1", "ranks 1,3-5", with the job's name where there are several.
+fn names(procs: &[&Proc]) -> String {
+    let mut text = String::from(if procs.len() == 1 { "rank " } else { "ranks " });
+    let jobs: BTreeSet<&Nspace> = procs.iter().map(|proc| &proc.nspace).collect();
+    let mut runs: Vec<(&Nspace, Rank, Rank)> = Vec::new();
+    for proc in procs {
+        match runs.last_mut() {
+            Some((job, _, last)) if *job == &proc.nspace && last.0.checked_add(1) == Some(proc.rank.0) => {
+                *last = proc.rank;
+            }
+            _ => runs.push((&proc.nspace, proc.rank, proc.rank)),
+        }
+    }
+    for (number, (job, first, last)) in runs.iter().take(NAMED).enumerate() {
+        if number > 0 {
+            text.push(',');
+        }
+        let _ = match (first == last, jobs.len() > 1) {
+            (true, false) => write!(text, "{first}"),
+            (false, false) => write!(text, "{first}-{last}"),
+            (true, true) => write!(text, "{first} of {job}"),
+            (false, true) => write!(text, "{first}-{last} of {job}"),
+        };
+    }
+    if runs.len() > NAMED {
+        text.push_str(" and others");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proc(job: &str, rank: u32) -> Proc {
+        Proc { nspace: Nspace::new(job).unwrap(), rank: Rank(rank) }
+    }
+
+    #[test]
+    fn a_refusal_names_the_ranks_by_why_they_cannot_be_reached() {
+        let unopen = [(1, Unopen::NotOpen), (2, Unopen::Closed), (3, Unopen::NotOpen), (4, Unopen::NotOpen)];
+        let refused = refusal(&unopen.map(|(rank, why)| (proc("a", rank), why)).into());
+        assert_eq!(refused.status, Status::ERR_NOT_SUPPORTED);
+        let expected = "nothing was pushed: ranks 1,3-4: stdin was not left open; rank 2: stdin is closed";
+        assert_eq!(refused.reason, expected);
+        let closed = refusal(&[(proc("a", 0), Unopen::Closed)].into());
+        assert_eq!(closed.status, Status::ERR_IOF_COMPLETE);
+        let two = refusal(&[(proc("a", 0), Unopen::NotOpen), (proc("b", 1), Unopen::NotOpen)].into());
+        assert!(two.reason.contains("ranks 0 of a,1 of b:"), "{two}");
+    }
+
+    #[test]
+    fn a_refusal_stays_short() {
+        let many = (0..1000).map(|rank| (proc("a", 2 * rank), Unopen::NotOpen)).collect();
+        let refused = refusal(&many);
+        assert!(refused.reason.len() < 200 && refused.reason.contains(",30 and others:"), "{refused}");
+    }
+}
