@@ -22,6 +22,17 @@ pub fn of_threads(names: [&str; 2]) -> Duration {
     tasks.filter_map(|task| of(task.ok()?)).sum()
 }
 
+/// CPU time of this process so far, all its threads.
+pub fn of_this_process() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap().into()
+}
+
+/// CPU time of a process that has one thread and was not waited for, see proc_pid_schedstat(5).
+pub fn of_process(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+    Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+}
+
 /// How often the calling thread went to sleep so far, see proc_pid_status(5).
 pub fn sleeps_of_this_thread() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();

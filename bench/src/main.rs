@@ -12,6 +12,7 @@ mod capture;
 mod cpu;
 mod latency;
 mod load;
+mod stdin;
 mod table;
 mod tools;
 
@@ -30,6 +31,8 @@ enum What {
     Capture(capture::Args),
     /// A line from its writer to whoever waits for it, beside a bare pipe
     Latency(latency::Args),
+    /// A file into the stdin of ranks: CPU time beside tee(1) and a bare loop
+    Stdin(stdin::Args),
     /// Tools: what they cost the engine, and what they wait for
     Tools(tools::Args),
     /// What the writers of the load run
@@ -41,6 +44,7 @@ fn main() {
     match Args::parse().what {
         What::Capture(args) => capture::run(&args),
         What::Latency(args) => latency::run(&args),
+        What::Stdin(args) => stdin::run(&args),
         What::Tools(args) => tools::run(&args),
         What::Write(args) => load::write(&args),
     }

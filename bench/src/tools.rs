@@ -96,6 +96,7 @@ fn adopt(engine: &Engine, pipes: Vec<OwnedFd>) -> Job {
         .map(|(rank, pipe)| AdoptedRank {
             rank,
             executable: "bench".into(),
+            stdin: None,
             stdout: Some(pipe),
             stderr: None,
             stddiag: None,

@@ -1,10 +1,10 @@
-//! A hostile tool against a live engine: whatever it sends and writes into its area, another tool has every byte that the
-//! rank writes meanwhile, and the engine answers.
+//! A hostile tool against a live engine: whatever it sends and writes into its area and its inlets, another tool has every
+//! byte that the rank writes meanwhile, and the engine answers.
 #![no_main]
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, OnceLock};
@@ -19,6 +19,7 @@ use iof_proto::{
 use iof_tool::{Delivery, Pull, Tool};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapMut;
+use nix::fcntl::OFlag;
 use tempfile::TempDir;
 
 /// What the rank writes for each input: more than its cache, so that readers are in each other's way.
@@ -47,6 +48,9 @@ enum Message {
     Taken { rings: u32 },
     Deregister { request: u32, handler: u32 },
     Query { request: u32, stats: bool, key: String },
+    Push { request: u32, ranks: Vec<u32>, size: Option<u16>, directives: Vec<Directive> },
+    Fill { push: u32, bytes: u32, over: bool },
+    Lagging { request: u32, push: u32, cut_off: Option<u32> },
 }
 
 #[derive(Debug, Arbitrary)]
@@ -80,14 +84,37 @@ impl Message {
             Message::Query { request, stats, key } => {
                 FromTool::Query { request, keys: vec![if stats { IOF_STATS.into() } else { key }] }
             }
+            Message::Push { request, ranks, size, directives } => FromTool::Push {
+                request,
+                targets: ranks
+                    .into_iter()
+                    .map(|rank| Proc { nspace: nspace.clone(), rank: Rank(rank % 3) })
+                    .collect(),
+                size: size.map(u64::from),
+                directives: directives.into_iter().map(Directive::wire).collect(),
+            },
+            Message::Fill { push, bytes, over } => {
+                FromTool::Fill { push: push % 4, bytes: u64::from(bytes % 32_768), over }
+            }
+            Message::Lagging { request, push, cut_off } => {
+                FromTool::Lagging { request, push: push % 4, cut_off: cut_off.map(u64::from) }
+            }
         }
     }
 }
 
 impl Directive {
     fn wire(self) -> Info {
-        const KEYS: [&str; 6] =
-            ["pmix.iof.csize", "pmix.iof.old", "pmix.iof.new", "pmix.iof.bsize", "pmix.iof.btime", "x"];
+        const KEYS: [&str; 8] = [
+            "pmix.iof.csize",
+            "pmix.iof.old",
+            "pmix.iof.new",
+            "pmix.iof.bsize",
+            "pmix.iof.btime",
+            "pmix.iof.cmp",
+            "iof.push.partial",
+            "x",
+        ];
         let value = self.number.map_or(InfoValue::Bool(self.truth), InfoValue::Number);
         Info { key: KEYS[usize::from(self.known) % KEYS.len()].into(), value, required: self.required }
     }
@@ -101,6 +128,8 @@ fn nspace() -> Nspace {
 struct World {
     engine: Engine,
     stdout: File,
+    /// The rank's end of its stdin, non-blocking.
+    stdin: File,
     other: Tool,
     written: u64,
     read: u64,
@@ -108,7 +137,7 @@ struct World {
 }
 
 impl World {
-    fn start() -> Mutex<World> {
+    fn start() -> World {
         let directory = tempfile::tempdir().unwrap();
         let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
         let config = Config { rendezvous, cache_size: CACHE, policy: Policy::Block, ..Config::default() };
@@ -117,17 +146,38 @@ impl World {
         let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
         other.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
         let (read, write) = nix::unistd::pipe().unwrap();
+        let (stdin, pushed) = nix::unistd::pipe2(OFlag::O_NONBLOCK).unwrap();
         let rank = AdoptedRank {
             rank: Rank(0),
             executable: "fuzz".into(),
+            stdin: Some(pushed),
             stdout: Some(read),
             stderr: None,
             stddiag: None,
             process: Process::Reported { pid: 0 },
         };
         engine.adopt(AdoptSpec::new(nspace(), vec![rank])).unwrap();
-        let world = World { engine, stdout: write.into(), other, written: 0, read: 0, _directory: directory };
-        Mutex::new(world)
+        World {
+            engine,
+            stdout: write.into(),
+            stdin: stdin.into(),
+            other,
+            written: 0,
+            read: 0,
+            _directory: directory,
+        }
+    }
+
+    /// Whether the rank's stdin is at its end. Takes what is there.
+    fn has_no_stdin(&mut self) -> bool {
+        let mut chunk = [0; 65536];
+        loop {
+            match self.stdin.read(&mut chunk) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
     }
 
     /// The rank writes, and the other tool reads all of it.
@@ -174,6 +224,7 @@ struct Hostile {
     decoder: Decoder<ToTool>,
     fds: VecDeque<OwnedFd>,
     area: Option<MmapMut>,
+    inlets: Vec<MmapMut>,
 }
 
 impl Hostile {
@@ -192,9 +243,12 @@ impl Hostile {
         let Ok(count) = socket::receive(&self.socket, &mut chunk, &mut self.fds, true, false) else { return };
         let mut bytes = &chunk[..count];
         while let Ok(Some(message)) = self.decoder.decode(&mut bytes) {
-            if let (ToTool::Welcome { .. }, Some(area)) = (message, self.fds.pop_front()) {
-                // SAFETY: nobody makes a slice of it but to write.
-                self.area = unsafe { MmapMut::map_mut(&area) }.ok();
+            // SAFETY: nobody makes a slice of it but to write.
+            let map = self.fds.pop_front().and_then(|file| unsafe { MmapMut::map_mut(&file) }.ok());
+            match message {
+                ToTool::Welcome { .. } => self.area = map,
+                ToTool::PushBegun { .. } => self.inlets.extend(map),
+                _ => {}
             }
             self.fds.clear();
         }
@@ -203,9 +257,14 @@ impl Hostile {
 
 fuzz_target!(|acts: Vec<Act>| {
     static WORLD: OnceLock<Mutex<World>> = OnceLock::new();
-    let mut world = WORLD.get_or_init(World::start).lock().unwrap();
+    let mut world = WORLD.get_or_init(|| Mutex::new(World::start())).lock().unwrap();
+    if world.has_no_stdin() {
+        // There is nothing left to be pushed into.
+        *world = World::start();
+    }
     let socket = UnixStream::connect(world.engine.socket().unwrap()).unwrap();
-    let mut hostile = Hostile { socket, decoder: Decoder::new(), fds: VecDeque::new(), area: None };
+    let mut hostile =
+        Hostile { socket, decoder: Decoder::new(), fds: VecDeque::new(), area: None, inlets: Vec::new() };
     // Else most would get no further.
     if acts.len() > 1 {
         let hello = FromTool::Hello { version: PROTOCOL_VERSION, pid: 1, name: "hostile".into() };
@@ -226,6 +285,10 @@ fuzz_target!(|acts: Vec<Act>| {
                 if let Some(area) = &mut hostile.area {
                     let at = usize::from(at) % (area.len().min(8192) / 8) * 8;
                     area[at..at + 8].copy_from_slice(&bytes);
+                }
+                for inlet in &mut hostile.inlets {
+                    let at = usize::from(at) % (inlet.len() / 8) * 8;
+                    inlet[at..at + 8].copy_from_slice(&bytes);
                 }
             }
             Act::Round => world.round(),

@@ -168,7 +168,10 @@ mod tests {
         })
     }
 
-    fn planned(stdin: Option<&str>, open: Option<&str>, file: bool) -> (Vec<(u32, char)>, Vec<(u32, bool)>) {
+    /// What the ranks have, and which of them are pushed our stdin, with its end.
+    type Planned = (Vec<(u32, char)>, Vec<(u32, bool)>);
+
+    fn planned(stdin: Option<&str>, open: Option<&str>, file: bool) -> Planned {
         let Plan { ranks, pushed } = plan(stdin, open, file, 3).unwrap();
         let letter = |stdin: &Stdin| match stdin {
             Stdin::Inherit => 'i',

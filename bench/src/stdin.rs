@@ -1,0 +1,132 @@
+//! A file into the stdin of ranks, beside tee(1) into as many pipes and the least that could do the same.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous, Stdin};
+use iof_proto::directive::{Info, key};
+use iof_proto::{Nspace, Proc, Rank};
+use iof_tool::{Push, Pusher};
+use nix::sys::stat::Mode;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::{Pid, mkfifo};
+
+use crate::cpu;
+use crate::table::Figures;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Rounds, each of which runs every kind once
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// MiB of the file
+    #[arg(long, default_value_t = 1024)]
+    mib: usize,
+}
+
+/// What each target runs.
+const READER: &str = "exec cat > /dev/null";
+/// Bytes that the bare loop reads and writes at once.
+const PIECE: usize = 64 * 1024;
+
+/// Measures and prints what it saw.
+pub fn run(args: &Args) {
+    let directory = std::env::temp_dir().join(format!("iof-bench-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let input = directory.join("input");
+    let mut file = File::create(&input).unwrap();
+    let block = vec![b'x'; 1 << 20];
+    (0..args.mib).for_each(|_| file.write_all(&block).unwrap());
+    println!(
+        "CPU s for a GB delivered, a file of {} MiB, median of {} rounds (least to most)",
+        args.mib, args.rounds
+    );
+    for targets in [1, 8] {
+        let [mut ours, mut tees, mut bares] = <[Figures; 3]>::default();
+        let gb = (args.mib << 20) as f64 * f64::from(targets) / 1e9;
+        for _ in 0..args.rounds {
+            ours.add(iof(&input, targets).as_secs_f64() / gb);
+            tees.add(tee(&directory, &input, targets).as_secs_f64() / gb);
+            bares.add(bare(&input, targets).as_secs_f64() / gb);
+        }
+        println!("to {targets} targets");
+        println!(
+            "  iof {ours}, tee {tees}, bare {bares}: {:.2} of tee, {:.2} of bare",
+            ours.median() / tees.median(),
+            ours.median() / bares.median()
+        );
+    }
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+/// The engine and the tool, which are this process.
+fn iof(input: &Path, targets: u32) -> Duration {
+    let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
+    let nspace = Nspace::new("bench").unwrap();
+    let app = App { nprocs: targets, ..App::new("sh", ["-c", READER]) };
+    let stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]);
+    let job = engine.spawn(&JobSpec { stdin, ..JobSpec::new(nspace.clone(), vec![app]) }).unwrap();
+    let tool = engine.attach("bench", Grant::Never).unwrap();
+    let push = Push {
+        directives: vec![Info::new(key::PMIX_IOF_COMPLETE, true)],
+        ..Push::new(vec![Proc { nspace, rank: Rank::WILDCARD }])
+    };
+    let before = cpu::of_this_process();
+    let pusher = Pusher::start(tool, &push, File::open(input).unwrap(), |_| {}).unwrap();
+    let report = pusher.join().unwrap();
+    let spent = cpu::of_this_process() - before;
+    assert_eq!((report.whole, report.bytes), (targets.into(), fs::metadata(input).unwrap().len()));
+    assert_eq!(job.wait().code(), 0);
+    spent
+}
+
+fn tee(directory: &Path, input: &Path, targets: u32) -> Duration {
+    let fifos: Vec<PathBuf> = (1..targets).map(|n| directory.join(format!("fifo{n}"))).collect();
+    fifos.iter().for_each(|fifo| mkfifo(fifo, Mode::S_IRWXU).unwrap());
+    let mut readers: Vec<Child> = fifos
+        .iter()
+        .map(|fifo| Command::new("sh").args(["-c", "exec cat \"$0\" > /dev/null"]).arg(fifo).spawn().unwrap())
+        .collect();
+    let mut first = Command::new("sh").args(["-c", READER]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut command = Command::new("tee");
+    command.args(&fifos).stdin(File::open(input).unwrap()).stdout(first.stdin.take().unwrap());
+    let mut tee = command.spawn().unwrap();
+    drop(command);
+    let id = Id::Pid(Pid::from_raw(tee.id() as i32));
+    waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+    let spent = cpu::of_process(tee.id());
+    assert!(tee.wait().unwrap().success());
+    readers.push(first);
+    readers.iter_mut().for_each(|reader| assert!(reader.wait().unwrap().success()));
+    fifos.iter().for_each(|fifo| fs::remove_file(fifo).unwrap());
+    spent
+}
+
+/// One read(2), and a write(2) for each target.
+fn bare(input: &Path, targets: u32) -> Duration {
+    let reader = || Command::new("sh").args(["-c", READER]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut readers: Vec<Child> = (0..targets).map(|_| reader()).collect();
+    let mut input = File::open(input).unwrap();
+    let mut pipes: Vec<File> = readers
+        .iter_mut()
+        .map(|reader| reader.stdin.take().unwrap().as_fd().try_clone_to_owned().unwrap().into())
+        .collect();
+    let mut piece = vec![0; PIECE];
+    let before = cpu::of_this_thread();
+    loop {
+        let n = input.read(&mut piece).unwrap();
+        if n == 0 {
+            break;
+        }
+        pipes.iter_mut().for_each(|pipe| pipe.write_all(&piece[..n]).unwrap());
+    }
+    let spent = cpu::of_this_thread() - before;
+    drop(pipes);
+    readers.iter_mut().for_each(|reader| assert!(reader.wait().unwrap().success()));
+    spent
+}
