@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
@@ -25,10 +26,16 @@ pub enum Command {
     Run(RunArgs),
     /// Attach to a running `iof run` and write its output here too
     Pull(PullArgs),
+    /// Show a running job's streams live: rates, caches, losses, lags
+    Top(TopArgs),
     /// Ask a running `iof run` about its job
     Query(QueryArgs),
     /// Look at a ring from outside, whatever its writer does or has died of
     Inspect(InspectArgs),
+    /// Print the completions for a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages, for packagers
+    Man(ManArgs),
 }
 
 #[derive(Args)]
@@ -68,6 +75,19 @@ pub struct RunArgs {
     /// How long children of a rank that has exited may hold its output [default: for ever]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,
+
+    /// Say at the end what forwarding has cost
+    ///
+    /// To stderr: the time, the CPU seconds of iof itself (its threads, not the ranks), and for each channel how many
+    /// bytes were read and how many of them dropped.
+    #[arg(long)]
+    pub timings: bool,
+
+    /// Say at the end, in one line, how it went
+    ///
+    /// To stderr: the ranks, their exit codes, the time, and how many bytes were forwarded and lost.
+    #[arg(long)]
+    pub summary: bool,
 }
 
 /// What one program of a job is given; there may be several.
@@ -201,6 +221,34 @@ pub struct PullArgs {
 }
 
 #[derive(Args)]
+#[command(
+    after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag (again: the other way\n\
+                        round); arrows, PgUp, PgDn, Home, End scroll; q ends."
+)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub engine: EngineArgs,
+
+    /// Time from one look to the next, from 0.1 on
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+}
+
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+#[derive(Args)]
+pub struct ManArgs {
+    /// The directory that gets iof.1, iof-run.1...
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+#[derive(Args)]
 pub struct QueryArgs {
     /// What to ask for
     #[arg(value_enum)]
@@ -299,6 +347,23 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| format!("'{text}' is no time: say seconds, such as 0, 0.5 or 10"))
 }
 
+/// The shortest time between two looks at an engine.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest.
+const MAX_INTERVAL: Duration = Duration::from_hours(24);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = seconds(text)?;
+    let refused = || {
+        format!(
+            "'{text}' is no interval: say {} to {} seconds",
+            MIN_INTERVAL.as_secs_f64(),
+            MAX_INTERVAL.as_secs()
+        )
+    };
+    (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval).then_some(interval).ok_or_else(refused)
+}
+
 fn cache_size(text: &str) -> Result<u32, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (text.get(..text.len().saturating_sub(1)), 1u64 << 10),
@@ -360,6 +425,15 @@ mod tests {
         assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
         for wrong in ["", "-1", "x", "1s", "inf", "nan", "1e300"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn intervals_are_neither_too_short_nor_longer_than_a_day() {
+        assert_eq!(interval("0.1"), Ok(Duration::from_millis(100)));
+        assert_eq!(interval("86400"), Ok(Duration::from_hours(24)));
+        for wrong in ["0", "0.09", "86401", "soon"] {
+            assert!(interval(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -11,6 +11,8 @@ pub enum Name {
     Pull,
     /// `iof query`
     Query,
+    /// `iof top`
+    Top,
 }
 
 /// Attaches to the engine that the user named, or the one there is.
@@ -18,6 +20,7 @@ pub fn attach(args: &EngineArgs, name: &Name) -> Result<Tool, Failure> {
     let name = match name {
         Name::Pull => "iof pull",
         Name::Query => "iof query",
+        Name::Top => "iof top",
     };
     Tool::find(&args.search(), name).map_err(|error| match error {
         error @ (AttachError::Find(_) | AttachError::Connect(_)) => Failure::usage(error),

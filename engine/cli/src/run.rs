@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::process::{self, ExitCode};
 use std::thread;
+use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{CaptureError, Config, Engine, Grant, Job, JobSpec, Pty, Rendezvous, StartError};
@@ -12,6 +13,7 @@ use iof_tool::{Pull, Sink};
 use nix::sys::signal::Signal;
 
 use crate::Failure;
+use crate::account::Account;
 use crate::apps::apps;
 use crate::args::RunArgs;
 use crate::follow::{Event, Follow};
@@ -24,6 +26,7 @@ const STDIN: Rank = Rank(0);
 
 /// Runs a job; the exit code is that of the rank that failed first.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let started = Instant::now();
     let apps = apps(&args.app)?;
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start(config(args)).map_err(|error| match error {
@@ -54,7 +57,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         // Nobody would look after them.
         job.signal(Signal::SIGKILL);
     }
-    Follow::new(job, received, keyboard?).until_over()
+    let (ended, forwarded) = Follow::new(job, received, keyboard?).until_over();
+    if args.timings || args.summary {
+        let account = Account::of(&engine, started.elapsed(), forwarded, ended.is_ok())?;
+        account.say(args.timings, args.summary);
+    }
+    ended
 }
 
 fn config(args: &RunArgs) -> Config {
