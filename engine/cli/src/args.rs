@@ -12,9 +12,15 @@ use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
-/// Forwards the output of a job's ranks through shared memory.
+/// Forwards the output of a job's ranks through shared memory
 #[derive(Parser)]
-#[command(name = "iof", version, about, max_term_width = 100)]
+#[command(
+    name = "iof",
+    version,
+    max_term_width = 100,
+    after_help = "Begin with:  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\n\
+                  'iof COMMAND -h' has one line for each option, 'iof COMMAND --help' says more."
+)]
 pub struct Iof {
     #[command(subcommand)]
     pub command: Command,
@@ -24,23 +30,23 @@ pub struct Iof {
 pub enum Command {
     /// Start a job and write its output here
     Run(RunArgs),
-    /// Attach to a running `iof run` and write its output here too
+    /// Attach to a running job and write its output here too
     Pull(PullArgs),
-    /// Show a running job's streams live: rates, caches, losses, lags
+    /// Watch a running job's streams: rates, caches, losses, lags
     Top(TopArgs),
-    /// Ask a running `iof run` about its job
+    /// Ask about a running job: its processes, its streams
     Query(QueryArgs),
-    /// Look at a ring from outside, whatever its writer does or has died of
+    /// Look at a ring from outside, whatever its writer does
     Inspect(InspectArgs),
     /// Print the completions for a shell
     Completions(CompletionsArgs),
-    /// Write the manual pages, for packagers
+    /// Write the manual pages
     Man(ManArgs),
 }
 
 #[derive(Args)]
 #[command(
-    override_usage = "iof run [OPTIONS] [APP OPTIONS] PROG ARGS... [: [APP OPTIONS] PROG ARGS...]...",
+    override_usage = "iof run [OPTIONS] PROG ARGS... [: [APP OPTIONS] PROG ARGS...]...",
     after_help = "Several programs in one job are divided by ':', each with its own -n, --wdir and -x; ranks are \
                   numbered on from one to the next."
 )]
@@ -48,16 +54,24 @@ pub struct RunArgs {
     #[command(flatten)]
     pub app: AppArgs,
 
-    /// Cache for each rank and channel, in bytes (K, M and G are understood), 16K at least
+    /// Cache for each rank and channel
+    ///
+    /// In bytes; K, M and G are understood. 16K at least.
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
     pub cache_size: u32,
 
-    /// What to do when our output is slower than the ranks: hold them back, or drop and report
-    #[arg(long, value_enum, default_value_t = Drop::None)]
+    /// What to drop if we are slow: newest, oldest, none
+    ///
+    /// That is when our output is slower than the ranks and a cache is full. With none, the default, the ranks wait;
+    /// with newest, the bytes that come are dropped, with oldest those that came first. What is missing is reported
+    /// where it is missing.
+    #[arg(long, value_enum, default_value_t = Drop::None, hide_possible_values = true, hide_default_value = true)]
     pub drop: Drop,
 
-    /// How to read the ranks' output [default: io-uring if this machine has it, else epoll]
-    #[arg(long, value_enum)]
+    /// How to read the ranks' output: io-uring, epoll
+    ///
+    /// By itself it is io-uring if this machine allows it, and else epoll, which works everywhere and costs more.
+    #[arg(long, value_enum, hide_possible_values = true)]
     pub backend: Option<Backend>,
 
     /// The job's name [default: iof-PID]
@@ -68,11 +82,15 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 
-    /// Ranks that get a pseudo-terminal, such as 0,2-3; rank 0 gets our keyboard with it
+    /// Ranks that get a pseudo-terminal, such as 0,2-3
+    ///
+    /// Rank 0 gets our keyboard with it.
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     pub pty: Option<Ranks>,
 
-    /// How long children of a rank that has exited may hold its output [default: for ever]
+    /// How long a rank's children may hold its output
+    ///
+    /// That is after its exit; without this, for ever. What they write later is not forwarded.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,
 
@@ -102,7 +120,9 @@ pub struct AppArgs {
     #[arg(long, value_name = "DIR", help_heading = "App options")]
     pub wdir: Option<PathBuf>,
 
-    /// An environment variable for the ranks, which have all of ours besides
+    /// An environment variable for the ranks
+    ///
+    /// They have all of ours besides.
     #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = "App options",
           value_parser = OsStringValueParser::new().try_map(variable))]
     pub env: Vec<Variable>,
@@ -165,7 +185,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "PID", group = "target")]
     pub pid: Option<u32>,
 
-    /// Attach to the `iof run` that has the job of this name
+    /// Attach to the `iof run` with the job of this name
     #[arg(long, value_name = "NAME", group = "target")]
     pub nspace: Option<Nspace>,
 
@@ -222,14 +242,16 @@ pub struct PullArgs {
 
 #[derive(Args)]
 #[command(
-    after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag (again: the other way\n\
-                        round); arrows, PgUp, PgDn, Home, End scroll; q ends."
+    after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag (again: the other way round); \
+                  arrows, PgUp, PgDn, Home, End scroll; Ctrl-L draws anew; q ends."
 )]
 pub struct TopArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
 
-    /// Time from one look to the next, from 0.1 on
+    /// Time from one look to the next
+    ///
+    /// 0.1 at least.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,
 }
@@ -274,13 +296,13 @@ pub enum What {
 
 #[derive(Args)]
 pub struct InspectArgs {
-    /// The ring: a descriptor of this command's own, or a path such as /proc/PID/fd/N
+    /// Its descriptor here, or a path such as /proc/PID/fd/N
     ///
     /// `ls -l /proc/PID/fd | grep iof-ring` finds a process's rings.
     #[arg(value_name = "FD|PATH")]
     pub ring: Option<PathBuf>,
 
-    /// Write the cached bytes to stdout, and what is printed otherwise to stderr
+    /// Write the cached bytes to stdout, the rest to stderr
     #[arg(long)]
     pub bytes: bool,
 

@@ -64,7 +64,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     watch("iof-signals", events.clone(), move |events| watch_signals(&signals, events))?;
     watch("iof-engine", events.clone(), move |events| watch_engine(tool, interval, events))?;
     watch("iof-keys", events, watch_keys)?;
-    let ended = show(&mut screen, &mut Board::new(engine, args.interval), &received);
+    let ended = show(&mut screen, &mut Board::new(engine), &received);
     // Before anything is said.
     drop(screen);
     if ended? {

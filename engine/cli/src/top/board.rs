@@ -96,7 +96,6 @@ pub struct Totals {
 /// All that the screen shows.
 pub struct Board {
     pub engine: u32,
-    pub interval: Duration,
     pub sort: Sort,
     /// The order is the other way round.
     pub reversed: bool,
@@ -109,10 +108,9 @@ pub struct Board {
 }
 
 impl Board {
-    pub fn new(engine: u32, interval: Duration) -> Board {
+    pub fn new(engine: u32) -> Board {
         Board {
             engine,
-            interval,
             sort: Sort::Name,
             reversed: false,
             totals: Totals::default(),
