@@ -162,8 +162,8 @@ fn watch_signals(signals: &Signals, events: &Sender<Event>) {
         if sent.is_ok() {
             thread::sleep(GRACE);
         }
-        // Who draws is stuck in a terminal that takes nothing.
-        screen::restore();
+        // Who draws is stuck in a terminal that takes nothing, and has the lock on stdout.
+        screen::restore_settings();
         signals::die_of(signal);
     }
 }

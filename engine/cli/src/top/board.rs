@@ -217,3 +217,103 @@ fn totals(rows: &[Row]) -> Totals {
     totals.readers.sort_by(|a, b| b.lag.cmp(&a.lag).then(a.tool.cmp(&b.tool)).then(a.pid.cmp(&b.pid)));
     totals
 }
+
+#[cfg(test)]
+pub mod tests {
+    use iof_proto::{Nspace, Rank, ReaderStats};
+
+    use super::*;
+
+    /// A stream of the job `job`; it is read by one tool for each lag.
+    pub fn stream(rank: u32, produced: u64, dropped: u64, lags: &[u64]) -> StreamStats {
+        let reader =
+            |(pid, lag): (u32, &u64)| ReaderStats { tool: format!("tool{pid}"), pid, handler: 1, lag: *lag };
+        StreamStats {
+            source: Proc { nspace: Nspace::new("job").unwrap(), rank: Rank(rank) },
+            channel: Channel::Stdout,
+            produced,
+            cached: produced - dropped,
+            dropped,
+            generation: 0,
+            complete: false,
+            readers: (1..).zip(lags).map(reader).collect(),
+        }
+    }
+
+    fn ranks(board: &mut Board, room: usize) -> Vec<u32> {
+        board.page(room).1.iter().map(|row| row.stats.source.rank.0).collect()
+    }
+
+    fn rates(board: &mut Board) -> Vec<Option<u64>> {
+        board.page(100).1.iter().map(|row| row.rate).collect()
+    }
+
+    #[test]
+    fn rates_are_the_bytes_between_two_samples_over_the_time_between_them() {
+        let (mut board, start) = (Board::new(1), Instant::now());
+        board.update(start, vec![stream(0, 1000, 0, &[]), stream(1, 0, 0, &[])]);
+        assert_eq!((rates(&mut board), board.totals.rate), (vec![None, None], None));
+        // The third has begun since then.
+        let then = vec![stream(0, 6000, 0, &[]), stream(1, 0, 0, &[]), stream(2, 500, 0, &[])];
+        board.update(start + Duration::from_millis(500), then);
+        assert_eq!(rates(&mut board), [Some(10_000), Some(0), Some(1000)]);
+        assert_eq!(board.totals.rate, Some(11_000));
+        // A job of the same name that has begun anew.
+        board.update(start + Duration::from_secs(1), vec![stream(0, 10, 0, &[])]);
+        assert_eq!(rates(&mut board), [Some(0)]);
+        board.update(start + Duration::from_secs(1), vec![stream(0, 20, 0, &[])]);
+        assert_eq!(rates(&mut board), [None], "no time has passed");
+    }
+
+    #[test]
+    fn rows_are_sorted_by_each_key_and_the_other_way_round_when_it_is_pressed_again() {
+        let (mut board, start) = (Board::new(1), Instant::now());
+        board.update(start, [2, 0, 1].map(|rank| stream(rank, 0, 0, &[])).to_vec());
+        assert_eq!(ranks(&mut board, 9), [0, 1, 2]);
+        let then = vec![stream(0, 50, 9, &[3, 1]), stream(1, 70, 69, &[4]), stream(2, 60, 3, &[0, 9])];
+        board.update(start + Duration::from_secs(1), then);
+        for (key, order) in
+            [('r', [1, 2, 0]), ('c', [2, 0, 1]), ('d', [1, 0, 2]), ('l', [2, 1, 0]), ('n', [0, 1, 2])]
+        {
+            board.sort_by(Sort::of_key(key).unwrap());
+            assert_eq!(ranks(&mut board, 9), order, "{key}");
+            board.sort_by(Sort::of_key(key).unwrap());
+            assert_eq!(ranks(&mut board, 9), [order[2], order[1], order[0]], "{key} again");
+        }
+        assert_eq!(Sort::of_key('x'), None);
+    }
+
+    #[test]
+    fn scrolling_ends_where_the_rows_end_however_many_are_left() {
+        let mut board = Board::new(1);
+        board.update(Instant::now(), (0..10).map(|rank| stream(rank, 0, 0, &[])).collect());
+        let mut after = |to: Move| {
+            board.scroll(to);
+            ranks(&mut board, 4)
+        };
+        assert_eq!(after(Move::First), [0, 1, 2, 3]);
+        assert_eq!(after(Move::Up), [0, 1, 2, 3]);
+        assert_eq!(after(Move::Down), [1, 2, 3, 4]);
+        assert_eq!(after(Move::PageDown), [5, 6, 7, 8]);
+        assert_eq!(after(Move::PageDown), [6, 7, 8, 9]);
+        assert_eq!(after(Move::PageUp), [2, 3, 4, 5]);
+        assert_eq!(after(Move::Last), [6, 7, 8, 9]);
+        board.update(Instant::now(), (0..2).map(|rank| stream(rank, 0, 0, &[])).collect());
+        assert_eq!(ranks(&mut board, 4), [0, 1]);
+        assert_eq!(ranks(&mut board, 0), [0; 0]);
+    }
+
+    #[test]
+    fn each_tool_is_as_far_behind_as_in_all_its_streams_together() {
+        let mut board = Board::new(1);
+        board.update(
+            Instant::now(),
+            vec![stream(0, 9, 2, &[1, 5]), stream(1, 9, 1, &[1]), stream(2, 9, 0, &[])],
+        );
+        let readers: Vec<_> =
+            board.totals.readers.iter().map(|of| (of.tool.as_str(), of.pid, of.lag)).collect();
+        assert_eq!(readers, [("tool2", 2, 5), ("tool1", 1, 2)]);
+        let Totals { jobs, streams, complete, cached, dropped, .. } = board.totals;
+        assert_eq!((jobs, streams, complete, cached, dropped), (1, 3, 0, 24, 3));
+    }
+}

@@ -164,3 +164,82 @@ fn locale_has_utf8() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set).unwrap_or_default().to_lowercase();
     locale.contains("utf-8") || locale.contains("utf8")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::board::tests::stream;
+    use super::*;
+
+    fn drawn(board: &mut Board, columns: u16, rows: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+        terminal.draw(|frame| draw(frame, board)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |row: u16| (0..columns).map(|column| buffer[(column, row)].symbol()).collect::<String>();
+        (0..rows).map(line).map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_screen_shows_sums_tools_and_a_line_for_each_stream_as_far_as_there_is_room() {
+        let (mut board, start) = (Board::new(7), Instant::now());
+        assert_eq!(drawn(&mut board, 80, 5)[0], "iof top: asking the engine 7");
+        let first = vec![stream(0, 0, 0, &[]), stream(1, 0, 0, &[]), stream(2, 0, 0, &[])];
+        board.update(start, first);
+        let mut ended = stream(1, 20, 0, &[]);
+        ended.complete = true;
+        let second = vec![stream(0, 3 << 20, 1 << 20, &[0, 2048]), ended, stream(2, 0, 0, &[])];
+        board.update(start + Duration::from_secs(1), second);
+        let wanted = [
+            "engine 7: 3.0M/s, 2.0M cached, 1.0M dropped; 1 job, 3 streams, 1 ended; 1-2 shown",
+            "2 tools: tool2:2 2.0K behind, tool1:1 0 behind",
+            "NSPACE v   RANK CHANNEL   RATE/s   CACHED   DROPPED TOOLS (LAG)",
+            "job           0 stdout      3.0M     2.0M      1.0M tool2:2 (2.0K), tool1:1 (0)",
+            "job           1 stdout     ended       20         0",
+            KEYS,
+        ];
+        assert_eq!(drawn(&mut board, 90, 6), wanted);
+        board.sort_by(Sort::Cached);
+        assert!(drawn(&mut board, 90, 6)[2].contains("CACHED v"));
+        board.sort_by(Sort::Cached);
+        assert!(drawn(&mut board, 90, 6)[2].contains("CACHED ^"));
+    }
+
+    #[test]
+    fn no_size_of_the_terminal_is_too_small() {
+        let mut board = Board::new(7);
+        board.update(Instant::now(), (0..5).map(|rank| stream(rank, 0, 0, &[1, 2, 3])).collect());
+        for (columns, rows) in [(1, 1), (1, 24), (80, 1), (80, 2), (80, 3), (10, 4), (300, 100)] {
+            drawn(&mut board, columns, rows);
+        }
+    }
+
+    #[test]
+    fn names_from_others_never_reach_the_terminal_as_commands() {
+        assert_eq!(shown("evil\x1b[2Jtool\n\u{9b}"), "evil?[2Jtool??");
+        let mut board = Board::new(7);
+        let mut evil = stream(0, 0, 0, &[1]);
+        evil.readers[0].tool = "a\x1b]0;x\x07b".into();
+        board.update(Instant::now(), vec![evil]);
+        let lines = drawn(&mut board, 80, 6);
+        assert!(lines[1].contains("a?]0;x?b:1"), "{lines:?}");
+        assert!(lines.iter().all(|line| line.is_ascii() && !line.contains(char::is_control)), "{lines:?}");
+    }
+
+    #[test]
+    fn numbers_of_bytes_are_short_whatever_they_are() {
+        let said = [0, 999, 1000, 10_239, 10_240, 1_022_976, 1 << 20, 1 << 40, u64::MAX].map(short);
+        assert_eq!(said, ["0", "999", "1.0K", "10K", "10K", "999K", "1.0M", "1.0T", "16E"]);
+        for bits in 0..64 {
+            assert!(short(1 << bits).len() <= 5 && short((1 << bits) - 1).len() <= 5, "{bits}");
+        }
+    }
+
+    #[test]
+    fn the_line_of_keys_fits_80_columns() {
+        assert!(KEYS.len() <= 80);
+    }
+}

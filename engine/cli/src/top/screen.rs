@@ -100,9 +100,15 @@ impl Drop for Screen {
 /// Gives the terminal back if it is ours, from any thread.
 pub fn restore() {
     if TAKEN.swap(false, SeqCst) {
-        // The settings first: this can't be kept waiting by a terminal that takes nothing.
         let _ = disable_raw_mode();
         let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+    }
+}
+
+/// Only its settings, which no terminal can keep waiting: for one that takes nothing.
+pub fn restore_settings() {
+    if TAKEN.swap(false, SeqCst) {
+        let _ = disable_raw_mode();
     }
 }
 
@@ -123,4 +129,56 @@ const PANICKED: i32 = 101;
 fn area() -> Rect {
     let size = window_size();
     Rect::new(0, 0, size.columns, size.rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+    use std::thread;
+
+    use nix::pty::openpty;
+    use nix::sys::termios::{LocalFlags, tcgetattr};
+
+    use super::*;
+
+    /// The variable that makes the test below panic at the terminal that it was given.
+    const PANIC: &str = "IOF_TEST_PANIC";
+
+    #[test]
+    fn a_panic_on_any_thread_gives_the_terminal_back_and_is_read_on_it() {
+        if env::var_os(PANIC).is_some() {
+            let mut screen = Screen::new().map_err(|_| "no screen").unwrap();
+            assert!(screen.take_in_foreground().unwrap());
+            let _ = thread::spawn(|| panic!("on purpose")).join();
+            unreachable!("the other thread has ended the process");
+        }
+        let pty = openpty(None, None).unwrap();
+        let before = tcgetattr(&pty.slave).unwrap();
+        let file = || Stdio::from(File::from(pty.slave.try_clone().unwrap()));
+        let mut myself = Command::new(env::current_exe().unwrap());
+        let name = "top::screen::tests::a_panic_on_any_thread_gives_the_terminal_back_and_is_read_on_it";
+        myself
+            .args(["--exact", name, "--nocapture"])
+            .env(PANIC, "1")
+            .env("TERM", "xterm")
+            .env("RUST_BACKTRACE", "0");
+        let mut child = myself.stdin(file()).stdout(file()).stderr(file()).spawn().unwrap();
+        drop(myself);
+        assert_eq!(child.wait().unwrap().code(), Some(PANICKED));
+        let after = tcgetattr(&pty.slave).unwrap();
+        assert!(before.local_flags.contains(LocalFlags::ICANON));
+        assert_eq!(after, before);
+        drop(pty.slave);
+        let (mut shown, mut master) = (Vec::new(), File::from(pty.master));
+        let mut chunk = [0; 4096];
+        // All of it fits the terminal's buffer; then EIO, as nobody has it open.
+        while let Ok(count @ 1..) = master.read(&mut chunk) {
+            shown.extend_from_slice(&chunk[..count]);
+        }
+        let shown = String::from_utf8_lossy(&shown);
+        let (taken, back) = (shown.find("\x1b[?1049h").unwrap(), shown.find("\x1b[?1049l").unwrap());
+        assert!(taken < back && back < shown.find("on purpose").unwrap(), "{shown:?}");
+    }
 }

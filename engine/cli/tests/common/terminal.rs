@@ -1,8 +1,10 @@
 //! A terminal with somebody at it: a pty whose other end is the test.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -22,6 +24,9 @@ use super::wait_or;
 pub struct Terminal {
     master: File,
     shown: Arc<Mutex<Vec<u8>>>,
+    /// The size since when: how much had been shown by then.
+    size: Cell<(u16, u16)>,
+    resized: Cell<usize>,
 }
 
 pub const CTRL_C: &str = "\x03";
@@ -57,7 +62,15 @@ impl Terminal {
                 to.lock().unwrap().extend_from_slice(&chunk[..count]);
             }
         });
-        (Terminal { master: master.into(), shown }, process)
+        (
+            Terminal {
+                master: master.into(),
+                shown,
+                size: Cell::new((rows, columns)),
+                resized: Cell::new(0),
+            },
+            process,
+        )
     }
 
     /// Types.
@@ -67,6 +80,8 @@ impl Terminal {
 
     /// Changes its size, as a window on a screen does.
     pub fn resize(&self, rows: u16, columns: u16) {
+        self.size.set((rows, columns));
+        self.resized.set(self.shown.lock().unwrap().len());
         let size = size(rows, columns);
         // SAFETY: the call reads one `winsize`, which lives.
         let done = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
@@ -76,6 +91,21 @@ impl Terminal {
     /// All that was shown so far.
     pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
+    /// What is to be seen on it now, line by line, of what came since it had its size.
+    pub fn picture(&self) -> Vec<String> {
+        let (rows, columns) = self.size.get();
+        let number = |number| NonZero::new(number).unwrap();
+        let mut screen = vt100::Parser::new(number(rows), number(columns), 0);
+        screen.process(&self.shown.lock().unwrap()[self.resized.get()..]);
+        screen.screen().rows(0, columns).map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    /// Waits until `found` finds something in the picture.
+    pub fn wait_to_see<T>(&self, what: &str, found: impl Fn(&[String]) -> Option<T>) -> T {
+        let explain = || format!("{what} in {:#?}", self.picture());
+        wait_or(super::DEADLINE, || found(&self.picture()), explain)
     }
 
     /// Waits until `text` was shown `times` times.
