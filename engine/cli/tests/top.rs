@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
@@ -12,7 +12,6 @@ use common::bytes::Pending;
 use common::process::Process;
 use common::site::{Site, iof};
 use common::terminal::{CTRL_C, CTRL_Z, Terminal};
-use common::wait_for;
 use nix::libc;
 use nix::sys::signal::Signal;
 use nix::sys::termios::{FlowArg, Termios, tcflow};
@@ -208,11 +207,6 @@ fn a_signal_ends_it_even_while_its_terminal_takes_nothing() {
     // As Ctrl-S does; what it draws next is not taken.
     tcflow(&held, FlowArg::TCOOFF).unwrap();
     terminal.type_keys("c");
-    let stuck = || {
-        let wait = fs::read_to_string(format!("/proc/{}/wchan", top.pid())).ok()?;
-        (wait.contains("tty") || wait == "wait_woken").then_some(())
-    };
-    wait_for("iof top to be stuck", stuck);
     top.signal(Signal::SIGTERM);
     assert_eq!(top.wait(), 143);
     assert_eq!(terminal.settings(), before);

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use nix::libc;
 use nix::pty::{OpenptyResult, Winsize, openpty};
@@ -27,6 +27,8 @@ pub struct Terminal {
     /// The size since when: how much had been shown by then.
     size: Cell<(u16, u16)>,
     resized: Cell<usize>,
+    /// Reads what is shown.
+    reader: JoinHandle<()>,
 }
 
 pub const CTRL_C: &str = "\x03";
@@ -55,7 +57,7 @@ impl Terminal {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let shown = Arc::new(Mutex::new(Vec::new()));
         let (mut from, to) = (File::from(master.try_clone().unwrap()), Arc::clone(&shown));
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut chunk = [0; 4096];
             // Until the last process has gone from the terminal: EIO.
             while let Ok(count @ 1..) = from.read(&mut chunk) {
@@ -68,6 +70,7 @@ impl Terminal {
                 shown,
                 size: Cell::new((rows, columns)),
                 resized: Cell::new(0),
+                reader,
             },
             process,
         )
@@ -91,6 +94,11 @@ impl Terminal {
     /// All that was shown so far.
     pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
+    /// All that was shown, once the last process has gone from it.
+    pub fn all_shown(&self) -> String {
+        wait_or(super::DEADLINE, || self.reader.is_finished().then(|| self.shown()), || self.shown())
     }
 
     /// What is to be seen on it now, line by line, of what came since it had its size.
