@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, Sender, bounded};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use iof_proto::message::query;
 use iof_proto::{Found, StreamStats, Value};
 use iof_tool::{LostError, RequestError, Tool};
@@ -64,7 +64,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     watch("iof-signals", events.clone(), move |events| watch_signals(&signals, events))?;
     watch("iof-engine", events.clone(), move |events| watch_engine(tool, interval, events))?;
     watch("iof-keys", events, watch_keys)?;
-    let ended = show(&mut screen, &mut Board::new(engine), &received);
+    let ended = show(&mut screen, &mut Board::new(engine, interval), &received);
     // Before anything is said.
     drop(screen);
     if ended? {
@@ -80,7 +80,12 @@ fn show(screen: &mut Screen, board: &mut Board, events: &Receiver<Event>) -> Res
         if screen.take_in_foreground().map_err(no_terminal)? {
             screen.draw(|frame| draw::draw(frame, board)).map_err(no_terminal)?;
         }
-        let Ok(event) = events.recv() else { return Ok(false) };
+        let event = match events.recv_timeout(board.interval) {
+            Ok(event) => event,
+            // An engine that is silent is to be seen as such.
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return Ok(false),
+        };
         match handle(board, event)? {
             Then::GoOn => {}
             Then::Redraw => screen.forget_shown().map_err(no_terminal)?,

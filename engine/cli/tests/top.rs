@@ -213,6 +213,21 @@ fn a_signal_ends_it_even_while_its_terminal_takes_nothing() {
 }
 
 #[test]
+fn an_engine_that_stands_still_is_called_silent_until_it_answers_again() {
+    let site = Site::new();
+    let run = site.run(&[], ["cat"]);
+    site.wait_for_ranks(1);
+    let (terminal, top) = start(&site, 24, 80);
+    terminal.wait_to_see("the rank", |picture| stream(picture, 0, "stdout"));
+    run.stop();
+    terminal.wait_to_see("silence", |picture| picture[0].contains("is silent for").then_some(()));
+    run.signal(Signal::SIGCONT);
+    terminal.wait_to_see("an answer", |picture| picture[0].contains("3 streams").then_some(()));
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+}
+
+#[test]
 fn the_screen_follows_the_size_of_its_terminal() {
     let site = Site::new();
     let _run = site.run(&["-n", "10", "--nspace", "demo"], ["cat"]);

@@ -93,9 +93,14 @@ pub struct Totals {
     pub readers: Vec<Reader>,
 }
 
+/// How long an engine may take to answer before it is called silent.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// All that the screen shows.
 pub struct Board {
     pub engine: u32,
+    /// The time from one sample to the next.
+    pub interval: Duration,
     pub sort: Sort,
     /// The order is the other way round.
     pub reversed: bool,
@@ -108,9 +113,10 @@ pub struct Board {
 }
 
 impl Board {
-    pub fn new(engine: u32) -> Board {
+    pub fn new(engine: u32, interval: Duration) -> Board {
         Board {
             engine,
+            interval,
             sort: Sort::Name,
             reversed: false,
             totals: Totals::default(),
@@ -124,6 +130,12 @@ impl Board {
     /// Whether there was an answer yet.
     pub fn is_sampled(&self) -> bool {
         self.sampled.is_some()
+    }
+
+    /// For how long the engine has not answered, if that is longer than it should be.
+    pub fn silence(&self, now: Instant) -> Option<Duration> {
+        let since = now.saturating_duration_since(self.sampled?);
+        (since > self.interval.saturating_add(PATIENCE)).then_some(since)
     }
 
     /// Shows these streams from now on. What has come since the last time makes the rates; a stream that was not there
@@ -240,6 +252,8 @@ pub mod tests {
         }
     }
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     fn ranks(board: &mut Board, room: usize) -> Vec<u32> {
         board.page(room).1.iter().map(|row| row.stats.source.rank.0).collect()
     }
@@ -250,7 +264,7 @@ pub mod tests {
 
     #[test]
     fn rates_are_the_bytes_between_two_samples_over_the_time_between_them() {
-        let (mut board, start) = (Board::new(1), Instant::now());
+        let (mut board, start) = (Board::new(1, SECOND), Instant::now());
         board.update(start, vec![stream(0, 1000, 0, &[]), stream(1, 0, 0, &[])]);
         assert_eq!((rates(&mut board), board.totals.rate), (vec![None, None], None));
         // The third has begun since then.
@@ -267,7 +281,7 @@ pub mod tests {
 
     #[test]
     fn rows_are_sorted_by_each_key_and_the_other_way_round_when_it_is_pressed_again() {
-        let (mut board, start) = (Board::new(1), Instant::now());
+        let (mut board, start) = (Board::new(1, SECOND), Instant::now());
         board.update(start, [2, 0, 1].map(|rank| stream(rank, 0, 0, &[])).to_vec());
         assert_eq!(ranks(&mut board, 9), [0, 1, 2]);
         let then = vec![stream(0, 50, 9, &[3, 1]), stream(1, 70, 69, &[4]), stream(2, 60, 3, &[0, 9])];
@@ -285,7 +299,7 @@ pub mod tests {
 
     #[test]
     fn scrolling_ends_where_the_rows_end_however_many_are_left() {
-        let mut board = Board::new(1);
+        let mut board = Board::new(1, SECOND);
         board.update(Instant::now(), (0..10).map(|rank| stream(rank, 0, 0, &[])).collect());
         let mut after = |to: Move| {
             board.scroll(to);
@@ -305,7 +319,7 @@ pub mod tests {
 
     #[test]
     fn each_tool_is_as_far_behind_as_in_all_its_streams_together() {
-        let mut board = Board::new(1);
+        let mut board = Board::new(1, SECOND);
         board.update(
             Instant::now(),
             vec![stream(0, 9, 2, &[1, 5]), stream(1, 9, 1, &[1]), stream(2, 9, 0, &[])],
@@ -315,5 +329,16 @@ pub mod tests {
         assert_eq!(readers, [("tool2", 2, 5), ("tool1", 1, 2)]);
         let Totals { jobs, streams, complete, cached, dropped, .. } = board.totals;
         assert_eq!((jobs, streams, complete, cached, dropped), (1, 3, 0, 24, 3));
+    }
+
+    #[test]
+    fn an_engine_is_silent_when_it_has_not_answered_for_longer_than_it_is_given() {
+        let (mut board, start) = (Board::new(1, SECOND), Instant::now());
+        assert_eq!(board.silence(start + SECOND * 10), None, "it was never heard");
+        board.update(start, Vec::new());
+        assert_eq!(board.silence(start + SECOND * 3), None);
+        assert_eq!(board.silence(start + SECOND * 4), Some(SECOND * 4));
+        board.update(start + SECOND * 4, Vec::new());
+        assert_eq!(board.silence(start + SECOND * 5), None);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::env;
 use std::sync::LazyLock;
+use std::time::Instant;
 
 use iof_proto::StreamStats;
 use ratatui::Frame;
@@ -36,6 +37,9 @@ fn sums(board: &mut Board, room: usize) -> Line<'static> {
     let totals = &board.totals;
     if !board.is_sampled() {
         return Line::from(format!("iof top: asking the engine {}", board.engine));
+    }
+    if let Some(silence) = board.silence(Instant::now()) {
+        return Line::from(format!("engine {} is silent for {} s", board.engine, silence.as_secs()));
     }
     // What matters most first: the line may be cut.
     Line::from(format!(
@@ -167,7 +171,7 @@ fn locale_has_utf8() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -185,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_screen_shows_sums_tools_and_a_line_for_each_stream_as_far_as_there_is_room() {
-        let (mut board, start) = (Board::new(7), Instant::now());
+        let (mut board, start) = (Board::new(7, Duration::from_secs(1)), Instant::now());
         assert_eq!(drawn(&mut board, 80, 5)[0], "iof top: asking the engine 7");
         let first = vec![stream(0, 0, 0, &[]), stream(1, 0, 0, &[]), stream(2, 0, 0, &[])];
         board.update(start, first);
@@ -210,7 +214,7 @@ mod tests {
 
     #[test]
     fn no_size_of_the_terminal_is_too_small() {
-        let mut board = Board::new(7);
+        let mut board = Board::new(7, Duration::from_secs(1));
         board.update(Instant::now(), (0..5).map(|rank| stream(rank, 0, 0, &[1, 2, 3])).collect());
         for (columns, rows) in [(1, 1), (1, 24), (80, 1), (80, 2), (80, 3), (10, 4), (300, 100)] {
             drawn(&mut board, columns, rows);
@@ -220,7 +224,7 @@ mod tests {
     #[test]
     fn names_from_others_never_reach_the_terminal_as_commands() {
         assert_eq!(shown("evil\x1b[2Jtool\n\u{9b}"), "evil?[2Jtool??");
-        let mut board = Board::new(7);
+        let mut board = Board::new(7, Duration::from_secs(1));
         let mut evil = stream(0, 0, 0, &[1]);
         evil.readers[0].tool = "a\x1b]0;x\x07b".into();
         board.update(Instant::now(), vec![evil]);
