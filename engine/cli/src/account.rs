@@ -1,6 +1,7 @@
 //! What `iof run` says at its end: what forwarding has cost, and how it went.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::time::Duration;
 
 use iof_engine::{Engine, Grant};
@@ -10,7 +11,7 @@ use iof_tool::SinkReport;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-use crate::{Failure, say};
+use crate::say;
 
 /// The most ranks that are named of those with one exit code.
 const MAX_NAMED: usize = 8;
@@ -44,11 +45,10 @@ impl Account {
         elapsed: Duration,
         forwarded: SinkReport,
         whole: bool,
-    ) -> Result<Account, Failure> {
-        let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(Failure::running)?;
-        let mut tool = engine.attach("iof run", Grant::Never).map_err(Failure::running)?;
-        let keys = [query::IOF_STATS, query::PMIX_QUERY_PROC_TABLE];
-        let found = tool.query(&keys).map_err(Failure::running)?;
+    ) -> Result<Account, Box<dyn Error>> {
+        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+        let mut tool = engine.attach("iof run", Grant::Never)?;
+        let found = tool.query(&[query::IOF_STATS, query::PMIX_QUERY_PROC_TABLE])?;
         let (user, system) = (duration(usage.user_time()), duration(usage.system_time()));
         let (channels, exits) = (BTreeMap::new(), BTreeMap::new());
         let mut account = Account { elapsed, user, system, channels, exits, forwarded, whole };

@@ -12,7 +12,6 @@ use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, Sink};
 use nix::sys::signal::Signal;
 
-use crate::Failure;
 use crate::account::Account;
 use crate::apps::apps;
 use crate::args::RunArgs;
@@ -20,6 +19,7 @@ use crate::follow::{Event, Follow};
 use crate::keyboard::{Keyboard, window_size};
 use crate::pull::{finish, report_gap};
 use crate::signals::Signals;
+use crate::{Failure, say};
 
 /// The rank that has our stdin.
 const STDIN: Rank = Rank(0);
@@ -59,8 +59,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let (ended, forwarded) = Follow::new(job, received, keyboard?).until_over();
     if args.timings || args.summary {
-        let account = Account::of(&engine, started.elapsed(), forwarded, ended.is_ok())?;
-        account.say(args.timings, args.summary);
+        let account = Account::of(&engine, started.elapsed(), forwarded, ended.is_ok());
+        match account {
+            Ok(account) => account.say(args.timings, args.summary),
+            // The job is what it was without its account.
+            Err(error) => say(format_args!("no timings and no summary: {error}")),
+        }
     }
     ended
 }
