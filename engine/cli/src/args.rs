@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
@@ -14,9 +15,15 @@ use iof_proto::{Channel, Channels, Nspace, Rank};
 use crate::push::PushArgs;
 use crate::stdin::StdinArgs;
 
-/// Forwards the output of a job's ranks through shared memory.
+/// Forwards the output of a job's ranks through shared memory
 #[derive(Parser)]
-#[command(name = "iof", version, about, max_term_width = 100)]
+#[command(
+    name = "iof",
+    version,
+    max_term_width = 100,
+    after_help = "Begin with:  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\n\
+                  'iof COMMAND -h' has one line for each option, 'iof COMMAND --help' says more."
+)]
 pub struct Iof {
     #[command(subcommand)]
     pub command: Command,
@@ -26,19 +33,25 @@ pub struct Iof {
 pub enum Command {
     /// Start a job and write its output here
     Run(RunArgs),
-    /// Attach to a running `iof run` and write its output here too
+    /// Attach to a running job and write its output here too
     Pull(PullArgs),
-    /// Push bytes into the stdin of ranks of a running `iof run`
+    /// Push bytes into the stdin of a running job's ranks
     Push(PushArgs),
-    /// Ask a running `iof run` about its job
+    /// Watch a running job's streams: rates, caches, losses, lags
+    Top(TopArgs),
+    /// Ask about a running job: its processes, its streams
     Query(QueryArgs),
-    /// Look at a ring from outside, whatever its writer does or has died of
+    /// Look at a ring from outside, whatever its writer does
     Inspect(InspectArgs),
+    /// Print the completions for a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages
+    Man(ManArgs),
 }
 
 #[derive(Args)]
 #[command(
-    override_usage = "iof run [OPTIONS] [APP OPTIONS] PROG ARGS... [: [APP OPTIONS] PROG ARGS...]...",
+    override_usage = "iof run [OPTIONS] PROG ARGS... [: [APP OPTIONS] PROG ARGS...]...",
     after_help = "Several programs in one job are divided by ':', each with its own -n, --wdir and -x; ranks are \
                   numbered on from one to the next."
 )]
@@ -49,16 +62,24 @@ pub struct RunArgs {
     #[command(flatten)]
     pub stdin: StdinArgs,
 
-    /// Cache for each rank and channel, in bytes (K, M and G are understood), 16K at least
+    /// Cache for each rank and channel
+    ///
+    /// In bytes; K, M and G are understood. 16K at least.
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
     pub cache_size: u32,
 
-    /// What to do when our output is slower than the ranks: hold them back, or drop and report
-    #[arg(long, value_enum, default_value_t = Drop::None)]
+    /// What to drop if we are slow: newest, oldest, none
+    ///
+    /// That is when our output is slower than the ranks and a cache is full. With none, the default, the ranks wait;
+    /// with newest, the bytes that come are dropped, with oldest those that came first. What is missing is reported
+    /// where it is missing.
+    #[arg(long, value_enum, default_value_t = Drop::None, hide_possible_values = true, hide_default_value = true)]
     pub drop: Drop,
 
-    /// How to read the ranks' output [default: io-uring if this machine has it, else epoll]
-    #[arg(long, value_enum)]
+    /// How to read the ranks' output: io-uring, epoll
+    ///
+    /// By itself it is io-uring if this machine allows it, and else epoll, which works everywhere and costs more.
+    #[arg(long, value_enum, hide_possible_values = true)]
     pub backend: Option<Backend>,
 
     /// The job's name [default: iof-PID]
@@ -69,13 +90,30 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 
-    /// Ranks that get a pseudo-terminal, such as 0,2-3; rank 0 gets our keyboard with it
+    /// Ranks that get a pseudo-terminal, such as 0,2-3
+    ///
+    /// Rank 0 gets our keyboard with it.
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     pub pty: Option<Ranks>,
 
-    /// How long children of a rank that has exited may hold its output [default: for ever]
+    /// How long a rank's children may hold its output
+    ///
+    /// That is after its exit; without this, for ever. What they write later is not forwarded.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,
+
+    /// Say at the end what forwarding has cost
+    ///
+    /// To stderr: the time, the CPU seconds of iof itself (its threads, not the ranks), and for each channel how many
+    /// bytes were read and how many of them dropped.
+    #[arg(long)]
+    pub timings: bool,
+
+    /// Say at the end, in one line, how it went
+    ///
+    /// To stderr: the ranks, their exit codes, the time, and how many bytes were forwarded and lost.
+    #[arg(long)]
+    pub summary: bool,
 }
 
 /// What one program of a job is given; there may be several.
@@ -90,7 +128,9 @@ pub struct AppArgs {
     #[arg(long, value_name = "DIR", help_heading = "App options")]
     pub wdir: Option<PathBuf>,
 
-    /// An environment variable for the ranks, which have all of ours besides
+    /// An environment variable for the ranks
+    ///
+    /// They have all of ours besides.
     #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = "App options",
           value_parser = OsStringValueParser::new().try_map(variable))]
     pub env: Vec<Variable>,
@@ -153,7 +193,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "PID", group = "target")]
     pub pid: Option<u32>,
 
-    /// Attach to the `iof run` that has the job of this name
+    /// Attach to the `iof run` with the job of this name
     #[arg(long, value_name = "NAME", group = "target")]
     pub nspace: Option<Nspace>,
 
@@ -209,6 +249,36 @@ pub struct PullArgs {
 }
 
 #[derive(Args)]
+#[command(
+    after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag (again: the other way round); \
+                  arrows, PgUp, PgDn, Home, End scroll; Ctrl-L draws anew; q ends."
+)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub engine: EngineArgs,
+
+    /// Time from one look to the next
+    ///
+    /// 0.1 at least.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+}
+
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+#[derive(Args)]
+pub struct ManArgs {
+    /// The directory that gets iof.1, iof-run.1...
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+#[derive(Args)]
 pub struct QueryArgs {
     /// What to ask for
     #[arg(value_enum)]
@@ -234,13 +304,13 @@ pub enum What {
 
 #[derive(Args)]
 pub struct InspectArgs {
-    /// The ring: a descriptor of this command's own, or a path such as /proc/PID/fd/N
+    /// Its descriptor here, or a path such as /proc/PID/fd/N
     ///
     /// `ls -l /proc/PID/fd | grep iof-ring` finds a process's rings.
     #[arg(value_name = "FD|PATH")]
     pub ring: Option<PathBuf>,
 
-    /// Write the cached bytes to stdout, and what is printed otherwise to stderr
+    /// Write the cached bytes to stdout, the rest to stderr
     #[arg(long)]
     pub bytes: bool,
 
@@ -308,6 +378,23 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| format!("'{text}' is no time: say seconds, such as 0, 0.5 or 10"))
 }
 
+/// The shortest time between two looks at an engine.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest.
+const MAX_INTERVAL: Duration = Duration::from_hours(24);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = seconds(text)?;
+    let refused = || {
+        format!(
+            "'{text}' is no interval: say {} to {} seconds",
+            MIN_INTERVAL.as_secs_f64(),
+            MAX_INTERVAL.as_secs()
+        )
+    };
+    (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval).then_some(interval).ok_or_else(refused)
+}
+
 fn cache_size(text: &str) -> Result<u32, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (text.get(..text.len().saturating_sub(1)), 1u64 << 10),
@@ -369,6 +456,15 @@ mod tests {
         assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
         for wrong in ["", "-1", "x", "1s", "inf", "nan", "1e300"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn intervals_are_neither_too_short_nor_longer_than_a_day() {
+        assert_eq!(interval("0.1"), Ok(Duration::from_millis(100)));
+        assert_eq!(interval("86400"), Ok(Duration::from_hours(24)));
+        for wrong in ["0", "0.09", "86401", "soon"] {
+            assert!(interval(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -50,6 +50,8 @@ pub struct Follow {
     /// Sinks that still write.
     sinks: usize,
     failure: Option<Failure>,
+    /// Of the sinks that have ended well.
+    forwarded: SinkReport,
     grace: Option<(Instant, Then)>,
     /// The ranks were asked to end, by SIGINT or SIGTERM.
     asked: bool,
@@ -69,6 +71,7 @@ impl Follow {
             over: false,
             sinks: 2,
             failure: None,
+            forwarded: SinkReport::default(),
             grace: None,
             asked: false,
             stopped: false,
@@ -76,8 +79,9 @@ impl Follow {
         }
     }
 
-    /// Waits for the end of the job and of its output.
-    pub fn until_over(mut self) -> Result<ExitCode, Failure> {
+    /// Waits for the end of the job and of its output; says how the job ended and what was forwarded of it. Of an output
+    /// that could not be written to the end, nothing is known.
+    pub fn until_over(mut self) -> (Result<ExitCode, Failure>, SinkReport) {
         while !self.is_over() {
             match self.next() {
                 Some(Event::Signal(received)) => self.signal(received),
@@ -86,16 +90,17 @@ impl Follow {
                     self.over = true;
                     report_cut_off(&status);
                 }
-                Some(Event::Sink(Ok(_))) => self.sinks = self.sinks.saturating_sub(1),
+                Some(Event::Sink(Ok(report))) => self.written(report),
                 Some(Event::Sink(Err(failure))) => self.output_failed(failure),
                 None => self.grace_is_over(),
             }
         }
-        match (self.failure, self.status) {
+        let ended = match (self.failure, self.status) {
             (Some(failure), _) => Err(failure),
             (None, Some(status)) => Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))),
             (None, None) => Err(Failure::running("the job's end went unnoticed")),
-        }
+        };
+        (ended, self.forwarded)
     }
 
     /// Without a reader for the output there is no point in waiting for more of it.
@@ -186,6 +191,14 @@ impl Follow {
                 ));
             }
         }
+    }
+
+    fn written(&mut self, SinkReport { written, lost, unfinished }: SinkReport) {
+        self.sinks = self.sinks.saturating_sub(1);
+        let sum = &mut self.forwarded;
+        sum.written = sum.written.saturating_add(written);
+        sum.lost = sum.lost.saturating_add(lost);
+        sum.unfinished = sum.unfinished.saturating_add(unfinished);
     }
 
     fn output_failed(&mut self, failure: Failure) {

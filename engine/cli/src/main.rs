@@ -2,12 +2,14 @@
 //!
 //! Bad input gets one line on stderr and exit code 2; what fails while running gets one line and exit code 1.
 
+mod account;
 mod apps;
 mod args;
 mod attach;
 mod follow;
 mod inspect;
 mod keyboard;
+mod pages;
 mod print;
 mod pull;
 mod push;
@@ -15,6 +17,7 @@ mod query;
 mod run;
 mod signals;
 mod stdin;
+mod top;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -64,7 +67,10 @@ fn main() -> ExitCode {
         Command::Pull(args) => pull::pull(&args).map(|()| ExitCode::SUCCESS),
         Command::Push(args) => push::push(&args).map(|()| ExitCode::SUCCESS),
         Command::Query(args) => query::query(&args).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::top(&args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
+        Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
+        Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
     };
     match done {
         Ok(code) => code,
@@ -95,7 +101,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     }
     let wrong = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "a command is missing: run, pull, push, query or inspect".into()
+            "a command is missing: run, pull, push, top, query or inspect".into()
         }
         _ => in_one_line(error),
     };

@@ -31,15 +31,19 @@ pub struct PushArgs {
     #[arg(long, value_name = "LIST|all", default_value = "0", value_parser = ranks)]
     rank: Ranks,
 
-    /// Leave their stdin open behind the last byte, for the next push
+    /// Leave their stdin open for the next push
     #[arg(long)]
     keep_open: bool,
 
-    /// Cut off ranks that do not read, instead of waiting for them
+    /// Cut off ranks that do not read
+    ///
+    /// That is, ranks that have taken nothing for a second. Otherwise the push waits for them.
     #[arg(long)]
     drop: bool,
 
-    /// Leave out ranks whose stdin is not open, instead of pushing nothing
+    /// Leave out ranks whose stdin is not open
+    ///
+    /// Otherwise nothing is pushed if there is one.
     #[arg(long)]
     partial: bool,
 

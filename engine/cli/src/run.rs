@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::process::{self, ExitCode};
 use std::thread;
+use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{CaptureError, Config, Engine, Grant, Job, JobSpec, Pty, Rendezvous, StartError};
@@ -11,16 +12,18 @@ use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, Sink};
 use nix::sys::signal::Signal;
 
-use crate::Failure;
+use crate::account::Account;
 use crate::apps::apps;
 use crate::args::RunArgs;
 use crate::follow::{Event, Follow};
 use crate::keyboard::{Keyboard, window_size};
 use crate::pull::{finish, report_gap};
 use crate::signals::Signals;
+use crate::{Failure, say};
 
 /// Runs a job; the exit code is that of the rank that failed first.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let started = Instant::now();
     let apps = apps(&args.app)?;
     let stdin = args.stdin.plan(apps.iter().map(|app| u64::from(app.nprocs)).sum())?;
     let signals = Signals::take().map_err(Failure::running)?;
@@ -57,7 +60,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         // Nobody would look after them.
         job.signal(Signal::SIGKILL);
     }
-    Follow::new(job, received, keyboard?).until_over()
+    let (ended, forwarded) = Follow::new(job, received, keyboard?).until_over();
+    if args.timings || args.summary {
+        let account = Account::of(&engine, started.elapsed(), forwarded, ended.is_ok());
+        match account {
+            Ok(account) => account.say(args.timings, args.summary),
+            // The job is what it was without its account.
+            Err(error) => say(format_args!("no timings and no summary: {error}")),
+        }
+    }
+    ended
 }
 
 fn config(args: &RunArgs) -> Config {

@@ -1,4 +1,4 @@
-//! Signals: what `iof run` takes, and how the command stops or ends by one.
+//! Signals: what `iof run` and `iof top` take, and how the command stops or ends by one.
 
 use std::process::{self, ExitCode};
 use std::{fs, io};
@@ -24,19 +24,31 @@ const PASSED_ON: [Signal; 6] =
 /// What has another meaning for us: "stop, with the ranks", "a rank may have stopped", "the window has another size".
 const OURS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGCHLD, Signal::SIGWINCH];
 
+/// What ends `iof top`, once it has given the terminal back.
+const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
 /// Signals that are waited for.
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Takes the signals over. Call it before any thread is started: threads inherit what it blocks.
+    /// Takes what is for a job and its launcher. Call it before any thread is started: threads inherit what it blocks.
     pub fn take() -> io::Result<Signals> {
         // Who started us may have ignored it, which is inherited, and hides how the ranks end.
         by_default(Signal::SIGCHLD)?;
+        Signals::block(&PASSED_ON, &OURS)
+    }
+
+    /// Takes what ends, stops or continues a command that has the terminal. As for threads, the same holds.
+    pub fn take_ending() -> io::Result<Signals> {
+        Signals::block(&ENDING, &[Signal::SIGTSTP, Signal::SIGCONT])
+    }
+
+    /// Takes all of `ours`, and of `others` what we were not started to ignore, as by nohup(1).
+    fn block(others: &[Signal], ours: &[Signal]) -> io::Result<Signals> {
         let mut set = SigSet::empty();
-        // What we were started to ignore, as by nohup(1), is not ours to pass on either.
         let ignored = ignored();
-        set.extend(PASSED_ON.into_iter().filter(|signal| ignored & bit(*signal) == 0));
-        set.extend(OURS);
+        set.extend(others.iter().copied().filter(|signal| ignored & bit(*signal) == 0));
+        set.extend(ours.iter().copied());
         set.thread_block()?;
         Ok(Signals(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?))
     }

@@ -15,20 +15,26 @@ use crate::args::{Ranks, ranks};
 use crate::push::report_wait;
 use crate::{Failure, say};
 
+/// Under which these options are listed.
+const STDIN: &str = "Stdin options";
+
 /// Who reads what.
 #[derive(Args)]
-#[command(next_help_heading = "Stdin options")]
 pub struct StdinArgs {
-    /// Ranks that get our stdin [default: 0, or all with --stdin-file]
-    #[arg(long, value_name = "LIST|all|none", value_parser = ranks_or_none)]
+    /// Ranks that get our stdin [default: 0]
+    ///
+    /// With --stdin-file, all unless it says otherwise.
+    #[arg(long, help_heading = STDIN, value_name = "LIST|all|none", value_parser = ranks_or_none)]
     stdin: Option<Ranks>,
 
     /// Ranks whose stdin is left open for `iof push`
-    #[arg(long, value_name = "LIST|all", value_parser = ranks)]
+    #[arg(long, help_heading = STDIN, value_name = "LIST|all", value_parser = ranks)]
     stdin_open: Option<Ranks>,
 
-    /// A file that ranks have as stdin in place of ours, each for itself
-    #[arg(long, value_name = "PATH")]
+    /// A file that ranks read as stdin in place of ours
+    ///
+    /// Each opens it for itself.
+    #[arg(long, help_heading = STDIN, value_name = "PATH")]
     stdin_file: Option<PathBuf>,
 }
 

@@ -1,13 +1,15 @@
 //! A terminal with somebody at it: a pty whose other end is the test.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use nix::libc;
 use nix::pty::{OpenptyResult, Winsize, openpty};
@@ -22,6 +24,11 @@ use super::wait_or;
 pub struct Terminal {
     master: File,
     shown: Arc<Mutex<Vec<u8>>>,
+    /// The size since when: how much had been shown by then.
+    size: Cell<(u16, u16)>,
+    resized: Cell<usize>,
+    /// Reads what is shown.
+    reader: JoinHandle<()>,
 }
 
 pub const CTRL_C: &str = "\x03";
@@ -50,14 +57,23 @@ impl Terminal {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let shown = Arc::new(Mutex::new(Vec::new()));
         let (mut from, to) = (File::from(master.try_clone().unwrap()), Arc::clone(&shown));
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut chunk = [0; 4096];
             // Until the last process has gone from the terminal: EIO.
             while let Ok(count @ 1..) = from.read(&mut chunk) {
                 to.lock().unwrap().extend_from_slice(&chunk[..count]);
             }
         });
-        (Terminal { master: master.into(), shown }, process)
+        (
+            Terminal {
+                master: master.into(),
+                shown,
+                size: Cell::new((rows, columns)),
+                resized: Cell::new(0),
+                reader,
+            },
+            process,
+        )
     }
 
     /// Types.
@@ -67,6 +83,8 @@ impl Terminal {
 
     /// Changes its size, as a window on a screen does.
     pub fn resize(&self, rows: u16, columns: u16) {
+        self.size.set((rows, columns));
+        self.resized.set(self.shown.lock().unwrap().len());
         let size = size(rows, columns);
         // SAFETY: the call reads one `winsize`, which lives.
         let done = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
@@ -76,6 +94,26 @@ impl Terminal {
     /// All that was shown so far.
     pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
+    /// All that was shown, once the last process has gone from it.
+    pub fn all_shown(&self) -> String {
+        wait_or(super::DEADLINE, || self.reader.is_finished().then(|| self.shown()), || self.shown())
+    }
+
+    /// What is to be seen on it now, line by line, of what came since it had its size.
+    pub fn picture(&self) -> Vec<String> {
+        let (rows, columns) = self.size.get();
+        let number = |number| NonZero::new(number).unwrap();
+        let mut screen = vt100::Parser::new(number(rows), number(columns), 0);
+        screen.process(&self.shown.lock().unwrap()[self.resized.get()..]);
+        screen.screen().rows(0, columns).map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    /// Waits until `found` finds something in the picture.
+    pub fn wait_to_see<T>(&self, what: &str, found: impl Fn(&[String]) -> Option<T>) -> T {
+        let explain = || format!("{what} in {:#?}", self.picture());
+        wait_or(super::DEADLINE, || found(&self.picture()), explain)
     }
 
     /// Waits until `text` was shown `times` times.

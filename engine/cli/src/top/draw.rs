@@ -1,0 +1,249 @@
+//! The picture: two lines of sums, the table, one line of keys. In ASCII, for any terminal; what others have named is
+//! shown as far as the locale has it.
+
+use std::env;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use iof_proto::StreamStats;
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Cell, Row as TableRow, Table};
+
+use super::board::{Board, Row, Sort};
+
+/// The most columns that the name of a job gets.
+const MAX_NSPACE: usize = 20;
+
+const KEYS: &str = "q quit  sort: n name r rate c cached d dropped l lag  Up Down PgUp PgDn Home End";
+
+/// Draws all of it.
+pub fn draw(frame: &mut Frame<'_>, board: &mut Board) {
+    let parts = [Constraint::Length(2), Constraint::Min(1), Constraint::Length(1)];
+    let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
+    // The table has one line of titles.
+    let room = usize::from(body.height).saturating_sub(1);
+    let table = table(board, room);
+    frame.render_widget(Text::from(vec![sums(board, room), readers(board)]), head);
+    frame.render_widget(table, body);
+    frame.render_widget(Line::from(KEYS).style(Modifier::DIM), foot);
+}
+
+fn sums(board: &mut Board, room: usize) -> Line<'static> {
+    let (first, rows) = board.page(room);
+    let last = first.saturating_add(rows.len());
+    let totals = &board.totals;
+    if !board.is_sampled() {
+        return Line::from(format!("iof top: asking the engine {}", board.engine));
+    }
+    if let Some(silence) = board.silence(Instant::now()) {
+        return Line::from(format!("engine {} is silent for {} s", board.engine, silence.as_secs()));
+    }
+    // What matters most first: the line may be cut.
+    Line::from(format!(
+        "engine {}: {}/s, {} cached, {} dropped; {}, {}, {} ended; {}-{last} shown",
+        board.engine,
+        rate(totals.rate),
+        short(totals.cached),
+        short(totals.dropped),
+        number(totals.jobs, "job"),
+        number(totals.streams, "stream"),
+        totals.complete,
+        first.saturating_add(1).min(last),
+    ))
+}
+
+fn number(number: usize, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+}
+
+fn readers(board: &Board) -> Line<'static> {
+    let one = |reader: &super::board::Reader| {
+        format!("{}:{} {} behind", shown(&reader.tool), reader.pid, short(reader.lag))
+    };
+    let all: Vec<String> = board.totals.readers.iter().map(one).collect();
+    Line::from(format!("{}: {}", number(all.len(), "tool"), all.join(", ")))
+}
+
+fn table(board: &mut Board, room: usize) -> Table<'static> {
+    let (sort, reversed) = (board.sort, board.reversed);
+    let title = |name: &str, of: Option<Sort>| {
+        let mark = match (of == Some(sort), reversed) {
+            (false, _) => "",
+            (true, false) => " v",
+            (true, true) => " ^",
+        };
+        format!("{name}{mark}")
+    };
+    let head = [
+        left(title("NSPACE", Some(Sort::Name))),
+        right(title("RANK", None)),
+        left(title("CHANNEL", None)),
+        right(title("RATE/s", Some(Sort::Rate))),
+        right(title("CACHED", Some(Sort::Cached))),
+        right(title("DROPPED", Some(Sort::Dropped))),
+        left(title("TOOLS (LAG)", Some(Sort::Lag))),
+    ];
+    let (_, rows) = board.page(room);
+    let nspaces = rows.iter().map(|row| row.stats.source.nspace.as_str().chars().count());
+    let nspace = nspaces.max().unwrap_or(0).clamp("NSPACE v".len(), MAX_NSPACE);
+    let widths = [
+        Constraint::Length(u16::try_from(nspace).unwrap_or(u16::MAX)),
+        Constraint::Length(6),
+        Constraint::Length(7),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(9),
+        Constraint::Fill(1),
+    ];
+    let rows: Vec<TableRow<'static>> = rows.iter().map(row).collect();
+    let head = TableRow::new(head).style(Style::new().add_modifier(Modifier::REVERSED));
+    Table::new(rows, widths).header(head).column_spacing(1)
+}
+
+fn row(row: &Row) -> TableRow<'static> {
+    let stats = &row.stats;
+    let cells = TableRow::new([
+        left(shown(stats.source.nspace.as_str())),
+        right(stats.source.rank.to_string()),
+        left(stats.channel.to_string()),
+        right(if stats.complete { "ended".into() } else { rate(row.rate) }),
+        right(short(stats.cached)),
+        right(short(stats.dropped)),
+        left(tools(stats)),
+    ]);
+    // What is lost should be seen.
+    if stats.dropped > 0 { cells.style(Style::new().add_modifier(Modifier::BOLD)) } else { cells }
+}
+
+/// The slowest first: the line may be cut.
+fn tools(stats: &StreamStats) -> String {
+    let mut readers: Vec<_> = stats.readers.iter().collect();
+    readers.sort_by(|a, b| b.lag.cmp(&a.lag).then(a.pid.cmp(&b.pid)));
+    let one = |reader: &&iof_proto::ReaderStats| {
+        format!("{}:{} ({})", shown(&reader.tool), reader.pid, short(reader.lag))
+    };
+    readers.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn left(text: String) -> Cell<'static> {
+    Cell::from(text)
+}
+
+fn right(text: String) -> Cell<'static> {
+    Cell::from(Text::from(text).alignment(Alignment::Right))
+}
+
+fn rate(rate: Option<u64>) -> String {
+    rate.map_or_else(|| "-".into(), short)
+}
+
+/// A number of bytes in five characters at most; K, M... are powers of 1024, as in options.
+fn short(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["K", "M", "G", "T", "P", "E"];
+    let mut value = bytes as f64;
+    let mut unit = "";
+    for next in UNITS {
+        if value < 999.5 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    if unit.is_empty() || value >= 9.95 { format!("{value:.0}{unit}") } else { format!("{value:.1}{unit}") }
+}
+
+/// A name that somebody else has chosen, without what the terminal would not show as a character.
+fn shown(name: &str) -> String {
+    static UTF8: LazyLock<bool> = LazyLock::new(locale_has_utf8);
+    let safe = |letter: char| !letter.is_control() && (letter.is_ascii() || *UTF8);
+    name.chars().map(|letter| if safe(letter) { letter } else { '?' }).collect()
+}
+
+/// What the locale says of the terminal, see locale(7).
+fn locale_has_utf8() -> bool {
+    let set = |name: &&str| env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set).unwrap_or_default().to_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::board::tests::stream;
+    use super::*;
+
+    fn drawn(board: &mut Board, columns: u16, rows: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+        terminal.draw(|frame| draw(frame, board)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |row: u16| (0..columns).map(|column| buffer[(column, row)].symbol()).collect::<String>();
+        (0..rows).map(line).map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_screen_shows_sums_tools_and_a_line_for_each_stream_as_far_as_there_is_room() {
+        let (mut board, start) = (Board::new(7, Duration::from_secs(1)), Instant::now());
+        assert_eq!(drawn(&mut board, 80, 5)[0], "iof top: asking the engine 7");
+        let first = vec![stream(0, 0, 0, &[]), stream(1, 0, 0, &[]), stream(2, 0, 0, &[])];
+        board.update(start, first);
+        let mut ended = stream(1, 20, 0, &[]);
+        ended.complete = true;
+        let second = vec![stream(0, 3 << 20, 1 << 20, &[0, 2048]), ended, stream(2, 0, 0, &[])];
+        board.update(start + Duration::from_secs(1), second);
+        let wanted = [
+            "engine 7: 3.0M/s, 2.0M cached, 1.0M dropped; 1 job, 3 streams, 1 ended; 1-2 shown",
+            "2 tools: tool2:2 2.0K behind, tool1:1 0 behind",
+            "NSPACE v   RANK CHANNEL   RATE/s   CACHED   DROPPED TOOLS (LAG)",
+            "job           0 stdout      3.0M     2.0M      1.0M tool2:2 (2.0K), tool1:1 (0)",
+            "job           1 stdout     ended       20         0",
+            KEYS,
+        ];
+        assert_eq!(drawn(&mut board, 90, 6), wanted);
+        board.sort_by(Sort::Cached);
+        assert!(drawn(&mut board, 90, 6)[2].contains("CACHED v"));
+        board.sort_by(Sort::Cached);
+        assert!(drawn(&mut board, 90, 6)[2].contains("CACHED ^"));
+    }
+
+    #[test]
+    fn no_size_of_the_terminal_is_too_small() {
+        let mut board = Board::new(7, Duration::from_secs(1));
+        board.update(Instant::now(), (0..5).map(|rank| stream(rank, 0, 0, &[1, 2, 3])).collect());
+        for (columns, rows) in [(1, 1), (1, 24), (80, 1), (80, 2), (80, 3), (10, 4), (300, 100)] {
+            drawn(&mut board, columns, rows);
+        }
+    }
+
+    #[test]
+    fn names_from_others_never_reach_the_terminal_as_commands() {
+        assert_eq!(shown("evil\x1b[2Jtool\n\u{9b}"), "evil?[2Jtool??");
+        let mut board = Board::new(7, Duration::from_secs(1));
+        let mut evil = stream(0, 0, 0, &[1]);
+        evil.readers[0].tool = "a\x1b]0;x\x07b".into();
+        board.update(Instant::now(), vec![evil]);
+        let lines = drawn(&mut board, 80, 6);
+        assert!(lines[1].contains("a?]0;x?b:1"), "{lines:?}");
+        assert!(lines.iter().all(|line| line.is_ascii() && !line.contains(char::is_control)), "{lines:?}");
+    }
+
+    #[test]
+    fn numbers_of_bytes_are_short_whatever_they_are() {
+        let said = [0, 999, 1000, 10_239, 10_240, 1_022_976, 1 << 20, 1 << 40, u64::MAX].map(short);
+        assert_eq!(said, ["0", "999", "1.0K", "10K", "10K", "999K", "1.0M", "1.0T", "16E"]);
+        for bits in 0..64 {
+            assert!(short(1 << bits).len() <= 5 && short((1 << bits) - 1).len() <= 5, "{bits}");
+        }
+    }
+
+    #[test]
+    fn the_line_of_keys_fits_80_columns() {
+        assert!(KEYS.len() <= 80);
+    }
+}

@@ -1,0 +1,117 @@
+//! `iof run --timings --summary`: the numbers are those of what was written, and of nothing else.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use common::bytes::collect;
+use common::process::Done;
+use common::site::{Site, rank};
+
+/// The lines of stderr that begin so, without that.
+fn lines<'a>(stderr: &'a str, begin: &str) -> Vec<&'a str> {
+    stderr.lines().filter_map(|line| line.strip_prefix(begin)).collect()
+}
+
+/// The one summary: before the time, after it.
+fn summary(done: &Done) -> (String, String) {
+    let found = lines(&done.stderr, "iof: summary: ");
+    assert_eq!(found.len(), 1, "{done:?}");
+    let (ranks, rest) = found[0].split_once(" in ").unwrap();
+    let (seconds, rest) = rest.split_once(" s, ").unwrap();
+    assert!(seconds.parse::<f64>().unwrap() > 0.0, "{done:?}");
+    (ranks.into(), rest.into())
+}
+
+/// What `--timings` says of a channel: bytes read and dropped.
+fn channel(done: &Done, name: &str) -> (u64, u64) {
+    let found = lines(&done.stderr, &format!("iof: timings: {name} "));
+    assert_eq!(found.len(), 1, "{done:?}");
+    let (read, dropped) = found[0].split_once(" bytes read, ").unwrap();
+    (read.parse().unwrap(), dropped.strip_suffix(" dropped").unwrap().parse().unwrap())
+}
+
+/// CPU seconds, user and system.
+fn cpu(done: &Done) -> f64 {
+    let (_, cpu) = done.stderr.split_once(" s, CPU of iof itself ").unwrap();
+    let words: Vec<&str> = cpu.lines().next().unwrap().split(' ').collect();
+    assert_eq!((words[1], words[2], words[3], words[5], words[6]), ("s", "user", "and", "s", "system"));
+    words[0].parse::<f64>().unwrap() + words[4].parse::<f64>().unwrap()
+}
+
+#[test]
+fn they_agree_with_what_the_ranks_wrote_and_how_they_ended() {
+    let site = Site::new();
+    let script =
+        "head -c $((1000 * (IOF_RANK + 1))) /dev/zero; printf 12345 >&2; printf abc >&$IOF_STDDIAG_FD
+        exit $((IOF_RANK % 2 * 7))";
+    let done = site.run_sh(&["-n", "5", "--timings", "--summary"], script).finish();
+    assert_eq!((done.code, done.stdout.len()), (7, 15_000));
+    let rest = "exit code 0: 3 ranks, exit code 7: 2 ranks (1,3); 15040 bytes forwarded, 0 lost";
+    assert_eq!(summary(&done), ("5 ranks".into(), rest.into()));
+    assert_eq!(
+        ["stdout", "stderr", "stddiag"].map(|name| channel(&done, name)),
+        [(15_000, 0), (25, 0), (15, 0)]
+    );
+    assert!(cpu(&done) > 0.0);
+}
+
+#[test]
+fn what_was_dropped_is_what_is_missing_in_the_output() {
+    const TOTAL: u64 = 1 << 20;
+    let site = Site::new();
+    let mut end = site.gate("end");
+    let program = rank(["--length", &TOTAL.to_string(), "--gate", &format!("{TOTAL}:{}", end.path())]);
+    let options = ["--cache-size", "64K", "--drop", "newest", "--timings", "--summary"];
+    let mut run = site.run(&options, program);
+    // Read when all of it was written.
+    let (stdout, stderr) = (run.stdout(), collect(run.stderr()));
+    site.wait_for_bytes(0, "stdout", TOTAL);
+    let stdout = collect(stdout);
+    end.open();
+    let code = run.wait();
+    let done = Done { code, stdout: stdout.get(), stderr: String::from_utf8(stderr.get()).unwrap() };
+    let missing = |line: &&str| line.split(' ').next().unwrap().parse::<u64>().unwrap();
+    let missing: u64 = lines(&done.stderr, "iof: rank 0 stdout: ").iter().map(missing).sum();
+    let written = u64::try_from(done.stdout.len()).unwrap();
+    assert!(missing > 0 && written > 0 && missing + written == TOTAL, "{}", done.stderr);
+    assert_eq!(channel(&done, "stdout"), (TOTAL, missing));
+    let rest = format!("exit code 0: 1 rank; {written} bytes forwarded, {missing} lost");
+    assert_eq!(summary(&done), ("1 rank".into(), rest));
+}
+
+#[test]
+fn cpu_time_is_that_of_iof_and_not_of_the_ranks() {
+    let site = Site::new();
+    // times(1p) says at the end what the shell itself has used.
+    let script = "i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done; times";
+    let done = site.run_sh(&["--timings"], script).finish();
+    let (minutes, rest) = done.text().split_once('m').unwrap();
+    let seconds =
+        rest.split_once('s').unwrap().0.parse::<f64>().unwrap() + minutes.parse::<f64>().unwrap() * 60.0;
+    assert!(cpu(&done) < seconds, "the rank took {seconds} s: {done:?}");
+}
+
+#[test]
+fn they_are_said_as_well_when_the_reader_of_the_output_goes_away() {
+    let site = Site::new();
+    let mut run = site.run(&["-n", "2", "--timings", "--summary"], ["yes"]);
+    let stderr = collect(run.stderr());
+    drop(run.stdout());
+    let code = run.wait();
+    let done = Done { code, stdout: Vec::new(), stderr: String::from_utf8(stderr.get()).unwrap() };
+    assert_eq!(done.code, 141);
+    let (ranks, rest) = summary(&done);
+    assert_eq!(ranks, "2 ranks");
+    assert!(rest.contains("(0,1);") && rest.ends_with("lost, not counting an output that failed"), "{rest}");
+    assert!(channel(&done, "stdout").0 > 0);
+}
+
+#[test]
+fn nobody_who_has_not_asked_is_told() {
+    let site = Site::new();
+    assert_eq!(site.run(&[], ["true"]).finish().stderr, "");
+    let only = |option: &str| site.run(&[option], ["true"]).finish().stderr;
+    let (timings, summary) = (only("--timings"), only("--summary"));
+    assert!(timings.lines().count() == 4 && !timings.contains("summary"), "{timings}");
+    assert!(summary.lines().count() == 1 && summary.contains("summary"), "{summary}");
+}

@@ -1,0 +1,321 @@
+//! `iof top`: what is to be seen, what keys do, and that the terminal is given back whatever ends it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
+
+use common::bytes::Pending;
+use common::process::Process;
+use common::site::{Site, iof};
+use common::terminal::{CTRL_C, CTRL_Z, Terminal};
+use nix::libc;
+use nix::sys::signal::Signal;
+use nix::sys::termios::{FlowArg, Termios, tcflow};
+
+const ENTER: &str = "\x1b[?1049h";
+const LEAVE: &str = "\x1b[?1049l";
+const SHOW_CURSOR: &str = "\x1b[?25h";
+const UP: &str = "\x1b[A";
+const DOWN: &str = "\x1b[B";
+const PAGE_UP: &str = "\x1b[5~";
+const PAGE_DOWN: &str = "\x1b[6~";
+const HOME: &str = "\x1b[H";
+const END: &str = "\x1b[F";
+
+fn command(site: &Site) -> Command {
+    let mut top = site.iof("top");
+    top.args(["--interval", "0.1"]).env("TERM", "xterm");
+    top
+}
+
+/// A command as a shell wants it.
+fn words(command: &Command) -> Vec<&str> {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_str().unwrap()).collect()
+}
+
+/// It begins when somebody types a line; until then its terminal is as it was before.
+fn start_later(site: &Site) -> (Terminal, Process, Termios) {
+    let script = format!("echo ready; read go; exec {}", words(&command(site)).join(" "));
+    let mut shell = Command::new("sh");
+    let (terminal, process) = Terminal::start(shell.args(["-c", &script]).env("TERM", "xterm"), 24, 80);
+    terminal.wait_for("ready", 1);
+    let before = terminal.settings();
+    (terminal, process, before)
+}
+
+/// The terminal of a process, which keeps it there when the process has gone.
+fn standard_input(process: &Process) -> File {
+    let path = format!("/proc/{}/fd/0", process.pid());
+    File::options().read(true).custom_flags(libc::O_NOCTTY).open(path).unwrap()
+}
+
+fn start(site: &Site, rows: u16, columns: u16) -> (Terminal, Process) {
+    Terminal::start(&mut command(site), rows, columns)
+}
+
+/// The cells of a stream's line, if it is to be seen: job, rank, channel, rate, cached, dropped, tools.
+fn stream(picture: &[String], rank: u32, channel: &str) -> Option<Vec<String>> {
+    let cells = |line: &String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let number = rank.to_string();
+    picture.iter().map(cells).find(|cells| {
+        cells.get(1).is_some_and(|cell| *cell == number) && cells.get(2).is_some_and(|cell| cell == channel)
+    })
+}
+
+/// The ranks whose stdout is to be seen, from the top down.
+fn ranks(picture: &[String]) -> Vec<u32> {
+    let rank = |line: &String| {
+        let mut cells = line.split_whitespace().skip(1);
+        let rank = cells.next()?.parse().ok()?;
+        (cells.next() == Some("stdout")).then_some(rank)
+    };
+    picture.iter().filter_map(rank).collect()
+}
+
+fn wait_for_title(terminal: &Terminal, title: &str) {
+    let is_there = |picture: &[String]| picture.iter().any(|line| line.contains(title)).then_some(());
+    terminal.wait_to_see(title, is_there);
+}
+
+#[test]
+fn a_rank_is_shown_with_its_rate_its_cache_and_how_far_each_tool_is_behind() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("printf %05000d 0; : < {}; exec yes", gate.path());
+    let mut run = site.run_sh(&["--nspace", "demo", "--cache-size", "64K"], &script);
+    let mut unread = run.stdout();
+    site.wait_for_bytes(0, "stdout", 5000);
+    let pull = site.pull(&[]);
+    site.wait_for_pulls(0, "stdout", 1);
+    let (terminal, top) = start(&site, 24, 100);
+    let quiet = terminal.wait_to_see("a rank that writes nothing", |picture| {
+        stream(picture, 0, "stdout").filter(|cells| cells[3] == "0")
+    });
+    let tools = [format!("iof run:{} (0)", run.pid()), format!("iof pull:{} (0)", pull.pid())];
+    assert_eq!(quiet.join(" "), format!("demo 0 stdout 0 4.9K 0 {}, {}", tools[0], tools[1]));
+    pull.stop();
+    gate.open();
+    // What is held back by our own output, and what a tool misses: it is behind by more than a cache by then.
+    let behind = |picture: &[String]| {
+        let cells = stream(picture, 0, "stdout")?;
+        let rate_is_past = cells[3] == "0" && cells[4] != "4.9K";
+        rate_is_past.then(|| cells.join(" "))
+    };
+    let full = terminal.wait_to_see("a rank that is held back", behind);
+    assert!(full.contains(&format!("iof run:{} (", run.pid())), "{full}");
+    assert!(full.contains(&format!("iof pull:{} (", pull.pid())) && !full.contains("(0)"), "{full}");
+    let _read = Pending::start(move || io::copy(&mut unread, &mut io::sink()).unwrap());
+    terminal.wait_to_see("the rate of a rank that writes on", |picture| {
+        stream(picture, 0, "stdout").filter(|cells| cells[3].ends_with(['K', 'M', 'G']))
+    });
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+}
+
+#[test]
+fn keys_sort_and_scroll_through_more_streams_than_there_are_lines() {
+    let site = Site::new();
+    let gate = site.gate("gate");
+    // A rank writes the more the higher its number.
+    let script = format!("head -c $((IOF_RANK * 100)) /dev/zero; : < {}", gate.path());
+    let mut run = site.run_sh(&["-n", "12"], &script);
+    let _read = run.collect();
+    for rank in 0..12 {
+        site.wait_for_bytes(rank, "stdout", u64::from(rank) * 100);
+    }
+    // Sums, titles and keys leave room for six streams, which are those of two ranks.
+    let (terminal, top) = start(&site, 10, 80);
+    let wait_for_ranks = |wanted: &[u32]| {
+        let seen = |picture: &[String]| (ranks(picture) == wanted).then_some(());
+        terminal.wait_to_see(&format!("ranks {wanted:?}"), seen);
+    };
+    wait_for_ranks(&[0, 1]);
+    for (key, seen) in
+        [(DOWN, &[1, 2][..]), (PAGE_DOWN, &[3, 4]), (UP, &[2, 3]), (PAGE_UP, &[0, 1]), (END, &[10, 11])]
+    {
+        terminal.type_keys(key);
+        wait_for_ranks(seen);
+    }
+    terminal.type_keys("c");
+    wait_for_title(&terminal, "CACHED v");
+    wait_for_ranks(&[11, 10, 9, 8, 7, 6]);
+    terminal.type_keys("c");
+    wait_for_title(&terminal, "CACHED ^");
+    terminal.type_keys(END);
+    wait_for_ranks(&[6, 7, 8, 9, 10, 11]);
+    terminal.type_keys(HOME);
+    wait_for_ranks(&[0]);
+    for (key, title) in [("r", "RATE/s v"), ("d", "DROPPED v"), ("l", "TOOLS (LAG) v"), ("n", "NSPACE v")] {
+        terminal.type_keys(key);
+        wait_for_title(&terminal, title);
+    }
+    wait_for_ranks(&[0, 1]);
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+}
+
+#[test]
+fn whatever_ends_it_the_terminal_is_as_it_was_before() {
+    type End = fn(&Terminal, &Process, &Process);
+    let ends: [(i32, End); 7] = [
+        (0, |terminal, _, _| terminal.type_keys("q")),
+        (0, |terminal, _, _| terminal.type_keys(CTRL_C)),
+        (128 + 15, |_, top, _| top.signal(Signal::SIGTERM)),
+        (128 + 2, |_, top, _| top.signal(Signal::SIGINT)),
+        (128 + 1, |_, top, _| top.signal(Signal::SIGHUP)),
+        (0, |_, _, run| run.signal(Signal::SIGKILL)),
+        (0, |_, _, run| run.signal(Signal::SIGTERM)),
+    ];
+    for (number, (code, end)) in ends.into_iter().enumerate() {
+        let site = Site::new();
+        let run = site.run(&["--nspace", "demo"], ["cat"]);
+        site.wait_for_ranks(1);
+        let (terminal, top, before) = start_later(&site);
+        let _held = standard_input(&top);
+        terminal.type_keys("go\n");
+        terminal.wait_to_see("the rank", |picture| stream(picture, 0, "stdout"));
+        assert_ne!(terminal.settings(), before);
+        end(&terminal, &top, &run);
+        assert_eq!(top.wait(), code, "end {number}");
+        assert_eq!(terminal.settings(), before, "end {number}");
+        terminal.wait_for(SHOW_CURSOR, 1);
+        let shown = terminal.shown();
+        assert_eq!(shown.matches(ENTER).count(), 1, "end {number}: {shown:?}");
+        assert_eq!(shown.matches(LEAVE).count(), 1, "end {number}: {shown:?}");
+        if number >= 5 {
+            terminal.wait_for(&format!("iof: the engine {} has ended", run.pid()), 1);
+            let (_, after) = shown.split_once(LEAVE).unwrap();
+            assert!(after.contains("has ended"), "{shown:?}");
+        }
+    }
+}
+
+#[test]
+fn a_signal_ends_it_even_while_its_terminal_takes_nothing() {
+    let site = Site::new();
+    let _run = site.run(&[], ["yes"]);
+    site.wait_for_ranks(1);
+    let (terminal, top, before) = start_later(&site);
+    let held = standard_input(&top);
+    terminal.type_keys("go\n");
+    terminal.wait_to_see("the rank", |picture| stream(picture, 0, "stdout"));
+    // As Ctrl-S does; what it draws next is not taken.
+    tcflow(&held, FlowArg::TCOOFF).unwrap();
+    terminal.type_keys("c");
+    top.signal(Signal::SIGTERM);
+    assert_eq!(top.wait(), 143);
+    assert_eq!(terminal.settings(), before);
+}
+
+#[test]
+fn an_engine_that_stands_still_is_called_silent_until_it_answers_again() {
+    let site = Site::new();
+    let run = site.run(&[], ["cat"]);
+    site.wait_for_ranks(1);
+    let (terminal, top) = start(&site, 24, 80);
+    terminal.wait_to_see("the rank", |picture| stream(picture, 0, "stdout"));
+    run.stop();
+    terminal.wait_to_see("silence", |picture| picture[0].contains("is silent for").then_some(()));
+    run.signal(Signal::SIGCONT);
+    terminal.wait_to_see("an answer", |picture| picture[0].contains("3 streams").then_some(()));
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+}
+
+#[test]
+fn the_screen_follows_the_size_of_its_terminal() {
+    let site = Site::new();
+    let _run = site.run(&["-n", "10", "--nspace", "demo"], ["cat"]);
+    site.wait_for_ranks(10);
+    let (terminal, top) = start(&site, 24, 80);
+    for (rows, columns) in [(24, 80), (40, 120), (8, 60), (2, 10), (24, 80)] {
+        terminal.resize(rows, columns);
+        let wanted = usize::from(rows).saturating_sub(4).min(30);
+        terminal.wait_to_see(&format!("{wanted} streams"), |picture| {
+            let shown = picture.iter().filter(|line| line.starts_with("demo ")).count();
+            let keys = rows < 3 || picture[usize::from(rows) - 1].starts_with("q quit");
+            (shown == wanted && picture[0].starts_with("engine ") && keys).then_some(())
+        });
+    }
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+}
+
+#[test]
+fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back() {
+    let site = Site::new();
+    let _run = site.run(&[], ["cat"]);
+    site.wait_for_ranks(1);
+    let mut shell = Command::new("sh");
+    shell.arg("-i").env("PS1", "").env_remove("ENV").env("TERM", "xterm");
+    let (terminal, _shell) = Terminal::start(&mut shell, 24, 80);
+    terminal.type_keys("stty -echo; echo read''y\n");
+    terminal.wait_for("ready", 1);
+    let before = terminal.settings();
+    terminal.type_keys(&format!("{}; echo code $?\n", words(&command(&site)).join(" ")));
+    terminal.wait_to_see("the rank", |picture| stream(picture, 0, "stdout"));
+    for times in 1..=2 {
+        terminal.type_keys(CTRL_Z);
+        terminal.wait_for(LEAVE, times);
+        terminal.type_keys("echo at the'' shell\n");
+        terminal.wait_for("at the shell", times);
+        assert_eq!(terminal.settings(), before);
+        terminal.type_keys("fg\n");
+        terminal.wait_for(ENTER, times + 1);
+        terminal.wait_to_see("the rank again", |picture| stream(picture, 0, "stdout"));
+    }
+    terminal.type_keys("q");
+    terminal.wait_for(LEAVE, 3);
+    terminal.type_keys("echo at the'' end\n");
+    terminal.wait_for("at the end", 1);
+    assert_eq!(terminal.settings(), before);
+}
+
+#[test]
+fn where_no_screen_can_be_drawn_one_line_says_so() {
+    let site = Site::new();
+    let _run = site.run(&[], ["cat"]);
+    site.wait_for_ranks(1);
+    let piped = Process::start(&mut command(&site)).finish();
+    assert_eq!((piped.code, piped.text(), piped.stderr.lines().count()), (2, "", 1), "{piped:?}");
+    assert!(
+        piped.stderr.contains("needs a terminal") && piped.stderr.contains("iof query stats"),
+        "{piped:?}"
+    );
+
+    let missing = site.path().join("missing");
+    let nowhere = ["--server", missing.to_str().unwrap()];
+    for (args, term, said) in
+        [(&[][..], "dumb", "TERM is 'dumb'"), (&[], "", "TERM is ''"), (&nowhere, "xterm", "missing")]
+    {
+        let mut top = iof();
+        top.arg("top").args(args).env("TERM", term);
+        let (terminal, top) = Terminal::start(&mut top, 24, 200);
+        assert_eq!(top.wait(), 2);
+        terminal.wait_for(said, 1);
+        let shown = terminal.shown();
+        assert_eq!((shown.lines().count(), shown.contains('\x1b')), (1, false), "{shown:?}");
+    }
+}
+
+#[test]
+fn a_thousand_streams_are_one_screen_and_the_job_ends_as_ever() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("echo $IOF_RANK; : < {}; exit 0", gate.path());
+    let mut run = site.run_sh(&["-n", "350", "--nspace", "demo"], &script);
+    let _read = run.collect();
+    site.wait_for_ranks(350);
+    let (terminal, top) = start(&site, 24, 80);
+    terminal.wait_to_see("1050 streams", |picture| picture[0].contains("1050 streams").then_some(()));
+    terminal.type_keys(END);
+    terminal.wait_to_see("the last", |picture| stream(picture, 349, "stddiag"));
+    gate.open();
+    assert_eq!((run.wait(), top.wait()), (0, 0));
+    terminal.wait_for("has ended", 1);
+}
