@@ -189,6 +189,7 @@ fn whatever_ends_it_the_terminal_is_as_it_was_before() {
         assert_eq!(shown.matches(LEAVE).count(), 1, "end {number}: {shown:?}");
         if number >= 5 {
             terminal.wait_for(&format!("iof: the engine {} has ended", run.pid()), 1);
+            let shown = terminal.shown();
             let (_, after) = shown.split_once(LEAVE).unwrap();
             assert!(after.contains("has ended"), "{shown:?}");
         }
