@@ -10,7 +10,7 @@ use common::process::Process;
 use common::site::{Site, iof};
 use common::terminal::Terminal;
 
-const COMMANDS: [&str; 7] = ["run", "pull", "top", "query", "inspect", "completions", "man"];
+const COMMANDS: [&str; 8] = ["run", "pull", "push", "top", "query", "inspect", "completions", "man"];
 
 /// What a terminal of 24 lines and 80 columns shows of a command that has ended.
 fn at_terminal(args: &[&str]) -> Vec<String> {
