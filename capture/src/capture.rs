@@ -14,7 +14,7 @@ use crate::backend::{Backend, BackendKind, Epoll, Uring};
 use crate::child::Child;
 use crate::desk::OnEvent;
 use crate::driver::{Command, Driver};
-use crate::event::{Event, FeedId, ProcessId, SourceId, TargetId};
+use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::job::run_there;
 use crate::spawn;
 use crate::start::StartError;
@@ -48,18 +48,18 @@ pub enum AddError {
 /// Why a target was not added, or is not fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FeedError {
+pub enum PushError {
     /// There is a target of this name.
     #[error("target {} was added already; wait for its end, or use another id", target_id.0)]
     TargetTaken {
         /// The name.
         target_id: TargetId,
     },
-    /// There is a feed of this name.
-    #[error("feed {} was begun already; wait for its end, or use another id", feed_id.0)]
-    FeedTaken {
+    /// There is a push of this name.
+    #[error("push {} was begun already; wait for its end, or use another id", push_id.0)]
+    PushTaken {
         /// The name.
-        feed_id: FeedId,
+        push_id: PushId,
     },
     /// The capture thread has ended.
     #[error(transparent)]
@@ -70,10 +70,10 @@ pub enum FeedError {
 #[derive(Default)]
 struct Names {
     targets: HashSet<TargetId>,
-    feeds: HashSet<FeedId>,
+    pushes: HashSet<PushId>,
 }
 
-/// One thread that drains pipes into streams, feeds pipes from inlets and watches processes.
+/// One thread that drains pipes into streams, fills pipes from inlets and watches processes.
 ///
 /// All methods may be called from any thread, and none but [`Capture::with_streams`] and dropping waits for the
 /// capture thread. Dropping it completes all sources with what they have, closes all targets, reports that, and joins
@@ -125,7 +125,7 @@ impl Capture {
         let on_event: OnEvent = Box::new(move |event| {
             match &event {
                 Event::Shut { target } => drop(lock(&names).targets.remove(target)),
-                Event::FeedOver { feed } => drop(lock(&names).feeds.remove(feed)),
+                Event::PushOver { push } => drop(lock(&names).pushes.remove(push)),
                 _ => {}
             }
             on_event(event);
@@ -274,64 +274,64 @@ impl Capture {
     }
 
     /// Takes `pipe`, the write end of a pipe(7) that nobody else writes, as a target under the name `id`, to be fed. It
-    /// stays open, and whoever reads it waits, until it is [shut](Capture::shut), a feed that closes it is over, or it is
+    /// stays open, and whoever reads it waits, until it is [shut](Capture::shut), a push that closes it is over, or it is
     /// found out that nobody reads it: [`Event::Shut`].
     ///
     /// # Errors
-    /// [`FeedError::TargetTaken`] if `id` is the name of a target for which [`Event::Shut`] is still to come,
-    /// [`FeedError::Stopped`]. The pipe is closed then.
-    pub fn add_target(&self, id: TargetId, pipe: OwnedFd) -> Result<(), FeedError> {
+    /// [`PushError::TargetTaken`] if `id` is the name of a target for which [`Event::Shut`] is still to come,
+    /// [`PushError::Stopped`]. The pipe is closed then.
+    pub fn add_target(&self, id: TargetId, pipe: OwnedFd) -> Result<(), PushError> {
         if !lock(&self.fed).targets.insert(id) {
-            return Err(FeedError::TargetTaken { target_id: id });
+            return Err(PushError::TargetTaken { target_id: id });
         }
         Ok(self.send(Command::AddTarget { id, pipe })?)
     }
 
-    /// Writes to each of `targets` what `inlet` is filled with from now on, all of it in one piece: feeds that came to a
-    /// target before are over there first. The bytes are in memory once, for any number of targets. Where the feed
+    /// Writes to each of `targets` what `inlet` is filled with from now on, all of it in one piece: pushes that came to a
+    /// target before are over there first. The bytes are in memory once, for any number of targets. Where the push
     /// `closes`, a target's pipe is closed after the last byte.
     ///
-    /// 1. `begin_feed`;
+    /// 1. `begin_push`;
     /// 2. [`fill`](Capture::fill) for what was put into the inlet, never more than there is room. Room is what it holds,
     ///    less what was filled behind the position of the last [`Event::Freed`];
-    /// 3. say that it is `over` with the last `fill`. A feed whose targets are all gone is over before:
-    ///    [`Event::FeedOver`].
+    /// 3. say that it is `over` with the last `fill`. A push whose targets are all gone is over before:
+    ///    [`Event::PushOver`].
     ///
     /// [`Event::Fed`] follows for each target, with what it got; of one that is not there, at once. If `on_event` panics
     /// it does not, see [`Stopped`].
     ///
     /// # Errors
-    /// [`FeedError::FeedTaken`] if `id` is the name of a feed for which [`Event::FeedOver`] is still to come,
-    /// [`FeedError::Stopped`].
-    pub fn begin_feed(
+    /// [`PushError::PushTaken`] if `id` is the name of a push for which [`Event::PushOver`] is still to come,
+    /// [`PushError::Stopped`].
+    pub fn begin_push(
         &self,
-        id: FeedId,
+        id: PushId,
         inlet: Arc<Inlet>,
         targets: Vec<TargetId>,
         closes: bool,
-    ) -> Result<(), FeedError> {
-        if !lock(&self.fed).feeds.insert(id) {
-            return Err(FeedError::FeedTaken { feed_id: id });
+    ) -> Result<(), PushError> {
+        if !lock(&self.fed).pushes.insert(id) {
+            return Err(PushError::PushTaken { push_id: id });
         }
-        Ok(self.send(Command::Feed { id, inlet, targets, closes })?)
+        Ok(self.send(Command::Push { id, inlet, targets, closes })?)
     }
 
-    /// There are `bytes` more in a feed's inlet, and these were the last, if it is `over`. Of a feed that is over nothing
+    /// There are `bytes` more in a push's inlet, and these were the last, if it is `over`. Of a push that is over nothing
     /// happens.
     ///
     /// # Errors
     /// [`Stopped`].
-    pub fn fill(&self, id: FeedId, bytes: u64, over: bool) -> Result<(), Stopped> {
+    pub fn fill(&self, id: PushId, bytes: u64, over: bool) -> Result<(), Stopped> {
         self.send(Command::Fill { id, bytes, over })
     }
 
-    /// Closes the targets that have taken no more of a feed than what lies before `position`, though it was their turn
-    /// and there is more: [`FeedEnd::CutOff`](crate::FeedEnd). Those for which the feed waits behind another stay.
+    /// Closes the targets that have taken no more of a push than what lies before `position`, though it was their turn
+    /// and there is more: [`PushEnd::CutOff`](crate::PushEnd). Those for which the push waits behind another stay.
     /// [`Streams::lagging`] says who they are.
     ///
     /// # Errors
     /// [`Stopped`].
-    pub fn cut_off(&self, id: FeedId, position: u64) -> Result<(), Stopped> {
+    pub fn cut_off(&self, id: PushId, position: u64) -> Result<(), Stopped> {
         self.send(Command::CutOff { id, position })
     }
 

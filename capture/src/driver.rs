@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::backend::{Answer, Backend, Token};
 use crate::child::Child;
 use crate::desk::{Desk, OnEvent};
-use crate::event::{End, Event, FeedEnd, FeedId, ProcessId, SourceId, TargetId};
+use crate::event::{End, Event, ProcessId, PushEnd, PushId, SourceId, TargetId};
 use crate::ioctl;
 use crate::job::Job;
 use crate::moderation::{Moderation, Yield};
@@ -27,7 +27,7 @@ use crate::streams::Streams;
 use crate::targets::Targets;
 
 mod deliver;
-mod feed;
+mod push;
 
 /// What the handle asks of the capture thread.
 pub(crate) enum Command {
@@ -39,9 +39,9 @@ pub(crate) enum Command {
     Remove(SourceId),
     Watch { id: ProcessId, child: Child },
     AddTarget { id: TargetId, pipe: OwnedFd },
-    Feed { id: FeedId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool },
-    Fill { id: FeedId, bytes: u64, over: bool },
-    CutOff { id: FeedId, position: u64 },
+    Push { id: PushId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool },
+    Fill { id: PushId, bytes: u64, over: bool },
+    CutOff { id: PushId, position: u64 },
     Shut(TargetId),
     Run(Job),
     Stop,
@@ -219,12 +219,12 @@ impl<B: Backend> Driver<B> {
                 }
                 Command::Watch { id, child } => self.watch(Process { id, child, terminal: None }),
                 Command::AddTarget { id, pipe } => self.add_target(id, pipe),
-                Command::Feed { id, inlet, targets, closes } => self.begin_feed(id, inlet, closes, &targets),
+                Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
                 Command::Fill { id, bytes, over } => self.fill(id, bytes, over),
                 Command::CutOff { id, position } => self.cut_off(id, position),
                 Command::Shut(id) => {
                     if let Some(at) = self.targets.find(id) {
-                        self.close_target(at, FeedEnd::Stopped);
+                        self.close_target(at, PushEnd::Stopped);
                     }
                 }
                 Command::Run(job) => job.run(&mut Streams::new(&mut self.desk, &self.targets)),
@@ -292,7 +292,7 @@ impl<B: Backend> Driver<B> {
             self.close(at);
         }
         for at in self.targets.numbers() {
-            self.close_target(at, FeedEnd::Stopped);
+            self.close_target(at, PushEnd::Stopped);
         }
         for at in self.processes.numbers() {
             self.backend.cancel(Token::Process(at));
@@ -344,7 +344,7 @@ impl<B: Backend> Driver<B> {
         }
         for at in self.targets.numbers() {
             if quiet {
-                self.end_target(at, FeedEnd::Error(same(error)));
+                self.end_target(at, PushEnd::Error(same(error)));
             }
         }
         self.desk.publish();

@@ -15,9 +15,9 @@ pub struct ProcessId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(pub u64);
 
-/// The caller's name for a feed: bytes that are pushed to some targets.
+/// The caller's name for a push: bytes that are pushed to some targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FeedId(pub u64);
+pub struct PushId(pub u64);
 
 /// Something ended, or has room.
 #[derive(Debug)]
@@ -52,31 +52,31 @@ pub enum Event {
         /// or an ignored `SIGCHLD`, see waitpid(2).
         status: io::Result<ExitStatus>,
     },
-    /// All targets of a feed have taken what lies before `position`, so that there is room again. Told when it is worth
+    /// All targets of a push have taken what lies before `position`, so that there is room again. Told when it is worth
     /// it: by a quarter of the inlet at least.
     Freed {
-        /// Which feed.
-        feed: FeedId,
+        /// Which push.
+        push: PushId,
         /// Bytes since its beginning.
         position: u64,
     },
-    /// A feed's turn at a target is over. Comes once for each target of each feed.
+    /// A push's turn at a target is over. Comes once for each target of each push.
     Fed {
-        /// Which feed.
-        feed: FeedId,
+        /// Which push.
+        push: PushId,
         /// Which target.
         target: TargetId,
-        /// Bytes of the feed that its pipe took. Whether they were read from there nobody knows.
+        /// Bytes of the push that its pipe took. Whether they were read from there nobody knows.
         delivered: u64,
         /// What ended it.
-        end: FeedEnd,
+        end: PushEnd,
     },
-    /// All targets of a feed were told of by [`Event::Fed`]. Nothing of its inlet is read any more.
-    FeedOver {
-        /// Which feed.
-        feed: FeedId,
+    /// All targets of a push were told of by [`Event::Fed`]. Nothing of its inlet is read any more.
+    PushOver {
+        /// Which push.
+        push: PushId,
     },
-    /// A target's pipe was closed by us. Comes once for each target, after all feeds that had their turn there or waited
+    /// A target's pipe was closed by us. Comes once for each target, after all pushes that had their turn there or waited
     /// for it were told.
     Shut {
         /// Which target.
@@ -84,13 +84,13 @@ pub enum Event {
     },
 }
 
-/// What ended a feed's turn at a target. In all cases but the first the target is shut.
+/// What ended a push's turn at a target. In all cases but the first the target is shut.
 #[derive(Debug)]
-pub enum FeedEnd {
-    /// The pipe took the feed's last byte.
+pub enum PushEnd {
+    /// The pipe took the push's last byte.
     Complete,
     /// Nobody can read the pipe any more: the target closed its stdin or has ended (`EPIPE`, see write(2)), which is
-    /// found out when there is something to write. Or it was shut before this feed's turn came.
+    /// found out when there is something to write. Or it was shut before this push's turn came.
     Closed,
     /// It did not take what there was: [`Capture::cut_off`](crate::Capture::cut_off).
     CutOff,

@@ -1,4 +1,4 @@
-//! Starts ranks, drains their pipes into rings, feeds their stdin from inlets, reports their ends.
+//! Starts ranks, drains their pipes into rings, fills their stdin from inlets, reports their ends.
 //!
 //! [`spawn`] starts a process with a pipe on each output channel. A [`Capture`] owns one thread, which reads any
 //! number of pipes, each straight into its [`Stream`](iof_shm_ring::Stream), and watches any number of processes.
@@ -19,7 +19,7 @@
 //! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `queue` | what is delivered to a source without a pipe, without any I/O |
-//! | `feed`, `target`, `targets` | bytes that are pushed; one process's stdin; all of both, without any I/O |
+//! | `push`, `target`, `targets` | bytes that are pushed; one process's stdin; all of both, without any I/O |
 //! | `desk` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
 //! | `backend` | what it asks of the kernel; `backend::uring`, `backend::epoll`: two ways to do it (unsafe) |
@@ -52,12 +52,12 @@ mod child;
 mod desk;
 mod driver;
 mod event;
-mod feed;
 mod ioctl;
 mod job;
 mod limit;
 mod moderation;
 mod pty;
+mod push;
 mod queue;
 mod refused;
 mod slots;
@@ -69,9 +69,9 @@ mod target;
 mod targets;
 
 pub use backend::BackendKind;
-pub use capture::{AddError, Capture, FeedError, Stopped};
+pub use capture::{AddError, Capture, PushError, Stopped};
 pub use child::{Child, Signaller};
-pub use event::{End, Event, FeedEnd, FeedId, ProcessId, SourceId, TargetId};
+pub use event::{End, Event, ProcessId, PushEnd, PushId, SourceId, TargetId};
 pub use limit::{TooFewFiles, check_files, raise_file_limit};
 pub use pty::{Pty, PtyMaster, WindowSize};
 pub use refused::{SpawnError, check};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use iof_shm_ring::{Area, Attached, CreateError, Start, Stream, StreamConfig, StreamStats};
 
 use crate::desk::Desk;
-use crate::event::{FeedId, SourceId, TargetId};
+use crate::event::{PushId, SourceId, TargetId};
 use crate::ioctl;
 use crate::targets::{Lagging, Targets};
 
@@ -25,9 +25,9 @@ impl<'a> Streams<'a> {
         self.targets.takes(target)
     }
 
-    /// Who holds a feed back; `None` if there is none of this name, or it is over.
-    pub fn lagging(&self, feed: FeedId) -> Option<Lagging> {
-        self.targets.lagging(feed)
+    /// Who holds a push back; `None` if there is none of this name, or it is over.
+    pub fn lagging(&self, push: PushId) -> Option<Lagging> {
+        self.targets.lagging(push)
     }
 
     /// The stream of source `id`; `None` if there is none, or it was removed.

@@ -1,4 +1,4 @@
-//! One target: a pipe, the feeds that wait for their turn at it, and what it needs next. No I/O here, as in `source`.
+//! One target: a pipe, the pushes that wait for their turn at it, and what it needs next. No I/O here, as in `source`.
 //!
 //! ```text
 //!            next: bytes            done: n bytes, interrupted
@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use iof_shm_ring::Lent;
 
-use crate::event::{FeedEnd, TargetId};
-use crate::feed::{Feed, Share};
+use crate::event::{PushEnd, TargetId};
+use crate::push::{Push, Share};
 use crate::slots::Slots;
 
 /// Where a target stands.
@@ -23,7 +23,7 @@ use crate::slots::Slots;
 enum State {
     /// Nothing is in flight.
     Idle,
-    /// A write of bytes of the first feed is in flight: that feed must stay.
+    /// A write of bytes of the first push is in flight: that push must stay.
     Writing,
     /// The pipe is non-blocking and said "not now": waits until it is writable.
     Polling,
@@ -36,7 +36,7 @@ pub(crate) enum Next<'a> {
     Write(BorrowedFd<'a>, Lent),
     /// Wait until the pipe is writable; then [`Target::done`].
     Poll(BorrowedFd<'a>),
-    /// The first feed has nothing more for it: [`Target::turn_over`].
+    /// The first push has nothing more for it: [`Target::turn_over`].
     TurnOver,
     /// Nothing, until there is more or something in flight comes back.
     Nothing,
@@ -45,21 +45,21 @@ pub(crate) enum Next<'a> {
 /// What came of what was in flight.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// So many bytes of the first feed were written; ask for what is next.
+    /// So many bytes of the first push were written; ask for what is next.
     Took(usize),
     /// The target is to be closed for this reason, after so many bytes.
-    Close(usize, FeedEnd),
+    Close(usize, PushEnd),
 }
 
 /// The write end of one pipe, and who waits to write into it.
 pub(crate) struct Target {
     id: TargetId,
     pipe: OwnedFd,
-    /// The numbers of feeds, in the order of their turns.
+    /// The numbers of pushes, in the order of their turns.
     turns: VecDeque<usize>,
     state: State,
     /// It is to be closed when nothing is in flight any more, for this reason.
-    closing: Option<FeedEnd>,
+    closing: Option<PushEnd>,
     /// The pipe said so, see [`State::Polling`].
     not_now: bool,
 }
@@ -81,9 +81,9 @@ impl Target {
         self.state != State::Idle
     }
 
-    /// Puts a feed behind those that wait.
-    pub(crate) fn enqueue(&mut self, feed: usize) {
-        self.turns.push_back(feed);
+    /// Puts a push behind those that wait.
+    pub(crate) fn enqueue(&mut self, push: usize) {
+        self.turns.push_back(push);
     }
 
     /// Whose turn it is.
@@ -91,14 +91,14 @@ impl Target {
         self.turns.front().copied()
     }
 
-    /// Ends the first feed's turn, of which nothing may be in flight; gives which that was.
+    /// Ends the first push's turn, of which nothing may be in flight; gives which that was.
     pub(crate) fn turn_over(&mut self) -> Option<usize> {
         debug_assert!(!self.in_flight());
         self.turns.pop_front()
     }
 
     /// What to do now, for the target that has this number.
-    pub(crate) fn next(&mut self, number: usize, feeds: &Slots<Feed>) -> Next<'_> {
+    pub(crate) fn next(&mut self, number: usize, pushes: &Slots<Push>) -> Next<'_> {
         if self.in_flight() {
             return Next::Nothing;
         }
@@ -106,8 +106,8 @@ impl Target {
             self.state = State::Polling;
             return Next::Poll(self.pipe.as_fd());
         }
-        let Some(feed) = self.turn().and_then(|turn| feeds.get(turn)) else { return Next::Nothing };
-        match feed.share(number) {
+        let Some(push) = self.turn().and_then(|turn| pushes.get(turn)) else { return Next::Nothing };
+        match push.share(number) {
             Share::Nothing => Next::Nothing,
             Share::All => Next::TurnOver,
             Share::Bytes(bytes) => {
@@ -128,15 +128,15 @@ impl Target {
         let end = match result {
             // Never told by pipes; asking again and again would be no answer.
             Ok(0) if was == State::Writing && closing.is_none() => {
-                Some(FeedEnd::Error(io::ErrorKind::WriteZero.into()))
+                Some(PushEnd::Error(io::ErrorKind::WriteZero.into()))
             }
-            Err(error) if error.raw_os_error() == Some(libc::EPIPE) => Some(FeedEnd::Closed),
+            Err(error) if error.raw_os_error() == Some(libc::EPIPE) => Some(PushEnd::Closed),
             _ if closing.is_some() => closing,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.not_now = true;
                 None
             }
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => Some(FeedEnd::Error(error)),
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Some(PushEnd::Error(error)),
             _ => None,
         };
         end.map_or(Done::Took(written), |end| Done::Close(written, end))
@@ -144,7 +144,7 @@ impl Target {
 
     /// Asks for the end. If something is in flight, that is to be cancelled first, and [`Target::done`] gives the end then,
     /// with what was written; the first reason counts. Otherwise gives the reason back: the end can come now.
-    pub(crate) fn close(&mut self, end: FeedEnd) -> Result<(), FeedEnd> {
+    pub(crate) fn close(&mut self, end: PushEnd) -> Result<(), PushEnd> {
         if !self.in_flight() {
             return Err(end);
         }

@@ -1,4 +1,4 @@
-//! All targets and all feeds, by number and by name.
+//! All targets and all pushes, by number and by name.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use iof_shm_ring::Inlet;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::event::{Event, FeedEnd, FeedId, TargetId};
-use crate::feed::Feed;
+use crate::event::{Event, PushEnd, PushId, TargetId};
+use crate::push::Push;
 use crate::slots::Slots;
 use crate::target::{Next, Target};
 
@@ -17,12 +17,12 @@ use crate::target::{Next, Target};
 #[derive(Default)]
 pub(crate) struct Targets {
     targets: Slots<Target>,
-    feeds: Slots<Feed>,
+    pushes: Slots<Push>,
     by_id: HashMap<TargetId, usize>,
-    by_feed: HashMap<FeedId, usize>,
+    by_push: HashMap<PushId, usize>,
 }
 
-/// A feed's slowest targets.
+/// A push's slowest targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lagging {
     /// Bytes that all targets have taken.
@@ -36,7 +36,7 @@ pub struct Lagging {
 pub struct Laggard {
     /// Who.
     pub target: TargetId,
-    /// It does not read. Otherwise another feed, which came before, is not over there.
+    /// It does not read. Otherwise another push, which came before, is not over there.
     pub its_turn: bool,
 }
 
@@ -51,8 +51,8 @@ impl Targets {
         self.by_id.get(&id).copied()
     }
 
-    pub(crate) fn find_feed(&self, id: FeedId) -> Option<usize> {
-        self.by_feed.get(&id).copied()
+    pub(crate) fn find_push(&self, id: PushId) -> Option<usize> {
+        self.by_push.get(&id).copied()
     }
 
     pub(crate) fn numbers(&self) -> Vec<usize> {
@@ -63,19 +63,19 @@ impl Targets {
         self.targets.get_mut(at)
     }
 
-    pub(crate) fn feed_mut(&mut self, feed: usize) -> Option<&mut Feed> {
-        self.feeds.get_mut(feed)
+    pub(crate) fn push_mut(&mut self, push: usize) -> Option<&mut Push> {
+        self.pushes.get_mut(push)
     }
 
     /// What to do for a target now.
     pub(crate) fn next(&mut self, at: usize) -> Next<'_> {
-        self.targets.get_mut(at).map_or(Next::Nothing, |target| target.next(at, &self.feeds))
+        self.targets.get_mut(at).map_or(Next::Nothing, |target| target.next(at, &self.pushes))
     }
 
-    /// Puts a feed behind what its targets have to take before; gives what is to be reported of those that are not there.
+    /// Puts a push behind what its targets have to take before; gives what is to be reported of those that are not there.
     pub(crate) fn begin(
         &mut self,
-        id: FeedId,
+        id: PushId,
         inlet: Arc<Inlet>,
         closes: bool,
         targets: &[TargetId],
@@ -83,41 +83,41 @@ impl Targets {
         // Who is named twice has one turn.
         let targets: BTreeSet<TargetId> = targets.iter().copied().collect();
         let found: Vec<usize> = targets.iter().filter_map(|target| self.find(*target)).collect();
-        let feed = self.feeds.insert(Feed::new(id, inlet, closes, &found));
-        self.by_feed.insert(id, feed);
+        let push = self.pushes.insert(Push::new(id, inlet, closes, &found));
+        self.by_push.insert(id, push);
         for at in &found {
             if let Some(target) = self.targets.get_mut(*at) {
-                target.enqueue(feed);
+                target.enqueue(push);
             }
         }
         let gone = targets.iter().filter(|target| self.find(**target).is_none());
         let fed =
-            |target: &TargetId| Event::Fed { feed: id, target: *target, delivered: 0, end: FeedEnd::Closed };
+            |target: &TargetId| Event::Fed { push: id, target: *target, delivered: 0, end: PushEnd::Closed };
         let mut events: Vec<Event> = gone.map(fed).collect();
-        events.extend(self.end_feed_if_done(feed));
+        events.extend(self.end_push_if_done(push));
         events
     }
 
-    /// Ends the turn of the first feed at a target, of which nothing may be in flight; gives what is to be reported.
-    pub(crate) fn end_turn(&mut self, at: usize, end: FeedEnd) -> Vec<Event> {
+    /// Ends the turn of the first push at a target, of which nothing may be in flight; gives what is to be reported.
+    pub(crate) fn end_turn(&mut self, at: usize, end: PushEnd) -> Vec<Event> {
         let Some(target) = self.targets.get_mut(at) else { return Vec::new() };
         let (id, Some(turn)) = (target.id(), target.turn_over()) else { return Vec::new() };
-        let Some(feed) = self.feeds.get_mut(turn) else { return Vec::new() };
-        let delivered = feed.leave(at);
+        let Some(push) = self.pushes.get_mut(turn) else { return Vec::new() };
+        let delivered = push.leave(at);
         let mut events: Vec<Event> = self.news(turn).into_iter().collect();
-        if let Some(feed) = self.feeds.get(turn) {
-            events.push(Event::Fed { feed: feed.id(), target: id, delivered, end });
+        if let Some(push) = self.pushes.get(turn) {
+            events.push(Event::Fed { push: push.id(), target: id, delivered, end });
         }
-        events.extend(self.end_feed_if_done(turn));
+        events.extend(self.end_push_if_done(turn));
         events
     }
 
-    /// Closes the pipe of a target that has nothing in flight; gives what is to be reported. The first feed ends so, and
+    /// Closes the pipe of a target that has nothing in flight; gives what is to be reported. The first push ends so, and
     /// those behind it find it closed.
-    pub(crate) fn end(&mut self, at: usize, end: FeedEnd) -> Vec<Event> {
+    pub(crate) fn end(&mut self, at: usize, end: PushEnd) -> Vec<Event> {
         let mut events = self.end_turn(at, end);
         while self.targets.get(at).is_some_and(|target| target.turn().is_some()) {
-            events.extend(self.end_turn(at, FeedEnd::Closed));
+            events.extend(self.end_turn(at, PushEnd::Closed));
         }
         if let Some(target) = self.targets.remove(at) {
             self.by_id.remove(&target.id());
@@ -126,29 +126,29 @@ impl Targets {
         events
     }
 
-    /// What a feed's pusher is to be told of room, if anything.
-    pub(crate) fn news(&mut self, feed: usize) -> Option<Event> {
-        let feed = self.feeds.get_mut(feed)?;
-        feed.news().map(|position| Event::Freed { feed: feed.id(), position })
+    /// What a push's pusher is to be told of room, if anything.
+    pub(crate) fn news(&mut self, push: usize) -> Option<Event> {
+        let push = self.pushes.get_mut(push)?;
+        push.news().map(|position| Event::Freed { push: push.id(), position })
     }
 
-    fn end_feed_if_done(&mut self, feed: usize) -> Option<Event> {
-        let id = self.feeds.get(feed).filter(|feed| feed.is_done())?.id();
-        self.feeds.remove(feed);
-        self.by_feed.remove(&id);
-        Some(Event::FeedOver { feed: id })
+    fn end_push_if_done(&mut self, push: usize) -> Option<Event> {
+        let id = self.pushes.get(push).filter(|push| push.is_done())?.id();
+        self.pushes.remove(push);
+        self.by_push.remove(&id);
+        Some(Event::PushOver { push: id })
     }
 
-    /// Who holds a feed back.
-    pub(crate) fn lagging(&self, id: FeedId) -> Option<Lagging> {
-        let number = self.find_feed(id)?;
-        let feed = self.feeds.get(number)?;
-        let position = feed.freed();
+    /// Who holds a push back.
+    pub(crate) fn lagging(&self, id: PushId) -> Option<Lagging> {
+        let number = self.find_push(id)?;
+        let push = self.pushes.get(number)?;
+        let position = push.freed();
         let laggard = |at: usize| {
             let target = self.targets.get(at)?;
             Some(Laggard { target: target.id(), its_turn: target.turn() == Some(number) })
         };
-        Some(Lagging { position, targets: feed.behind(position).filter_map(laggard).collect() })
+        Some(Lagging { position, targets: push.behind(position).filter_map(laggard).collect() })
     }
 
     /// Whether a target can be fed: it is there, and somebody has the other end of its pipe.
@@ -159,7 +159,7 @@ impl Targets {
 
     /// Leaves every inlet mapped for good.
     pub(crate) fn leak(&mut self) {
-        mem::forget(mem::take(&mut self.feeds));
+        mem::forget(mem::take(&mut self.pushes));
         mem::forget(mem::take(&mut self.targets));
     }
 }

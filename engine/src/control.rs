@@ -200,7 +200,7 @@ impl Control {
                 Report::Answered { call: Call::Pull(call), answer } => {
                     state.answered(&self.capture, call, answer);
                 }
-                Report::Answered { call: Call::Stdin(feed), answer } => state.stdin_answered(feed, answer),
+                Report::Answered { call: Call::Stdin(push), answer } => state.stdin_answered(push, answer),
             }
         }
         if changed {
@@ -215,10 +215,10 @@ impl Control {
                 completed(state, &self.capture, source, &end);
             }
             Event::Delivered { source, deliveries, .. } => state.taken(source, deliveries),
-            Event::Freed { feed, position } => state.freed(feed, position),
-            Event::Fed { feed, target, delivered, end } => state.fed(feed, target, delivered, end),
+            Event::Freed { push, position } => state.freed(push, position),
+            Event::Fed { push, target, delivered, end } => state.fed(push, target, delivered, end),
             // Known by then, target for target.
-            Event::FeedOver { .. } => {}
+            Event::PushOver { .. } => {}
             Event::Shut { target } => state.shut(target),
             Event::Exited { process, status } => {
                 if let Some(proc) = state.processes.remove(&process)

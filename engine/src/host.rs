@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use iof_capture::FeedId;
+use iof_capture::PushId;
 use iof_proto::socket;
 use iof_proto::{Channels, Failure, Info, Proc, Status};
 use nix::unistd::{Uid, geteuid};
@@ -134,7 +134,7 @@ pub fn same_user(tool: &socket::Peer) -> Result<Grant, Failure> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Pull(CallId),
-    Stdin(FeedId),
+    Stdin(PushId),
 }
 
 /// The host's answer to [`Host::iof_pull`] or [`Host::push_stdin`], to be given once, on any thread. Dropping it is a denial, with
@@ -179,7 +179,7 @@ impl Drop for Reply {
 pub(crate) enum Upcall {
     Pull { call: CallId, sources: Sources, directives: Vec<Info> },
     Stop(Sources),
-    Stdin { feed: FeedId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
+    Stdin { push: PushId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
     Taken(Taken),
 }
 
@@ -201,8 +201,8 @@ impl Upcall {
                 );
             }
             Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
-            Upcall::Stdin { feed, stdin, bytes } => {
-                host.push_stdin(&stdin, &bytes, Reply::new(Call::Stdin(feed), Arc::clone(reports)));
+            Upcall::Stdin { push, stdin, bytes } => {
+                host.push_stdin(&stdin, &bytes, Reply::new(Call::Stdin(push), Arc::clone(reports)));
             }
             Upcall::Taken(taken) => taken(),
         }

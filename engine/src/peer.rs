@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use iof_capture::{FeedId, SourceId};
+use iof_capture::{PushId, SourceId};
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
 use iof_proto::{
     Channels, DecodeError, Decoder, Directives, EncodeError, Failure, FromTool, Message, Nspace, Proc, Rank,
@@ -173,7 +173,7 @@ pub(crate) struct Peer {
     pub waiting: BTreeMap<Ticket, Pull>,
     pub last_handler: u32,
     /// Its pushes under way, by its numbers for them.
-    pub pushes: BTreeMap<u32, FeedId>,
+    pub pushes: BTreeMap<u32, PushId>,
     pub last_push: u32,
     /// By slot.
     pub readings: HashMap<u32, Reading>,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
-use iof_capture::{Capture, FeedEnd, FeedId, TargetId};
+use iof_capture::{Capture, PushEnd, PushId, TargetId};
 use iof_proto::limits::MAX_PUSHES_PER_TOOL;
 use iof_proto::{
     Failure, Info, Laggard, Lagging, Proc, PushGranted, PushReport, Short, ShortBy, Skipped, Status, ToTool,
@@ -58,16 +58,16 @@ impl Push {
     }
 
     /// Notes that `target` gets no more.
-    fn ended(&mut self, target: Proc, delivered: u64, end: FeedEnd) {
+    fn ended(&mut self, target: Proc, delivered: u64, end: PushEnd) {
         let why = match end {
-            FeedEnd::Complete => {
+            PushEnd::Complete => {
                 self.report.whole = self.report.whole.saturating_add(1);
                 return;
             }
-            FeedEnd::Closed => ShortBy::Closed,
-            FeedEnd::CutOff => ShortBy::CutOff,
-            FeedEnd::Stopped => ShortBy::Stopped,
-            FeedEnd::Error(error) => ShortBy::Failed(error.to_string()),
+            PushEnd::Closed => ShortBy::Closed,
+            PushEnd::CutOff => ShortBy::CutOff,
+            PushEnd::Stopped => ShortBy::Stopped,
+            PushEnd::Error(error) => ShortBy::Failed(error.to_string()),
         };
         self.report.short.push(Short { target, delivered, why });
     }
@@ -116,19 +116,19 @@ impl State {
             |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
         let inlet = Inlet::create(capacity, "stdin").map_err(|error| out_of_memory(&error))?;
         let inlet = Arc::new(inlet);
-        let feed = self.next_feed();
+        let id = self.next_push();
         if !here.is_empty() {
             let targets = here.keys().copied().collect();
             capture
-                .begin_feed(feed, Arc::clone(&inlet), targets, directives.complete)
+                .begin_push(id, Arc::clone(&inlet), targets, directives.complete)
                 .map_err(|error| out_of_memory(&error))?;
         }
-        let elsewhere = (!elsewhere.is_empty()).then(|| Elsewhere::new(feed, elsewhere, infos));
+        let elsewhere = (!elsewhere.is_empty()).then(|| Elsewhere::new(id, elsewhere, infos));
         let Some(peer) = self.peers.get_mut(&peer_id) else {
             return Err(Failure { status: Status::ERR_UNREACH, reason: "the tool has gone".into() });
         };
         peer.last_push = peer.last_push.saturating_add(1);
-        peer.pushes.insert(peer.last_push, feed);
+        peer.pushes.insert(peer.last_push, id);
         let push = Push {
             tool: Some((peer_id, peer.last_push)),
             inlet: Arc::clone(&inlet),
@@ -141,7 +141,7 @@ impl State {
             elsewhere,
             report: PushReport::default(),
         };
-        self.pushes.insert(feed, push);
+        self.pushes.insert(id, push);
         let skipped = unopen.into_iter().map(|(target, why)| Skipped { target, why }).collect();
         Ok((PushGranted { push: peer.last_push, skipped, ignored }, inlet))
     }
@@ -156,7 +156,7 @@ impl State {
         over: bool,
     ) -> Result<(), Dismissed> {
         let Some(peer) = self.peers.get(&peer_id) else { return Ok(()) };
-        let Some(&feed) = peer.pushes.get(&number) else {
+        let Some(&id) = peer.pushes.get(&number) else {
             // One that is over, of which the tool is about to hear, or one that never was.
             let known = number > 0 && number <= peer.last_push;
             return if known {
@@ -165,7 +165,7 @@ impl State {
                 Err(Dismissed::Unexpected("bytes for a push that never was"))
             };
         };
-        let Some(push) = self.pushes.get_mut(&feed) else { return Ok(()) };
+        let Some(push) = self.pushes.get_mut(&id) else { return Ok(()) };
         let room = push.inlet.capacity().saturating_sub(push.filled.saturating_sub(push.told));
         if bytes > room {
             return Err(Dismissed::Unexpected("more bytes to push than there is room for"));
@@ -176,10 +176,10 @@ impl State {
         push.filled = push.filled.saturating_add(bytes);
         push.over = over;
         if !push.here.is_empty() {
-            // A capture that has ended has told of the end of all its feeds.
-            let _ = capture.fill(feed, bytes, over);
+            // A capture that has ended has told of the end of all its pushes.
+            let _ = capture.fill(id, bytes, over);
         }
-        self.go_on(feed);
+        self.go_on(id);
         Ok(())
     }
 
@@ -192,20 +192,20 @@ impl State {
         number: u32,
         cut_off: Option<u64>,
     ) {
-        let feed = self.peers.get(&peer_id).and_then(|peer| peer.pushes.get(&number)).copied();
-        if let (Some(feed), Some(position)) = (feed, cut_off) {
-            let _ = capture.cut_off(feed, position);
-            self.cut_off_elsewhere(feed, position);
+        let id = self.peers.get(&peer_id).and_then(|peer| peer.pushes.get(&number)).copied();
+        if let (Some(id), Some(position)) = (id, cut_off) {
+            let _ = capture.cut_off(id, position);
+            self.cut_off_elsewhere(id, position);
         }
-        let lagging = feed.and_then(|feed| self.who_lags(capture, feed)).unwrap_or_default();
+        let lagging = id.and_then(|id| self.who_lags(capture, id)).unwrap_or_default();
         if let Some(peer) = self.peers.get_mut(&peer_id) {
             peer.answer(&ToTool::Lagging { request, lagging });
         }
     }
 
-    fn who_lags(&self, capture: &Capture, feed: FeedId) -> Option<Lagging> {
-        let push = self.pushes.get(&feed)?;
-        let here = capture.with_streams(|streams| streams.lagging(feed)).ok().flatten();
+    fn who_lags(&self, capture: &Capture, id: PushId) -> Option<Lagging> {
+        let push = self.pushes.get(&id)?;
+        let here = capture.with_streams(|streams| streams.lagging(id)).ok().flatten();
         let (freed, lagging) = here.map_or((u64::MAX, Vec::new()), |here| (here.position, here.targets));
         let far = push.elsewhere.as_ref();
         let position = freed.min(far.map_or(u64::MAX, |far| far.position)).min(push.filled);
@@ -220,20 +220,20 @@ impl State {
     }
 
     /// The targets here have taken what lies before `position`.
-    pub(crate) fn freed(&mut self, feed: FeedId, position: u64) {
-        if let Some(push) = self.pushes.get_mut(&feed) {
+    pub(crate) fn freed(&mut self, id: PushId, position: u64) {
+        if let Some(push) = self.pushes.get_mut(&id) {
             push.freed = position;
         }
-        self.go_on(feed);
+        self.go_on(id);
     }
 
     /// A target here has all, or gets no more.
-    pub(crate) fn fed(&mut self, feed: FeedId, target: TargetId, delivered: u64, end: FeedEnd) {
-        let Some(push) = self.pushes.get_mut(&feed) else { return };
+    pub(crate) fn fed(&mut self, id: PushId, target: TargetId, delivered: u64, end: PushEnd) {
+        let Some(push) = self.pushes.get_mut(&id) else { return };
         if let Some(proc) = push.here.remove(&target) {
             push.ended(proc, delivered, end);
         }
-        self.go_on(feed);
+        self.go_on(id);
     }
 
     /// Nothing can be pushed to a target any more.
@@ -246,23 +246,23 @@ impl State {
     }
 
     /// A tool has gone: what it handed over arrives all the same, and then its pushes are over.
-    pub(crate) fn leave_pushes(&mut self, capture: &Capture, pushes: impl IntoIterator<Item = FeedId>) {
-        for feed in pushes {
-            let Some(push) = self.pushes.get_mut(&feed) else { continue };
+    pub(crate) fn leave_pushes(&mut self, capture: &Capture, pushes: impl IntoIterator<Item = PushId>) {
+        for id in pushes {
+            let Some(push) = self.pushes.get_mut(&id) else { continue };
             push.tool = None;
             if !mem::replace(&mut push.over, true) {
-                let _ = capture.fill(feed, 0, true);
+                let _ = capture.fill(id, 0, true);
             }
-            self.go_on(feed);
+            self.go_on(id);
         }
     }
 
     /// Tells the tool of room that there is, or of the end; has the host go on.
-    fn go_on(&mut self, feed: FeedId) {
-        self.go_on_elsewhere(feed);
-        let Some(push) = self.pushes.get_mut(&feed) else { return };
+    fn go_on(&mut self, id: PushId) {
+        self.go_on_elsewhere(id);
+        let Some(push) = self.pushes.get_mut(&id) else { return };
         if push.is_done() {
-            return self.end_push(feed);
+            return self.end_push(id);
         }
         let position = push.position();
         // With the host its own answers are the steps; here the capture thread tells by quarters.
@@ -275,8 +275,8 @@ impl State {
         }
     }
 
-    fn end_push(&mut self, feed: FeedId) {
-        let Some(Push { tool, filled, report, .. }) = self.pushes.remove(&feed) else { return };
+    fn end_push(&mut self, id: PushId) {
+        let Some(Push { tool, filled, report, .. }) = self.pushes.remove(&id) else { return };
         let Some((peer_id, push)) = tool else { return };
         if let Some(peer) = self.peers.get_mut(&peer_id) {
             peer.pushes.remove(&push);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use iof_capture::{FeedId, ProcessId, SourceId, TargetId};
+use iof_capture::{ProcessId, PushId, SourceId, TargetId};
 use iof_proto::{Channel, Nspace, Proc, Rank, ToTool};
 use iof_shm_ring::Area;
 
@@ -36,7 +36,7 @@ pub(crate) struct State {
     pub processes: HashMap<ProcessId, Proc>,
     /// Whose stdin can be pushed into.
     pub stdins: HashMap<TargetId, Proc>,
-    pub pushes: BTreeMap<FeedId, Push>,
+    pub pushes: BTreeMap<PushId, Push>,
     pub peers: BTreeMap<PeerId, Peer>,
     /// The area of the keeper, which holds what nobody has registered for.
     pub keeper: Arc<Area>,
@@ -55,7 +55,7 @@ pub(crate) struct State {
     /// What the control thread is to say to the host once it has let go of the tables.
     pub upcalls: Vec<Upcall>,
     next_source: u64,
-    next_feed: u64,
+    next_push: u64,
     next_peer: PeerId,
     /// The engine ends.
     pub stopping: bool,
@@ -110,7 +110,7 @@ impl State {
             demand: Demand::default(),
             upcalls: Vec::new(),
             next_source: 0,
-            next_feed: 0,
+            next_push: 0,
             next_peer: first_peer,
             stopping: false,
         }
@@ -131,9 +131,9 @@ impl State {
     }
 
     /// A number that no push has had.
-    pub(crate) fn next_feed(&mut self) -> FeedId {
-        let id = FeedId(self.next_feed);
-        self.next_feed = self.next_feed.saturating_add(1);
+    pub(crate) fn next_push(&mut self) -> PushId {
+        let id = PushId(self.next_push);
+        self.next_push = self.next_push.saturating_add(1);
         id
     }
 

@@ -13,8 +13,8 @@ use iof_shm_ring::Policy;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
-use self::target::Feed;
-use self::world::{FEEDS, PIPES, Panicked, World};
+use self::target::Push;
+use self::world::{PIPES, PUSHES, Panicked, World};
 use super::*;
 
 /// How a request is answered, if it can be.
@@ -59,7 +59,7 @@ enum Step {
     },
     AddTarget,
     /// Somebody begins to push, to targets that are there, or not, or not any more.
-    BeginFeed {
+    BeginPush {
         targets: Vec<usize>,
         pages: u64,
         closes: bool,
@@ -75,12 +75,12 @@ enum Step {
     },
     /// Somebody pushes as many bytes as there is room for; maybe the last.
     Fill {
-        feed: usize,
+        push: usize,
         bytes: usize,
         over: bool,
     },
     CutOff {
-        feed: usize,
+        push: usize,
         position: u64,
     },
     Shut {
@@ -122,19 +122,19 @@ fn how() -> impl Strategy<Value = How> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let (pipe, feed) = (0..PIPES, 0..FEEDS);
+    let (pipe, push) = (0..PIPES, 0..PUSHES);
     let policy = prop_oneof![Just(Policy::DropNewest), Just(Policy::DropOldest), Just(Policy::Block)];
     let kind = prop_oneof![3 => Just(Kind::Pipe), 1 => Just(Kind::Terminal), 2 => Just(Kind::Queue)];
     prop_oneof![
         3 => (policy, 1u64..6, kind).prop_map(|(policy, pages, kind)| Step::Add { policy, pages, kind }),
         4 => Just(Step::AddTarget),
         4 => (prop::collection::vec(pipe.clone(), 0..5), 1u64..4, prop::bool::weighted(0.3))
-            .prop_map(|(targets, pages, closes)| Step::BeginFeed { targets, pages, closes }),
+            .prop_map(|(targets, pages, closes)| Step::BeginPush { targets, pages, closes }),
         8 => (pipe.clone(), 1usize..20_000).prop_map(|(pipe, bytes)| Step::Write { pipe, bytes }),
         1 => pipe.clone().prop_map(|pipe| Step::HangUp { pipe }),
-        16 => (feed.clone(), 0usize..10_000, prop::bool::weighted(0.1))
-            .prop_map(|(feed, bytes, over)| Step::Fill { feed, bytes, over }),
-        1 => (feed, 0u64..20_000).prop_map(|(feed, position)| Step::CutOff { feed, position }),
+        16 => (push.clone(), 0usize..10_000, prop::bool::weighted(0.1))
+            .prop_map(|(push, bytes, over)| Step::Fill { push, bytes, over }),
+        1 => (push, 0u64..20_000).prop_map(|(push, position)| Step::CutOff { push, position }),
         30 => (any::<usize>(), how(), any::<bool>())
             .prop_map(|(request, how, late)| Step::Answer { request, how, late }),
         6 => (pipe.clone(), 1usize..8000).prop_map(|(pipe, bytes)| Step::Consume { pipe, bytes }),
@@ -214,7 +214,7 @@ proptest! {
             prop_assert!(pipe.check(number), "pipe {number} has not ended");
         }
         prop_assert!(world.targets.iter().all(|target| target.ended));
-        prop_assert!(world.feeds.iter().all(|feed| feed.ended));
+        prop_assert!(world.pushes.iter().all(|push| push.ended));
     }
 
     #[test]
@@ -235,7 +235,7 @@ proptest! {
             let mut left = world.files.keys().map(|word| Token::from(*word));
             prop_assert!(!left.any(|token| matches!(token, Token::Source(_) | Token::Target(_))));
             prop_assert!(world.targets.iter().all(|target| target.ended == target.registered));
-            prop_assert!(!world.feeds.iter().any(Feed::is_left_over));
+            prop_assert!(!world.pushes.iter().any(Push::is_left_over));
         }
     }
 

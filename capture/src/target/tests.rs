@@ -4,7 +4,7 @@ use std::sync::Arc;
 use iof_shm_ring::{Filler, Inlet};
 
 use super::*;
-use crate::event::FeedId;
+use crate::event::PushId;
 
 /// The number of the target in these tests.
 const AT: usize = 3;
@@ -12,52 +12,52 @@ const AT: usize = 3;
 /// A target, what is fed to it, and the other end of its pipe.
 struct Rig {
     target: Target,
-    feeds: Slots<Feed>,
+    pushes: Slots<Push>,
     fillers: Vec<Filler>,
     _read: OwnedFd,
 }
 
 impl Rig {
-    /// With so many feeds, one behind the other.
-    fn new(feeds: u64) -> Rig {
+    /// With so many pushes, one behind the other.
+    fn new(pushes: u64) -> Rig {
         let (read, write) = nix::unistd::pipe().unwrap();
         let target = Target::new(TargetId(1), write);
-        let mut rig = Rig { target, feeds: Slots::default(), fillers: Vec::new(), _read: read };
-        for id in 0..feeds {
+        let mut rig = Rig { target, pushes: Slots::default(), fillers: Vec::new(), _read: read };
+        for id in 0..pushes {
             let inlet = Inlet::create(4096, "test").unwrap();
             rig.fillers.push(Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()).unwrap());
-            let number = rig.feeds.insert(Feed::new(FeedId(id), Arc::new(inlet), false, &[AT]));
+            let number = rig.pushes.insert(Push::new(PushId(id), Arc::new(inlet), false, &[AT]));
             rig.target.enqueue(number);
         }
         rig
     }
 
-    fn fill(&mut self, feed: usize, bytes: &[u8], over: bool) {
-        let filler = &mut self.fillers[feed];
+    fn fill(&mut self, push: usize, bytes: &[u8], over: bool) {
+        let filler = &mut self.fillers[push];
         filler.room()[..bytes.len()].copy_from_slice(bytes);
         assert_eq!(filler.fill(bytes.len()), bytes.len());
-        self.feeds.get_mut(feed).unwrap().fill(bytes.len() as u64, over);
+        self.pushes.get_mut(push).unwrap().fill(bytes.len() as u64, over);
     }
 
     fn next(&mut self) -> Next<'_> {
-        self.target.next(AT, &self.feeds)
+        self.target.next(AT, &self.pushes)
     }
 
     /// The bytes that are to be written now.
     fn written(&mut self) -> Vec<u8> {
         let Next::Write(_, lent) = self.next() else { panic!("nothing is to be written") };
-        // SAFETY: they lie in the inlet of a feed that stays, and nobody fills it meanwhile.
+        // SAFETY: they lie in the inlet of a push that stays, and nobody fills it meanwhile.
         unsafe { std::slice::from_raw_parts(lent.ptr, lent.len) }.to_vec()
     }
 
     /// What is in flight comes back, and is counted.
-    fn done(&mut self, result: io::Result<usize>) -> Option<FeedEnd> {
+    fn done(&mut self, result: io::Result<usize>) -> Option<PushEnd> {
         let (bytes, end) = match self.target.done(result) {
             Done::Took(bytes) => (bytes, None),
             Done::Close(bytes, end) => (bytes, Some(end)),
         };
         let turn = self.target.turn().unwrap();
-        self.feeds.get_mut(turn).unwrap().took(AT, bytes);
+        self.pushes.get_mut(turn).unwrap().took(AT, bytes);
         end
     }
 }
@@ -85,7 +85,7 @@ fn what_is_in_flight_is_asked_for_once_and_a_partial_write_goes_on_behind_it() {
 }
 
 #[test]
-fn a_feed_has_its_turn_when_the_one_before_is_over_and_not_when_that_is_only_empty() {
+fn a_push_has_its_turn_when_the_one_before_is_over_and_not_when_that_is_only_empty() {
     let mut rig = Rig::new(2);
     rig.fill(1, b"second", true);
     assert!(matches!(rig.next(), Next::Nothing), "the first has no bytes yet");
@@ -124,9 +124,9 @@ fn errors_end_it_and_a_closed_stdin_is_not_called_one() {
         assert_eq!(rig.written(), b"abc");
         let end = rig.done(result);
         assert!(if closed {
-            matches!(end, Some(FeedEnd::Closed))
+            matches!(end, Some(PushEnd::Closed))
         } else {
-            matches!(end, Some(FeedEnd::Error(_)))
+            matches!(end, Some(PushEnd::Error(_)))
         });
     }
 }
@@ -136,11 +136,11 @@ fn bytes_that_were_written_when_the_cancellation_came_count_and_the_first_reason
     let mut rig = Rig::new(1);
     rig.fill(0, b"abc", false);
     assert_eq!(rig.written(), b"abc");
-    assert!(rig.target.close(FeedEnd::CutOff).is_ok());
-    assert!(rig.target.close(FeedEnd::Stopped).is_ok());
+    assert!(rig.target.close(PushEnd::CutOff).is_ok());
+    assert!(rig.target.close(PushEnd::Stopped).is_ok());
     assert!(matches!(rig.next(), Next::Nothing));
-    assert!(matches!(rig.done(Ok(2)), Some(FeedEnd::CutOff)));
-    assert_eq!(rig.feeds.get_mut(0).unwrap().leave(AT), 2);
+    assert!(matches!(rig.done(Ok(2)), Some(PushEnd::CutOff)));
+    assert_eq!(rig.pushes.get_mut(0).unwrap().leave(AT), 2);
 }
 
 #[test]
@@ -150,13 +150,13 @@ fn who_is_cancelled_ends_for_the_reason_that_was_given() {
         let mut rig = Rig::new(1);
         rig.fill(0, b"abc", false);
         assert_eq!(rig.written(), b"abc");
-        assert!(rig.target.close(FeedEnd::Stopped).is_ok());
-        assert!(matches!(rig.done(answer), Some(FeedEnd::Stopped)));
+        assert!(rig.target.close(PushEnd::Stopped).is_ok());
+        assert!(matches!(rig.done(answer), Some(PushEnd::Stopped)));
     }
 }
 
 #[test]
 fn who_has_nothing_in_flight_can_be_closed_at_once() {
     let mut rig = Rig::new(1);
-    assert!(matches!(rig.target.close(FeedEnd::Stopped), Err(FeedEnd::Stopped)));
+    assert!(matches!(rig.target.close(PushEnd::Stopped), Err(PushEnd::Stopped)));
 }

@@ -2,11 +2,11 @@
 
 mod crowd;
 mod deliveries;
-mod feeding;
 mod finishing;
 mod pipes;
 mod processes;
 mod ptys;
+mod pushing;
 
 use iof_shm_ring::{Policy, Reader, Stream};
 

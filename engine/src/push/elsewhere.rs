@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use iof_capture::FeedId;
+use iof_capture::PushId;
 use iof_proto::{Failure, Info, Proc, PushReport, Short, ShortBy};
 
 use crate::host::Upcall;
@@ -35,8 +35,8 @@ pub(super) struct Elsewhere {
 }
 
 impl Elsewhere {
-    pub(super) fn new(feed: FeedId, targets: Vec<Proc>, directives: Vec<Info>) -> Elsewhere {
-        let stdin = Arc::new(StdinPush { id: feed.0, targets, directives });
+    pub(super) fn new(id: PushId, targets: Vec<Proc>, directives: Vec<Info>) -> Elsewhere {
+        let stdin = Arc::new(StdinPush { id: id.0, targets, directives });
         Elsewhere { stdin, position: 0, asked: None, told_end: false }
     }
 
@@ -85,31 +85,31 @@ impl Push {
 
 impl State {
     /// Brings the host what it can have now.
-    pub(super) fn go_on_elsewhere(&mut self, feed: FeedId) {
-        let Some(push) = self.pushes.get_mut(&feed) else { return };
+    pub(super) fn go_on_elsewhere(&mut self, id: PushId) {
+        let Some(push) = self.pushes.get_mut(&id) else { return };
         if let Some((stdin, bytes)) = push.next_piece() {
-            self.upcalls.push(Upcall::Stdin { feed, stdin, bytes });
+            self.upcalls.push(Upcall::Stdin { push: id, stdin, bytes });
         }
     }
 
     /// The host has taken what it was brought, or says no.
-    pub(crate) fn stdin_answered(&mut self, feed: FeedId, answer: Result<(), Failure>) {
-        let Some(push) = self.pushes.get_mut(&feed) else { return };
+    pub(crate) fn stdin_answered(&mut self, id: PushId, answer: Result<(), Failure>) {
+        let Some(push) = self.pushes.get_mut(&id) else { return };
         let Some(far) = push.elsewhere.as_mut() else { return };
         let Some(bytes) = far.asked.take() else { return };
         match answer {
             Ok(()) => far.position = far.position.saturating_add(bytes),
             Err(failure) => push.give_up_elsewhere(ShortBy::Failed(failure.to_string())),
         }
-        self.go_on(feed);
+        self.go_on(id);
     }
 
     /// Waits no longer for a host that has taken no more than what lies before `position`.
-    pub(super) fn cut_off_elsewhere(&mut self, feed: FeedId, position: u64) {
-        let Some(push) = self.pushes.get_mut(&feed) else { return };
+    pub(super) fn cut_off_elsewhere(&mut self, id: PushId, position: u64) {
+        let Some(push) = self.pushes.get_mut(&id) else { return };
         if push.elsewhere.as_ref().is_some_and(|far| far.asked.is_some() && far.position <= position) {
             push.give_up_elsewhere(ShortBy::CutOff);
-            self.go_on(feed);
+            self.go_on(id);
         }
     }
 }

@@ -251,7 +251,7 @@ impl Backend for Played {
 
     unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: Lent) {
         let mut world = self.world.borrow_mut();
-        let loan = world.targets[world.number(token)].borrow(bytes, &world.feeds);
+        let loan = world.targets[world.number(token)].borrow(bytes, &world.pushes);
         world.ask_of(token, pipe, Asked::Write(loan));
     }
 

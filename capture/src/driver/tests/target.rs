@@ -1,4 +1,4 @@
-//! A target that is played, and a feed: whoever fills its inlet.
+//! A target that is played, and a push: whoever fills its inlet.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 use iof_shm_ring::{Filler, Inlet, Lent};
 
 use super::pipe::byte;
-use crate::event::FeedEnd;
+use crate::event::PushEnd;
 
 /// Who pushes.
-pub(super) struct Feed {
+pub(super) struct Push {
     pub(super) number: usize,
     /// The driver's. Nobody else keeps it mapped.
     inlet: Weak<Inlet>,
@@ -33,19 +33,19 @@ pub(super) struct Feed {
     pub(super) ended: bool,
 }
 
-impl Feed {
-    /// A feed, and what the driver gets of it.
+impl Push {
+    /// A push, and what the driver gets of it.
     pub(super) fn new(
         number: usize,
         pages: u64,
         closes: bool,
         targets: &[usize],
         known: usize,
-    ) -> (Feed, Arc<Inlet>) {
+    ) -> (Push, Arc<Inlet>) {
         let inlet = Arc::new(Inlet::create(pages * 4096, "test").unwrap());
         let filler = Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let start = inlet.lend(0, 0).ptr.addr();
-        let feed = Feed {
+        let push = Push {
             number,
             inlet: Arc::downgrade(&inlet),
             place: start..start + 2 * inlet.capacity() as usize,
@@ -59,7 +59,7 @@ impl Feed {
             cut: None,
             ended: false,
         };
-        (feed, inlet)
+        (push, inlet)
     }
 
     /// Whether there is one to be filled.
@@ -82,7 +82,7 @@ impl Feed {
     /// Room is told: what is there is overwritten at once.
     pub(super) fn freed(&mut self, position: u64) {
         let filler = self.filler.as_mut().unwrap();
-        assert!(!self.ended && filler.freed(position), "feed {}: {position} is told", self.number);
+        assert!(!self.ended && filler.freed(position), "push {}: {position} is told", self.number);
         filler.room().iter_mut().for_each(|byte| *byte = !*byte);
     }
 
@@ -92,15 +92,15 @@ impl Feed {
 
     /// A target is told of.
     fn tell(&mut self, target: usize) {
-        assert!(self.waits_for.remove(&target), "feed {}: {target} is told of twice", self.number);
-        assert!(!self.ended, "feed {} was over", self.number);
+        assert!(self.waits_for.remove(&target), "push {}: {target} is told of twice", self.number);
+        assert!(!self.ended, "push {} was over", self.number);
         self.told = true;
     }
 
     /// It is said to be over.
     pub(super) fn end(&mut self) {
-        assert!(!self.ended && self.waits_for.is_empty(), "feed {}: {:?}", self.number, self.waits_for);
-        assert_eq!(self.inlet.strong_count(), 0, "feed {} is still mapped", self.number);
+        assert!(!self.ended && self.waits_for.is_empty(), "push {}: {:?}", self.number, self.waits_for);
+        assert_eq!(self.inlet.strong_count(), 0, "push {} is still mapped", self.number);
         self.ended = true;
     }
 
@@ -109,15 +109,15 @@ impl Feed {
         self.told && !self.ended
     }
 
-    /// Whether the target was there when the feed came.
+    /// Whether the target was there when the push came.
     pub(super) fn reaches(&self, target: usize) -> bool {
         target < self.known
     }
 
     /// It has not reached a target.
-    pub(super) fn miss(&mut self, target: usize, delivered: u64, end: &FeedEnd) {
+    pub(super) fn miss(&mut self, target: usize, delivered: u64, end: &PushEnd) {
         self.tell(target);
-        assert!(matches!(end, FeedEnd::Closed) && delivered == 0, "{end:?}");
+        assert!(matches!(end, PushEnd::Closed) && delivered == 0, "{end:?}");
     }
 
     /// The filler and all that it has mapped go.
@@ -126,32 +126,32 @@ impl Feed {
     }
 }
 
-/// Bytes of a feed that are lent to the kernel.
+/// Bytes of a push that are lent to the kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Loan {
     start: *const u8,
     pub(super) len: usize,
     inlet: Weak<Inlet>,
-    /// Their place in the feed.
-    pub(super) feed: usize,
+    /// Their place in the push.
+    pub(super) push: usize,
     at: u64,
 }
 
 impl Loan {
     /// The bytes are still there, and the right ones.
     pub(super) fn check(&self) {
-        assert!(self.inlet.strong_count() > 0, "feed {} was unmapped", self.feed);
+        assert!(self.inlet.strong_count() > 0, "push {} was unmapped", self.push);
         // SAFETY: the inlet is mapped, and this thread is the only one that would fill it.
         let bytes = unsafe { slice::from_raw_parts(self.start, self.len) };
         for (at, got) in (self.at..).zip(bytes) {
-            assert_eq!(*got, byte(100 + self.feed, at), "feed {}, byte {at}", self.feed);
+            assert_eq!(*got, byte(100 + self.push, at), "push {}, byte {at}", self.push);
         }
     }
 }
 
-/// A feed's turn at a target.
+/// A push's turn at a target.
 struct Turn {
-    feed: usize,
+    push: usize,
     /// Bytes that the pipe took.
     taken: u64,
     /// The same before its last write.
@@ -194,45 +194,45 @@ impl Target {
         }
     }
 
-    /// A feed comes.
-    pub(super) fn enqueue(&mut self, feed: usize) {
-        self.turns.push(Turn { feed, taken: 0, before: 0 });
+    /// A push comes.
+    pub(super) fn enqueue(&mut self, push: usize) {
+        self.turns.push(Turn { push, taken: 0, before: 0 });
     }
 
-    /// Whether all feeds that came were told of.
+    /// Whether all pushes that came were told of.
     pub(super) fn is_idle(&self) -> bool {
         self.told == self.turns.len()
     }
 
-    /// Borrows what it is to write, which is the next of the feed whose turn it is.
-    pub(super) fn borrow(&self, lent: Lent, feeds: &[Feed]) -> Loan {
-        let feed = feeds.iter().find(|feed| !feed.ended && feed.place.contains(&lent.ptr.addr()));
-        let feed = feed.expect("these are no feed's bytes");
-        let (before, turn) = self.before(feed.number);
+    /// Borrows what it is to write, which is the next of the push whose turn it is.
+    pub(super) fn borrow(&self, lent: Lent, pushes: &[Push]) -> Loan {
+        let push = pushes.iter().find(|push| !push.ended && push.place.contains(&lent.ptr.addr()));
+        let push = push.expect("these are no push's bytes");
+        let (before, turn) = self.before(push.number);
         let done = |turn: &Turn| {
-            let feed = &feeds[turn.feed];
-            feed.over && turn.taken == feed.filled && !feed.closes
+            let push = &pushes[turn.push];
+            push.over && turn.taken == push.filled && !push.closes
         };
-        assert!(before.iter().all(done), "feed {} comes too early", feed.number);
-        let offset = lent.ptr.addr() - feed.place.start;
-        assert_eq!(offset as u64, turn.taken % (feed.place.len() as u64 / 2), "at {}", turn.taken);
-        assert!(lent.len > 0 && turn.taken + lent.len as u64 <= feed.filled, "{lent:?}");
-        let (inlet, at) = (feed.inlet.clone(), turn.taken);
-        let loan = Loan { start: lent.ptr, len: lent.len, inlet, feed: feed.number, at };
+        assert!(before.iter().all(done), "push {} comes too early", push.number);
+        let offset = lent.ptr.addr() - push.place.start;
+        assert_eq!(offset as u64, turn.taken % (push.place.len() as u64 / 2), "at {}", turn.taken);
+        assert!(lent.len > 0 && turn.taken + lent.len as u64 <= push.filled, "{lent:?}");
+        let (inlet, at) = (push.inlet.clone(), turn.taken);
+        let loan = Loan { start: lent.ptr, len: lent.len, inlet, push: push.number, at };
         loan.check();
         loan
     }
 
-    /// A feed's turn, and those that came before.
-    fn before(&self, feed: usize) -> (&[Turn], &Turn) {
-        let at = self.turns.iter().position(|turn| turn.feed == feed).expect("it is not for this target");
+    /// A push's turn, and those that came before.
+    fn before(&self, push: usize) -> (&[Turn], &Turn) {
+        let at = self.turns.iter().position(|turn| turn.push == push).expect("it is not for this target");
         (&self.turns[..at], &self.turns[at])
     }
 
     /// Takes the first `n` bytes of what was lent.
     pub(super) fn take(&mut self, loan: &Loan, n: usize) -> usize {
         loan.check();
-        let turn = self.turns.iter_mut().find(|turn| turn.feed == loan.feed).unwrap();
+        let turn = self.turns.iter_mut().find(|turn| turn.push == loan.push).unwrap();
         assert_eq!(turn.taken, loan.at);
         turn.before = turn.taken;
         turn.taken += n as u64;
@@ -248,31 +248,31 @@ impl Target {
         }
     }
 
-    /// A feed's turn is over, in its order and for a reason.
+    /// A push's turn is over, in its order and for a reason.
     pub(super) fn fed(
         &mut self,
-        feed: &mut Feed,
+        push: &mut Push,
         number: usize,
         delivered: u64,
-        end: &FeedEnd,
+        end: &PushEnd,
         broken: bool,
     ) {
-        feed.tell(number);
+        push.tell(number);
         let turn = &self.turns[self.told];
-        assert_eq!((turn.feed, turn.taken), (feed.number, delivered), "at target {number}");
+        assert_eq!((turn.push, turn.taken), (push.number, delivered), "at target {number}");
         self.told += 1;
         if self.over {
-            assert!(matches!(end, FeedEnd::Closed) && delivered == 0, "{end:?} after the end");
+            assert!(matches!(end, PushEnd::Closed) && delivered == 0, "{end:?} after the end");
             return;
         }
-        self.over = feed.closes || !matches!(end, FeedEnd::Complete);
+        self.over = push.closes || !matches!(end, PushEnd::Complete);
         match end {
-            FeedEnd::Complete => assert!(feed.over && delivered == feed.filled),
-            // Who was shut with no feed there has told of none.
-            FeedEnd::Closed => assert!(self.closed || (self.ended && delivered == 0)),
-            FeedEnd::CutOff => assert!(feed.cut.is_some_and(|position| turn.before <= position)),
-            FeedEnd::Stopped => assert!(self.stopped),
-            FeedEnd::Error(_) => assert!(self.failed || broken, "{end:?}"),
+            PushEnd::Complete => assert!(push.over && delivered == push.filled),
+            // Who was shut with no push there has told of none.
+            PushEnd::Closed => assert!(self.closed || (self.ended && delivered == 0)),
+            PushEnd::CutOff => assert!(push.cut.is_some_and(|position| turn.before <= position)),
+            PushEnd::Stopped => assert!(self.stopped),
+            PushEnd::Error(_) => assert!(self.failed || broken, "{end:?}"),
         }
     }
 

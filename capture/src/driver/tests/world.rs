@@ -15,15 +15,15 @@ use iof_shm_ring::{Area, Policy, Reader, Ringer, Start, StreamConfig, bell, door
 
 use super::kernel::{File, Played, Request};
 use super::pipe::{Pipe, Queue, Session};
-use super::target::{Feed, Target};
+use super::target::{Push, Target};
 use super::{Break, End, Fails, How, Kind, Step};
 use crate::driver::*;
 use crate::pty::{self, Pty, WindowSize};
 
 /// Pipes of one play, of each kind.
 pub(super) const PIPES: usize = 5;
-/// Feeds of one play.
-pub(super) const FEEDS: usize = 8;
+/// Pushes of one play.
+pub(super) const PUSHES: usize = 8;
 /// Bytes that a pipe has for whoever asks it itself how much there is to finish with.
 const UNREAD: usize = 3000;
 /// Turns in which everything must have ended once nothing goes wrong any more. Reads are of a KiB at least.
@@ -48,7 +48,7 @@ pub(super) struct World {
     events: Receiver<Event>,
     ringer: Ringer,
     pub(super) pipes: Vec<Pipe>,
-    pub(super) feeds: Vec<Feed>,
+    pub(super) pushes: Vec<Push>,
     pub(super) targets: Vec<Target>,
     /// What the driver has registered.
     pub(super) files: HashMap<u64, File>,
@@ -78,7 +78,7 @@ impl World {
             events,
             ringer,
             pipes: Vec::new(),
-            feeds: Vec::new(),
+            pushes: Vec::new(),
             targets: Vec::new(),
             files: HashMap::new(),
             requests: Vec::new(),
@@ -159,29 +159,29 @@ impl World {
         self.send(Command::AddTarget { id, pipe });
     }
 
-    fn begin_feed(&mut self, targets: &[usize], pages: u64, closes: bool) {
-        let (number, known) = (self.feeds.len(), self.targets.len());
-        let (feed, inlet) = Feed::new(number, pages, closes, targets, known);
+    fn begin_push(&mut self, targets: &[usize], pages: u64, closes: bool) {
+        let (number, known) = (self.pushes.len(), self.targets.len());
+        let (push, inlet) = Push::new(number, pages, closes, targets, known);
         for at in (0..known).filter(|at| targets.contains(at)) {
             self.targets[at].enqueue(number);
         }
-        self.feeds.push(feed);
+        self.pushes.push(push);
         let targets = targets.iter().map(|at| TargetId(*at as u64)).collect();
-        self.send(Command::Feed { id: FeedId(number as u64), inlet, targets, closes });
+        self.send(Command::Push { id: PushId(number as u64), inlet, targets, closes });
     }
 
     fn fill(&mut self, number: usize, bytes: usize, over: bool) {
-        if let Some(feed) = self.feeds.get_mut(number).filter(|feed| feed.goes_on()) {
-            let bytes = feed.fill(bytes, over);
-            self.send(Command::Fill { id: FeedId(number as u64), bytes, over });
+        if let Some(push) = self.pushes.get_mut(number).filter(|push| push.goes_on()) {
+            let bytes = push.fill(bytes, over);
+            self.send(Command::Fill { id: PushId(number as u64), bytes, over });
         }
     }
 
     fn cut_off(&mut self, number: usize, position: u64) {
-        if let Some(feed) = self.feeds.get_mut(number) {
-            feed.cut_off(position);
+        if let Some(push) = self.pushes.get_mut(number) {
+            push.cut_off(position);
         }
-        self.send(Command::CutOff { id: FeedId(number as u64), position });
+        self.send(Command::CutOff { id: PushId(number as u64), position });
     }
 
     fn shut(&mut self, number: usize) {
@@ -201,14 +201,14 @@ impl World {
                 self.add(policy, pages, kind);
             }
             Step::AddTarget if self.targets.len() < PIPES && !self.stopped => self.add_target(),
-            Step::BeginFeed { targets, pages, closes } if self.feeds.len() < FEEDS && !self.stopped => {
-                self.begin_feed(&targets, pages, closes);
+            Step::BeginPush { targets, pages, closes } if self.pushes.len() < PUSHES && !self.stopped => {
+                self.begin_push(&targets, pages, closes);
             }
-            Step::Add { .. } | Step::AddTarget | Step::BeginFeed { .. } => {}
+            Step::Add { .. } | Step::AddTarget | Step::BeginPush { .. } => {}
             Step::Write { pipe, bytes } => self.write(pipe, bytes),
             Step::HangUp { pipe } => self.hang_up(pipe),
-            Step::Fill { feed, bytes, over } => self.fill(feed, bytes, over),
-            Step::CutOff { feed, position } => self.cut_off(feed, position),
+            Step::Fill { push, bytes, over } => self.fill(push, bytes, over),
+            Step::CutOff { push, position } => self.cut_off(push, position),
             Step::Shut { target } => self.shut(target),
             Step::Answer { request, how, late } => {
                 let waiting = self.requests.iter().filter(|request| request.token != Token::Bell).count();
@@ -288,22 +288,22 @@ impl World {
                     let session = self.pipes[process.0 as usize].session.replace(Session::Reported);
                     assert!(session != Some(Session::Reported), "{process:?} exited twice");
                 }
-                Event::Freed { feed, position } => self.feeds[feed.0 as usize].freed(position),
-                Event::Fed { feed, target, delivered, end } => {
-                    let (feed, number) = (&mut self.feeds[feed.0 as usize], target.0 as usize);
-                    if feed.reaches(number) {
-                        self.targets[number].fed(feed, number, delivered, &end, self.broken);
+                Event::Freed { push, position } => self.pushes[push.0 as usize].freed(position),
+                Event::Fed { push, target, delivered, end } => {
+                    let (push, number) = (&mut self.pushes[push.0 as usize], target.0 as usize);
+                    if push.reaches(number) {
+                        self.targets[number].fed(push, number, delivered, &end, self.broken);
                     } else {
-                        feed.miss(number, delivered, &end);
+                        push.miss(number, delivered, &end);
                     }
                 }
-                Event::FeedOver { feed } => self.feeds[feed.0 as usize].end(),
+                Event::PushOver { push } => self.pushes[push.0 as usize].end(),
                 Event::Shut { target } => self.targets[target.0 as usize].end(self.broken),
             }
         }
     }
 
-    /// Nothing goes wrong any more: feeds and pipes end, readers read, requests are answered.
+    /// Nothing goes wrong any more: pushes and pipes end, readers read, requests are answered.
     fn settle(&mut self) {
         self.settling += 1;
         assert!(self.settling < PATIENCE, "it hangs: {:?}", self.requests);
@@ -311,7 +311,7 @@ impl World {
             self.hang_up(number);
             self.pipes[number].consume(number, usize::MAX);
         }
-        for number in 0..self.feeds.len() {
+        for number in 0..self.pushes.len() {
             self.fill(number, 0, true);
         }
         for number in 0..self.targets.len() {
@@ -361,7 +361,7 @@ impl World {
     /// others who have the memory let go of it before.
     pub(super) fn use_what_is_lent(&mut self) {
         self.pipes.clear();
-        self.feeds.iter_mut().for_each(Feed::let_go);
+        self.pushes.iter_mut().for_each(Push::let_go);
         for request in &self.requests {
             request.use_memory();
         }

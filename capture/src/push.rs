@@ -1,21 +1,21 @@
-//! One feed: bytes that somebody pushes to some targets, who take them from one inlet. No I/O here.
+//! One push: bytes that somebody pushes to some targets, who take them from one inlet. No I/O here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use iof_shm_ring::{Inlet, Lent};
 
-use crate::event::FeedId;
+use crate::event::PushId;
 
 /// Bytes that one write offers at most: what a pipe holds by default, see pipe(7).
 const WRITE_MAX: u64 = 64 * 1024;
 /// Who pushes is told of room by so many parts of the inlet.
 const PARTS: u64 = 4;
 
-/// What a feed has for one of its targets now.
+/// What a push has for one of its targets now.
 #[derive(Debug)]
 pub(crate) enum Share {
-    /// These bytes, which stay where they are until the target has left or [taken](Feed::took) them.
+    /// These bytes, which stay where they are until the target has left or [taken](Push::took) them.
     Bytes(Lent),
     /// Nothing yet.
     Nothing,
@@ -24,8 +24,8 @@ pub(crate) enum Share {
 }
 
 /// Bytes on their way, and how far each target is.
-pub(crate) struct Feed {
-    id: FeedId,
+pub(crate) struct Push {
+    id: PushId,
     inlet: Arc<Inlet>,
     filled: u64,
     over: bool,
@@ -41,14 +41,14 @@ pub(crate) struct Feed {
     told: u64,
 }
 
-impl Feed {
-    pub(crate) fn new(id: FeedId, inlet: Arc<Inlet>, closes: bool, targets: &[usize]) -> Feed {
+impl Push {
+    pub(crate) fn new(id: PushId, inlet: Arc<Inlet>, closes: bool, targets: &[usize]) -> Push {
         let taken: HashMap<usize, u64> = targets.iter().map(|at| (*at, 0)).collect();
         let slowest = taken.len();
-        Feed { id, inlet, filled: 0, over: false, closes, taken, freed: 0, slowest, told: 0 }
+        Push { id, inlet, filled: 0, over: false, closes, taken, freed: 0, slowest, told: 0 }
     }
 
-    pub(crate) fn id(&self) -> FeedId {
+    pub(crate) fn id(&self) -> PushId {
         self.id
     }
 
@@ -144,80 +144,80 @@ impl Feed {
 mod tests {
     use super::*;
 
-    fn feed(targets: &[usize]) -> Feed {
-        Feed::new(FeedId(1), Arc::new(Inlet::create(4096, "test").unwrap()), false, targets)
+    fn push(targets: &[usize]) -> Push {
+        Push::new(PushId(1), Arc::new(Inlet::create(4096, "test").unwrap()), false, targets)
     }
 
-    fn offered(feed: &Feed, target: usize) -> usize {
-        if let Share::Bytes(lent) = feed.share(target) { lent.len } else { 0 }
+    fn offered(push: &Push, target: usize) -> usize {
+        if let Share::Bytes(lent) = push.share(target) { lent.len } else { 0 }
     }
 
     #[test]
     fn what_the_slowest_has_taken_is_free_and_told_by_quarters() {
-        let mut feed = feed(&[1, 2]);
-        feed.fill(4096, false);
-        feed.took(1, 4096);
-        assert_eq!((feed.freed(), feed.news()), (0, None));
-        feed.took(2, 1000);
-        assert_eq!((feed.freed(), feed.news()), (1000, None));
-        feed.took(2, 24);
-        assert_eq!((feed.freed(), feed.news(), feed.news()), (1024, Some(1024), None));
-        feed.took(2, 2072);
-        assert_eq!(feed.news(), Some(3096));
+        let mut push = push(&[1, 2]);
+        push.fill(4096, false);
+        push.took(1, 4096);
+        assert_eq!((push.freed(), push.news()), (0, None));
+        push.took(2, 1000);
+        assert_eq!((push.freed(), push.news()), (1000, None));
+        push.took(2, 24);
+        assert_eq!((push.freed(), push.news(), push.news()), (1024, Some(1024), None));
+        push.took(2, 2072);
+        assert_eq!(push.news(), Some(3096));
     }
 
     #[test]
     fn who_leaves_holds_nothing_back() {
-        let mut feed = feed(&[1, 2, 3]);
-        feed.fill(4096, false);
-        feed.took(1, 3000);
-        feed.took(3, 2000);
-        assert_eq!(feed.leave(2), 0);
-        assert_eq!(feed.freed(), 2000);
-        assert_eq!((feed.leave(3), feed.freed(), feed.leave(1), feed.is_done()), (2000, 3000, 3000, true));
+        let mut push = push(&[1, 2, 3]);
+        push.fill(4096, false);
+        push.took(1, 3000);
+        push.took(3, 2000);
+        assert_eq!(push.leave(2), 0);
+        assert_eq!(push.freed(), 2000);
+        assert_eq!((push.leave(3), push.freed(), push.leave(1), push.is_done()), (2000, 3000, 3000, true));
     }
 
     #[test]
     fn no_more_is_offered_than_the_inlet_holds_whatever_the_pusher_says() {
-        let mut feed = feed(&[1]);
-        feed.fill(u64::MAX, false);
-        assert_eq!(offered(&feed, 1), 4096);
-        feed.took(1, 96);
-        assert_eq!(offered(&feed, 1), 4000);
-        feed.fill(u64::MAX, false);
-        assert_eq!(offered(&feed, 1), 4096);
+        let mut push = push(&[1]);
+        push.fill(u64::MAX, false);
+        assert_eq!(offered(&push, 1), 4096);
+        push.took(1, 96);
+        assert_eq!(offered(&push, 1), 4000);
+        push.fill(u64::MAX, false);
+        assert_eq!(offered(&push, 1), 4096);
     }
 
     #[test]
     fn the_end_comes_after_the_last_byte() {
-        let mut feed = feed(&[1]);
-        assert!(matches!(feed.share(1), Share::Nothing));
-        feed.fill(2, true);
-        feed.took(1, 1);
-        assert_eq!(offered(&feed, 1), 1);
-        feed.took(1, 1);
-        assert!(matches!(feed.share(1), Share::All));
-        assert!(matches!(feed.share(7), Share::Nothing), "it is no target of this feed");
+        let mut push = push(&[1]);
+        assert!(matches!(push.share(1), Share::Nothing));
+        push.fill(2, true);
+        push.took(1, 1);
+        assert_eq!(offered(&push, 1), 1);
+        push.took(1, 1);
+        assert!(matches!(push.share(1), Share::All));
+        assert!(matches!(push.share(7), Share::Nothing), "it is no target of this push");
     }
 
     #[test]
     fn nothing_comes_behind_the_end() {
-        let mut feed = feed(&[1]);
-        feed.fill(2, true);
-        feed.fill(3, false);
-        assert_eq!(offered(&feed, 1), 2);
-        feed.took(1, 2);
-        assert!(matches!(feed.share(1), Share::All));
+        let mut push = push(&[1]);
+        push.fill(2, true);
+        push.fill(3, false);
+        assert_eq!(offered(&push, 1), 2);
+        push.took(1, 2);
+        assert!(matches!(push.share(1), Share::All));
     }
 
     #[test]
     fn behind_are_those_for_whom_there_is_more() {
-        let mut feed = feed(&[1, 2, 3]);
-        feed.fill(100, false);
-        feed.took(1, 100);
-        feed.took(2, 50);
+        let mut push = push(&[1, 2, 3]);
+        push.fill(100, false);
+        push.took(1, 100);
+        push.took(2, 50);
         let behind = |position| {
-            let mut behind: Vec<usize> = feed.behind(position).collect();
+            let mut behind: Vec<usize> = push.behind(position).collect();
             behind.sort_unstable();
             behind
         };

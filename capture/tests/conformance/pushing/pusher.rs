@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use iof_capture::{Capture, Event, FeedEnd, FeedId, Lagging, TargetId};
+use iof_capture::{Capture, Event, Lagging, PushEnd, PushId, TargetId};
 use iof_shm_ring::{Filler, Inlet};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -18,31 +18,31 @@ use crate::common::{next, pattern, pipe};
 
 pub(super) const KIB: u64 = 1024;
 pub(super) const MIB: usize = 1 << 20;
-/// Bytes that each feed's inlet holds.
+/// Bytes that each push's inlet holds.
 pub(super) const INLET: u64 = 64 * KIB;
 /// Nothing here takes so long: whoever waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How a feed's turn at a target ended.
+/// How a push's turn at a target ended.
 #[derive(Debug)]
 pub(super) struct Fed {
     pub(super) delivered: u64,
-    pub(super) end: FeedEnd,
+    pub(super) end: PushEnd,
 }
 
 impl Fed {
     /// Whether the target took so many bytes, and these were all.
     pub(super) fn is_complete(&self, bytes: usize) -> bool {
-        self.delivered == bytes as u64 && matches!(self.end, FeedEnd::Complete)
+        self.delivered == bytes as u64 && matches!(self.end, PushEnd::Complete)
     }
 
-    /// Whether the feed came too late.
+    /// Whether the push came too late.
     pub(super) fn came_too_late(&self) -> bool {
-        self.delivered == 0 && matches!(self.end, FeedEnd::Closed)
+        self.delivered == 0 && matches!(self.end, PushEnd::Closed)
     }
 }
 
-/// Whoever pushes stdin: a capture, the inlets of the feeds that are not over, and what became of them.
+/// Whoever pushes stdin: a capture, the inlets of the pushes that are not over, and what became of them.
 pub(super) struct Pusher {
     pub(super) capture: Capture,
     pub(super) events: Receiver<Event>,
@@ -80,50 +80,50 @@ impl Pusher {
         self.target(id).0
     }
 
-    pub(super) fn begin(&mut self, feed: u64, targets: &[u64], closes: bool) {
+    pub(super) fn begin(&mut self, push: u64, targets: &[u64], closes: bool) {
         let inlet = Inlet::create(INLET, "test").unwrap();
         let filler = Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let targets = targets.iter().copied().map(TargetId).collect();
-        self.capture.begin_feed(FeedId(feed), Arc::new(inlet), targets, closes).unwrap();
-        self.fillers.insert(feed, filler);
-        self.over.remove(&feed);
+        self.capture.begin_push(PushId(push), Arc::new(inlet), targets, closes).unwrap();
+        self.fillers.insert(push, filler);
+        self.over.remove(&push);
     }
 
     /// Pushes what there is room for now.
-    pub(super) fn try_push(&mut self, feed: u64, bytes: &[u8]) -> usize {
+    pub(super) fn try_push(&mut self, push: u64, bytes: &[u8]) -> usize {
         self.hear_all();
-        let Some(filler) = self.fillers.get_mut(&feed) else { return 0 };
+        let Some(filler) = self.fillers.get_mut(&push) else { return 0 };
         let room = filler.room();
         let n = room.len().min(bytes.len());
         room[..n].copy_from_slice(&bytes[..n]);
         assert_eq!(filler.fill(n), n);
         if n > 0 {
-            self.capture.fill(FeedId(feed), n as u64, false).unwrap();
+            self.capture.fill(PushId(push), n as u64, false).unwrap();
         }
         n
     }
 
-    /// Pushes all, or until the feed is over.
-    pub(super) fn push(&mut self, feed: u64, bytes: &[u8]) {
+    /// Pushes all, or until the push is over.
+    pub(super) fn push(&mut self, push: u64, bytes: &[u8]) {
         let mut rest = bytes;
-        while !rest.is_empty() && self.fillers.contains_key(&feed) {
-            let taken = self.try_push(feed, rest);
+        while !rest.is_empty() && self.fillers.contains_key(&push) {
+            let taken = self.try_push(push, rest);
             rest = &rest[taken..];
-            if taken == 0 && self.fillers.contains_key(&feed) {
+            if taken == 0 && self.fillers.contains_key(&push) {
                 self.wait();
             }
         }
     }
 
     /// Those were all.
-    pub(super) fn end(&mut self, feed: u64) {
-        self.capture.fill(FeedId(feed), 0, true).unwrap();
+    pub(super) fn end(&mut self, push: u64) {
+        self.capture.fill(PushId(push), 0, true).unwrap();
     }
 
     /// Pushes all, and says so.
-    pub(super) fn push_all(&mut self, feed: u64, bytes: &[u8]) {
-        self.push(feed, bytes);
-        self.end(feed);
+    pub(super) fn push_all(&mut self, push: u64, bytes: &[u8]) {
+        self.push(push, bytes);
+        self.end(push);
     }
 
     fn wait(&mut self) {
@@ -139,41 +139,41 @@ impl Pusher {
 
     fn hear(&mut self, event: Event) {
         match event {
-            Event::Freed { feed, position } => {
-                assert!(self.fillers.get_mut(&feed.0).unwrap().freed(position), "{position}");
+            Event::Freed { push, position } => {
+                assert!(self.fillers.get_mut(&push.0).unwrap().freed(position), "{position}");
             }
-            Event::Fed { feed, target, delivered, end } => {
-                assert!(self.fillers.contains_key(&feed.0), "{feed:?} is over");
-                let before = self.fed.insert((feed.0, target.0), Fed { delivered, end });
+            Event::Fed { push, target, delivered, end } => {
+                assert!(self.fillers.contains_key(&push.0), "{push:?} is over");
+                let before = self.fed.insert((push.0, target.0), Fed { delivered, end });
                 assert!(before.is_none(), "{target:?} was told of twice");
             }
-            Event::FeedOver { feed } => {
-                assert!(self.over.insert(feed.0), "{feed:?} is over twice");
-                self.fillers.remove(&feed.0);
+            Event::PushOver { push } => {
+                assert!(self.over.insert(push.0), "{push:?} is over twice");
+                self.fillers.remove(&push.0);
             }
             Event::Shut { target } => assert!(self.shut.insert(target.0), "{target:?} is shut twice"),
             other => panic!("{other:?}"),
         }
     }
 
-    /// Waits for the end of a feed's turn at a target.
-    pub(super) fn fed(&mut self, feed: u64, target: u64) -> Fed {
+    /// Waits for the end of a push's turn at a target.
+    pub(super) fn fed(&mut self, push: u64, target: u64) -> Fed {
         loop {
-            if let Some(fed) = self.fed.remove(&(feed, target)) {
+            if let Some(fed) = self.fed.remove(&(push, target)) {
                 return fed;
             }
             self.wait();
         }
     }
 
-    /// Whether a feed's turn at a target has ended by now.
-    pub(super) fn is_fed(&mut self, feed: u64, target: u64) -> bool {
+    /// Whether a push's turn at a target has ended by now.
+    pub(super) fn is_fed(&mut self, push: u64, target: u64) -> bool {
         self.hear_all();
-        self.fed.contains_key(&(feed, target))
+        self.fed.contains_key(&(push, target))
     }
 
-    pub(super) fn wait_over(&mut self, feed: u64) {
-        while !self.over.contains(&feed) {
+    pub(super) fn wait_over(&mut self, push: u64) {
+        while !self.over.contains(&push) {
             self.wait();
         }
     }
@@ -184,18 +184,18 @@ impl Pusher {
         }
     }
 
-    pub(super) fn lagging(&self, feed: u64) -> Option<Lagging> {
-        self.capture.with_streams(|streams| streams.lagging(FeedId(feed))).unwrap()
+    pub(super) fn lagging(&self, push: u64) -> Option<Lagging> {
+        self.capture.with_streams(|streams| streams.lagging(PushId(push))).unwrap()
     }
 
     pub(super) fn takes(&self, target: u64) -> bool {
         self.capture.with_streams(|streams| streams.takes(TargetId(target))).unwrap()
     }
 
-    /// Waits until all targets of a feed have taken what was pushed so far.
-    pub(super) fn wait_taken(&mut self, feed: u64) {
-        let filled = self.fillers[&feed].filled();
-        wait_until(|| self.lagging(feed).is_some_and(|lagging| lagging.position == filled));
+    /// Waits until all targets of a push have taken what was pushed so far.
+    pub(super) fn wait_taken(&mut self, push: u64) {
+        let filled = self.fillers[&push].filled();
+        wait_until(|| self.lagging(push).is_some_and(|lagging| lagging.position == filled));
     }
 
     /// Drops the capture; gives what it still had to say.
@@ -270,15 +270,15 @@ pub(super) fn unread(pipe: &OwnedFd) -> u64 {
 }
 
 /// Pushes until a target's pipe is full and a write of what is left in flight; gives how much.
-pub(super) fn stuff(pusher: &mut Pusher, feed: u64, look: &File, bytes: &[u8]) -> usize {
+pub(super) fn stuff(pusher: &mut Pusher, push: u64, look: &File, bytes: &[u8]) -> usize {
     let mut at = 0;
-    while is(look, PollFlags::POLLOUT) || pusher.lagging(feed).unwrap().targets.is_empty() {
-        at += pusher.try_push(feed, &bytes[at..]);
+    while is(look, PollFlags::POLLOUT) || pusher.lagging(push).unwrap().targets.is_empty() {
+        at += pusher.try_push(push, &bytes[at..]);
     }
     at
 }
 
-/// Target 0 with a write of feed 0, which closes it, in flight.
+/// Target 0 with a write of push 0, which closes it, in flight.
 pub(super) fn stuck() -> (Pusher, OwnedFd, File) {
     let mut pusher = Pusher::new();
     let (read, look) = pusher.target(0);

@@ -1,4 +1,4 @@
-//! How targets end: by the feed that closes them, by their readers, and by us.
+//! How targets end: by the push that closes them, by their readers, and by us.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{Event, FeedEnd, FeedId, TargetId};
+use iof_capture::{Event, PushEnd, PushId, TargetId};
 use nix::poll::PollFlags;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
@@ -30,7 +30,7 @@ pub(super) fn is_alone(test: &str, inside: &str) -> bool {
 }
 
 #[test]
-fn end_of_file_comes_once_after_the_last_byte_and_not_before_the_feed_is_over() {
+fn end_of_file_comes_once_after_the_last_byte_and_not_before_the_push_is_over() {
     let mut pusher = Pusher::new();
     let read = pusher.unseen_target(0);
     pusher.begin(0, &[0], true);
@@ -43,15 +43,15 @@ fn end_of_file_comes_once_after_the_last_byte_and_not_before_the_feed_is_over() 
     assert!(pusher.fed(0, 0).is_complete(9));
     pusher.wait_shut(0);
     pusher.wait_over(0);
-    // It was shut, and the feed is over.
+    // It was shut, and the push is over.
     pusher.capture.shut(TargetId(0)).unwrap();
-    pusher.capture.fill(FeedId(0), 1, true).unwrap();
-    pusher.capture.cut_off(FeedId(0), u64::MAX).unwrap();
+    pusher.capture.fill(PushId(0), 1, true).unwrap();
+    pusher.capture.cut_off(PushId(0), u64::MAX).unwrap();
     assert!(pusher.stop().is_empty());
 }
 
 #[test]
-fn an_empty_feed_that_closes_is_an_end_of_file() {
+fn an_empty_push_that_closes_is_an_end_of_file() {
     let mut pusher = Pusher::new();
     let read = pusher.unseen_target(0);
     pusher.begin(0, &[0], true);
@@ -106,7 +106,7 @@ fn what_is_fed_to_who_is_shut_or_was_never_there_is_told_at_once_and_the_others_
 }
 
 #[test]
-fn what_waits_behind_a_feed_that_closes_comes_too_late() {
+fn what_waits_behind_a_push_that_closes_comes_too_late() {
     let mut pusher = Pusher::new();
     let read = pusher.unseen_target(0);
     pusher.begin(0, &[0], true);
@@ -135,7 +135,7 @@ fn a_target_that_goes_in_the_middle_is_told_of_with_what_it_was_given_and_the_ot
     pusher.push_all(0, &bytes);
     let given = goes.join().unwrap();
     let Fed { delivered, end } = pusher.fed(0, 0);
-    assert!(matches!(end, FeedEnd::Closed), "{end:?}");
+    assert!(matches!(end, PushEnd::Closed), "{end:?}");
     assert_eq!(delivered, given);
     assert!(others.into_iter().all(|other| other.join().unwrap() == bytes.len()));
     assert!([1, 2].into_iter().all(|id| pusher.fed(0, id).is_complete(bytes.len())));
@@ -154,14 +154,14 @@ fn a_process_that_exits_in_the_middle_has_closed_its_stdin() {
     pusher.push(0, &pattern(MIB, 12));
     assert!(running.wait().unwrap().success());
     let Fed { delivered, end } = pusher.fed(0, 0);
-    assert!(matches!(end, FeedEnd::Closed), "{end:?}");
+    assert!(matches!(end, PushEnd::Closed), "{end:?}");
     assert!(delivered >= 100_000);
     pusher.wait_shut(0);
     pusher.wait_over(0);
 }
 
-/// Feeds a pipe that nobody reads any more.
-fn feed_one_that_is_closed() {
+/// Pushes a pipe that nobody reads any more.
+fn push_one_that_is_closed() {
     let mut pusher = Pusher::new();
     let (read, look) = pusher.target(0);
     let other = pusher.unseen_target(1);
@@ -171,7 +171,7 @@ fn feed_one_that_is_closed() {
     pusher.push(0, b"too late");
     assert!(pusher.fed(0, 0).came_too_late());
     pusher.wait_shut(0);
-    // The feed goes on without it.
+    // The push goes on without it.
     pusher.push_all(0, b", but not for all");
     assert_eq!(read_to_end(other), b"too late, but not for all");
     assert!(pusher.fed(0, 1).is_complete(25));
@@ -179,16 +179,16 @@ fn feed_one_that_is_closed() {
 
 #[test]
 fn a_target_that_closes_its_stdin_at_once() {
-    feed_one_that_is_closed();
+    push_one_that_is_closed();
 }
 
 #[test]
 fn a_closed_stdin_kills_nobody_where_sigpipe_would() {
-    let this = "conformance::feeding::ends::a_closed_stdin_kills_nobody_where_sigpipe_would";
+    let this = "conformance::pushing::ends::a_closed_stdin_kills_nobody_where_sigpipe_would";
     if is_alone(this, "IOF_TEST_SIGPIPE") {
         // SAFETY: no handler is installed.
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.unwrap();
-        feed_one_that_is_closed();
+        push_one_that_is_closed();
     }
 }
 
@@ -197,7 +197,7 @@ fn shutting_with_a_write_in_flight_ends_it_with_what_was_written() {
     let (mut pusher, read, look) = stuck();
     pusher.capture.shut(TargetId(0)).unwrap();
     let Fed { delivered, end } = pusher.fed(0, 0);
-    assert!(matches!(end, FeedEnd::Stopped), "{end:?}");
+    assert!(matches!(end, PushEnd::Stopped), "{end:?}");
     assert_eq!(delivered, unread(&read));
     pusher.wait_shut(0);
     drop(look);
@@ -215,15 +215,15 @@ fn dropping_the_capture_ends_targets_with_and_without_a_write_in_flight_and_all_
     let (mut fed, mut rest) = (Vec::new(), Vec::new());
     for event in events {
         match event {
-            Event::Fed { feed, target, delivered, end } => fed.push((feed.0, target.0, delivered, end)),
-            Event::FeedOver { feed } => rest.push(format!("{} over", feed.0)),
+            Event::Fed { push, target, delivered, end } => fed.push((push.0, target.0, delivered, end)),
+            Event::PushOver { push } => rest.push(format!("{} over", push.0)),
             Event::Shut { target } => rest.push(format!("shut {}", target.0)),
             Event::Freed { .. } => {}
             other => panic!("{other:?}"),
         }
     }
-    fed.sort_by_key(|(feed, target, ..)| (*feed, *target));
-    let [(0, 0, delivered, FeedEnd::Stopped), (1, 0, 0, FeedEnd::Closed), (1, 1, 0, FeedEnd::Stopped)] =
+    fed.sort_by_key(|(push, target, ..)| (*push, *target));
+    let [(0, 0, delivered, PushEnd::Stopped), (1, 0, 0, PushEnd::Closed), (1, 1, 0, PushEnd::Stopped)] =
         fed[..]
     else {
         panic!("{fed:?}")

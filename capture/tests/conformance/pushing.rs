@@ -7,7 +7,7 @@ mod turns;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{FeedEnd, FeedError, FeedId, TargetId};
+use iof_capture::{PushEnd, PushError, PushId, TargetId};
 use iof_shm_ring::Inlet;
 use nix::poll::PollFlags;
 
@@ -40,12 +40,12 @@ fn one_target_gets_all_bytes_through_an_inlet_much_smaller_than_they() {
 }
 
 #[test]
-fn three_targets_get_all_bytes_of_one_feed() {
+fn three_targets_get_all_bytes_of_one_push() {
     all_arrives(3);
 }
 
 #[test]
-fn eight_targets_get_all_bytes_of_one_feed() {
+fn eight_targets_get_all_bytes_of_one_push() {
     all_arrives(8);
 }
 
@@ -62,7 +62,7 @@ fn a_slow_target_loses_nothing_nor_does_a_quick_one() {
 }
 
 #[test]
-fn a_target_that_never_reads_keeps_those_of_another_feed_from_nothing() {
+fn a_target_that_never_reads_keeps_those_of_another_push_from_nothing() {
     let (mut pusher, never, _look) = stuck();
     let bytes = Arc::new(pattern(8 * MIB, 10));
     let other = compare(pusher.unseen_target(1), &bytes, Duration::ZERO);
@@ -73,7 +73,7 @@ fn a_target_that_never_reads_keeps_those_of_another_feed_from_nothing() {
     assert!(!pusher.is_fed(0, 0));
     pusher.capture.shut(TargetId(0)).unwrap();
     let Fed { delivered, end } = pusher.fed(0, 0);
-    assert!(matches!(end, FeedEnd::Stopped), "{end:?}");
+    assert!(matches!(end, PushEnd::Stopped), "{end:?}");
     assert_eq!(delivered, unread(&never));
 }
 
@@ -144,7 +144,7 @@ fn a_targets_name_is_taken_until_it_is_told_to_be_shut_and_who_comes_too_early_i
     drop(look);
     let (second, write) = pipe();
     let error = pusher.capture.add_target(TargetId(0), write.into()).unwrap_err();
-    assert_eq!(error, FeedError::TargetTaken { target_id: TargetId(0) });
+    assert_eq!(error, PushError::TargetTaken { target_id: TargetId(0) });
     assert!(read_to_end(second).is_empty());
     pusher.capture.shut(TargetId(0)).unwrap();
     pusher.wait_shut(0);
@@ -164,8 +164,8 @@ fn a_feeds_name_is_taken_until_it_is_over() {
     let read = pusher.unseen_target(0);
     pusher.begin(0, &[0], false);
     let inlet = Arc::new(Inlet::create(INLET, "test").unwrap());
-    let error = pusher.capture.begin_feed(FeedId(0), Arc::clone(&inlet), vec![TargetId(0)], true);
-    assert_eq!(error.unwrap_err(), FeedError::FeedTaken { feed_id: FeedId(0) });
+    let error = pusher.capture.begin_push(PushId(0), Arc::clone(&inlet), vec![TargetId(0)], true);
+    assert_eq!(error.unwrap_err(), PushError::PushTaken { push_id: PushId(0) });
     assert_eq!(Arc::strong_count(&inlet), 1);
     pusher.push_all(0, b"first");
     assert!(pusher.fed(0, 0).is_complete(5));

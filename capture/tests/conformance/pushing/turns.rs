@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{FeedEnd, FeedId, TargetId};
+use iof_capture::{PushEnd, PushId, TargetId};
 use nix::poll::PollFlags;
 
 use super::pusher::{
@@ -70,8 +70,8 @@ fn feeds_that_share_one_of_their_targets_both_arrive() {
     }
     pusher.end(12);
     pusher.push_all(23, &second[other..]);
-    for (feed, id) in [(12, 1), (12, 2), (23, 2), (23, 3)] {
-        assert!(pusher.fed(feed, id).is_complete(2 * MIB), "{feed} at {id}");
+    for (push, id) in [(12, 1), (12, 2), (23, 2), (23, 3)] {
+        assert!(pusher.fed(push, id).is_complete(2 * MIB), "{push} at {id}");
     }
     for id in [1, 2, 3] {
         pusher.capture.shut(TargetId(id)).unwrap();
@@ -92,9 +92,9 @@ fn who_is_behind_in_its_turn_is_cut_off_after_what_it_took_and_who_keeps_up_gets
     let alone = |pusher: &Pusher| pusher.lagging(0).unwrap().targets.len() == 1;
     wait_until(|| alone(&pusher));
     let position = pusher.lagging(0).unwrap().position;
-    pusher.capture.cut_off(FeedId(0), position).unwrap();
+    pusher.capture.cut_off(PushId(0), position).unwrap();
     let Fed { delivered, end } = pusher.fed(0, 0);
-    assert!(matches!(end, FeedEnd::CutOff), "{end:?}");
+    assert!(matches!(end, PushEnd::CutOff), "{end:?}");
     pusher.wait_shut(0);
     let got = read_to_end(slow);
     assert_eq!(delivered, got.len() as u64);
@@ -117,10 +117,10 @@ fn who_has_taken_more_than_the_position_or_all_that_there_is_is_not_cut_off() {
     pusher.push(1, b"all");
     pusher.wait_taken(1);
     let position = pusher.lagging(0).unwrap().position;
-    pusher.capture.cut_off(FeedId(0), position - 1).unwrap();
-    pusher.capture.cut_off(FeedId(1), u64::MAX).unwrap();
-    // Of a feed that is not there nothing happens.
-    pusher.capture.cut_off(FeedId(2), u64::MAX).unwrap();
+    pusher.capture.cut_off(PushId(0), position - 1).unwrap();
+    pusher.capture.cut_off(PushId(1), u64::MAX).unwrap();
+    // Of a push that is not there nothing happens.
+    pusher.capture.cut_off(PushId(2), u64::MAX).unwrap();
     assert!(pusher.takes(0) && pusher.takes(1));
     assert!(!pusher.is_fed(0, 0) && !pusher.is_fed(1, 1));
     drop((ahead, all));
@@ -137,7 +137,7 @@ fn who_is_behind_because_it_is_anothers_turn_is_not_cut_off() {
     let lagging = pusher.lagging(1).unwrap();
     let [who] = lagging.targets[..] else { panic!("{lagging:?}") };
     assert!(who.target == TargetId(0) && !who.its_turn);
-    pusher.capture.cut_off(FeedId(1), u64::MAX).unwrap();
+    pusher.capture.cut_off(PushId(1), u64::MAX).unwrap();
     pusher.push_all(0, b"first, ");
     assert_eq!(reads.map(read_to_end), [&b"first, second"[..], b"second"]);
     assert!(pusher.fed(0, 0).is_complete(7) && pusher.fed(1, 0).is_complete(6));
@@ -151,13 +151,13 @@ fn those_behind_one_that_is_cut_off_find_the_target_closed_and_reach_their_other
     pusher.begin(2, &[0], false);
     pusher.push_all(1, b"to the other");
     assert!(pusher.fed(1, 1).is_complete(12));
-    pusher.capture.cut_off(FeedId(0), u64::MAX).unwrap();
+    pusher.capture.cut_off(PushId(0), u64::MAX).unwrap();
     assert!(
-        matches!(pusher.fed(0, 0), Fed { end: FeedEnd::CutOff, delivered } if delivered == unread(&stuck))
+        matches!(pusher.fed(0, 0), Fed { end: PushEnd::CutOff, delivered } if delivered == unread(&stuck))
     );
     assert!(pusher.fed(1, 0).came_too_late() && pusher.fed(2, 0).came_too_late());
-    for feed in [0, 1, 2] {
-        pusher.wait_over(feed);
+    for push in [0, 1, 2] {
+        pusher.wait_over(push);
     }
     assert_eq!(read_to_end(other), b"to the other");
 }
@@ -172,7 +172,7 @@ fn resident() -> u64 {
 #[test]
 fn memory_does_not_grow_with_what_is_pushed() {
     const INSIDE: &str = "IOF_TEST_MEMORY";
-    let this = "conformance::feeding::turns::memory_does_not_grow_with_what_is_pushed";
+    let this = "conformance::pushing::turns::memory_does_not_grow_with_what_is_pushed";
     if !super::ends::is_alone(this, INSIDE) {
         return;
     }
