@@ -88,13 +88,13 @@ pub struct Label {
 
 /// Bytes of one stream that follow each other.
 #[derive(Clone, Copy, Debug)]
-pub struct Run<'a> {
+pub struct Run<'b, 't> {
     /// The bytes, one at least.
-    pub bytes: &'a [u8],
+    pub bytes: &'b [u8],
     /// How many bytes the source had produced before them.
     pub offset: u64,
     /// From which byte of them on they were read at which time, in nanoseconds since 1970; in order.
-    pub times: &'a [(usize, u64)],
+    pub times: &'t [(usize, u64)],
 }
 
 /// Whose line an output is in the middle of: the number of a stream, of all that write to it.
@@ -228,7 +228,7 @@ impl Style {
     /// Where lines are tagged, a line that another stream has left open is ended first.
     pub fn write<'a, 'b>(
         &self,
-        run: &Run<'b>,
+        run: &Run<'b, '_>,
         label: &mut Label,
         (key, open): (u64, &mut Open),
         to: &mut Batch<'a>,
@@ -386,7 +386,7 @@ fn json(data: &[u8], offset: u64, label: &Label, to: &mut Vec<u8>) {
             to.extend_from_slice(b"}\n");
         }
         Err(_) => {
-            let _ = write!(to, "\"{}\",\"encoding\":\"base64\"}}\n", BASE64.encode(data));
+            let _ = writeln!(to, "\"{}\",\"encoding\":\"base64\"}}", BASE64.encode(data));
         }
     }
 }

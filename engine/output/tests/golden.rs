@@ -1,7 +1,7 @@
 //! What each `--output` list makes of the same output, byte for byte: one file in `tests/golden` for each.
 //!
 //! `IOF_BLESS=1 cargo test -p iof-output --test golden` writes the files anew; look at what changed.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs;
 use std::path::Path;
