@@ -11,6 +11,8 @@ use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
+use crate::output::OutputArgs;
+
 /// Forwards the output of a job's ranks through shared memory.
 #[derive(Parser)]
 #[command(name = "iof", version, about, max_term_width = 100)]
@@ -68,6 +70,9 @@ pub struct RunArgs {
     /// How long children of a rank that has exited may hold its output [default: for ever]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// What one program of a job is given; there may be several.
@@ -198,6 +203,9 @@ pub struct PullArgs {
     /// Leave out what was cached before now
     #[arg(long)]
     pub no_backlog: bool,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -245,7 +253,7 @@ pub struct InspectArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks(pub Vec<Rank>);
 
-fn ranks(text: &str) -> Result<Ranks, String> {
+pub fn ranks(text: &str) -> Result<Ranks, String> {
     if text == "all" {
         return Ok(Ranks(vec![Rank::WILDCARD]));
     }
@@ -282,7 +290,7 @@ fn variable(text: OsString) -> Result<Variable, &'static str> {
     }
 }
 
-fn channels(text: &str) -> Result<Channels, String> {
+pub fn channels(text: &str) -> Result<Channels, String> {
     let mut channels = Channels::empty();
     for word in text.split(',') {
         match word.trim().parse() {
@@ -294,12 +302,17 @@ fn channels(text: &str) -> Result<Channels, String> {
     Ok(channels)
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or_else(|| format!("'{text}' is no time: say seconds, such as 0, 0.5 or 10"))
 }
 
 fn cache_size(text: &str) -> Result<u32, String> {
+    let bytes = bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok());
+    bytes.ok_or_else(|| format!("a cache has 1 to {} bytes; 64K, 1M and 2G are understood", u32::MAX))
+}
+
+pub fn bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (text.get(..text.len().saturating_sub(1)), 1u64 << 10),
         Some(b'm' | b'M') => (text.get(..text.len().saturating_sub(1)), 1 << 20),
@@ -307,8 +320,10 @@ fn cache_size(text: &str) -> Result<u32, String> {
         _ => (Some(text), 1),
     };
     let bytes = digits.and_then(|digits| digits.parse::<u64>().ok()).and_then(|n| n.checked_mul(unit));
-    let bytes = bytes.and_then(|bytes| u32::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
-    bytes.ok_or_else(|| format!("a cache has 1 to {} bytes; 64K, 1M and 2G are understood", u32::MAX))
+    let bytes = bytes.filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| {
+        format!("'{text}' is no number of bytes: say 1 or more; 64K, 1M and 2G are understood")
+    })
 }
 
 #[cfg(test)]

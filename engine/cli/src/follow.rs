@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
 use iof_engine::{Job, JobStatus};
+use iof_output::PrintReport;
 use iof_proto::Rank;
-use iof_tool::SinkReport;
 use nix::sys::signal::Signal;
 
 use crate::keyboard::{Keyboard, window_size};
@@ -35,8 +35,8 @@ pub enum Event {
     Exited(JobStatus),
     /// Every stream is complete, too.
     Over(JobStatus),
-    /// One of the two sinks has ended.
-    Sink(Result<SinkReport, Failure>),
+    /// One of our outputs has ended.
+    Output(Result<PrintReport, Failure>),
 }
 
 /// A job that runs, and what is known of its end.
@@ -47,8 +47,8 @@ pub struct Follow {
     keyboard: Option<Keyboard>,
     status: Option<JobStatus>,
     over: bool,
-    /// Sinks that still write.
-    sinks: usize,
+    /// Outputs that are still written.
+    outputs: usize,
     failure: Option<Failure>,
     grace: Option<(Instant, Then)>,
     /// The ranks were asked to end, by SIGINT or SIGTERM.
@@ -60,14 +60,14 @@ pub struct Follow {
 }
 
 impl Follow {
-    pub fn new(job: Job, events: Receiver<Event>, keyboard: Option<Keyboard>) -> Follow {
+    pub fn new(job: Job, events: Receiver<Event>, outputs: usize, keyboard: Option<Keyboard>) -> Follow {
         Follow {
             job,
             events,
             keyboard,
             status: None,
             over: false,
-            sinks: 2,
+            outputs,
             failure: None,
             grace: None,
             asked: false,
@@ -86,8 +86,8 @@ impl Follow {
                     self.over = true;
                     report_cut_off(&status);
                 }
-                Some(Event::Sink(Ok(_))) => self.sinks = self.sinks.saturating_sub(1),
-                Some(Event::Sink(Err(failure))) => self.output_failed(failure),
+                Some(Event::Output(Ok(_))) => self.outputs = self.outputs.saturating_sub(1),
+                Some(Event::Output(Err(failure))) => self.output_failed(failure),
                 None => self.grace_is_over(),
             }
         }
@@ -100,7 +100,7 @@ impl Follow {
 
     /// Without a reader for the output there is no point in waiting for more of it.
     fn is_over(&self) -> bool {
-        let written = self.over && self.sinks == 0;
+        let written = self.over && self.outputs == 0;
         self.status.is_some() && (written || self.failure.is_some())
     }
 
@@ -189,7 +189,7 @@ impl Follow {
     }
 
     fn output_failed(&mut self, failure: Failure) {
-        self.sinks = self.sinks.saturating_sub(1);
+        self.outputs = self.outputs.saturating_sub(1);
         if self.failure.is_none() {
             self.failure = Some(failure);
             self.job.signal(Signal::SIGTERM);

@@ -8,6 +8,7 @@ mod attach;
 mod follow;
 mod inspect;
 mod keyboard;
+mod output;
 mod print;
 mod pull;
 mod query;

@@ -7,8 +7,9 @@ use std::thread;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{CaptureError, Config, Engine, Grant, Job, JobSpec, Pty, Rendezvous, StartError};
-use iof_proto::{Channels, Nspace, Proc, Rank};
-use iof_tool::{Pull, Sink};
+use iof_output::Printer;
+use iof_proto::{Nspace, Proc, Rank};
+use iof_tool::{Pull, Tool};
 use nix::sys::signal::Signal;
 
 use crate::Failure;
@@ -16,7 +17,7 @@ use crate::apps::apps;
 use crate::args::RunArgs;
 use crate::follow::{Event, Follow};
 use crate::keyboard::{Keyboard, window_size};
-use crate::pull::{finish, report_gap};
+use crate::output::{Part, finish, no_thread};
 use crate::signals::Signals;
 
 /// The rank that has our stdin.
@@ -25,6 +26,8 @@ const STDIN: Rank = Rank(0);
 /// Runs a job; the exit code is that of the rank that failed first.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let apps = apps(&args.app)?;
+    let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
+    args.output.prepare(Some(nprocs))?;
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start(config(args)).map_err(|error| match error {
         error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
@@ -37,24 +40,24 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         Some(nspace) => nspace.clone(),
         None => Nspace::new(format!("iof-{}", process::id())).map_err(Failure::running)?,
     };
-    // The sinks register before the job exists, so that they have its first byte.
-    let out = sink(&engine, &nspace, Channels::STDOUT, io::stdout())?;
-    let err = sink(&engine, &nspace, Channels::STDERR | Channels::STDDIAG, io::stderr())?;
+    // The printers register before the job exists, so that they have its first byte.
+    let printers =
+        args.output.start(u32::try_from(nprocs).ok(), |part| attach(&engine, &nspace, part).map(Some))?;
     let spec =
         JobSpec { stdin: Some(STDIN), ptys: ptys(args), grace: args.grace, ..JobSpec::new(nspace, apps) };
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let (events, received) = unbounded();
+    let outputs = printers.len();
     let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
-        .and_then(|()| watch_sink(out, events.clone()))
-        .and_then(|()| watch_sink(err, events))
+        .and_then(|()| printers.into_iter().try_for_each(|printer| watch_output(printer, events.clone())))
         .and_then(|()| give_keyboard(&job));
     if keyboard.is_err() {
         // Nobody would look after them.
         job.signal(Signal::SIGKILL);
     }
-    Follow::new(job, received, keyboard?).until_over()
+    Follow::new(job, received, outputs, keyboard?).until_over()
 }
 
 fn config(args: &RunArgs) -> Config {
@@ -64,16 +67,12 @@ fn config(args: &RunArgs) -> Config {
 }
 
 /// Our own outputs are ordinary registrations, except that they may hold the ranks back.
-fn sink(
-    engine: &Engine,
-    nspace: &Nspace,
-    channels: Channels,
-    to: impl std::os::fd::AsFd,
-) -> Result<Sink, Failure> {
+fn attach(engine: &Engine, nspace: &Nspace, part: Part<'_>) -> Result<Tool, Failure> {
     let mut tool = engine.attach("iof run", Grant::Block).map_err(Failure::running)?;
-    let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
-    tool.pull(&Pull::new(vec![all], channels)).map_err(Failure::running)?;
-    Sink::start(tool, to, report_gap).map_err(no_thread)
+    let ranks = part.ranks.map_or(&[Rank::WILDCARD][..], |ranks| &ranks.0);
+    let procs = ranks.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect();
+    tool.pull(&Pull::new(procs, part.channels)).map_err(Failure::running)?;
+    Ok(tool)
 }
 
 /// The ptys of the ranks that the user named.
@@ -91,13 +90,6 @@ fn give_keyboard(job: &Job) -> Result<Option<Keyboard>, Failure> {
 
 fn watch(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     thread::Builder::new().name(name.into()).spawn(body).map(drop).map_err(no_thread)
-}
-
-fn no_thread(error: io::Error) -> Failure {
-    Failure::running(format!(
-        "no thread for the command: {error}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
-         (`ulimit -v`)"
-    ))
 }
 
 fn watch_signals(signals: Signals, events: Sender<Event>) -> Result<(), Failure> {
@@ -119,8 +111,8 @@ fn watch_job(job: Job, events: Sender<Event>) -> Result<(), Failure> {
     })
 }
 
-fn watch_sink(sink: Sink, events: Sender<Event>) -> Result<(), Failure> {
+fn watch_output(printer: Printer, events: Sender<Event>) -> Result<(), Failure> {
     watch("iof-output", move || {
-        let _ = events.send(Event::Sink(finish(sink)));
+        let _ = events.send(Event::Output(finish(printer)));
     })
 }

@@ -83,6 +83,21 @@ impl Files {
         with_suffix(Path::new(&name), if is_out { "out" } else { "err" })
     }
 
+    /// Makes the directory in which the files are to lie, as far as it is known before there are any.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub fn prepare(&self) -> Result<(), FileError> {
+        let directory = match &self.place {
+            Place::Tree(directory) => Some(directory.as_path()),
+            Place::Name(name) => name.parent().filter(|parent| !parent.as_os_str().is_empty()),
+            Place::Pattern(_) => None,
+        };
+        let make =
+            |path: &Path| make_directory(path).map_err(|error| FileError { path: path.to_owned(), error });
+        directory.map_or(Ok(()), make)
+    }
+
     fn is_out(&self, channel: Channel) -> bool {
         self.merge || channel == Channel::Stdout
     }
@@ -103,6 +118,10 @@ fn with_suffix(name: &Path, suffix: &str) -> PathBuf {
     name.push(".");
     name.push(suffix);
     PathBuf::from(name)
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
 /// Names one of the [`OpenFiles`].
@@ -192,7 +211,7 @@ impl Written {
         let file = match options.open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 if let Some(directory) = self.path.parent() {
-                    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)?;
+                    make_directory(directory)?;
                 }
                 options.open(&self.path)?
             }
