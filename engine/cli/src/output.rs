@@ -136,15 +136,15 @@ impl OutputArgs {
             let err = out.beside(io::stderr()).map_err(Failure::running)?;
             // One printer for each of our outputs, so that a slow one does not hold up the other.
             if choice.merge {
-                start(Channels::STDOUT | errors, ranks, Destination::Output(out), has_colours(io::stdout()))?;
+                start(Channels::STDOUT | errors, ranks, out.into(), has_colours(io::stdout()))?;
             } else {
-                start(Channels::STDOUT, ranks, Destination::Output(out), has_colours(io::stdout()))?;
-                start(errors, ranks, Destination::Output(err), has_colours(io::stderr()))?;
+                start(Channels::STDOUT, ranks, out.into(), has_colours(io::stdout()))?;
+                start(errors, ranks, err.into(), has_colours(io::stderr()))?;
             }
         }
         if let Some(files) = self.files(nprocs) {
             let all = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
-            start(all, None, Destination::Files(files), false)?;
+            start(all, None, files.into(), false)?;
         }
         Ok(printers)
     }

@@ -65,6 +65,18 @@ pub enum Destination {
     Files(Files),
 }
 
+impl From<Output> for Destination {
+    fn from(output: Output) -> Destination {
+        Destination::Output(output)
+    }
+}
+
+impl From<Files> for Destination {
+    fn from(files: Files) -> Destination {
+        Destination::Files(files)
+    }
+}
+
 /// How a printer writes.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -104,11 +116,11 @@ impl Printer {
     /// When the process has no threads left.
     pub fn start(
         tool: Tool,
-        to: Destination,
+        to: impl Into<Destination>,
         options: Options,
         on_gap: impl FnMut(&Proc, Channel, Gap) + Send + 'static,
     ) -> io::Result<Printer> {
-        let to = match to {
+        let to = match to.into() {
             Destination::Output(output) => To::Output(output),
             Destination::Files(files) => To::Files(OpenFiles::new(files)),
         };

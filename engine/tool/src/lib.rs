@@ -89,7 +89,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Whoever just wants the bytes in a file has a [`Sink`].
+//! Whoever just wants the bytes in a file, or lines on a terminal, has a `Printer` of `iof-output`. Who writes the bytes
+//! of many streams on, in calls of its own, has [`Tool::gather`].
 //!
 //! # Errors
 //! | operation | error | and then |
@@ -98,7 +99,6 @@
 //! | [`Tool::pull`], [`Tool::query`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
 //! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the same |
-//! | [`Sink::join`] | [`SinkError`] | the sink has ended |
 //!
 //! # Threads
 //! A tool is used by one thread at a time and may move between threads. Its descriptor may be waited for by another.
@@ -111,7 +111,6 @@ mod gather;
 mod link;
 mod naps;
 mod registration;
-mod sink;
 mod tool;
 mod wakeup;
 
@@ -121,5 +120,4 @@ pub use feed::Counts;
 pub use feeds::FeedId;
 pub use gather::{Gathered, Look};
 pub use iof_shm_ring::{Behind, Gap};
-pub use sink::{Sink, SinkError, SinkReport};
 pub use tool::{HANDSHAKE_LIMIT, Pull, Tool};
