@@ -191,14 +191,13 @@ pub(crate) fn time_at(ring: &Ring, position: u64) -> Option<u64> {
     mark_at(ring, published(ring), position).map(|mark| mark.time)
 }
 
-/// Appends from which byte of `positions` on they were read when, in their order, as far as the index says.
-pub(crate) fn times_of(ring: &Ring, positions: Range<u64>, times: &mut Vec<(usize, u64)>) {
+/// Appends from which of `positions` on, plus `dropped`, bytes were read when, in their order, as far as the index says.
+pub(crate) fn times_of(ring: &Ring, positions: Range<u64>, dropped: u64, times: &mut Vec<(u64, u64)>) {
     let first = times.len();
     for i in published(ring).rev() {
         let Some(mark) = look(ring, i) else { break };
         if mark.offset < positions.end {
-            let at = mark.offset.saturating_sub(positions.start);
-            times.push((usize::try_from(at).unwrap_or(usize::MAX), mark.time));
+            times.push((mark.offset.max(positions.start).saturating_add(dropped), mark.time));
         }
         if mark.offset <= positions.start {
             break;

@@ -471,10 +471,10 @@ impl Reader {
         index::time_at(&self.ring, self.cursor)
     }
 
-    /// When the borrowed bytes were read from their source: appends from which of them on it was when, in their order,
-    /// as [`Reader::time`] would say it. Nothing is said of bytes before the first whose time is known.
-    pub fn times(&self, times: &mut Vec<(usize, u64)>) {
-        index::times_of(&self.ring, self.cursor..self.end, times);
+    /// When the borrowed bytes were read from their source: appends from how many bytes of the source on it was when, in
+    /// their order, as [`Reader::time`] would say it. Nothing is said of bytes before the first whose time is known.
+    pub fn times(&self, times: &mut Vec<(u64, u64)>) {
+        index::times_of(&self.ring, self.cursor..self.end, self.dropped_seen, times);
     }
 
     /// What comes behind the borrowed bytes, as of now. That there are more is not told from that there may be.

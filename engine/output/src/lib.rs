@@ -30,6 +30,7 @@ mod pattern;
 mod printer;
 mod processes;
 mod stamp;
+mod stream;
 mod style;
 
 pub use batch::{Batch, LEND_AT};

@@ -3,29 +3,26 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::mem;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use iof_proto::{Channel, Proc};
-use iof_tool::{Behind, FeedId, Gap, Gathered, Look, LostError, Tool};
-use memchr::memchr;
+use iof_tool::{FeedId, Gap, Gathered, Look, LostError, Tool};
 
 use crate::batch::Batch;
 use crate::choice::Choice;
-use crate::files::{FileError, FileId, Files, OpenFiles};
-use crate::lines::{Cut, Held, Patience, cut};
+use crate::files::{FileError, Files, OpenFiles};
+use crate::lines::Patience;
 use crate::output::Output;
 use crate::processes::Processes;
-use crate::style::{Finish, Label, Open, Run, Source, Style};
+use crate::stream::{Page, Stream, Taken, Turn};
+use crate::style::{Finish, Open, Source, Style};
 
 /// Streams in one write: more hardly saves anything.
 const MAX_STREAMS: usize = 64;
 /// Bytes of one stream in one write, about, so that no other waits long for its turn: more where they are not copied.
 const MAX_LENT: usize = 1 << 20;
 const MAX_COPIED: usize = 64 << 10;
-/// The part of a ring, as a divisor, that may hold the beginning of a line; more is taken out of it.
-const HELD_PART: u64 = 4;
 
 /// Why a printer ended before its registrations.
 #[derive(Debug, thiserror::Error)]
@@ -154,41 +151,6 @@ enum To {
     Files(OpenFiles),
 }
 
-/// A stream, as long as it is there.
-struct Stream {
-    /// Its number among all streams of all printers of this process.
-    key: u64,
-    label: Label,
-    held: Held,
-    due: Option<Instant>,
-    /// If it goes to one.
-    file: Option<FileId>,
-    /// Nobody else writes where it goes to.
-    alone: bool,
-}
-
-static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
-
-/// A stream whose turn it is.
-struct Turn {
-    id: FeedId,
-    /// There are bytes in its ring.
-    has_bytes: bool,
-    /// What is held of a line is not to wait any longer.
-    ends: bool,
-}
-
-/// What is to be done with a stream when its bytes are written.
-struct Taken {
-    id: FeedId,
-    /// So many of those in its ring are written, or held elsewhere.
-    bytes: usize,
-    /// The others there are left until more come.
-    leave: bool,
-    /// A part of a line waits.
-    waits: bool,
-}
-
 /// What a printer works with.
 struct Desk {
     to: To,
@@ -200,7 +162,7 @@ struct Desk {
     processes: Processes,
     /// Memory for batches.
     buffer: Vec<u8>,
-    times: Vec<(usize, u64)>,
+    times: Vec<(u64, u64)>,
     /// Streams of which nothing more comes.
     over: Vec<FeedId>,
     report: PrintReport,
@@ -283,12 +245,11 @@ impl Desk {
                 (Some(open.of(&source, count)), open.files.is_alone(channel))
             }
         };
-        let key = NEXT_KEY.fetch_add(1, Relaxed);
         let label = self.options.style.label(&source);
         if self.streams.len() <= id.index() {
             self.streams.resize_with(id.index().saturating_add(1), || None);
         }
-        let stream = Stream { key, label, held: Held::default(), due: None, file, alone };
+        let stream = Stream::new(label, file, alone);
         if let Some(place) = self.streams.get_mut(id.index()) {
             *place = Some(stream);
         }
@@ -377,91 +338,20 @@ impl Desk {
     /// `open` says in whose line the output is.
     fn assemble<'a>(&mut self, tool: &'a Tool, turns: &[Turn], open: &mut Open) -> (Batch<'a>, Vec<Taken>) {
         let most = if self.options.style.is_plain() { MAX_LENT } else { MAX_COPIED };
-        let mut batch = Batch::new(mem::take(&mut self.buffer));
+        let batch = Batch::new(mem::take(&mut self.buffer));
+        let mut page = Page { options: &self.options, open, batch, times: &mut self.times, written: 0 };
         let mut taken = Vec::with_capacity(turns.len());
         for turn in turns {
-            let room = most.saturating_sub(batch.len());
+            let room = most.saturating_sub(page.batch.len());
+            let stream = self.streams.get_mut(turn.id.index()).and_then(Option::as_mut);
             if room == 0 {
                 break;
             }
-            taken.push(self.emit(tool, turn, room, open, &mut batch));
+            taken.push(
+                stream.map_or(Taken::nothing(turn.id), |stream| stream.print(turn, tool, room, &mut page)),
+            );
         }
-        (batch, taken)
-    }
-
-    /// Appends what one stream has to write, about `room` bytes at most.
-    fn emit<'a>(
-        &mut self,
-        tool: &'a Tool,
-        turn: &Turn,
-        room: usize,
-        open: &mut Open,
-        batch: &mut Batch<'a>,
-    ) -> Taken {
-        let id = turn.id;
-        let nothing = Taken { id, bytes: 0, leave: false, waits: false };
-        let Some(stream) = self.streams.get_mut(id.index()).and_then(Option::as_mut) else { return nothing };
-        let Options { style, patience, raw } = &self.options;
-        let lent = tool.bytes(id).filter(|_| turn.has_bytes);
-        let slice = lent.map(|bytes| bytes.as_slice()).unwrap_or_default();
-        let Cut { mut pass, mut part } = cut(slice, stream.held.bytes.len(), room, patience.max_line);
-        let behind = lent.filter(|_| part > 0).map(|bytes| bytes.behind());
-        if part > 0
-            && (turn.ends
-                || *raw
-                || style.is_by_fragment()
-                || stream.alone
-                || *open == Some(stream.key)
-                || matches!(behind, Some(Behind::Gap | Behind::Nothing))
-                || tool.has_one_source())
-        {
-            pass = slice.len();
-            part = 0;
-        }
-        self.times.clear();
-        let mut offset = 0;
-        if let Some(bytes) = lent {
-            offset = bytes.offset();
-            if style.shows_time() {
-                bytes.times(&mut self.times);
-            }
-        }
-        let key = stream.key;
-        let mut from = 0;
-        let held = &mut stream.held;
-        if !held.bytes.is_empty() && (pass > 0 || (part == 0 && turn.ends)) {
-            let passed = slice.get(..pass).unwrap_or_default();
-            from = memchr(b'\n', passed).map_or(pass, |at| at.saturating_add(1));
-            held.bytes.extend_from_slice(slice.get(..from).unwrap_or_default());
-            let times = held.time.map(|time| (0, time));
-            let run = Run { bytes: &held.bytes, offset: held.offset, times: times.as_slice() };
-            style.write(&run, &mut stream.label, (key, open), batch, |to, bytes| to.copy(bytes));
-            self.report.written = self.report.written.saturating_add(held.bytes.len() as u64);
-            held.bytes.clear();
-            for (at, _) in &mut self.times {
-                *at = at.saturating_sub(from);
-            }
-        }
-        if let Some(bytes) = slice.get(from..pass).filter(|bytes| !bytes.is_empty()) {
-            let run = Run { bytes, offset: offset.saturating_add(from as u64), times: &self.times };
-            style.write(&run, &mut stream.label, (key, open), batch, Batch::add);
-            self.report.written = self.report.written.saturating_add(bytes.len() as u64);
-        }
-        if pass > 0 {
-            // What waits now is another line.
-            held.since = None;
-        }
-        let in_ring = lent.is_some_and(|bytes| part as u64 <= bytes.capacity() / HELD_PART);
-        let leave = part > 0 && in_ring && behind == Some(Behind::Bytes);
-        if part > 0 && !leave {
-            if held.bytes.is_empty() {
-                held.offset = offset.saturating_add(pass as u64);
-                let time = self.times.iter().rev().find(|(at, _)| at.saturating_add(from) <= pass);
-                held.time = time.map(|(_, time)| *time);
-            }
-            held.bytes.extend_from_slice(slice.get(pass..).unwrap_or_default());
-            pass = slice.len();
-        }
-        Taken { id, bytes: pass, leave, waits: part > 0 || !held.bytes.is_empty() }
+        self.report.written = self.report.written.saturating_add(page.written);
+        (page.batch, taken)
     }
 }

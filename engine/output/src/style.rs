@@ -93,8 +93,8 @@ pub struct Run<'b, 't> {
     pub bytes: &'b [u8],
     /// How many bytes the source had produced before them.
     pub offset: u64,
-    /// From which byte of them on they were read at which time, in nanoseconds since 1970; in order.
-    pub times: &'t [(usize, u64)],
+    /// From which offset on they were read at which time, in nanoseconds since 1970; in order.
+    pub times: &'t [(u64, u64)],
 }
 
 /// Whose line an output is in the middle of: the number of a stream, of all that write to it.
@@ -148,6 +148,11 @@ impl Style {
     /// Whether it shows hosts and pids.
     pub fn shows_process(&self) -> bool {
         matches!(self.tag, Tag::Detailed { .. }) || self.markup == Markup::Json
+    }
+
+    /// Whether two parts of a line that are written one after the other look as if they had been written at once.
+    pub(crate) fn joins_parts(&self) -> bool {
+        self.markup == Markup::Text
     }
 
     /// Whether what was read together stays together.
@@ -241,14 +246,14 @@ impl Style {
         }
         let mut times = run.times;
         let mut rest = run.bytes;
-        let mut at = 0usize;
+        let mut offset = run.offset;
         while !rest.is_empty() {
             let end = if self.fragments { None } else { memchr(b'\n', rest) };
             let (line, later) =
                 rest.split_at(end.map_or(rest.len(), |end| end.saturating_add(1)).min(rest.len()));
             if self.shows_time() {
                 while let [_, later @ ..] = times
-                    && later.first().is_some_and(|(from, _)| *from <= at)
+                    && later.first().is_some_and(|(from, _)| *from <= offset)
                 {
                     times = later;
                 }
@@ -263,11 +268,10 @@ impl Style {
                     to.copy(&label.behind);
                 }
                 Markup::Json => {
-                    let offset = run.offset.saturating_add(at as u64);
                     to.make(|to| json(line, offset, label, to));
                 }
             }
-            at = at.saturating_add(line.len());
+            offset = offset.saturating_add(line.len() as u64);
             rest = later;
         }
     }

@@ -14,7 +14,7 @@ use jiff::tz::{Offset, TimeZone};
 const TIME: u64 = 1_795_267_078_123_456_789;
 
 /// What comes, in this order: stream, bytes, and from which of them on they are a second younger.
-const OUTPUT: [(usize, &[u8], usize); 10] = [
+const OUTPUT: [(usize, &[u8], u64); 10] = [
     (0, b"first\nsecond & <third>\n", 6),
     (1, b"rank 1 \"quoted\" \\ back\tslash\n", 99),
     (2, b"an error\n", 99),
@@ -49,7 +49,8 @@ fn written(style: &Style) -> Vec<u8> {
     let mut all = Vec::new();
     for (number, bytes, younger) in OUTPUT {
         let (label, offset) = &mut streams[number];
-        let run = Run { bytes, offset: *offset, times: &[(0, TIME), (younger, TIME + 1_000_000_000)] };
+        let run =
+            Run { bytes, offset: *offset, times: &[(0, TIME), (*offset + younger, TIME + 1_000_000_000)] };
         let mut batch = Batch::new(Vec::new());
         style.write(&run, label, (number as u64, &mut open), &mut batch, Batch::add);
         *offset += bytes.len() as u64;

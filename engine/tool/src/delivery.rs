@@ -118,8 +118,8 @@ impl<'a> Bytes<'a> {
         self.feed.time()
     }
 
-    /// Appends from which of them on they were read when, in their order, as [`Bytes::time`] would say it.
-    pub fn times(&self, times: &mut Vec<(usize, u64)>) {
+    /// Appends from which [offset](Bytes::offset) on they were read when, in their order, as [`Bytes::time`] would say it.
+    pub fn times(&self, times: &mut Vec<(u64, u64)>) {
         self.feed.times(times);
     }
 

@@ -222,7 +222,7 @@ impl Feed {
     }
 
     /// See [`Reader::times`].
-    pub(crate) fn times(&self, times: &mut Vec<(usize, u64)>) {
+    pub(crate) fn times(&self, times: &mut Vec<(u64, u64)>) {
         self.reader.times(times);
     }
 
