@@ -10,8 +10,9 @@ use std::process::{Command, Stdio, exit};
 use std::{env, io, process};
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Policy, Process};
+use iof_output::{Options, Output, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
-use iof_tool::{Pull, Sink};
+use iof_tool::Pull;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = env::args_os().skip(1);
@@ -43,11 +44,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut tool = engine.attach("adopt", Grant::Block)?;
     let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
     tool.pull(&Pull::new(vec![all], Channels::STDOUT | Channels::STDERR))?;
-    let sink = Sink::start(tool, io::stdout(), |_, _, _| {})?;
+    let output = Output::new(io::stdout())?;
+    let printer = Printer::start(tool, output, Options::default(), |_, _, _| {})?;
 
     let job = engine.adopt(AdoptSpec::new(nspace, ranks))?;
     let status = job.wait();
-    sink.join()?;
+    printer.join()?;
     drop(engine);
     exit(status.code())
 }

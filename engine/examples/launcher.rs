@@ -10,8 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::{env, io, process};
 
 use iof_engine::{App, Config, Engine, Grant, JobSpec, Policy, Stdin};
+use iof_output::{Options, Output, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
-use iof_tool::{Pull, Sink};
+use iof_tool::Pull;
 use nix::sys::signal::Signal;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -26,14 +27,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let nspace = Nspace::new(format!("launcher-{}", process::id()))?;
 
     // Our terminal is an ordinary reader, one for each of our outputs, there before the first byte.
-    let sink = |channels, to: BorrowedFd| -> Result<Sink, Box<dyn Error>> {
+    let printer = |channels, to: BorrowedFd| -> Result<Printer, Box<dyn Error>> {
         let mut tool = engine.attach("launcher", Grant::Block)?;
         let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
         tool.pull(&Pull::new(vec![all], channels))?;
-        Ok(Sink::start(tool, to, |_, _, _| {})?)
+        Ok(Printer::start(tool, Output::new(to)?, Options::default(), |_, _, _| {})?)
     };
-    let out = sink(Channels::STDOUT, io::stdout().as_fd())?;
-    let err = sink(Channels::STDERR | Channels::STDDIAG, io::stderr().as_fd())?;
+    let out = printer(Channels::STDOUT, io::stdout().as_fd())?;
+    let err = printer(Channels::STDERR | Channels::STDDIAG, io::stderr().as_fd())?;
 
     let app = App { nprocs, ..App::new(program, args) };
     let job = engine.spawn(&JobSpec {

@@ -32,7 +32,7 @@ const LISTENER: Token = Token(1);
 /// Tools' tokens begin here.
 pub(crate) const FIRST_PEER: PeerId = 2;
 
-/// Files that tools' connections leave for the job: new generations, and their way to the engine's own sinks.
+/// Files that tools' connections leave for the job: new generations, and their way to the engine's own readers.
 const RESERVED_FILES: u64 = 32;
 /// How long an engine that ends goes on sending to tools that read.
 const LINGER: Duration = Duration::from_millis(500);

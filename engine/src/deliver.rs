@@ -169,9 +169,10 @@ impl Engine {
     /// # Example
     /// ```
     /// use iof_engine::{Config, Engine, Grant, Rendezvous};
+    /// use iof_output::{Options, Output, Printer};
     /// use iof_proto::directive::{Info, key};
     /// use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
-    /// use iof_tool::{Pull, Sink};
+    /// use iof_tool::Pull;
     ///
     /// let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
     /// let nspace = Nspace::new("far")?;
@@ -181,8 +182,9 @@ impl Engine {
     /// engine.end_job(&nspace, Some(0));
     /// let mut tool = engine.attach("terminal", Grant::Block)?;
     /// tool.pull(&Pull::new(vec![rank], Channels::STDOUT))?;
-    /// let sink = Sink::start(tool, std::io::stdout(), |_, _, _| {})?;
-    /// assert_eq!(sink.join()?.written, 6);
+    /// let output = Output::new(std::io::stdout())?;
+    /// let printer = Printer::start(tool, output, Options::default(), |_, _, _| {})?;
+    /// assert_eq!(printer.join()?.written, 6);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn deliver(

@@ -42,19 +42,21 @@ pub enum Grant {
 /// # Example
 /// ```
 /// use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
+/// use iof_output::{Options, Output, Printer};
 /// use iof_proto::{Channels, Nspace, Proc, Rank};
-/// use iof_tool::{Pull, Sink};
+/// use iof_tool::Pull;
 ///
 /// let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
 /// let nspace = Nspace::new("job1")?;
 /// let mut tool = engine.attach("terminal", Grant::Block)?;
 /// let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
 /// tool.pull(&Pull::new(vec![all], Channels::STDOUT))?;
-/// let sink = Sink::start(tool, std::io::stdout(), |_, _, _| {})?;
+/// let output = Output::new(std::io::stdout())?;
+/// let printer = Printer::start(tool, output, Options::default(), |_, _, _| {})?;
 /// let app = App { nprocs: 2, ..App::new("echo", ["hello"]) };
 /// let job = engine.spawn(&JobSpec::new(nspace, vec![app]))?;
 /// assert_eq!(job.wait().code(), 0);
-/// assert_eq!(sink.join()?.written, 12);
+/// assert_eq!(printer.join()?.written, 12);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine {

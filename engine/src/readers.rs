@@ -58,7 +58,7 @@ impl StreamState {
     fn wish_of(&self, peer: &Peer, registration: &Registration) -> Option<Wish> {
         let for_it = registration.channels.contains(Channels::from(self.name.channel))
             && registration.covers(&self.name.source)
-            // What is not to be forwarded is for tools that ask for it, not for the launcher's own sinks.
+            // What is not to be forwarded is for tools that ask for it, not for the launcher's own readers.
             && !(peer.own && self.forward == Some(false));
         for_it.then(|| self.wish.under(&registration.directives))
     }

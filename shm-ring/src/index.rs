@@ -191,6 +191,21 @@ pub(crate) fn time_at(ring: &Ring, position: u64) -> Option<u64> {
     mark_at(ring, published(ring), position).map(|mark| mark.time)
 }
 
+/// Appends from which of `positions` on, plus `dropped`, bytes were read when, in their order, as far as the index says.
+pub(crate) fn times_of(ring: &Ring, positions: Range<u64>, dropped: u64, times: &mut Vec<(u64, u64)>) {
+    let first = times.len();
+    for i in published(ring).rev() {
+        let Some(mark) = look(ring, i) else { break };
+        if mark.offset < positions.end {
+            times.push((mark.offset.max(positions.start).saturating_add(dropped), mark.time));
+        }
+        if mark.offset <= positions.start {
+            break;
+        }
+    }
+    times.get_mut(first..).unwrap_or_default().reverse();
+}
+
 /// The newest of `entries` that speaks of the byte at `position`.
 fn mark_at(ring: &Ring, entries: Range<u64>, position: u64) -> Option<Mark> {
     for i in entries.rev() {

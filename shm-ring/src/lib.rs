@@ -50,7 +50,7 @@ pub use inlet::{Filler, Inlet, Lent};
 pub use inspect::Snapshot;
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
 pub use notify::notify;
-pub use reader::{Copied, Gap, Grouping, Peek, Reader};
+pub use reader::{Behind, Copied, Gap, Grouping, Peek, Reader};
 pub use ring::Ring;
 pub use stream::{Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
 

@@ -40,6 +40,19 @@ pub enum Peek {
     Gone,
 }
 
+/// What comes behind the bytes that a [`Reader`] has borrowed, see [`Reader::behind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// More bytes, sooner or later, as far as is known.
+    Bytes,
+    /// Bytes are missing there.
+    Gap,
+    /// The next generation, with more bytes.
+    Generation,
+    /// Nothing: the stream is complete there, or its writer is gone.
+    Nothing,
+}
+
 /// Bytes that a source produced and this reader will not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
@@ -456,6 +469,32 @@ impl Reader {
     /// `None` before the first that has one.
     pub fn time(&self) -> Option<u64> {
         index::time_at(&self.ring, self.cursor)
+    }
+
+    /// When the borrowed bytes were read from their source: appends from how many bytes of the source on it was when, in
+    /// their order, as [`Reader::time`] would say it. Nothing is said of bytes before the first whose time is known.
+    pub fn times(&self, times: &mut Vec<(u64, u64)>) {
+        index::times_of(&self.ring, self.cursor..self.end, self.dropped_seen, times);
+    }
+
+    /// What comes behind the borrowed bytes, as of now. That there are more is not told from that there may be.
+    pub fn behind(&self) -> Behind {
+        let now = self.look();
+        if now.dropped > self.dropped_seen {
+            // Bytes behind a gap bring its entry with them; without any, it is where the bytes end.
+            let (_, gap) = index::next_gap(&self.ring, self.index, self.dropped_seen);
+            let at = gap.map_or(now.tail, |(offset, _)| offset);
+            return if at <= self.end { Behind::Gap } else { Behind::Bytes };
+        }
+        if self.sealed || now.tail > self.end {
+            Behind::Bytes
+        } else if now.complete <= self.end || self.writer_gone {
+            Behind::Nothing
+        } else if now.sealed <= self.end {
+            Behind::Generation
+        } else {
+            Behind::Bytes
+        }
     }
 
     /// The position of the next byte: how many were stored before it, in all generations.

@@ -5,9 +5,9 @@ use std::error::Error;
 use std::time::Duration;
 
 use iof_engine::{Engine, Grant};
+use iof_output::PrintReport;
 use iof_proto::message::query;
 use iof_proto::{Channel, Found, ProcInfo, Rank, Value};
-use iof_tool::SinkReport;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
@@ -26,7 +26,7 @@ pub struct Account {
     channels: BTreeMap<Channel, Bytes>,
     /// The ranks by their exit codes; `None` if nobody knows how they ended, or they have not.
     exits: BTreeMap<Option<i32>, Vec<Rank>>,
-    forwarded: SinkReport,
+    forwarded: PrintReport,
     /// All outputs were written to their ends.
     whole: bool,
 }
@@ -43,7 +43,7 @@ impl Account {
     pub fn of(
         engine: &Engine,
         elapsed: Duration,
-        forwarded: SinkReport,
+        forwarded: PrintReport,
         whole: bool,
     ) -> Result<Account, Box<dyn Error>> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
@@ -101,7 +101,7 @@ impl Account {
     fn summary(&self) -> String {
         let ranks = self.exits.values().map(Vec::len).sum::<usize>();
         let exits: Vec<String> = self.exits.iter().map(|(code, ranks)| exit(*code, ranks)).collect();
-        let SinkReport { written, lost, .. } = self.forwarded;
+        let PrintReport { written, lost, .. } = self.forwarded;
         let cut = if self.whole { "" } else { ", not counting an output that failed" };
         format!(
             "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{cut}",

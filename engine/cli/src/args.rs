@@ -12,6 +12,7 @@ use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
+use crate::output::OutputArgs;
 use crate::push::PushArgs;
 use crate::stdin::StdinArgs;
 
@@ -114,6 +115,9 @@ pub struct RunArgs {
     /// To stderr: the ranks, their exit codes, the time, and how many bytes were forwarded and lost.
     #[arg(long)]
     pub summary: bool,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// What one program of a job is given; there may be several.
@@ -246,6 +250,9 @@ pub struct PullArgs {
     /// Leave out what was cached before now
     #[arg(long)]
     pub no_backlog: bool,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -361,7 +368,7 @@ fn variable(text: OsString) -> Result<Variable, &'static str> {
     }
 }
 
-fn channels(text: &str) -> Result<Channels, String> {
+pub fn channels(text: &str) -> Result<Channels, String> {
     let mut channels = Channels::empty();
     for word in text.split(',') {
         match word.trim().parse() {
@@ -373,7 +380,7 @@ fn channels(text: &str) -> Result<Channels, String> {
     Ok(channels)
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or_else(|| format!("'{text}' is no time: say seconds, such as 0, 0.5 or 10"))
 }
@@ -396,6 +403,11 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 fn cache_size(text: &str) -> Result<u32, String> {
+    let bytes = bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok());
+    bytes.ok_or_else(|| format!("a cache has 1 to {} bytes; 64K, 1M and 2G are understood", u32::MAX))
+}
+
+pub fn bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (text.get(..text.len().saturating_sub(1)), 1u64 << 10),
         Some(b'm' | b'M') => (text.get(..text.len().saturating_sub(1)), 1 << 20),
@@ -403,8 +415,10 @@ fn cache_size(text: &str) -> Result<u32, String> {
         _ => (Some(text), 1),
     };
     let bytes = digits.and_then(|digits| digits.parse::<u64>().ok()).and_then(|n| n.checked_mul(unit));
-    let bytes = bytes.and_then(|bytes| u32::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
-    bytes.ok_or_else(|| format!("a cache has 1 to {} bytes; 64K, 1M and 2G are understood", u32::MAX))
+    let bytes = bytes.filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| {
+        format!("'{text}' is no number of bytes: say 1 or more; 64K, 1M and 2G are understood")
+    })
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
 use iof_engine::{Job, JobStatus};
+use iof_output::PrintReport;
 use iof_proto::Rank;
-use iof_tool::SinkReport;
 use nix::sys::signal::Signal;
 
 use crate::keyboard::{Keyboard, window_size};
@@ -35,8 +35,8 @@ pub enum Event {
     Exited(JobStatus),
     /// Every stream is complete, too.
     Over(JobStatus),
-    /// One of the two sinks has ended.
-    Sink(Result<SinkReport, Failure>),
+    /// One of our outputs has ended.
+    Output(Result<PrintReport, Failure>),
 }
 
 /// A job that runs, and what is known of its end.
@@ -47,11 +47,11 @@ pub struct Follow {
     keyboard: Option<Keyboard>,
     status: Option<JobStatus>,
     over: bool,
-    /// Sinks that still write.
-    sinks: usize,
+    /// Outputs that are still written.
+    outputs: usize,
     failure: Option<Failure>,
     /// Of the sinks that have ended well.
-    forwarded: SinkReport,
+    forwarded: PrintReport,
     grace: Option<(Instant, Then)>,
     /// The ranks were asked to end, by SIGINT or SIGTERM.
     asked: bool,
@@ -62,16 +62,16 @@ pub struct Follow {
 }
 
 impl Follow {
-    pub fn new(job: Job, events: Receiver<Event>, keyboard: Option<Keyboard>) -> Follow {
+    pub fn new(job: Job, events: Receiver<Event>, outputs: usize, keyboard: Option<Keyboard>) -> Follow {
         Follow {
             job,
             events,
             keyboard,
             status: None,
             over: false,
-            sinks: 2,
+            outputs,
             failure: None,
-            forwarded: SinkReport::default(),
+            forwarded: PrintReport::default(),
             grace: None,
             asked: false,
             stopped: false,
@@ -81,7 +81,7 @@ impl Follow {
 
     /// Waits for the end of the job and of its output; says how the job ended and what was forwarded of it. Of an output
     /// that could not be written to the end, nothing is known.
-    pub fn until_over(mut self) -> (Result<ExitCode, Failure>, SinkReport) {
+    pub fn until_over(mut self) -> (Result<ExitCode, Failure>, PrintReport) {
         while !self.is_over() {
             match self.next() {
                 Some(Event::Signal(received)) => self.signal(received),
@@ -90,8 +90,8 @@ impl Follow {
                     self.over = true;
                     report_cut_off(&status);
                 }
-                Some(Event::Sink(Ok(report))) => self.written(report),
-                Some(Event::Sink(Err(failure))) => self.output_failed(failure),
+                Some(Event::Output(Ok(report))) => self.written(report),
+                Some(Event::Output(Err(failure))) => self.output_failed(failure),
                 None => self.grace_is_over(),
             }
         }
@@ -105,7 +105,7 @@ impl Follow {
 
     /// Without a reader for the output there is no point in waiting for more of it.
     fn is_over(&self) -> bool {
-        let written = self.over && self.sinks == 0;
+        let written = self.over && self.outputs == 0;
         self.status.is_some() && (written || self.failure.is_some())
     }
 
@@ -193,8 +193,8 @@ impl Follow {
         }
     }
 
-    fn written(&mut self, SinkReport { written, lost, unfinished }: SinkReport) {
-        self.sinks = self.sinks.saturating_sub(1);
+    fn written(&mut self, PrintReport { written, lost, unfinished }: PrintReport) {
+        self.outputs = self.outputs.saturating_sub(1);
         let sum = &mut self.forwarded;
         sum.written = sum.written.saturating_add(written);
         sum.lost = sum.lost.saturating_add(lost);
@@ -202,7 +202,7 @@ impl Follow {
     }
 
     fn output_failed(&mut self, failure: Failure) {
-        self.sinks = self.sinks.saturating_sub(1);
+        self.outputs = self.outputs.saturating_sub(1);
         if self.failure.is_none() {
             self.failure = Some(failure);
             self.job.signal(Signal::SIGTERM);

@@ -9,6 +9,7 @@ mod attach;
 mod follow;
 mod inspect;
 mod keyboard;
+mod output;
 mod pages;
 mod print;
 mod pull;

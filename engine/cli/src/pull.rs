@@ -1,25 +1,20 @@
 //! `iof pull`: another reader of a running job's output.
 
-use std::io::{self, ErrorKind};
-use std::os::fd::AsFd;
+use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_tool::{Pull, RequestError, Tool};
 
-use iof_proto::{Channel, Channels, Nspace, Proc};
-use iof_tool::{Gap, Pull, RequestError, Sink, SinkError, SinkReport};
-
-use nix::sys::signal::Signal;
-
-use crate::args::PullArgs;
+use crate::Failure;
+use crate::args::{PullArgs, Ranks};
 use crate::attach::{Name, attach, namespaces};
-use crate::{Failure, say};
+use crate::output::{Part, finish};
 
-/// Writes the output of a running job to stdout and stderr until it is complete.
+/// Writes the output of a running job to stdout and stderr, or to files, until it is complete.
 pub fn pull(args: &PullArgs) -> Result<(), Failure> {
-    // One reader for each of our outputs, so that a slow one does not hold up the other.
-    let out = start(args, Channels::STDOUT, io::stdout())?;
-    let err = start(args, Channels::STDERR | Channels::STDDIAG, io::stderr())?;
+    args.output.prepare(None)?;
+    let printers = args.output.start(None, |part| open(args, &part))?;
     let mut unfinished = 0u64;
-    for sink in [out, err].into_iter().flatten() {
-        let report = finish(sink)?;
+    for printer in printers {
+        let report = finish(printer)?;
         unfinished = unfinished.saturating_add(report.unfinished);
     }
     if unfinished > 0 {
@@ -30,9 +25,11 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn start(args: &PullArgs, channels: Channels, to: impl AsFd) -> Result<Option<Sink>, Failure> {
-    let channels = args.channel & channels;
-    if channels.is_empty() {
+/// A tool that pulls what the user wants of `part`, if that is anything.
+fn open(args: &PullArgs, part: &Part<'_>) -> Result<Option<Tool>, Failure> {
+    let channels: Channels = args.channel & part.channels;
+    let ranks = both(&args.rank, part.ranks);
+    if channels.is_empty() || ranks.is_empty() {
         return Ok(None);
     }
     let mut tool = attach(&args.engine, &Name::Pull)?;
@@ -40,7 +37,7 @@ fn start(args: &PullArgs, channels: Channels, to: impl AsFd) -> Result<Option<Si
     // An engine may have other jobs than the one that was asked for.
     let wanted = |nspace: &Nspace| args.engine.nspace.as_ref().is_none_or(|wanted| wanted == nspace);
     for nspace in namespaces(&mut tool)?.into_iter().filter(wanted) {
-        procs.extend(args.rank.0.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }));
+        procs.extend(ranks.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }));
     }
     if procs.is_empty() {
         return Err(Failure::running("the engine has no job yet: try again"));
@@ -50,20 +47,17 @@ fn start(args: &PullArgs, channels: Channels, to: impl AsFd) -> Result<Option<Si
         RequestError::Denied(failure) => Failure::usage(failure.reason),
         error => Failure::usage(error),
     })?;
-    Sink::start(tool, to, report_gap).map(Some).map_err(Failure::running)
+    Ok(Some(tool))
 }
 
-/// Says on stderr where how many bytes are missing.
-pub fn report_gap(source: &Proc, channel: Channel, gap: Gap) {
-    let Gap { offset, lost } = gap;
-    say(format_args!("rank {} {channel}: {lost} bytes are missing at offset {offset}", source.rank));
-}
-
-/// Waits for a sink and puts its error into words.
-pub fn finish(sink: Sink) -> Result<SinkReport, Failure> {
-    sink.join().map_err(|error| match error {
-        SinkError::Write(error) if error.kind() == ErrorKind::BrokenPipe => Failure::Signal(Signal::SIGPIPE),
-        SinkError::Write(error) => Failure::running(format!("writing the output: {error}")),
-        error => Failure::running(error),
-    })
+/// Those of `pulled` that are in `shown`, too.
+fn both(pulled: &Ranks, shown: Option<&Ranks>) -> Vec<Rank> {
+    let all = [Rank::WILDCARD];
+    match shown {
+        Some(shown) if shown.0 != all && pulled.0 == all => shown.0.clone(),
+        Some(shown) if shown.0 != all => {
+            pulled.0.iter().copied().filter(|rank| shown.0.binary_search(rank).is_ok()).collect()
+        }
+        _ => pulled.0.clone(),
+    }
 }

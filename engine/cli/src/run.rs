@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{CaptureError, Config, Engine, Grant, Job, JobSpec, Pty, Rendezvous, StartError};
-use iof_proto::{Channels, Nspace, Proc, Rank};
-use iof_tool::{Pull, Sink};
+use iof_output::Printer;
+use iof_proto::{Nspace, Proc, Rank};
+use iof_tool::{Pull, Tool};
 use nix::sys::signal::Signal;
 
 use crate::account::Account;
@@ -17,7 +18,7 @@ use crate::apps::apps;
 use crate::args::RunArgs;
 use crate::follow::{Event, Follow};
 use crate::keyboard::{Keyboard, window_size};
-use crate::pull::{finish, report_gap};
+use crate::output::{Part, finish, no_thread};
 use crate::signals::Signals;
 use crate::{Failure, say};
 
@@ -25,7 +26,9 @@ use crate::{Failure, say};
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let apps = apps(&args.app)?;
-    let stdin = args.stdin.plan(apps.iter().map(|app| u64::from(app.nprocs)).sum())?;
+    let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
+    args.output.prepare(Some(nprocs))?;
+    let stdin = args.stdin.plan(nprocs)?;
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start(config(args)).map_err(|error| match error {
         error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
@@ -38,9 +41,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         Some(nspace) => nspace.clone(),
         None => Nspace::new(format!("iof-{}", process::id())).map_err(Failure::running)?,
     };
-    // The sinks register before the job exists, so that they have its first byte.
-    let out = sink(&engine, &nspace, Channels::STDOUT, io::stdout())?;
-    let err = sink(&engine, &nspace, Channels::STDERR | Channels::STDDIAG, io::stderr())?;
+    // The printers register before the job exists, so that they have its first byte.
+    let printers =
+        args.output.start(u32::try_from(nprocs).ok(), |part| attach(&engine, &nspace, part).map(Some))?;
     let spec = JobSpec {
         stdin: stdin.ranks.clone(),
         ptys: ptys(args),
@@ -50,17 +53,17 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let (events, received) = unbounded();
+    let outputs = printers.len();
     let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
-        .and_then(|()| watch_sink(out, events.clone()))
-        .and_then(|()| watch_sink(err, events))
+        .and_then(|()| printers.into_iter().try_for_each(|printer| watch_output(printer, events.clone())))
         .and_then(|()| stdin.push(&engine, &nspace))
         .and_then(|()| give_keyboard(&job, stdin.inherits()));
     if keyboard.is_err() {
         // Nobody would look after them.
         job.signal(Signal::SIGKILL);
     }
-    let (ended, forwarded) = Follow::new(job, received, keyboard?).until_over();
+    let (ended, forwarded) = Follow::new(job, received, outputs, keyboard?).until_over();
     if args.timings || args.summary {
         let account = Account::of(&engine, started.elapsed(), forwarded, ended.is_ok());
         match account {
@@ -79,16 +82,12 @@ fn config(args: &RunArgs) -> Config {
 }
 
 /// Our own outputs are ordinary registrations, except that they may hold the ranks back.
-fn sink(
-    engine: &Engine,
-    nspace: &Nspace,
-    channels: Channels,
-    to: impl std::os::fd::AsFd,
-) -> Result<Sink, Failure> {
+fn attach(engine: &Engine, nspace: &Nspace, part: Part<'_>) -> Result<Tool, Failure> {
     let mut tool = engine.attach("iof run", Grant::Block).map_err(Failure::running)?;
-    let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
-    tool.pull(&Pull::new(vec![all], channels)).map_err(Failure::running)?;
-    Sink::start(tool, to, report_gap).map_err(no_thread)
+    let ranks = part.ranks.map_or(&[Rank::WILDCARD][..], |ranks| &ranks.0);
+    let procs = ranks.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect();
+    tool.pull(&Pull::new(procs, part.channels)).map_err(Failure::running)?;
+    Ok(tool)
 }
 
 /// The ptys of the ranks that the user named.
@@ -107,13 +106,6 @@ fn give_keyboard(job: &Job, rank: Option<Rank>) -> Result<Option<Keyboard>, Fail
 
 fn watch(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     thread::Builder::new().name(name.into()).spawn(body).map(drop).map_err(no_thread)
-}
-
-fn no_thread(error: io::Error) -> Failure {
-    Failure::running(format!(
-        "no thread for the command: {error}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
-         (`ulimit -v`)"
-    ))
 }
 
 fn watch_signals(signals: Signals, events: Sender<Event>) -> Result<(), Failure> {
@@ -135,8 +127,8 @@ fn watch_job(job: Job, events: Sender<Event>) -> Result<(), Failure> {
     })
 }
 
-fn watch_sink(sink: Sink, events: Sender<Event>) -> Result<(), Failure> {
+fn watch_output(printer: Printer, events: Sender<Event>) -> Result<(), Failure> {
     watch("iof-output", move || {
-        let _ = events.send(Event::Sink(finish(sink)));
+        let _ = events.send(Event::Output(finish(printer)));
     })
 }

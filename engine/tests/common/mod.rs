@@ -14,9 +14,10 @@ use iof_engine::{
     AdoptSpec, AdoptedRank, App, BackendKind, Config, Engine, Exit, Grant, Job, JobSpec, JobStatus, Policy,
     Process, Rendezvous,
 };
+use iof_output::{Options, Printer};
 use iof_proto::directive::Level;
 use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank};
-use iof_tool::{Delivery, Pull, Sink, Tool};
+use iof_tool::{Delivery, Pull, Tool};
 
 /// Nothing here takes so long: whoever waits longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,7 +46,7 @@ pub fn shell(script: &str) -> App {
 /// What comes on some channels of all ranks of the job called `job`, as it comes.
 pub struct Output {
     file: File,
-    sink: Sink,
+    printer: Printer,
 }
 
 impl Output {
@@ -54,8 +55,9 @@ impl Output {
         let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
         tool.pull(&Pull::new(vec![all], channels)).unwrap();
         let file = tempfile::tempfile().unwrap();
-        let sink = Sink::start(tool, &file, |_, _, _| {}).unwrap();
-        Output { file, sink }
+        let output = iof_output::Output::new(&file).unwrap();
+        let printer = Printer::start(tool, output, Options::default(), |_, _, _| {}).unwrap();
+        Output { file, printer }
     }
 
     /// What has come so far.
@@ -65,8 +67,8 @@ impl Output {
 
     /// All of it, once every stream is complete.
     pub fn all(self) -> String {
-        let Output { file, sink } = self;
-        sink.join().unwrap();
+        let Output { file, printer } = self;
+        printer.join().unwrap();
         read(&file)
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use iof_proto::{Channel, Nspace, Proc};
-use iof_shm_ring::Gap;
+use iof_shm_ring::{Behind, Gap};
 
 use crate::error::LostError;
 use crate::feed::{Counts, Feed, Item};
@@ -98,7 +98,7 @@ impl Delivery<'_> {
 /// borrowed, whatever the engine and the source do.
 #[derive(Clone, Copy)]
 pub struct Bytes<'a> {
-    feed: &'a Feed,
+    pub(crate) feed: &'a Feed,
 }
 
 impl<'a> Bytes<'a> {
@@ -116,6 +116,21 @@ impl<'a> Bytes<'a> {
     /// read together have the same time.
     pub fn time(&self) -> Option<u64> {
         self.feed.time()
+    }
+
+    /// Appends from which [offset](Bytes::offset) on they were read when, in their order, as [`Bytes::time`] would say it.
+    pub fn times(&self, times: &mut Vec<(u64, u64)>) {
+        self.feed.times(times);
+    }
+
+    /// What comes behind them, as far as is known now.
+    pub fn behind(&self) -> Behind {
+        self.feed.behind()
+    }
+
+    /// How many bytes the stream's ring holds when full: while so many are not consumed, nothing more can come.
+    pub fn capacity(&self) -> u64 {
+        self.feed.capacity()
     }
 
     /// The same bytes, for as long as the tool is borrowed.
@@ -140,7 +155,7 @@ impl fmt::Debug for Bytes<'_> {
     }
 }
 
-fn origin(feed: &Feed) -> Origin<'_> {
+pub(crate) fn origin(feed: &Feed) -> Origin<'_> {
     Origin { handler: feed.handler(), source: feed.source(), channel: feed.channel() }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iof_proto::{Channel, Proc};
-use iof_shm_ring::{Area, Attached, Gap, OpenError, Peek, Reader, Start};
+use iof_shm_ring::{Area, Attached, Behind, Gap, OpenError, Peek, Reader, Start};
 
 use crate::naps::LARGE_PART;
 
@@ -219,6 +219,30 @@ impl Feed {
     /// When the byte at the cursor was read from its source, see [`Reader::time`].
     pub(crate) fn time(&self) -> Option<u64> {
         self.reader.time()
+    }
+
+    /// See [`Reader::times`].
+    pub(crate) fn times(&self, times: &mut Vec<(u64, u64)>) {
+        self.reader.times(times);
+    }
+
+    /// What comes behind [`Feed::bytes`].
+    pub(crate) fn behind(&self) -> Behind {
+        let here = self.reader.position().saturating_add(self.bytes().len() as u64);
+        match self.flush {
+            Flush::UpTo(end) if here >= end => Behind::Nothing,
+            _ => self.reader.behind(),
+        }
+    }
+
+    /// How many bytes the stream's ring holds when full.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.reader.ring().capacity()
+    }
+
+    /// What was found is left where it is: the feed is not looked at again before it has news.
+    pub(crate) fn leave(&mut self) {
+        self.settled = true;
     }
 
     /// Bytes that were consumed since this was called before, and whether they were a large part of the ring.

@@ -8,9 +8,16 @@ use iof_shm_ring::{Area, Attached};
 
 use crate::feed::Feed;
 
-/// Names a feed for as long as it is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct FeedId(usize);
+/// Names one stream of one registration of a tool, until it is over. Then another may get the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FeedId(usize);
+
+impl FeedId {
+    /// The number: lower than the most streams that the tool has had at a time.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
 
 /// The feeds that are not over.
 #[derive(Default)]
@@ -165,7 +172,17 @@ impl Feeds {
         Some(feed)
     }
 
-    fn activate(&mut self, id: FeedId) {
+    /// Those that are not over.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Feed> {
+        self.feeds.iter().flatten()
+    }
+
+    /// How many are not over.
+    pub(crate) fn len(&self) -> usize {
+        self.by_slot.len()
+    }
+
+    pub(crate) fn activate(&mut self, id: FeedId) {
         activate(&mut self.feeds, &mut self.active, id);
     }
 

@@ -89,7 +89,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Whoever just wants the bytes in a file has a [`Sink`].
+//! Whoever just wants the bytes in a file, or lines on a terminal, has a `Printer` of `iof-output`. Who writes the bytes
+//! of many streams on, in calls of its own, has [`Tool::gather`].
 //!
 //! # Stdin
 //! [`Tool::push`] pushes a blob and waits; [`Tool::begin_push`] is for event loops; a [`Pusher`] reads a file, such as the
@@ -103,7 +104,6 @@
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
 //! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
 //! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the same |
-//! | [`Sink::join`] | [`SinkError`] | the sink has ended |
 //!
 //! # Threads
 //! A tool is used by one thread at a time and may move between threads. Its descriptor may be waited for by another.
@@ -112,20 +112,21 @@ mod delivery;
 mod error;
 mod feed;
 mod feeds;
+mod gather;
 mod link;
 mod naps;
 mod push;
 mod pusher;
 mod registration;
-mod sink;
 mod tool;
 mod wakeup;
 
 pub use delivery::{Bytes, Delivery, Origin};
 pub use error::{AttachError, LostError, PushError, RequestError};
 pub use feed::Counts;
-pub use iof_shm_ring::Gap;
+pub use feeds::FeedId;
+pub use gather::{Gathered, Look};
+pub use iof_shm_ring::{Behind, Gap};
 pub use push::{PATIENCE, Push};
 pub use pusher::Pusher;
-pub use sink::{Sink, SinkError, SinkReport};
 pub use tool::{HANDSHAKE_LIMIT, Pull, Tool};

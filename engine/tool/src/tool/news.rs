@@ -112,8 +112,12 @@ impl Tool {
 
     /// Whether every stream of every registration was read to its end and no more will be announced.
     pub(crate) fn is_drained(&self) -> bool {
-        let announced = self.gone || self.registrations.values().all(Registration::has_all_streams);
-        announced && self.feeds.is_empty()
+        self.all_announced() && self.feeds.is_empty()
+    }
+
+    /// Whether no further stream will come.
+    pub(crate) fn all_announced(&self) -> bool {
+        self.gone || self.registrations.values().all(Registration::has_all_streams)
     }
 
     /// Forgets feeds that were read to their end, and asks for generations that feeds came to the end of.

@@ -1,0 +1,202 @@
+//! Where output goes and what it looks like: the options that `iof run` and `iof pull` have alike, and the printers that
+//! do it.
+
+use std::env;
+use std::io::{self, ErrorKind, IsTerminal};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use iof_output::{
+    Choice, Destination, Files, Finish, Options, Output, Patience, PrintError, PrintReport, Printer,
+    Rotation, Style,
+};
+use iof_proto::{Channel, Channels, Proc, Rank};
+use iof_tool::{Gap, Tool};
+use nix::sys::signal::Signal;
+
+use crate::args::{Ranks, bytes, channels, ranks, seconds};
+use crate::{Failure, say};
+
+#[derive(Args)]
+#[command(next_help_heading = "Output options")]
+pub struct OutputArgs {
+    /// What lines look like and where they go, as prterun has it: tag, tag-detailed, tag-fullname, rank,
+    /// timestamp[=ns|us|ms|rfc3339], xml, json, merge-stderr-to-stdout, dir=DIR, file=NAME, and behind them :copy, :nocopy,
+    /// :raw, :pattern
+    #[arg(long, value_name = "LIST")]
+    pub output: Option<Choice>,
+
+    /// Whether each line has its tag, or what was read together has one
+    #[arg(long, value_enum, default_value_t = TagBy::Line)]
+    pub tag_by: TagBy,
+
+    /// What ends each line, before its newline
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub tag_suffix: String,
+
+    /// Keep a line in one piece up to this length (K, M and G are understood)
+    #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = bytes)]
+    pub max_line: u64,
+
+    /// How long to wait for the end of a line before its beginning is shown
+    #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = seconds)]
+    pub max_line_time: Duration,
+
+    /// Show only these ranks, such as 0,3-5; files get all
+    #[arg(long, value_name = "LIST|all", value_parser = ranks)]
+    pub ranks: Option<Ranks>,
+
+    /// Neither show these channels nor write them to files; tools can still pull them
+    #[arg(long, value_name = "LIST", value_parser = channels)]
+    pub no_forward: Option<Channels>,
+
+    /// What to do with files that are there already
+    #[arg(long, value_enum, default_value_t = OpenMode::Truncate)]
+    pub open_mode: OpenMode,
+
+    /// Begin a new file when one is as large as this [default: never]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub file_size: Option<u64>,
+
+    /// How many full files to keep, as NAME.1, NAME.2 and so on
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "file_size")]
+    pub file_count: u32,
+}
+
+/// What has a tag.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TagBy {
+    /// Each line
+    Line,
+    /// What was read together
+    Fragment,
+}
+
+/// What to do with files that are there already.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OpenMode {
+    /// Empty them
+    Truncate,
+    /// Write behind what they have
+    Append,
+}
+
+/// What one printer is to have.
+pub struct Part<'a> {
+    /// Of these channels.
+    pub channels: Channels,
+    /// And these ranks, if not of all.
+    pub ranks: Option<&'a Ranks>,
+}
+
+impl OutputArgs {
+    /// Looks whether what is asked for can be done, for a job of `nprocs` ranks if that is known, and makes directories.
+    pub fn prepare(&self, nprocs: Option<u64>) -> Result<(), Failure> {
+        let last =
+            self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
+        if let (Some(last), Some(nprocs)) = (last, nprocs)
+            && u64::from(last.0) >= nprocs
+        {
+            return Err(Failure::Usage(format!("no rank {last} to show: the job has {nprocs}")));
+        }
+        let files = self.files(None);
+        if files.is_none() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {
+            return Err(Failure::usage(
+                "--file-size and --open-mode are for files: say --output dir=DIR or file=NAME",
+            ));
+        }
+        files.map_or(Ok(()), |files| files.prepare().map_err(Failure::usage))
+    }
+
+    /// Starts what writes output: to our stdout and stderr, to files, or both. `open` gives a tool that has pulled what a
+    /// part is to have, if there is such a thing.
+    pub fn start(
+        &self,
+        nprocs: Option<u32>,
+        mut open: impl FnMut(Part<'_>) -> Result<Option<Tool>, Failure>,
+    ) -> Result<Vec<Printer>, Failure> {
+        let wanted = Channels::ALL - self.no_forward.unwrap_or(Channels::empty());
+        let mut printers = Vec::new();
+        let mut start = |channels: Channels, ranks: Option<&Ranks>, to: Destination, colour: bool| {
+            let channels = channels & wanted;
+            if channels.is_empty() {
+                return Ok(());
+            }
+            if let Some(tool) = open(Part { channels, ranks })? {
+                printers.push(Printer::start(tool, to, self.options(colour), report_gap).map_err(no_thread)?);
+            }
+            Ok(())
+        };
+        let choice = self.output.clone().unwrap_or_default();
+        if choice.shows() {
+            let ranks = self.ranks.as_ref();
+            let errors = Channels::STDERR | Channels::STDDIAG;
+            let out = Output::new(io::stdout()).map_err(Failure::running)?;
+            let err = out.beside(io::stderr()).map_err(Failure::running)?;
+            // One printer for each of our outputs, so that a slow one does not hold up the other.
+            if choice.merge {
+                start(Channels::STDOUT | errors, ranks, out.into(), has_colours(io::stdout()))?;
+            } else {
+                start(Channels::STDOUT, ranks, out.into(), has_colours(io::stdout()))?;
+                start(errors, ranks, err.into(), has_colours(io::stderr()))?;
+            }
+        }
+        if let Some(files) = self.files(nprocs) {
+            let all = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
+            start(all, None, files.into(), false)?;
+        }
+        Ok(printers)
+    }
+
+    fn options(&self, colour: bool) -> Options {
+        let choice = self.output.clone().unwrap_or_default();
+        let finish =
+            Finish { fragments: self.tag_by == TagBy::Fragment, suffix: self.tag_suffix.clone(), colour };
+        let max_line = usize::try_from(self.max_line).unwrap_or(usize::MAX);
+        Options {
+            style: Style::new(&choice, &finish),
+            patience: Patience { max_line, max_time: self.max_line_time },
+            raw: choice.raw,
+        }
+    }
+
+    fn files(&self, nprocs: Option<u32>) -> Option<Files> {
+        let choice = self.output.as_ref()?;
+        Some(Files {
+            place: choice.files.clone()?,
+            merge: choice.merge,
+            append: self.open_mode == OpenMode::Append,
+            rotation: self.file_size.map(|size| Rotation { size, keep: self.file_count }),
+            nprocs,
+        })
+    }
+}
+
+/// Whether it is a terminal that shows colours, and nobody wants none (<https://no-color.org>).
+fn has_colours(file: impl AsFd + IsTerminal) -> bool {
+    let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    file.is_terminal() && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Says on stderr where how many bytes are missing.
+fn report_gap(source: &Proc, channel: Channel, gap: Gap) {
+    let Gap { offset, lost } = gap;
+    say(format_args!("rank {} {channel}: {lost} bytes are missing at offset {offset}", source.rank));
+}
+
+/// Waits for a printer and puts its error into words.
+pub fn finish(printer: Printer) -> Result<PrintReport, Failure> {
+    printer.join().map_err(|error| match error {
+        PrintError::Write(error) if error.kind() == ErrorKind::BrokenPipe => Failure::Signal(Signal::SIGPIPE),
+        error => Failure::running(error),
+    })
+}
+
+/// There is no thread for what the command has to do.
+pub fn no_thread(error: io::Error) -> Failure {
+    Failure::running(format!(
+        "no thread for the command: {error}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
+         (`ulimit -v`)"
+    ))
+}

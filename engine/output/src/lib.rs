@@ -1,0 +1,44 @@
+//! What output looks like, and writing it: tags, time stamps, XML and JSON around lines, whole lines of many streams to
+//! one output, a file for each rank.
+//!
+//! The first half is pure, bytes in and bytes out: a [`Choice`] is what a user asks for, in prterun's grammar; a
+//! [`Style`] makes of it what stands around each line. The other half does I/O: a [`Printer`] writes what an
+//! [`iof_tool::Tool`] pulls to an [`Output`], or to [`Files`], straight from the engine's rings.
+//!
+//! ```
+//! use iof_output::{Batch, Choice, Finish, Run, Source, Style};
+//! use iof_proto::{Channel, Nspace, Rank};
+//!
+//! let choice: Choice = "tag".parse()?;
+//! let style = Style::new(&choice, &Finish::default());
+//! let nspace = Nspace::new("prterun-node1-77@1")?;
+//! let source = Source { nspace, rank: Rank(3), channel: Channel::Stdout, host: None, pid: None };
+//! let mut label = style.label(&source);
+//! let mut batch = Batch::default();
+//! let run = Run { bytes: b"one\ntwo\n", offset: 0, times: &[] };
+//! style.write(&run, &mut label, (0, &mut None), &mut batch, Batch::add);
+//! assert_eq!(batch.to_vec(), b"[1,3]<stdout>: one\n[1,3]<stdout>: two\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod batch;
+mod choice;
+mod files;
+mod lines;
+mod output;
+mod pattern;
+mod printer;
+mod processes;
+mod stamp;
+mod stream;
+mod style;
+
+pub use batch::{Batch, LEND_AT};
+pub use choice::{Choice, ChoiceError, Markup, Place};
+pub use files::{FileError, Files, MAX_OPEN_FILES, Rotation};
+pub use lines::Patience;
+pub use output::Output;
+pub use pattern::{Pattern, PatternError, Words};
+pub use printer::{Destination, Options, PrintError, PrintReport, Printer};
+pub use stamp::Stamp;
+pub use style::{Finish, Label, Open, Run, Source, Style};

@@ -1,0 +1,111 @@
+//! Names of per-rank files with `%` words.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A file's name with words for what the file is of: `%n` the job, `%r` the rank with leading zeros, `%R` the rank as it
+/// is, `%h` the host, `%%` a percent sign.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(Vec<Piece>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(Vec<u8>),
+    Nspace,
+    PaddedRank,
+    Rank,
+    Host,
+}
+
+/// What a pattern's words stand for.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a> {
+    /// The job's name.
+    pub nspace: &'a str,
+    /// The rank with leading zeros.
+    pub padded: &'a str,
+    /// The rank.
+    pub rank: u32,
+    /// Its host.
+    pub host: &'a str,
+}
+
+/// Why a name is no pattern.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the file name has {0}, which stands for nothing: %n is the job, %r and %R the rank, %h the host, %% a percent sign"
+)]
+pub struct PatternError(String);
+
+impl Pattern {
+    /// Understands `name`.
+    ///
+    /// # Errors
+    /// [`PatternError`]: a `%` with something behind it that stands for nothing.
+    pub fn new(name: &Path) -> Result<Pattern, PatternError> {
+        let mut pieces = Vec::new();
+        let mut text = Vec::new();
+        let mut bytes = name.as_os_str().as_bytes().iter().copied();
+        while let Some(byte) = bytes.next() {
+            if byte != b'%' {
+                text.push(byte);
+                continue;
+            }
+            let piece = match bytes.next() {
+                Some(b'%') => {
+                    text.push(b'%');
+                    continue;
+                }
+                Some(b'n') => Piece::Nspace,
+                Some(b'r') => Piece::PaddedRank,
+                Some(b'R') => Piece::Rank,
+                Some(b'h') => Piece::Host,
+                other => {
+                    let word: Vec<u8> = std::iter::once(b'%').chain(other).collect();
+                    return Err(PatternError(String::from_utf8_lossy(&word).into_owned()));
+                }
+            };
+            pieces.push(Piece::Text(std::mem::take(&mut text)));
+            pieces.push(piece);
+        }
+        pieces.push(Piece::Text(text));
+        Ok(Pattern(pieces))
+    }
+
+    /// The name that it stands for.
+    pub fn expand(&self, words: Words<'_>) -> PathBuf {
+        let mut name = Vec::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => name.extend_from_slice(text),
+                Piece::Nspace => name.extend_from_slice(words.nspace.as_bytes()),
+                Piece::PaddedRank => name.extend_from_slice(words.padded.as_bytes()),
+                Piece::Rank => name.extend_from_slice(words.rank.to_string().as_bytes()),
+                // A host's name is what some process table said.
+                Piece::Host => {
+                    name.extend(words.host.bytes().map(|byte| if byte == b'/' { b'_' } else { byte }))
+                }
+            }
+        }
+        PathBuf::from(OsString::from_vec(name))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_expanded_and_unknown_ones_refused() {
+        let words = Words { nspace: "job@1", padded: "07", rank: 7, host: "no/de" };
+        let expand = |text: &str| Pattern::new(Path::new(text)).unwrap().expand(words);
+        assert_eq!(expand("out/%n-%r-%R-%h-%%"), Path::new("out/job@1-07-7-no_de-%"));
+        assert_eq!(expand("plain"), Path::new("plain"));
+        for (text, word) in [("%x", "%x"), ("a%", "has %,"), ("%N", "%N")] {
+            let error = Pattern::new(Path::new(text)).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

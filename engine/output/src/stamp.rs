@@ -1,0 +1,88 @@
+//! Time stamps.
+
+use std::io::Write;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+/// How a time is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamp {
+    /// `Sat Nov 21 13:17:58 2026`, in the local zone, as ctime(3) has it.
+    Calendar,
+    /// Nanoseconds since 1970.
+    Nanoseconds,
+    /// Microseconds since 1970.
+    Microseconds,
+    /// Milliseconds since 1970.
+    Milliseconds,
+    /// `2026-11-21T13:17:58.123456789Z` (RFC 3339).
+    Rfc3339,
+}
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+impl Stamp {
+    /// The one that `timestamp=NAME` asks for.
+    pub(crate) fn named(name: &str) -> Option<Stamp> {
+        match name.to_ascii_lowercase().as_str() {
+            "ns" => Some(Stamp::Nanoseconds),
+            "us" => Some(Stamp::Microseconds),
+            "ms" => Some(Stamp::Milliseconds),
+            "rfc3339" => Some(Stamp::Rfc3339),
+            _ => None,
+        }
+    }
+
+    /// The part of `time`, in nanoseconds since 1970, that shows: equal parts look alike.
+    pub(crate) fn part(self, time: u64) -> u64 {
+        match self {
+            Stamp::Calendar => time / NANOS_PER_SECOND,
+            Stamp::Milliseconds => time / 1_000_000,
+            Stamp::Microseconds => time / 1000,
+            Stamp::Nanoseconds | Stamp::Rfc3339 => time,
+        }
+    }
+
+    /// Whether it is written as a number.
+    pub(crate) fn is_number(self) -> bool {
+        matches!(self, Stamp::Nanoseconds | Stamp::Microseconds | Stamp::Milliseconds)
+    }
+
+    /// Appends `time`, in nanoseconds since 1970. `zone` is the local one.
+    pub(crate) fn write(self, time: u64, zone: &TimeZone, to: &mut Vec<u8>) {
+        let stamp = || Timestamp::from_nanosecond(time.into()).unwrap_or_default();
+        // Writing to memory does not fail.
+        let _ = match self {
+            Stamp::Calendar => {
+                write!(to, "{}", stamp().to_zoned(zone.clone()).strftime("%a %b %e %H:%M:%S %Y"))
+            }
+            Stamp::Nanoseconds | Stamp::Microseconds | Stamp::Milliseconds => {
+                write!(to, "{}", self.part(time))
+            }
+            Stamp::Rfc3339 => write!(to, "{:.9}", stamp()),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_ctime_as_numbers_and_as_rfc_3339_has_them() {
+        let time = 1_588_844_439_012_345_678;
+        for (stamp, shown) in [
+            (Stamp::Calendar, "Thu May  7 09:40:39 2020"),
+            (Stamp::Nanoseconds, "1588844439012345678"),
+            (Stamp::Microseconds, "1588844439012345"),
+            (Stamp::Milliseconds, "1588844439012"),
+            (Stamp::Rfc3339, "2020-05-07T09:40:39.012345678Z"),
+        ] {
+            let mut text = Vec::new();
+            stamp.write(time, &TimeZone::UTC, &mut text);
+            assert_eq!(String::from_utf8_lossy(&text), shown);
+            stamp.write(u64::MAX, &TimeZone::UTC, &mut text);
+        }
+    }
+}

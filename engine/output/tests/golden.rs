@@ -1,0 +1,147 @@
+//! What each `--output` list makes of the same output, byte for byte: one file in `tests/golden` for each.
+//!
+//! `IOF_BLESS=1 cargo test -p iof-output --test golden` writes the files anew; look at what changed.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::fs;
+use std::path::Path;
+
+use iof_output::{Batch, Choice, Finish, Label, Open, Run, Source, Style};
+use iof_proto::{Channel, Nspace, Rank};
+use jiff::tz::{Offset, TimeZone};
+
+/// 2026-11-21 13:17:58 in UTC.
+const TIME: u64 = 1_795_267_078_123_456_789;
+
+/// What comes, in this order: stream, bytes, and from which of them on they are a second younger.
+const OUTPUT: [(usize, &[u8], u64); 10] = [
+    (0, b"first\nsecond & <third>\n", 6),
+    (1, b"rank 1 \"quoted\" \\ back\tslash\n", 99),
+    (2, b"an error\n", 99),
+    (0, b"Password: ", 99),
+    (0, b"typed\nthen 10%\r", 6),
+    (0, b"20%\r", 99),
+    (1, b"between\n", 99),
+    (0, b"30%\n\n", 99),
+    (3, b"gr\xc3\xbc\xc3\x9fe \xff\x00\n", 99),
+    (1, b"the end, without newline", 99),
+];
+
+fn sources() -> [Source; 4] {
+    let source = |nspace: &str, rank, channel, pid: Option<u32>| Source {
+        nspace: Nspace::new(nspace).unwrap(),
+        rank: Rank(rank),
+        channel,
+        host: pid.map(|_| "node1".to_owned()),
+        pid,
+    };
+    [
+        source("prterun-node1-77@1", 0, Channel::Stdout, Some(4711)),
+        source("prterun-node1-77@1", 1, Channel::Stdout, Some(4712)),
+        source("prterun-node1-77@1", 0, Channel::Stderr, Some(4711)),
+        source("a \"job\" & more", 13, Channel::Stddiag, None),
+    ]
+}
+
+fn written(style: &Style) -> Vec<u8> {
+    let mut streams: Vec<(Label, u64)> = sources().iter().map(|source| (style.label(source), 0)).collect();
+    let mut open = None as Open;
+    let mut all = Vec::new();
+    for (number, bytes, younger) in OUTPUT {
+        let (label, offset) = &mut streams[number];
+        let run =
+            Run { bytes, offset: *offset, times: &[(0, TIME), (*offset + younger, TIME + 1_000_000_000)] };
+        let mut batch = Batch::new(Vec::new());
+        style.write(&run, label, (number as u64, &mut open), &mut batch, Batch::add);
+        *offset += bytes.len() as u64;
+        all.extend(batch.to_vec());
+    }
+    all
+}
+
+fn check(name: &str, list: &str, finish: &Finish) {
+    let choice = if list.is_empty() { Choice::default() } else { list.parse().unwrap() };
+    let zone = TimeZone::fixed(Offset::constant(2));
+    let written = written(&Style::new(&choice, finish).in_zone(zone));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("IOF_BLESS").is_some() {
+        fs::write(&path, &written).unwrap();
+    }
+    let wanted = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(
+        written == wanted,
+        "{name} is to be\n{}\nand is\n{}",
+        String::from_utf8_lossy(&wanted),
+        String::from_utf8_lossy(&written)
+    );
+}
+
+#[test]
+fn every_format_looks_as_its_golden_file() {
+    for (name, list) in [
+        ("plain", ""),
+        ("tag", "tag"),
+        ("tag-detailed", "tag-detailed"),
+        ("tag-detailed-fullname", "tag-detailed,tag-fullname"),
+        ("tag-fullname", "tag-fullname"),
+        ("tag-before-all-others", "rank,tag-fullname,tag-detailed,tag"),
+        ("rank", "rank"),
+        ("timestamp", "timestamp"),
+        ("timestamp-ns", "timestamp=ns"),
+        ("timestamp-us-rank", "timestamp=us,rank"),
+        ("timestamp-ms-tag", "timestamp=ms,tag"),
+        ("timestamp-rfc3339-tag", "timestamp=rfc3339,tag"),
+        ("timestamp-tag-detailed", "timestamp,tag-detailed"),
+        ("xml", "xml"),
+        ("xml-tag-timestamp", "xml,tag,timestamp"),
+        ("xml-fullname-before-detailed", "xml,tag-detailed,tag-fullname"),
+        ("xml-tag-detailed", "xml,tag-detailed"),
+        ("json", "json"),
+        ("json-timestamp-ns", "json,timestamp=ns"),
+    ] {
+        check(name, list, &Finish::default());
+    }
+}
+
+#[test]
+fn suffixes_colours_and_fragments_look_as_their_golden_files() {
+    let suffix = Finish { suffix: " |".into(), ..Finish::default() };
+    check("tag-suffix", "tag", &suffix);
+    check("suffix-alone", "", &suffix);
+    let fragments = Finish { fragments: true, ..Finish::default() };
+    check("rank-by-fragment", "rank", &fragments);
+    check("rank-suffix-by-fragment", "rank", &Finish { suffix: "~".into(), ..fragments.clone() });
+    check("json-by-fragment", "json", &fragments);
+    let colour = Finish { colour: true, ..Finish::default() };
+    check("timestamp-tag-colour", "timestamp,tag", &colour);
+    check("plain-colour", "", &colour);
+}
+
+#[test]
+fn json_is_json_and_holds_every_byte() {
+    let style = Style::new(&"json".parse().unwrap(), &Finish::default());
+    let text = String::from_utf8(written(&style)).unwrap();
+    let mut streams = vec![Vec::new(); 4];
+    for line in text.lines() {
+        let object: serde_json::Value = serde_json::from_str(line).unwrap();
+        let stream = sources().iter().position(|source| {
+            object["rank"] == source.rank.0 && object["channel"] == source.channel.as_str()
+        });
+        let bytes = &mut streams[stream.unwrap()];
+        assert_eq!(object["offset"], bytes.len());
+        let data = object["data"].as_str().unwrap();
+        match object.get("encoding") {
+            None => bytes.extend(data.bytes()),
+            Some(encoding) => {
+                use base64::Engine;
+                assert_eq!(encoding, "base64");
+                bytes.extend(base64::engine::general_purpose::STANDARD.decode(data).unwrap());
+            }
+        }
+    }
+    for (number, bytes) in streams.iter().enumerate() {
+        let came: Vec<u8> =
+            OUTPUT.iter().filter(|(of, ..)| *of == number).flat_map(|(_, bytes, _)| bytes.to_vec()).collect();
+        assert_eq!(*bytes, came, "stream {number}");
+    }
+}

@@ -1,0 +1,157 @@
+//! Whatever ranks write in whatever pieces comes out as whole lines, each with the tag of who wrote it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::Duration;
+
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Policy, Process, Rendezvous};
+use iof_output::{Finish, Options, Output, Patience, PrintReport, Printer, Style};
+use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_tool::Pull;
+use proptest::prelude::*;
+
+/// Long enough that no part of a line is passed on because of it, even on a machine that does other things.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// What one rank writes, and after which of its bytes a write ends.
+#[derive(Clone, Debug)]
+struct Script {
+    bytes: Vec<u8>,
+    writes: Vec<usize>,
+}
+
+/// Lines that say whose they are, of lengths from nothing to more than a small ring; cut into writes anywhere.
+fn script(rank: u32) -> impl Strategy<Value = Script> {
+    let length = prop_oneof![8 => 0usize..100, 2 => 100usize..3000, 1 => 3000usize..20_000];
+    let lines = proptest::collection::vec(length, 0..20);
+    let writes = proptest::collection::vec(1usize..4000, 1..40);
+    (lines, writes).prop_map(move |(lines, writes)| {
+        let mut bytes = Vec::new();
+        for (number, length) in lines.into_iter().enumerate() {
+            bytes.extend(format!("{rank} {number} ").into_bytes());
+            bytes.extend(std::iter::repeat_n(b'x', length));
+            bytes.push(b'\n');
+        }
+        Script { bytes, writes }
+    })
+}
+
+fn scripts() -> impl Strategy<Value = Vec<Script>> {
+    (1u32..6).prop_flat_map(|ranks| (0..ranks).map(script).collect::<Vec<_>>())
+}
+
+/// Has all ranks write at once and gives what was printed.
+fn printed(scripts: &[Script], options: Options) -> (Vec<u8>, PrintReport) {
+    let config = Config {
+        rendezvous: Rendezvous::None,
+        policy: Policy::Block,
+        cache_size: 16 << 10,
+        ..Config::default()
+    };
+    let engine = Engine::start(config).unwrap();
+    let nspace = Nspace::new("launcher@7").unwrap();
+    let mut tool = engine.attach("test", Grant::Block).unwrap();
+    let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
+    tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let printer = Printer::start(tool, Output::new(file.as_file()).unwrap(), options, |proc, _, gap| {
+        panic!("{proc}: {gap:?}")
+    })
+    .unwrap();
+    let (pipes, writers): (Vec<OwnedFd>, Vec<OwnedFd>) =
+        scripts.iter().map(|_| nix::unistd::pipe().unwrap()).unzip();
+    let ranks = (0..).map(Rank).zip(pipes).map(|(rank, pipe)| AdoptedRank {
+        rank,
+        executable: "test".into(),
+        stdin: None,
+        stdout: Some(pipe),
+        stderr: None,
+        stddiag: None,
+        process: Process::Reported { pid: 0 },
+    });
+    let job = engine.adopt(AdoptSpec::new(nspace, ranks.collect())).unwrap();
+    thread::scope(|scope| {
+        for (script, writer) in scripts.iter().zip(writers) {
+            scope.spawn(move || {
+                let mut writer = File::from(writer);
+                let mut rest = &script.bytes[..];
+                for &write in script.writes.iter().cycle() {
+                    let (now, later) = rest.split_at(write.min(rest.len()));
+                    writer.write_all(now).unwrap();
+                    rest = later;
+                    if rest.is_empty() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    (0u32..).zip(scripts).for_each(|(rank, _)| assert!(job.report_exit(Rank(rank), Exit::Unknown)));
+    let report = printer.join().unwrap();
+    (fs::read(file.path()).unwrap(), report)
+}
+
+fn options(list: &str, max_line: usize) -> Options {
+    let choice = if list.is_empty() { Default::default() } else { list.parse().unwrap() };
+    let style = Style::new(&choice, &Finish::default());
+    Options { style, patience: Patience { max_line, max_time: NEVER }, raw: false }
+}
+
+/// Checks that `lines` are whole ones of these ranks, each rank's in order, all of them.
+fn assert_whole<'a>(scripts: &[Script], lines: impl Iterator<Item = (usize, &'a [u8])>) {
+    let mut rest: Vec<_> = scripts.iter().map(|script| &script.bytes[..]).collect();
+    for (rank, line) in lines {
+        let whole = rest[rank].split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+        assert_eq!(String::from_utf8_lossy(line), String::from_utf8_lossy(whole), "rank {rank}");
+        rest[rank] = &rest[rank][whole.len()..];
+    }
+    assert!(rest.iter().all(|rest| rest.is_empty()), "lines are missing");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_writes_of_many_ranks_come_out_as_whole_lines_with_the_right_tags(scripts in scripts()) {
+        let (printed, report) = printed(&scripts, options("tag", usize::MAX));
+        let lines = printed.split_inclusive(|byte| *byte == b'\n').map(|line| {
+            let text = std::str::from_utf8(line).unwrap();
+            let (rank, text) = text.strip_prefix("[7,").unwrap().split_once("]<stdout>: ").unwrap();
+            (rank.parse().unwrap(), text.as_bytes())
+        });
+        assert_whole(&scripts, lines);
+        let written: usize = scripts.iter().map(|script| script.bytes.len()).sum();
+        prop_assert_eq!(report, PrintReport { written: written as u64, lost: 0, unfinished: 0 });
+    }
+
+    #[test]
+    fn without_tags_lines_stay_whole_as_well(scripts in scripts()) {
+        let (printed, _) = printed(&scripts, options("", usize::MAX));
+        let lines = printed.split_inclusive(|byte| *byte == b'\n').map(|line| {
+            let rank = std::str::from_utf8(line).unwrap().split(' ').next().unwrap();
+            (rank.parse().unwrap(), line)
+        });
+        assert_whole(&scripts, lines);
+    }
+
+    #[test]
+    fn lines_are_cut_only_beyond_the_longest_and_no_byte_is_lost(scripts in scripts(), max_line in 1usize..5000) {
+        let (printed, _) = printed(&scripts, options("json", max_line));
+        let mut came: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for object in std::str::from_utf8(&printed).unwrap().lines() {
+            let object: serde_json::Value = serde_json::from_str(object).unwrap();
+            let bytes = came.entry(object["rank"].as_u64().unwrap()).or_default();
+            prop_assert_eq!(object["offset"].as_u64().unwrap(), bytes.len() as u64);
+            let data = object["data"].as_str().unwrap();
+            prop_assert!(data.ends_with('\n') || data.len() >= max_line, "{}", data);
+            bytes.extend(data.bytes());
+        }
+        for (rank, script) in (0u64..).zip(&scripts) {
+            prop_assert_eq!(came.remove(&rank).unwrap_or_default(), script.bytes.clone());
+        }
+    }
+}

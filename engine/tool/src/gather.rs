@@ -1,0 +1,126 @@
+//! Many streams at a time: for those who write what comes on, in few calls.
+//!
+//! Where [`Tool::next`] gives one thing after the other, [`Tool::gather`] names all streams with news. Each is
+//! [looked at](Tool::look) once; the bytes of many are borrowed together, and consumed or left one by one.
+
+use std::time::Instant;
+
+use iof_shm_ring::Gap;
+
+use crate::delivery::{Bytes, Origin, origin};
+use crate::error::LostError;
+use crate::feed::{Counts, Item};
+use crate::feeds::FeedId;
+use crate::tool::{Poll, Tool};
+
+/// What [`Tool::gather`] waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gathered {
+    /// Some streams may have news.
+    News,
+    /// The time is over.
+    Quiet,
+    /// Every stream of every registration is over.
+    Done,
+}
+
+/// What a stream has, see [`Tool::look`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// [`Tool::bytes`] gives bytes.
+    Bytes,
+    /// Bytes are missing here.
+    Gap(Gap),
+    /// Nothing now.
+    Nothing,
+    /// It is complete, and all of it was consumed or reported as gaps.
+    Complete(Counts),
+    /// The engine went away before it was complete.
+    Gone(Counts),
+    /// Its registration ends, and what there was before was consumed.
+    Flushed,
+}
+
+impl Tool {
+    /// Waits for news, until `deadline` at most (`None`: without end), and puts the streams that may have some into
+    /// `streams`. Those that were named before come again until a look found nothing, or they were [left](Tool::leave).
+    ///
+    /// It is for bytes: that jobs have ended is not told, and callbacks are not called. Not to be mixed with
+    /// [`Tool::next`] and [`Tool::dispatch`].
+    ///
+    /// # Errors
+    /// As [`Tool::next`].
+    pub fn gather(
+        &mut self,
+        deadline: Option<Instant>,
+        streams: &mut Vec<FeedId>,
+    ) -> Result<Gathered, LostError> {
+        streams.clear();
+        let poll = self.poll(deadline, Tool::is_drained)?;
+        self.events.clear();
+        streams.extend_from_slice(self.feeds.active());
+        Ok(match poll {
+            Poll::News => Gathered::News,
+            Poll::Quiet => Gathered::Quiet,
+            Poll::Done => Gathered::Done,
+        })
+    }
+
+    /// What comes next in a stream; a gap or an end is told once.
+    pub fn look(&mut self, stream: FeedId) -> Look {
+        let Some(feed) = self.feeds.get_mut(stream).filter(|feed| !feed.is_over()) else {
+            return Look::Nothing;
+        };
+        match feed.next() {
+            Item::Bytes => Look::Bytes,
+            Item::Gap(gap) => Look::Gap(gap),
+            Item::Quiet => Look::Nothing,
+            Item::Ended => Look::Complete(feed.counts()),
+            Item::Gone => Look::Gone(feed.counts()),
+            Item::Flushed => Look::Flushed,
+        }
+    }
+
+    /// The bytes that a look found. They may be borrowed together with those of other streams.
+    pub fn bytes(&self, stream: FeedId) -> Option<Bytes<'_>> {
+        self.feeds.get(stream).map(|feed| Bytes { feed })
+    }
+
+    /// Which stream it is.
+    pub fn origin(&self, stream: FeedId) -> Option<Origin<'_>> {
+        self.feeds.get(stream).map(origin)
+    }
+
+    /// Consumes the first `n` of the bytes that a look found (at most all), which makes room for the source. The others
+    /// come again.
+    pub fn take(&mut self, stream: FeedId, n: usize) {
+        if let Some(feed) = self.feeds.get_mut(stream) {
+            feed.consume(feed.bytes().len().min(n));
+            feed.release();
+        }
+    }
+
+    /// Leaves what a look found where it is: the stream is named again when it has more, or an end.
+    pub fn leave(&mut self, stream: FeedId) {
+        if let Some(feed) = self.feeds.get_mut(stream) {
+            feed.leave();
+        }
+    }
+
+    /// Has a stream that was left named again by the next [`Tool::gather`], which does not wait then.
+    pub fn revisit(&mut self, stream: FeedId) {
+        self.feeds.activate(stream);
+    }
+
+    /// Whether all that can still come is of one process.
+    pub fn has_one_source(&self) -> bool {
+        // One process has three channels: beyond, nobody need look.
+        const CHANNELS: usize = 3;
+        if !self.all_announced() || self.feeds.len() > CHANNELS {
+            return false;
+        }
+        let mut sources = self.feeds.iter().map(|feed| feed.source());
+        let first = sources.next();
+        sources.all(|source| Some(source) == first)
+    }
+}
