@@ -18,49 +18,64 @@ use nix::sys::signal::Signal;
 use crate::args::{Ranks, bytes, channels, ranks, seconds};
 use crate::{Failure, say};
 
+/// Under which these options are listed.
+const OUTPUT: &str = "Output options";
+
 #[derive(Args)]
-#[command(next_help_heading = "Output options")]
 pub struct OutputArgs {
-    /// What lines look like and where they go, as prterun has it: tag, tag-detailed, tag-fullname, rank,
-    /// timestamp[=ns|us|ms|rfc3339], xml, json, merge-stderr-to-stdout, dir=DIR, file=NAME, and behind them :copy, :nocopy,
-    /// :raw, :pattern
-    #[arg(long, value_name = "LIST")]
+    /// How output looks and where it goes
+    ///
+    /// As prterun has it: tag, tag-detailed, tag-fullname, rank, timestamp[=ns|us|ms|rfc3339], xml, json,
+    /// merge-stderr-to-stdout, dir=DIR, file=NAME, and behind them :copy, :nocopy, :raw, :pattern.
+    #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
     pub output: Option<Choice>,
 
-    /// Whether each line has its tag, or what was read together has one
-    #[arg(long, value_enum, default_value_t = TagBy::Line)]
+    /// What has a tag: line, or fragment
+    ///
+    /// Each line, or what was read together.
+    #[arg(long, help_heading = OUTPUT, value_enum, value_name = "WHAT", default_value_t = TagBy::Line)]
+    #[arg(hide_possible_values = true)]
     pub tag_by: TagBy,
 
     /// What ends each line, before its newline
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    #[arg(long, help_heading = OUTPUT, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub tag_suffix: String,
 
-    /// Keep a line in one piece up to this length (K, M and G are understood)
-    #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = bytes)]
+    /// Up to which length a line is whole
+    ///
+    /// In bytes; K, M and G are understood.
+    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", default_value = "64K", value_parser = bytes)]
     pub max_line: u64,
 
-    /// How long to wait for the end of a line before its beginning is shown
-    #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = seconds)]
+    /// How long to wait for its end
+    #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = seconds)]
     pub max_line_time: Duration,
 
-    /// Show only these ranks, such as 0,3-5; files get all
-    #[arg(long, value_name = "LIST|all", value_parser = ranks)]
+    /// Show only these ranks, such as 0,3-5
+    ///
+    /// Files get all.
+    #[arg(long, help_heading = OUTPUT, value_name = "LIST|all", value_parser = ranks)]
     pub ranks: Option<Ranks>,
 
-    /// Neither show these channels nor write them to files; tools can still pull them
-    #[arg(long, value_name = "LIST", value_parser = channels)]
+    /// Channels that are not to be shown
+    ///
+    /// Nor written to files. Tools can still pull them.
+    #[arg(long, help_heading = OUTPUT, value_name = "LIST", value_parser = channels)]
     pub no_forward: Option<Channels>,
 
-    /// What to do with files that are there already
-    #[arg(long, value_enum, default_value_t = OpenMode::Truncate)]
+    /// Old files: truncate, or append
+    #[arg(long, help_heading = OUTPUT, value_enum, value_name = "HOW", default_value_t = OpenMode::Truncate)]
+    #[arg(hide_possible_values = true)]
     pub open_mode: OpenMode,
 
-    /// Begin a new file when one is as large as this [default: never]
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    /// Begin a new file when one is so large
+    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = bytes)]
     pub file_size: Option<u64>,
 
-    /// How many full files to keep, as NAME.1, NAME.2 and so on
-    #[arg(long, value_name = "N", default_value_t = 4, requires = "file_size")]
+    /// How many full files to keep
+    ///
+    /// As NAME.1, NAME.2 and so on.
+    #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 4, requires = "file_size")]
     pub file_count: u32,
 }
 
