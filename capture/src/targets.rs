@@ -1,6 +1,6 @@
 //! All targets and all feeds, by number and by name.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -80,6 +80,8 @@ impl Targets {
         closes: bool,
         targets: &[TargetId],
     ) -> Vec<Event> {
+        // Who is named twice has one turn.
+        let targets: BTreeSet<TargetId> = targets.iter().copied().collect();
         let found: Vec<usize> = targets.iter().filter_map(|target| self.find(*target)).collect();
         let feed = self.feeds.insert(Feed::new(id, inlet, closes, &found));
         self.by_feed.insert(id, feed);
@@ -168,3 +170,6 @@ fn is_broken(pipe: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(pipe, PollFlags::empty())];
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
+
+#[cfg(test)]
+mod tests;
