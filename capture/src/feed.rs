@@ -57,11 +57,15 @@ impl Feed {
         self.closes
     }
 
-    /// There are `bytes` more, as far as there is room for them; and these were the last, if it is `over`.
+    /// There are `bytes` more, as far as there is room for them; and these were the last, if it is `over`. Behind those
+    /// there are none.
     pub(crate) fn fill(&mut self, bytes: u64, over: bool) {
+        if self.over {
+            return;
+        }
         let most = self.freed.saturating_add(self.inlet.capacity());
         self.filled = self.filled.saturating_add(bytes).min(most);
-        self.over |= over;
+        self.over = over;
     }
 
     /// The targets that have not left it.
@@ -194,6 +198,16 @@ mod tests {
         feed.took(1, 1);
         assert!(matches!(feed.share(1), Share::All));
         assert!(matches!(feed.share(7), Share::Nothing), "it is no target of this feed");
+    }
+
+    #[test]
+    fn nothing_comes_behind_the_end() {
+        let mut feed = feed(&[1]);
+        feed.fill(2, true);
+        feed.fill(3, false);
+        assert_eq!(offered(&feed, 1), 2);
+        feed.took(1, 2);
+        assert!(matches!(feed.share(1), Share::All));
     }
 
     #[test]
