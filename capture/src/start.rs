@@ -3,8 +3,6 @@
 use std::fmt;
 use std::io;
 
-use iof_shm_ring::CreateError;
-
 /// Why a capture did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

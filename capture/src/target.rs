@@ -142,8 +142,8 @@ impl Target {
         end.map_or(Done::Took(written), |end| Done::Close(written, end))
     }
 
-    /// Asks for the end, with what was written: `true` if that has to be cancelled first, and [`Target::done`] gives
-    /// the end then. The first reason counts.
+    /// Asks for the end. If something is in flight, that is to be cancelled first, and [`Target::done`] gives the end then,
+    /// with what was written; the first reason counts. Otherwise gives the reason back: the end can come now.
     pub(crate) fn close(&mut self, end: FeedEnd) -> Result<(), FeedEnd> {
         if !self.in_flight() {
             return Err(end);

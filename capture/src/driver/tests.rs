@@ -13,6 +13,7 @@ use iof_shm_ring::Policy;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
+use self::target::Feed;
 use self::world::{FEEDS, PIPES, Panicked, World};
 use super::*;
 
@@ -56,10 +57,12 @@ enum Step {
         pages: u64,
         kind: Kind,
     },
-    /// A target is fed from a stream.
-    Feed {
-        feed: usize,
-        may_block: bool,
+    AddTarget,
+    /// Somebody begins to push, to targets that are there, or not, or not any more.
+    BeginFeed {
+        targets: Vec<usize>,
+        pages: u64,
+        closes: bool,
     },
     /// Somebody writes to a pipe, or delivers.
     Write {
@@ -70,14 +73,18 @@ enum Step {
     HangUp {
         pipe: usize,
     },
-    /// The owner of a stream pushes.
-    Push {
+    /// Somebody pushes as many bytes as there is room for; maybe the last.
+    Fill {
         feed: usize,
         bytes: usize,
+        over: bool,
     },
-    /// The owner of a stream completes it.
-    Complete {
+    CutOff {
         feed: usize,
+        position: u64,
+    },
+    Shut {
+        target: usize,
     },
     /// One of the requests in flight is answered; a cancelled one as if the cancellation came too `late`, or not.
     Answer {
@@ -99,15 +106,6 @@ enum Step {
     Finish {
         pipe: usize,
     },
-    /// The owner of a stream answers for a target that was found sealed.
-    Reply {
-        target: usize,
-        follow: bool,
-        elsewhere: bool,
-    },
-    Unfeed {
-        target: usize,
-    },
     /// The bell, for no reason.
     Ring,
     Stop,
@@ -124,25 +122,26 @@ fn how() -> impl Strategy<Value = How> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let (pipe, feed) = (0..PIPES, 0..FEEDS.len());
+    let (pipe, feed) = (0..PIPES, 0..FEEDS);
     let policy = prop_oneof![Just(Policy::DropNewest), Just(Policy::DropOldest), Just(Policy::Block)];
     let kind = prop_oneof![3 => Just(Kind::Pipe), 1 => Just(Kind::Terminal), 2 => Just(Kind::Queue)];
     prop_oneof![
         3 => (policy, 1u64..6, kind).prop_map(|(policy, pages, kind)| Step::Add { policy, pages, kind }),
-        3 => (feed.clone(), any::<bool>()).prop_map(|(feed, may_block)| Step::Feed { feed, may_block }),
+        4 => Just(Step::AddTarget),
+        4 => (prop::collection::vec(pipe.clone(), 0..5), 1u64..4, prop::bool::weighted(0.3))
+            .prop_map(|(targets, pages, closes)| Step::BeginFeed { targets, pages, closes }),
         8 => (pipe.clone(), 1usize..20_000).prop_map(|(pipe, bytes)| Step::Write { pipe, bytes }),
         1 => pipe.clone().prop_map(|pipe| Step::HangUp { pipe }),
-        8 => (feed.clone(), 1usize..10_000).prop_map(|(feed, bytes)| Step::Push { feed, bytes }),
-        1 => feed.prop_map(|feed| Step::Complete { feed }),
+        16 => (feed.clone(), 0usize..10_000, prop::bool::weighted(0.1))
+            .prop_map(|(feed, bytes, over)| Step::Fill { feed, bytes, over }),
+        1 => (feed, 0u64..20_000).prop_map(|(feed, position)| Step::CutOff { feed, position }),
         30 => (any::<usize>(), how(), any::<bool>())
             .prop_map(|(request, how, late)| Step::Answer { request, how, late }),
         6 => (pipe.clone(), 1usize..8000).prop_map(|(pipe, bytes)| Step::Consume { pipe, bytes }),
         1 => pipe.clone().prop_map(|pipe| Step::Close { pipe }),
         1 => pipe.clone().prop_map(|pipe| Step::Remove { pipe }),
         1 => pipe.clone().prop_map(|pipe| Step::Finish { pipe }),
-        6 => (pipe.clone(), prop::bool::weighted(0.8), any::<bool>())
-            .prop_map(|(target, follow, elsewhere)| Step::Reply { target, follow, elsewhere }),
-        1 => pipe.prop_map(|target| Step::Unfeed { target }),
+        1 => pipe.prop_map(|target| Step::Shut { target }),
         2 => Just(Step::Ring),
     ]
 }
@@ -215,6 +214,7 @@ proptest! {
             prop_assert!(pipe.check(number), "pipe {number} has not ended");
         }
         prop_assert!(world.targets.iter().all(|target| target.ended));
+        prop_assert!(world.feeds.iter().all(|feed| feed.ended));
     }
 
     #[test]
@@ -235,6 +235,7 @@ proptest! {
             let mut left = world.files.keys().map(|word| Token::from(*word));
             prop_assert!(!left.any(|token| matches!(token, Token::Source(_) | Token::Target(_))));
             prop_assert!(world.targets.iter().all(|target| target.ended == target.registered));
+            prop_assert!(!world.feeds.iter().any(Feed::is_left_over));
         }
     }
 

@@ -1,27 +1,65 @@
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
 
-use iof_shm_ring::{Area, Grouping, Policy, Start, Stream, StreamConfig, bell, notify};
+use iof_shm_ring::{Filler, Inlet};
 
 use super::*;
+use crate::event::FeedId;
 
-/// A target of a stream with `policy`, and the other end of its pipe.
-fn target(policy: Policy) -> (Target, Stream, Arc<Area>, OwnedFd) {
-    let (read, write) = nix::unistd::pipe().unwrap();
-    let mut stream = stream(policy);
-    let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
-    let reader = reader(&mut stream, &area);
-    (Target::new(TargetId(1), write, reader), stream, area, read)
+/// The number of the target in these tests.
+const AT: usize = 3;
+
+/// A target, what is fed to it, and the other end of its pipe.
+struct Rig {
+    target: Target,
+    feeds: Slots<Feed>,
+    fillers: Vec<Filler>,
+    _read: OwnedFd,
 }
 
-fn stream(policy: Policy) -> Stream {
-    Stream::create(StreamConfig { capacity: 4096, policy }, "test").unwrap()
-}
+impl Rig {
+    /// With so many feeds, one behind the other.
+    fn new(feeds: u64) -> Rig {
+        let (read, write) = nix::unistd::pipe().unwrap();
+        let target = Target::new(TargetId(1), write);
+        let mut rig = Rig { target, feeds: Slots::default(), fillers: Vec::new(), _read: read };
+        for id in 0..feeds {
+            let inlet = Inlet::create(4096, "test").unwrap();
+            rig.fillers.push(Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()).unwrap());
+            let number = rig.feeds.insert(Feed::new(FeedId(id), Arc::new(inlet), false, &[AT]));
+            rig.target.enqueue(number);
+        }
+        rig
+    }
 
-fn reader(stream: &mut Stream, area: &Arc<Area>) -> Reader {
-    let at = stream.attach(area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
-    // SAFETY: nobody detaches it, and it moves when it is sealed.
-    unsafe { Reader::new(at, Arc::clone(area), Start::Oldest) }.unwrap()
+    fn fill(&mut self, feed: usize, bytes: &[u8], over: bool) {
+        let filler = &mut self.fillers[feed];
+        filler.room()[..bytes.len()].copy_from_slice(bytes);
+        assert_eq!(filler.fill(bytes.len()), bytes.len());
+        self.feeds.get_mut(feed).unwrap().fill(bytes.len() as u64, over);
+    }
+
+    fn next(&mut self) -> Next<'_> {
+        self.target.next(AT, &self.feeds)
+    }
+
+    /// The bytes that are to be written now.
+    fn written(&mut self) -> Vec<u8> {
+        let Next::Write(_, lent) = self.next() else { panic!("nothing is to be written") };
+        // SAFETY: they lie in the inlet of a feed that stays, and nobody fills it meanwhile.
+        unsafe { std::slice::from_raw_parts(lent.ptr, lent.len) }.to_vec()
+    }
+
+    /// What is in flight comes back, and is counted.
+    fn done(&mut self, result: io::Result<usize>) -> Option<FeedEnd> {
+        let (bytes, end) = match self.target.done(result) {
+            Done::Took(bytes) => (bytes, None),
+            Done::Close(bytes, end) => (bytes, Some(end)),
+        };
+        let turn = self.target.turn().unwrap();
+        self.feeds.get_mut(turn).unwrap().took(AT, bytes);
+        end
+    }
 }
 
 fn errno(errno: i32) -> io::Result<usize> {
@@ -30,67 +68,61 @@ fn errno(errno: i32) -> io::Result<usize> {
 
 #[test]
 fn what_is_in_flight_is_asked_for_once_and_a_partial_write_goes_on_behind_it() {
-    let (mut target, mut stream, _area, _read) = target(Policy::DropNewest);
-    assert!(matches!(target.next(), Next::Nothing));
-    stream.push(b"abcdef", 0);
-    assert!(matches!(target.next(), Next::Write(_, b"abcdef")));
-    stream.push(b"ghi", 0);
-    assert!(matches!(target.next(), Next::Nothing));
-    assert!(target.done(Ok(4)).is_none());
-    assert!(matches!(target.next(), Next::Write(_, b"efghi")));
-    assert!(target.done(errno(libc::EINTR)).is_none());
-    assert!(matches!(target.next(), Next::Write(_, b"efghi")));
-    assert!(target.done(Ok(5)).is_none());
-    assert_eq!(target.reader().delivered(), 9);
-    assert!(matches!(target.next(), Next::Nothing));
-    stream.complete();
-    assert!(matches!(target.next(), Next::End(FeedEnd::Complete)));
+    let mut rig = Rig::new(1);
+    assert!(matches!(rig.next(), Next::Nothing));
+    rig.fill(0, b"abcdef", false);
+    assert_eq!(rig.written(), b"abcdef");
+    rig.fill(0, b"ghi", false);
+    assert!(matches!(rig.next(), Next::Nothing));
+    assert!(rig.done(Ok(4)).is_none());
+    assert_eq!(rig.written(), b"efghi");
+    assert!(rig.done(errno(libc::EINTR)).is_none());
+    assert_eq!(rig.written(), b"efghi");
+    assert!(rig.done(Ok(5)).is_none());
+    assert!(matches!(rig.next(), Next::Nothing));
+    rig.fill(0, b"", true);
+    assert!(matches!(rig.next(), Next::TurnOver));
 }
 
 #[test]
-fn bytes_are_written_as_they_come_though_the_reader_had_them_grouped() {
-    for time in [None, Some(Duration::from_secs(1000))] {
-        let mut stream = stream(Policy::DropNewest);
-        let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
-        let mut reader = reader(&mut stream, &area);
-        reader.group(Some(Grouping { bytes: 1000, time }));
-        stream.push(b"abc", 0);
-        assert_eq!(reader.peek(), Peek::Empty);
-        let (_read, write) = nix::unistd::pipe().unwrap();
-        let mut target = Target::new(TargetId(1), write, reader);
-        assert!(matches!(target.next(), Next::Write(_, b"abc")));
-        assert!(target.done(Ok(3)).is_none());
-        assert!(matches!(target.next(), Next::Nothing));
-        area.take_ready(1, |_| ());
-        stream.push(b"d", 0);
-        notify([&stream]);
-        let mut ready = false;
-        area.take_ready(1, |_| ready = true);
-        assert!(ready, "one byte is news");
-        assert!(matches!(target.next(), Next::Write(_, b"d")));
-    }
+fn a_feed_has_its_turn_when_the_one_before_is_over_and_not_when_that_is_only_empty() {
+    let mut rig = Rig::new(2);
+    rig.fill(1, b"second", true);
+    assert!(matches!(rig.next(), Next::Nothing), "the first has no bytes yet");
+    rig.fill(0, b"first", false);
+    assert_eq!(rig.written(), b"first");
+    assert!(rig.done(Ok(5)).is_none());
+    assert!(matches!(rig.next(), Next::Nothing), "the first has no bytes now");
+    rig.fill(0, b"", true);
+    assert!(matches!(rig.next(), Next::TurnOver));
+    assert_eq!(rig.target.turn_over(), Some(0));
+    assert_eq!(rig.written(), b"second");
+    assert!(rig.done(Ok(6)).is_none());
+    assert!(matches!(rig.next(), Next::TurnOver));
+    assert_eq!(rig.target.turn_over(), Some(1));
+    assert!(matches!(rig.next(), Next::Nothing));
 }
 
 #[test]
 fn a_pipe_that_takes_nothing_now_is_polled() {
-    let (mut target, mut stream, _area, _read) = target(Policy::DropNewest);
-    stream.push(b"abc", 0);
-    assert!(matches!(target.next(), Next::Write(..)));
-    assert!(target.done(errno(libc::EAGAIN)).is_none());
-    assert!(matches!(target.next(), Next::Poll(_)));
-    assert!(matches!(target.next(), Next::Nothing));
-    assert!(target.done(Ok(1)).is_none());
-    assert!(matches!(target.next(), Next::Write(_, b"abc")));
-    assert_eq!(target.reader().delivered(), 0);
+    let mut rig = Rig::new(1);
+    rig.fill(0, b"abc", false);
+    assert_eq!(rig.written(), b"abc");
+    assert!(rig.done(errno(libc::EAGAIN)).is_none());
+    assert!(matches!(rig.next(), Next::Poll(_)));
+    assert!(matches!(rig.next(), Next::Nothing));
+    assert!(rig.done(Ok(1)).is_none(), "that one is no byte");
+    assert_eq!(rig.written(), b"abc");
 }
 
 #[test]
 fn errors_end_it_and_a_closed_stdin_is_not_called_one() {
-    for (code, closed) in [(libc::EPIPE, true), (libc::EIO, false)] {
-        let (mut target, mut stream, _area, _read) = target(Policy::DropNewest);
-        stream.push(b"abc", 0);
-        assert!(matches!(target.next(), Next::Write(..)));
-        let end = target.done(errno(code));
+    let ends = [(errno(libc::EPIPE), true), (errno(libc::EIO), false), (Ok(0), false)];
+    for (result, closed) in ends {
+        let mut rig = Rig::new(1);
+        rig.fill(0, b"abc", false);
+        assert_eq!(rig.written(), b"abc");
+        let end = rig.done(result);
         assert!(if closed {
             matches!(end, Some(FeedEnd::Closed))
         } else {
@@ -100,49 +132,31 @@ fn errors_end_it_and_a_closed_stdin_is_not_called_one() {
 }
 
 #[test]
-fn bytes_that_were_written_when_the_cancellation_came_count() {
-    let (mut target, mut stream, _area, _read) = target(Policy::DropNewest);
-    stream.push(b"abc", 0);
-    assert!(matches!(target.next(), Next::Write(..)));
-    assert!(matches!(target.close(), Close::Cancel));
-    assert!(matches!(target.done(Ok(2)), Some(FeedEnd::Stopped)));
-    assert_eq!(target.reader().delivered(), 2);
+fn bytes_that_were_written_when_the_cancellation_came_count_and_the_first_reason_does() {
+    let mut rig = Rig::new(1);
+    rig.fill(0, b"abc", false);
+    assert_eq!(rig.written(), b"abc");
+    assert!(rig.target.close(FeedEnd::CutOff).is_ok());
+    assert!(rig.target.close(FeedEnd::Stopped).is_ok());
+    assert!(matches!(rig.next(), Next::Nothing));
+    assert!(matches!(rig.done(Ok(2)), Some(FeedEnd::CutOff)));
+    assert_eq!(rig.feeds.get_mut(0).unwrap().leave(AT), 2);
 }
 
 #[test]
-fn gaps_are_counted_and_passed() {
-    let (mut target, mut stream, _area, _read) = target(Policy::DropNewest);
-    stream.push(&[1; 5000], 0);
-    let Next::Write(_, bytes) = target.next() else { panic!() };
-    assert_eq!(bytes.len(), 4096);
-    assert!(target.done(Ok(4096)).is_none());
-    assert!(matches!(target.next(), Next::Nothing));
-    stream.push(b"abc", 0);
-    assert!(matches!(target.next(), Next::Write(_, b"abc")));
-    assert_eq!(target.reader().lost(), 5000 - 4096);
-}
-
-#[test]
-fn a_sealed_one_waits_for_its_owner_who_brings_it_along_or_cuts_it_off() {
-    for follows in [true, false] {
-        let (mut target, mut stream, area, _read) = target(Policy::DropNewest);
-        let mut quick = reader(&mut stream, &area);
-        stream.push(&[1; 4096], 0);
-        assert_eq!(quick.peek(), Peek::Bytes);
-        quick.consume(4096);
-        stream.push(b"abc", 0);
-        assert!(matches!(target.next(), Next::Write(..)));
-        assert!(target.done(Ok(4096)).is_none());
-        assert!(matches!(target.next(), Next::Sealed));
-        assert!(matches!(target.next(), Next::Nothing), "said once");
-        if follows {
-            let given = stream.follow(&area, target.reader().slot(), target.reader().slot()).unwrap();
-            assert_eq!(given.start, given.ring.base());
-            // SAFETY: it is for this reader, which was sealed.
-            assert!(unsafe { target.follow(given) }.is_none());
-            assert!(matches!(target.next(), Next::Write(_, b"abc")));
-        } else {
-            assert!(matches!(target.close(), Close::Now(FeedEnd::CutOff)));
-        }
+fn who_is_cancelled_ends_for_the_reason_that_was_given() {
+    let answers = [errno(libc::ECANCELED), errno(libc::EAGAIN), errno(libc::EINTR), errno(libc::EIO), Ok(0)];
+    for answer in answers {
+        let mut rig = Rig::new(1);
+        rig.fill(0, b"abc", false);
+        assert_eq!(rig.written(), b"abc");
+        assert!(rig.target.close(FeedEnd::Stopped).is_ok());
+        assert!(matches!(rig.done(answer), Some(FeedEnd::Stopped)));
     }
+}
+
+#[test]
+fn who_has_nothing_in_flight_can_be_closed_at_once() {
+    let mut rig = Rig::new(1);
+    assert!(matches!(rig.target.close(FeedEnd::Stopped), Err(FeedEnd::Stopped)));
 }

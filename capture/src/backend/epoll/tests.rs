@@ -284,6 +284,10 @@ fn a_name_without_a_file_is_answered_with_an_error() {
 
 const TARGET: Token = Token::Target(0);
 
+fn lent(bytes: &[u8]) -> Lent {
+    Lent { ptr: bytes.as_ptr(), len: bytes.len() }
+}
+
 #[test]
 fn a_full_pipe_keeps_nobody_waiting_and_takes_the_rest_when_there_is_room() {
     for (kind, (read, write)) in [("pipe", pipe(OFlag::empty())), ("FIFO", fifo())] {
@@ -293,7 +297,7 @@ fn a_full_pipe_keeps_nobody_waiting_and_takes_the_rest_when_there_is_room() {
         let (mut written, mut got, mut buffer) = (0, Vec::new(), vec![0; 10_000]);
         while written < sent.len() {
             // SAFETY: the bytes outlive the epoll's last answer for them, and nobody changes them.
-            unsafe { world.epoll.write(TARGET, write.as_fd(), &sent[written..]) }
+            unsafe { world.epoll.write(TARGET, write.as_fd(), lent(&sent[written..])) }
             // The second look comes after an edge that was not true any more.
             let mut full = true;
             for _ in 0..2 {
@@ -341,7 +345,7 @@ fn a_write_that_waits_is_answered_when_the_reader_goes() {
         let mut answered = 0;
         loop {
             // SAFETY: as above.
-            unsafe { world.epoll.write(TARGET, write.as_fd(), &bytes) }
+            unsafe { world.epoll.write(TARGET, write.as_fd(), lent(&bytes)) }
             if world.answers_now().is_empty() && world.answers_now().is_empty() {
                 break;
             }

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use iof_shm_ring::Span;
+use iof_shm_ring::{Lent, Span};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::pipe::Session;
-use super::target::Lent;
+use super::target::Loan;
 use super::world::World;
 use super::{Fails, How};
 use crate::backend::BackendKind;
@@ -38,7 +38,7 @@ enum Ask {
 #[derive(Debug)]
 pub(super) enum Asked {
     Read(Span),
-    Write(Lent),
+    Write(Loan),
     Poll,
     Pause,
 }
@@ -56,8 +56,7 @@ impl Request {
         match &self.asked {
             // SAFETY: as the kernel may. Nobody reads it any more.
             Asked::Read(span) => unsafe { span.ptr.write_bytes(1, span.len) },
-            // SAFETY: lent until it is answered, which it was not.
-            Asked::Write(lent) => unsafe { lent.check() },
+            Asked::Write(loan) => loan.check(),
             Asked::Poll | Asked::Pause => {}
         }
     }
@@ -103,9 +102,9 @@ impl World {
                 let (number, (ptr, len)) = (self.number(token), (span.ptr, span.len));
                 Ok(self.pipes[number].give(number, how.of(len), Some(ptr)))
             }
-            (Asked::Write(lent), _) => {
-                let (number, lent) = (self.number(token), *lent);
-                Ok(self.targets[number].take(&lent, how.of(lent.len)))
+            (Asked::Write(loan), _) => {
+                let (number, loan) = (self.number(token), loan.clone());
+                Ok(self.targets[number].take(&loan, how.of(loan.len)))
             }
         };
         if let Token::Process(_) = token {
@@ -250,11 +249,10 @@ impl Backend for Played {
         self.world.borrow_mut().ask_of(token, pipe, Asked::Read(span));
     }
 
-    unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: &[u8]) {
+    unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: Lent) {
         let mut world = self.world.borrow_mut();
-        let target = &world.targets[world.number(token)];
-        let lent = target.borrow(bytes, &world.feeds[target.feed], world.lag(target));
-        world.ask_of(token, pipe, Asked::Write(lent));
+        let loan = world.targets[world.number(token)].borrow(bytes, &world.feeds);
+        world.ask_of(token, pipe, Asked::Write(loan));
     }
 
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {

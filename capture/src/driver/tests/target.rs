@@ -1,126 +1,241 @@
-//! A target that is played, and the stream that it is fed from.
+//! A target that is played, and a feed: whoever fills its inlet.
 
-use std::os::fd::RawFd;
+use std::collections::HashSet;
+use std::ops::Range;
+use std::os::fd::{AsFd, RawFd};
 use std::slice;
+use std::sync::{Arc, Weak};
 
-use iof_shm_ring::{Stream, notify};
+use iof_shm_ring::{Filler, Inlet, Lent};
 
 use super::pipe::byte;
 use crate::event::FeedEnd;
 
-/// A stream that is pushed, by whoever owns it.
+/// Who pushes.
 pub(super) struct Feed {
     pub(super) number: usize,
-    pub(super) stream: Stream,
-    /// Bytes that are in it, or were. What is dropped has no place in it.
-    stored: u64,
+    /// The driver's. Nobody else keeps it mapped.
+    inlet: Weak<Inlet>,
+    /// Its addresses, every byte twice.
+    place: Range<usize>,
+    filler: Option<Filler>,
+    pub(super) filled: u64,
+    pub(super) over: bool,
+    closes: bool,
+    /// Targets that were not told of.
+    waits_for: HashSet<usize>,
+    /// One was.
+    told: bool,
+    /// Targets that there were when it came: those with smaller numbers.
+    known: usize,
+    /// Those who have taken no more were to be cut off.
+    cut: Option<u64>,
+    pub(super) ended: bool,
 }
 
 impl Feed {
-    pub(super) fn new(number: usize, stream: Stream) -> Feed {
-        Feed { number, stream, stored: 0 }
+    /// A feed, and what the driver gets of it.
+    pub(super) fn new(
+        number: usize,
+        pages: u64,
+        closes: bool,
+        targets: &[usize],
+        known: usize,
+    ) -> (Feed, Arc<Inlet>) {
+        let inlet = Arc::new(Inlet::create(pages * 4096, "test").unwrap());
+        let filler = Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let start = inlet.lend(0, 0).ptr.addr();
+        let feed = Feed {
+            number,
+            inlet: Arc::downgrade(&inlet),
+            place: start..start + 2 * inlet.capacity() as usize,
+            filler: Some(filler),
+            filled: 0,
+            over: false,
+            closes,
+            waits_for: targets.iter().copied().collect(),
+            told: false,
+            known,
+            cut: None,
+            ended: false,
+        };
+        (feed, inlet)
     }
 
-    pub(super) fn push(&mut self, bytes: usize) {
-        let content: Vec<u8> = (self.stored..).map(|at| self.byte(at)).take(bytes).collect();
-        self.stream.push(&content, 1);
-        let stats = self.stream.stats();
-        self.stored = stats.produced - stats.dropped;
-        notify([&self.stream]);
+    /// Whether there is one to be filled.
+    pub(super) fn goes_on(&self) -> bool {
+        !self.over && !self.ended
     }
 
-    pub(super) fn complete(&mut self) {
-        self.stream.complete();
-        notify([&self.stream]);
+    /// Fills as much as there is room for; gives how much.
+    pub(super) fn fill(&mut self, bytes: usize, over: bool) -> u64 {
+        let filler = self.filler.as_mut().unwrap();
+        for (at, place) in (self.filled..).zip(filler.room().iter_mut().take(bytes)) {
+            *place = byte(100 + self.number, at);
+        }
+        let bytes = filler.fill(bytes) as u64;
+        self.filled += bytes;
+        self.over = over;
+        bytes
     }
 
-    fn byte(&self, at: u64) -> u8 {
-        byte(100 + self.number, at)
+    /// Room is told: what is there is overwritten at once.
+    pub(super) fn freed(&mut self, position: u64) {
+        let filler = self.filler.as_mut().unwrap();
+        assert!(!self.ended && filler.freed(position), "feed {}: {position} is told", self.number);
+        filler.room().iter_mut().for_each(|byte| *byte = !*byte);
+    }
+
+    pub(super) fn cut_off(&mut self, position: u64) {
+        self.cut = self.cut.max(Some(position));
+    }
+
+    /// A target is told of.
+    fn tell(&mut self, target: usize) {
+        assert!(self.waits_for.remove(&target), "feed {}: {target} is told of twice", self.number);
+        assert!(!self.ended, "feed {} was over", self.number);
+        self.told = true;
+    }
+
+    /// It is said to be over.
+    pub(super) fn end(&mut self) {
+        assert!(!self.ended && self.waits_for.is_empty(), "feed {}: {:?}", self.number, self.waits_for);
+        assert_eq!(self.inlet.strong_count(), 0, "feed {} is still mapped", self.number);
+        self.ended = true;
+    }
+
+    /// Whether the driver has it, and has not said that it is over.
+    pub(super) fn is_left_over(&self) -> bool {
+        self.told && !self.ended
+    }
+
+    /// Whether the target was there when the feed came.
+    pub(super) fn reaches(&self, target: usize) -> bool {
+        target < self.known
+    }
+
+    /// It has not reached a target.
+    pub(super) fn miss(&mut self, target: usize, delivered: u64, end: &FeedEnd) {
+        self.tell(target);
+        assert!(matches!(end, FeedEnd::Closed) && delivered == 0, "{end:?}");
+    }
+
+    /// The filler and all that it has mapped go.
+    pub(super) fn let_go(&mut self) {
+        self.filler = None;
     }
 }
 
-/// Bytes of a stream that are lent to the kernel.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lent {
+/// Bytes of a feed that are lent to the kernel.
+#[derive(Clone, Debug)]
+pub(super) struct Loan {
     start: *const u8,
     pub(super) len: usize,
-    /// Their place in the stream.
-    feed: usize,
+    inlet: Weak<Inlet>,
+    /// Their place in the feed.
+    pub(super) feed: usize,
     at: u64,
 }
 
-impl Lent {
-    /// Whether the bytes are the right ones.
-    ///
-    /// # Safety
-    /// Nobody but the driver may have freed them, who must not.
-    pub(super) unsafe fn check(&self) {
-        // SAFETY: as the caller promises.
+impl Loan {
+    /// The bytes are still there, and the right ones.
+    pub(super) fn check(&self) {
+        assert!(self.inlet.strong_count() > 0, "feed {} was unmapped", self.feed);
+        // SAFETY: the inlet is mapped, and this thread is the only one that would fill it.
         let bytes = unsafe { slice::from_raw_parts(self.start, self.len) };
         for (at, got) in (self.at..).zip(bytes) {
-            assert_eq!(*got, byte(100 + self.feed, at), "stream {}, byte {at}", self.feed);
+            assert_eq!(*got, byte(100 + self.feed, at), "feed {}, byte {at}", self.feed);
         }
     }
+}
+
+/// A feed's turn at a target.
+struct Turn {
+    feed: usize,
+    /// Bytes that the pipe took.
+    taken: u64,
+    /// The same before its last write.
+    before: u64,
 }
 
 /// A pipe that is written, and what its owner knows of it.
 pub(super) struct Target {
     pub(super) fd: RawFd,
-    pub(super) feed: usize,
-    pub(super) slot: u32,
-    /// It holds the stream back, so that it loses no more than this, which was gone when it came.
-    pub(super) gone: Option<u64>,
     /// The driver knows it.
     pub(super) registered: bool,
-    /// It was told to be sealed, and not yet what to do.
-    pub(super) sealed: bool,
     /// Somebody asked for its end.
     pub(super) stopped: bool,
     /// It said that nobody reads it.
-    pub(super) closed: bool,
+    closed: bool,
     /// An error was given.
-    pub(super) failed: bool,
-    /// Bytes that its pipe took.
-    taken: u64,
-    /// Behind the last of these, in the stream.
-    at: u64,
+    failed: bool,
+    /// In the order in which they came.
+    turns: Vec<Turn>,
+    /// So many of them were told of.
+    told: usize,
+    /// One of these was the last to find it open.
+    over: bool,
+    /// It was told to be shut.
     pub(super) ended: bool,
 }
 
 impl Target {
-    pub(super) fn new(fd: RawFd, feed: usize, slot: u32, gone: Option<u64>) -> Target {
+    pub(super) fn new(fd: RawFd) -> Target {
         Target {
             fd,
-            feed,
-            slot,
-            gone,
             registered: false,
-            sealed: false,
             stopped: false,
             closed: false,
             failed: false,
-            taken: 0,
-            at: 0,
+            turns: Vec::new(),
+            told: 0,
+            over: false,
             ended: false,
         }
     }
 
-    /// Borrows `bytes` of `feed`, before which its reader is `lag` bytes behind.
-    pub(super) fn borrow(&self, bytes: &[u8], feed: &Feed, lag: u64) -> Lent {
-        let at = feed.stored - lag;
-        assert!(at >= self.at, "byte {at} comes after byte {}", self.at);
-        let lent = Lent { start: bytes.as_ptr(), len: bytes.len(), feed: self.feed, at };
-        // SAFETY: here they are.
-        unsafe { lent.check() };
-        lent
+    /// A feed comes.
+    pub(super) fn enqueue(&mut self, feed: usize) {
+        self.turns.push(Turn { feed, taken: 0, before: 0 });
+    }
+
+    /// Whether all feeds that came were told of.
+    pub(super) fn is_idle(&self) -> bool {
+        self.told == self.turns.len()
+    }
+
+    /// Borrows what it is to write, which is the next of the feed whose turn it is.
+    pub(super) fn borrow(&self, lent: Lent, feeds: &[Feed]) -> Loan {
+        let feed = feeds.iter().find(|feed| !feed.ended && feed.place.contains(&lent.ptr.addr()));
+        let feed = feed.expect("these are no feed's bytes");
+        let (before, turn) = self.before(feed.number);
+        let done = |turn: &Turn| {
+            let feed = &feeds[turn.feed];
+            feed.over && turn.taken == feed.filled && !feed.closes
+        };
+        assert!(before.iter().all(done), "feed {} comes too early", feed.number);
+        let offset = lent.ptr.addr() - feed.place.start;
+        assert_eq!(offset as u64, turn.taken % (feed.place.len() as u64 / 2), "at {}", turn.taken);
+        assert!(lent.len > 0 && turn.taken + lent.len as u64 <= feed.filled, "{lent:?}");
+        let (inlet, at) = (feed.inlet.clone(), turn.taken);
+        let loan = Loan { start: lent.ptr, len: lent.len, inlet, feed: feed.number, at };
+        loan.check();
+        loan
+    }
+
+    /// A feed's turn, and those that came before.
+    fn before(&self, feed: usize) -> (&[Turn], &Turn) {
+        let at = self.turns.iter().position(|turn| turn.feed == feed).expect("it is not for this target");
+        (&self.turns[..at], &self.turns[at])
     }
 
     /// Takes the first `n` bytes of what was lent.
-    pub(super) fn take(&mut self, lent: &Lent, n: usize) -> usize {
-        // SAFETY: they are lent until this is answered.
-        unsafe { lent.check() };
-        self.taken += n as u64;
-        self.at = lent.at + n as u64;
+    pub(super) fn take(&mut self, loan: &Loan, n: usize) -> usize {
+        loan.check();
+        let turn = self.turns.iter_mut().find(|turn| turn.feed == loan.feed).unwrap();
+        assert_eq!(turn.taken, loan.at);
+        turn.before = turn.taken;
+        turn.taken += n as u64;
         n
     }
 
@@ -133,22 +248,39 @@ impl Target {
         }
     }
 
-    /// Whether everything adds up now that it has ended.
-    pub(super) fn end(&mut self, feed: &Feed, (delivered, lost): (u64, u64), end: &FeedEnd, broken: bool) {
-        assert!(!self.ended, "it ends twice");
-        self.ended = true;
-        let stats = feed.stream.stats();
-        assert_eq!(delivered, self.taken);
-        assert!((self.at..=stats.produced).contains(&(delivered + lost)), "{delivered}, and {lost} lost");
-        assert!(self.gone.is_none_or(|gone| lost <= gone), "{lost} bytes lost: nothing may be");
+    /// A feed's turn is over, in its order and for a reason.
+    pub(super) fn fed(
+        &mut self,
+        feed: &mut Feed,
+        number: usize,
+        delivered: u64,
+        end: &FeedEnd,
+        broken: bool,
+    ) {
+        feed.tell(number);
+        let turn = &self.turns[self.told];
+        assert_eq!((turn.feed, turn.taken), (feed.number, delivered), "at target {number}");
+        self.told += 1;
+        if self.over {
+            assert!(matches!(end, FeedEnd::Closed) && delivered == 0, "{end:?} after the end");
+            return;
+        }
+        self.over = feed.closes || !matches!(end, FeedEnd::Complete);
         match end {
-            FeedEnd::Complete => {
-                assert!(stats.complete);
-                assert_eq!(delivered + lost, stats.produced);
-            }
-            FeedEnd::Closed => assert!(self.closed),
-            FeedEnd::CutOff | FeedEnd::Stopped => assert!(self.stopped, "{end:?}"),
+            FeedEnd::Complete => assert!(feed.over && delivered == feed.filled),
+            // Who was shut with no feed there has told of none.
+            FeedEnd::Closed => assert!(self.closed || (self.ended && delivered == 0)),
+            FeedEnd::CutOff => assert!(feed.cut.is_some_and(|position| turn.before <= position)),
+            FeedEnd::Stopped => assert!(self.stopped),
             FeedEnd::Error(_) => assert!(self.failed || broken, "{end:?}"),
         }
+    }
+
+    /// It is said to be shut.
+    pub(super) fn end(&mut self, broken: bool) {
+        assert!(!self.ended, "it is shut twice");
+        assert!(self.over || self.stopped || broken, "it is shut by itself");
+        assert!(self.turns.iter().skip(self.told).all(|turn| turn.taken == 0), "somebody was not told");
+        self.ended = true;
     }
 }

@@ -1,4 +1,4 @@
-//! Everything around the driver: pipes, their readers, streams that are pushed, and whoever sends commands. What the
+//! Everything around the driver: pipes, their readers, those who push, and whoever sends commands. What the
 //! kernel does is in `kernel`.
 
 use std::cell::{Cell, RefCell};
@@ -22,8 +22,8 @@ use crate::pty::{self, Pty, WindowSize};
 
 /// Pipes of one play, of each kind.
 pub(super) const PIPES: usize = 5;
-/// The streams that are pushed.
-pub(super) const FEEDS: [Policy; 3] = [Policy::Block, Policy::DropNewest, Policy::DropOldest];
+/// Feeds of one play.
+pub(super) const FEEDS: usize = 8;
 /// Bytes that a pipe has for whoever asks it itself how much there is to finish with.
 const UNREAD: usize = 3000;
 /// Turns in which everything must have ended once nothing goes wrong any more. Reads are of a KiB at least.
@@ -47,7 +47,6 @@ pub(super) struct World {
     commands: Sender<Command>,
     events: Receiver<Event>,
     ringer: Ringer,
-    area: Arc<Area>,
     pub(super) pipes: Vec<Pipe>,
     pub(super) feeds: Vec<Feed>,
     pub(super) targets: Vec<Target>,
@@ -66,13 +65,8 @@ impl World {
         panics: Option<usize>,
     ) -> (Rc<RefCell<World>>, Driver<Played>) {
         let (ringer, listen) = bell().unwrap();
-        let area = Arc::new(Area::create(ringer.try_clone().unwrap()).unwrap());
-        let targets = Targets::new(Arc::clone(&area), Arc::new(ringer.try_clone().unwrap()));
         let (commands, receive) = crossbeam::channel::unbounded();
         let (tell, events) = channel();
-        let feeds = FEEDS.iter().enumerate().map(|(number, &policy)| {
-            Feed::new(number, Stream::create(StreamConfig { capacity: 8192, policy }, "test").unwrap())
-        });
         let world = Rc::new(RefCell::new(World {
             steps: steps.into(),
             discards: discards.into(),
@@ -83,9 +77,8 @@ impl World {
             commands,
             events,
             ringer,
-            area,
             pipes: Vec::new(),
-            feeds: feeds.collect(),
+            feeds: Vec::new(),
             targets: Vec::new(),
             files: HashMap::new(),
             requests: Vec::new(),
@@ -103,7 +96,7 @@ impl World {
             }
         });
         let played = Played { world: Rc::clone(&world), panicked };
-        (world, Driver::new(played, listen, receive, targets, on_event))
+        (world, Driver::new(played, listen, receive, on_event))
     }
 
     fn send(&mut self, command: Command) {
@@ -158,18 +151,44 @@ impl World {
         });
     }
 
-    fn feed(&mut self, feed: usize, may_block: bool) {
+    fn add_target(&mut self) {
         let id = TargetId(self.targets.len() as u64);
-        let slot = self.area.take_slot().unwrap();
-        let stream = &mut self.feeds[feed].stream;
-        let stats = stream.stats();
-        let given = stream.attach(&self.area, slot, Start::Oldest, may_block).unwrap();
-        // SAFETY: it is detached after its end, and moves when it is sealed.
-        let reader = unsafe { Reader::new(given, Arc::clone(&self.area), Start::Oldest) }.unwrap();
+        // Nobody writes it: only its number counts.
         let pipe: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-        let gone = (may_block && FEEDS[feed] == Policy::Block).then(|| stats.produced - stats.cached);
-        self.targets.push(Target::new(pipe.as_raw_fd(), feed, slot, gone));
-        self.send(Command::Feed { id, pipe, reader: Box::new(reader) });
+        self.targets.push(Target::new(pipe.as_raw_fd()));
+        self.send(Command::AddTarget { id, pipe });
+    }
+
+    fn begin_feed(&mut self, targets: &[usize], pages: u64, closes: bool) {
+        let (number, known) = (self.feeds.len(), self.targets.len());
+        let (feed, inlet) = Feed::new(number, pages, closes, targets, known);
+        for at in (0..known).filter(|at| targets.contains(at)) {
+            self.targets[at].enqueue(number);
+        }
+        self.feeds.push(feed);
+        let targets = targets.iter().map(|at| TargetId(*at as u64)).collect();
+        self.send(Command::Feed { id: FeedId(number as u64), inlet, targets, closes });
+    }
+
+    fn fill(&mut self, number: usize, bytes: usize, over: bool) {
+        if let Some(feed) = self.feeds.get_mut(number).filter(|feed| feed.goes_on()) {
+            let bytes = feed.fill(bytes, over);
+            self.send(Command::Fill { id: FeedId(number as u64), bytes, over });
+        }
+    }
+
+    fn cut_off(&mut self, number: usize, position: u64) {
+        if let Some(feed) = self.feeds.get_mut(number) {
+            feed.cut_off(position);
+        }
+        self.send(Command::CutOff { id: FeedId(number as u64), position });
+    }
+
+    fn shut(&mut self, number: usize) {
+        if let Some(target) = self.targets.get_mut(number) {
+            target.stopped = true;
+        }
+        self.send(Command::Shut(TargetId(number as u64)));
     }
 
     fn pipe(&mut self, number: usize) -> Option<&mut Pipe> {
@@ -181,14 +200,16 @@ impl World {
             Step::Add { policy, pages, kind } if self.pipes.len() < PIPES && !self.stopped => {
                 self.add(policy, pages, kind);
             }
-            Step::Feed { feed, may_block } if self.targets.len() < PIPES && !self.stopped => {
-                self.feed(feed, may_block);
+            Step::AddTarget if self.targets.len() < PIPES && !self.stopped => self.add_target(),
+            Step::BeginFeed { targets, pages, closes } if self.feeds.len() < FEEDS && !self.stopped => {
+                self.begin_feed(&targets, pages, closes);
             }
-            Step::Add { .. } | Step::Feed { .. } => {}
+            Step::Add { .. } | Step::AddTarget | Step::BeginFeed { .. } => {}
             Step::Write { pipe, bytes } => self.write(pipe, bytes),
             Step::HangUp { pipe } => self.hang_up(pipe),
-            Step::Push { feed, bytes } => self.feeds[feed].push(bytes),
-            Step::Complete { feed } => self.feeds[feed].complete(),
+            Step::Fill { feed, bytes, over } => self.fill(feed, bytes, over),
+            Step::CutOff { feed, position } => self.cut_off(feed, position),
+            Step::Shut { target } => self.shut(target),
             Step::Answer { request, how, late } => {
                 let waiting = self.requests.iter().filter(|request| request.token != Token::Bell).count();
                 if waiting > 0 {
@@ -224,8 +245,6 @@ impl World {
                 }
                 self.send(Command::Finish(SourceId(pipe as u64)));
             }
-            Step::Reply { target, follow, elsewhere } => self.reply(target, follow, elsewhere),
-            Step::Unfeed { target } => self.unfeed(target),
             Step::Ring => self.ringer.ring(),
             Step::Stop => {
                 self.stopped = true;
@@ -253,33 +272,6 @@ impl World {
         }
     }
 
-    fn unfeed(&mut self, number: usize) {
-        if let Some(target) = self.targets.get_mut(number) {
-            target.stopped = true;
-        }
-        self.send(Command::Unfeed(TargetId(number as u64)));
-    }
-
-    /// Answers a target that was found sealed, if it was: it follows, maybe to a slot `elsewhere`, or is cut off.
-    fn reply(&mut self, number: usize, follow: bool, elsewhere: bool) {
-        let Some(target) = self.targets.get_mut(number).filter(|target| target.sealed) else { return };
-        target.sealed = false;
-        if !follow {
-            return self.unfeed(number);
-        }
-        let old = target.slot;
-        if elsewhere {
-            target.slot = self.area.take_slot().unwrap();
-        }
-        let given = self.feeds[target.feed].stream.follow(&self.area, old, target.slot).unwrap();
-        if elsewhere {
-            self.area.return_slot(old);
-        }
-        // SAFETY: it is for this target's reader, which is treated as when it was fed.
-        let given = unsafe { Follow::new(given) };
-        self.send(Command::Follow { id: TargetId(number as u64), given });
-    }
-
     /// Takes note of what the driver reports.
     pub(super) fn hear(&mut self) {
         for event in self.events.try_iter() {
@@ -296,29 +288,22 @@ impl World {
                     let session = self.pipes[process.0 as usize].session.replace(Session::Reported);
                     assert!(session != Some(Session::Reported), "{process:?} exited twice");
                 }
-                Event::Sealed { target } => {
-                    let target = &mut self.targets[target.0 as usize];
-                    assert!(!target.sealed && !target.ended, "said once");
-                    target.sealed = true;
+                Event::Freed { feed, position } => self.feeds[feed.0 as usize].freed(position),
+                Event::Fed { feed, target, delivered, end } => {
+                    let (feed, number) = (&mut self.feeds[feed.0 as usize], target.0 as usize);
+                    if feed.reaches(number) {
+                        self.targets[number].fed(feed, number, delivered, &end, self.broken);
+                    } else {
+                        feed.miss(number, delivered, &end);
+                    }
                 }
-                Event::Fed { target, delivered, lost, end } => {
-                    let target = &mut self.targets[target.0 as usize];
-                    let feed = &mut self.feeds[target.feed];
-                    target.end(feed, (delivered, lost), &end, self.broken);
-                    target.sealed = false;
-                    assert!(feed.stream.detach(&self.area, target.slot));
-                    self.area.return_slot(target.slot);
-                }
+                Event::FeedOver { feed } => self.feeds[feed.0 as usize].end(),
+                Event::Shut { target } => self.targets[target.0 as usize].end(self.broken),
             }
         }
     }
 
-    /// How far the reader of a target is behind, by its own word.
-    pub(super) fn lag(&self, target: &Target) -> u64 {
-        self.feeds[target.feed].stream.lag(&self.area, target.slot).unwrap()
-    }
-
-    /// Nothing goes wrong any more: streams and pipes end, readers read, requests are answered.
+    /// Nothing goes wrong any more: feeds and pipes end, readers read, requests are answered.
     fn settle(&mut self) {
         self.settling += 1;
         assert!(self.settling < PATIENCE, "it hangs: {:?}", self.requests);
@@ -326,9 +311,14 @@ impl World {
             self.hang_up(number);
             self.pipes[number].consume(number, usize::MAX);
         }
-        self.feeds.iter_mut().for_each(Feed::complete);
-        for target in 0..self.targets.len() {
-            self.reply(target, true, false);
+        for number in 0..self.feeds.len() {
+            self.fill(number, 0, true);
+        }
+        for number in 0..self.targets.len() {
+            // Once it has had what it is to have.
+            if self.targets[number].is_idle() && !self.targets[number].stopped {
+                self.shut(number);
+            }
         }
         for at in (0..self.requests.len()).rev() {
             if self.requests[at].token != Token::Bell {
@@ -371,9 +361,7 @@ impl World {
     /// others who have the memory let go of it before.
     pub(super) fn use_what_is_lent(&mut self) {
         self.pipes.clear();
-        // Over everything that is not held.
-        self.feeds.iter_mut().for_each(|feed| feed.push(100_000));
-        self.feeds.clear();
+        self.feeds.iter_mut().for_each(Feed::let_go);
         for request in &self.requests {
             request.use_memory();
         }

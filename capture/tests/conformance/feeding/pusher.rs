@@ -1,6 +1,6 @@
 //! Whoever pushes stdin in these tests, and how the pipes of the targets are looked at.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,166 +9,201 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use iof_capture::{Capture, Event, FeedEnd, TargetId};
-use iof_shm_ring::{Bell, Policy, Reader, Ringer, Start, Stream, bell, notify};
+use iof_capture::{Capture, Event, FeedEnd, FeedId, Lagging, TargetId};
+use iof_shm_ring::{Filler, Inlet};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::BACKEND;
-use crate::common::{pattern, pipe, stream};
+use crate::common::{next, pattern, pipe};
 
 pub(super) const KIB: u64 = 1024;
 pub(super) const MIB: usize = 1 << 20;
+/// Bytes that each feed's inlet holds.
+pub(super) const INLET: u64 = 64 * KIB;
 /// Nothing here takes so long: whoever waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How a feed's turn at a target ended.
 #[derive(Debug)]
 pub(super) struct Fed {
     pub(super) delivered: u64,
-    pub(super) lost: u64,
     pub(super) end: FeedEnd,
 }
 
-/// Whoever pushes stdin: a capture, streams, and what became of their targets.
+impl Fed {
+    /// Whether the target took so many bytes, and these were all.
+    pub(super) fn is_complete(&self, bytes: usize) -> bool {
+        self.delivered == bytes as u64 && matches!(self.end, FeedEnd::Complete)
+    }
+
+    /// Whether the feed came too late.
+    pub(super) fn came_too_late(&self) -> bool {
+        self.delivered == 0 && matches!(self.end, FeedEnd::Closed)
+    }
+}
+
+/// Whoever pushes stdin: a capture, the inlets of the feeds that are not over, and what became of them.
 pub(super) struct Pusher {
     pub(super) capture: Capture,
     pub(super) events: Receiver<Event>,
-    /// Rings when a reader made room, and when there is an event.
-    bell: Bell,
-    ringer: Arc<Ringer>,
-    pub(super) streams: Vec<Stream>,
-    /// The stream and the slot of each target.
-    seats: HashMap<TargetId, (usize, u32)>,
-    fed: HashMap<TargetId, Fed>,
+    fillers: HashMap<u64, Filler>,
+    fed: HashMap<(u64, u64), Fed>,
+    over: HashSet<u64>,
+    shut: HashSet<u64>,
 }
 
 impl Pusher {
-    fn new() -> Pusher {
-        let (ringer, bell) = bell().unwrap();
-        let ringer = Arc::new(ringer);
+    pub(super) fn new() -> Pusher {
         let (tell, events) = channel();
-        let wake = Arc::clone(&ringer);
-        let capture = Capture::start_on(BACKEND, move |event| {
-            tell.send(event).unwrap();
-            wake.ring();
-        })
-        .unwrap();
+        let capture = Capture::start_on(BACKEND, move |event| drop(tell.send(event))).unwrap();
         Pusher {
             capture,
             events,
-            bell,
-            ringer,
-            streams: Vec::new(),
-            seats: HashMap::new(),
+            fillers: HashMap::new(),
             fed: HashMap::new(),
+            over: HashSet::new(),
+            shut: HashSet::new(),
         }
     }
 
-    /// With one stream of 64 KiB.
-    pub(super) fn with(policy: Policy) -> Pusher {
-        let mut pusher = Pusher::new();
-        pusher.streams.push(stream(64 * KIB, policy));
-        pusher
-    }
-
-    /// Feeds a new pipe from a stream; gives its read end, and a second write end to look at, which is to be dropped.
-    pub(super) fn feed(&mut self, id: u64, stream: usize, may_block: bool) -> (OwnedFd, File) {
-        let (id, (read, write)) = (TargetId(id), pipe());
-        let area = self.capture.area();
-        let slot = area.take_slot().unwrap();
-        let given = self.streams[stream].attach(area, slot, Start::Oldest, may_block).unwrap();
-        // SAFETY: it is detached after its end, and moves when it is sealed.
-        let mut reader = unsafe { Reader::new(given, Arc::clone(area), Start::Oldest) }.unwrap();
-        if may_block {
-            reader.tell_room(Arc::clone(&self.ringer));
-        }
+    /// Adds a new pipe as a target; gives its read end, and a second write end to look at, which is to be dropped.
+    pub(super) fn target(&mut self, id: u64) -> (OwnedFd, File) {
+        let (read, write) = pipe();
         let look = write.try_clone().unwrap();
-        self.capture.feed(id, write.into(), reader).unwrap();
-        self.seats.insert(id, (stream, slot));
+        self.capture.add_target(TargetId(id), write.into()).unwrap();
+        self.shut.remove(&id);
         (read, look)
     }
 
-    /// Pushes what the stream takes now.
-    pub(super) fn try_push(&mut self, stream: usize, bytes: &[u8]) -> usize {
-        let taken = self.streams[stream].push(bytes, 1);
-        notify([&self.streams[stream]]);
-        taken
+    /// The same, where nobody looks.
+    pub(super) fn unseen_target(&mut self, id: u64) -> OwnedFd {
+        self.target(id).0
     }
 
-    pub(super) fn push(&mut self, stream: usize, bytes: &[u8]) {
+    pub(super) fn begin(&mut self, feed: u64, targets: &[u64], closes: bool) {
+        let inlet = Inlet::create(INLET, "test").unwrap();
+        let filler = Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let targets = targets.iter().copied().map(TargetId).collect();
+        self.capture.begin_feed(FeedId(feed), Arc::new(inlet), targets, closes).unwrap();
+        self.fillers.insert(feed, filler);
+        self.over.remove(&feed);
+    }
+
+    /// Pushes what there is room for now.
+    pub(super) fn try_push(&mut self, feed: u64, bytes: &[u8]) -> usize {
+        self.hear_all();
+        let Some(filler) = self.fillers.get_mut(&feed) else { return 0 };
+        let room = filler.room();
+        let n = room.len().min(bytes.len());
+        room[..n].copy_from_slice(&bytes[..n]);
+        assert_eq!(filler.fill(n), n);
+        if n > 0 {
+            self.capture.fill(FeedId(feed), n as u64, false).unwrap();
+        }
+        n
+    }
+
+    /// Pushes all, or until the feed is over.
+    pub(super) fn push(&mut self, feed: u64, bytes: &[u8]) {
         let mut rest = bytes;
-        while !rest.is_empty() {
-            let taken = self.try_push(stream, rest);
+        while !rest.is_empty() && self.fillers.contains_key(&feed) {
+            let taken = self.try_push(feed, rest);
             rest = &rest[taken..];
-            if !rest.is_empty() {
+            if taken == 0 && self.fillers.contains_key(&feed) {
                 self.wait();
             }
         }
     }
 
-    pub(super) fn complete(&mut self, stream: usize) {
-        self.streams[stream].complete();
-        notify([&self.streams[stream]]);
+    /// Those were all.
+    pub(super) fn end(&mut self, feed: u64) {
+        self.capture.fill(FeedId(feed), 0, true).unwrap();
     }
 
-    /// Waits for room or an event.
+    /// Pushes all, and says so.
+    pub(super) fn push_all(&mut self, feed: u64, bytes: &[u8]) {
+        self.push(feed, bytes);
+        self.end(feed);
+    }
+
     fn wait(&mut self) {
-        let patience = PollTimeout::try_from(PATIENCE).unwrap();
-        let rang = poll(&mut [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)], patience);
-        assert_eq!(rang, Ok(1), "nobody rang");
-        self.bell.silence();
-        self.hear();
+        let event = next(&self.events);
+        self.hear(event);
     }
 
-    fn hear(&mut self) {
-        for event in self.events.try_iter() {
-            let area = self.capture.area();
-            match event {
-                Event::Sealed { target } => {
-                    let (stream, slot) = self.seats[&target];
-                    let given = self.streams[stream].follow(area, slot, slot).unwrap();
-                    if given.start == given.ring.base() {
-                        // SAFETY: it is for this target's reader.
-                        unsafe { self.capture.follow(target, given) }.unwrap();
-                    } else {
-                        self.capture.unfeed(target).unwrap();
-                    }
-                }
-                Event::Fed { target, delivered, lost, end } => {
-                    let (stream, slot) = self.seats.remove(&target).unwrap();
-                    assert!(self.streams[stream].detach(area, slot));
-                    area.return_slot(slot);
-                    let before = self.fed.insert(target, Fed { delivered, lost, end });
-                    assert!(before.is_none(), "{target:?} ended twice");
-                }
-                other => panic!("{other:?}"),
-            }
+    fn hear_all(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            self.hear(event);
         }
     }
 
-    /// Waits for the end of a target.
-    pub(super) fn end(&mut self, id: u64) -> Fed {
+    fn hear(&mut self, event: Event) {
+        match event {
+            Event::Freed { feed, position } => {
+                assert!(self.fillers.get_mut(&feed.0).unwrap().freed(position), "{position}");
+            }
+            Event::Fed { feed, target, delivered, end } => {
+                assert!(self.fillers.contains_key(&feed.0), "{feed:?} is over");
+                let before = self.fed.insert((feed.0, target.0), Fed { delivered, end });
+                assert!(before.is_none(), "{target:?} was told of twice");
+            }
+            Event::FeedOver { feed } => {
+                assert!(self.over.insert(feed.0), "{feed:?} is over twice");
+                self.fillers.remove(&feed.0);
+            }
+            Event::Shut { target } => assert!(self.shut.insert(target.0), "{target:?} is shut twice"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits for the end of a feed's turn at a target.
+    pub(super) fn fed(&mut self, feed: u64, target: u64) -> Fed {
         loop {
-            self.hear();
-            if let Some(fed) = self.fed.remove(&TargetId(id)) {
+            if let Some(fed) = self.fed.remove(&(feed, target)) {
                 return fed;
             }
             self.wait();
         }
     }
 
-    /// Waits until a target that keeps up has all bytes, and the capture thread has done what that takes.
-    pub(super) fn wait_until_all_is_fed(&mut self, id: u64) {
-        let begun = Instant::now();
-        loop {
-            self.hear();
-            let (stream, slot) = self.seats[&TargetId(id)];
-            if self.streams[stream].lag(self.capture.area(), slot) == Some(0) {
-                break;
-            }
-            assert!(begun.elapsed() < PATIENCE, "it does not keep up");
-            std::thread::yield_now();
+    /// Whether a feed's turn at a target has ended by now.
+    pub(super) fn is_fed(&mut self, feed: u64, target: u64) -> bool {
+        self.hear_all();
+        self.fed.contains_key(&(feed, target))
+    }
+
+    pub(super) fn wait_over(&mut self, feed: u64) {
+        while !self.over.contains(&feed) {
+            self.wait();
         }
-        self.capture.with_streams(|_| ()).unwrap();
+    }
+
+    pub(super) fn wait_shut(&mut self, target: u64) {
+        while !self.shut.contains(&target) {
+            self.wait();
+        }
+    }
+
+    pub(super) fn lagging(&self, feed: u64) -> Option<Lagging> {
+        self.capture.with_streams(|streams| streams.lagging(FeedId(feed))).unwrap()
+    }
+
+    pub(super) fn takes(&self, target: u64) -> bool {
+        self.capture.with_streams(|streams| streams.takes(TargetId(target))).unwrap()
+    }
+
+    /// Waits until all targets of a feed have taken what was pushed so far.
+    pub(super) fn wait_taken(&mut self, feed: u64) {
+        let filled = self.fillers[&feed].filled();
+        wait_until(|| self.lagging(feed).is_some_and(|lagging| lagging.position == filled));
+    }
+
+    /// Drops the capture; gives what it still had to say.
+    pub(super) fn stop(mut self) -> Vec<Event> {
+        self.hear_all();
+        let Pusher { capture, events, .. } = self;
+        drop(capture);
+        events.try_iter().collect()
     }
 }
 
@@ -189,6 +224,20 @@ pub(super) fn compare(from: OwnedFd, expected: &Arc<Vec<u8>>, pause: Duration) -
             }
         }
     })
+}
+
+/// What is there up to the end of file.
+pub(super) fn read_to_end(from: OwnedFd) -> Vec<u8> {
+    let mut got = Vec::new();
+    File::from(from).read_to_end(&mut got).unwrap();
+    got
+}
+
+/// As many bytes, once they are there.
+pub(super) fn read_some(from: &OwnedFd, bytes: usize) -> Vec<u8> {
+    let mut got = vec![0; bytes];
+    File::from(from.try_clone().unwrap()).read_exact(&mut got).unwrap();
+    got
 }
 
 pub(super) fn wait_until(ready: impl Fn() -> bool) {
@@ -220,14 +269,20 @@ pub(super) fn unread(pipe: &OwnedFd) -> u64 {
     n as u64
 }
 
-/// A target with a write in flight.
-pub(super) fn stuck() -> (Pusher, OwnedFd, File) {
-    let mut pusher = Pusher::with(Policy::Block);
-    let (read, look) = pusher.feed(0, 0, true);
-    let bytes = pattern(MIB, 13);
+/// Pushes until a target's pipe is full and a write of what is left in flight; gives how much.
+pub(super) fn stuff(pusher: &mut Pusher, feed: u64, look: &File, bytes: &[u8]) -> usize {
     let mut at = 0;
-    while is(&look, PollFlags::POLLOUT) {
-        at += pusher.try_push(0, &bytes[at..]);
+    while is(look, PollFlags::POLLOUT) || pusher.lagging(feed).unwrap().targets.is_empty() {
+        at += pusher.try_push(feed, &bytes[at..]);
     }
+    at
+}
+
+/// Target 0 with a write of feed 0, which closes it, in flight.
+pub(super) fn stuck() -> (Pusher, OwnedFd, File) {
+    let mut pusher = Pusher::new();
+    let (read, look) = pusher.target(0);
+    pusher.begin(0, &[0], true);
+    stuff(&mut pusher, 0, &look, &pattern(MIB, 13));
     (pusher, read, look)
 }

@@ -1,0 +1,234 @@
+//! How targets end: by the feed that closes them, by their readers, and by us.
+
+use std::fs::File;
+use std::io::Read;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iof_capture::{Event, FeedEnd, FeedId, TargetId};
+use nix::poll::PollFlags;
+use nix::sys::signal::{SigHandler, Signal, signal};
+
+use super::pusher::{
+    Fed, MIB, Pusher, compare, is, read_some, read_to_end, stuck, unread, wait_broken, wait_full,
+};
+use crate::common::pattern;
+
+/// Whether the test of this name has a process of its own: with `inside` set. Otherwise it has run there by now, and
+/// passed.
+pub(super) fn is_alone(test: &str, inside: &str) -> bool {
+    if std::env::var_os(inside).is_some() {
+        return true;
+    }
+    let ran =
+        Command::new(std::env::current_exe().unwrap()).args(["--exact", test]).env(inside, "1").output();
+    let ran = ran.unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("1 passed"), "{:?}: {said}", ran.status);
+    false
+}
+
+#[test]
+fn end_of_file_comes_once_after_the_last_byte_and_not_before_the_feed_is_over() {
+    let mut pusher = Pusher::new();
+    let read = pusher.unseen_target(0);
+    pusher.begin(0, &[0], true);
+    pusher.push(0, b"all");
+    assert_eq!(read_some(&read, 3), b"all");
+    pusher.wait_taken(0);
+    assert!(!is(&read, PollFlags::POLLIN), "neither bytes nor an end");
+    pusher.push_all(0, b" of it");
+    assert_eq!(read_to_end(read), b" of it");
+    assert!(pusher.fed(0, 0).is_complete(9));
+    pusher.wait_shut(0);
+    pusher.wait_over(0);
+    // It was shut, and the feed is over.
+    pusher.capture.shut(TargetId(0)).unwrap();
+    pusher.capture.fill(FeedId(0), 1, true).unwrap();
+    pusher.capture.cut_off(FeedId(0), u64::MAX).unwrap();
+    assert!(pusher.stop().is_empty());
+}
+
+#[test]
+fn an_empty_feed_that_closes_is_an_end_of_file() {
+    let mut pusher = Pusher::new();
+    let read = pusher.unseen_target(0);
+    pusher.begin(0, &[0], true);
+    pusher.end(0);
+    assert_eq!(read_to_end(read), b"");
+    assert!(pusher.fed(0, 0).is_complete(0));
+    pusher.wait_shut(0);
+}
+
+#[test]
+fn feeds_that_keep_a_target_open_leave_it_to_the_next_which_goes_on_behind() {
+    let mut pusher = Pusher::new();
+    let read = pusher.unseen_target(0);
+    pusher.begin(0, &[0], false);
+    pusher.push_all(0, b"one, ");
+    assert!(pusher.fed(0, 0).is_complete(5));
+    pusher.wait_over(0);
+    assert_eq!(read_some(&read, 5), b"one, ");
+    assert!(!is(&read, PollFlags::POLLIN), "neither bytes nor an end");
+    // An empty one is nothing.
+    pusher.begin(1, &[0], false);
+    pusher.end(1);
+    assert!(pusher.fed(1, 0).is_complete(0));
+    assert!(!is(&read, PollFlags::POLLIN), "neither bytes nor an end");
+    pusher.begin(2, &[0], true);
+    pusher.push_all(2, b"two");
+    assert_eq!(read_to_end(read), b"two");
+    assert!(pusher.fed(2, 0).is_complete(3));
+}
+
+#[test]
+fn what_is_fed_to_who_is_shut_or_was_never_there_is_told_at_once_and_the_others_get_theirs() {
+    let mut pusher = Pusher::new();
+    let reads = [0, 1, 2].map(|id| pusher.unseen_target(id));
+    pusher.capture.shut(TargetId(0)).unwrap();
+    pusher.wait_shut(0);
+    pusher.begin(1, &[1], true);
+    pusher.end(1);
+    assert!(pusher.fed(1, 1).is_complete(0));
+    pusher.begin(2, &[0, 1, 2, 3], true);
+    for id in [0, 1, 3] {
+        assert!(pusher.fed(2, id).came_too_late(), "target {id}");
+    }
+    assert!(!pusher.is_fed(2, 2));
+    pusher.push_all(2, b"all");
+    assert_eq!(reads.map(read_to_end), [&b""[..], b"", b"all"]);
+    assert!(pusher.fed(2, 2).is_complete(3));
+    // With nobody else it is over at once.
+    pusher.begin(3, &[0, 3], false);
+    assert!(pusher.fed(3, 0).came_too_late() && pusher.fed(3, 3).came_too_late());
+    pusher.wait_over(3);
+}
+
+#[test]
+fn what_waits_behind_a_feed_that_closes_comes_too_late() {
+    let mut pusher = Pusher::new();
+    let read = pusher.unseen_target(0);
+    pusher.begin(0, &[0], true);
+    pusher.begin(1, &[0], false);
+    pusher.push_all(1, b"too late");
+    pusher.push_all(0, b"all");
+    assert_eq!(read_to_end(read), b"all");
+    assert!(pusher.fed(0, 0).is_complete(3) && pusher.fed(1, 0).came_too_late());
+    pusher.wait_over(1);
+}
+
+#[test]
+fn a_target_that_goes_in_the_middle_is_told_of_with_what_it_was_given_and_the_others_get_all() {
+    let mut pusher = Pusher::new();
+    let bytes = Arc::new(pattern(4 * MIB, 11));
+    let (read, look) = pusher.target(0);
+    let others = [1, 2].map(|id| compare(pusher.unseen_target(id), &bytes, Duration::ZERO));
+    let expected = Arc::clone(&bytes);
+    let goes = std::thread::spawn(move || {
+        let got = read_some(&read, 100_000);
+        assert!(got == expected[..got.len()]);
+        wait_full(&look);
+        got.len() as u64 + unread(&read)
+    });
+    pusher.begin(0, &[0, 1, 2], true);
+    pusher.push_all(0, &bytes);
+    let given = goes.join().unwrap();
+    let Fed { delivered, end } = pusher.fed(0, 0);
+    assert!(matches!(end, FeedEnd::Closed), "{end:?}");
+    assert_eq!(delivered, given);
+    assert!(others.into_iter().all(|other| other.join().unwrap() == bytes.len()));
+    assert!([1, 2].into_iter().all(|id| pusher.fed(0, id).is_complete(bytes.len())));
+}
+
+#[test]
+fn a_process_that_exits_in_the_middle_has_closed_its_stdin() {
+    let mut pusher = Pusher::new();
+    let read = pusher.unseen_target(0);
+    let mut head = Command::new("head");
+    head.args(["-c", "100000"]).stdin(read).stdout(std::process::Stdio::null());
+    let mut running = head.spawn().unwrap();
+    // It has the read end, too.
+    drop(head);
+    pusher.begin(0, &[0], false);
+    pusher.push(0, &pattern(MIB, 12));
+    assert!(running.wait().unwrap().success());
+    let Fed { delivered, end } = pusher.fed(0, 0);
+    assert!(matches!(end, FeedEnd::Closed), "{end:?}");
+    assert!(delivered >= 100_000);
+    pusher.wait_shut(0);
+    pusher.wait_over(0);
+}
+
+/// Feeds a pipe that nobody reads any more.
+fn feed_one_that_is_closed() {
+    let mut pusher = Pusher::new();
+    let (read, look) = pusher.target(0);
+    let other = pusher.unseen_target(1);
+    drop(read);
+    wait_broken(&look);
+    pusher.begin(0, &[0, 1], true);
+    pusher.push(0, b"too late");
+    assert!(pusher.fed(0, 0).came_too_late());
+    pusher.wait_shut(0);
+    // The feed goes on without it.
+    pusher.push_all(0, b", but not for all");
+    assert_eq!(read_to_end(other), b"too late, but not for all");
+    assert!(pusher.fed(0, 1).is_complete(25));
+}
+
+#[test]
+fn a_target_that_closes_its_stdin_at_once() {
+    feed_one_that_is_closed();
+}
+
+#[test]
+fn a_closed_stdin_kills_nobody_where_sigpipe_would() {
+    let this = "conformance::feeding::ends::a_closed_stdin_kills_nobody_where_sigpipe_would";
+    if is_alone(this, "IOF_TEST_SIGPIPE") {
+        // SAFETY: no handler is installed.
+        unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.unwrap();
+        feed_one_that_is_closed();
+    }
+}
+
+#[test]
+fn shutting_with_a_write_in_flight_ends_it_with_what_was_written() {
+    let (mut pusher, read, look) = stuck();
+    pusher.capture.shut(TargetId(0)).unwrap();
+    let Fed { delivered, end } = pusher.fed(0, 0);
+    assert!(matches!(end, FeedEnd::Stopped), "{end:?}");
+    assert_eq!(delivered, unread(&read));
+    pusher.wait_shut(0);
+    drop(look);
+    let mut got = Vec::new();
+    File::from(read).read_to_end(&mut got).unwrap();
+    assert!(got == pattern(MIB, 13)[..got.len()]);
+}
+
+#[test]
+fn dropping_the_capture_ends_targets_with_and_without_a_write_in_flight_and_all_feeds() {
+    let (mut pusher, read, _look) = stuck();
+    let (_idle, _look) = pusher.target(1);
+    pusher.begin(1, &[0, 1], false);
+    let events = pusher.stop();
+    let (mut fed, mut rest) = (Vec::new(), Vec::new());
+    for event in events {
+        match event {
+            Event::Fed { feed, target, delivered, end } => fed.push((feed.0, target.0, delivered, end)),
+            Event::FeedOver { feed } => rest.push(format!("{} over", feed.0)),
+            Event::Shut { target } => rest.push(format!("shut {}", target.0)),
+            Event::Freed { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    fed.sort_by_key(|(feed, target, ..)| (*feed, *target));
+    let [(0, 0, delivered, FeedEnd::Stopped), (1, 0, 0, FeedEnd::Closed), (1, 1, 0, FeedEnd::Stopped)] =
+        fed[..]
+    else {
+        panic!("{fed:?}")
+    };
+    assert_eq!(delivered, unread(&read));
+    rest.sort_unstable();
+    assert_eq!(rest, ["0 over", "1 over", "shut 0", "shut 1"]);
+}

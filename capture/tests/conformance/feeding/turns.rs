@@ -1,0 +1,199 @@
+//! Many who push: whose turn it is, and who is cut off.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use iof_capture::{FeedEnd, FeedId, TargetId};
+use nix::poll::PollFlags;
+
+use super::pusher::{
+    Fed, KIB, MIB, Pusher, compare, is, read_some, read_to_end, stuck, stuff, unread, wait_full, wait_until,
+};
+use crate::common::pattern;
+
+/// What two push one after the other.
+fn both(first: &[u8], second: &[u8]) -> Arc<Vec<u8>> {
+    Arc::new([first, second].concat())
+}
+
+#[test]
+fn of_two_pushers_the_second_has_its_turn_when_the_first_has_pushed_all_of_it() {
+    let mut pusher = Pusher::new();
+    let (first, second) = (pattern(3 * MIB, 20), pattern(MIB, 21));
+    let reader = compare(pusher.unseen_target(0), &both(&first, &second), Duration::ZERO);
+    pusher.begin(1, &[0], false);
+    pusher.begin(2, &[0], true);
+    // By turns, while there is room for the second, which waits.
+    let mut pushed = 0;
+    for chunk in first.chunks(10_000) {
+        pusher.push(1, chunk);
+        pushed += pusher.try_push(2, &second[pushed..][..3000.min(second.len() - pushed)]);
+    }
+    assert!(pushed <= 64 << 10 && !pusher.is_fed(2, 0));
+    let lagging = pusher.lagging(2).unwrap();
+    assert!(lagging.position == 0 && lagging.targets.iter().all(|who| !who.its_turn), "{lagging:?}");
+    pusher.end(1);
+    pusher.push_all(2, &second[pushed..]);
+    assert_eq!(reader.join().unwrap(), first.len() + second.len());
+    assert!(pusher.fed(1, 0).is_complete(first.len()) && pusher.fed(2, 0).is_complete(second.len()));
+}
+
+#[test]
+fn who_comes_second_waits_while_the_first_waits_for_its_filler() {
+    let mut pusher = Pusher::new();
+    let read = pusher.unseen_target(0);
+    pusher.begin(1, &[0], false);
+    pusher.begin(2, &[0], true);
+    pusher.push_all(2, b"second");
+    pusher.push(1, b"be");
+    assert_eq!(read_some(&read, 2), b"be");
+    pusher.wait_taken(1);
+    assert!(!is(&read, PollFlags::POLLIN), "only the first has its turn");
+    pusher.push_all(1, b"fore the ");
+    assert_eq!(read_to_end(read), b"fore the second");
+    assert!(pusher.fed(1, 0).is_complete(11) && pusher.fed(2, 0).is_complete(6));
+}
+
+#[test]
+fn feeds_that_share_one_of_their_targets_both_arrive() {
+    let mut pusher = Pusher::new();
+    let (first, second) = (Arc::new(pattern(2 * MIB, 22)), Arc::new(pattern(2 * MIB, 23)));
+    let shared = both(&first, &second);
+    let readers = [(1, &first), (2, &shared), (3, &second)]
+        .map(|(id, bytes)| compare(pusher.unseen_target(id), bytes, Duration::ZERO));
+    pusher.begin(12, &[1, 2], false);
+    pusher.begin(23, &[2, 3], false);
+    let (mut one, mut other) = (0, 0);
+    while one < first.len() {
+        one += pusher.try_push(12, &first[one..]);
+        other += pusher.try_push(23, &second[other..]);
+    }
+    pusher.end(12);
+    pusher.push_all(23, &second[other..]);
+    for (feed, id) in [(12, 1), (12, 2), (23, 2), (23, 3)] {
+        assert!(pusher.fed(feed, id).is_complete(2 * MIB), "{feed} at {id}");
+    }
+    for id in [1, 2, 3] {
+        pusher.capture.shut(TargetId(id)).unwrap();
+    }
+    let lengths = readers.map(|reader| reader.join().unwrap());
+    assert_eq!(lengths, [2 * MIB, 4 * MIB, 2 * MIB]);
+}
+
+#[test]
+fn who_is_behind_in_its_turn_is_cut_off_after_what_it_took_and_who_keeps_up_gets_all() {
+    let mut pusher = Pusher::new();
+    let bytes = Arc::new(pattern(MIB, 14));
+    let (slow, look) = pusher.target(0);
+    let quick = compare(pusher.unseen_target(1), &bytes, Duration::ZERO);
+    pusher.begin(0, &[0, 1], true);
+    let pushed = stuff(&mut pusher, 0, &look, &bytes);
+    drop(look);
+    let alone = |pusher: &Pusher| pusher.lagging(0).unwrap().targets.len() == 1;
+    wait_until(|| alone(&pusher));
+    let position = pusher.lagging(0).unwrap().position;
+    pusher.capture.cut_off(FeedId(0), position).unwrap();
+    let Fed { delivered, end } = pusher.fed(0, 0);
+    assert!(matches!(end, FeedEnd::CutOff), "{end:?}");
+    pusher.wait_shut(0);
+    let got = read_to_end(slow);
+    assert_eq!(delivered, got.len() as u64);
+    assert!(got.len() >= 64 << 10 && got == bytes[..got.len()]);
+    pusher.push_all(0, &bytes[pushed..]);
+    assert_eq!(quick.join().unwrap(), bytes.len());
+    assert!(pusher.fed(0, 1).is_complete(bytes.len()));
+}
+
+#[test]
+fn who_has_taken_more_than_the_position_or_all_that_there_is_is_not_cut_off() {
+    let mut pusher = Pusher::new();
+    let (ahead, look) = pusher.target(0);
+    let all = pusher.unseen_target(1);
+    let bytes = pattern(96 << 10, 24);
+    pusher.begin(0, &[0], false);
+    pusher.begin(1, &[1], false);
+    stuff(&mut pusher, 0, &look, &bytes);
+    wait_full(&look);
+    pusher.push(1, b"all");
+    pusher.wait_taken(1);
+    let position = pusher.lagging(0).unwrap().position;
+    pusher.capture.cut_off(FeedId(0), position - 1).unwrap();
+    pusher.capture.cut_off(FeedId(1), u64::MAX).unwrap();
+    // Of a feed that is not there nothing happens.
+    pusher.capture.cut_off(FeedId(2), u64::MAX).unwrap();
+    assert!(pusher.takes(0) && pusher.takes(1));
+    assert!(!pusher.is_fed(0, 0) && !pusher.is_fed(1, 1));
+    drop((ahead, all));
+}
+
+#[test]
+fn who_is_behind_because_it_is_anothers_turn_is_not_cut_off() {
+    let mut pusher = Pusher::new();
+    let reads = [0, 1].map(|id| pusher.unseen_target(id));
+    pusher.begin(0, &[0], false);
+    pusher.begin(1, &[0, 1], true);
+    pusher.push_all(1, b"second");
+    assert!(pusher.fed(1, 1).is_complete(6));
+    let lagging = pusher.lagging(1).unwrap();
+    let [who] = lagging.targets[..] else { panic!("{lagging:?}") };
+    assert!(who.target == TargetId(0) && !who.its_turn);
+    pusher.capture.cut_off(FeedId(1), u64::MAX).unwrap();
+    pusher.push_all(0, b"first, ");
+    assert_eq!(reads.map(read_to_end), [&b"first, second"[..], b"second"]);
+    assert!(pusher.fed(0, 0).is_complete(7) && pusher.fed(1, 0).is_complete(6));
+}
+
+#[test]
+fn those_behind_one_that_is_cut_off_find_the_target_closed_and_reach_their_others() {
+    let (mut pusher, stuck, _look) = stuck();
+    let other = pusher.unseen_target(1);
+    pusher.begin(1, &[0, 1], true);
+    pusher.begin(2, &[0], false);
+    pusher.push_all(1, b"to the other");
+    assert!(pusher.fed(1, 1).is_complete(12));
+    pusher.capture.cut_off(FeedId(0), u64::MAX).unwrap();
+    assert!(
+        matches!(pusher.fed(0, 0), Fed { end: FeedEnd::CutOff, delivered } if delivered == unread(&stuck))
+    );
+    assert!(pusher.fed(1, 0).came_too_late() && pusher.fed(2, 0).came_too_late());
+    for feed in [0, 1, 2] {
+        pusher.wait_over(feed);
+    }
+    assert_eq!(read_to_end(other), b"to the other");
+}
+
+/// Resident memory of this process, in bytes; see proc_pid_status(5).
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * KIB
+}
+
+#[test]
+fn memory_does_not_grow_with_what_is_pushed() {
+    const INSIDE: &str = "IOF_TEST_MEMORY";
+    let this = "conformance::feeding::turns::memory_does_not_grow_with_what_is_pushed";
+    if !super::ends::is_alone(this, INSIDE) {
+        return;
+    }
+    let mut pusher = Pusher::new();
+    let bytes = pattern(MIB, 25);
+    let readers: Vec<_> = [0, 1, 2]
+        .map(|id| {
+            let read = pusher.unseen_target(id);
+            std::thread::spawn(move || {
+                std::io::copy(&mut std::fs::File::from(read), &mut std::io::sink()).unwrap()
+            })
+        })
+        .into();
+    pusher.begin(0, &[0, 1, 2], true);
+    (0..16).for_each(|_| pusher.push(0, &bytes));
+    let before = resident();
+    (16..256).for_each(|_| pusher.push(0, &bytes));
+    let grown = resident().saturating_sub(before);
+    pusher.end(0);
+    assert!(readers.into_iter().all(|reader| reader.join().unwrap() == 256 * MIB as u64));
+    assert!([0, 1, 2].into_iter().all(|id| pusher.fed(0, id).is_complete(256 * MIB)));
+    // Less than a hundredth of what was pushed; the inlet has less than a MiB.
+    assert!(grown < 2 * MIB as u64, "it has {grown} bytes more");
+}
