@@ -1,4 +1,4 @@
-//! The double map: a ring file whose data part lies twice, back to back, in the address space.
+//! The double map: a ring or inlet file whose data part lies twice, back to back, in the address space.
 //!
 //! Unsafe is allowed here because mapping is a promise about addresses that no type of std can express.
 
@@ -20,14 +20,14 @@ pub(crate) struct DoubleMap {
 /// What the map may be used for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The engine's own.
+    /// By whoever fills it: the engine a ring, a tool an inlet.
     ReadWrite,
-    /// Everybody else's.
+    /// By all others.
     Read,
 }
 
 // SAFETY: the map is plain memory owned by this value; it may be used and unmapped from any thread. What is
-// done through its pointers is promised by `ring`, which alone hands them out.
+// done through its pointers is promised by `ring` and `inlet`, which alone hand them out.
 unsafe impl Send for DoubleMap {}
 // SAFETY: as above; `&DoubleMap` only gives out pointers.
 unsafe impl Sync for DoubleMap {}
@@ -87,8 +87,9 @@ impl DoubleMap {
 
 impl Drop for DoubleMap {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new` and belongs to this value; `ring` lets nobody keep a pointer
-        // beyond it. Failure would leak address space, which nobody could mend here.
+        // SAFETY: the range was mapped by `new` and belongs to this value; `ring` lets nobody keep a pointer beyond it,
+        // and whoever has one from `inlet` was told how long it is valid. Failure would leak address space, which nobody
+        // could mend here.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }

@@ -128,7 +128,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (policy, 1u64..6, kind).prop_map(|(policy, pages, kind)| Step::Add { policy, pages, kind }),
         4 => Just(Step::AddTarget),
-        4 => (prop::collection::vec(pipe.clone(), 0..5), 1u64..4, prop::bool::weighted(0.3))
+        4 => (prop::collection::vec(pipe.clone(), 0..5), 1u64..3, prop::bool::weighted(0.3))
             .prop_map(|(targets, pages, closes)| Step::BeginPush { targets, pages, closes }),
         8 => (pipe.clone(), 1usize..20_000).prop_map(|(pipe, bytes)| Step::Write { pipe, bytes }),
         1 => pipe.clone().prop_map(|pipe| Step::HangUp { pipe }),

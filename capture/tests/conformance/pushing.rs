@@ -125,7 +125,7 @@ fn nobody_wakes_up_while_nothing_is_pushed() {
 }
 
 #[test]
-fn targets_and_feeds_come_and_go() {
+fn targets_and_pushes_come_and_go() {
     let mut pusher = Pusher::new();
     for id in 0..200u64 {
         let read = pusher.unseen_target(id);
@@ -159,7 +159,7 @@ fn a_targets_name_is_taken_until_it_is_told_to_be_shut_and_who_comes_too_early_i
 }
 
 #[test]
-fn a_feeds_name_is_taken_until_it_is_over() {
+fn a_pushes_name_is_taken_until_it_is_over() {
     let mut pusher = Pusher::new();
     let read = pusher.unseen_target(0);
     pusher.begin(0, &[0], false);

@@ -47,7 +47,7 @@ pub(super) enum Asked {
 pub(super) struct Request {
     pub(super) token: Token,
     asked: Asked,
-    cancelled: bool,
+    pub(super) cancelled: bool,
 }
 
 impl Request {

@@ -23,7 +23,9 @@ use crate::pty::{self, Pty, WindowSize};
 /// Pipes of one play, of each kind.
 pub(super) const PIPES: usize = 5;
 /// Pushes of one play.
-pub(super) const PUSHES: usize = 8;
+pub(super) const PUSHES: usize = 6;
+/// Bytes that are pushed by each push in the end: more than its inlet holds.
+const PUSHED: u64 = 10_000;
 /// Bytes that a pipe has for whoever asks it itself how much there is to finish with.
 const UNREAD: usize = 3000;
 /// Turns in which everything must have ended once nothing goes wrong any more. Reads are of a KiB at least.
@@ -312,7 +314,9 @@ impl World {
             self.pipes[number].consume(number, usize::MAX);
         }
         for number in 0..self.pushes.len() {
-            self.fill(number, 0, true);
+            // For these there must come room, time and again.
+            let over = self.pushes[number].filled >= PUSHED;
+            self.fill(number, PUSHED as usize / 4, over);
         }
         for number in 0..self.targets.len() {
             // Once it has had what it is to have.
@@ -321,7 +325,8 @@ impl World {
             }
         }
         for at in (0..self.requests.len()).rev() {
-            if self.requests[at].token != Token::Bell {
+            // One that failed waits for nothing: it has all cancelled.
+            if self.requests[at].token != Token::Bell && (!self.broken || self.requests[at].cancelled) {
                 self.answer(at, How::Well, (at + self.settling).is_multiple_of(2));
             }
         }

@@ -62,7 +62,7 @@ fn an_empty_push_that_closes_is_an_end_of_file() {
 }
 
 #[test]
-fn feeds_that_keep_a_target_open_leave_it_to_the_next_which_goes_on_behind() {
+fn pushes_that_keep_a_target_open_leave_it_to_the_next_which_goes_on_behind() {
     let mut pusher = Pusher::new();
     let read = pusher.unseen_target(0);
     pusher.begin(0, &[0], false);
@@ -207,7 +207,7 @@ fn shutting_with_a_write_in_flight_ends_it_with_what_was_written() {
 }
 
 #[test]
-fn dropping_the_capture_ends_targets_with_and_without_a_write_in_flight_and_all_feeds() {
+fn dropping_the_capture_ends_targets_with_and_without_a_write_in_flight_and_all_pushes() {
     let (mut pusher, read, _look) = stuck();
     let (_idle, _look) = pusher.target(1);
     pusher.begin(1, &[0, 1], false);

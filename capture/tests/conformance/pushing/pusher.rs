@@ -269,10 +269,16 @@ pub(super) fn unread(pipe: &OwnedFd) -> u64 {
     n as u64
 }
 
-/// Pushes until a target's pipe is full and a write of what is left in flight; gives how much.
+/// Pushes until the pipe of target 0 is full and a write of what is left in flight, and all others have taken all; gives
+/// how much.
 pub(super) fn stuff(pusher: &mut Pusher, push: u64, look: &File, bytes: &[u8]) -> usize {
+    let is_stuck = |pusher: &Pusher| {
+        // In this order: what it lacks once it is full it can't take any more.
+        !is(look, PollFlags::POLLOUT)
+            && matches!(pusher.lagging(push).unwrap().targets[..], [who] if who.target == TargetId(0))
+    };
     let mut at = 0;
-    while is(look, PollFlags::POLLOUT) || pusher.lagging(push).unwrap().targets.is_empty() {
+    while !is_stuck(pusher) {
         at += pusher.try_push(push, &bytes[at..]);
     }
     at
