@@ -27,6 +27,9 @@ pub struct Args {
     /// MiB of the file
     #[arg(long, default_value_t = 1024)]
     mib: usize,
+    /// Bytes of the inlet (`PMIX_IOF_CACHE_SIZE`) [default: the engine's]
+    #[arg(long)]
+    inlet: Option<u32>,
 }
 
 /// What each target runs.
@@ -50,7 +53,7 @@ pub fn run(args: &Args) {
         let [mut ours, mut tees, mut bares] = <[Figures; 3]>::default();
         let gb = (args.mib << 20) as f64 * f64::from(targets) / 1e9;
         for _ in 0..args.rounds {
-            ours.add(iof(&input, targets).as_secs_f64() / gb);
+            ours.add(iof(&input, targets, args.inlet).as_secs_f64() / gb);
             tees.add(tee(&directory, &input, targets).as_secs_f64() / gb);
             bares.add(bare(&input, targets).as_secs_f64() / gb);
         }
@@ -65,15 +68,16 @@ pub fn run(args: &Args) {
 }
 
 /// The engine and the tool, which are this process.
-fn iof(input: &Path, targets: u32) -> Duration {
+fn iof(input: &Path, targets: u32, inlet: Option<u32>) -> Duration {
     let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
     let nspace = Nspace::new("bench").unwrap();
     let app = App { nprocs: targets, ..App::new("sh", ["-c", READER]) };
     let stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]);
     let job = engine.spawn(&JobSpec { stdin, ..JobSpec::new(nspace.clone(), vec![app]) }).unwrap();
     let tool = engine.attach("bench", Grant::Never).unwrap();
+    let size = inlet.map(|bytes| Info::required(key::PMIX_IOF_CACHE_SIZE, bytes));
     let push = Push {
-        directives: vec![Info::new(key::PMIX_IOF_COMPLETE, true)],
+        directives: [Info::new(key::PMIX_IOF_COMPLETE, true)].into_iter().chain(size).collect(),
         ..Push::new(vec![Proc { nspace, rank: Rank::WILDCARD }])
     };
     let before = cpu::of_this_process();

@@ -194,7 +194,11 @@ impl Control {
         let mut changed = false;
         let reports: Vec<Report> = self.reports.try_iter().collect();
         for report in reports {
-            changed = true;
+            // What somebody may wait for. Bytes that were taken are no such thing, and come too often.
+            changed |= !matches!(
+                report,
+                Report::Capture(Event::Freed { .. } | Event::Fed { .. } | Event::Delivered { .. })
+            );
             match report {
                 Report::Capture(event) => self.take_event(state, event),
                 Report::Answered { call: Call::Pull(call), answer } => {
