@@ -296,7 +296,9 @@ impl Tool {
         let before = stall.seen.as_ref().map_or(0, |seen| seen.position);
         let lagging = self.lagging(push, (drop && stall.seen.is_some()).then_some(before))?;
         let said = stall.seen.as_ref().is_some_and(|seen| seen.targets == lagging.targets);
-        if !drop && !said && !lagging.targets.is_empty() {
+        // Whoever does not read is cut off, but those who have another push before this are waited for.
+        let waits = lagging.targets.iter().any(|of| !drop || !of.its_turn);
+        if waits && !said {
             on_wait(&lagging);
         }
         stall.seen = Some(lagging);
