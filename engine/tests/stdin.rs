@@ -9,7 +9,7 @@ use std::thread;
 
 use common::stdins::*;
 use common::{Output, engine_on, nspace, run, shell, spec, wait};
-use iof_engine::{App, BackendKind, Engine, JobSpec, Stdin};
+use iof_engine::{App, BackendKind, Engine, JobSpec, LaunchError, Stdin};
 use iof_proto::directive::{Level, key};
 use iof_proto::limits::{MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
 use iof_proto::{
@@ -237,7 +237,7 @@ fn a_push_waits_for_a_rank_that_does_not_read_and_names_it() {
 fn a_push_behind_another_says_that_it_waits_for_that_whatever_its_directives() {
     for directives in [&[][..], &[key::PMIX_IOF_DROP_NEWEST]] {
         let engine = engine_with_cache(65_536);
-        let mut ranks = Stdins::of(&engine, 1);
+        let ranks = Stdins::of(&engine, 1);
         let first = pushing(&engine, &to(all()), vec![1; 300_000]);
         ranks.wait_for_bytes(0);
         let (tell, waited) = channel();
@@ -483,4 +483,38 @@ fn a_job_that_is_forgotten_takes_no_more_and_the_push_says_so() {
     let report = pushing.report();
     assert_eq!(report.short, [short(0, report.short[0].delivered, ShortBy::Stopped)]);
     assert_eq!(ranks.rest(0), pattern(report.short[0].delivered as usize));
+}
+
+#[test]
+fn a_stdin_that_cannot_be_is_refused_before_anything_runs() {
+    let engine = engine_with_cache(65_536);
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let refused = |stdin: &[(u32, Stdin)], pty: Option<u32>| {
+        let stdin = stdin.iter().map(|(rank, stdin)| (Rank(*rank), stdin.clone())).collect();
+        let ptys = pty
+            .map(|rank| {
+                (Rank(rank), iof_engine::Pty { size: iof_engine::WindowSize::default(), echo: false })
+            })
+            .into_iter()
+            .collect();
+        let job = JobSpec { stdin, ptys, ..spec([App { nprocs: 2, ..shell("") }]) };
+        engine.spawn(&job).err().expect("it started")
+    };
+    let file = |path: &std::path::Path| Stdin::File(path.to_owned());
+    assert!(matches!(refused(&[(2, Stdin::Pipe)], None), LaunchError::NoStdin { rank: Rank(2), ranks: 2 }));
+    let shared = refused(&[(Rank::WILDCARD.0, Stdin::Inherit)], None);
+    assert!(matches!(shared, LaunchError::SharedStdin { sharers: 2 }), "{shared}");
+    for stdin in [Stdin::Pipe, file(directory.path())] {
+        let refused = refused(&[(1, stdin)], Some(1));
+        assert!(matches!(refused, LaunchError::StdinOfPty { rank: Rank(1) }), "{refused}");
+    }
+    // To open it would last until somebody writes there.
+    let of_fifo = refused(&[(1, file(&fifo))], None);
+    assert!(matches!(of_fifo, LaunchError::StdinFifo { rank: Rank(1), .. }), "{of_fifo}");
+    let missing = refused(&[(1, file(&directory.path().join("missing")))], None);
+    assert!(missing.to_string().contains("missing (No such file"), "{missing}");
+    let a_directory = refused(&[(1, file(directory.path()))], None);
+    assert!(a_directory.to_string().contains("Is a directory"), "{a_directory}");
 }
