@@ -168,7 +168,10 @@ mod tests {
         })
     }
 
-    fn planned(stdin: Option<&str>, open: Option<&str>, file: bool) -> (Vec<(u32, char)>, Vec<(u32, bool)>) {
+    /// Who has what, by its letter, and who is pushed our stdin, to its end or not.
+    type Planned = (Vec<(u32, char)>, Vec<(u32, bool)>);
+
+    fn planned(stdin: Option<&str>, open: Option<&str>, file: bool) -> Planned {
         let Plan { ranks, pushed } = plan(stdin, open, file, 3).unwrap();
         let letter = |stdin: &Stdin| match stdin {
             Stdin::Inherit => 'i',
