@@ -42,6 +42,8 @@ pub(crate) struct Push {
     /// The targets here that have neither got all nor gone.
     here: BTreeMap<TargetId, Proc>,
     elsewhere: Option<Elsewhere>,
+    /// Others that have waited for their turn elsewhere are to have it.
+    yields: bool,
     report: PushReport,
 }
 
@@ -123,7 +125,10 @@ impl State {
                 .begin_feed(feed, Arc::clone(&inlet), targets, directives.complete)
                 .map_err(|error| out_of_memory(&error))?;
         }
-        let elsewhere = (!elsewhere.is_empty()).then(|| Elsewhere::new(feed, elsewhere, infos));
+        let elsewhere = (!elsewhere.is_empty()).then(|| {
+            let behind = self.ahead_elsewhere(&elsewhere);
+            Elsewhere::new(feed, elsewhere, infos, behind)
+        });
         let Some(peer) = self.peers.get_mut(&peer_id) else {
             return Err(Failure { status: Status::ERR_UNREACH, reason: "the tool has gone".into() });
         };
@@ -139,6 +144,7 @@ impl State {
             told: 0,
             here,
             elsewhere,
+            yields: false,
             report: PushReport::default(),
         };
         self.pushes.insert(feed, push);
@@ -214,8 +220,9 @@ impl State {
             Some(Laggard { target, its_turn: of.its_turn })
         });
         let far = far.filter(|far| far.position == position && far.position < push.filled);
-        let far = far.into_iter().flat_map(|far| far.targets().iter().cloned());
-        let far = far.map(|target| Laggard { target, its_turn: true });
+        let far = far.into_iter().flat_map(|far| {
+            far.targets().iter().map(|target| Laggard { target: target.clone(), its_turn: far.has_turn() })
+        });
         Some(Lagging { position, targets: named.chain(far).collect() })
     }
 
@@ -257,9 +264,19 @@ impl State {
         }
     }
 
-    /// Tells the tool of room that there is, or of the end; has the host go on.
+    /// Tells the tool of room that there is, or of the end; has the host go on, also with those that have waited for it.
     fn go_on(&mut self, feed: FeedId) {
-        self.go_on_elsewhere(feed);
+        let mut due = vec![feed];
+        while let Some(feed) = due.pop() {
+            self.go_on_elsewhere(feed);
+            if self.pushes.get_mut(&feed).is_some_and(|push| mem::take(&mut push.yields)) {
+                due.extend(self.yield_elsewhere(feed));
+            }
+            self.tell(feed);
+        }
+    }
+
+    fn tell(&mut self, feed: FeedId) {
         let Some(push) = self.pushes.get_mut(&feed) else { return };
         if push.is_done() {
             return self.end_push(feed);

@@ -6,12 +6,13 @@ mod common;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use common::stdins::*;
 use common::{PATIENCE, nspace};
 use iof_engine::{Config, Engine, Host, Rendezvous, Reply, StdinPush};
 use iof_proto::directive::key;
-use iof_proto::{Info, Laggard, Lagging, Short, ShortBy, Status};
+use iof_proto::{Info, Laggard, Lagging, Rank, Short, ShortBy, Status};
 use iof_tool::{LostError, Push, PushError, RequestError};
 
 /// Of this job rank 0 and 1 run here, all others elsewhere.
@@ -256,4 +257,45 @@ fn when_the_job_is_over_elsewhere_its_ranks_there_are_no_more() {
     let refused = refusal(tool(&world.engine).push(&to(procs(&[8])), b"x", |_| {}));
     assert_eq!(refused.status, Status::ERR_NOT_FOUND);
     assert_eq!(push(&world.engine, &to(all()), b"here"), whole(4, 2));
+}
+
+#[test]
+fn pushes_to_the_same_ranks_elsewhere_come_one_behind_the_other_and_those_to_others_meanwhile() {
+    let world = world();
+    let mut tool = tool(&world.engine);
+    let mut begun = Vec::new();
+    for targets in [procs(&[8, 9]), procs(&[7, 8]), procs(&[5]), all(), procs(&[6])] {
+        let push = tool.begin_push(&to(targets), None).unwrap().push;
+        tool.push_room(push)[0] = push as u8;
+        tool.fill(push, 1, true).unwrap();
+        begun.push(push);
+    }
+    let next = |of: &[u32]| {
+        let Piece { stdin, bytes, reply } = world.next();
+        assert_eq!((stdin.targets, bytes.len()), (procs(of), 1));
+        reply
+    };
+    let (first, third) = (next(&[8, 9]), next(&[5]));
+    let waits = |rank: u32| Laggard { target: procs(&[rank]).remove(0), its_turn: false };
+    assert_eq!(tool.lagging(begun[1], None).unwrap().targets, [waits(7), waits(8)]);
+    assert_eq!(tool.lagging(begun[4], None).unwrap().targets, [waits(6)]);
+    assert!(world.pieces.try_recv().is_err());
+    // Whoever was denied has had its turn, too.
+    first.deny(Status(-1), "no");
+    next(&[7, 8]).grant();
+    // Who is for all is behind both.
+    third.grant();
+    let fourth = next(&[Rank::WILDCARD.0]);
+    assert!(world.pieces.try_recv().is_err());
+    fourth.grant();
+    next(&[6]).grant();
+    let wholes = begun.into_iter().map(|push| {
+        let report = common::wait_for("a report", || {
+            tool.dispatch(Some(Duration::ZERO)).unwrap();
+            tool.take_report(push).unwrap()
+        });
+        report.whole
+    });
+    assert_eq!(wholes.collect::<Vec<_>>(), [0, 2, 1, 3, 1]);
+    assert_eq!(world.here.read(0, 1), [4]);
 }
