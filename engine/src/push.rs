@@ -9,6 +9,7 @@ mod elsewhere;
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use iof_capture::{Capture, FeedEnd, FeedId, TargetId};
@@ -19,6 +20,7 @@ use iof_proto::{
 };
 use iof_shm_ring::Inlet;
 
+use crate::control::check_spare_files;
 use crate::peer::Dismissed;
 use crate::push::admission::{Admitted, Asked};
 use crate::push::elsewhere::Elsewhere;
@@ -30,6 +32,8 @@ pub use self::elsewhere::StdinPush;
 pub(crate) struct Push {
     /// Whose it is, and its number there; `None` when that tool has gone.
     tool: Option<(PeerId, u32)>,
+    /// The process that began it; `None` if that is the embedder's.
+    pid: Option<u32>,
     inlet: Arc<Inlet>,
     filled: u64,
     over: bool,
@@ -114,9 +118,12 @@ impl State {
         if !unopen.is_empty() && !(directives.partial && !(here.is_empty() && elsewhere.is_empty())) {
             return Err(admission::refusal(&unopen));
         }
+        let pid = self.peers.get(&peer_id).and_then(|peer| (!peer.own).then_some(peer.pid));
+        self.check_push_bytes(pid, capacity)?;
         let out_of_memory =
             |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
         let inlet = Inlet::create(capacity, "stdin").map_err(|error| out_of_memory(&error))?;
+        check_spare_files(inlet.as_fd())?;
         let inlet = Arc::new(inlet);
         let feed = self.next_feed();
         if !here.is_empty() {
@@ -136,6 +143,7 @@ impl State {
         peer.pushes.insert(peer.last_push, feed);
         let push = Push {
             tool: Some((peer_id, peer.last_push)),
+            pid,
             inlet: Arc::clone(&inlet),
             filled: 0,
             over: false,

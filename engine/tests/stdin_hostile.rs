@@ -10,10 +10,13 @@ use std::thread;
 
 use common::raw::Raw;
 use common::stdins::*;
+use common::wait_for;
 use iof_engine::{Config, Engine, Rendezvous};
 use iof_proto::directive::key;
+use iof_proto::limits::MAX_PUSH_BYTES_PER_PROCESS;
 use iof_proto::message::query;
 use iof_proto::{FromTool, Info, Status, ToTool};
+use iof_tool::{Push, Tool};
 use tempfile::TempDir;
 
 fn engine() -> (Engine, TempDir) {
@@ -222,4 +225,37 @@ fn an_empty_or_endless_list_of_targets_is_refused_and_the_tool_stays() {
             break assert_eq!(report, whole(0, 1));
         }
     }
+}
+
+#[test]
+fn one_process_cannot_take_all_memory_for_pushes_not_even_by_leaving_them_behind() {
+    const CACHE: u32 = 16 << 20;
+    const FIT: usize = (MAX_PUSH_BYTES_PER_PROCESS / CACHE as u64) as usize;
+    let (engine, _directory) = engine();
+    let mut ranks = Stdins::of(&engine, 2);
+    let connect = || Tool::connect(engine.socket().unwrap(), "greedy").unwrap();
+    let large = |complete| Push {
+        directives: vec![
+            Info::required(key::PMIX_IOF_CACHE_SIZE, CACHE),
+            Info::required(key::PMIX_IOF_COMPLETE, complete),
+        ],
+        ..to(procs(&[0]))
+    };
+    let mut greedy = connect();
+    for number in 1..=FIT {
+        let push = greedy.begin_push(&large(number == FIT), None).unwrap().push;
+        // More than the pipe holds, so it is not over when its tool is gone.
+        greedy.fill(push, MORE_THAN_A_PIPE, false).unwrap();
+    }
+    let other = Push { targets: procs(&[1]), ..large(false) };
+    let refused = refusal(greedy.begin_push(&other, None));
+    assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
+    assert!(refused.reason.contains("67108864"), "{refused}");
+    drop(greedy);
+    let mut again = connect();
+    assert_eq!(refusal(again.begin_push(&other, None)).status, Status::ERR_OUT_OF_RESOURCE);
+    // The embedder is another matter, and so are other processes.
+    assert_eq!(push(&engine, &other, b"own"), whole(3, 1));
+    assert_eq!(ranks.rest(0).len(), FIT * MORE_THAN_A_PIPE);
+    wait_for("the pushes to be over", || again.begin_push(&other, None).ok());
 }
