@@ -233,6 +233,7 @@ impl Control {
                         self.graces.begin(Instant::now(), grace, rank.streams.to_vec());
                     }
                     state.announce_end(&proc.nspace);
+                    state.shut_if_unread(&self.capture, &proc);
                 }
             }
         }

@@ -21,6 +21,7 @@ use iof_proto::{
 use iof_shm_ring::Inlet;
 
 use crate::control::check_spare_files;
+use crate::job::RankState;
 use crate::peer::Dismissed;
 use crate::push::admission::{Admitted, Asked};
 use crate::push::elsewhere::Elsewhere;
@@ -244,8 +245,15 @@ impl State {
 
     /// A target here has all, or gets no more.
     pub(crate) fn fed(&mut self, feed: FeedId, target: TargetId, delivered: u64, end: FeedEnd) {
-        let Some(push) = self.pushes.get_mut(&feed) else { return };
-        if let Some(proc) = push.here.remove(&target) {
+        let Some(proc) = self.pushes.get_mut(&feed).and_then(|push| push.here.remove(&target)) else {
+            return;
+        };
+        let end = match end {
+            // It was shut because of that.
+            FeedEnd::Stopped if self.rank(&proc).is_some_and(|rank| rank.exit.is_some()) => FeedEnd::Closed,
+            end => end,
+        };
+        if let Some(push) = self.pushes.get_mut(&feed) {
             push.ended(proc, delivered, end);
         }
         self.go_on(feed);
@@ -258,6 +266,20 @@ impl State {
         if let Some(rank) = rank.filter(|rank| rank.target() == target) {
             rank.unopen = Some(Unopen::Closed);
         }
+    }
+
+    /// A rank has exited: if nobody else reads its stdin, its pushes are over, which those that have nothing to write
+    /// would not find out.
+    pub(crate) fn shut_if_unread(&self, capture: &Capture, proc: &Proc) {
+        let Some(rank) = self.rank(proc).filter(|rank| rank.unopen.is_none()) else { return };
+        let target = rank.target();
+        if capture.with_streams(|streams| streams.takes(target)).is_ok_and(|takes| !takes) {
+            let _ = capture.shut(target);
+        }
+    }
+
+    fn rank(&self, proc: &Proc) -> Option<&RankState> {
+        self.jobs.get(&proc.nspace)?.ranks.get(&proc.rank)
     }
 
     /// A tool has gone: what it handed over arrives all the same, and then its pushes are over.

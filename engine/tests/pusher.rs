@@ -10,9 +10,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use common::stdins::*;
-use common::{PATIENCE, wait_for};
-use iof_engine::Engine;
-use iof_proto::{Laggard, Lagging, PushReport, ShortBy, Status, Unopen};
+use common::{PATIENCE, wait, wait_for};
+use iof_engine::{Engine, Exit};
+use iof_proto::{Laggard, Lagging, Nspace, Proc, PushReport, Rank, Short, ShortBy, Status, Unopen};
 use iof_tool::{LostError, Push, PushError, Pusher, RequestError};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -140,6 +140,37 @@ fn a_pusher_whose_targets_have_all_gone_reads_no_more() {
     let report = joined(pusher).unwrap();
     assert_eq!((report.whole, report.short.len()), (0, 1));
     assert_eq!(report.short[0].why, ShortBy::Closed);
+}
+
+#[test]
+fn a_pusher_that_waits_for_its_input_learns_that_all_its_targets_have_exited() {
+    let engine = engine_with_cache(16_384);
+    let mut ranks = Stdins::of(&engine, 2);
+    let (read, mut write) = pipe();
+    let pusher = start(&engine, &last(all()), &read);
+    write.write_all(b"some").unwrap();
+    assert_eq!((ranks.read(0, 4), ranks.read(1, 4)), (b"some".to_vec(), b"some".to_vec()));
+    // Its child may read on.
+    let child = ranks.take(1);
+    ranks.close(0);
+    for rank in [0, 1] {
+        assert!(ranks.job.report_exit(Rank(rank), Exit::Unknown));
+    }
+    wait(&ranks.job);
+    write.write_all(b" and more").unwrap();
+    let mut more = [0; 9];
+    std::io::Read::read_exact(&mut &child, &mut more).unwrap();
+    assert!(more == *b" and more" && !pusher.is_finished());
+    drop(pusher);
+
+    let (read, _write) = pipe();
+    let mut ranks = Stdins::of_job(&engine, Nspace::new("second").unwrap(), 1, false);
+    let target = Proc { nspace: Nspace::new("second").unwrap(), rank: Rank(0) };
+    let pusher = start(&engine, &last(vec![target.clone()]), &read);
+    ranks.close(0);
+    assert!(ranks.job.report_exit(Rank(0), Exit::Unknown));
+    let report = joined(pusher).unwrap();
+    assert_eq!(report.short, [Short { target, delivered: 0, why: ShortBy::Closed }]);
 }
 
 #[test]

@@ -276,6 +276,25 @@ fn what_a_killed_push_has_handed_over_arrives_and_then_the_end() {
 }
 
 #[test]
+fn a_push_that_waits_for_its_input_ends_when_its_ranks_have_exited() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("[ $IOF_RANK = 1 ] || exec head -c 4 > got.0; : < {}", gate.path());
+    let ranks = run(&site, 2, &["--stdin-open", "all"], &script);
+    let mut push = start(&site, &[]);
+    let mut stdin = push.stdin();
+    stdin.write_all(b"four").unwrap();
+    assert_eq!(push.wait(), 1);
+    let mut stderr = String::new();
+    push.stderr().read_to_string(&mut stderr).unwrap();
+    let said = "iof: rank 0 got 4 of 4 bytes: it has closed its stdin or ended\n";
+    assert_eq!(without_waits(&stderr), format!("{said}iof: one rank did not get all\n"));
+    gate.open();
+    assert_eq!(ranks.wait(), 0);
+    assert_eq!(got(&site, 0), b"four");
+}
+
+#[test]
 fn a_push_ends_with_the_command_that_runs_the_ranks() {
     let site = Site::new();
     let ranks = run(&site, 1, &["--stdin-open", "all"], "read word; echo $word; sleep 1000");
