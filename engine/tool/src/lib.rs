@@ -103,6 +103,7 @@
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
 //! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
 //! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the same |
+//! | [`Tool::fill`], [`Tool::take_report`] | [`LostError`] | the engine is gone; nobody knows how much arrived |
 //! | [`Sink::join`] | [`SinkError`] | the sink has ended |
 //!
 //! # Threads
