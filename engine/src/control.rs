@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ const LISTENER: Token = Token(1);
 /// Tools' tokens begin here.
 pub(crate) const FIRST_PEER: PeerId = 2;
 
-/// Files that tools' connections leave for the job: new generations, and their way to the engine's own readers.
+/// Files that tools' connections and pushes leave for the job: new generations, and their way to the engine's own readers.
 const RESERVED_FILES: u64 = 32;
 /// How long an engine that ends goes on sending to tools that read.
 const LINGER: Duration = Duration::from_millis(500);
@@ -237,6 +237,7 @@ impl Control {
                         self.graces.begin(Instant::now(), grace, rank.streams.to_vec());
                     }
                     state.announce_end(&proc.nspace);
+                    state.shut_if_unread(&self.capture, &proc);
                 }
             }
         }
@@ -344,16 +345,21 @@ fn admit(
         return Err(full(reason));
     }
     let socket = socket.try_clone().map_err(|error| internal(&error))?;
-    // The kernel gives the lowest number that is free, so a high one means that few are left.
-    let number = u64::try_from(socket.as_raw_fd()).unwrap_or(u64::MAX);
-    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
-    if number.saturating_add(RESERVED_FILES) > limit {
-        let reason =
-            format!("the engine may open {limit} files and keeps the last {RESERVED_FILES} for its job");
-        return Err(full(reason));
-    }
+    check_spare_files(socket.as_fd())?;
     let added = add_peer(state, registry, socket, pid, false, grant);
     added.map(drop).map_err(|error| internal(&error))
+}
+
+/// Whether a file that was opened for a tool leaves enough for the job.
+pub(crate) fn check_spare_files(file: BorrowedFd<'_>) -> Result<(), Failure> {
+    // The kernel gives the lowest number that is free, so a high one means that few are left.
+    let number = u64::try_from(file.as_raw_fd()).unwrap_or(u64::MAX);
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    if number.saturating_add(RESERVED_FILES) < limit {
+        return Ok(());
+    }
+    let reason = format!("the engine may open {limit} files and keeps the last {RESERVED_FILES} for its job");
+    Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason })
 }
 
 /// Adds a connected tool to the tables and the poll set.

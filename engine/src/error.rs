@@ -1,6 +1,7 @@
 //! What can go wrong, one enum for each operation.
 
 use std::io;
+use std::path::PathBuf;
 
 use iof_capture::{AddError, SpawnError, TooFewFiles};
 use iof_proto::rendezvous::BindError;
@@ -82,6 +83,14 @@ pub enum LaunchError {
     StdinOfPty {
         /// Which.
         rank: Rank,
+    },
+    /// To open a FIFO lasts until somebody writes there, and its bytes are there for one reader only.
+    #[error("rank {rank} can't have {} as stdin, which is a FIFO: redirect the launcher's own stdin from it", path.display())]
+    StdinFifo {
+        /// Whose.
+        rank: Rank,
+        /// Which.
+        path: PathBuf,
     },
     /// The process may open fewer files than the job needs.
     #[error("{ranks} ranks do not fit: {files}, or start fewer ranks")]

@@ -1,7 +1,9 @@
 //! Starting a job: what is checked beforehand, and the ranks' processes.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use iof_capture::{
@@ -148,6 +150,15 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
         check(&process_spec(spec, &place, server)).map_err(|source| place.failed(source))?;
         first = first.saturating_add(app.nprocs);
     }
+    let mut files = BTreeSet::new();
+    for place in places(spec) {
+        // But for the file that is its stdin.
+        if let Stdin::File(path) = spec.stdin(place.rank)
+            && files.insert(path)
+        {
+            check(&process_spec(spec, &place, server)).map_err(|source| place.failed(source))?;
+        }
+    }
     Ok(())
 }
 
@@ -165,6 +176,10 @@ fn check_stdin(spec: &JobSpec, ranks: u64) -> Result<(), LaunchError> {
             Stdin::Inherit => sharers = sharers.saturating_add(1),
             Stdin::Pipe | Stdin::File(_) if spec.pty(rank).is_some() => {
                 return Err(LaunchError::StdinOfPty { rank });
+            }
+            // One that can't be looked at is refused when it is opened.
+            Stdin::File(path) if path.metadata().is_ok_and(|about| about.file_type().is_fifo()) => {
+                return Err(LaunchError::StdinFifo { rank, path });
             }
             Stdin::Null | Stdin::Pipe | Stdin::File(_) => {}
         }

@@ -145,6 +145,11 @@ fn is_for_now(error: &io::Error) -> bool {
     now.contains(&error.raw_os_error())
 }
 
+/// Whether a send failed so because the tool reads no more: it has gone, and what it said before is still to be heard.
+fn is_deaf(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
 /// One connected tool.
 pub(crate) struct Peer {
     socket: UnixStream,
@@ -315,6 +320,11 @@ impl Peer {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if is_for_now(&error) => return Ok(Flushed::Retry),
+                Err(error) if is_deaf(&error) => {
+                    self.outgoing.clear();
+                    (self.answers, self.answer_bytes) = (0, 0);
+                    break;
+                }
                 Err(error) => return Err(error.into()),
             }
             if out.sent >= out.frame.len() {

@@ -9,6 +9,7 @@ mod elsewhere;
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use iof_capture::{Capture, PushEnd, PushId, TargetId};
@@ -19,6 +20,8 @@ use iof_proto::{
 };
 use iof_shm_ring::Inlet;
 
+use crate::control::check_spare_files;
+use crate::job::RankState;
 use crate::peer::Dismissed;
 use crate::push::admission::{Admitted, Asked};
 use crate::push::elsewhere::Elsewhere;
@@ -30,6 +33,8 @@ pub use self::elsewhere::StdinPush;
 pub(crate) struct Push {
     /// Whose it is, and its number there; `None` when that tool has gone.
     tool: Option<(PeerId, u32)>,
+    /// The process that began it; `None` if that is the embedder's.
+    pid: Option<u32>,
     inlet: Arc<Inlet>,
     filled: u64,
     over: bool,
@@ -42,6 +47,8 @@ pub(crate) struct Push {
     /// The targets here that have neither got all nor gone.
     here: BTreeMap<TargetId, Proc>,
     elsewhere: Option<Elsewhere>,
+    /// Others that have waited for their turn elsewhere are to have it.
+    yields: bool,
     report: PushReport,
 }
 
@@ -112,9 +119,12 @@ impl State {
         if !unopen.is_empty() && !(directives.partial && !(here.is_empty() && elsewhere.is_empty())) {
             return Err(admission::refusal(&unopen));
         }
+        let pid = self.peers.get(&peer_id).and_then(|peer| (!peer.own).then_some(peer.pid));
+        self.check_push_bytes(pid, capacity)?;
         let out_of_memory =
             |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
         let inlet = Inlet::create(capacity, "stdin").map_err(|error| out_of_memory(&error))?;
+        check_spare_files(inlet.as_fd())?;
         let inlet = Arc::new(inlet);
         let id = self.next_push();
         if !here.is_empty() {
@@ -123,7 +133,10 @@ impl State {
                 .begin_push(id, Arc::clone(&inlet), targets, directives.complete)
                 .map_err(|error| out_of_memory(&error))?;
         }
-        let elsewhere = (!elsewhere.is_empty()).then(|| Elsewhere::new(id, elsewhere, infos));
+        let elsewhere = (!elsewhere.is_empty()).then(|| {
+            let behind = self.ahead_elsewhere(&elsewhere);
+            Elsewhere::new(id, elsewhere, infos, behind)
+        });
         let Some(peer) = self.peers.get_mut(&peer_id) else {
             return Err(Failure { status: Status::ERR_UNREACH, reason: "the tool has gone".into() });
         };
@@ -131,6 +144,7 @@ impl State {
         peer.pushes.insert(peer.last_push, id);
         let push = Push {
             tool: Some((peer_id, peer.last_push)),
+            pid,
             inlet: Arc::clone(&inlet),
             filled: 0,
             over: false,
@@ -139,6 +153,7 @@ impl State {
             told: 0,
             here,
             elsewhere,
+            yields: false,
             report: PushReport::default(),
         };
         self.pushes.insert(id, push);
@@ -214,8 +229,9 @@ impl State {
             Some(Laggard { target, its_turn: of.its_turn })
         });
         let far = far.filter(|far| far.position == position && far.position < push.filled);
-        let far = far.into_iter().flat_map(|far| far.targets().iter().cloned());
-        let far = far.map(|target| Laggard { target, its_turn: true });
+        let far = far.into_iter().flat_map(|far| {
+            far.targets().iter().map(|target| Laggard { target: target.clone(), its_turn: far.has_turn() })
+        });
         Some(Lagging { position, targets: named.chain(far).collect() })
     }
 
@@ -229,8 +245,15 @@ impl State {
 
     /// A target here has all, or gets no more.
     pub(crate) fn fed(&mut self, id: PushId, target: TargetId, delivered: u64, end: PushEnd) {
-        let Some(push) = self.pushes.get_mut(&id) else { return };
-        if let Some(proc) = push.here.remove(&target) {
+        let Some(proc) = self.pushes.get_mut(&id).and_then(|push| push.here.remove(&target)) else {
+            return;
+        };
+        let end = match end {
+            // It was shut because of that.
+            PushEnd::Stopped if self.rank(&proc).is_some_and(|rank| rank.exit.is_some()) => PushEnd::Closed,
+            end => end,
+        };
+        if let Some(push) = self.pushes.get_mut(&id) {
             push.ended(proc, delivered, end);
         }
         self.go_on(id);
@@ -245,6 +268,20 @@ impl State {
         }
     }
 
+    /// A rank has exited: if nobody else reads its stdin, its pushes are over, which those that have nothing to write
+    /// would not find out.
+    pub(crate) fn shut_if_unread(&self, capture: &Capture, proc: &Proc) {
+        let Some(rank) = self.rank(proc).filter(|rank| rank.unopen.is_none()) else { return };
+        let target = rank.target();
+        if capture.with_streams(|streams| streams.takes(target)).is_ok_and(|takes| !takes) {
+            let _ = capture.shut(target);
+        }
+    }
+
+    fn rank(&self, proc: &Proc) -> Option<&RankState> {
+        self.jobs.get(&proc.nspace)?.ranks.get(&proc.rank)
+    }
+
     /// A tool has gone: what it handed over arrives all the same, and then its pushes are over.
     pub(crate) fn leave_pushes(&mut self, capture: &Capture, pushes: impl IntoIterator<Item = PushId>) {
         for id in pushes {
@@ -257,9 +294,19 @@ impl State {
         }
     }
 
-    /// Tells the tool of room that there is, or of the end; has the host go on.
+    /// Tells the tool of room that there is, or of the end; has the host go on, also with those that have waited for it.
     fn go_on(&mut self, id: PushId) {
-        self.go_on_elsewhere(id);
+        let mut due = vec![id];
+        while let Some(id) = due.pop() {
+            self.go_on_elsewhere(id);
+            if self.pushes.get_mut(&id).is_some_and(|push| mem::take(&mut push.yields)) {
+                due.extend(self.yield_elsewhere(id));
+            }
+            self.tell(id);
+        }
+    }
+
+    fn tell(&mut self, id: PushId) {
         let Some(push) = self.pushes.get_mut(&id) else { return };
         if push.is_done() {
             return self.end_push(id);

@@ -275,3 +275,18 @@ fn ranks_that_make_no_sense_are_refused_before_any_is_touched() {
     job.report_exit(Rank(0), code(0));
     assert_eq!(wait(&job).code(), 0);
 }
+
+#[test]
+fn a_stdin_that_is_no_pipe_to_be_written_is_refused_by_its_kind() {
+    let refused = |stdin: OwnedFd| {
+        let adopted = AdoptedRank { stdin: Some(stdin), ..rank(0, pipe().0, REPORTED) };
+        match adopt(&engine(), [adopted]) {
+            Err(error @ AdoptError::Stdin { rank: Rank(0), .. }) => error.to_string(),
+            other => panic!("{:?}", other.map(drop)),
+        }
+    };
+    assert!(refused(pipe().0).contains("not open for writing"));
+    assert!(refused(File::options().write(true).open("/dev/null").unwrap().into()).contains("no pipe"));
+    assert!(refused(UnixStream::pair().unwrap().0.into()).contains("no pipe"));
+    assert!(refused(tempfile::tempfile().unwrap().into()).contains("no pipe"));
+}

@@ -3,10 +3,20 @@
 
 mod common;
 
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, PoisonError};
+
+use common::stdins::{Stdins, procs, refusal, to, tool};
 use common::{engine, nspace, wait};
 use iof_engine::{AdoptError, AdoptSpec, AdoptedRank, Exit, Process};
-use iof_proto::Rank;
+use iof_proto::limits::MAX_PUSHES_PER_TOOL;
+use iof_proto::{Info, Rank, Status, directive::key};
+use iof_tool::Push;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// One test changes it at a time.
+static LIMIT: Mutex<()> = Mutex::new(());
 
 /// A rank without any descriptors.
 fn rank(number: u32) -> AdoptedRank {
@@ -23,6 +33,7 @@ fn rank(number: u32) -> AdoptedRank {
 
 #[test]
 fn ranks_without_descriptors_are_adopted_where_the_refusal_says_that_they_fit() {
+    let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     const RANKS: u32 = 30;
     let engine = engine();
     let (before, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -39,4 +50,31 @@ fn ranks_without_descriptors_are_adopted_where_the_refusal_says_that_they_fit() 
     let job = adopt(enough).unwrap();
     (0..RANKS).for_each(|number| assert!(job.report_exit(Rank(number), Exit::Unknown)));
     wait(&job);
+}
+
+#[test]
+fn pushes_leave_files_for_the_job() {
+    let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
+    let engine = engine();
+    let _ranks = Stdins::of(&engine, 8);
+    let mut tools: Vec<_> = (0..8).map(|_| tool(&engine)).collect();
+    let (before, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let limit = fs::read_dir("/proc/self/fd").unwrap().count() as u64 + 64;
+    setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
+    let mut begun = 0;
+    let refused = (0..8 * MAX_PUSHES_PER_TOOL).find_map(|number| {
+        let rank = (number % 8) as u32;
+        let directives = vec![Info::required(key::PMIX_IOF_CACHE_SIZE, 1u32)];
+        let push = Push { directives, ..to(procs(&[rank])) };
+        let result = tools[number / MAX_PUSHES_PER_TOOL].begin_push(&push, None);
+        begun += usize::from(result.is_ok());
+        result.is_err().then(|| refusal(result))
+    });
+    let next = File::open("/dev/null").unwrap().as_raw_fd();
+    setrlimit(Resource::RLIMIT_NOFILE, before, hard).unwrap();
+    let refused = refused.expect("it takes all files");
+    assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
+    assert!(refused.reason.contains("keeps the last 32 for its job"), "{refused}");
+    assert!(begun > 8, "{begun}");
+    assert!(limit - next as u64 >= 32, "{next} of {limit}");
 }

@@ -42,6 +42,13 @@ pub const MAX_PUSHES_PER_TOOL: usize = 16;
 /// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_PUSHES_PER_TARGET: usize = 16;
 
+/// Bytes that the inlets of all pushes under way may have together, those of tools that have gone included; the engine
+/// refuses the next with [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
+pub const MAX_PUSH_BYTES: u64 = 256 << 20;
+
+/// Of these at most so many may be for pushes of one process, so that it cannot keep all others out.
+pub const MAX_PUSH_BYTES_PER_PROCESS: u64 = 64 << 20;
+
 /// Tools that one engine serves at a time; it refuses the next connection.
 pub const MAX_TOOLS: usize = 1024;
 

@@ -173,3 +173,65 @@ impl fmt::Display for ShortBy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directive::InfoValue;
+    use crate::status::Status;
+
+    #[test]
+    fn nothing_said_is_a_push_that_waits_leaves_open_and_is_whole() {
+        assert_eq!(PushDirectives::read(&[]).unwrap(), (PushDirectives::default(), vec![]));
+        let PushDirectives { cache_size, complete, drop, partial } = PushDirectives::default();
+        assert_eq!((cache_size, complete, drop, partial), (None, false, false, false));
+    }
+
+    #[test]
+    fn the_last_of_several_counts_and_no_takes_yes_back() {
+        let infos = [
+            Info::new(key::PMIX_IOF_COMPLETE, true),
+            Info::new(key::PMIX_IOF_DROP_NEWEST, false),
+            Info::required(key::PMIX_IOF_CACHE_SIZE, 1u32),
+            Info::new(key::IOF_PARTIAL, true),
+            Info::required(key::PMIX_IOF_CACHE_SIZE, u64::from(u32::MAX)),
+            Info::new(key::PMIX_IOF_COMPLETE, false),
+            Info::new(key::PMIX_IOF_DROP_NEWEST, true),
+        ];
+        let (read, ignored) = PushDirectives::read(&infos).unwrap();
+        let expected =
+            PushDirectives { cache_size: Some(u32::MAX), complete: false, drop: true, partial: true };
+        assert_eq!((read, ignored), (expected, vec![]));
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_ignored_or_an_error_that_names_it() {
+        let cases: [(&str, InfoValue, Status); 8] = [
+            (key::PMIX_IOF_DROP_OLDEST, true.into(), Status::ERR_NOT_SUPPORTED),
+            (key::PMIX_IOF_BUFFERING_TIME, 1u32.into(), Status::ERR_NOT_SUPPORTED),
+            (key::PMIX_FWD_STDIN, true.into(), Status::ERR_NOT_SUPPORTED),
+            ("pmix.nobody.knows", true.into(), Status::ERR_NOT_SUPPORTED),
+            ("nobody.knows", true.into(), Status::ERR_NOT_SUPPORTED),
+            (key::PMIX_IOF_CACHE_SIZE, 0u32.into(), Status::ERR_BAD_PARAM),
+            (key::PMIX_IOF_CACHE_SIZE, (1u64 << 32).into(), Status::ERR_BAD_PARAM),
+            (key::IOF_PARTIAL, InfoValue::Text("yes".into()), Status::ERR_BAD_PARAM),
+        ];
+        for (key, value, status) in cases {
+            let (read, ignored) = PushDirectives::read(&[Info::new(key, value.clone())]).unwrap();
+            assert_eq!((read, ignored), (PushDirectives::default(), vec![key.to_owned()]));
+            let refused = PushDirectives::read(&[Info::required(key, value)]).unwrap_err();
+            assert_eq!(refused.status, status, "{refused}");
+            assert!(refused.reason.contains(key), "{refused}");
+        }
+    }
+
+    #[test]
+    fn who_collects_the_bytes_is_taken_in_any_form() {
+        let nspace = crate::names::Nspace::new("job").unwrap();
+        let proc = InfoValue::Proc(Proc { nspace, rank: crate::names::Rank(0) });
+        for value in [true.into(), false.into(), proc] {
+            let infos = [Info::required(key::PMIX_IOF_PUSH_STDIN, value)];
+            assert_eq!(PushDirectives::read(&infos).unwrap(), (PushDirectives::default(), vec![]));
+        }
+    }
+}

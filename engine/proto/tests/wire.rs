@@ -1,10 +1,13 @@
 //! What the framing promises, to friend and foe.
 #![allow(clippy::unwrap_used, reason = "a test, helpers included, fails by panicking")]
 
-use iof_proto::limits::{MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT};
+use iof_proto::limits::{
+    MAX_ANSWER, MAX_DIRECTIVES, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT,
+};
 use iof_proto::{
-    Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool, Granted, Info, Message,
-    Nspace, Proc, ProcInfo, ProcState, Rank, ReaderStats, Status, StreamStats, Terms, ToTool, Value, encode,
+    Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool, Granted, Info, Laggard,
+    Lagging, Message, Nspace, Proc, ProcInfo, ProcState, PushGranted, PushReport, Rank, ReaderStats, Short,
+    ShortBy, Skipped, Status, StreamStats, Terms, ToTool, Unopen, Value, encode,
 };
 use proptest::prelude::*;
 
@@ -25,6 +28,16 @@ fn from_tool() -> Vec<FromTool> {
         FromTool::Follow { slot: 3 },
         FromTool::Deregister { request: 2, handler: 1 },
         FromTool::Query { request: 3, keys: vec!["pmix.qry.ns".into()] },
+        FromTool::Push {
+            request: 4,
+            targets: vec![source(Rank(0)), source(Rank::WILDCARD)],
+            size: Some(1 << 40),
+            directives: vec![Info::required("pmix.iof.cmp", true)],
+        },
+        FromTool::Push { request: 5, targets: vec![], size: None, directives: vec![] },
+        FromTool::Fill { push: 1, bytes: u64::MAX, over: true },
+        FromTool::Lagging { request: 6, push: 1, cut_off: Some(7) },
+        FromTool::Lagging { request: 7, push: 1, cut_off: None },
     ]
 }
 
@@ -70,6 +83,35 @@ fn to_tool() -> Vec<ToTool> {
         ToTool::Announced { handler: 1 },
         ToTool::Deregistered { request: 2, result: Ok(()) },
         ToTool::Answer { request: 3, result: Ok(found.into()) },
+        ToTool::PushBegun {
+            request: 4,
+            result: Ok(PushGranted {
+                push: 1,
+                skipped: [Unopen::NotOpen, Unopen::Inherited, Unopen::Closed, Unopen::Elsewhere]
+                    .map(|why| Skipped { target: source(Rank(3)), why })
+                    .into(),
+                ignored: vec!["x".into()],
+            }),
+        },
+        ToTool::PushBegun { request: 5, result: Err(failure) },
+        ToTool::Room { push: 1, position: 1 << 40 },
+        ToTool::Lagging {
+            request: 6,
+            lagging: Lagging {
+                position: 9,
+                targets: vec![Laggard { target: source(Rank(0)), its_turn: true }],
+            },
+        },
+        ToTool::Pushed {
+            push: 1,
+            report: PushReport {
+                bytes: 10,
+                whole: 1,
+                short: [ShortBy::Closed, ShortBy::CutOff, ShortBy::Stopped, ShortBy::Failed("no".into())]
+                    .map(|why| Short { target: source(Rank(2)), delivered: 3, why })
+                    .into(),
+            },
+        },
     ]
 }
 
@@ -164,6 +206,15 @@ fn a_descriptor_count_that_is_not_the_messages_is_refused() {
 }
 
 #[test]
+fn a_push_that_is_granted_comes_with_its_inlet_and_one_that_is_refused_without() {
+    let granted = PushGranted { push: 1, skipped: Vec::new(), ignored: Vec::new() };
+    assert_eq!(ToTool::PushBegun { request: 1, result: Ok(granted) }.fds(), 1);
+    let failure = Failure { status: Status::ERR_BAD_PARAM, reason: String::new() };
+    assert_eq!(ToTool::PushBegun { request: 1, result: Err(failure) }.fds(), 0);
+    assert_eq!(ToTool::Room { push: 1, position: 0 }.fds(), 0);
+}
+
+#[test]
 fn limits_hold_on_both_sides() {
     let pull = |procs| FromTool::Pull {
         request: 1,
@@ -172,13 +223,22 @@ fn limits_hold_on_both_sides() {
         backlog: false,
         directives: Vec::new(),
     };
+    let push = |targets, directives: usize| FromTool::Push {
+        request: 1,
+        targets: vec![source(Rank(0)); targets],
+        size: None,
+        directives: vec![Info::new("k", true); directives],
+    };
     let excessive = [
         pull(MAX_PROCS_PER_PULL + 1),
+        push(MAX_PROCS_PER_PULL + 1, 0),
+        push(1, MAX_DIRECTIVES + 1),
         FromTool::Query { request: 1, keys: vec![String::new(); MAX_QUERY_KEYS + 1] },
         FromTool::Query { request: 1, keys: vec!["k".repeat(MAX_TEXT + 1)] },
         FromTool::Hello { version: 1, pid: 1, name: "n".repeat(MAX_TEXT + 1) },
     ];
     encode(&pull(MAX_PROCS_PER_PULL)).unwrap();
+    encode(&push(MAX_PROCS_PER_PULL, MAX_DIRECTIVES)).unwrap();
     for message in excessive {
         assert!(matches!(encode(&message), Err(EncodeError::Limit(_))));
         let body = postcard::to_stdvec(&message).unwrap();
@@ -211,7 +271,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bodies_never_panic(variant in 0_u8..8, fds in 0_u8..3, rest: Vec<u8>) {
+    fn random_bodies_never_panic(variant in 0_u8..14, fds in 0_u8..3, rest: Vec<u8>) {
         let body = [&[variant], &rest[..]].concat();
         let bytes = frame(u32::try_from(body.len()).unwrap(), fds, &body);
         let _ = decode_all::<FromTool>(&bytes);

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use iof_capture::{Capture, TargetId};
-use iof_proto::limits::MAX_PUSHES_PER_TARGET;
+use iof_proto::limits::{MAX_PUSH_BYTES, MAX_PUSH_BYTES_PER_PROCESS, MAX_PUSHES_PER_TARGET};
 use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, Unopen};
 
+use crate::config::MIN_CACHE_SIZE;
 use crate::job::{Elsewhere, JobState};
+use crate::push::Push;
 use crate::state::State;
 use crate::terms::cache_within;
 
@@ -39,9 +41,30 @@ impl State {
             infos.iter().filter(|info| !self.host_keys.contains(&info.key)).cloned().collect();
         let (mut directives, mut ignored) = PushDirectives::read(&ours)?;
         cache_within(&mut directives.cache_size, self.max_cache_size, infos, &mut ignored)?;
-        let cache = u64::from(directives.cache_size.unwrap_or(self.cache_size));
+        // A cache that is large for output is not for this.
+        let default = self.cache_size.min(self.max_cache_size.max(MIN_CACHE_SIZE));
+        let cache = u64::from(directives.cache_size.unwrap_or(default));
         let capacity = size.map_or(cache, |size| size.min(cache)).max(1);
         Ok(Asked { directives, ignored, capacity })
+    }
+
+    /// Whether process `pid`, unless that is the embedder's, may have an inlet of `capacity` bytes more.
+    pub(super) fn check_push_bytes(&self, pid: Option<u32>, capacity: u64) -> Result<(), Failure> {
+        let bytes = |of: fn(&Push, Option<u32>) -> bool| {
+            let pushes = self.pushes.values().filter(|push| of(push, pid));
+            pushes.map(|push| push.inlet.capacity()).fold(capacity, u64::saturating_add)
+        };
+        let refused = |whose: &str, limit: u64| {
+            let reason = format!("{whose} pushes may have {limit} bytes of cache: wait for one to end");
+            Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason })
+        };
+        if bytes(|_, _| true) > MAX_PUSH_BYTES {
+            return refused("all", MAX_PUSH_BYTES);
+        }
+        if pid.is_some() && bytes(|push, pid| push.pid == pid) > MAX_PUSH_BYTES_PER_PROCESS {
+            return refused("the process's", MAX_PUSH_BYTES_PER_PROCESS);
+        }
+        Ok(())
     }
 
     /// Finds the targets.

@@ -1,10 +1,11 @@
 //! What is pushed to ranks that run elsewhere: the host is brought it, a piece at a time.
 
+use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
 
 use iof_capture::PushId;
-use iof_proto::{Failure, Info, Proc, PushReport, Short, ShortBy};
+use iof_proto::{Failure, Info, Nspace, Proc, PushReport, Rank, Short, ShortBy};
 
 use crate::host::Upcall;
 use crate::push::Push;
@@ -16,7 +17,8 @@ const PIECE: u64 = 64 * 1024;
 /// Stdin for processes that run elsewhere, as [`Host::push_stdin`](crate::Host::push_stdin) gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdinPush {
-    /// Its own number: the pieces of one push come in their order.
+    /// Its own number. The pieces of one push come in their order, and behind those of all pushes to any of the same
+    /// processes that came before.
     pub id: u64,
     /// Who is to get it. A wildcard rank stands for all processes of its job that run elsewhere.
     pub targets: Vec<Proc>,
@@ -27,6 +29,8 @@ pub struct StdinPush {
 /// The targets of a push that run elsewhere, all of which the host answers for.
 pub(super) struct Elsewhere {
     stdin: Arc<StdinPush>,
+    /// The pushes that have their turn before it somewhere.
+    behind: BTreeSet<PushId>,
     /// Bytes that the host has taken.
     pub position: u64,
     /// Bytes that it has not answered for, and whether it was told of the end.
@@ -35,9 +39,19 @@ pub(super) struct Elsewhere {
 }
 
 impl Elsewhere {
-    pub(super) fn new(id: PushId, targets: Vec<Proc>, directives: Vec<Info>) -> Elsewhere {
+    pub(super) fn new(
+        id: PushId,
+        targets: Vec<Proc>,
+        directives: Vec<Info>,
+        behind: BTreeSet<PushId>,
+    ) -> Elsewhere {
         let stdin = Arc::new(StdinPush { id: id.0, targets, directives });
-        Elsewhere { stdin, position: 0, asked: None, told_end: false }
+        Elsewhere { stdin, behind, position: 0, asked: None, told_end: false }
+    }
+
+    /// Whether the host may be brought it.
+    pub(super) fn has_turn(&self) -> bool {
+        self.behind.is_empty()
     }
 
     pub(super) fn targets(&self) -> &[Proc] {
@@ -49,7 +63,7 @@ impl Push {
     /// What the host is to be brought next: bytes, or none for the end. The last of it ends this part of the push.
     fn next_piece(&mut self) -> Option<(Arc<StdinPush>, Vec<u8>)> {
         let far = self.elsewhere.as_mut()?;
-        if far.asked.is_some() {
+        if far.asked.is_some() || !far.has_turn() {
             return None;
         }
         let left = self.filled.saturating_sub(far.position);
@@ -62,6 +76,7 @@ impl Push {
             let targets = far.targets().len() as u64;
             self.report.whole = self.report.whole.saturating_add(targets);
             self.elsewhere = None;
+            self.yields = true;
             return None;
         }
         if left == 0 {
@@ -77,6 +92,7 @@ impl Push {
     /// None of the targets elsewhere gets any more.
     fn give_up_elsewhere(&mut self, why: ShortBy) {
         let Some(Elsewhere { stdin, position: delivered, .. }) = self.elsewhere.take() else { return };
+        self.yields = true;
         let PushReport { short, .. } = &mut self.report;
         let targets = stdin.targets.iter().cloned();
         short.extend(targets.map(|target| Short { target, delivered, why: why.clone() }));
@@ -84,6 +100,34 @@ impl Push {
 }
 
 impl State {
+    /// The pushes under way that go to some of `targets`, too.
+    pub(super) fn ahead_elsewhere(&self, targets: &[Proc]) -> BTreeSet<PushId> {
+        let named: BTreeSet<&Proc> = targets.iter().collect();
+        let jobs: BTreeSet<&Nspace> = targets.iter().map(|target| &target.nspace).collect();
+        let whole: BTreeSet<&Nspace> = targets
+            .iter()
+            .filter(|target| target.rank == Rank::WILDCARD)
+            .map(|target| &target.nspace)
+            .collect();
+        let meets = |other: &Proc| {
+            named.contains(other)
+                || whole.contains(&other.nspace)
+                || (other.rank == Rank::WILDCARD && jobs.contains(&other.nspace))
+        };
+        let ahead = self
+            .pushes
+            .iter()
+            .filter(|(_, push)| push.elsewhere.as_ref().is_some_and(|far| far.targets().iter().any(meets)));
+        ahead.map(|(id, _)| *id).collect()
+    }
+
+    /// A push has nothing more for the host; gives those that have their turn now.
+    pub(super) fn yield_elsewhere(&mut self, ended: PushId) -> Vec<PushId> {
+        let behind = self.pushes.iter_mut().filter_map(|(id, push)| Some((*id, push.elsewhere.as_mut()?)));
+        let next = behind.filter_map(|(id, far)| (far.behind.remove(&ended) && far.has_turn()).then_some(id));
+        next.collect()
+    }
+
     /// Brings the host what it can have now.
     pub(super) fn go_on_elsewhere(&mut self, id: PushId) {
         let Some(push) = self.pushes.get_mut(&id) else { return };

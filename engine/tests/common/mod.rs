@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 pub mod raw;
+pub mod stdins;
 pub mod streams;
 
 use std::fs::File;

@@ -1,14 +1,18 @@
 //! A tool that speaks the protocol itself.
 
 use std::collections::VecDeque;
-use std::io::Write;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use iof_engine::Engine;
 use iof_proto::message::query;
 use iof_proto::{
-    Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, ToTool, encode, socket,
+    Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, PushGranted, ToTool, encode,
+    socket,
 };
 
 /// A tool that asks and does not wait.
@@ -47,6 +51,58 @@ impl Raw {
 
     pub fn pull_with(&mut self, procs: Vec<Proc>, channels: Channels, directives: Vec<Info>) {
         self.send(&FromTool::Pull { request: 1, procs, channels, backlog: true, directives });
+    }
+
+    /// Begins a push; gives the file of its inlet, too.
+    pub fn begin_push(
+        &mut self,
+        targets: Vec<Proc>,
+        directives: Vec<Info>,
+    ) -> Result<(PushGranted, File), Failure> {
+        self.send(&FromTool::Push { request: 3, targets, size: None, directives });
+        loop {
+            if let ToTool::PushBegun { result, .. } = self.receive() {
+                return result.map(|granted| (granted, self.fds.pop_back().unwrap().into()));
+            }
+        }
+    }
+
+    pub fn fill(&mut self, push: u32, bytes: u64, over: bool) {
+        self.send(&FromTool::Fill { push, bytes, over });
+    }
+
+    /// Says the same without reading any answer until the engine hears no more; gives how many bytes it heard.
+    pub fn flood(&mut self, message: &FromTool) -> usize {
+        let frame = encode(message).unwrap();
+        self.socket.set_nonblocking(true).unwrap();
+        let (mut heard, mut since) = (0, Instant::now());
+        // Nothing for a while, though the engine serves others meanwhile.
+        while since.elapsed() < Duration::from_millis(300) {
+            match self.socket.write(&frame) {
+                Ok(written) => {
+                    heard += written;
+                    since = Instant::now();
+                    assert_eq!(written, frame.len(), "a frame is sent whole or not at all");
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        self.socket.set_nonblocking(false).unwrap();
+        heard
+    }
+
+    /// Waits until the engine has closed the connection, whatever it sends before.
+    pub fn until_dismissed(&mut self) {
+        self.socket.set_read_timeout(Some(super::PATIENCE)).unwrap();
+        loop {
+            match self.socket.read(&mut [0; 4096]) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
+                Err(error) => panic!("the engine keeps the connection: {error}"),
+            }
+        }
     }
 
     pub fn receive(&mut self) -> ToTool {

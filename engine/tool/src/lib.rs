@@ -104,6 +104,7 @@
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
 //! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
 //! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the same |
+//! | [`Tool::fill`], [`Tool::take_report`] | [`LostError`] | the engine is gone; nobody knows how much arrived |
 //!
 //! # Threads
 //! A tool is used by one thread at a time and may move between threads. Its descriptor may be waited for by another.

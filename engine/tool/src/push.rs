@@ -187,6 +187,9 @@ impl Tool {
     /// # Errors
     /// [`LostError`]: the engine is gone.
     pub fn fill(&mut self, push: u32, bytes: usize, over: bool) -> Result<(), LostError> {
+        if self.gone {
+            return Err(LostError::Closed);
+        }
         if let Some(pushing) = self.pushes.get_mut(&push).filter(|pushing| !pushing.over) {
             pushing.put(bytes);
             pushing.over = over;
@@ -195,10 +198,19 @@ impl Tool {
     }
 
     /// What became of a push that is over; then it is forgotten. `None` if it is not, or was asked for before.
-    pub fn take_report(&mut self, push: u32) -> Option<PushReport> {
-        let report = self.pushes.get_mut(&push)?.report.take()?;
-        self.pushes.remove(&push);
-        Some(report)
+    ///
+    /// # Errors
+    /// [`LostError::Closed`]: the engine is gone, and nobody knows how much arrived.
+    pub fn take_report(&mut self, push: u32) -> Result<Option<PushReport>, LostError> {
+        let report = self.pushes.get_mut(&push).and_then(|pushing| pushing.report.take());
+        match report {
+            Some(report) => {
+                self.pushes.remove(&push);
+                Ok(Some(report))
+            }
+            None if self.gone => Err(LostError::Closed),
+            None => Ok(None),
+        }
     }
 
     /// Who holds a push back. Before, those are cut off who have taken no more than what lies before position
@@ -225,10 +237,10 @@ impl Tool {
         let mut stall: Option<Stall> = None;
         loop {
             self.take_messages()?;
-            if let Some(report) = self.take_report(push) {
+            if let Some(report) = self.take_report(push)? {
                 return Ok(report);
             }
-            let Some(pushing) = self.pushes.get_mut(&push).filter(|_| !self.gone) else {
+            let Some(pushing) = self.pushes.get_mut(&push) else {
                 return Err(LostError::Closed.into());
             };
             let (over, part) = (pushing.over, pushing.part());
@@ -284,7 +296,9 @@ impl Tool {
         let before = stall.seen.as_ref().map_or(0, |seen| seen.position);
         let lagging = self.lagging(push, (drop && stall.seen.is_some()).then_some(before))?;
         let said = stall.seen.as_ref().is_some_and(|seen| seen.targets == lagging.targets);
-        if !drop && !said && !lagging.targets.is_empty() {
+        // Whoever does not read is cut off, but those who have another push before this are waited for.
+        let waits = lagging.targets.iter().any(|of| !drop || !of.its_turn);
+        if waits && !said {
             on_wait(&lagging);
         }
         stall.seen = Some(lagging);

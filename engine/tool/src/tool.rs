@@ -330,8 +330,9 @@ impl Tool {
     /// whatever happens; `None`: until it is readable. It is zero unless the last of them found nothing, and after
     /// requests that brought news.
     pub fn timeout(&self) -> Option<Duration> {
-        let pending = !self.wakeup.is_armed() || self.has_news() || self.link.has_received();
-        if pending && !self.is_done() {
+        let pending = !self.wakeup.is_armed() || self.has_news();
+        // Messages may be of pushes, of which a tool that is done with its registrations wants to hear.
+        if self.link.has_received() || (pending && !self.is_done()) {
             return Some(Duration::ZERO);
         }
         self.feeds.next_due().map(|due| due.saturating_duration_since(Instant::now()))

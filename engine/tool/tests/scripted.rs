@@ -7,11 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use iof_proto::{
-    Channels, Decoder, Failure, FromTool, Granted, Nspace, PROTOCOL_VERSION, Proc, Rank, Status, ToTool,
-    Value, encode, socket,
+    Channels, Decoder, Failure, FromTool, Granted, Lagging, Nspace, PROTOCOL_VERSION, Proc, PushGranted,
+    PushReport, Rank, Status, ToTool, Value, encode, socket,
 };
-use iof_shm_ring::{Area, doorbell};
-use iof_tool::{Delivery, LostError, Pull, RequestError, Tool};
+use iof_shm_ring::{Area, Inlet, doorbell};
+use iof_tool::{Delivery, LostError, Pull, Push, RequestError, Tool};
 
 /// The engine's end of a connection.
 struct Engine {
@@ -182,4 +182,47 @@ fn an_engine_that_ends_in_the_middle_of_a_request_is_said_so_and_callbacks_are_d
     assert_eq!(lost.to_string(), "the engine has ended or closed the connection");
     assert!(!tool.dispatch(None).unwrap());
     let _ = tool.as_fd();
+}
+
+#[test]
+fn a_tool_that_only_pushes_does_not_sleep_over_what_came_together_with_an_answer() {
+    let (engine, mut tool) = connect();
+    let inlet = Inlet::create(4096, "stdin").unwrap();
+    let granted = PushGranted { push: 1, skipped: Vec::new(), ignored: Vec::new() };
+    let begun = encode(&ToTool::PushBegun { request: 1, result: Ok(granted) }).unwrap();
+    socket::send(&engine.socket, &begun, &[inlet.as_fd()]).unwrap();
+    let target = Proc { nspace: nspace(), rank: Rank(0) };
+    assert_eq!(tool.begin_push(&Push::new(vec![target]), None).unwrap().push, 1);
+    assert!(matches!(engine.hear(), FromTool::Push { request: 1, .. }));
+    assert!(!tool.dispatch(Some(Duration::ZERO)).unwrap());
+    assert_eq!(tool.timeout(), None);
+    let lagging = ToTool::Lagging { request: 2, lagging: Lagging::default() };
+    let report = PushReport { bytes: 7, whole: 1, short: Vec::new() };
+    engine.send(&[lagging, ToTool::Pushed { push: 1, report: report.clone() }]);
+    tool.lagging(1, None).unwrap();
+    assert_eq!(tool.timeout(), Some(Duration::ZERO));
+    assert!(!tool.dispatch(Some(Duration::ZERO)).unwrap());
+    assert_eq!(tool.take_report(1).unwrap(), Some(report));
+    assert_eq!(tool.timeout(), None);
+}
+
+#[test]
+fn room_where_nothing_was_filled_is_nonsense_and_of_unknown_pushes_no_news() {
+    let (engine, mut tool) = connect();
+    engine.send(&[
+        ToTool::Room { push: 9, position: 1 },
+        ToTool::Pushed { push: 9, report: PushReport::default() },
+    ]);
+    assert!(!tool.dispatch(Some(Duration::ZERO)).unwrap());
+    assert_eq!((tool.take_report(9).unwrap(), tool.push_room(9).len()), (None, 0));
+    let inlet = Inlet::create(4096, "stdin").unwrap();
+    let granted = PushGranted { push: 1, skipped: Vec::new(), ignored: Vec::new() };
+    let begun = encode(&ToTool::PushBegun { request: 1, result: Ok(granted) }).unwrap();
+    socket::send(&engine.socket, &begun, &[inlet.as_fd()]).unwrap();
+    tool.begin_push(&Push::new(vec![Proc { nspace: nspace(), rank: Rank(0) }]), None).unwrap();
+    tool.fill(1, 10, false).unwrap();
+    engine.send(&[ToTool::Room { push: 1, position: 11 }]);
+    let nonsense = tool.dispatch(Some(Duration::ZERO));
+    assert!(matches!(nonsense, Err(LostError::Unexpected { .. })), "{nonsense:?}");
+    assert!(matches!(tool.take_report(1), Err(LostError::Closed)));
 }

@@ -1,0 +1,254 @@
+//! `iof run`: which ranks read what, and when they are at its end.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+
+use common::bytes::{Pending, noise};
+use common::process::{Done, Process};
+use common::site::Site;
+use common::terminal::CTRL_D;
+use common::{wait_for, without_waits};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+/// Each rank says how many bytes it has read.
+const COUNT: &str = "echo $IOF_RANK $(wc -c)";
+/// More than all pipes and caches on the way hold.
+const LARGE: usize = 5_000_003;
+
+/// Writes `bytes` to its stdin, to the end of it, and gives what it wrote.
+fn fed(mut process: Process, bytes: impl Into<Vec<u8>>) -> Done {
+    let (mut stdin, bytes) = (process.stdin(), bytes.into());
+    // Ranks need not read it all.
+    let feeding = Pending::start(move || drop(stdin.write_all(&bytes)));
+    let done = process.finish();
+    feeding.get();
+    done
+}
+
+fn sorted(done: &Done) -> Vec<&str> {
+    let mut lines: Vec<&str> = done.text().lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn assert_fine(done: &Done) {
+    assert_eq!((done.code, without_waits(&done.stderr)), (0, String::new()), "{done:?}");
+}
+
+#[test]
+fn those_who_are_to_have_it_read_the_commands_stdin_and_all_others_nothing() {
+    for (options, counts) in [
+        (&[][..], ["5", "0", "0", "0"]),
+        (&["--stdin", "0"], ["5", "0", "0", "0"]),
+        (&["--stdin", "2"], ["0", "0", "5", "0"]),
+        (&["--stdin", "none"], ["0"; 4]),
+        (&["--stdin", "all"], ["5"; 4]),
+        (&["--stdin", "0,2-3"], ["5", "0", "5", "5"]),
+    ] {
+        let done = fed(Site::new().run_sh(&[&["-n", "4"], options].concat(), COUNT), "12345");
+        assert_fine(&done);
+        let wanted: Vec<String> =
+            counts.iter().enumerate().map(|(rank, count)| format!("{rank} {count}")).collect();
+        assert_eq!(sorted(&done), wanted, "{options:?}");
+    }
+}
+
+#[test]
+fn what_is_said_to_several_ranks_arrives_as_it_is_said() {
+    let site = Site::new();
+    let mut run = site.run_sh(&["-n", "2", "--stdin", "all"], "while read word; do echo $word; done");
+    let (mut stdin, mut stdout) = (run.stdin(), BufReader::new(run.stdout()));
+    for word in ["one", "two", "three"] {
+        writeln!(stdin, "{word}").unwrap();
+        for _ in 0..2 {
+            let mut line = String::new();
+            stdout.read_line(&mut line).unwrap();
+            assert_eq!(line.trim_end(), word);
+        }
+    }
+    drop(stdin);
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn a_command_whose_ranks_have_all_ended_does_not_wait_for_its_stdin() {
+    for stdin in ["0", "all"] {
+        let run = Site::new().run(&["-n", "2", "--stdin", stdin], ["true"]);
+        // Its stdin stays open.
+        assert_eq!(run.wait(), 0);
+    }
+}
+
+#[test]
+fn ranks_that_read_a_part_or_nothing_cost_the_others_nothing_and_are_no_news() {
+    let script = "case $IOF_RANK in 0) wc -c;; 1) head -c 10 | wc -c;; 2) exec <&-; echo closed;; esac";
+    let done = fed(Site::new().run_sh(&["-n", "4", "--stdin", "all"], script), noise(0, "stdin", 0, LARGE));
+    assert_fine(&done);
+    assert_eq!(sorted(&done), ["10", &LARGE.to_string(), "closed"]);
+}
+
+#[test]
+fn a_rank_that_does_not_read_is_named_and_the_others_go_on_when_it_does() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("[ $IOF_RANK != 1 ] || : < {}; {COUNT}", gate.path());
+    let mut run = site.run_sh(&["-n", "3", "--stdin", "all"], &script);
+    let mut stdin = run.stdin();
+    let feeding = Pending::start(move || stdin.write_all(&noise(0, "stdin", 0, LARGE)).unwrap());
+    let mut stderr = BufReader::new(run.stderr());
+    let said = Pending::start(move || {
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        line
+    });
+    assert_eq!(said.get(), "iof: waiting for rank 1: it does not read its stdin\n");
+    gate.open();
+    feeding.get();
+    let mut lines: Vec<String> = BufReader::new(run.stdout()).lines().map(Result::unwrap).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [0, 1, 2].map(|rank| format!("{rank} {LARGE}")));
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn a_file_is_read_by_each_rank_from_its_beginning() {
+    let site = Site::new();
+    let file = site.path().join("file");
+    fs::write(&file, noise(0, "stdin", 0, LARGE)).unwrap();
+    let file = file.to_str().unwrap();
+    for (options, counts) in [
+        (&["--stdin-file", file][..], [LARGE; 3]),
+        (&["--stdin-file", file, "--stdin", "all"], [LARGE; 3]),
+        (&["--stdin-file", file, "--stdin", "1"], [0, LARGE, 0]),
+        (&["--stdin-file", file, "--stdin", "0-1"], [LARGE, LARGE, 0]),
+        (&["--stdin-file", "/dev/null", "--stdin", "1"], [0; 3]),
+    ] {
+        let done = fed(site.run_sh(&[&["-n", "3"], options].concat(), COUNT), "not for anybody");
+        assert_fine(&done);
+        let wanted = [0, 1, 2].map(|rank| format!("{rank} {}", counts[rank]));
+        assert_eq!(sorted(&done), wanted, "{options:?}");
+    }
+    // The file itself, from a directory of the command's, whatever that of the ranks is.
+    let script = "readlink /proc/self/fd/0";
+    let mut run = site.iof("run");
+    run.current_dir(site.path()).args(["--stdin-file", "file", "--wdir", "/", "--", "sh", "-c", script]);
+    assert_eq!(Process::start(&mut run).finish().text().trim_end(), file);
+}
+
+/// Checks for exit code 2 and one line that holds `said`.
+fn assert_refused(site: &Site, options: &[&str], said: &str) {
+    let done = site.run(options, ["echo", "started"]).finish();
+    assert_eq!((done.code, done.text()), (2, ""), "{options:?}: {done:?}");
+    assert!(done.stderr.starts_with("iof: ") && done.stderr.lines().count() == 1, "{done:?}");
+    assert!(done.stderr.contains(said), "'{said}' is not in {done:?}");
+}
+
+#[test]
+fn a_stdin_that_cannot_be_is_refused_in_one_line() {
+    let site = Site::new();
+    let fifo = site.path().join("fifo");
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    for (options, said) in [
+        (&["--stdin", "2"][..], "there is no rank 2 to give stdin: the job has 2 ranks"),
+        (&["--stdin-open", "0,7"], "there is no rank 7"),
+        (&["--stdin", "some"], "'some'"),
+        (&["--stdin-open", "none"], "'none'"),
+        (&["--stdin-file", "/no/such/file"], "/no/such/file"),
+        (&["--stdin-file", "/"], "Is a directory"),
+        (&["--stdin-file", fifo.to_str().unwrap()], "which is a FIFO: redirect"),
+        (&["--stdin-file", "/dev/null", "--stdin", "none"], "--stdin-file is for nobody"),
+        (
+            &["--stdin-file", "/dev/null", "--stdin", "1", "--stdin-open", "1"],
+            "rank 1 can't have --stdin-file",
+        ),
+        (&["--pty", "1", "--stdin-open", "1"], "rank 1 has a pty, which is its stdin"),
+        (&["--pty", "0", "--stdin", "all"], "rank 0 has a pty, which is its stdin"),
+        (&["--pty", "0", "--stdin", "0", "--stdin-file", "/dev/null"], "rank 0 has a pty"),
+    ] {
+        assert_refused(&site, &[&["-n", "2"], options].concat(), said);
+    }
+}
+
+#[test]
+fn a_fifo_is_read_by_way_of_the_commands_own_stdin() {
+    let site = Site::new();
+    let fifo = site.path().join("fifo");
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    let both = fs::File::options().read(true).write(true).open(&fifo).unwrap();
+    let mut run = site.iof("run");
+    run.args(["-n", "2", "--stdin", "all", "--", "sh", "-c", COUNT]);
+    run.stdin(fs::File::open(&fifo).unwrap()).stdout(std::process::Stdio::piped());
+    let mut process = Process::start_as_it_is(&mut run);
+    // The command keeps a copy.
+    run.stdin(std::process::Stdio::null());
+    (&both).write_all(b"fifo").unwrap();
+    drop(both);
+    let mut lines: Vec<String> = BufReader::new(process.stdout()).lines().map(Result::unwrap).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0 4", "1 4"]);
+    assert_eq!(process.wait(), 0);
+}
+
+#[test]
+fn a_rank_with_a_pty_has_the_keyboard_only_if_it_is_the_one_for_stdin() {
+    let done = fed(Site::new().run_sh(&["-n", "2", "--pty", "0"], "cat; echo $IOF_RANK"), "keys\n");
+    assert_eq!(sorted(&done), ["0", "1", "keys"]);
+    let done =
+        fed(Site::new().run_sh(&["-n", "2", "--pty", "1", "--stdin", "1"], "cat; echo $IOF_RANK"), "keys\n");
+    assert_eq!(sorted(&done), ["0", "1", "keys"]);
+    for options in [&["--stdin", "none"][..], &["--stdin", "1"]] {
+        let options = [&["-n", "2", "--pty", "0"], options].concat();
+        let done = fed(Site::new().run_sh(&options, "[ $IOF_RANK = 1 ] || echo $(wc -c)"), "keys\n");
+        assert_eq!((done.code, done.text()), (0, "0\n"), "{options:?}");
+    }
+}
+
+#[test]
+fn at_a_terminal_several_ranks_read_what_is_typed_and_ctrl_d_is_the_end() {
+    let site = Site::new();
+    let script = "while read word; do echo \"<$IOF_RANK $word>\"; done; echo \"end of $IOF_RANK\"";
+    let (terminal, run) = site.run_at_terminal(["-n", "2", "--stdin", "all", "--", "sh", "-c", script]);
+    terminal.type_keys("words\r");
+    terminal.wait_for("<0 words>", 1);
+    terminal.wait_for("<1 words>", 1);
+    terminal.type_keys(CTRL_D);
+    terminal.wait_for("end of 0", 1);
+    terminal.wait_for("end of 1", 1);
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn an_open_stdin_stays_open_behind_the_commands_own() {
+    let site = Site::new();
+    let options = ["-n", "3", "--stdin", "all", "--stdin-open", "1"];
+    let mut run = site.run_sh(&options, COUNT);
+    run.stdin().write_all(b"ours").unwrap();
+    let (stdout, _stderr) = run.collect();
+    for rank in [0, 2] {
+        site.wait_for_state(rank, "terminated");
+    }
+    site.wait_for_state(1, "running");
+    let mut push = Process::start(site.iof("push").args(["--rank", "1"]));
+    push.stdin().write_all(b" and theirs").unwrap();
+    assert_fine(&push.finish());
+    let mut lines: Vec<String> =
+        String::from_utf8(stdout.get()).unwrap().lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0 4", "1 15", "2 4"]);
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn signals_reach_ranks_that_wait_for_an_open_stdin() {
+    let site = Site::new();
+    let run = site.run(&["-n", "3", "--stdin-open", "all"], ["cat"]);
+    site.wait_for_ranks(3);
+    wait_for("the ranks", || (run.running("cat").len() == 3).then_some(()));
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+}

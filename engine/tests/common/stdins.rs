@@ -1,0 +1,189 @@
+//! Ranks whose stdin the test reads, and tools that push into it.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Job, Process, Rendezvous};
+use iof_proto::directive::key;
+use iof_proto::{Failure, Info, Nspace, Proc, PushReport, Rank, Short, ShortBy};
+use iof_tool::{Push, PushError, RequestError, Tool};
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::pipe2;
+
+use super::{PATIENCE, nspace, wait_for};
+
+/// More than a pipe holds, see pipe(7).
+pub const MORE_THAN_A_PIPE: usize = 100_000;
+
+/// An engine that gives pushes so much cache unless they ask for another.
+pub fn engine_with_cache(cache_size: u32) -> Engine {
+    Engine::start(Config { rendezvous: Rendezvous::None, cache_size, ..Config::default() }).unwrap()
+}
+
+/// A job whose ranks' stdins the test reads, by itself called `job`.
+pub struct Stdins {
+    pub job: Job,
+    pipes: Vec<Option<File>>,
+}
+
+impl Stdins {
+    pub fn of(engine: &Engine, ranks: u32) -> Stdins {
+        Stdins::of_job(engine, nspace(), ranks, false)
+    }
+
+    /// A job of which other ranks run elsewhere, perhaps.
+    pub fn of_job(engine: &Engine, nspace: Nspace, ranks: u32, elsewhere: bool) -> Stdins {
+        let (reads, writes): (Vec<OwnedFd>, Vec<OwnedFd>) =
+            (0..ranks).map(|_| pipe2(OFlag::O_CLOEXEC).unwrap()).unzip();
+        let ranks = (0..).zip(writes).map(|(rank, stdin)| adopted(rank, Some(stdin))).collect();
+        let job = engine.adopt(AdoptSpec { elsewhere, ..AdoptSpec::new(nspace, ranks) }).unwrap();
+        Stdins { job, pipes: reads.into_iter().map(|read| Some(read.into())).collect() }
+    }
+
+    /// Takes it away.
+    pub fn take(&mut self, rank: usize) -> File {
+        self.pipes[rank].take().unwrap()
+    }
+
+    /// Its rank reads no more.
+    pub fn close(&mut self, rank: usize) {
+        drop(self.take(rank));
+    }
+
+    /// The next bytes.
+    pub fn read(&self, rank: usize, count: usize) -> Vec<u8> {
+        let file = self.pipes[rank].as_ref().unwrap().try_clone().unwrap();
+        within_patience("bytes of stdin", move || {
+            let mut bytes = vec![0; count];
+            (&file).read_exact(&mut bytes).unwrap();
+            bytes
+        })
+    }
+
+    /// All up to the end.
+    pub fn rest(&mut self, rank: usize) -> Vec<u8> {
+        let mut file = self.take(rank);
+        within_patience("the end of stdin", move || {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).unwrap();
+            bytes
+        })
+    }
+
+    /// Nothing is there to be read, not even the end.
+    pub fn is_quiet(&self, rank: usize) -> bool {
+        is_quiet(self.pipes[rank].as_ref().unwrap())
+    }
+
+    /// Waits until there is something to read.
+    pub fn wait_for_bytes(&self, rank: usize) {
+        wait_for("bytes of stdin", || (!self.is_quiet(rank)).then_some(()));
+    }
+}
+
+pub fn adopted(rank: u32, stdin: Option<OwnedFd>) -> AdoptedRank {
+    AdoptedRank {
+        rank: Rank(rank),
+        executable: "test".into(),
+        stdin,
+        stdout: None,
+        stderr: None,
+        stddiag: None,
+        process: Process::Reported { pid: 0 },
+    }
+}
+
+pub fn is_quiet(file: &File) -> bool {
+    use std::os::fd::AsFd;
+    let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+    poll(&mut polled, PollTimeout::ZERO).unwrap() == 0
+}
+
+/// What `work` comes to, which must be soon.
+pub fn within_patience<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = channel();
+    // A test that has failed meanwhile does not listen any more.
+    thread::spawn(move || drop(done.send(work())));
+    result.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+pub fn procs(ranks: &[u32]) -> Vec<Proc> {
+    ranks.iter().map(|rank| Proc { nspace: nspace(), rank: Rank(*rank) }).collect()
+}
+
+pub fn all() -> Vec<Proc> {
+    procs(&[Rank::WILDCARD.0])
+}
+
+/// A push that leaves the targets' stdin open.
+pub fn to(targets: Vec<Proc>) -> Push {
+    Push::new(targets)
+}
+
+/// A push with these directives, required.
+pub fn with(targets: Vec<Proc>, directives: &[&str]) -> Push {
+    let directives = directives.iter().map(|key| Info::required(*key, true)).collect();
+    Push { directives, ..Push::new(targets) }
+}
+
+/// A push that is the last for its targets.
+pub fn last(targets: Vec<Proc>) -> Push {
+    with(targets, &[key::PMIX_IOF_COMPLETE])
+}
+
+pub fn tool(engine: &Engine) -> Tool {
+    engine.attach("pushes", Grant::Never).unwrap()
+}
+
+/// Pushes with a tool of its own, to the end, and nobody holds it back for long.
+pub fn push(engine: &Engine, push: &Push, bytes: &[u8]) -> PushReport {
+    pushing(engine, push, bytes.to_vec()).report()
+}
+
+/// A push under way, by a tool of its own.
+pub struct Pushing(JoinHandle<Result<PushReport, PushError>>);
+
+pub fn pushing(engine: &Engine, push: &Push, bytes: Vec<u8>) -> Pushing {
+    let (mut tool, push) = (tool(engine), push.clone());
+    Pushing(thread::spawn(move || tool.push(&push, &bytes, |_| {})))
+}
+
+impl Pushing {
+    pub fn is_over(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    pub fn result(self) -> Result<PushReport, PushError> {
+        wait_for("the end of a push", || self.0.is_finished().then_some(()));
+        self.0.join().unwrap()
+    }
+
+    pub fn report(self) -> PushReport {
+        self.result().unwrap()
+    }
+}
+
+/// Why a push was refused.
+pub fn refusal<T: std::fmt::Debug>(result: Result<T, impl Into<PushError>>) -> Failure {
+    match result.map_err(Into::into) {
+        Err(PushError::Request(RequestError::Denied(failure))) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn whole(bytes: usize, targets: u64) -> PushReport {
+    PushReport { bytes: bytes as u64, whole: targets, short: Vec::new() }
+}
+
+pub fn short(rank: u32, delivered: u64, why: ShortBy) -> Short {
+    Short { target: procs(&[rank]).remove(0), delivered, why }
+}
+
+/// Bytes of which each place is known.
+pub fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at % 251) as u8).collect()
+}

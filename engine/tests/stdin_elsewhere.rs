@@ -1,0 +1,301 @@
+//! Stdin of ranks that run elsewhere: the host is brought it, piece by piece, and has the say.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use common::stdins::*;
+use common::{PATIENCE, nspace};
+use iof_engine::{Config, Engine, Host, Rendezvous, Reply, StdinPush};
+use iof_proto::directive::key;
+use iof_proto::{Info, Laggard, Lagging, Rank, Short, ShortBy, Status};
+use iof_tool::{LostError, Push, PushError, RequestError};
+
+/// Of this job rank 0 and 1 run here, all others elsewhere.
+const HERE: u32 = 2;
+
+struct Piece {
+    stdin: StdinPush,
+    bytes: Vec<u8>,
+    reply: Reply,
+}
+
+/// Tells the test what it is brought, and leaves the answer to it.
+struct Far(Mutex<Sender<Piece>>);
+
+impl Host for Far {
+    fn forwards_stdin(&self) -> bool {
+        true
+    }
+
+    fn directives(&self) -> Vec<String> {
+        vec!["site.colour".into()]
+    }
+
+    fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
+        let piece = Piece { stdin: stdin.clone(), bytes: bytes.to_vec(), reply };
+        // The test may be over.
+        let _ = self.0.lock().unwrap().send(piece);
+    }
+}
+
+struct World {
+    engine: Engine,
+    pieces: Receiver<Piece>,
+    here: Stdins,
+}
+
+fn world() -> World {
+    let (tell, pieces) = channel();
+    let config = Config { rendezvous: Rendezvous::None, cache_size: 65_536, ..Config::default() };
+    let engine = Engine::start_with(config, Arc::new(Far(Mutex::new(tell)))).unwrap();
+    let here = Stdins::of_job(&engine, nspace(), HERE, true);
+    World { engine, pieces, here }
+}
+
+impl World {
+    fn next(&self) -> Piece {
+        self.pieces.recv_timeout(PATIENCE).expect("the host is brought something")
+    }
+
+    /// Grants all pieces of one push, up to the one that ends it with so many bytes.
+    fn take(&self, length: usize) -> Vec<u8> {
+        let mut got = Vec::new();
+        while got.len() < length {
+            let Piece { bytes, reply, .. } = self.next();
+            assert!(!bytes.is_empty() && bytes.len() <= 65_536);
+            got.extend(bytes);
+            reply.grant();
+        }
+        got
+    }
+
+    fn assert_end(&self) {
+        let Piece { bytes, reply, .. } = self.next();
+        assert_eq!(bytes, b"");
+        reply.grant();
+    }
+}
+
+#[test]
+fn the_host_is_brought_every_byte_in_order_and_then_the_end_once() {
+    let world = world();
+    let directives = vec![Info::required(key::PMIX_IOF_COMPLETE, true), Info::required("site.colour", true)];
+    let bytes = pattern(1_000_000);
+    let push = Push { directives: directives.clone(), ..to(procs(&[7, 9])) };
+    let pushing = pushing(&world.engine, &push, bytes.clone());
+    let Piece { stdin, bytes: mut got, reply } = world.next();
+    assert_eq!((stdin.targets, stdin.directives), (procs(&[7, 9]), directives));
+    reply.grant();
+    got.extend(world.take(bytes.len() - got.len()));
+    assert!(got == bytes);
+    assert!(!pushing.is_over(), "nobody has taken the end yet");
+    world.assert_end();
+    assert_eq!(pushing.report(), whole(bytes.len(), 2));
+    assert!(world.pieces.try_recv().is_err());
+}
+
+#[test]
+fn without_an_end_the_host_is_told_of_none() {
+    let world = world();
+    let pushing = pushing(&world.engine, &to(procs(&[7])), b"words".into());
+    assert_eq!(world.take(5), b"words");
+    assert_eq!(pushing.report(), whole(5, 1));
+    assert!(world.pieces.try_recv().is_err());
+}
+
+#[test]
+fn a_host_that_answers_late_is_brought_nothing_more_meanwhile_and_waited_for() {
+    let world = world();
+    let (tell, waited) = channel();
+    let mut tool = tool(&world.engine);
+    let bytes = pattern(300_000);
+    let pushing = thread::spawn({
+        let bytes = bytes.clone();
+        move || {
+            let push = to(procs(&[5]));
+            tool.push(&push, &bytes, |lagging: &Lagging| tell.send(lagging.clone()).unwrap())
+        }
+    });
+    let Piece { bytes: first, reply, .. } = world.next();
+    let lagging = waited.recv_timeout(PATIENCE).unwrap();
+    let target = procs(&[5]).remove(0);
+    assert_eq!(lagging, Lagging { position: 0, targets: vec![Laggard { target, its_turn: true }] });
+    assert!(world.pieces.try_recv().is_err());
+    // From whatever thread.
+    thread::spawn(move || reply.grant()).join().unwrap();
+    let rest = world.take(bytes.len() - first.len());
+    assert!([first, rest].concat() == bytes);
+    assert_eq!(pushing.join().unwrap().unwrap(), whole(bytes.len(), 1));
+}
+
+#[test]
+fn ranks_here_and_elsewhere_get_the_same_and_neither_loses_by_the_other() {
+    let mut world = world();
+    let bytes = pattern(500_000);
+    let pushing = pushing(&world.engine, &last(all()), bytes.clone());
+    let here = [0, 1].map(|rank| world.here.take(rank));
+    let here = here.map(|file| {
+        thread::spawn(move || {
+            let mut got = Vec::new();
+            std::io::Read::read_to_end(&mut &file, &mut got).unwrap();
+            got
+        })
+    });
+    let Piece { stdin, bytes: mut far, reply } = world.next();
+    assert_eq!(stdin.targets, all(), "all that run elsewhere");
+    reply.grant();
+    far.extend(world.take(bytes.len() - far.len()));
+    world.assert_end();
+    assert_eq!(pushing.report(), whole(bytes.len(), 3));
+    assert!(far == bytes);
+    for got in here {
+        assert!(got.join().unwrap() == bytes);
+    }
+}
+
+#[test]
+fn a_host_that_says_no_ends_it_for_its_ranks_and_those_here_get_everything() {
+    let mut world = world();
+    let bytes = pattern(400_000);
+    let pushing = pushing(&world.engine, &last(procs(&[0, 8])), bytes.clone());
+    let file = world.here.take(0);
+    let here = thread::spawn(move || {
+        let mut got = Vec::new();
+        std::io::Read::read_to_end(&mut &file, &mut got).unwrap();
+        got
+    });
+    let Piece { bytes: first, reply, .. } = world.next();
+    reply.grant();
+    world.next().reply.deny(Status(-1234), "that node is down");
+    let report = pushing.report();
+    assert!(here.join().unwrap() == bytes);
+    assert_eq!((report.bytes, report.whole), (400_000, 1));
+    let [Short { target, delivered, why: ShortBy::Failed(why) }] = report.short.as_slice() else {
+        panic!("{report:?}")
+    };
+    assert_eq!((target, *delivered), (&procs(&[8])[0], first.len() as u64));
+    assert!(why.contains("that node is down"), "{why}");
+    assert!(world.pieces.try_recv().is_err());
+}
+
+#[test]
+fn a_host_that_drops_the_request_has_said_no() {
+    let world = world();
+    let pushing = pushing(&world.engine, &last(procs(&[8])), b"lost".into());
+    drop(world.next());
+    let report = pushing.report();
+    assert_eq!((report.bytes, report.whole, report.short.len()), (4, 0, 1), "{report:?}");
+    assert!(matches!(&report.short[0], Short { delivered: 0, why: ShortBy::Failed(_), .. }), "{report:?}");
+}
+
+#[test]
+fn a_host_that_never_answers_is_cut_off_by_a_push_that_drops_and_its_late_answer_changes_nothing() {
+    let world = world();
+    let bytes = pattern(300_000);
+    let push = with(procs(&[0, 8]), &[key::PMIX_IOF_DROP_NEWEST, key::PMIX_IOF_COMPLETE]);
+    let pushing = pushing(&world.engine, &push, bytes.clone());
+    let silent = world.next();
+    assert!(world.here.read(0, bytes.len()) == bytes);
+    let report = pushing.report();
+    assert_eq!((report.bytes, report.whole), (300_000, 1));
+    assert_eq!(report.short, [short(8, 0, ShortBy::CutOff)]);
+    silent.reply.grant();
+    // Nothing follows, and the engine lives.
+    let again = common::stdins::pushing(&world.engine, &to(procs(&[8])), b"again".into());
+    assert_eq!(world.take(5), b"again");
+    assert_eq!(again.report(), whole(5, 1));
+}
+
+#[test]
+fn what_a_tool_handed_over_is_brought_to_the_host_when_it_has_gone() {
+    let world = world();
+    let mut tool = tool(&world.engine);
+    let push = tool.begin_push(&last(procs(&[8])), None).unwrap().push;
+    tool.push_room(push)[..4].copy_from_slice(b"left");
+    tool.fill(push, 4, false).unwrap();
+    drop(tool);
+    assert_eq!(world.take(4), b"left");
+    world.assert_end();
+}
+
+#[test]
+fn an_engine_that_goes_while_its_host_is_silent_leaves_nobody_waiting() {
+    let World { engine, pieces, here: _here } = world();
+    let pushing = pushing(&engine, &last(procs(&[8])), pattern(300_000));
+    let silent = pieces.recv_timeout(PATIENCE).unwrap();
+    drop(engine);
+    let gone = pushing.result();
+    assert!(matches!(gone, Err(PushError::Request(RequestError::Lost(LostError::Closed)))), "{gone:?}");
+    silent.reply.grant();
+}
+
+#[test]
+fn where_the_host_forwards_no_stdin_ranks_elsewhere_are_refused_or_left_out() {
+    let engine = engine_with_cache(65_536);
+    let mut here = Stdins::of_job(&engine, nspace(), HERE, true);
+    let mut tool = tool(&engine);
+    for targets in [procs(&[0, 8]), all()] {
+        let refused = refusal(tool.push(&to(targets), b"x", |_| {}));
+        assert_eq!(refused.status, Status::ERR_NOT_SUPPORTED);
+        assert!(refused.reason.contains("runs elsewhere, where no stdin is forwarded"), "{refused}");
+        assert!(here.is_quiet(0));
+    }
+    let push = with(procs(&[0, 8]), &[key::IOF_PARTIAL, key::PMIX_IOF_COMPLETE]);
+    assert_eq!(tool.push(&push, b"here", |_| {}).unwrap(), whole(4, 1));
+    assert_eq!(here.rest(0), b"here");
+}
+
+#[test]
+fn when_the_job_is_over_elsewhere_its_ranks_there_are_no_more() {
+    let world = world();
+    world.engine.end_job(&nspace(), Some(0));
+    let refused = refusal(tool(&world.engine).push(&to(procs(&[8])), b"x", |_| {}));
+    assert_eq!(refused.status, Status::ERR_NOT_FOUND);
+    assert_eq!(push(&world.engine, &to(all()), b"here"), whole(4, 2));
+}
+
+#[test]
+fn pushes_to_the_same_ranks_elsewhere_come_one_behind_the_other_and_those_to_others_meanwhile() {
+    let world = world();
+    let mut tool = tool(&world.engine);
+    let mut begun = Vec::new();
+    for targets in [procs(&[8, 9]), procs(&[7, 8]), procs(&[5]), all(), procs(&[6])] {
+        let push = tool.begin_push(&to(targets), None).unwrap().push;
+        tool.push_room(push)[0] = push as u8;
+        tool.fill(push, 1, true).unwrap();
+        begun.push(push);
+    }
+    let next = |of: &[u32]| {
+        let Piece { stdin, bytes, reply } = world.next();
+        assert_eq!((stdin.targets, bytes.len()), (procs(of), 1));
+        reply
+    };
+    let (first, third) = (next(&[8, 9]), next(&[5]));
+    let waits = |rank: u32| Laggard { target: procs(&[rank]).remove(0), its_turn: false };
+    assert_eq!(tool.lagging(begun[1], None).unwrap().targets, [waits(7), waits(8)]);
+    assert_eq!(tool.lagging(begun[4], None).unwrap().targets, [waits(6)]);
+    assert!(world.pieces.try_recv().is_err());
+    // Whoever was denied has had its turn, too.
+    first.deny(Status(-1), "no");
+    next(&[7, 8]).grant();
+    // Who is for all is behind both.
+    third.grant();
+    let fourth = next(&[Rank::WILDCARD.0]);
+    assert!(world.pieces.try_recv().is_err());
+    fourth.grant();
+    next(&[6]).grant();
+    let wholes = begun.into_iter().map(|push| {
+        let report = common::wait_for("a report", || {
+            tool.dispatch(Some(Duration::ZERO)).unwrap();
+            tool.take_report(push).unwrap()
+        });
+        report.whole
+    });
+    assert_eq!(wholes.collect::<Vec<_>>(), [0, 2, 1, 3, 1]);
+    assert_eq!(world.here.read(0, 1), [4]);
+}
