@@ -322,6 +322,28 @@ fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
 }
 
 #[test]
+fn there_may_be_more_files_than_can_be_open() {
+    let site = Site::new();
+    let mut command = Command::new("sh");
+    // As many as 60 ranks need, and a few of their 120 files.
+    command.arg("-c").arg(format!(
+        "ulimit -n 475; exec {} run --rendezvous-dir {} --nspace j -n 60 --output dir={} -- sh -c '{}'",
+        iof().get_program().to_str().unwrap(),
+        site.path().display(),
+        site.path().join("out").display(),
+        "for i in 1 2 3; do echo out $i; echo err $i >&2; done"
+    ));
+    let done = Process::start(&mut command).finish();
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
+    let found = tree(&site.path().join("out"));
+    assert_eq!(found.len(), 120);
+    for (name, text) in found {
+        let word = if name.ends_with("stdout") { "out" } else { "err" };
+        assert_eq!(text, format!("{word} 1\n{word} 2\n{word} 3\n"), "{name}");
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_written_ends_the_run_and_is_named() {
     let site = Site::new();
     let at = site.path().join("out");
