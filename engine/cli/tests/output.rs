@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::process::{Done, Process};
 use common::site::{Site, iof};
+use common::wait_for;
 use serde_json::Value;
 
 /// The lines, in no order.
@@ -319,6 +320,32 @@ fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
         ("f.launcher@1.0.out.2", &numbers(1080..=1089)),
     ];
     assert_eq!(tree(&at), files(&wanted.map(|(name, text)| (name, text.as_str()))));
+}
+
+#[test]
+fn there_may_be_more_files_than_can_be_open() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let out = site.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let script = format!("echo out; echo err >&2; : < {}; echo out; echo err >&2", gate.path());
+    let mut command = Command::new("sh");
+    // As many as 60 ranks need, and a few of their 120 files.
+    command.arg("-c").arg(format!(
+        "ulimit -n 475; exec {} run --rendezvous-dir {} --nspace j -n 60 --output dir={} -- sh -c '{script}'",
+        iof().get_program().to_str().unwrap(),
+        site.path().display(),
+        out.display(),
+    ));
+    let run = Process::start(&mut command);
+    wait_for("all files", || (tree(&out).len() == 120).then_some(()));
+    gate.open();
+    let done = run.finish();
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
+    for (name, text) in tree(&out) {
+        let word = if name.ends_with("stdout") { "out" } else { "err" };
+        assert_eq!(text, format!("{word}\n{word}\n"), "{name}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use iof_proto::{Channel, Nspace};
 use memchr::{memchr, memrchr};
+use nix::errno::Errno;
 
 use crate::choice::Place;
 use crate::output::write_all;
@@ -174,25 +175,46 @@ impl OpenFiles {
 
     /// Writes to a file, which is then in the middle of `line`.
     pub fn write(&mut self, id: FileId, mut slices: Vec<IoSlice<'_>>, line: Open) -> Result<(), FileError> {
-        if self.open >= MAX_OPEN_FILES {
-            self.written.iter_mut().for_each(|written| written.file = None);
-            self.open = 0;
-        }
+        let opened = self.open(id);
+        let Files { append, rotation, .. } = self.files;
         let Some(written) = self.written.get_mut(id.0) else { return Ok(()) };
-        let was_closed = written.file.is_none();
-        let done = match self.files.rotation {
-            None => written.write(self.files.append, &mut slices),
+        let done = opened.and_then(|()| match rotation {
+            None => written.write(append, &mut slices),
             Some(rotation) => {
                 let all = slices.iter().fold(Vec::new(), |mut all, slice| {
                     all.extend_from_slice(slice);
                     all
                 });
-                written.write_rotating(self.files.append, rotation, &all)
+                written.write_rotating(append, rotation, &all)
             }
-        };
+        });
         written.line = line;
-        self.open = self.open.saturating_add(usize::from(was_closed));
         done.map_err(|error| FileError { path: written.path.clone(), error })
+    }
+
+    /// Opens a file, and closes all others first where they are too many, by our own limit or by the process's.
+    fn open(&mut self, id: FileId) -> io::Result<()> {
+        let append = self.files.append;
+        if self.open >= MAX_OPEN_FILES {
+            self.close_all();
+        }
+        let Some(written) = self.written.get_mut(id.0).filter(|written| written.file.is_none()) else {
+            return Ok(());
+        };
+        match written.file(append) {
+            Err(error) if self.open > 0 && error.raw_os_error() == Some(Errno::EMFILE as i32) => {
+                self.close_all();
+                self.written.get_mut(id.0).map_or(Ok(()), |written| written.file(append).map(drop))?;
+            }
+            opened => drop(opened?),
+        }
+        self.open = self.open.saturating_add(1);
+        Ok(())
+    }
+
+    fn close_all(&mut self) {
+        self.written.iter_mut().for_each(|written| written.file = None);
+        self.open = 0;
     }
 }
 

@@ -6,13 +6,16 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Policy, Process, Rendezvous};
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Policy, Process, Rendezvous};
 use iof_output::{Finish, Options, Output, Patience, PrintReport, Printer, Style};
-use iof_proto::{Channels, Nspace, Proc, Rank};
-use iof_tool::Pull;
+use iof_proto::directive::key::PMIX_IOF_CACHE_SIZE;
+use iof_proto::message::query::IOF_STATS;
+use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank, Value};
+use iof_tool::{Pull, Tool};
 use proptest::prelude::*;
+use tempfile::NamedTempFile;
 
 /// Long enough that no part of a line is passed on because of it, even on a machine that does other things.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -44,40 +47,68 @@ fn scripts() -> impl Strategy<Value = Vec<Script>> {
     (1u32..6).prop_flat_map(|ranks| (0..ranks).map(script).collect::<Vec<_>>())
 }
 
+/// Ranks whose stdout the test writes, and a printer of it.
+struct Rig {
+    engine: Engine,
+    job: Job,
+    writers: Vec<File>,
+    printer: Printer,
+    file: NamedTempFile,
+}
+
+impl Rig {
+    fn new(ranks: usize, options: Options) -> Rig {
+        let config = Config {
+            rendezvous: Rendezvous::None,
+            policy: Policy::Block,
+            cache_size: 16 << 10,
+            ..Config::default()
+        };
+        let engine = Engine::start(config).unwrap();
+        let nspace = Nspace::new("launcher@7").unwrap();
+        let mut tool = engine.attach("test", Grant::Block).unwrap();
+        tool.pull(&Pull::new(vec![all()], Channels::STDOUT)).unwrap();
+        let file = NamedTempFile::new().unwrap();
+        let output = Output::new(file.as_file()).unwrap();
+        let printer =
+            Printer::start(tool, output, options, |proc, _, gap| panic!("{proc}: {gap:?}")).unwrap();
+        let (pipes, writers): (Vec<OwnedFd>, Vec<File>) = (0..ranks)
+            .map(|_| nix::unistd::pipe().unwrap())
+            .map(|(read, write)| (read, write.into()))
+            .unzip();
+        let ranks = (0..).map(Rank).zip(pipes).map(|(rank, pipe)| AdoptedRank {
+            rank,
+            executable: "test".into(),
+            stdin: None,
+            stdout: Some(pipe),
+            stderr: None,
+            stddiag: None,
+            process: Process::Reported { pid: 0 },
+        });
+        let job = engine.adopt(AdoptSpec::new(nspace, ranks.collect())).unwrap();
+        Rig { engine, job, writers, printer, file }
+    }
+
+    /// All that was printed, now that the ranks have written all.
+    fn end(self) -> (Vec<u8>, PrintReport) {
+        let ranks = u32::try_from(self.writers.len()).unwrap();
+        drop(self.writers);
+        (0..ranks).for_each(|rank| assert!(self.job.report_exit(Rank(rank), Exit::Unknown)));
+        let report = self.printer.join().unwrap();
+        (fs::read(self.file.path()).unwrap(), report)
+    }
+}
+
+fn all() -> Proc {
+    Proc { nspace: Nspace::new("launcher@7").unwrap(), rank: Rank::WILDCARD }
+}
+
 /// Has all ranks write at once and gives what was printed.
 fn printed(scripts: &[Script], options: Options) -> (Vec<u8>, PrintReport) {
-    let config = Config {
-        rendezvous: Rendezvous::None,
-        policy: Policy::Block,
-        cache_size: 16 << 10,
-        ..Config::default()
-    };
-    let engine = Engine::start(config).unwrap();
-    let nspace = Nspace::new("launcher@7").unwrap();
-    let mut tool = engine.attach("test", Grant::Block).unwrap();
-    let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
-    tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let printer = Printer::start(tool, Output::new(file.as_file()).unwrap(), options, |proc, _, gap| {
-        panic!("{proc}: {gap:?}")
-    })
-    .unwrap();
-    let (pipes, writers): (Vec<OwnedFd>, Vec<OwnedFd>) =
-        scripts.iter().map(|_| nix::unistd::pipe().unwrap()).unzip();
-    let ranks = (0..).map(Rank).zip(pipes).map(|(rank, pipe)| AdoptedRank {
-        rank,
-        executable: "test".into(),
-        stdin: None,
-        stdout: Some(pipe),
-        stderr: None,
-        stddiag: None,
-        process: Process::Reported { pid: 0 },
-    });
-    let job = engine.adopt(AdoptSpec::new(nspace, ranks.collect())).unwrap();
+    let rig = Rig::new(scripts.len(), options);
     thread::scope(|scope| {
-        for (script, writer) in scripts.iter().zip(writers) {
+        for (script, mut writer) in scripts.iter().zip(&rig.writers) {
             scope.spawn(move || {
-                let mut writer = File::from(writer);
                 let mut rest = &script.bytes[..];
                 for &write in script.writes.iter().cycle() {
                     let (now, later) = rest.split_at(write.min(rest.len()));
@@ -90,9 +121,7 @@ fn printed(scripts: &[Script], options: Options) -> (Vec<u8>, PrintReport) {
             });
         }
     });
-    (0u32..).zip(scripts).for_each(|(rank, _)| assert!(job.report_exit(Rank(rank), Exit::Unknown)));
-    let report = printer.join().unwrap();
-    (fs::read(file.path()).unwrap(), report)
+    rig.end()
 }
 
 fn options(list: &str, max_line: usize) -> Options {
@@ -153,5 +182,40 @@ proptest! {
         for (rank, script) in (0u64..).zip(&scripts) {
             prop_assert_eq!(came.remove(&rank).unwrap_or_default(), script.bytes.clone());
         }
+    }
+}
+
+/// Waits until the engine has read so many bytes of rank 0, and its stream is of at least this generation.
+fn wait_for_stream(observer: &mut Tool, produced: u64, generation: u64) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let found = observer.query(&[IOF_STATS]).unwrap().into_iter().next().map(|found| found.value);
+        let Some(Value::Streams(streams)) = found else { panic!("no streams: {found:?}") };
+        let stream = streams.iter().find(|of| of.source.rank == Rank(0) && of.channel == Channel::Stdout);
+        if stream.is_some_and(|of| of.produced >= produced && of.generation >= generation) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {produced} bytes: {stream:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_line_that_begins_in_one_generation_and_ends_in_another_stays_whole() {
+    for (list, tag) in [("", ""), ("tag", "[7,0]<stdout>: ")] {
+        let rig = Rig::new(2, options(list, usize::MAX));
+        let mut other = rig.engine.attach("other", Grant::Never).unwrap();
+        (&rig.writers[0]).write_all(b"one half").unwrap();
+        wait_for_stream(&mut other, 8, 0);
+        // A larger cache is another generation.
+        let larger = vec![Info::required(PMIX_IOF_CACHE_SIZE, 1u32 << 20)];
+        other.pull(&Pull { directives: larger, ..Pull::new(vec![all()], Channels::STDOUT) }).unwrap();
+        (&rig.writers[0]).write_all(b", another").unwrap();
+        wait_for_stream(&mut other, 17, 1);
+        (&rig.writers[1]).write_all(b"between\n").unwrap();
+        (&rig.writers[0]).write_all(b", a third\n").unwrap();
+        let (printed, _) = rig.end();
+        let text = String::from_utf8(printed).unwrap();
+        assert!(text.contains(&format!("{tag}one half, another, a third\n")), "{text}");
     }
 }

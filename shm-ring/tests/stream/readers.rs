@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_shm_ring::{Area, Copied, Grouping, Peek, Policy, Reader, Reserve, Start, StreamConfig, notify};
+use iof_shm_ring::{
+    Area, Behind, Copied, Grouping, Peek, Policy, Reader, Reserve, Start, StreamConfig, notify,
+};
 
 use crate::tool::{CAPACITY, Tool, bytes, mapped, read, stream};
 
@@ -295,4 +297,68 @@ fn each_byte_has_the_time_at_which_it_was_read() {
         reader.consume(consumed);
         assert_eq!(reader.time(), Some(time));
     }
+}
+
+#[test]
+fn what_comes_behind_the_borrowed_bytes_is_told_bytes_a_gap_a_generation_or_nothing() {
+    let (mut first, tool) = (stream(Policy::DropNewest), Tool::new());
+    let mut reader = tool.attach(&mut first, Start::Oldest, false);
+    first.push(b"part", 1);
+    assert_eq!((reader.peek(), reader.behind()), (Peek::Bytes, Behind::Bytes), "there may be more");
+    first.push(b" of a line", 1);
+    assert_eq!(reader.behind(), Behind::Bytes, "there is more");
+    let config = StreamConfig { capacity: 2 * CAPACITY, policy: Policy::DropNewest };
+    first.reconfigure(config).unwrap();
+    first.push(b", the end", 1);
+    assert_eq!((reader.peek(), reader.behind()), (Peek::Bytes, Behind::Generation));
+    reader.consume(usize::MAX);
+    assert_eq!(reader.peek(), Peek::Sealed);
+    tool.follow(&mut first, &mut reader);
+    first.complete();
+    assert_eq!((reader.peek(), reader.behind()), (Peek::Bytes, Behind::Nothing));
+
+    let mut second = stream(Policy::DropNewest);
+    let mut reader = tool.attach(&mut second, Start::Oldest, false);
+    second.push(&bytes(2 * CAPACITY as usize), 1);
+    assert_eq!(
+        (reader.peek(), reader.behind()),
+        (Peek::Bytes, Behind::Gap),
+        "where nothing could be marked yet"
+    );
+    reader.consume(usize::MAX);
+    second.push(b"more", 1);
+    assert!(matches!(reader.peek(), Peek::Gap(_)));
+    assert_eq!((reader.peek(), reader.behind()), (Peek::Bytes, Behind::Bytes));
+    reader.writer_gone();
+    assert_eq!(reader.behind(), Behind::Nothing);
+}
+
+#[test]
+fn times_say_from_which_byte_of_the_source_on_it_was_when() {
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
+    let mut reader = tool.attach(&mut stream, Start::Oldest, false);
+    for (length, time) in [(10, 100), (20, 200), (30, 300)] {
+        stream.push(&bytes(length), time);
+    }
+    let times = |reader: &iof_shm_ring::Reader| {
+        let mut times = vec![(7, 7)];
+        reader.times(&mut times);
+        assert_eq!(times.remove(0), (7, 7), "what was there stays");
+        times
+    };
+    assert_eq!(times(&reader), [], "nothing is borrowed");
+    assert_eq!(reader.peek(), Peek::Bytes);
+    assert_eq!(times(&reader), [(0, 100), (10, 200), (30, 300)]);
+    reader.consume(15);
+    assert_eq!(times(&reader), [(15, 200), (30, 300)]);
+    assert_eq!(reader.time(), Some(200));
+    stream.push(&bytes(2 * CAPACITY as usize), 400);
+    stream.push(b"lost", 500);
+    reader.consume(usize::MAX);
+    assert_eq!(reader.peek(), Peek::Bytes);
+    reader.consume(usize::MAX);
+    stream.push(b"behind the gap", 600);
+    assert!(matches!(reader.peek(), Peek::Gap(_)));
+    assert_eq!(reader.peek(), Peek::Bytes);
+    assert_eq!(times(&reader), [(reader.produced(), 600)]);
 }
