@@ -78,7 +78,8 @@ fn what_is_said_to_several_ranks_arrives_as_it_is_said() {
 #[test]
 fn a_command_whose_ranks_have_all_ended_does_not_wait_for_its_stdin() {
     for stdin in ["0", "all"] {
-        let run = Site::new().run(&["-n", "2", "--stdin", stdin], ["true"]);
+        let site = Site::new();
+        let run = site.run(&["-n", "2", "--stdin", stdin], ["true"]);
         // Its stdin stays open.
         assert_eq!(run.wait(), 0);
     }
