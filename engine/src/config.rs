@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use iof_capture::{BackendKind, ProcessGroup, Pty, Stdin};
 use iof_proto::directive::{Drop, Level};
-use iof_proto::{Channels, Directives, Failure, Info, Nspace, Rank};
+use iof_proto::{Directives, Failure, Info, Nspace, Rank};
 use iof_shm_ring::Policy;
 use nix::libc;
 
@@ -222,10 +222,9 @@ impl JobSpec {
     /// Where a rank has its stdin from.
     pub(crate) fn stdin(&self, rank: Rank) -> Stdin {
         let named = self.stdin.get(&rank).or_else(|| self.stdin.get(&Rank::WILDCARD));
-        let forwarded = || self.directives.forward.is_some_and(|forward| forward.contains(Channels::STDIN));
         match named {
             Some(stdin) => stdin.clone(),
-            None if rank == Rank(0) && forwarded() && self.pty(rank).is_none() => Stdin::Pipe,
+            None if rank == Rank(0) && self.directives.stdin && self.pty(rank).is_none() => Stdin::Pipe,
             None => Stdin::Null,
         }
     }

@@ -143,6 +143,8 @@ pub struct Directives {
     /// `PMIX_FWD_STDOUT` and the like, `PMIX_IOF_SRV_REQ`: what the spawner wants forwarded. Of the output channels that
     /// are not in it nothing is shown, though they can be pulled.
     pub forward: Option<Channels>,
+    /// `PMIX_FWD_STDIN`, `PMIX_IOF_SRV_REQ`: stdin is to be forwarded. Says nothing of the output channels.
+    pub stdin: bool,
 }
 
 /// Why one directive can't be honoured.
@@ -203,8 +205,12 @@ impl Reading {
             key::PMIX_IOF_BUFFERING_SIZE => all.buffering_size = Some(number_within(value, 0)?),
             key::PMIX_IOF_BUFFERING_TIME => self.seconds = Some(Duration::from_secs(number(value)?)),
             key::IOF_BUFFERING_TIME_US => all.buffering_time = Some(Duration::from_micros(number(value)?)),
-            key::PMIX_IOF_SRV_REQ => all.forward = Some(mask(value, level)?),
-            key::PMIX_FWD_STDIN => self.forward(Channels::STDIN, value, level)?,
+            key::PMIX_IOF_SRV_REQ => {
+                let channels = mask(value, level)?;
+                all.forward = Some(channels);
+                all.stdin = channels.contains(Channels::STDIN);
+            }
+            key::PMIX_FWD_STDIN => all.stdin = at_spawn(value, level)?,
             key::PMIX_FWD_STDOUT => self.forward(Channels::STDOUT, value, level)?,
             key::PMIX_FWD_STDERR => self.forward(Channels::STDERR, value, level)?,
             key::PMIX_FWD_STDDIAG => self.forward(Channels::STDDIAG, value, level)?,
@@ -217,10 +223,7 @@ impl Reading {
     }
 
     fn forward(&mut self, channel: Channels, value: &InfoValue, level: Level) -> Result<(), Unfit> {
-        if level != Level::Spawn {
-            return Err(Unfit::WrongLevel);
-        }
-        let wanted = truth(value)?;
+        let wanted = at_spawn(value, level)?;
         self.directives.forward.get_or_insert(Channels::empty()).set(channel, wanted);
         Ok(())
     }
@@ -271,6 +274,10 @@ pub(crate) fn number_within(value: &InfoValue, least: u32) -> Result<u32, Unfit>
     if number < least { Err(Unfit::OutOfRange(range)) } else { Ok(number) }
 }
 
+fn at_spawn(value: &InfoValue, level: Level) -> Result<bool, Unfit> {
+    if level == Level::Spawn { truth(value) } else { Err(Unfit::WrongLevel) }
+}
+
 fn mask(value: &InfoValue, level: Level) -> Result<Channels, Unfit> {
     if level != Level::Spawn {
         return Err(Unfit::WrongLevel);
@@ -310,10 +317,13 @@ mod tests {
             buffering_size: Some(7),
             buffering_time: Some(Duration::from_secs(2)),
             forward: Some(Channels::STDOUT | Channels::STDDIAG),
+            stdin: false,
         };
         assert_eq!((all, ignored), (expected, vec![]));
         let draft = [Info::new(key::PMIX_IOF_SRV_REQ, 6u32)];
         assert_eq!(read(&draft, Level::Spawn).0.forward, Some(Channels::STDOUT | Channels::STDERR));
+        let stdin = read(&[Info::new(key::PMIX_FWD_STDIN, true)], Level::Spawn).0;
+        assert_eq!((stdin.stdin, stdin.forward), (true, None), "it says nothing of output");
         let finer =
             [Info::new(key::IOF_BUFFERING_TIME_US, 1500u32), Info::new(key::PMIX_IOF_BUFFERING_TIME, 9u32)];
         assert_eq!(read(&finer, Level::Server).0.buffering_time, Some(Duration::from_micros(1500)));
