@@ -12,6 +12,7 @@ use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
 use crate::push::PushArgs;
+use crate::query::QueryArgs;
 use crate::stdin::StdinArgs;
 
 /// Forwards the output of a job's ranks through shared memory.
@@ -206,30 +207,6 @@ pub struct PullArgs {
     /// Leave out what was cached before now
     #[arg(long)]
     pub no_backlog: bool,
-}
-
-#[derive(Args)]
-pub struct QueryArgs {
-    /// What to ask for
-    #[arg(value_enum)]
-    pub what: What,
-
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-
-    #[command(flatten)]
-    pub engine: EngineArgs,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum What {
-    /// The names of the jobs
-    Namespaces,
-    /// The processes of the jobs
-    Procs,
-    /// Every stream: bytes, generations, readers
-    Stats,
 }
 
 #[derive(Args)]

@@ -3,8 +3,9 @@
 
 use iof_proto::limits::{MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT};
 use iof_proto::{
-    Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool, Granted, Info, Message,
-    Nspace, Proc, ProcInfo, ProcState, Rank, ReaderStats, Status, StreamStats, Terms, ToTool, Value, encode,
+    Answer, Attributes, Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool,
+    Granted, Info, JobInfo, Message, Nspace, Proc, ProcInfo, ProcState, Query, Rank, ReaderStats, Status,
+    StreamStats, Terms, ToTool, Value, encode,
 };
 use proptest::prelude::*;
 
@@ -24,7 +25,13 @@ fn from_tool() -> Vec<FromTool> {
         },
         FromTool::Follow { slot: 3 },
         FromTool::Deregister { request: 2, handler: 1 },
-        FromTool::Query { request: 3, keys: vec!["pmix.qry.ns".into()] },
+        FromTool::Query {
+            request: 3,
+            queries: vec![Query {
+                qualifiers: vec![Info::new("pmix.nspace", "job")],
+                ..Query::new(["pmix.qry.ns"])
+            }],
+        },
     ]
 }
 
@@ -48,8 +55,23 @@ fn to_tool() -> Vec<ToTool> {
         complete: false,
         readers: vec![ReaderStats { tool: "tail".into(), pid: 42, handler: 1, lag: 7 }],
     };
-    let found = [Value::Text("job".into()), Value::Procs(vec![proc]), Value::Streams(vec![stream])]
-        .map(|value| Found { key: "k".into(), value });
+    let job = JobInfo {
+        nspace: source(Rank(0)).nspace,
+        procs: 1,
+        status: Status::EVENT_JOB_START,
+        exit_code: None,
+        command: "a : b".into(),
+    };
+    let found = [
+        Value::Text("job".into()),
+        Value::Procs(vec![proc]),
+        Value::Streams(vec![stream]),
+        Value::Status(Status::EVENT_JOB_END),
+        Value::Jobs(vec![job]),
+        Value::Attributes(vec![Attributes { function: "f".into(), keys: vec!["k".into()] }]),
+        Value::Infos(vec![Info::new("k", true)]),
+    ]
+    .map(|value| Found { query: 1, key: "k".into(), value });
     vec![
         ToTool::Welcome { version: 1, engine_pid: 5, may_block: true },
         ToTool::Refused { status: Status(-9999), reason: "busy".into() },
@@ -69,7 +91,10 @@ fn to_tool() -> Vec<ToTool> {
         },
         ToTool::Announced { handler: 1 },
         ToTool::Deregistered { request: 2, result: Ok(()) },
-        ToTool::Answer { request: 3, result: Ok(found.into()) },
+        ToTool::Answer {
+            request: 3,
+            result: Ok(Answer { status: Status::ERR_PARTIAL_SUCCESS, found: found.into() }),
+        },
     ]
 }
 
@@ -174,8 +199,9 @@ fn limits_hold_on_both_sides() {
     };
     let excessive = [
         pull(MAX_PROCS_PER_PULL + 1),
-        FromTool::Query { request: 1, keys: vec![String::new(); MAX_QUERY_KEYS + 1] },
-        FromTool::Query { request: 1, keys: vec!["k".repeat(MAX_TEXT + 1)] },
+        FromTool::Query { request: 1, queries: vec![Query::new(vec![""; MAX_QUERY_KEYS + 1])] },
+        FromTool::Query { request: 1, queries: vec![Query::new(["k"]); MAX_QUERY_KEYS + 1] },
+        FromTool::Query { request: 1, queries: vec![Query::new(["k".repeat(MAX_TEXT + 1)])] },
         FromTool::Hello { version: 1, pid: 1, name: "n".repeat(MAX_TEXT + 1) },
     ];
     encode(&pull(MAX_PROCS_PER_PULL)).unwrap();

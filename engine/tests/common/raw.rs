@@ -8,7 +8,8 @@ use std::os::unix::net::UnixStream;
 use iof_engine::Engine;
 use iof_proto::message::query;
 use iof_proto::{
-    Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, ToTool, encode, socket,
+    Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Query, ToTool, encode,
+    socket,
 };
 
 /// A tool that asks and does not wait.
@@ -71,7 +72,7 @@ impl Raw {
 
     /// Waits until the engine has heard all that was sent.
     pub fn until_heard(&mut self) {
-        self.send(&FromTool::Query { request: 2, keys: vec![query::IOF_STATS.into()] });
+        self.send(&FromTool::Query { request: 2, queries: vec![Query::new([query::IOF_STATS])] });
         while !matches!(self.receive(), ToTool::Answer { .. }) {}
     }
 

@@ -116,6 +116,7 @@ mod link;
 mod naps;
 mod push;
 mod pusher;
+mod query;
 mod registration;
 mod sink;
 mod tool;
