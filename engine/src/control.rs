@@ -12,7 +12,7 @@ use crossbeam::channel::{Receiver, Sender};
 use iof_capture::{Capture, End, Event, SourceId};
 use iof_proto::limits::{MAX_CONNECTIONS_PER_PROCESS, MAX_TOOLS};
 use iof_proto::rendezvous::Listener;
-use iof_proto::{Failure, Status, ToTool, encode, socket};
+use iof_proto::{Failure, Found, Status, ToTool, encode, socket};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use nix::sys::resource::{Resource, getrlimit};
@@ -23,6 +23,7 @@ use crate::exit::Exit;
 use crate::grace::Graces;
 use crate::host::{Call, Host};
 use crate::peer::{Dismissed, Flushed, Peer};
+use crate::query::QueryId;
 use crate::requests;
 use crate::state::{PeerId, State, StreamName, Tables};
 
@@ -47,6 +48,8 @@ pub(crate) enum Report {
     Capture(Event),
     /// The host has answered an upcall.
     Answered { call: Call, answer: Result<(), Failure> },
+    /// The host has answered a query.
+    QueryAnswered { id: QueryId, answer: Result<Vec<Found>, Failure> },
 }
 
 impl From<Event> for Report {
@@ -205,6 +208,7 @@ impl Control {
                     state.answered(&self.capture, call, answer);
                 }
                 Report::Answered { call: Call::Stdin(push), answer } => state.stdin_answered(push, answer),
+                Report::QueryAnswered { id, answer } => state.query_answered(id, answer),
             }
         }
         if changed {
@@ -270,6 +274,7 @@ impl Control {
         if let Some(peer) = state.peers.remove(&peer_id) {
             peer.tickets().for_each(|ticket| state.release(ticket));
             state.leave_pushes(&self.capture, peer.pushes.values().copied());
+            state.queries.forget(peer_id);
             let fd = peer.socket().as_fd().as_raw_fd();
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
             if !matches!(reason, Dismissed::Closed) {

@@ -112,6 +112,7 @@ impl Engine {
         let mut state = State::new(FIRST_PEER, Arc::new(keeper), &config);
         state.host_keys = host.directives().into_iter().collect();
         state.host_stdin = host.forwards_stdin();
+        state.host_queries = host.queries().into_iter().collect();
         let tables = Arc::new(Tables::new(state, reports));
         let registry = poll.registry().try_clone()?;
         let control = Control {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use iof_capture::PushId;
+#[cfg(doc)]
+use iof_proto::query::key;
 use iof_proto::socket;
-use iof_proto::{Channels, Failure, Info, Proc, Status};
+use iof_proto::{Channels, Failure, Info, Proc, Query, Status};
 use nix::unistd::{Uid, geteuid};
 
 use crate::control::{Report, Reports};
@@ -12,6 +14,7 @@ use crate::deliver::Taken;
 use crate::demand::{CallId, Sources};
 use crate::engine::Grant;
 use crate::push::StdinPush;
+use crate::query::{QueryId, QueryReply};
 
 /// What an engine asks of the launcher or resource manager that embeds it. A launcher that forwards the output of its
 /// own ranks, to tools of its own user, has nothing to implement: see [`Standalone`].
@@ -105,6 +108,21 @@ pub trait Host: Send + Sync {
         reply.deny(Status::ERR_NOT_SUPPORTED, "the host forwards no stdin");
     }
 
+    /// The keys of queries of which this host has a part of the answer, or all, such as
+    /// [`PMIX_QUERY_PROC_TABLE`](key::PMIX_QUERY_PROC_TABLE) of a job whose processes run on several nodes: asked once,
+    /// when the engine starts. For these it is asked even if the engine knows something, and both are put together.
+    fn queries(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A tool asks what the engine does not know (`pmix_server_query_fn_t`), or not wholly
+    /// ([`Host::queries`]): of each query the keys that are left, and its qualifiers. The tool waits for `reply`, which
+    /// may be used at once or later, on any thread.
+    fn query(&self, queries: &[Query], reply: QueryReply) {
+        let _ = queries;
+        drop(reply);
+    }
+
     /// Nobody wants anything of `channels` of `procs` any more. Comes once for what was granted; that of a wildcard rank
     /// is for all ranks that were granted, too.
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
@@ -180,6 +198,7 @@ pub(crate) enum Upcall {
     Pull { call: CallId, sources: Sources, directives: Vec<Info> },
     Stop(Sources),
     Stdin { push: PushId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
+    Query { id: QueryId, queries: Vec<Query> },
     Taken(Taken),
 }
 
@@ -204,6 +223,7 @@ impl Upcall {
             Upcall::Stdin { push, stdin, bytes } => {
                 host.push_stdin(&stdin, &bytes, Reply::new(Call::Stdin(push), Arc::clone(reports)));
             }
+            Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),
             Upcall::Taken(taken) => taken(),
         }
     }

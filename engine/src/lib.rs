@@ -17,6 +17,7 @@
 //! | `host` | the embedder's part: what the engine asks of it |
 //! | `peer`, `requests` | one connected tool; what it may ask |
 //! | `demand`, `pulls` | what the host is asked for, and who waits for its answer |
+//! | `query` | what the engine knows, and what it asks its host |
 //! | `push` | stdin: who may get it, and what becomes of it |
 //! | `state`, `readers` | the tables: jobs, streams, registrations; who reads which stream |
 //! | `terms` | what the directives of server, spawn and registration come to |
@@ -38,6 +39,7 @@ mod launch;
 mod peer;
 mod pulls;
 mod push;
+mod query;
 mod readers;
 mod requests;
 mod state;
@@ -58,3 +60,4 @@ pub use iof_capture::{
 pub use iof_shm_ring::Policy;
 pub use job::{Job, JobStatus};
 pub use push::StdinPush;
+pub use query::QueryReply;

@@ -2,17 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use iof_capture::{Capture, SourceId};
+use iof_capture::Capture;
 use iof_proto::directive::Level;
 use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
-use iof_proto::message::query;
 use iof_proto::{
-    Channels, Directives, Failure, Found, FromTool, Info, PROTOCOL_VERSION, Proc, ProcInfo, Rank,
-    ReaderStats, Status, StreamStats, ToTool, Value,
+    Channels, Directives, Failure, FromTool, Info, PROTOCOL_VERSION, Proc, Rank, Status, ToTool,
 };
 use iof_shm_ring::Start;
 
-use crate::exit::{Exit, proc_state};
 use crate::peer::{Dismissed, Peer, Registration};
 use crate::pulls::Pull;
 use crate::state::{PeerId, State};
@@ -60,12 +57,7 @@ pub(crate) fn serve(
                 peer.answer(&ToTool::Deregistered { request, result });
             }
         }
-        FromTool::Query { request, keys } => {
-            let result = answer(state, capture, host, &keys);
-            if let Some(peer) = state.peers.get_mut(&peer_id) {
-                peer.answer(&ToTool::Answer { request, result });
-            }
-        }
+        FromTool::Query { request, queries } => state.query(capture, host, peer_id, request, &queries),
         FromTool::Push { request, targets, size, directives } => {
             state.push(capture, peer_id, request, &targets, size, directives);
         }
@@ -139,90 +131,4 @@ fn registration(
     let registration =
         Registration { procs, channels, start, directives, ticket: None, announced: false, ends_told };
     Ok((registration, ignored))
-}
-
-fn answer(state: &State, capture: &Capture, host: &str, keys: &[String]) -> Result<Vec<Found>, Failure> {
-    let mut answered = BTreeSet::new();
-    let found: Vec<Found> = keys
-        .iter()
-        // However often it is asked for: answers are long.
-        .filter(|key| answered.insert(key.as_str()))
-        .filter_map(|key| {
-            let value = match key.as_str() {
-                query::PMIX_QUERY_NAMESPACES => Value::Text(namespaces(state)),
-                query::PMIX_QUERY_PROC_TABLE => Value::Procs(procs(state, host)),
-                query::IOF_STATS => Value::Streams(streams(state, capture)),
-                _ => return None,
-            };
-            Some(Found { key: key.clone(), value })
-        })
-        .collect();
-    if found.is_empty() {
-        let reason = format!("the engine knows none of the keys {}", keys.join(", "));
-        return Err(failure(Status::ERR_NOT_FOUND, reason));
-    }
-    Ok(found)
-}
-
-fn namespaces(state: &State) -> String {
-    state.jobs.keys().map(|nspace| nspace.as_str()).collect::<Vec<_>>().join(",")
-}
-
-fn procs(state: &State, host: &str) -> Vec<ProcInfo> {
-    let mut table = Vec::new();
-    for (nspace, job) in &state.jobs {
-        for (rank, of) in &job.ranks {
-            table.push(ProcInfo {
-                proc: Proc { nspace: nspace.clone(), rank: *rank },
-                pid: of.pid,
-                host: host.to_owned(),
-                executable: of.executable.clone(),
-                state: proc_state(of.exit),
-                exit_code: of.exit.and_then(Exit::known_code),
-            });
-        }
-    }
-    table
-}
-
-fn streams(state: &State, capture: &Capture) -> Vec<StreamStats> {
-    let mut readers: Vec<(SourceId, u32, &Peer, u32)> = Vec::new();
-    for peer in state.peers.values() {
-        let of =
-            |(slot, reading): (&u32, &crate::peer::Reading)| (reading.source, *slot, peer, reading.handler);
-        readers.extend(peer.readings.iter().map(of));
-    }
-    readers.sort_by_key(|(source, slot, ..)| (*source, *slot));
-    let known = &state.streams;
-    let counted = capture.with_streams(|taps| {
-        let count = |id: &SourceId| {
-            let tap = taps.get_mut(*id)?;
-            let from = readers.partition_point(|(source, ..)| source < id);
-            let of = readers.iter().skip(from).take_while(|(source, ..)| source == id);
-            let lags: Vec<ReaderStats> = of
-                .filter_map(|(_, slot, peer, handler)| {
-                    let lag = tap.lag(&peer.area, *slot)?;
-                    Some(ReaderStats { tool: peer.name.clone(), pid: peer.pid, handler: *handler, lag })
-                })
-                .collect();
-            Some((tap.stats(), lags))
-        };
-        known.keys().map(count).collect::<Vec<_>>()
-    });
-    let names = known.values().map(|stream| &stream.name);
-    let rows = names.zip(counted.unwrap_or_default());
-    rows.filter_map(|(name, counted)| {
-        let (stats, readers) = counted?;
-        Some(StreamStats {
-            source: name.source.clone(),
-            channel: name.channel,
-            produced: stats.produced,
-            cached: stats.cached,
-            dropped: stats.dropped,
-            generation: stats.generation,
-            complete: stats.complete,
-            readers,
-        })
-    })
-    .collect()
 }

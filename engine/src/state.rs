@@ -15,6 +15,7 @@ use crate::host::Upcall;
 use crate::job::JobState;
 use crate::peer::Peer;
 use crate::push::Push;
+use crate::query::Queries;
 use crate::readers::StreamState;
 
 /// Names a tool for as long as it is connected; also its token in the poll set.
@@ -44,6 +45,10 @@ pub(crate) struct State {
     pub askers: HashMap<CallId, Ticket>,
     /// The keys of directives that the host understands.
     pub host_keys: BTreeSet<String>,
+    /// The keys of queries of which the host has a part of the answer.
+    pub host_queries: BTreeSet<String>,
+    /// The queries that wait for the host.
+    pub queries: Queries,
     /// The cache that a push has unless it asks for another, in bytes.
     pub cache_size: u32,
     /// The largest cache that a registration may ask for, in bytes.
@@ -104,6 +109,8 @@ impl State {
             keeper,
             host_keys: BTreeSet::new(),
             askers: HashMap::new(),
+            host_queries: BTreeSet::new(),
+            queries: Queries::default(),
             cache_size: config.cache_size,
             max_cache_size: config.max_cache_size,
             host_stdin: false,

@@ -15,7 +15,7 @@ use iof_engine::{Config, Engine, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::limits::MAX_PUSH_BYTES_PER_PROCESS;
 use iof_proto::message::query;
-use iof_proto::{FromTool, Info, Status, ToTool};
+use iof_proto::{FromTool, Info, Query, Status, ToTool};
 use iof_tool::{Push, Tool};
 use tempfile::TempDir;
 
@@ -142,7 +142,7 @@ fn of_a_tool_that_dies_with_its_answers_unread_all_arrives_that_it_handed_over()
     inlet.write_all_at(b"handed over", 0).unwrap();
     // More than a socket holds, so the engine hears what comes behind these only after the tool's end.
     for request in 0..200 {
-        raw.send(&FromTool::Query { request, keys: vec![query::IOF_STATS.into()] });
+        raw.send(&FromTool::Query { request, queries: vec![Query::new([query::IOF_STATS])] });
     }
     raw.fill(granted.push, 11, true);
     drop(raw);

@@ -13,8 +13,8 @@ use arbitrary::Arbitrary;
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Policy, Process, Rendezvous};
 use iof_proto::message::query::IOF_STATS;
 use iof_proto::{
-    Channels, Decoder, FromTool, Info, InfoValue, Nspace, PROTOCOL_VERSION, Proc, Rank, ToTool, encode,
-    socket,
+    Channels, Decoder, FromTool, Info, InfoValue, Nspace, PROTOCOL_VERSION, Proc, Query, Rank, ToTool,
+    encode, socket,
 };
 use iof_tool::{Delivery, Pull, Tool};
 use libfuzzer_sys::fuzz_target;
@@ -82,7 +82,8 @@ impl Message {
                 FromTool::Deregister { request, handler: handler % 8 }
             }
             Message::Query { request, stats, key } => {
-                FromTool::Query { request, keys: vec![if stats { IOF_STATS.into() } else { key }] }
+                let key = if stats { IOF_STATS.into() } else { key };
+                FromTool::Query { request, queries: vec![Query::new([key])] }
             }
             Message::Push { request, ranks, size, directives } => FromTool::Push {
                 request,

@@ -72,7 +72,8 @@ impl Account {
                     self.exits.entry(exit_code).or_default().push(proc.rank);
                 }
             }
-            Value::Text(_) => {}
+            // Was not asked for.
+            _ => {}
         }
     }
 

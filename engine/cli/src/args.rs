@@ -14,6 +14,7 @@ use iof_proto::{Channel, Channels, Nspace, Rank};
 
 use crate::output::OutputArgs;
 use crate::push::PushArgs;
+use crate::query::QueryArgs;
 use crate::stdin::StdinArgs;
 
 /// Forwards the output of a job's ranks through shared memory
@@ -283,30 +284,6 @@ pub struct ManArgs {
     /// The directory that gets iof.1, iof-run.1...
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-}
-
-#[derive(Args)]
-pub struct QueryArgs {
-    /// What to ask for
-    #[arg(value_enum)]
-    pub what: What,
-
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-
-    #[command(flatten)]
-    pub engine: EngineArgs,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum What {
-    /// The names of the jobs
-    Namespaces,
-    /// The processes of the jobs
-    Procs,
-    /// Every stream: bytes, generations, readers
-    Stats,
 }
 
 #[derive(Args)]

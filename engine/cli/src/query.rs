@@ -1,41 +1,155 @@
-//! `iof query`: what a running engine knows, as a table or as JSON.
+//! `iof query`: what a running engine and its host know, as a table or as JSON.
 
+use std::collections::BTreeSet;
 use std::io;
 
-use iof_proto::message::query;
-use iof_proto::{Found, ProcInfo, StreamStats, Value};
+use clap::Args;
+use iof_proto::query::key;
+use iof_proto::{
+    Answer, Attributes, Found, Info, InfoValue, JobInfo, ProcInfo, Query, Rank, Status, StreamStats, Value,
+};
+use iof_tool::RequestError;
 use serde_json::json;
 
 use crate::Failure;
-use crate::args::{QueryArgs, What};
+use crate::args::{EngineArgs, Ranks, ranks};
 use crate::attach::{Name, attach};
 use crate::print::{table, write};
 
-/// Asks and prints.
-pub fn query(args: &QueryArgs) -> Result<(), Failure> {
-    let key = match args.what {
-        What::Namespaces => query::PMIX_QUERY_NAMESPACES,
-        What::Procs => query::PMIX_QUERY_PROC_TABLE,
-        What::Stats => query::IOF_STATS,
-    };
-    let mut tool = attach(&args.engine, &Name::Query)?;
-    let found = tool.query(&[key]).map_err(Failure::running)?;
-    let mut text = String::new();
-    for Found { value, .. } in found {
-        if args.json {
-            text.push_str(&format!("{:#}\n", as_json(&value)));
-        } else {
-            text.push_str(&as_table(&value));
-        }
-    }
-    write(io::stdout(), text.as_bytes())
+/// The keys that have names, without `PMIX_QUERY_`, and those of them that are short.
+const NAMES: [(&str, Option<&str>, &str); 10] = [
+    ("NAMESPACES", Some("namespaces"), key::PMIX_QUERY_NAMESPACES),
+    ("PROC_TABLE", Some("procs"), key::PMIX_QUERY_PROC_TABLE),
+    ("STATS", Some("stats"), key::IOF_STATS),
+    ("LOCAL_PROC_TABLE", None, key::PMIX_QUERY_LOCAL_PROC_TABLE),
+    ("NAMESPACE_INFO", None, key::PMIX_QUERY_NAMESPACE_INFO),
+    ("JOB_STATUS", None, key::PMIX_QUERY_JOB_STATUS),
+    ("QUEUE_LIST", None, key::PMIX_QUERY_QUEUE_LIST),
+    ("QUEUE_STATUS", None, key::PMIX_QUERY_QUEUE_STATUS),
+    ("LOG_CHANNELS", None, key::PMIX_QUERY_LOG_CHANNELS),
+    ("ATTRIBUTE_SUPPORT", None, key::PMIX_QUERY_ATTRIBUTE_SUPPORT),
+];
+
+#[derive(Args)]
+#[command(
+    after_help = "KEY is namespaces, procs or stats, the name of a PMIx attribute such as JOB_STATUS or \
+                        PMIX_QUERY_JOB_STATUS, or the key itself, such as pmix.qry.jst: NAMESPACES, JOB_STATUS, \
+                        NAMESPACE_INFO, PROC_TABLE, LOCAL_PROC_TABLE, QUEUE_LIST, QUEUE_STATUS, LOG_CHANNELS, \
+                        ATTRIBUTE_SUPPORT, and whatever the engine's host knows besides."
+)]
+pub struct QueryArgs {
+    /// What to ask for
+    #[arg(value_name = "KEY", required = true, value_parser = parse_key)]
+    keys: Vec<String>,
+
+    /// Ask of these ranks only, such as 0,3-5
+    #[arg(long, value_name = "LIST|all", value_parser = ranks)]
+    rank: Option<Ranks>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
-fn as_json(value: &Value) -> serde_json::Value {
+/// Asks and prints.
+pub fn query(args: &QueryArgs) -> Result<(), Failure> {
+    let mut tool = attach(&args.engine, &Name::Query)?;
+    let nspace = args.engine.nspace.iter().map(|nspace| Info::required(key::PMIX_NSPACE, nspace.as_str()));
+    let ranks = args.rank.iter().flat_map(|ranks| &ranks.0).filter(|rank| **rank != Rank::WILDCARD);
+    let qualifiers = nspace.chain(ranks.map(|rank| Info::required(key::PMIX_RANK, rank.0))).collect();
+    let query = Query { keys: args.keys.clone(), qualifiers };
+    let Answer { status, found } = tool.queries(vec![query]).map_err(|error| match error {
+        RequestError::Denied(failure) if failure.status == Status::ERR_BAD_PARAM => {
+            Failure::usage(failure.reason)
+        }
+        RequestError::Unsendable(error) => Failure::usage(error),
+        error => Failure::running(error),
+    })?;
+    let one = args.keys.iter().collect::<BTreeSet<_>>().len() == 1;
+    let text = if args.json { json_text(one, &found) } else { table_text(one, &found) };
+    write(io::stdout(), text.as_bytes())?;
+    if status == Status::SUCCESS {
+        return Ok(());
+    }
+    let missing = args.keys.iter().filter(|key| found.iter().all(|of| of.key != **key));
+    let missing: Vec<&str> = missing.map(String::as_str).collect();
+    Err(Failure::running(format!("nothing is known of {} ({status})", missing.join(", "))))
+}
+
+fn parse_key(text: &str) -> Result<String, String> {
+    if text.contains('.') {
+        return Ok(text.to_owned());
+    }
+    let name = text.to_ascii_uppercase().replace('-', "_");
+    let name = name.strip_prefix("PMIX_QUERY_").unwrap_or(&name);
+    let known = NAMES.iter().find(|(long, short, _)| *long == name || *short == Some(text));
+    known.map(|(_, _, key)| (*key).to_owned()).ok_or_else(|| {
+        let names = NAMES.map(|(long, short, _)| short.unwrap_or(long)).join(", ");
+        format!("'{text}' is no key: say {names}, or a key with a dot in it such as pmix.qry.ns")
+    })
+}
+
+/// Whether the text that is the value of `key` is a list with commas.
+fn is_list(key: &str) -> bool {
+    [key::PMIX_QUERY_NAMESPACES, key::PMIX_QUERY_QUEUE_LIST, key::PMIX_QUERY_LOG_CHANNELS].contains(&key)
+}
+
+fn json_text(one: bool, found: &[Found]) -> String {
+    let value = |of: &Found| as_json(&of.key, &of.value);
+    match found.first() {
+        Some(found) if one => format!("{:#}\n", value(found)),
+        _ => {
+            let all = found.iter().map(|of| (of.key.clone(), value(of)));
+            format!("{:#}\n", serde_json::Value::Object(all.collect()))
+        }
+    }
+}
+
+fn table_text(one: bool, found: &[Found]) -> String {
+    let tables = found.iter().map(|Found { key, value, .. }| {
+        let table = as_table(key, value);
+        if one { table } else { format!("{key}:\n{table}") }
+    });
+    tables.collect::<Vec<_>>().join("\n")
+}
+
+fn as_json(key: &str, value: &Value) -> serde_json::Value {
     match value {
-        Value::Text(names) => names.split(',').filter(|name| !name.is_empty()).collect(),
+        Value::Text(names) if is_list(key) => names.split(',').filter(|name| !name.is_empty()).collect(),
+        Value::Text(text) => json!(text),
+        Value::Status(status) => status_json(*status),
         Value::Procs(procs) => procs.iter().map(proc_json).collect(),
+        Value::Jobs(jobs) => jobs.iter().map(job_json).collect(),
+        Value::Attributes(all) => {
+            all.iter().map(|of| json!({"function": of.function, "attributes": of.keys})).collect()
+        }
+        Value::Infos(infos) => {
+            infos.iter().map(|info| json!({"key": info.key, "value": info_json(&info.value)})).collect()
+        }
         Value::Streams(streams) => streams.iter().map(stream_json).collect(),
+    }
+}
+
+fn status_json(status: Status) -> serde_json::Value {
+    json!({"status": status.0, "name": status.name()})
+}
+
+fn job_json(job: &JobInfo) -> serde_json::Value {
+    json!({
+        "nspace": job.nspace.as_str(), "procs": job.procs, "status": status_json(job.status),
+        "exit_code": job.exit_code, "command": job.command,
+    })
+}
+
+fn info_json(value: &InfoValue) -> serde_json::Value {
+    match value {
+        InfoValue::Bool(truth) => json!(truth),
+        InfoValue::Number(number) => json!(number),
+        InfoValue::Text(text) => json!(text),
+        InfoValue::Proc(proc) => json!({"nspace": proc.nspace.as_str(), "rank": proc.rank.0}),
     }
 }
 
@@ -58,14 +172,27 @@ fn stream_json(stream: &StreamStats) -> serde_json::Value {
     })
 }
 
-fn as_table(value: &Value) -> String {
+fn as_table(key: &str, value: &Value) -> String {
     match value {
-        Value::Text(names) => {
+        Value::Text(names) if is_list(key) => {
             names.split(',').filter(|name| !name.is_empty()).map(|n| format!("{n}\n")).collect()
         }
+        Value::Text(text) => format!("{text}\n"),
+        Value::Status(status) => format!("{status}\n"),
         Value::Procs(procs) => {
             let head = ["NSPACE", "RANK", "PID", "HOST", "STATE", "EXIT", "EXECUTABLE"];
             table(&head, procs.iter().map(proc_row))
+        }
+        Value::Jobs(jobs) => {
+            table(&["NSPACE", "PROCS", "STATUS", "EXIT", "COMMAND"], jobs.iter().map(job_row))
+        }
+        Value::Attributes(all) => {
+            let row = |of: &Attributes| vec![of.function.clone(), of.keys.join(",")];
+            table(&["FUNCTION", "ATTRIBUTES"], all.iter().map(row))
+        }
+        Value::Infos(infos) => {
+            let row = |info: &Info| vec![info.key.clone(), info_text(&info.value)];
+            table(&["KEY", "VALUE"], infos.iter().map(row))
         }
         Value::Streams(streams) => {
             let head = [
@@ -84,6 +211,30 @@ fn as_table(value: &Value) -> String {
     }
 }
 
+fn job_row(job: &JobInfo) -> Vec<String> {
+    vec![
+        job.nspace.to_string(),
+        job.procs.to_string(),
+        job.status.to_string(),
+        code(job.exit_code),
+        job.command.clone(),
+    ]
+}
+
+/// An exit code, if there is one.
+fn code(code: Option<i32>) -> String {
+    code.map_or_else(|| "-".into(), |code| code.to_string())
+}
+
+fn info_text(value: &InfoValue) -> String {
+    match value {
+        InfoValue::Bool(truth) => truth.to_string(),
+        InfoValue::Number(number) => number.to_string(),
+        InfoValue::Text(text) => text.clone(),
+        InfoValue::Proc(proc) => proc.to_string(),
+    }
+}
+
 fn proc_row(info: &ProcInfo) -> Vec<String> {
     vec![
         info.proc.nspace.to_string(),
@@ -91,7 +242,7 @@ fn proc_row(info: &ProcInfo) -> Vec<String> {
         info.pid.to_string(),
         info.host.clone(),
         info.state.to_string(),
-        info.exit_code.map_or_else(|| "-".into(), |code| code.to_string()),
+        code(info.exit_code),
         info.executable.clone(),
     ]
 }

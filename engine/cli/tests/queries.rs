@@ -167,3 +167,55 @@ fn stats_count_what_was_dropped_and_the_generations_that_a_slow_pull_costs() {
     assert_eq!((stream.number("generation"), stream.number("cached")), (0, 65_536));
     end.open();
 }
+
+#[test]
+fn keys_are_known_by_their_names_and_several_are_answered_at_once() {
+    let site = Site::new();
+    let run = site.run(&["-n", "2", "--nspace", "job"], ["cat"]);
+    site.wait_for_ranks(2);
+    for name in ["JOB_STATUS", "job-status", "PMIX_QUERY_JOB_STATUS", "pmix.qry.jst"] {
+        let done = site.query(&[name]);
+        assert_eq!((done.code, done.text()), (0, "PMIX_EVENT_JOB_START (-191)\n"), "{done:?}");
+    }
+    let done = site.query(&["namespaces", "NAMESPACE_INFO"]);
+    let lines: Vec<String> =
+        done.text().lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let wanted = [
+        "pmix.qry.ns:",
+        "job",
+        "",
+        "pmix.qry.nsinfo:",
+        "NSPACE PROCS STATUS EXIT COMMAND",
+        "job 2 PMIX_EVENT_JOB_START (-191) - cat",
+    ];
+    assert_eq!((done.code, &lines[..]), (0, &wanted.map(str::to_owned)[..]));
+    let json = site.query(&["--json", "namespaces", "JOB_STATUS"]);
+    let wanted =
+        json!({"pmix.qry.ns": ["job"], "pmix.qry.jst": {"status": -191, "name": "PMIX_EVENT_JOB_START"}});
+    assert_eq!(serde_json::from_str::<Value>(json.text()).unwrap(), wanted);
+    let procs = site.query(&["LOCAL_PROC_TABLE", "--json", "--rank", "1"]);
+    let procs: Vec<Value> = serde_json::from_str(procs.text()).unwrap();
+    assert_eq!((procs.len(), &procs[0]["rank"]), (1, &json!(1)));
+    let attributes = site.query(&["ATTRIBUTE_SUPPORT"]);
+    assert!(attributes.text().contains("PMIx_IOF_pull") && attributes.text().contains("pmix.iof.csize"));
+    assert_eq!(run.finish().code, 0);
+}
+
+#[test]
+fn keys_that_nobody_knows_are_named_and_what_is_known_is_printed() {
+    let site = Site::new();
+    let run = site.run(&["--nspace", "job"], ["cat"]);
+    site.wait_for_ranks(1);
+    let partial = site.query(&["namespaces", "QUEUE_LIST", "site.colour"]);
+    assert_eq!((partial.code, partial.text()), (1, "pmix.qry.ns:\njob\n"));
+    let words = "nothing is known of pmix.qry.qlst, site.colour (PMIX_ERR_PARTIAL_SUCCESS (-52))";
+    assert_eq!(partial.stderr, format!("iof: {words}\n"));
+    let none = site.query(&["QUEUE_LIST"]);
+    let words = "nothing is known of pmix.qry.qlst (PMIX_ERR_NOT_FOUND (-46))";
+    assert_eq!((none.code, none.text(), &none.stderr), (1, "", &format!("iof: {words}\n")));
+    let nonsense = site.query(&["nonsense"]);
+    assert_eq!(nonsense.code, 2);
+    assert!(nonsense.stderr.contains("'nonsense' is no key: say namespaces, procs, stats, "), "{nonsense:?}");
+    assert_eq!(site.query(&[]).code, 2);
+    assert_eq!(run.finish().code, 0);
+}

@@ -88,6 +88,12 @@ impl From<u64> for InfoValue {
     }
 }
 
+impl From<&str> for InfoValue {
+    fn from(value: &str) -> InfoValue {
+        InfoValue::Text(value.to_owned())
+    }
+}
+
 impl Info {
     /// An optional directive.
     pub fn new(key: impl Into<String>, value: impl Into<InfoValue>) -> Info {

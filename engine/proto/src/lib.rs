@@ -8,6 +8,7 @@
 //! | [`status`]     | how it went: [`Status`], with PMIx's numbers                                     |
 //! | [`limits`]     | every bound on what a peer may send                                              |
 //! | [`message`]    | the control protocol: [`FromTool`], [`ToTool`]                                   |
+//! | [`query`]      | what a tool may ask: [`Query`], [`Answer`]                                       |
 //! | [`wire`]       | how a message becomes bytes and back: [`encode`], [`Decoder`]                    |
 //! | [`socket`]     | how bytes and file descriptors cross, and who is at the other end                |
 //! | [`rendezvous`] | how a tool finds an engine                                                       |
@@ -24,6 +25,7 @@ pub mod limits;
 pub mod message;
 pub mod names;
 pub mod push;
+pub mod query;
 pub mod rendezvous;
 #[allow(unsafe_code, reason = "receiving file descriptors has no safe and leak-free interface")]
 pub mod socket;
@@ -31,11 +33,11 @@ pub mod status;
 pub mod wire;
 
 pub use directive::{Directives, Info, InfoValue};
-pub use message::{
-    Failure, Found, FromTool, Granted, Message, PROTOCOL_VERSION, ProcInfo, ProcState, ReaderStats,
-    StreamStats, Terms, ToTool, Value,
-};
+pub use message::{Failure, FromTool, Granted, Message, PROTOCOL_VERSION, Terms, ToTool};
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
 pub use push::{Laggard, Lagging, PushDirectives, PushGranted, PushReport, Short, ShortBy, Skipped, Unopen};
+pub use query::{
+    Answer, Attributes, Found, JobInfo, ProcInfo, ProcState, Query, ReaderStats, StreamStats, Value,
+};
 pub use status::Status;
 pub use wire::{DecodeError, Decoder, EncodeError, encode};

@@ -21,8 +21,12 @@ pub const MAX_PROCS_PER_PULL: usize = 4096;
 /// Directives with one request.
 pub const MAX_DIRECTIVES: usize = 64;
 
-/// Keys asked for by one query.
+/// Keys asked for by one request, and queries in it.
 pub const MAX_QUERY_KEYS: usize = 32;
+
+/// Requests of one tool that may wait for the host's word; the engine refuses the next with
+/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
+pub const MAX_WAITING_PER_TOOL: usize = 16;
 
 /// Bytes in any one free text that a tool sends: its own name, a query key.
 pub const MAX_TEXT: usize = 1024;

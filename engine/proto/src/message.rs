@@ -9,29 +9,20 @@
 //! [`PROTOCOL_VERSION`]. `Hello`, `Welcome` and `Refused` keep their place and their layout for
 //! ever: they are how two versions find out that they differ.
 
-use std::fmt;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::directive::Info;
-use crate::limits::{Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT, within};
+use crate::limits::{Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_TEXT, within};
 use crate::names::{Channel, Channels, Nspace, Proc};
 use crate::push::{Lagging, PushGranted, PushReport};
+use crate::query::{Answer, Query};
 use crate::status::Status;
+
+pub use crate::query::key as query;
 
 /// The version of the protocol that this build speaks. An engine refuses any other.
 pub const PROTOCOL_VERSION: u32 = 3;
-
-/// The keys of [`FromTool::Query`] that an engine answers itself.
-pub mod query {
-    /// The names of all running jobs, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
-    pub const PMIX_QUERY_NAMESPACES: &str = "pmix.qry.ns";
-    /// All processes: [`Value::Procs`](super::Value::Procs) (RFC0010).
-    pub const PMIX_QUERY_PROC_TABLE: &str = "pmix.qry.ptable";
-    /// All streams with their byte counts and readers: [`Value::Streams`](super::Value::Streams). Ours.
-    pub const IOF_STATS: &str = "iof.qry.stats";
-}
 
 /// What makes a type a message: how large it may be and what comes with it.
 ///
@@ -99,8 +90,8 @@ pub enum FromTool {
     Query {
         /// The tool's number for this request.
         request: u32,
-        /// What to ask for; [`query`] has the keys.
-        keys: Vec<String>,
+        /// What to ask for.
+        queries: Vec<Query>,
     },
     /// Begin to push stdin to some processes (`PMIx_IOF_push`). Answered by [`ToTool::PushBegun`].
     Push {
@@ -147,10 +138,7 @@ impl Message for FromTool {
                 within("procs", procs.len(), MAX_PROCS_PER_PULL)?;
                 Info::check(directives)
             }
-            FromTool::Query { keys, .. } => {
-                within("query keys", keys.len(), MAX_QUERY_KEYS)?;
-                keys.iter().try_for_each(|key| within("bytes of query key", key.len(), MAX_TEXT))
-            }
+            FromTool::Query { queries, .. } => Query::check(queries),
             FromTool::Follow { .. }
             | FromTool::Taken { .. }
             | FromTool::Deregister { .. }
@@ -235,9 +223,8 @@ pub enum ToTool {
     Answer {
         /// The tool's number for the request.
         request: u32,
-        /// The keys that are known, in the order they were asked for. Keys that are not known
-        /// are left out; if none is, this is a [`Status::ERR_NOT_FOUND`].
-        result: Result<Vec<Found>, Failure>,
+        /// What was found; if nothing was, a [`Status::ERR_NOT_FOUND`].
+        result: Result<Answer, Failure>,
     },
     /// The result of [`FromTool::Push`]. Comes with the inlet's file if it is granted.
     PushBegun {
@@ -312,120 +299,4 @@ pub struct Failure {
     pub status: Status,
     /// Why, in words for the tool's user.
     pub reason: String,
-}
-
-/// One key of a query with its value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
-    /// The key as it was asked for.
-    pub key: String,
-    /// What it stands for.
-    pub value: Value,
-}
-
-/// The value of a query key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Value {
-    /// A text, such as a list of names with commas.
-    Text(String),
-    /// A process table.
-    Procs(Vec<ProcInfo>),
-    /// The streams of an engine.
-    Streams(Vec<StreamStats>),
-}
-
-/// One line of a process table (`pmix_proc_info_t`).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcInfo {
-    /// Which process.
-    pub proc: Proc,
-    /// Its pid on its host; 0 before it is started.
-    pub pid: u32,
-    /// The name of its host.
-    pub host: String,
-    /// What it runs.
-    pub executable: String,
-    /// Where it is in its life.
-    pub state: ProcState,
-    /// Its exit code once it has ended, 128 + n if signal n ended it.
-    pub exit_code: Option<i32>,
-}
-
-/// Where a process is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum ProcState {
-    /// Being started.
-    Launching,
-    /// Running.
-    Running,
-    /// Ended with exit code 0.
-    Terminated,
-    /// Ended with another exit code.
-    Failed,
-    /// Ended by a signal.
-    Killed,
-    /// Could not be started.
-    FailedToStart,
-}
-
-impl ProcState {
-    /// The `pmix_proc_state_t` that means the same.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        match self {
-            ProcState::Launching => 2,
-            ProcState::Running => 5,
-            ProcState::Terminated => 20,
-            ProcState::FailedToStart => 53,
-            ProcState::Killed => 54,
-            ProcState::Failed => 62,
-        }
-    }
-}
-
-impl fmt::Display for ProcState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            ProcState::Launching => "launching",
-            ProcState::Running => "running",
-            ProcState::Terminated => "terminated",
-            ProcState::Failed => "failed",
-            ProcState::Killed => "killed",
-            ProcState::FailedToStart => "failed to start",
-        })
-    }
-}
-
-/// What an engine knows about one stream. All counts are in bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StreamStats {
-    /// Who writes.
-    pub source: Proc,
-    /// On what.
-    pub channel: Channel,
-    /// Read from the source so far.
-    pub produced: u64,
-    /// In the newest ring now.
-    pub cached: u64,
-    /// Read and discarded, because nobody made room.
-    pub dropped: u64,
-    /// How many rings this stream has left behind.
-    pub generation: u64,
-    /// Whether the source has ended and all its bytes are accounted for.
-    pub complete: bool,
-    /// Who reads it.
-    pub readers: Vec<ReaderStats>,
-}
-
-/// One reader of a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReaderStats {
-    /// What the tool calls itself.
-    pub tool: String,
-    /// Its pid.
-    pub pid: u32,
-    /// Its registration.
-    pub handler: u32,
-    /// How many bytes it is behind the source.
-    pub lag: u64,
 }

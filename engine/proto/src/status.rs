@@ -56,12 +56,20 @@ statuses! {
     ERR_PARTIAL_SUCCESS = -52;
     /// It is not to be had now.
     ERR_NOT_AVAILABLE = -64;
+    /// A job has ended, with exit code 0.
+    EVENT_JOB_END = -145;
     /// It worked at once; no callback will follow.
     OPERATION_SUCCEEDED = -157;
     /// Forwarding itself failed.
     ERR_IOF_FAILURE = -172;
     /// The stream is complete: nothing will follow.
     ERR_IOF_COMPLETE = -173;
+    /// A signal ended the process of a job that failed first.
+    ERR_JOB_ABORTED_BY_SIG = -184;
+    /// A process of a job ended with another exit code than 0, or nobody knows how.
+    ERR_JOB_NON_ZERO_TERM = -187;
+    /// A job has started.
+    EVENT_JOB_START = -191;
     /// Taken, but send no more until told.
     ERR_IOF_XOFF = -405;
 }

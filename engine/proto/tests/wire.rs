@@ -5,9 +5,10 @@ use iof_proto::limits::{
     MAX_ANSWER, MAX_DIRECTIVES, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT,
 };
 use iof_proto::{
-    Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool, Granted, Info, Laggard,
-    Lagging, Message, Nspace, Proc, ProcInfo, ProcState, PushGranted, PushReport, Rank, ReaderStats, Short,
-    ShortBy, Skipped, Status, StreamStats, Terms, ToTool, Unopen, Value, encode,
+    Answer, Attributes, Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool,
+    Granted, Info, JobInfo, Laggard, Lagging, Message, Nspace, Proc, ProcInfo, ProcState, PushGranted,
+    PushReport, Query, Rank, ReaderStats, Short, ShortBy, Skipped, Status, StreamStats, Terms, ToTool,
+    Unopen, Value, encode,
 };
 use proptest::prelude::*;
 
@@ -27,7 +28,13 @@ fn from_tool() -> Vec<FromTool> {
         },
         FromTool::Follow { slot: 3 },
         FromTool::Deregister { request: 2, handler: 1 },
-        FromTool::Query { request: 3, keys: vec!["pmix.qry.ns".into()] },
+        FromTool::Query {
+            request: 3,
+            queries: vec![Query {
+                qualifiers: vec![Info::new("pmix.nspace", "job")],
+                ..Query::new(["pmix.qry.ns"])
+            }],
+        },
         FromTool::Push {
             request: 4,
             targets: vec![source(Rank(0)), source(Rank::WILDCARD)],
@@ -61,8 +68,23 @@ fn to_tool() -> Vec<ToTool> {
         complete: false,
         readers: vec![ReaderStats { tool: "tail".into(), pid: 42, handler: 1, lag: 7 }],
     };
-    let found = [Value::Text("job".into()), Value::Procs(vec![proc]), Value::Streams(vec![stream])]
-        .map(|value| Found { key: "k".into(), value });
+    let job = JobInfo {
+        nspace: source(Rank(0)).nspace,
+        procs: 1,
+        status: Status::EVENT_JOB_START,
+        exit_code: None,
+        command: "a : b".into(),
+    };
+    let found = [
+        Value::Text("job".into()),
+        Value::Procs(vec![proc]),
+        Value::Streams(vec![stream]),
+        Value::Status(Status::EVENT_JOB_END),
+        Value::Jobs(vec![job]),
+        Value::Attributes(vec![Attributes { function: "f".into(), keys: vec!["k".into()] }]),
+        Value::Infos(vec![Info::new("k", true)]),
+    ]
+    .map(|value| Found { query: 1, key: "k".into(), value });
     vec![
         ToTool::Welcome { version: 1, engine_pid: 5, may_block: true },
         ToTool::Refused { status: Status(-9999), reason: "busy".into() },
@@ -82,7 +104,10 @@ fn to_tool() -> Vec<ToTool> {
         },
         ToTool::Announced { handler: 1 },
         ToTool::Deregistered { request: 2, result: Ok(()) },
-        ToTool::Answer { request: 3, result: Ok(found.into()) },
+        ToTool::Answer {
+            request: 3,
+            result: Ok(Answer { status: Status::ERR_PARTIAL_SUCCESS, found: found.into() }),
+        },
         ToTool::PushBegun {
             request: 4,
             result: Ok(PushGranted {
@@ -233,8 +258,9 @@ fn limits_hold_on_both_sides() {
         pull(MAX_PROCS_PER_PULL + 1),
         push(MAX_PROCS_PER_PULL + 1, 0),
         push(1, MAX_DIRECTIVES + 1),
-        FromTool::Query { request: 1, keys: vec![String::new(); MAX_QUERY_KEYS + 1] },
-        FromTool::Query { request: 1, keys: vec!["k".repeat(MAX_TEXT + 1)] },
+        FromTool::Query { request: 1, queries: vec![Query::new(vec![""; MAX_QUERY_KEYS + 1])] },
+        FromTool::Query { request: 1, queries: vec![Query::new(["k"]); MAX_QUERY_KEYS + 1] },
+        FromTool::Query { request: 1, queries: vec![Query::new(["k".repeat(MAX_TEXT + 1)])] },
         FromTool::Hello { version: 1, pid: 1, name: "n".repeat(MAX_TEXT + 1) },
     ];
     encode(&pull(MAX_PROCS_PER_PULL)).unwrap();

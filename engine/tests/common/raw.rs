@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use iof_engine::Engine;
 use iof_proto::message::query;
 use iof_proto::{
-    Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, PushGranted, ToTool, encode,
-    socket,
+    Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, PushGranted, Query, ToTool,
+    encode, socket,
 };
 
 /// A tool that asks and does not wait.
@@ -127,7 +127,7 @@ impl Raw {
 
     /// Waits until the engine has heard all that was sent.
     pub fn until_heard(&mut self) {
-        self.send(&FromTool::Query { request: 2, keys: vec![query::IOF_STATS.into()] });
+        self.send(&FromTool::Query { request: 2, queries: vec![Query::new([query::IOF_STATS])] });
         while !matches!(self.receive(), ToTool::Answer { .. }) {}
     }
 

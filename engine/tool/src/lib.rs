@@ -118,6 +118,7 @@ mod link;
 mod naps;
 mod push;
 mod pusher;
+mod query;
 mod registration;
 mod tool;
 mod wakeup;

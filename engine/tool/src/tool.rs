@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::rendezvous::{self, FindError, Search};
-use iof_proto::{
-    Channels, Failure, Found, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Status, ToTool, socket,
-};
+use iof_proto::{Channels, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Status, ToTool, socket};
 use iof_shm_ring::{Area, Bell, Ringer};
 
 use crate::delivery::{Delivery, Next};
@@ -242,7 +240,7 @@ impl Tool {
         self.last_request = request;
         self.feeds.flush(handler);
         // The engine answers in order. It refuses this, which costs it nothing.
-        Ok(self.tell(&FromTool::Query { request, keys: Vec::new() })?)
+        Ok(self.tell(&FromTool::Query { request, queries: Vec::new() })?)
     }
 
     /// The engine has answered `request`, for which nobody waits: all that it sent before is here.
@@ -267,20 +265,6 @@ impl Tool {
         registration.closing = Closing::Asked(request);
         self.last_request = request;
         self.tell(&FromTool::Deregister { request, handler })
-    }
-
-    /// Asks the engine (`PMIx_Query_info`); the keys are in [`iof_proto::message::query`].
-    ///
-    /// # Errors
-    /// [`RequestError`]: none of the keys is known, or the engine is gone.
-    pub fn query(&mut self, keys: &[&str]) -> Result<Vec<Found>, RequestError> {
-        let request = self.next_request();
-        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        let result = self.ask(&FromTool::Query { request, keys }, |received| match received.message {
-            ToTool::Answer { request: of, result } if of == request => Ok(result),
-            message => Err(Received { message, ..received }),
-        })?;
-        Ok(result?)
     }
 
     pub(crate) fn next_request(&mut self) -> u32 {

@@ -81,8 +81,9 @@ fn what_came_together_with_an_answer_is_no_reason_to_sleep() {
     pull(&engine, &mut tool, &[]);
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
     assert_eq!(tool.timeout(), None);
-    let found = iof_proto::Found { key: "key".into(), value: Value::Text(String::new()) };
-    engine.send(&[ToTool::Answer { request: 2, result: Ok(vec![found]) }, job_ended()]);
+    let found = iof_proto::Found { query: 0, key: "key".into(), value: Value::Text(String::new()) };
+    let answer = iof_proto::Answer { status: Status::SUCCESS, found: vec![found] };
+    engine.send(&[ToTool::Answer { request: 2, result: Ok(answer) }, job_ended()]);
     tool.query(&["key"]).unwrap();
     assert_eq!(tool.timeout(), Some(Duration::ZERO));
     assert_job_ended(tool.next(Some(Duration::ZERO)).unwrap());
@@ -100,7 +101,7 @@ fn what_comes_together_with_the_answer_to_a_pull_belongs_to_it_and_comes_once() 
 
 /// Answers, as an engine does, what the tool asks when it has begun to deregister.
 fn answer_the_barrier(engine: &Engine) {
-    assert_eq!(engine.hear(), FromTool::Query { request: 2, keys: Vec::new() });
+    assert_eq!(engine.hear(), FromTool::Query { request: 2, queries: Vec::new() });
     let refused = Failure { status: Status::ERR_NOT_FOUND, reason: "no key".into() };
     engine.send(&[ToTool::Answer { request: 2, result: Err(refused) }]);
 }

@@ -1,0 +1,208 @@
+//! Queries (`PMIx_Query_info`, RFC0001, RFC0010): the engine answers what it knows, and asks its host for the rest.
+
+mod answers;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use iof_capture::Capture;
+use iof_proto::limits::MAX_WAITING_PER_TOOL;
+use iof_proto::{Answer, Failure, Found, Query, Status, ToTool, Value};
+
+use crate::control::{Report, Reports};
+use crate::host::Upcall;
+use crate::query::answers::{Scope, find, merge};
+use crate::state::{PeerId, State};
+
+/// Names a request that waits for the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct QueryId(u64);
+
+/// What was asked: the place of a query in its request, and a key of it.
+type Asked = (u32, String);
+
+/// A request, as far as the engine itself can answer it.
+#[derive(Default)]
+struct LookedUp {
+    asked: Vec<Asked>,
+    found: BTreeMap<Asked, Value>,
+    /// What the host is to be asked, by the place in the request.
+    left: BTreeMap<u32, Query>,
+}
+
+/// A request of which the host was asked a part.
+struct Waiting {
+    peer: PeerId,
+    request: u32,
+    asked: Vec<Asked>,
+    found: BTreeMap<Asked, Value>,
+    /// The places of the queries that the host was asked.
+    places: Vec<u32>,
+}
+
+/// The requests that wait for the host.
+#[derive(Default)]
+pub(crate) struct Queries {
+    waiting: BTreeMap<QueryId, Waiting>,
+    last: u64,
+}
+
+impl Queries {
+    /// A tool has gone.
+    pub(crate) fn forget(&mut self, peer: PeerId) {
+        self.waiting.retain(|_, waiting| waiting.peer != peer);
+    }
+
+    fn of(&self, peer: PeerId) -> usize {
+        self.waiting.values().filter(|waiting| waiting.peer == peer).count()
+    }
+}
+
+impl State {
+    /// Answers a request, now or when the host has said its part.
+    pub(crate) fn query(
+        &mut self,
+        capture: &Capture,
+        node: &str,
+        peer_id: PeerId,
+        request: u32,
+        queries: &[Query],
+    ) {
+        let result = match self.look_up(capture, node, queries) {
+            Ok(LookedUp { asked, found, left }) if left.is_empty() => conclude(&asked, found, None),
+            Ok(_) if self.queries.of(peer_id) >= MAX_WAITING_PER_TOOL => {
+                let reason =
+                    format!("{MAX_WAITING_PER_TOOL} queries of this tool wait for the host: try again");
+                Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
+            }
+            Ok(looked_up) => return self.ask_host(peer_id, request, looked_up),
+            Err(failure) => Err(failure),
+        };
+        self.answer(peer_id, request, result);
+    }
+
+    fn look_up(&self, capture: &Capture, node: &str, queries: &[Query]) -> Result<LookedUp, Failure> {
+        let mut all = LookedUp::default();
+        for (place, Query { keys, qualifiers }) in (0u32..).zip(queries) {
+            let scope = Scope::read(qualifiers)?;
+            for key in keys {
+                let of = (place, key.clone());
+                // However often it is asked for: answers are long.
+                if all.asked.contains(&of) {
+                    continue;
+                }
+                all.asked.push(of.clone());
+                let value = match &scope {
+                    Some(scope) => find(self, capture, node, key, scope)?,
+                    None => None,
+                };
+                if value.is_none() || self.host_queries.contains(key) {
+                    let new = || Query { keys: Vec::new(), qualifiers: qualifiers.clone() };
+                    all.left.entry(place).or_insert_with(new).keys.push(key.clone());
+                }
+                all.found.extend(value.map(|value| (of, value)));
+            }
+        }
+        Ok(all)
+    }
+
+    fn ask_host(&mut self, peer: PeerId, request: u32, looked_up: LookedUp) {
+        let LookedUp { asked, found, left } = looked_up;
+        let (places, queries) = left.into_iter().unzip();
+        let waiting = Waiting { peer, request, asked, found, places };
+        self.queries.last = self.queries.last.wrapping_add(1);
+        let id = QueryId(self.queries.last);
+        self.queries.waiting.insert(id, waiting);
+        self.upcalls.push(Upcall::Query { id, queries });
+    }
+
+    /// The host has said its part.
+    pub(crate) fn query_answered(&mut self, id: QueryId, answer: Result<Vec<Found>, Failure>) {
+        let Some(Waiting { peer, request, asked, mut found, places }) = self.queries.waiting.remove(&id)
+        else {
+            return;
+        };
+        let refused = match answer {
+            Ok(theirs) => {
+                for Found { query, key, value } in theirs {
+                    let place = usize::try_from(query).ok().and_then(|at| places.get(at));
+                    let Some(of) = place.map(|place| (*place, key)) else { continue };
+                    let value = match found.remove(&of) {
+                        Some(ours) => merge(ours, value),
+                        None => value,
+                    };
+                    found.insert(of, value);
+                }
+                None
+            }
+            Err(failure) => Some(failure),
+        };
+        self.answer(peer, request, conclude(&asked, found, refused));
+    }
+
+    fn answer(&mut self, peer_id: PeerId, request: u32, result: Result<Answer, Failure>) {
+        if let Some(peer) = self.peers.get_mut(&peer_id) {
+            peer.answer(&ToTool::Answer { request, result });
+        }
+    }
+}
+
+/// The answer from what was found.
+fn conclude(
+    asked: &[Asked],
+    mut found: BTreeMap<Asked, Value>,
+    refused: Option<Failure>,
+) -> Result<Answer, Failure> {
+    let found: Vec<Found> = asked
+        .iter()
+        .filter_map(|of| {
+            let value = found.remove(of)?;
+            Some(Found { query: of.0, key: of.1.clone(), value })
+        })
+        .collect();
+    if found.is_empty() {
+        let keys: Vec<&str> = asked.iter().map(|(_, key)| key.as_str()).collect();
+        let reason = format!("nothing is known of {}", keys.join(", "));
+        return Err(refused.unwrap_or(Failure { status: Status::ERR_NOT_FOUND, reason }));
+    }
+    let status = if found.len() == asked.len() { Status::SUCCESS } else { Status::ERR_PARTIAL_SUCCESS };
+    Ok(Answer { status, found })
+}
+
+/// The host's answer to [`Host::query`](crate::Host::query), to be given once, on any thread. Dropping it means that
+/// nothing is known.
+#[derive(Debug)]
+pub struct QueryReply {
+    id: QueryId,
+    /// Until it is used.
+    reports: Option<Arc<Reports>>,
+}
+
+impl QueryReply {
+    pub(crate) fn new(id: QueryId, reports: Arc<Reports>) -> QueryReply {
+        QueryReply { id, reports: Some(reports) }
+    }
+
+    /// What is known. [`Found::query`] is the query's place among those that the host was asked; what was not asked for
+    /// is left out.
+    pub fn answer(mut self, found: Vec<Found>) {
+        self.send(Ok(found));
+    }
+
+    /// Nothing, for this reason, which the tool is told if the engine knows nothing either.
+    pub fn deny(mut self, status: Status, reason: impl Into<String>) {
+        self.send(Err(Failure { status, reason: reason.into() }));
+    }
+
+    fn send(&mut self, answer: Result<Vec<Found>, Failure>) {
+        if let Some(reports) = self.reports.take() {
+            reports.send(Report::QueryAnswered { id: self.id, answer });
+        }
+    }
+}
+
+impl Drop for QueryReply {
+    fn drop(&mut self) {
+        self.send(Ok(Vec::new()));
+    }
+}

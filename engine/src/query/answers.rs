@@ -1,0 +1,308 @@
+//! What the engine itself knows.
+
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+
+use iof_capture::{Capture, SourceId};
+use iof_proto::directive::key as directive;
+use iof_proto::query::key;
+use iof_proto::{
+    Attributes, Failure, Info, InfoValue, JobInfo, Nspace, Proc, ProcInfo, ProcState, Rank, ReaderStats,
+    Status, StreamStats, Value,
+};
+
+use crate::exit::{Exit, proc_state};
+use crate::job::{Elsewhere, JobState, RankState};
+use crate::peer::{Peer, Reading};
+use crate::state::State;
+
+/// The attributes that an engine understands, by what a tool may ask for.
+const ATTRIBUTES: [(&str, &[&str]); 3] = [
+    (
+        PULL,
+        &[
+            directive::PMIX_IOF_CACHE_SIZE,
+            directive::PMIX_IOF_DROP_OLDEST,
+            directive::PMIX_IOF_DROP_NEWEST,
+            directive::PMIX_IOF_BUFFERING_SIZE,
+            directive::PMIX_IOF_BUFFERING_TIME,
+            directive::IOF_BUFFERING_TIME_US,
+        ],
+    ),
+    (
+        "PMIx_IOF_push",
+        &[
+            directive::PMIX_IOF_CACHE_SIZE,
+            directive::PMIX_IOF_COMPLETE,
+            directive::PMIX_IOF_DROP_NEWEST,
+            directive::PMIX_IOF_PUSH_STDIN,
+            directive::IOF_PARTIAL,
+        ],
+    ),
+    ("PMIx_Query_info", &[key::PMIX_NSPACE, key::PMIX_RANK, key::PMIX_PROCID]),
+];
+/// Of this the host may understand more.
+const PULL: &str = "PMIx_IOF_pull";
+
+/// Of what a query is to be answered: what its qualifiers say.
+#[derive(Debug, Default)]
+pub(super) struct Scope {
+    nspaces: BTreeSet<Nspace>,
+    ranks: BTreeSet<Rank>,
+    procs: BTreeSet<Proc>,
+}
+
+impl Scope {
+    /// Understands qualifiers; `None` if one that is required means nothing to the engine.
+    pub(super) fn read(qualifiers: &[Info]) -> Result<Option<Scope>, Failure> {
+        let bad = |reason: String| Failure { status: Status::ERR_BAD_PARAM, reason };
+        let mut scope = Scope::default();
+        for Info { key, value, required } in qualifiers {
+            match (key.as_str(), value) {
+                (key::PMIX_NSPACE, InfoValue::Text(name)) => {
+                    scope.nspaces.insert(Nspace::new(name).map_err(|error| bad(error.to_string()))?);
+                }
+                (key::PMIX_RANK, InfoValue::Number(rank)) => {
+                    let rank = u32::try_from(*rank).map_err(|_| bad(format!("{rank} is no rank")))?;
+                    scope.ranks.insert(Rank(rank));
+                }
+                (key::PMIX_PROCID, InfoValue::Proc(proc)) => {
+                    scope.procs.insert(proc.clone());
+                }
+                (key::PMIX_NSPACE | key::PMIX_RANK | key::PMIX_PROCID, _) => {
+                    return Err(bad(format!("the value of the qualifier {key} has the wrong type")));
+                }
+                _ if *required => return Ok(None),
+                _ => {}
+            }
+        }
+        let in_parts = !scope.nspaces.is_empty() || !scope.ranks.is_empty();
+        if in_parts && !scope.procs.is_empty() {
+            let reason = format!("{} excludes {} and {}", key::PMIX_PROCID, key::PMIX_NSPACE, key::PMIX_RANK);
+            return Err(bad(reason));
+        }
+        Ok(Some(scope))
+    }
+
+    fn is_all(&self) -> bool {
+        self.nspaces.is_empty() && self.ranks.is_empty() && self.procs.is_empty()
+    }
+
+    fn has_job(&self, nspace: &Nspace) -> bool {
+        let named = self.nspaces.is_empty() || self.nspaces.contains(nspace);
+        named && (self.procs.is_empty() || self.procs.iter().any(|proc| proc.nspace == *nspace))
+    }
+
+    fn has(&self, nspace: &Nspace, rank: Rank) -> bool {
+        let is = |of: Rank| of == rank || of == Rank::WILDCARD;
+        let named = |proc: &Proc| proc.nspace == *nspace && is(proc.rank);
+        self.has_job(nspace)
+            && (self.ranks.is_empty() || self.ranks.iter().any(|of| is(*of)))
+            && (self.procs.is_empty() || self.procs.iter().any(named))
+    }
+
+    /// The jobs that it names.
+    fn jobs(&self) -> BTreeSet<&Nspace> {
+        self.nspaces.iter().chain(self.procs.iter().map(|proc| &proc.nspace)).collect()
+    }
+
+    /// Rows, unless there are none of what was named.
+    fn unless_none<T>(&self, rows: Vec<T>, value: fn(Vec<T>) -> Value) -> Option<Value> {
+        (self.is_all() || !rows.is_empty()).then(|| value(rows))
+    }
+}
+
+/// What the engine says of `key`, if it knows anything.
+pub(super) fn find(
+    state: &State,
+    capture: &Capture,
+    node: &str,
+    key: &str,
+    scope: &Scope,
+) -> Result<Option<Value>, Failure> {
+    Ok(match key {
+        key::PMIX_QUERY_NAMESPACES => Some(Value::Text(namespaces(state))),
+        key::PMIX_QUERY_JOB_STATUS => one_job(state, scope)?.map(|job| Value::Status(status(job))),
+        key::PMIX_QUERY_NAMESPACE_INFO => scope.unless_none(jobs(state, scope), Value::Jobs),
+        key::PMIX_QUERY_PROC_TABLE => {
+            let mut table = procs(state, node, scope);
+            table.extend(procs_elsewhere(state, scope));
+            table.sort_by(|one, other| one.proc.cmp(&other.proc));
+            scope.unless_none(table, Value::Procs)
+        }
+        key::PMIX_QUERY_LOCAL_PROC_TABLE => scope.unless_none(procs(state, node, scope), Value::Procs),
+        key::PMIX_QUERY_ATTRIBUTE_SUPPORT => Some(Value::Attributes(attributes(state))),
+        key::IOF_STATS => scope.unless_none(streams(state, capture, scope), Value::Streams),
+        _ => None,
+    })
+}
+
+/// Puts together what the engine and its host say of one key; the engine is right on what it knows itself.
+pub(super) fn merge(ours: Value, theirs: Value) -> Value {
+    match (ours, theirs) {
+        (Value::Text(ours), Value::Text(theirs)) => {
+            let mut names: Vec<&str> = ours.split(',').filter(|name| !name.is_empty()).collect();
+            for name in theirs.split(',').filter(|name| !name.is_empty()) {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+            Value::Text(names.join(","))
+        }
+        (Value::Procs(mut ours), Value::Procs(theirs)) => {
+            // Of a process elsewhere its host says more.
+            let told: BTreeSet<Proc> = theirs.iter().map(|of| of.proc.clone()).collect();
+            ours.retain(|of| of.state != ProcState::Unknown || !told.contains(&of.proc));
+            let known: BTreeSet<Proc> = ours.iter().map(|of| of.proc.clone()).collect();
+            ours.extend(theirs.into_iter().filter(|of| !known.contains(&of.proc)));
+            ours.sort_by(|one, other| one.proc.cmp(&other.proc));
+            Value::Procs(ours)
+        }
+        (Value::Jobs(mut ours), Value::Jobs(theirs)) => {
+            let known: BTreeSet<Nspace> = ours.iter().map(|job| job.nspace.clone()).collect();
+            ours.extend(theirs.into_iter().filter(|job| !known.contains(&job.nspace)));
+            Value::Jobs(ours)
+        }
+        (Value::Attributes(mut ours), Value::Attributes(theirs)) => {
+            ours.extend(theirs);
+            Value::Attributes(ours)
+        }
+        (ours, _) => ours,
+    }
+}
+
+fn namespaces(state: &State) -> String {
+    state.jobs.keys().map(Nspace::as_str).collect::<Vec<_>>().join(",")
+}
+
+fn one_job<'a>(state: &'a State, scope: &Scope) -> Result<Option<&'a JobState>, Failure> {
+    let named = scope.jobs();
+    let of = if named.is_empty() { state.jobs.keys().collect() } else { named };
+    match (of.first(), of.len()) {
+        (Some(nspace), 1) => Ok(state.jobs.get(*nspace)),
+        (None, _) => Ok(None),
+        _ => {
+            let key = key::PMIX_QUERY_JOB_STATUS;
+            let reason = format!("{key} is asked of one job: name it by the qualifier {}", key::PMIX_NSPACE);
+            Err(Failure { status: Status::ERR_BAD_PARAM, reason })
+        }
+    }
+}
+
+fn status(job: &JobState) -> Status {
+    let has_ended = job.is_whole() && job.has_exited();
+    if !has_ended {
+        return Status::EVENT_JOB_START;
+    }
+    match (job.first_failure, job.elsewhere) {
+        (Some((_, Exit::Status(status))), _) if status.signal().is_some() => Status::ERR_JOB_ABORTED_BY_SIG,
+        (Some(_), _) => Status::ERR_JOB_NON_ZERO_TERM,
+        (None, Elsewhere::Over { exit_code: Some(code) }) if code != 0 => Status::ERR_JOB_NON_ZERO_TERM,
+        (None, _) => Status::EVENT_JOB_END,
+    }
+}
+
+fn jobs(state: &State, scope: &Scope) -> Vec<JobInfo> {
+    let named = state.jobs.iter().filter(|(nspace, _)| scope.has_job(nspace));
+    let row = |(nspace, job): (&Nspace, &JobState)| {
+        let status = status(job);
+        let far = ranks_elsewhere(job).len();
+        let mut programs: Vec<&str> = job.ranks.values().map(|rank| rank.executable.as_str()).collect();
+        programs.dedup();
+        JobInfo {
+            nspace: nspace.clone(),
+            procs: u32::try_from(job.ranks.len().saturating_add(far)).unwrap_or(u32::MAX),
+            status,
+            exit_code: if status == Status::EVENT_JOB_START { None } else { job.exit_code() },
+            command: programs.join(" : "),
+        }
+    };
+    named.map(row).collect()
+}
+
+fn procs(state: &State, node: &str, scope: &Scope) -> Vec<ProcInfo> {
+    let ranks = state.jobs.iter().flat_map(|(nspace, job)| job.ranks.iter().map(move |of| (nspace, of)));
+    let row = |(nspace, (rank, of)): (&Nspace, (&Rank, &RankState))| ProcInfo {
+        proc: Proc { nspace: nspace.clone(), rank: *rank },
+        pid: of.pid,
+        host: node.to_owned(),
+        executable: of.executable.clone(),
+        state: proc_state(of.exit),
+        exit_code: of.exit.and_then(Exit::known_code),
+    };
+    ranks.filter(|(nspace, (rank, _))| scope.has(nspace, **rank)).map(row).collect()
+}
+
+/// The ranks that wrote something elsewhere.
+fn ranks_elsewhere(job: &JobState) -> BTreeSet<Rank> {
+    let wrote = job.delivered.keys().map(|(rank, _)| *rank);
+    wrote.filter(|rank| !job.ranks.contains_key(rank)).collect()
+}
+
+fn procs_elsewhere(state: &State, scope: &Scope) -> Vec<ProcInfo> {
+    let mut table = Vec::new();
+    for (nspace, job) in &state.jobs {
+        let named = ranks_elsewhere(job).into_iter().filter(|rank| scope.has(nspace, *rank));
+        table.extend(named.map(|rank| ProcInfo {
+            proc: Proc { nspace: nspace.clone(), rank },
+            pid: 0,
+            host: String::new(),
+            executable: String::new(),
+            state: ProcState::Unknown,
+            exit_code: None,
+        }));
+    }
+    table
+}
+
+fn attributes(state: &State) -> Vec<Attributes> {
+    let row = |(function, keys): (&str, &[&str])| {
+        let mut keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        if function == PULL {
+            keys.extend(state.host_keys.iter().cloned());
+        }
+        Attributes { function: function.to_owned(), keys }
+    };
+    ATTRIBUTES.into_iter().map(row).collect()
+}
+
+fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> {
+    let mut readers: Vec<(SourceId, u32, &Peer, u32)> = Vec::new();
+    for peer in state.peers.values() {
+        let of = |(slot, reading): (&u32, &Reading)| (reading.source, *slot, peer, reading.handler);
+        readers.extend(peer.readings.iter().map(of));
+    }
+    readers.sort_by_key(|(source, slot, ..)| (*source, *slot));
+    let named = |name: &crate::state::StreamName| scope.has(&name.source.nspace, name.source.rank);
+    let known: Vec<_> = state.streams.iter().filter(|(_, stream)| named(&stream.name)).collect();
+    let counted = capture.with_streams(|taps| {
+        let mut count = |id: &SourceId| {
+            let tap = taps.get_mut(*id)?;
+            let from = readers.partition_point(|(source, ..)| source < id);
+            let of = readers.iter().skip(from).take_while(|(source, ..)| source == id);
+            let lags: Vec<ReaderStats> = of
+                .filter_map(|(_, slot, peer, handler)| {
+                    let lag = tap.lag(&peer.area, *slot)?;
+                    Some(ReaderStats { tool: peer.name.clone(), pid: peer.pid, handler: *handler, lag })
+                })
+                .collect();
+            Some((tap.stats(), lags))
+        };
+        known.iter().map(|(id, _)| count(id)).collect::<Vec<_>>()
+    });
+    let rows = known.iter().map(|(_, stream)| &stream.name).zip(counted.unwrap_or_default());
+    rows.filter_map(|(name, counted)| {
+        let (stats, readers) = counted?;
+        Some(StreamStats {
+            source: name.source.clone(),
+            channel: name.channel,
+            produced: stats.produced,
+            cached: stats.cached,
+            dropped: stats.dropped,
+            generation: stats.generation,
+            complete: stats.complete,
+            readers,
+        })
+    })
+    .collect()
+}

@@ -1,0 +1,307 @@
+//! Queries: what the engine knows, what its host adds, and what nobody knows.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use common::raw::Raw;
+use common::{PATIENCE, nspace, run, shell, spec};
+use iof_engine::{Config, Engine, Grant, Host, QueryReply, Rendezvous};
+use iof_proto::limits::MAX_WAITING_PER_TOOL;
+use iof_proto::query::key;
+use iof_proto::{
+    Answer, Channel, Failure, Found, FromTool, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState, Query, Rank,
+    Status, ToTool, Value,
+};
+use iof_tool::{RequestError, Tool};
+use tempfile::TempDir;
+
+/// Tells the test what it is asked, and leaves the answer to it.
+struct Scripted {
+    asked: Mutex<Sender<(Vec<Query>, QueryReply)>>,
+}
+
+impl Host for Scripted {
+    fn directives(&self) -> Vec<String> {
+        vec!["site.credential".into()]
+    }
+
+    fn queries(&self) -> Vec<String> {
+        vec![key::PMIX_QUERY_PROC_TABLE.into(), key::PMIX_QUERY_NAMESPACES.into()]
+    }
+
+    fn query(&self, queries: &[Query], reply: QueryReply) {
+        // The test may be over.
+        let _ = self.asked.lock().unwrap().send((queries.to_vec(), reply));
+    }
+}
+
+struct World {
+    engine: Engine,
+    asked: Receiver<(Vec<Query>, QueryReply)>,
+    _directory: TempDir,
+}
+
+fn world() -> World {
+    let (tell, asked) = channel();
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    let host = Arc::new(Scripted { asked: Mutex::new(tell) });
+    let engine = Engine::start_with(Config { rendezvous, ..Config::default() }, host).unwrap();
+    World { engine, asked, _directory: directory }
+}
+
+impl World {
+    /// What a tool is answered that asks `queries`, and what the host was asked, which answers `answer`.
+    fn ask(
+        &self,
+        queries: Vec<Query>,
+        answer: impl FnOnce(QueryReply),
+    ) -> (Vec<Query>, Result<Answer, RequestError>) {
+        let mut tool = Tool::connect(self.engine.socket().unwrap(), "test").unwrap();
+        let asking = thread::spawn(move || tool.queries(queries));
+        let (asked, reply) = self.asked.recv_timeout(PATIENCE).expect("the host is asked");
+        answer(reply);
+        (asked, asking.join().unwrap())
+    }
+}
+
+fn own(engine: &Engine, queries: Vec<Query>) -> Result<Answer, Failure> {
+    engine.attach("test", Grant::Never).unwrap().queries(queries).map_err(denied)
+}
+
+fn denied(error: RequestError) -> Failure {
+    match error {
+        RequestError::Denied(failure) => failure,
+        other => panic!("{other}"),
+    }
+}
+
+fn of(key: &str, qualifiers: Vec<Info>) -> Query {
+    Query { qualifiers, ..Query::new([key]) }
+}
+
+fn value(engine: &Engine, query: Query) -> Value {
+    let Answer { status, mut found } = own(engine, vec![query]).unwrap();
+    assert_eq!((status, found.len()), (Status::SUCCESS, 1));
+    found.remove(0).value
+}
+
+fn text(text: &str) -> Value {
+    Value::Text(text.into())
+}
+
+#[test]
+fn qualifiers_say_of_which_jobs_and_ranks() {
+    let engine = common::engine();
+    run(&engine, &spec([iof_engine::App { nprocs: 3, ..shell(":") }]));
+    let other = Nspace::new("other").unwrap();
+    engine.spawn(&iof_engine::JobSpec::new(other.clone(), vec![shell("exit 3")])).unwrap().wait();
+
+    let procs = |qualifiers| match value(&engine, of(key::PMIX_QUERY_PROC_TABLE, qualifiers)) {
+        Value::Procs(procs) => procs.into_iter().map(|of| of.proc.to_string()).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    let rank = |rank: u32| Info::required(key::PMIX_RANK, rank);
+    let name = |name: &str| Info::required(key::PMIX_NSPACE, name);
+    assert_eq!(procs(vec![]), ["job.0", "job.1", "job.2", "other.0"]);
+    assert_eq!(procs(vec![name("other")]), ["other.0"]);
+    assert_eq!(procs(vec![name("job"), rank(0), rank(2)]), ["job.0", "job.2"]);
+    assert_eq!(procs(vec![rank(0)]), ["job.0", "other.0"]);
+    assert_eq!(procs(vec![name("job"), rank(Rank::WILDCARD.0)]), ["job.0", "job.1", "job.2"]);
+    assert_eq!(procs(vec![Info::new("site.optional", true), name("other")]), ["other.0"]);
+    let proc = Info {
+        key: key::PMIX_PROCID.into(),
+        value: iof_proto::InfoValue::Proc(Proc { nspace: nspace(), rank: Rank(1) }),
+        required: true,
+    };
+    assert_eq!(procs(vec![proc.clone()]), ["job.1"]);
+    let Value::Streams(streams) = value(&engine, of(key::IOF_STATS, vec![proc.clone()])) else { panic!() };
+    assert_eq!(streams.len(), 3);
+
+    let status = |qualifiers| value(&engine, of(key::PMIX_QUERY_JOB_STATUS, qualifiers));
+    assert_eq!(status(vec![name("job")]), Value::Status(Status::EVENT_JOB_END));
+    assert_eq!(status(vec![name("other")]), Value::Status(Status::ERR_JOB_NON_ZERO_TERM));
+    let job = JobInfo {
+        nspace: other,
+        procs: 1,
+        status: Status::ERR_JOB_NON_ZERO_TERM,
+        exit_code: Some(3),
+        command: "sh".into(),
+    };
+    let info = value(&engine, of(key::PMIX_QUERY_NAMESPACE_INFO, vec![name("other")]));
+    assert_eq!(info, Value::Jobs(vec![job]));
+
+    let refused = |query| own(&engine, vec![query]).unwrap_err().status;
+    let bad = [
+        // Of which of two jobs?
+        of(key::PMIX_QUERY_JOB_STATUS, vec![]),
+        of(key::PMIX_QUERY_PROC_TABLE, vec![name("a/b")]),
+        of(key::PMIX_QUERY_PROC_TABLE, vec![Info::new(key::PMIX_RANK, "0")]),
+        of(key::PMIX_QUERY_PROC_TABLE, vec![proc.clone(), name("job")]),
+        of(key::PMIX_QUERY_PROC_TABLE, vec![proc, rank(1)]),
+    ];
+    for query in bad {
+        assert_eq!(refused(query.clone()), Status::ERR_BAD_PARAM, "{query:?}");
+    }
+    let unknown = [
+        of(key::PMIX_QUERY_PROC_TABLE, vec![name("no-job")]),
+        of(key::PMIX_QUERY_JOB_STATUS, vec![name("no-job")]),
+        of(key::IOF_STATS, vec![rank(77)]),
+        of(key::PMIX_QUERY_NAMESPACES, vec![Info::required("site.required", true)]),
+        Query::new([key::PMIX_QUERY_QUEUE_LIST, key::PMIX_QUERY_QUEUE_STATUS]),
+        Query::new([""; 0]),
+    ];
+    for query in unknown {
+        assert_eq!(refused(query.clone()), Status::ERR_NOT_FOUND, "{query:?}");
+    }
+}
+
+#[test]
+fn a_job_has_started_until_all_its_ranks_have_ended_wherever_they_are() {
+    let engine = common::engine();
+    let status = || value(&engine, Query::new([key::PMIX_QUERY_JOB_STATUS]));
+    let job = iof_engine::JobSpec { elsewhere: true, ..spec([shell("kill -9 $$")]) };
+    let far = Proc { nspace: nspace(), rank: Rank(7) };
+    engine.spawn(&job).unwrap().wait();
+    engine.deliver(&far, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
+    assert_eq!(status(), Value::Status(Status::EVENT_JOB_START));
+    let Value::Procs(procs) = value(&engine, Query::new([key::PMIX_QUERY_PROC_TABLE])) else { panic!() };
+    assert_eq!((procs.len(), &procs[1].proc, procs[1].state), (2, &far, ProcState::Unknown));
+    let local = value(&engine, Query::new([key::PMIX_QUERY_LOCAL_PROC_TABLE]));
+    assert_eq!(local, Value::Procs(vec![procs[0].clone()]));
+    engine.end_job(&nspace(), None);
+    assert_eq!(status(), Value::Status(Status::ERR_JOB_ABORTED_BY_SIG));
+}
+
+#[test]
+fn several_queries_are_answered_together_each_in_its_place() {
+    let engine = common::engine();
+    run(&engine, &spec([shell(":")]));
+    let queries = vec![
+        Query::new([key::PMIX_QUERY_NAMESPACES, "no.such.key", key::PMIX_QUERY_NAMESPACES]),
+        Query::new(["no.such.key"]),
+        Query::new([key::PMIX_QUERY_JOB_STATUS]),
+    ];
+    let found = |query, key: &str, value| Found { query, key: key.into(), value };
+    let wanted = vec![
+        found(0, key::PMIX_QUERY_NAMESPACES, text("job")),
+        found(2, key::PMIX_QUERY_JOB_STATUS, Value::Status(Status::EVENT_JOB_END)),
+    ];
+    let answer = own(&engine, queries).unwrap();
+    assert_eq!(answer, Answer { status: Status::ERR_PARTIAL_SUCCESS, found: wanted });
+}
+
+#[test]
+fn the_host_is_asked_for_what_the_engine_does_not_know_and_its_answer_completes_the_answer() {
+    let world = world();
+    let queue = Query {
+        qualifiers: vec![Info::required("pmix.alloc.queue", "night")],
+        ..Query::new([key::PMIX_QUERY_QUEUE_STATUS, key::PMIX_QUERY_ATTRIBUTE_SUPPORT])
+    };
+    let queries =
+        vec![Query::new([key::PMIX_QUERY_LOCAL_PROC_TABLE]), queue.clone(), Query::new(["site.colour"])];
+    let (asked, answer) = world.ask(queries, |reply| {
+        let all = [(0, key::PMIX_QUERY_QUEUE_STATUS, "full"), (1, "site.colour", "red"), (1, "unasked", "x")];
+        let found =
+            |(query, key, value): (u32, &str, &str)| Found { query, key: key.into(), value: text(value) };
+        reply.answer(all.map(found).into_iter().chain([found((9, "site.colour", "x"))]).collect());
+    });
+    assert_eq!(asked, [queue, Query::new(["site.colour"])]);
+    let Answer { status, found } = answer.unwrap();
+    let found: Vec<(u32, &str)> = found.iter().map(|of| (of.query, of.key.as_str())).collect();
+    let wanted =
+        [(0, key::PMIX_QUERY_LOCAL_PROC_TABLE), (1, key::PMIX_QUERY_QUEUE_STATUS), (2, "site.colour")];
+    assert_eq!((status, &found[..]), (Status::ERR_PARTIAL_SUCCESS, &wanted[..]));
+}
+
+#[test]
+fn what_both_know_is_put_together() {
+    let world = world();
+    run(&world.engine, &spec([shell(":")]));
+    let far = Proc { nspace: Nspace::new("far").unwrap(), rank: Rank(0) };
+    world.engine.deliver(&far, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
+    let row = |proc: &Proc, pid| ProcInfo {
+        proc: proc.clone(),
+        pid,
+        host: "n2".into(),
+        executable: "air".into(),
+        state: ProcState::Running,
+        exit_code: None,
+    };
+    let near = Proc { nspace: nspace(), rank: Rank(0) };
+    let theirs = vec![row(&near, 1), row(&far, 22)];
+    let queries = vec![Query::new([key::PMIX_QUERY_PROC_TABLE, key::PMIX_QUERY_NAMESPACES])];
+    let (asked, answer) = world.ask(queries.clone(), |reply| {
+        let found = |key: &str, value| Found { query: 0, key: key.into(), value };
+        reply.answer(vec![
+            found(key::PMIX_QUERY_PROC_TABLE, Value::Procs(theirs)),
+            found(key::PMIX_QUERY_NAMESPACES, text("job,third")),
+        ]);
+    });
+    assert_eq!(asked, queries);
+    let Answer { status, found } = answer.unwrap();
+    let Value::Procs(procs) = &found[0].value else { panic!("{found:?}") };
+    assert_eq!(status, Status::SUCCESS);
+    assert_eq!(procs[0], row(&far, 22), "the engine knows nothing of it");
+    assert_eq!((procs.len(), procs[1].state), (2, ProcState::Terminated), "the engine knows better");
+    assert_eq!(found[1].value, text("far,job,third"));
+
+    // Whatever becomes of the host's part, the engine's own stays.
+    for deny in [true, false] {
+        let (_, answer) = world.ask(queries.clone(), |reply| {
+            if deny {
+                reply.deny(Status::ERR_NO_PERMISSIONS, "no");
+            }
+        });
+        assert_eq!(answer.unwrap().status, Status::SUCCESS);
+    }
+    let (_, answer) =
+        world.ask(vec![Query::new(["site.colour"])], |reply| reply.deny(Status::ERR_NO_PERMISSIONS, "no"));
+    assert_eq!(denied(answer.unwrap_err()).status, Status::ERR_NO_PERMISSIONS);
+}
+
+#[test]
+fn a_host_that_never_answers_costs_neither_other_tools_nor_memory() {
+    let world = world();
+    let mut raw = Raw::connect(&world.engine);
+    raw.until_heard();
+    let ask = |request| FromTool::Query { request, queries: vec![Query::new(["site.colour"])] };
+    let limit = u32::try_from(MAX_WAITING_PER_TOOL).unwrap();
+    (0..=limit).for_each(|request| raw.send(&ask(100 + request)));
+    let ToTool::Answer { request, result: Err(failure) } = raw.receive() else { panic!() };
+    assert_eq!((request, failure.status), (100 + limit, Status::ERR_RESOURCE_BUSY));
+    let replies: Vec<QueryReply> =
+        (0..limit).map(|_| world.asked.recv_timeout(PATIENCE).expect("the host is asked").1).collect();
+    // Others are served meanwhile, and so is this one.
+    let (_, answer) = world.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
+    assert_eq!(answer.unwrap().found[0].value, text(""));
+    raw.until_heard();
+    // Nobody misses the answers to a tool that has gone.
+    drop(raw);
+    let (_, answer) = world.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
+    answer.unwrap();
+    replies.into_iter().for_each(|reply| reply.answer(vec![]));
+    let (_, answer) = world.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
+    answer.unwrap();
+}
+
+#[test]
+fn attributes_are_listed_with_those_of_the_host() {
+    let world = world();
+    let Value::Attributes(all) = value(&world.engine, Query::new([key::PMIX_QUERY_ATTRIBUTE_SUPPORT])) else {
+        panic!()
+    };
+    let pull = all.iter().find(|of| of.function == "PMIx_IOF_pull").unwrap();
+    assert!(["pmix.iof.csize", "site.credential"].iter().all(|key| pull.keys.iter().any(|of| of == key)));
+    // Each that is listed is understood.
+    let directives =
+        |infos: &[Info]| iof_proto::Directives::read(infos, iof_proto::directive::Level::Registration);
+    for key in pull.keys.iter().filter(|key| *key != "site.credential") {
+        let fits = |info| directives(&[info]).is_ok();
+        assert!(fits(Info::required(key, true)) || fits(Info::required(key, 1u32)), "{key}");
+    }
+}
