@@ -10,6 +10,7 @@ use iof_shm_ring::{Behind, Gap};
 use crate::error::LostError;
 use crate::feed::{Counts, Feed, Item};
 use crate::feeds::FeedId;
+use crate::later::Reply;
 use crate::tool::{Event, Poll, Tool};
 
 /// One source and channel of one registration.
@@ -63,6 +64,13 @@ pub enum Delivery<'a> {
         /// Its exit code, as a shell would show it; `None` if nobody knows.
         exit_code: Option<i32>,
     },
+    /// What came of a request that was not waited for, see [`Tool::pull_later`].
+    Reply {
+        /// Its number.
+        request: u32,
+        /// The engine's answer.
+        reply: Reply,
+    },
     /// The registration has ended, as [`Tool::deregister`] asked for. It was handed out all that it was due.
     Deregistered {
         /// The registration that there was.
@@ -71,7 +79,7 @@ pub enum Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// The registration that this is for.
+    /// The registration that this is for; 0, which is none, of a reply that grants none.
     pub fn handler(&self) -> u32 {
         match self {
             Delivery::Bytes(bytes) => bytes.origin().handler,
@@ -79,6 +87,8 @@ impl Delivery<'_> {
             | Delivery::Complete { origin, .. }
             | Delivery::Gone { origin, .. } => origin.handler,
             Delivery::JobEnded { handler, .. } | Delivery::Deregistered { handler } => *handler,
+            Delivery::Reply { reply: Reply::Pulled(Ok(granted)), .. } => granted.handler,
+            Delivery::Reply { .. } => 0,
         }
     }
 
@@ -89,7 +99,7 @@ impl Delivery<'_> {
             Delivery::Gap { origin, .. }
             | Delivery::Complete { origin, .. }
             | Delivery::Gone { origin, .. } => Some(*origin),
-            Delivery::JobEnded { .. } | Delivery::Deregistered { .. } => None,
+            Delivery::JobEnded { .. } | Delivery::Deregistered { .. } | Delivery::Reply { .. } => None,
         }
     }
 }
@@ -234,6 +244,8 @@ impl Tool {
         let handler = match &next {
             Next::Of(id, _) => self.feeds.get(*id).map(Feed::handler),
             Next::Event(Event::JobEnded { handler, .. } | Event::Deregistered { handler }) => Some(*handler),
+            // Not for a registration's callback.
+            Next::Event(Event::Reply { .. }) => return Ok(Step::Found(next)),
         };
         let Some(handler) = handler else { return Ok(Step::Nothing) };
         let registration = self.registrations.get_mut(&handler);
@@ -290,6 +302,7 @@ impl Tool {
             Next::Event(Event::JobEnded { handler, nspace, exit_code }) => {
                 Delivery::JobEnded { handler, nspace, exit_code }
             }
+            Next::Event(Event::Reply { request, reply }) => Delivery::Reply { request, reply },
             Next::Event(Event::Deregistered { handler }) => {
                 self.registrations.remove(&handler);
                 Delivery::Deregistered { handler }

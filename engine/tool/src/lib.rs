@@ -102,6 +102,7 @@
 //! | [`Tool::connect`] | [`AttachError`] | there is no tool |
 //! | [`Tool::pull`], [`Tool::query`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
+//! | [`Tool::pull_later`] and the like | the same, and [`Delivery::Reply`] | as above |
 //! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
 //! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the same |
 //! | [`Tool::fill`], [`Tool::take_report`] | [`LostError`] | the engine is gone; nobody knows how much arrived |
@@ -114,6 +115,7 @@ mod error;
 mod feed;
 mod feeds;
 mod gather;
+mod later;
 mod link;
 mod naps;
 mod push;
@@ -129,6 +131,7 @@ pub use feed::Counts;
 pub use feeds::FeedId;
 pub use gather::{Gathered, Look};
 pub use iof_shm_ring::{Behind, Gap};
+pub use later::Reply;
 pub use push::{PATIENCE, Push};
 pub use pusher::Pusher;
 pub use tool::{HANDSHAKE_LIMIT, Pull, Tool};

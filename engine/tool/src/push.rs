@@ -35,6 +35,11 @@ impl Push {
     pub fn new(targets: Vec<Proc>) -> Push {
         Push { targets, directives: Vec::new() }
     }
+
+    pub(crate) fn message(&self, request: u32, size: Option<u64>) -> FromTool {
+        let Push { targets, directives } = self.clone();
+        FromTool::Push { request, targets, size, directives }
+    }
 }
 
 /// A push under way.
@@ -149,20 +154,22 @@ impl Tool {
     /// [`RequestError`], as [`Tool::push`].
     pub fn begin_push(&mut self, push: &Push, size: Option<u64>) -> Result<PushGranted, RequestError> {
         let request = self.next_request();
-        let Push { targets, directives } = push.clone();
         let (result, mut fds) =
-            self.ask(&FromTool::Push { request, targets, size, directives }, |received| {
-                match received.message {
-                    ToTool::PushBegun { request: of, result } if of == request => Ok((result, received.fds)),
-                    message => Err(Received { message, ..received }),
-                }
+            self.ask(&push.message(request, size), |received| match received.message {
+                ToTool::PushBegun { request: of, result } if of == request => Ok((result, received.fds)),
+                message => Err(Received { message, ..received }),
             })?;
         let granted = result?;
         self.open_inlet(&granted, fds.pop()).map_err(|lost| self.lost(lost))?;
         Ok(granted)
     }
 
-    fn open_inlet(&mut self, granted: &PushGranted, inlet: Option<OwnedFd>) -> Result<(), LostError> {
+    /// The engine has granted a push.
+    pub(crate) fn open_inlet(
+        &mut self,
+        granted: &PushGranted,
+        inlet: Option<OwnedFd>,
+    ) -> Result<(), LostError> {
         let inlet = inlet.ok_or(LostError::Unexpected { what: "a push without its inlet" })?;
         let mut filler = Filler::open(inlet)?;
         let capacity = filler.room().len();

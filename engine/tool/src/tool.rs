@@ -16,6 +16,7 @@ use iof_shm_ring::{Area, Bell, Ringer};
 use crate::delivery::{Delivery, Next};
 use crate::error::{AttachError, LostError, RequestError};
 use crate::feeds::{FeedId, Feeds};
+use crate::later::Pending;
 use crate::link::{Link, Received};
 use crate::naps::Naps;
 use crate::push::Pushing;
@@ -47,6 +48,11 @@ impl Pull {
     pub fn new(procs: Vec<Proc>, channels: Channels) -> Pull {
         Pull { procs, channels, backlog: true, directives: Vec::new() }
     }
+
+    pub(crate) fn message(&self, request: u32) -> FromTool {
+        let Pull { procs, channels, backlog, directives } = self.clone();
+        FromTool::Pull { request, procs, channels, backlog, directives }
+    }
 }
 
 /// A connection to an engine.
@@ -69,6 +75,8 @@ pub struct Tool {
     pub(crate) feeds: Feeds,
     /// By number.
     pub(crate) pushes: BTreeMap<u32, Pushing>,
+    /// Requests whose answer is not waited for, by number.
+    pub(crate) pending: BTreeMap<u32, Pending>,
     pub(crate) events: VecDeque<Event>,
     /// Feeds that have not had their turn since the last look at who has news.
     pub(crate) turn: Vec<FeedId>,
@@ -154,6 +162,7 @@ impl Tool {
             registrations: BTreeMap::new(),
             feeds: Feeds::default(),
             pushes: BTreeMap::new(),
+            pending: BTreeMap::new(),
             events: VecDeque::new(),
             turn: Vec::new(),
             put_back: None,
@@ -197,14 +206,7 @@ impl Tool {
 
     fn register(&mut self, pull: &Pull, callback: Option<Callback>) -> Result<Granted, RequestError> {
         let request = self.next_request();
-        let message = FromTool::Pull {
-            request,
-            procs: pull.procs.clone(),
-            channels: pull.channels,
-            backlog: pull.backlog,
-            directives: pull.directives.clone(),
-        };
-        let granted = self.ask(&message, |received| match received.message {
+        let granted = self.ask(&pull.message(request), |received| match received.message {
             ToTool::Pulled { request: of, result } if of == request => Ok(result),
             message => Err(Received { message, ..received }),
         })??;
@@ -272,15 +274,17 @@ impl Tool {
         self.last_request
     }
 
+    pub(crate) fn check_engine(&self) -> Result<(), LostError> {
+        if self.gone { Err(LostError::Closed) } else { Ok(()) }
+    }
+
     /// Sends a request and handles messages until `wanted` takes one.
     pub(crate) fn ask<T>(
         &mut self,
         request: &FromTool,
         wanted: impl Fn(Received) -> Result<T, Received>,
     ) -> Result<T, RequestError> {
-        if self.gone {
-            return Err(LostError::Closed.into());
-        }
+        self.check_engine()?;
         self.link.send(request)?;
         loop {
             let received = match self.link.receive(true) {
@@ -304,10 +308,11 @@ impl Tool {
     }
 
     /// Whether nothing more will come: every job of every registration has ended and was told, or the engine is gone,
-    /// and all that there was has been handed out.
+    /// no reply is still to come, and all that there was has been handed out.
     pub fn is_done(&self) -> bool {
         let told = self.gone || self.registrations.values().all(Registration::is_over);
-        told && self.feeds.is_empty() && self.events.is_empty() && self.put_back.is_none()
+        let heard = self.events.is_empty() && self.put_back.is_none() && self.pending.is_empty();
+        told && heard && self.feeds.is_empty()
     }
 
     /// For how long an event loop may wait for the descriptor before it calls [`Tool::next`] or [`Tool::dispatch`]

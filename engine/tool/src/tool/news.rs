@@ -10,6 +10,7 @@ use iof_shm_ring::{Attached, Grouping, Ring};
 use crate::error::LostError;
 use crate::feed::{Feed, reader};
 use crate::feeds::Settled;
+use crate::later::Reply;
 use crate::link::Received;
 use crate::naps::NAP;
 use crate::registration::{Closing, Registration};
@@ -32,6 +33,7 @@ pub(crate) enum Poll {
 pub(crate) enum Event {
     JobEnded { handler: u32, nspace: Nspace, exit_code: Option<i32> },
     Deregistered { handler: u32 },
+    Reply { request: u32, reply: Reply },
 }
 
 impl Tool {
@@ -201,7 +203,17 @@ impl Tool {
                 let found = asked.find(|(_, of)| of.closing == Closing::Asked(request));
                 self.events.extend(found.map(|(handler, _)| Event::Deregistered { handler: *handler }));
             }
-            ToTool::Answer { request, result: _ } => self.all_here(request)?,
+            ToTool::Answer { request, result } => {
+                self.reply(request, Reply::Answered(result));
+                self.all_here(request)?;
+            }
+            ToTool::Pulled { request, result } => self.reply(request, Reply::Pulled(result)),
+            ToTool::PushBegun { request, result } => {
+                if let Ok(granted) = &result {
+                    self.open_inlet(granted, fds.pop())?;
+                }
+                self.reply(request, Reply::PushBegun(result));
+            }
             ToTool::Room { push, position } => {
                 let pushing = self.pushes.get_mut(&push);
                 if pushing.is_some_and(|pushing| !pushing.freed(position)) {
@@ -214,7 +226,7 @@ impl Tool {
                 }
             }
             // The answer to a request that nobody waits for any more.
-            ToTool::Pulled { .. } | ToTool::PushBegun { .. } | ToTool::Lagging { .. } => {}
+            ToTool::Lagging { .. } => {}
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
             }
@@ -274,5 +286,6 @@ impl Tool {
     fn engine_gone(&mut self) {
         self.gone = true;
         self.feeds.engine_gone();
+        self.reply_to_all();
     }
 }
