@@ -6,8 +6,10 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 
@@ -202,9 +204,15 @@ fn check_stdin(path: &Path) -> io::Result<()> {
     if fs::metadata(path)?.is_dir() { Err(io::Error::from_raw_os_error(libc::EISDIR)) } else { Ok(()) }
 }
 
-/// Opens the file for a process's stdin. A FIFO waits for its writer.
+/// Opens the file for a process's stdin, and does not wait for the writer of a FIFO: that one is at its end.
 pub(crate) fn open_stdin(program: &Path, path: &Path) -> Result<File, SpawnError> {
-    File::open(path).map_err(|source| match source.raw_os_error() {
+    let open = || {
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
+        fcntl(&file, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
+        Ok(file)
+    };
+    open().map_err(|source: io::Error| match source.raw_os_error() {
         Some(libc::EMFILE) => failed(program, "open", source),
         _ => no_stdin(program, path, source),
     })

@@ -206,6 +206,12 @@ fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
         {
             return Err(AdoptError::Stdin { rank, what });
         }
+        // Two pushes would write into one pipe.
+        if let Some(stat) = stdin.as_ref().and_then(|file| fstat(file).ok())
+            && !files.insert((stat.st_dev, stat.st_ino))
+        {
+            return Err(AdoptError::Shared { rank, channel: Channel::Stdin });
+        }
         if rank.0 >= MAX_RANKS {
             return Err(AdoptError::Number { rank });
         }

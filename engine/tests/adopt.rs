@@ -290,3 +290,16 @@ fn a_stdin_that_is_no_pipe_to_be_written_is_refused_by_its_kind() {
     assert!(refused(UnixStream::pair().unwrap().0.into()).contains("no pipe"));
     assert!(refused(tempfile::tempfile().unwrap().into()).contains("no pipe"));
 }
+
+#[test]
+fn one_pipe_is_not_the_stdin_of_two_ranks() {
+    let (_read, write) = pipe();
+    let with =
+        |number: u32, stdin: OwnedFd| AdoptedRank { stdin: Some(stdin), ..rank(number, pipe().0, REPORTED) };
+    let ranks = [with(0, write.try_clone().unwrap()), with(1, write)];
+    let refused = adopt(&engine(), ranks).map(drop);
+    assert!(
+        matches!(refused, Err(AdoptError::Shared { rank: Rank(1), channel: Channel::Stdin })),
+        "{refused:?}"
+    );
+}
