@@ -15,6 +15,7 @@ use crate::child::Child;
 use crate::desk::OnEvent;
 use crate::driver::{Command, Driver};
 use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
+use crate::fills::{Fill, Fills};
 use crate::job::run_there;
 use crate::spawn;
 use crate::start::StartError;
@@ -84,6 +85,7 @@ pub struct Capture {
     /// Names of sources in use.
     taken: Mutex<HashSet<SourceId>>,
     fed: Arc<Mutex<Names>>,
+    fills: Arc<Fills>,
     backend: BackendKind,
     fallback: Option<StartError>,
     thread: Option<JoinHandle<()>>,
@@ -144,7 +146,16 @@ impl Capture {
             tracing::warn!(%reason, "capture falls back on epoll, which costs more");
         }
         let taken = Mutex::default();
-        Ok(Capture { commands, ringer, taken, fed, backend, fallback, thread: Some(thread) })
+        Ok(Capture {
+            commands,
+            ringer,
+            taken,
+            fed,
+            fills: Arc::default(),
+            backend,
+            fallback,
+            thread: Some(thread),
+        })
     }
 
     /// What it works with.
@@ -322,7 +333,11 @@ impl Capture {
     /// # Errors
     /// [`Stopped`].
     pub fn fill(&self, id: PushId, bytes: u64, over: bool) -> Result<(), Stopped> {
-        self.send(Command::Fill { id, bytes, over })
+        // In between it was told already.
+        if self.fills.add(id, Fill { bytes, over }) {
+            self.send(Command::Fill { id, fills: Arc::clone(&self.fills) })?;
+        }
+        Ok(())
     }
 
     /// Closes the targets that have taken no more of a push than what lies before `position`, though it was their turn

@@ -18,6 +18,7 @@ use crate::backend::{Answer, Backend, Token};
 use crate::child::Child;
 use crate::desk::{Desk, OnEvent};
 use crate::event::{End, Event, ProcessId, PushEnd, PushId, SourceId, TargetId};
+use crate::fills::{Fill, Fills};
 use crate::ioctl;
 use crate::job::Job;
 use crate::moderation::{Moderation, Yield};
@@ -40,7 +41,7 @@ pub(crate) enum Command {
     Watch { id: ProcessId, child: Child },
     AddTarget { id: TargetId, pipe: OwnedFd },
     Push { id: PushId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool },
-    Fill { id: PushId, bytes: u64, over: bool },
+    Fill { id: PushId, fills: Arc<Fills> },
     CutOff { id: PushId, position: u64 },
     Shut(TargetId),
     Run(Job),
@@ -220,7 +221,7 @@ impl<B: Backend> Driver<B> {
                 Command::Watch { id, child } => self.watch(Process { id, child, terminal: None }),
                 Command::AddTarget { id, pipe } => self.add_target(id, pipe),
                 Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
-                Command::Fill { id, bytes, over } => self.fill(id, bytes, over),
+                Command::Fill { id, fills } => self.fill(id, fills.take(id)),
                 Command::CutOff { id, position } => self.cut_off(id, position),
                 Command::Shut(id) => {
                     if let Some(at) = self.targets.find(id) {
@@ -336,6 +337,7 @@ impl<B: Backend> Driver<B> {
     fn fail(&mut self, error: &io::Error) {
         tracing::error!(%error, backend = %B::KIND, "the kernel serves us no more; capture ends");
         let quiet = self.quiesce();
+        self.take_pushes();
         for at in self.desk.numbers() {
             let ended = self.desk.source_mut(at).is_none_or(|source| source.has_ended());
             if quiet && !ended {
@@ -348,6 +350,17 @@ impl<B: Backend> Driver<B> {
             }
         }
         self.desk.publish();
+    }
+
+    /// Takes note of the targets and pushes that are on their way to us, so that they end with the others.
+    fn take_pushes(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::AddTarget { id, pipe } => self.add_target(id, pipe),
+                Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
+                _ => {}
+            }
+        }
     }
 
     /// Gets every answer back, so that what was read and written counts; `false` if the kernel does not give them.

@@ -19,6 +19,7 @@
 //! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `queue` | what is delivered to a source without a pipe, without any I/O |
+//! | `fills` | what pushes were filled with since the capture thread looked |
 //! | `push`, `target`, `targets` | bytes that are pushed; one process's stdin; all of both, without any I/O |
 //! | `desk` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
@@ -52,6 +53,7 @@ mod child;
 mod desk;
 mod driver;
 mod event;
+mod fills;
 mod ioctl;
 mod job;
 mod limit;

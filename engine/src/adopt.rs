@@ -248,8 +248,10 @@ fn is_pipe_to_write(file: BorrowedFd<'_>) -> Result<(), &'static str> {
     let stat = fstat(file).map_err(|_| "no open file")?;
     let flags = fcntl(file, FcntlArg::F_GETFL).map(OFlag::from_bits_retain).map_err(|_| "no open file")?;
     match stat.st_mode & libc::S_IFMT {
-        libc::S_IFIFO if flags & OFlag::O_ACCMODE == OFlag::O_RDONLY => Err("not open for writing"),
         libc::S_IFIFO if flags.contains(OFlag::O_PATH) => Err("not open for writing"),
+        libc::S_IFIFO if flags & OFlag::O_ACCMODE == OFlag::O_RDONLY => Err("not open for writing"),
+        // We would be a reader of it ourselves, and never learn that there is no other.
+        libc::S_IFIFO if flags & OFlag::O_ACCMODE == OFlag::O_RDWR => Err("open for reading, too"),
         libc::S_IFIFO => Ok(()),
         _ => Err("no pipe"),
     }

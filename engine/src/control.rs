@@ -39,6 +39,8 @@ const RESERVED_FILES: u64 = 32;
 const LINGER: Duration = Duration::from_millis(500);
 /// Tools that are accepted at once, before it is seen whether there is room for them.
 const VISITORS: usize = 8;
+/// Messages of one tool that are served before others have their turn.
+const MESSAGES: usize = 64;
 /// How soon to try again when the kernel has too many descriptors on their way, or there are more visitors.
 const RETRY: Duration = Duration::from_millis(5);
 
@@ -112,11 +114,16 @@ impl Control {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         let mut linger_until: Option<Instant> = None;
-        let (mut retry, mut more) = (false, false);
+        let (mut served, mut more) = (Flushed::Waits, false);
         loop {
             let next = [linger_until, self.graces.next()].into_iter().flatten().min();
             let until_next = next.map(|at| at.saturating_duration_since(Instant::now()));
-            let timeout = if retry || more { Some(RETRY) } else { until_next };
+            let timeout = match served {
+                Flushed::More => Some(Duration::ZERO),
+                Flushed::Retry => Some(RETRY),
+                Flushed::Waits if more => Some(RETRY),
+                Flushed::Waits => until_next,
+            };
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -146,7 +153,7 @@ impl Control {
                 // A capture that has ended has completed all its streams; one that is complete stays as it is.
                 let _ = self.capture.finish(stream);
             }
-            retry = self.serve_all(&mut state);
+            served = self.serve_all(&mut state);
             if state.stopping {
                 let end = *linger_until.get_or_insert_with(|| Instant::now() + LINGER);
                 let flushed = state.peers.values().all(Peer::is_flushed);
@@ -247,26 +254,27 @@ impl Control {
         }
     }
 
-    /// Serves every tool as far as it goes now; `true` if some sending has to be tried again soon.
-    fn serve_all(&self, state: &mut State) -> bool {
+    /// Serves every tool as far as it goes now; the most that one of them leaves to be done.
+    fn serve_all(&self, state: &mut State) -> Flushed {
         let ids: Vec<PeerId> = state.peers.keys().copied().collect();
-        let mut retry = false;
+        let mut left = Flushed::Waits;
         for peer_id in ids {
             match self.serve(state, peer_id) {
-                Ok(flushed) => retry |= flushed == Flushed::Retry,
+                Ok(flushed) => left = left.max(flushed),
                 Err(reason) => self.dismiss(state, peer_id, &reason),
             }
         }
-        retry
+        left
     }
 
     fn serve(&self, state: &mut State, peer_id: PeerId) -> Result<Flushed, Dismissed> {
-        loop {
+        for _ in 0..MESSAGES {
             let Some(peer) = state.peers.get_mut(&peer_id) else { return Ok(Flushed::Waits) };
             let flushed = peer.flush()?;
             let Some(message) = peer.receive()? else { return Ok(flushed) };
             requests::serve(state, &self.capture, &self.node, peer_id, message)?;
         }
+        Ok(Flushed::More)
     }
 
     fn dismiss(&self, state: &mut State, peer_id: PeerId, reason: &Dismissed) {

@@ -102,7 +102,9 @@ pub trait Host: Send + Sync {
 
     /// Bytes that a tool pushes to processes that run elsewhere (`pmix_server_stdin_fn_t`); none, when their stdin is to
     /// be closed. `reply` says that they were taken and that more may follow, which is the flow control: until then the
-    /// push waits. A denial ends the push for these processes. To those that run here the engine brings it itself.
+    /// push waits. A denial ends the push for these processes. A push that is not to
+    /// wait is given up after a second without a reply: then no more of it comes, not its end either, and pieces of the
+    /// next push may. To those that run here the engine brings it itself.
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
         let (_, _) = (stdin, bytes);
         reply.deny(Status::ERR_NOT_SUPPORTED, "the host forwards no stdin");

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use iof_capture::{PushId, SourceId};
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
 use iof_proto::{
-    Channels, DecodeError, Decoder, Directives, EncodeError, Failure, FromTool, Message, Nspace, Proc, Rank,
-    Status, ToTool, encode, socket,
+    Channels, DecodeError, Decoder, Directives, EncodeError, Failure, FromTool, Lagging, Message, Nspace,
+    Proc, Rank, Status, ToTool, encode, socket,
 };
 use iof_shm_ring::{Area, Bell, Inlet, Ring, Ringer, Start};
 use nix::errno::Errno;
@@ -75,6 +75,8 @@ struct Outgoing {
     with: With,
     /// It is an answer.
     answers: bool,
+    /// It tells of room for this push.
+    room_of: Option<u32>,
 }
 
 /// The descriptors that go with the first byte of a message.
@@ -112,12 +114,14 @@ pub(crate) enum Dismissed {
 }
 
 /// How far [`Peer::flush`] came.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flushed {
     /// Nothing waits, or it waits for the tool to read.
     Waits,
     /// The kernel has too many descriptors on their way, or no memory: try again in a moment.
     Retry,
+    /// It is the turn of others, and there may be more to serve.
+    More,
 }
 
 /// Whether a tool has asked for `message`.
@@ -127,14 +131,15 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::Deregistered { .. }
         | ToTool::Answer { .. }
         | ToTool::PushBegun { .. }
-        | ToTool::Lagging { .. } => true,
-        // As many as it fills its inlet for.
-        ToTool::Room { .. } | ToTool::Pushed { .. } => true,
+        | ToTool::Lagging { .. }
+        | ToTool::Pushed { .. } => true,
         ToTool::Welcome { .. }
         | ToTool::Refused { .. }
         | ToTool::Ring { .. }
         | ToTool::Announced { .. }
-        | ToTool::JobEnded { .. } => false,
+        | ToTool::JobEnded { .. }
+        // One for each push at most.
+        | ToTool::Room { .. } => false,
     }
 }
 
@@ -270,6 +275,12 @@ impl Peer {
         self.queue(message, With::Nothing);
     }
 
+    /// Tells of room for a push, in place of what was to be told of it and has not gone out.
+    pub(crate) fn tell_room(&mut self, push: u32, position: u64) {
+        self.outgoing.retain(|out| out.room_of != Some(push) || out.sent > 0);
+        self.answer(&ToTool::Room { push, position });
+    }
+
     pub(crate) fn answer_with_inlet(&mut self, message: &ToTool, inlet: Arc<Inlet>) {
         self.queue(message, With::Inlet(inlet));
     }
@@ -287,7 +298,8 @@ impl Peer {
                     self.answers = self.answers.saturating_add(1);
                     self.answer_bytes = self.answer_bytes.saturating_add(frame.len());
                 }
-                self.outgoing.push_back(Outgoing { frame, sent: 0, with, answers });
+                let room_of = if let ToTool::Room { push, .. } = message { Some(*push) } else { None };
+                self.outgoing.push_back(Outgoing { frame, sent: 0, with, answers, room_of });
             }
             Err(error) => self.queue_refusal(message, &error),
         }
@@ -296,11 +308,28 @@ impl Peer {
     /// Says instead of an answer beyond its message's cap that it is.
     fn queue_refusal(&mut self, message: &ToTool, error: &EncodeError) {
         tracing::warn!(tool = self.name, %error, "an answer is too long to send");
-        if let ToTool::Answer { request, result: Ok(_) } = message {
-            let failure =
-                Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("the answer is {error}") };
-            self.queue(&ToTool::Answer { request: *request, result: Err(failure) }, With::Nothing);
-        }
+        let failure =
+            || Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("the answer is {error}") };
+        let instead = match message {
+            ToTool::Answer { request, result: Ok(_) } => {
+                ToTool::Answer { request: *request, result: Err(failure()) }
+            }
+            ToTool::PushBegun { request, .. } => {
+                ToTool::PushBegun { request: *request, result: Err(failure()) }
+            }
+            ToTool::Lagging { request, lagging } => ToTool::Lagging {
+                request: *request,
+                lagging: Lagging { position: lagging.position, targets: Vec::new() },
+            },
+            // Half as often as it takes, down to none.
+            ToTool::Pushed { push, report } if !report.short.is_empty() => {
+                let mut report = report.clone();
+                report.short.truncate(report.short.len() / 2);
+                ToTool::Pushed { push: *push, report }
+            }
+            _ => return,
+        };
+        self.queue(&instead, With::Nothing);
     }
 
     /// Sends what waits, as far as the socket and the tool take it.

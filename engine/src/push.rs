@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use iof_capture::{Capture, PushEnd, PushId, TargetId};
-use iof_proto::limits::MAX_PUSHES_PER_TOOL;
+use iof_proto::limits::{MAX_PROCS_PER_PULL, MAX_PUSHES_PER_TOOL};
 use iof_proto::{
     Failure, Info, Laggard, Lagging, Proc, PushGranted, PushReport, Short, ShortBy, Skipped, Status, ToTool,
     Unopen,
@@ -157,7 +157,9 @@ impl State {
             report: PushReport::default(),
         };
         self.pushes.insert(id, push);
-        let skipped = unopen.into_iter().map(|(target, why)| Skipped { target, why }).collect();
+        // As many as were named, or as fit a message.
+        let skipped = unopen.into_iter().take(MAX_PROCS_PER_PULL);
+        let skipped = skipped.map(|(target, why)| Skipped { target, why }).collect();
         Ok((PushGranted { push: peer.last_push, skipped, ignored }, inlet))
     }
 
@@ -181,6 +183,9 @@ impl State {
             };
         };
         let Some(push) = self.pushes.get_mut(&id) else { return Ok(()) };
+        if bytes == 0 && !over {
+            return Err(Dismissed::Unexpected("nothing, as if it were something to push"));
+        }
         let room = push.inlet.capacity().saturating_sub(push.filled.saturating_sub(push.told));
         if bytes > room {
             return Err(Dismissed::Unexpected("more bytes to push than there is room for"));
@@ -317,7 +322,7 @@ impl State {
             push.told = position;
             let tool = push.tool.and_then(|(peer, number)| Some((self.peers.get_mut(&peer)?, number)));
             if let Some((peer, number)) = tool {
-                peer.answer(&ToTool::Room { push: number, position });
+                peer.tell_room(number, position);
             }
         }
     }

@@ -296,7 +296,7 @@ fn one_pipe_is_not_the_stdin_of_two_ranks() {
     let (_read, write) = pipe();
     let with =
         |number: u32, stdin: OwnedFd| AdoptedRank { stdin: Some(stdin), ..rank(number, pipe().0, REPORTED) };
-    let ranks = [with(0, write.try_clone().unwrap()), with(1, write)];
+    let ranks = [with(0, write.try_clone().unwrap().into()), with(1, write.into())];
     let refused = adopt(&engine(), ranks).map(drop);
     assert!(
         matches!(refused, Err(AdoptError::Shared { rank: Rank(1), channel: Channel::Stdin })),

@@ -60,6 +60,14 @@ pub(crate) fn populate(fd: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives the memory of the first `len` bytes back; whoever touches them next gets other, with zeros.
+pub(crate) fn depopulate(fd: impl AsFd, len: u64) -> io::Result<()> {
+    let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(fd, how, 0, len)?;
+    Ok(())
+}
+
 /// Fixes the size for good, and who may write. All writable maps of a ring must exist by now.
 pub(crate) fn seal(fd: impl AsFd, writers: Writers, len: u64) -> Result<(), CreateError> {
     fcntl(fd, FcntlArg::F_ADD_SEALS(writers.seals())).map(drop).map_err(|errno| CreateError::Memory {

@@ -36,7 +36,8 @@ pub struct Lent {
 ///
 /// let inlet = Inlet::create(4096, "stdin")?;
 /// // Usually in another process, which was sent the file.
-/// let mut filler = Filler::open(inlet.as_fd().try_clone_to_owned()?)?;
+/// // SAFETY: there is no other filler, and `freed` is told the truth.
+/// let mut filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned()?) }?;
 /// filler.room()[..5].copy_from_slice(b"hello");
 /// assert_eq!(filler.fill(5), 5);
 /// let mut bytes = [0; 5];
@@ -99,6 +100,14 @@ impl Inlet {
     }
 }
 
+/// Gives the memory back, though the filler may keep the file for ever: what it touches then is its own affair.
+impl Drop for Inlet {
+    fn drop(&mut self) {
+        // Fails on kernels without it only (before Linux 3.5).
+        let _ = file::depopulate(&self.file, self.capacity);
+    }
+}
+
 /// The file for the filler.
 impl AsFd for Inlet {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -115,11 +124,15 @@ pub struct Filler {
 }
 
 impl Filler {
-    /// Maps an inlet that the engine has made and sent. There must be no other filler of it.
+    /// Maps an inlet that the engine has made and sent.
     ///
     /// # Errors
     /// [`OpenError`]: this is none, or there is no memory for the map.
-    pub fn open(inlet: OwnedFd) -> Result<Filler, OpenError> {
+    ///
+    /// # Safety
+    /// The file was sent by its engine for this filler alone: there is no other, in this process or elsewhere, and nobody
+    /// else writes it. What [`Filler::freed`] is told is the engine's word.
+    pub unsafe fn open(inlet: OwnedFd) -> Result<Filler, OpenError> {
         let len = file::check(inlet.as_fd(), Writers::Anybody)?;
         let capacity = usize::try_from(len)
             .ok()
@@ -139,7 +152,7 @@ impl Filler {
         let (at, len) = (self.map.data().wrapping_add(offset), self.capacity.saturating_sub(used));
         // SAFETY: mapped readable and writable for as long as `self`, twice, back to back: `at` is within the first copy
         // and `len` not more than one, so no byte is in the slice twice. The engine reads what is filled and not freed,
-        // by its own map, and gives the file to nobody else; what is here is neither. This is the only filler, and
+        // by its own map; what is here is neither, by its own word, and there is no other filler, as `open` was promised.
         // `self` is borrowed for as long as the slice.
         unsafe { slice::from_raw_parts_mut(at, len) }
     }
@@ -173,7 +186,8 @@ mod tests {
 
     fn pair() -> (Inlet, Filler) {
         let inlet = Inlet::create(1, "test").unwrap();
-        let filler = Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        // SAFETY: there is no other.
+        let filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()) }.unwrap();
         (inlet, filler)
     }
 
@@ -218,12 +232,14 @@ mod tests {
         assert!(matches!(Inlet::create(0, ""), Err(CreateError::Capacity { asked: 0 })));
         assert!(matches!(Inlet::create(u64::MAX, ""), Err(CreateError::Capacity { .. })));
         let unsealed = file::create(c"test", 4096).unwrap();
-        assert!(matches!(Filler::open(unsealed), Err(OpenError::Unsealed { .. })));
+        // SAFETY: nothing is opened.
+        let refused = |file| unsafe { Filler::open(file) }.map(drop);
+        assert!(matches!(refused(unsealed), Err(OpenError::Unsealed { .. })));
         let odd = file::create(c"test", 4097).unwrap();
         file::seal(&odd, Writers::Anybody, 4097).unwrap();
-        assert!(matches!(Filler::open(odd), Err(OpenError::Size { found: 4097, .. })));
+        assert!(matches!(refused(odd), Err(OpenError::Size { found: 4097, .. })));
         let empty = file::create(c"test", 0).unwrap();
         file::seal(&empty, Writers::Anybody, 0).unwrap();
-        assert!(matches!(Filler::open(empty), Err(OpenError::Size { found: 0, .. })));
+        assert!(matches!(refused(empty), Err(OpenError::Size { found: 0, .. })));
     }
 }

@@ -18,7 +18,7 @@ impl<B: Backend> Driver<B> {
     }
 
     /// There are more bytes for the targets of a push, or no more.
-    pub(super) fn fill(&mut self, id: PushId, bytes: u64, over: bool) {
+    pub(super) fn fill(&mut self, id: PushId, Fill { bytes, over }: Fill) {
         let Some(push) = self.targets.find_push(id).and_then(|at| self.targets.push_mut(at)) else { return };
         push.fill(bytes, over);
         let targets: Vec<usize> = push.targets().collect();

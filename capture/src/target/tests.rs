@@ -25,7 +25,9 @@ impl Rig {
         let mut rig = Rig { target, pushes: Slots::default(), fillers: Vec::new(), _read: read };
         for id in 0..pushes {
             let inlet = Inlet::create(4096, "test").unwrap();
-            rig.fillers.push(Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()).unwrap());
+            // SAFETY: there is no other, and it is told what is.
+            let filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()) };
+            rig.fillers.push(filler.unwrap());
             let number = rig.pushes.insert(Push::new(PushId(id), Arc::new(inlet), false, &[AT]));
             rig.target.enqueue(number);
         }

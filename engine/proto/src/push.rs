@@ -70,7 +70,7 @@ impl PushDirectives {
 pub struct PushGranted {
     /// Its number, 1 or more.
     pub push: u32,
-    /// Targets that get nothing, and why: only if the tool allows that
+    /// Targets that get nothing, and why (the first 4096): only if the tool allows that
     /// ([`IOF_PARTIAL`](crate::directive::key::IOF_PARTIAL)).
     pub skipped: Vec<Skipped>,
     /// The keys of optional directives that could not be honoured.
@@ -135,7 +135,7 @@ pub struct PushReport {
     pub bytes: u64,
     /// How many targets got all of them.
     pub whole: u64,
-    /// The others.
+    /// The others. Not all of them where they are so many that no message holds them.
     pub short: Vec<Short>,
 }
 

@@ -96,6 +96,10 @@ impl State {
                 return Err(unknown(reason));
             }
         }
+        if self.ahead_elsewhere(&admitted.elsewhere).len() >= MAX_PUSHES_PER_TARGET {
+            let reason = format!("{MAX_PUSHES_PER_TARGET} pushes wait for the host: wait for one to end");
+            return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
+        }
         self.leave_out_closed(capture, &mut admitted);
         match admitted.here.iter().find(|(target, _)| self.waiting(**target) >= MAX_PUSHES_PER_TARGET) {
             None => Ok(admitted),

@@ -171,7 +171,9 @@ impl Tool {
         inlet: Option<OwnedFd>,
     ) -> Result<(), LostError> {
         let inlet = inlet.ok_or(LostError::Unexpected { what: "a push without its inlet" })?;
-        let mut filler = Filler::open(inlet)?;
+        // SAFETY: the engine has made it for this push alone, of which there is one, and sent it on our connection, which
+        // nobody else has (`Tool::over`); what `freed` is told comes from there, too.
+        let mut filler = unsafe { Filler::open(inlet) }?;
         let capacity = filler.room().len();
         self.pushes.insert(
             granted.push,

@@ -43,7 +43,8 @@ impl Push {
         known: usize,
     ) -> (Push, Arc<Inlet>) {
         let inlet = Arc::new(Inlet::create(pages * 4096, "test").unwrap());
-        let filler = Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        // SAFETY: there is no other, and it is told what is.
+        let filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()) }.unwrap();
         let start = inlet.lend(0, 0).ptr.addr();
         let push = Push {
             number,

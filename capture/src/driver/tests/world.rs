@@ -50,6 +50,7 @@ pub(super) struct World {
     events: Receiver<Event>,
     ringer: Ringer,
     pub(super) pipes: Vec<Pipe>,
+    fills: Arc<Fills>,
     pub(super) pushes: Vec<Push>,
     pub(super) targets: Vec<Target>,
     /// What the driver has registered.
@@ -80,6 +81,7 @@ impl World {
             events,
             ringer,
             pipes: Vec::new(),
+            fills: Arc::default(),
             pushes: Vec::new(),
             targets: Vec::new(),
             files: HashMap::new(),
@@ -175,7 +177,9 @@ impl World {
     fn fill(&mut self, number: usize, bytes: usize, over: bool) {
         if let Some(push) = self.pushes.get_mut(number).filter(|push| push.goes_on()) {
             let bytes = push.fill(bytes, over);
-            self.send(Command::Fill { id: PushId(number as u64), bytes, over });
+            let (id, fills) = (PushId(number as u64), Arc::clone(&self.fills));
+            fills.add(id, Fill { bytes, over });
+            self.send(Command::Fill { id, fills });
         }
     }
 

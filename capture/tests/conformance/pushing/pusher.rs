@@ -82,7 +82,8 @@ impl Pusher {
 
     pub(super) fn begin(&mut self, push: u64, targets: &[u64], closes: bool) {
         let inlet = Inlet::create(INLET, "test").unwrap();
-        let filler = Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        // SAFETY: there is no other, and it is told what is.
+        let filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()) }.unwrap();
         let targets = targets.iter().copied().map(TargetId).collect();
         self.capture.begin_push(PushId(push), Arc::new(inlet), targets, closes).unwrap();
         self.fillers.insert(push, filler);
