@@ -17,6 +17,7 @@ use crate::enter::{FILES_IN_PASSING, FILES_PER_RANK};
 use crate::error::StartError;
 use crate::grace::Graces;
 use crate::host::{Host, Standalone};
+use crate::log::Logs;
 use crate::state::{State, Tables};
 
 /// Files that an engine has open, with two readers in its own process and a job of one rank: less makes no sense.
@@ -107,7 +108,10 @@ impl Engine {
         // Nobody listens: the keeper only holds.
         let (unheard, _) = iof_shm_ring::bell()?;
         let keeper = Area::create(unheard).map_err(io::Error::other)?;
-        let mut state = State::new(FIRST_PEER, Arc::new(keeper), &config);
+        let node = control::node_name()?;
+        let socket = listener.as_deref().map(Listener::path);
+        let logs = Logs::new(&config.log, &*host, &node, socket, Arc::clone(&reports));
+        let mut state = State::new(FIRST_PEER, Arc::new(keeper), &config, logs);
         state.host_keys = host.directives().into_iter().collect();
         state.host_stdin = host.forwards_stdin();
         state.host_queries = host.queries().into_iter().collect();
@@ -120,7 +124,7 @@ impl Engine {
             tables: Arc::clone(&tables),
             capture: Arc::clone(&capture),
             host,
-            node: control::node_name()?,
+            node,
             graces: Graces::default(),
         };
         control.listen()?;

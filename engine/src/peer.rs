@@ -127,7 +127,8 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::Deregistered { .. }
         | ToTool::Answer { .. }
         | ToTool::PushBegun { .. }
-        | ToTool::Lagging { .. } => true,
+        | ToTool::Lagging { .. }
+        | ToTool::Logged { .. } => true,
         // As many as it fills its inlet for.
         ToTool::Room { .. } | ToTool::Pushed { .. } => true,
         ToTool::Welcome { .. }

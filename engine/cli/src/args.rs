@@ -11,6 +11,7 @@ use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
+use crate::log::LogArgs;
 use crate::push::PushArgs;
 use crate::query::QueryArgs;
 use crate::stdin::StdinArgs;
@@ -33,6 +34,8 @@ pub enum Command {
     Push(PushArgs),
     /// Ask a running `iof run` about its job
     Query(QueryArgs),
+    /// Log a message: to the syslog, by email, to a job's record or output
+    Log(LogArgs),
     /// Look at a ring from outside, whatever its writer does or has died of
     Inspect(InspectArgs),
 }
@@ -176,6 +179,13 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
+    /// Whether it is left to us which.
+    pub fn is_any(&self) -> bool {
+        let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;
+        let named = pid.is_some() || nspace.is_some() || server.is_some() || rendezvous_dir.is_some();
+        !(named || *system || *session)
+    }
+
     /// How to look for it.
     pub fn search(&self) -> Search {
         let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;

@@ -15,6 +15,8 @@ pub enum Name {
     Push,
     /// `iof query`
     Query,
+    /// `iof log`
+    Log,
 }
 
 /// Attaches to the engine that the user named, or the one there is.
@@ -23,6 +25,7 @@ pub fn attach(args: &EngineArgs, name: &Name) -> Result<Tool, Failure> {
         Name::Pull => "iof pull",
         Name::Push => "iof push",
         Name::Query => "iof query",
+        Name::Log => "iof log",
     };
     Tool::find(&args.search(), name).map_err(|error| match error {
         error @ (AttachError::Find(_) | AttachError::Connect(_)) => Failure::usage(error),

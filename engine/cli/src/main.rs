@@ -8,6 +8,7 @@ mod attach;
 mod follow;
 mod inspect;
 mod keyboard;
+mod log;
 mod print;
 mod pull;
 mod push;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Command::Pull(args) => pull::pull(&args).map(|()| ExitCode::SUCCESS),
         Command::Push(args) => push::push(&args).map(|()| ExitCode::SUCCESS),
         Command::Query(args) => query::query(&args).map(|()| ExitCode::SUCCESS),
+        Command::Log(args) => log::log(&args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
     };
     match done {
@@ -95,7 +97,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     }
     let wrong = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "a command is missing: run, pull, push, query or inspect".into()
+            "a command is missing: run, pull, push, query, log or inspect".into()
         }
         _ => in_one_line(error),
     };

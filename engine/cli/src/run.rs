@@ -16,6 +16,7 @@ use crate::apps::apps;
 use crate::args::RunArgs;
 use crate::follow::{Event, Follow};
 use crate::keyboard::{Keyboard, window_size};
+use crate::log;
 use crate::pull::{finish, report_gap};
 use crate::signals::Signals;
 
@@ -24,7 +25,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let apps = apps(&args.app)?;
     let stdin = args.stdin.plan(apps.iter().map(|app| u64::from(app.nprocs)).sum())?;
     let signals = Signals::take().map_err(Failure::running)?;
-    let engine = Engine::start(config(args)).map_err(|error| match error {
+    let engine = Engine::start(config(args)?).map_err(|error| match error {
         error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
         StartError::Capture(error @ CaptureError::Refused { .. }) => {
             Failure::Usage(format!("{error}; or use --backend epoll"))
@@ -60,10 +61,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     Follow::new(job, received, keyboard?).until_over()
 }
 
-fn config(args: &RunArgs) -> Config {
+fn config(args: &RunArgs) -> Result<Config, Failure> {
     let rendezvous = Rendezvous::Session(args.rendezvous_dir.clone());
     let backend = args.backend.map(Into::into);
-    Config { cache_size: args.cache_size, policy: args.drop.into(), backend, rendezvous, ..Config::default() }
+    let (cache_size, policy, log) = (args.cache_size, args.drop.into(), log::config()?);
+    Ok(Config { cache_size, policy, backend, rendezvous, log, ..Config::default() })
 }
 
 /// Our own outputs are ordinary registrations, except that they may hold the ranks back.

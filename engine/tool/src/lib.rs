@@ -95,11 +95,14 @@
 //! [`Tool::push`] pushes a blob and waits; [`Tool::begin_push`] is for event loops; a [`Pusher`] reads a file, such as the
 //! tool's own stdin, on a thread of its own until its end.
 //!
+//! # Queries and logs
+//! [`Tool::query`] and [`Tool::queries`] ask what the engine and its host know, [`Tool::log`] has something logged.
+//!
 //! # Errors
 //! | operation | error | and then |
 //! |---|---|---|
 //! | [`Tool::connect`] | [`AttachError`] | there is no tool |
-//! | [`Tool::pull`], [`Tool::query`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
+//! | [`Tool::pull`], [`Tool::query`], [`Tool::log`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
 //! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
 //! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the same |
@@ -113,6 +116,7 @@ mod error;
 mod feed;
 mod feeds;
 mod link;
+mod log;
 mod naps;
 mod push;
 mod pusher;
@@ -126,6 +130,7 @@ pub use delivery::{Bytes, Delivery, Origin};
 pub use error::{AttachError, LostError, PushError, RequestError};
 pub use feed::Counts;
 pub use iof_shm_ring::Gap;
+pub use log::own_proc;
 pub use push::{PATIENCE, Push};
 pub use pusher::Pusher;
 pub use sink::{Sink, SinkError, SinkReport};
