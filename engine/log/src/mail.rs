@@ -1,5 +1,7 @@
 //! Email, by SMTP.
 
+use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use iof_proto::log::key;
@@ -142,7 +144,7 @@ impl Mail {
             .hello_name(ClientId::Domain(self.node.clone()))
             .build();
         let refused = |error: lettre::transport::smtp::Error| {
-            let why = if error.is_timeout() {
+            let why = if error.is_timeout() || is_timeout(&error) {
                 format!("has not answered for {} s", patience.as_secs_f64())
             } else {
                 format!("does not take the mail: {error}")
@@ -152,6 +154,13 @@ impl Mail {
         };
         transport.send(&self.message).map(drop).map_err(refused)
     }
+}
+
+/// Whether a socket's time-out is behind an error: the kernel calls that EAGAIN, socket(7).
+fn is_timeout(error: &(dyn Error + 'static)) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    let late = matches!(kind, Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+    late || error.source().is_some_and(is_timeout)
 }
 
 fn user() -> String {
