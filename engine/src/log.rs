@@ -38,7 +38,7 @@ pub struct LogConfig {
     pub once: bool,
     /// The syslog of this node.
     pub syslog: Syslog,
-    /// The mail server. Without one email goes by the gateway if there is one, or else to the node's own.
+    /// The mail server, unless a request names another. Without one email goes by the gateway if there is one, or else to the node's own.
     pub mail: Option<MailServer>,
     /// The job record: a file that is made, with mode 0600, when the first message comes. Without it the name of the
     /// engine's socket with `.record` behind it; if that has none either, there is no record. It stays when the engine

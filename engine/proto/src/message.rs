@@ -208,7 +208,8 @@ pub enum ToTool {
         /// How it is to be read.
         terms: Terms,
     },
-    /// No further source will be announced for this registration.
+    /// No further source will be announced for this registration. What is logged to one of a job that has not ended may
+    /// still bring a stream.
     Announced {
         /// The registration.
         handler: u32,
