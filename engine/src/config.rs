@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::log::LogConfig;
 use iof_capture::{BackendKind, ProcessGroup, Pty, Stdin};
-use iof_proto::directive::{Drop, Level};
-use iof_proto::{Directives, Failure, Info, Nspace, Rank};
+use iof_proto::directive::{Drop, Level, key};
+use iof_proto::{Directives, Failure, Info, InfoValue, Nspace, Rank};
 use iof_shm_ring::Policy;
 use nix::libc;
 
@@ -48,10 +49,12 @@ pub struct Config {
     pub backend: Option<BackendKind>,
     /// Where tools find this engine.
     pub rendezvous: Rendezvous,
+    /// Where messages are logged to.
+    pub log: LogConfig,
 }
 
 impl Config {
-    /// Takes directives of RFC0025 as the engine's defaults, `PMIX_IOF_CACHE_SIZE` and so on. Gives the keys of those
+    /// Takes directives of RFC0025 as the engine's defaults, `PMIX_IOF_CACHE_SIZE` and so on, and `PMIX_SERVER_GATEWAY`. Gives the keys of those
     /// that are optional and can't be honoured.
     ///
     /// # Errors
@@ -66,7 +69,12 @@ impl Config {
     /// # Ok::<(), iof_proto::Failure>(())
     /// ```
     pub fn direct(&mut self, infos: &[Info]) -> Result<Vec<String>, Failure> {
-        let (directives, ignored) = Directives::read(infos, Level::Server)?;
+        let is_gateway =
+            |info: &&Info| info.key == key::PMIX_SERVER_GATEWAY && matches!(info.value, InfoValue::Bool(_));
+        let (roles, others): (Vec<&Info>, Vec<&Info>) = infos.iter().partition(is_gateway);
+        let others: Vec<Info> = others.into_iter().cloned().collect();
+        let (directives, ignored) = Directives::read(&others, Level::Server)?;
+        self.log.gateway = roles.last().map_or(self.log.gateway, |role| role.value == InfoValue::Bool(true));
         self.cache_size = directives.cache_size.unwrap_or(self.cache_size);
         self.policy = policy(directives.drop).unwrap_or(self.policy);
         self.buffering = self.buffering.under(&directives);
@@ -103,6 +111,7 @@ impl Default for Config {
             max_cache_size: MAX_CACHE_SIZE,
             backend: None,
             rendezvous: Rendezvous::Session(None),
+            log: LogConfig::default(),
         }
     }
 }

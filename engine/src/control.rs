@@ -154,6 +154,7 @@ impl Control {
                 let _ = self.capture.finish(stream);
             }
             served = self.serve_all(&mut state);
+            state.close_logs(&self.capture);
             if state.stopping {
                 let end = *linger_until.get_or_insert_with(|| Instant::now() + LINGER);
                 let flushed = state.peers.values().all(Peer::is_flushed);
@@ -215,6 +216,9 @@ impl Control {
                     state.answered(&self.capture, call, answer);
                 }
                 Report::Answered { call: Call::Stdin(push), answer } => state.stdin_answered(push, answer),
+                Report::Answered { call: Call::Log(step), answer } => {
+                    state.log_answered(&self.capture, step, answer);
+                }
                 Report::QueryAnswered { id, answer } => state.query_answered(id, answer),
             }
         }
@@ -309,11 +313,16 @@ impl Drop for Control {
 
 /// Notes that a stream is complete, and why if that was not its end of file.
 fn completed(state: &mut State, capture: &Capture, stream: SourceId, end: &End) {
-    let Some(StreamName { source, channel }) = state.streams.get(&stream).map(|of| of.name.clone()) else {
+    let Some(StreamName { source, channel, logged }) = state.streams.get(&stream).map(|of| of.name.clone())
+    else {
         return;
     };
     // What it has, it has: the keeper's slot is wanted elsewhere.
     state.let_go(capture, &[stream]);
+    if logged {
+        state.logged_all(stream, &source.nspace);
+        return state.announce_end(&source.nspace);
+    }
     if state.delivered_all(stream, &source.nspace) {
         return state.announce_end(&source.nspace);
     }

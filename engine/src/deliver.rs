@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use iof_capture::{AddError, SourceId};
+use iof_capture::{AddError, Capture, SourceId};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure, Info, InfoValue, Nspace, Proc, Status};
 use iof_shm_ring::{CreateError, Stream};
@@ -109,6 +109,28 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
+    /// Sends bytes on their way; in any case if it `is_end`.
+    ///
+    /// # Errors
+    /// Too many wait already.
+    pub(crate) fn put(
+        &mut self,
+        capture: &Capture,
+        stream: SourceId,
+        bytes: Vec<u8>,
+        time: Option<u64>,
+        is_end: bool,
+        taken: Taken,
+    ) -> Result<(), DeliverError> {
+        let cost = (bytes.len() as u64).max(DELIVERY_COST);
+        if self.cost > 0 && !is_end && self.cost.saturating_add(cost) > MAX_DELIVERED {
+            return Err(DeliverError::Full { waiting: self.cost });
+        }
+        capture.deliver(stream, bytes, time).map_err(AddError::from)?;
+        self.push(cost, taken);
+        Ok(())
+    }
+
     fn push(&mut self, cost: u64, taken: Taken) {
         self.cost = self.cost.saturating_add(cost);
         self.waiting.push_back(Waiting { cost, taken });
@@ -202,17 +224,15 @@ impl Engine {
         // Held until all is sent to the capture, so that deliveries keep their order.
         let mut state = self.tables.lock();
         let stream = self.delivered(&mut state, from, channel)?;
-        let Some(delivery) = state.deliveries.get_mut(&stream).filter(|delivery| !delivery.complete) else {
+        let Some(delivery) = state.deliveries.get_mut(&stream) else {
             return Err(DeliverError::Complete { from: from.clone(), channel });
         };
-        let cost = (bytes.len() as u64).max(DELIVERY_COST);
         // The end alone comes once.
-        let is_limited = delivery.cost > 0 && !(complete && bytes.is_empty());
-        if is_limited && delivery.cost.saturating_add(cost) > MAX_DELIVERED {
-            return Err(DeliverError::Full { waiting: delivery.cost });
+        let is_end = complete && bytes.is_empty();
+        if delivery.complete {
+            return Err(DeliverError::Complete { from: from.clone(), channel });
         }
-        self.capture.deliver(stream, bytes, time).map_err(AddError::from)?;
-        delivery.push(cost, Box::new(taken));
+        delivery.put(&self.capture, stream, bytes, time, is_end, Box::new(taken))?;
         if complete {
             delivery.complete = true;
             // A capture that has ended since has completed it.
@@ -271,7 +291,7 @@ impl Engine {
             Elsewhere::Running => {}
         }
         let mut stream = Stream::create(job.wish.config(), &format!("{from} {channel}"))?;
-        let name = StreamName { source: from.clone(), channel };
+        let name = StreamName { source: from.clone(), channel, logged: false };
         let mut new = StreamState::new(name, job.wish, job.forward);
         new.let_go = job.let_go;
         let id = state.add_stream(new, &mut stream);

@@ -17,6 +17,7 @@ use crate::enter::{FILES_IN_PASSING, FILES_PER_RANK};
 use crate::error::StartError;
 use crate::grace::Graces;
 use crate::host::{Host, Standalone};
+use crate::log::Logs;
 use crate::state::{State, Tables};
 
 /// Files that an engine has open, with two readers in its own process and a job of one rank: less makes no sense.
@@ -33,10 +34,11 @@ pub enum Grant {
 
 /// I/O forwarding for one launcher: drains the ranks' pipes into shared rings and serves tools.
 ///
-/// It has two threads, installs no signal handlers, prints nothing and never exits the process. It learns of its ranks'
+/// It has two threads, and one more each for the syslog and job record, for mail, and for the gateway once something is
+/// logged there. It installs no signal handlers, prints nothing and never exits the process. It learns of its ranks'
 /// ends by pidfds and waits for each by name, so it needs no SIGCHLD. Where the embedder ignores that signal, or waits
 /// for any child, see waitpid(2), ends are still noticed, but how they were is [`Exit::Unknown`](crate::Exit). All calls
-/// may come from any thread. Dropping it ends both threads; ranks that still run lose their pipes then, so wait for
+/// may come from any thread. Dropping it ends both threads (one that logs is left to its last message, and ends then); ranks that still run lose their pipes then, so wait for
 /// the jobs first.
 ///
 /// # Example
@@ -109,7 +111,10 @@ impl Engine {
         // Nobody listens: the keeper only holds.
         let (unheard, _) = iof_shm_ring::bell()?;
         let keeper = Area::create(unheard).map_err(io::Error::other)?;
-        let mut state = State::new(FIRST_PEER, Arc::new(keeper), &config);
+        let node = control::node_name()?;
+        let socket = listener.as_deref().map(Listener::path);
+        let logs = Logs::new(&config.log, &*host, &node, socket, Arc::clone(&reports));
+        let mut state = State::new(FIRST_PEER, Arc::new(keeper), &config, logs);
         state.host_keys = host.directives().into_iter().collect();
         state.host_stdin = host.forwards_stdin();
         state.host_queries = host.queries().into_iter().collect();
@@ -122,7 +127,7 @@ impl Engine {
             tables: Arc::clone(&tables),
             capture: Arc::clone(&capture),
             host,
-            node: control::node_name()?,
+            node,
             graces: Graces::default(),
         };
         control.listen()?;

@@ -72,6 +72,8 @@ impl Engine {
                 job.entry = known.entry.take();
                 job.delivered = mem::take(&mut known.delivered);
                 job.open_deliveries = known.open_deliveries;
+                job.logged = mem::take(&mut known.logged);
+                job.open_logs = known.open_logs;
                 *known = job;
             }
             Some(_) => return None,
@@ -125,7 +127,7 @@ impl Engine {
             state.jobs.get(nspace).map_or((Wish::of(&self.config), None), |job| (job.wish, job.forward));
         let mut ids = [SourceId(0); CHANNELS.len()];
         for ((id, stream), channel) in ids.iter_mut().zip(&mut streams).zip(CHANNELS) {
-            let name = StreamName { source: source.clone(), channel };
+            let name = StreamName { source: source.clone(), channel, logged: false };
             *id = state.add_stream(StreamState::new(name, wish, forward), stream);
         }
         let signaller = child.as_ref().map(Child::signaller);

@@ -1,18 +1,22 @@
 //! The launcher's part: what the engine asks of the process that embeds it (RFC0025's server module).
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use iof_capture::PushId;
 #[cfg(doc)]
+use iof_proto::log::key as log;
+#[cfg(doc)]
 use iof_proto::query::key;
 use iof_proto::socket;
-use iof_proto::{Channels, Failure, Info, Proc, Query, Status};
+use iof_proto::{Channels, Failure, Info, Log, LogReport, Proc, Query, Status};
 use nix::unistd::{Uid, geteuid};
 
 use crate::control::{Report, Reports};
 use crate::deliver::Taken;
 use crate::demand::{CallId, Sources};
 use crate::engine::Grant;
+use crate::log::{Done, LogStep};
 use crate::push::StdinPush;
 use crate::query::{QueryId, QueryReply};
 
@@ -125,6 +129,31 @@ pub trait Host: Send + Sync {
         drop(reply);
     }
 
+    /// The channels that this host logs to, by their keys, such as
+    /// [`PMIX_LOG_GLOBAL_DATASTORE`](log::PMIX_LOG_GLOBAL_DATASTORE) and those of a site: asked once, when the engine starts.
+    /// They are among those that tools are told of, and those that the engine's order may name.
+    fn log_channels(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The socket of the gateway engine ([`LogConfig::gateway`](crate::LogConfig::gateway)), if it is reached by one: asked
+    /// once, when the engine starts. To that goes what is for the global syslog, and email unless the engine has a mail
+    /// server of its own. Without it the global syslog is a channel of the host's.
+    fn gateway(&self) -> Option<PathBuf> {
+        None
+    }
+
+    /// Something is to be logged to a channel that the engine does not know (`pmix_server_log_fn_t`, RFC0032), the one
+    /// entry of `log`. `reply` says whether that was done, at once or later, on any thread; the tool waits for it. It must
+    /// not be handed back to this engine.
+    fn log(&self, log: &Log, reply: Reply) {
+        let reason = match log.data.first() {
+            Some(entry) => format!("there is no log channel {} here", entry.channel),
+            None => "there is nothing to be logged".to_owned(),
+        };
+        reply.deny(Status::ERR_NOT_SUPPORTED, reason);
+    }
+
     /// Nobody wants anything of `channels` of `procs` any more. Comes once for what was granted; that of a wildcard rank
     /// is for all ranks that were granted, too.
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
@@ -137,6 +166,19 @@ pub trait Host: Send + Sync {
 pub struct Standalone;
 
 impl Host for Standalone {}
+
+/// A host that is a [`Standalone`], and whose engine reaches a gateway engine by the Unix socket on which that listens.
+#[derive(Clone, Debug)]
+pub struct ViaGateway {
+    /// The gateway's socket, [`Engine::socket`](crate::Engine::socket) there.
+    pub socket: PathBuf,
+}
+
+impl Host for ViaGateway {
+    fn gateway(&self) -> Option<PathBuf> {
+        Some(self.socket.clone())
+    }
+}
 
 /// Lets tools in that belong to the engine's own user or to root, and lets none of them hold sources back.
 ///
@@ -155,9 +197,10 @@ pub fn same_user(tool: &socket::Peer) -> Result<Grant, Failure> {
 pub(crate) enum Call {
     Pull(CallId),
     Stdin(PushId),
+    Log(LogStep),
 }
 
-/// The host's answer to [`Host::iof_pull`] or [`Host::push_stdin`], to be given once, on any thread. Dropping it is a denial, with
+/// The host's answer to [`Host::iof_pull`], [`Host::push_stdin`] or [`Host::log`], to be given once, on any thread. Dropping it is a denial, with
 /// [`Status::ERR_NOT_AVAILABLE`]. Once the engine is gone nothing follows from it.
 #[derive(Debug)]
 pub struct Reply {
@@ -171,7 +214,7 @@ impl Reply {
         Reply { call, reports: Some(reports) }
     }
 
-    /// What was asked for will arrive; the bytes were taken.
+    /// What was asked for will arrive; the bytes were taken; the message was logged.
     pub fn grant(mut self) {
         self.send(Ok(()));
     }
@@ -201,6 +244,8 @@ pub(crate) enum Upcall {
     Stop(Sources),
     Stdin { push: PushId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
     Query { id: QueryId, queries: Vec<Query> },
+    Log { step: LogStep, log: Log },
+    Logged { done: Done, report: LogReport },
     Taken(Taken),
 }
 
@@ -226,6 +271,8 @@ impl Upcall {
                 host.push_stdin(&stdin, &bytes, Reply::new(Call::Stdin(push), Arc::clone(reports)));
             }
             Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),
+            Upcall::Log { step, log } => host.log(&log, Reply::new(Call::Log(step), Arc::clone(reports))),
+            Upcall::Logged { done, report } => done(report),
             Upcall::Taken(taken) => taken(),
         }
     }

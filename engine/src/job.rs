@@ -82,6 +82,10 @@ pub(crate) struct JobState {
     pub delivered: BTreeMap<(Rank, Channel), SourceId>,
     /// Streams of these that are not complete.
     pub open_deliveries: usize,
+    /// What was logged to their stdout and stderr; under no rank, to those of the job as a whole.
+    pub logged: BTreeMap<(Rank, Channel), SourceId>,
+    /// Streams of these that are not complete.
+    pub open_logs: usize,
     /// Nobody waits any longer for somebody to register.
     pub let_go: bool,
     /// Streams that are not complete.
@@ -106,6 +110,8 @@ impl JobState {
             elsewhere: Elsewhere::No,
             delivered: BTreeMap::new(),
             open_deliveries: 0,
+            logged: BTreeMap::new(),
+            open_logs: 0,
             let_go: false,
             open_streams: 0,
             grace,
@@ -156,15 +162,26 @@ impl JobState {
         self.started && !matches!(self.elsewhere, Elsewhere::Running)
     }
 
-    /// All its ranks have ended, here and elsewhere.
-    pub(crate) fn has_ended(&self) -> bool {
+    /// All its ranks have ended, here and elsewhere, and all that they wrote is here: nothing is logged any more.
+    pub(crate) fn is_silent(&self) -> bool {
         self.is_whole() && self.is_over() && self.open_deliveries == 0
+    }
+
+    /// And all that was logged is, too.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_silent() && self.open_logs == 0
+    }
+
+    /// Its ranks here have ended, and all that they wrote and that was logged was read; while it has others elsewhere, more
+    /// may be logged.
+    pub(crate) fn is_over_with_logs(&self) -> bool {
+        self.is_over() && (self.open_logs == 0 || !self.is_silent())
     }
 
     /// All its streams, here and elsewhere.
     pub(crate) fn streams(&self) -> Vec<SourceId> {
         let here = self.ranks.values().flat_map(|rank| rank.streams);
-        here.chain(self.delivered.values().copied()).collect()
+        here.chain(self.delivered.values().copied()).chain(self.logged.values().copied()).collect()
     }
 
     /// How the whole of it ended, as far as anybody knows.
@@ -211,7 +228,7 @@ impl Job {
     /// Waits until every rank that runs here has exited and every stream of theirs is complete, be it by a grandchild that held
     /// it. From any thread.
     pub fn wait(&self) -> JobStatus {
-        self.wait_until(JobState::is_over)
+        self.wait_until(JobState::is_over_with_logs)
     }
 
     /// Waits until every rank that runs here has exited; there may still be output to come.

@@ -17,6 +17,7 @@
 //! | `host` | the embedder's part: what the engine asks of it |
 //! | `peer`, `requests` | one connected tool; what it may ask |
 //! | `demand`, `pulls` | what the host is asked for, and who waits for its answer |
+//! | `log` | log requests: the way through their channels, streams of what is logged, the gateway |
 //! | `query` | what the engine knows, and what it asks its host |
 //! | `push` | stdin: who may get it, and what becomes of it |
 //! | `state`, `readers` | the tables: jobs, streams, registrations; who reads which stream |
@@ -36,6 +37,7 @@ mod grace;
 mod host;
 mod job;
 mod launch;
+mod log;
 mod peer;
 mod pulls;
 mod push;
@@ -53,11 +55,13 @@ pub use deliver::{DeliverError, MAX_DELIVERED};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;
-pub use host::{Host, Reply, Standalone, same_user};
+pub use host::{Host, Reply, Standalone, ViaGateway, same_user};
 pub use iof_capture::{
     BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, Stdin, WindowSize,
 };
+pub use iof_log::{MailServer, Order as LogOrder, OrderError as LogOrderError, Syslog};
 pub use iof_shm_ring::Policy;
 pub use job::{Job, JobStatus};
+pub use log::{LogConfig, MAX_LOGS};
 pub use push::StdinPush;
 pub use query::QueryReply;

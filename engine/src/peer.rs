@@ -132,6 +132,7 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::Answer { .. }
         | ToTool::PushBegun { .. }
         | ToTool::Lagging { .. }
+        | ToTool::Logged { .. }
         | ToTool::Pushed { .. } => true,
         ToTool::Welcome { .. }
         | ToTool::Refused { .. }

@@ -367,6 +367,7 @@ impl Peer {
             handler,
             source: name.source.clone(),
             channel: name.channel,
+            logged: name.logged,
             slot,
             follows,
             start,

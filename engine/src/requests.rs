@@ -10,6 +10,7 @@ use iof_proto::{
 };
 use iof_shm_ring::Start;
 
+use crate::log::Asker;
 use crate::peer::{Dismissed, Peer, Registration};
 use crate::pulls::Pull;
 use crate::state::{PeerId, State};
@@ -58,6 +59,10 @@ pub(crate) fn serve(
             }
         }
         FromTool::Query { request, queries } => state.query(capture, host, peer_id, request, &queries),
+        FromTool::Log { request, log } => {
+            let asker = Asker::tool(peer_id, peer, request);
+            state.log(capture, asker, log);
+        }
         FromTool::Push { request, targets, size, directives } => {
             state.push(capture, peer_id, request, &targets, size, directives);
         }

@@ -13,6 +13,7 @@ use crate::deliver::Delivery;
 use crate::demand::{CallId, Demand, Ticket};
 use crate::host::Upcall;
 use crate::job::JobState;
+use crate::log::Logs;
 use crate::peer::Peer;
 use crate::push::Push;
 use crate::query::Queries;
@@ -26,6 +27,8 @@ pub(crate) type PeerId = usize;
 pub(crate) struct StreamName {
     pub source: Proc,
     pub channel: Channel,
+    /// It is what was logged there.
+    pub logged: bool,
 }
 
 /// All tables, behind the engine's one lock. The capture thread never takes it.
@@ -49,6 +52,8 @@ pub(crate) struct State {
     pub host_queries: BTreeSet<String>,
     /// The queries that wait for the host.
     pub queries: Queries,
+    /// Log requests.
+    pub logs: Logs,
     /// The cache that a push has unless it asks for another, in bytes.
     pub cache_size: u32,
     /// The largest cache that a registration may ask for, in bytes.
@@ -97,7 +102,7 @@ impl Tables {
 
 impl State {
     /// No jobs, no tools; the first tool gets number `first_peer`.
-    pub(crate) fn new(first_peer: PeerId, keeper: Arc<Area>, config: &Config) -> Self {
+    pub(crate) fn new(first_peer: PeerId, keeper: Arc<Area>, config: &Config, logs: Logs) -> Self {
         State {
             jobs: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -109,6 +114,7 @@ impl State {
             keeper,
             host_keys: BTreeSet::new(),
             askers: HashMap::new(),
+            logs,
             host_queries: BTreeSet::new(),
             queries: Queries::default(),
             cache_size: config.cache_size,

@@ -13,7 +13,7 @@ use arbitrary::Arbitrary;
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Policy, Process, Rendezvous};
 use iof_proto::message::query::IOF_STATS;
 use iof_proto::{
-    Channels, Decoder, FromTool, Info, InfoValue, Nspace, PROTOCOL_VERSION, Proc, Query, Rank, ToTool,
+    Channels, Decoder, FromTool, Info, InfoValue, Log, Nspace, PROTOCOL_VERSION, Proc, Query, Rank, ToTool,
     encode, socket,
 };
 use iof_tool::{Delivery, Pull, Tool};
@@ -51,6 +51,7 @@ enum Message {
     Push { request: u32, ranks: Vec<u32>, size: Option<u16>, directives: Vec<Directive> },
     Fill { push: u32, bytes: u32, over: bool },
     Lagging { request: u32, push: u32, cut_off: Option<u32> },
+    Log { request: u32, channels: Vec<u8>, text: String, directives: Vec<Directive> },
 }
 
 #[derive(Debug, Arbitrary)]
@@ -100,13 +101,23 @@ impl Message {
             Message::Lagging { request, push, cut_off } => {
                 FromTool::Lagging { request, push: push % 4, cut_off: cut_off.map(u64::from) }
             }
+            Message::Log { request, channels, text, directives } => {
+                const CHANNELS: [&str; 5] =
+                    ["pmix.log.stderr", "pmix.log.jrec", "pmix.log.email", "pmix.log.gstore", "x"];
+                let channel = |known: u8| CHANNELS[usize::from(known) % CHANNELS.len()];
+                let directives = directives.into_iter().map(Directive::wire).collect();
+                FromTool::Log {
+                    request,
+                    log: Log { directives, ..Log::to(channels.into_iter().map(channel), &text) },
+                }
+            }
         }
     }
 }
 
 impl Directive {
     fn wire(self) -> Info {
-        const KEYS: [&str; 8] = [
+        const KEYS: [&str; 11] = [
             "pmix.iof.csize",
             "pmix.iof.old",
             "pmix.iof.new",
@@ -114,6 +125,9 @@ impl Directive {
             "pmix.iof.btime",
             "pmix.iof.cmp",
             "iof.push.partial",
+            "pmix.log.once",
+            "pmix.log.tag",
+            "pmix.log.syspri",
             "x",
         ];
         let value = self.number.map_or(InfoValue::Bool(self.truth), InfoValue::Number);

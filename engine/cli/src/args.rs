@@ -12,6 +12,7 @@ use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
+use crate::log::LogArgs;
 use crate::output::OutputArgs;
 use crate::push::PushArgs;
 use crate::query::QueryArgs;
@@ -43,6 +44,8 @@ pub enum Command {
     Top(TopArgs),
     /// Ask about a running job: its processes, its streams
     Query(QueryArgs),
+    /// Log a message: syslog, email, a job's record or output
+    Log(LogArgs),
     /// Look at a ring from outside, whatever its writer does
     Inspect(InspectArgs),
     /// Print the completions for a shell
@@ -220,6 +223,13 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
+    /// Whether it is left to us which.
+    pub fn is_any(&self) -> bool {
+        let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;
+        let named = pid.is_some() || nspace.is_some() || server.is_some() || rendezvous_dir.is_some();
+        !(named || *system || *session)
+    }
+
     /// How to look for it.
     pub fn search(&self) -> Search {
         let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;

@@ -17,6 +17,8 @@ pub enum Name {
     Query,
     /// `iof top`
     Top,
+    /// `iof log`
+    Log,
 }
 
 /// Attaches to the engine that the user named, or the one there is.
@@ -26,6 +28,7 @@ pub fn attach(args: &EngineArgs, name: &Name) -> Result<Tool, Failure> {
         Name::Push => "iof push",
         Name::Query => "iof query",
         Name::Top => "iof top",
+        Name::Log => "iof log",
     };
     Tool::find(&args.search(), name).map_err(|error| match error {
         error @ (AttachError::Find(_) | AttachError::Connect(_)) => Failure::usage(error),

@@ -9,6 +9,7 @@ mod attach;
 mod follow;
 mod inspect;
 mod keyboard;
+mod log;
 mod output;
 mod pages;
 mod print;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Command::Push(args) => push::push(&args).map(|()| ExitCode::SUCCESS),
         Command::Query(args) => query::query(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::top(&args).map(|()| ExitCode::SUCCESS),
+        Command::Log(args) => log::log(&args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
@@ -102,7 +104,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     }
     let wrong = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "a command is missing: run, pull, push, top, query or inspect".into()
+            "a command is missing: run, pull, push, top, query, log or inspect".into()
         }
         _ => in_one_line(error),
     };

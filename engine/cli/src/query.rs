@@ -166,7 +166,7 @@ fn stream_json(stream: &StreamStats) -> serde_json::Value {
     );
     json!({
         "nspace": stream.source.nspace.as_str(), "rank": stream.source.rank.0,
-        "channel": stream.channel.to_string(), "produced": stream.produced, "cached": stream.cached,
+        "channel": stream.channel.to_string(), "logged": stream.logged, "produced": stream.produced, "cached": stream.cached,
         "dropped": stream.dropped, "generation": stream.generation, "complete": stream.complete,
         "readers": readers.collect::<Vec<_>>(),
     })
@@ -256,7 +256,7 @@ fn stream_row(stream: &StreamStats) -> Vec<String> {
     vec![
         stream.source.nspace.to_string(),
         stream.source.rank.to_string(),
-        stream.channel.to_string(),
+        if stream.logged { format!("{} (log)", stream.channel) } else { stream.channel.to_string() },
         stream.produced.to_string(),
         stream.cached.to_string(),
         stream.dropped.to_string(),

@@ -18,6 +18,7 @@ use crate::apps::apps;
 use crate::args::RunArgs;
 use crate::follow::{Event, Follow};
 use crate::keyboard::{Keyboard, window_size};
+use crate::log;
 use crate::output::{Part, finish, no_thread};
 use crate::signals::Signals;
 use crate::{Failure, say};
@@ -30,7 +31,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     args.output.prepare(Some(nprocs))?;
     let stdin = args.stdin.plan(nprocs)?;
     let signals = Signals::take().map_err(Failure::running)?;
-    let engine = Engine::start(config(args)).map_err(|error| match error {
+    let engine = Engine::start(config(args)?).map_err(|error| match error {
         error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
         StartError::Capture(error @ CaptureError::Refused { .. }) => {
             Failure::Usage(format!("{error}; or use --backend epoll"))
@@ -75,10 +76,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     ended
 }
 
-fn config(args: &RunArgs) -> Config {
+fn config(args: &RunArgs) -> Result<Config, Failure> {
     let rendezvous = Rendezvous::Session(args.rendezvous_dir.clone());
     let backend = args.backend.map(Into::into);
-    Config { cache_size: args.cache_size, policy: args.drop.into(), backend, rendezvous, ..Config::default() }
+    let (cache_size, policy, log) = (args.cache_size, args.drop.into(), log::config()?);
+    Ok(Config { cache_size, policy, backend, rendezvous, log, ..Config::default() })
 }
 
 /// Our own outputs are ordinary registrations, except that they may hold the ranks back.

@@ -92,7 +92,7 @@ fn stats_count_every_stream_while_it_is_open_and_when_it_is_complete() {
     let streams = wait_for("the sinks", || site.streams().filter(|all| all.iter().all(settled)));
     let row = |rank: u32, channel: &str, bytes: u64, handler: &Value| {
         json!({
-            "nspace": "job", "rank": rank, "channel": channel, "produced": bytes, "cached": bytes, "dropped": 0,
+            "nspace": "job", "rank": rank, "channel": channel, "logged": false, "produced": bytes, "cached": bytes, "dropped": 0,
             "generation": 0, "complete": rank == 1,
             "readers": [{ "tool": "iof run", "pid": run.pid(), "handler": handler, "lag": 0 }],
         })

@@ -32,6 +32,8 @@ pub mod key {
     pub const PMIX_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
     /// The channels to be forwarded (number, a mask). From the RFC's draft; stands for the four below.
     pub const PMIX_IOF_SRV_REQ: &str = "pmix.iof.req";
+    /// The engine is a gateway: it serves what others can't (bool). For who starts an engine (RFC0032).
+    pub const PMIX_SERVER_GATEWAY: &str = "pmix.srv.gway";
     /// Whether stdin is forwarded (bool).
     pub const PMIX_FWD_STDIN: &str = "pmix.fwd.stdin";
     /// Whether stdout is forwarded (bool).

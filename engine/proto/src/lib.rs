@@ -9,6 +9,7 @@
 //! | [`limits`]     | every bound on what a peer may send                                              |
 //! | [`message`]    | the control protocol: [`FromTool`], [`ToTool`]                                   |
 //! | [`query`]      | what a tool may ask: [`Query`], [`Answer`]                                       |
+//! | [`log`]        | what a tool may have logged: [`Log`], [`LogReport`]                              |
 //! | [`wire`]       | how a message becomes bytes and back: [`encode`], [`Decoder`]                    |
 //! | [`socket`]     | how bytes and file descriptors cross, and who is at the other end                |
 //! | [`rendezvous`] | how a tool finds an engine                                                       |
@@ -22,6 +23,7 @@
 
 pub mod directive;
 pub mod limits;
+pub mod log;
 pub mod message;
 pub mod names;
 pub mod push;
@@ -33,6 +35,7 @@ pub mod status;
 pub mod wire;
 
 pub use directive::{Directives, Info, InfoValue};
+pub use log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
 pub use message::{Failure, FromTool, Granted, Message, PROTOCOL_VERSION, Terms, ToTool};
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
 pub use push::{Laggard, Lagging, PushDirectives, PushGranted, PushReport, Short, ShortBy, Skipped, Unopen};

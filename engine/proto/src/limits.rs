@@ -34,6 +34,12 @@ pub const MAX_TEXT: usize = 1024;
 /// Bytes in the name of an nspace (`PMIX_MAX_NSLEN`).
 pub const MAX_NSPACE: usize = 255;
 
+/// Channels that one log request may name.
+pub const MAX_LOG_ENTRIES: usize = 16;
+
+/// Bytes of one message to be logged: logs are no transport (RFC0032).
+pub const MAX_LOG_TEXT: usize = 32 << 10;
+
 /// Registrations that one tool may hold at a time, with those that wait for the host's word; the engine refuses the next with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_REGISTRATIONS_PER_TOOL: usize = 64;

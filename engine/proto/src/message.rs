@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::directive::Info;
 use crate::limits::{Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_TEXT, within};
+use crate::log::{Log, LogReport};
 use crate::names::{Channel, Channels, Nspace, Proc};
 use crate::push::{Lagging, PushGranted, PushReport};
 use crate::query::{Answer, Query};
@@ -122,6 +123,13 @@ pub enum FromTool {
         /// Cut off, before, who has taken no more than what lies before this position though it was their turn.
         cut_off: Option<u64>,
     },
+    /// Log something (`PMIx_Log`). Answered by [`ToTool::Logged`].
+    Log {
+        /// The tool's number for this request.
+        request: u32,
+        /// What, where and how.
+        log: Log,
+    },
 }
 
 impl Message for FromTool {
@@ -139,6 +147,7 @@ impl Message for FromTool {
                 Info::check(directives)
             }
             FromTool::Query { queries, .. } => Query::check(queries),
+            FromTool::Log { log, .. } => log.check(),
             FromTool::Follow { .. }
             | FromTool::Taken { .. }
             | FromTool::Deregister { .. }
@@ -184,6 +193,8 @@ pub enum ToTool {
         source: Proc,
         /// On what.
         channel: Channel,
+        /// It is not what the source has written there, but what was logged there.
+        logged: bool,
         /// The place of this ring in the tool's reader area.
         slot: u32,
         /// The slot whose ring this generation goes on from; `None` for a new stream.
@@ -197,7 +208,8 @@ pub enum ToTool {
         /// How it is to be read.
         terms: Terms,
     },
-    /// No further source will be announced for this registration.
+    /// No further source will be announced for this registration. What is logged to one of a job that has not ended may
+    /// still bring a stream.
     Announced {
         /// The registration.
         handler: u32,
@@ -254,6 +266,13 @@ pub enum ToTool {
         push: u32,
         /// What became of it.
         report: PushReport,
+    },
+    /// The result of [`FromTool::Log`].
+    Logged {
+        /// The tool's number for the request.
+        request: u32,
+        /// What became of it, if the request made sense.
+        result: Result<LogReport, Failure>,
     },
 }
 

@@ -19,9 +19,13 @@ impl Rank {
 }
 
 impl fmt::Display for Rank {
-    /// The number, or `*` for the wildcard.
+    /// The number, `*` for the wildcard, `-` for none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Rank::WILDCARD { f.write_str("*") } else { self.0.fmt(f) }
+        match *self {
+            Rank::WILDCARD => f.write_str("*"),
+            Rank::UNDEF => f.write_str("-"),
+            Rank(number) => number.fmt(f),
+        }
     }
 }
 

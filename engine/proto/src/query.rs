@@ -216,6 +216,8 @@ pub struct StreamStats {
     pub source: Proc,
     /// On what.
     pub channel: Channel,
+    /// It is what was logged there.
+    pub logged: bool,
     /// Read from the source so far.
     pub produced: u64,
     /// In the newest ring now.

@@ -70,8 +70,15 @@ statuses! {
     ERR_JOB_NON_ZERO_TERM = -187;
     /// A job has started.
     EVENT_JOB_START = -191;
+    /// Nobody could do it (RFC0032). PMIx has no number for it: this one is ours, outside of PMIx's.
+    ERR_OPERATION_FAILED = -3331;
     /// Taken, but send no more until told.
     ERR_IOF_XOFF = -405;
+}
+
+impl Status {
+    /// Some could do it, others not (RFC0032). PMIx has no number of its own for it.
+    pub const ERR_PARTIAL_COMPLETION: Status = Status::ERR_PARTIAL_SUCCESS;
 }
 
 impl fmt::Display for Status {

@@ -42,6 +42,7 @@ fn arrive_in_order_with_their_frames() {
                 rank: iof_proto::Rank(0),
             },
             channel: iof_proto::Channel::Stdout,
+            logged: false,
             slot: 0,
             follows: None,
             start: 0,

@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test, helpers included, fails by panicking")]
 
 use iof_proto::limits::{
-    MAX_ANSWER, MAX_DIRECTIVES, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT,
+    MAX_ANSWER, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT,
 };
+use iof_proto::log::key as log;
 use iof_proto::{
     Answer, Attributes, Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool,
-    Granted, Info, JobInfo, Laggard, Lagging, Message, Nspace, Proc, ProcInfo, ProcState, PushGranted,
+    Granted, Info, JobInfo, Laggard, Lagging, Log, LogOutcome, LogReport, Message, Nspace, Proc, ProcInfo, ProcState, PushGranted,
     PushReport, Query, Rank, ReaderStats, Short, ShortBy, Skipped, Status, StreamStats, Terms, ToTool,
     Unopen, Value, encode,
 };
@@ -45,6 +46,10 @@ fn from_tool() -> Vec<FromTool> {
         FromTool::Fill { push: 1, bytes: u64::MAX, over: true },
         FromTool::Lagging { request: 6, push: 1, cut_off: Some(7) },
         FromTool::Lagging { request: 7, push: 1, cut_off: None },
+        FromTool::Log {
+            request: 4,
+            log: Log { directives: vec![Info::new("x", true)], ..Log::to(["pmix.log.email", "y"], "text") },
+        },
     ]
 }
 
@@ -61,6 +66,7 @@ fn to_tool() -> Vec<ToTool> {
     let stream = StreamStats {
         source: source(Rank(0)),
         channel: Channel::Stderr,
+        logged: false,
         produced: u64::MAX,
         cached: 1,
         dropped: 2,
@@ -95,6 +101,7 @@ fn to_tool() -> Vec<ToTool> {
             handler: 1,
             source: source(Rank(7)),
             channel: Channel::Stdout,
+            logged: true,
             slot: 2,
             follows: Some(1),
             start: 1 << 40,
@@ -104,6 +111,15 @@ fn to_tool() -> Vec<ToTool> {
         },
         ToTool::Announced { handler: 1 },
         ToTool::Deregistered { request: 2, result: Ok(()) },
+        ToTool::Logged {
+            request: 4,
+            result: Ok(LogReport {
+                status: Status::ERR_PARTIAL_COMPLETION,
+                outcomes: vec![LogOutcome { channel: "k".into(), result: Err(failure.clone()) }],
+                ignored: vec!["x".into()],
+            }),
+        },
+        ToTool::Logged { request: 4, result: Err(failure.clone()) },
         ToTool::Answer {
             request: 3,
             result: Ok(Answer { status: Status::ERR_PARTIAL_SUCCESS, found: found.into() }),
@@ -261,6 +277,9 @@ fn limits_hold_on_both_sides() {
         FromTool::Query { request: 1, queries: vec![Query::new(vec![""; MAX_QUERY_KEYS + 1])] },
         FromTool::Query { request: 1, queries: vec![Query::new(["k"]); MAX_QUERY_KEYS + 1] },
         FromTool::Query { request: 1, queries: vec![Query::new(["k".repeat(MAX_TEXT + 1)])] },
+        FromTool::Log { request: 1, log: Log::new("x".repeat(MAX_LOG_TEXT + 1)) },
+        FromTool::Log { request: 1, log: Log::to([log::PMIX_LOG_EMAIL], &"x".repeat(MAX_LOG_TEXT + 1)) },
+        FromTool::Log { request: 1, log: Log::to(vec!["x"; MAX_LOG_ENTRIES + 1], "text") },
         FromTool::Hello { version: 1, pid: 1, name: "n".repeat(MAX_TEXT + 1) },
     ];
     encode(&pull(MAX_PROCS_PER_PULL)).unwrap();

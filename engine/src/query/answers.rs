@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 
 use iof_capture::{Capture, SourceId};
+use iof_log::How;
 use iof_proto::directive::key as directive;
 use iof_proto::query::key;
 use iof_proto::{
@@ -131,6 +132,7 @@ pub(super) fn find(
             scope.unless_none(table, Value::Procs)
         }
         key::PMIX_QUERY_LOCAL_PROC_TABLE => scope.unless_none(procs(state, node, scope), Value::Procs),
+        key::PMIX_QUERY_LOG_CHANNELS => Some(Value::Text(state.logs.channels().join(","))),
         key::PMIX_QUERY_ATTRIBUTE_SUPPORT => Some(Value::Attributes(attributes(state))),
         key::IOF_STATS => scope.unless_none(streams(state, capture, scope), Value::Streams),
         _ => None,
@@ -263,7 +265,8 @@ fn attributes(state: &State) -> Vec<Attributes> {
         }
         Attributes { function: function.to_owned(), keys }
     };
-    ATTRIBUTES.into_iter().map(row).collect()
+    let log = Attributes { function: "PMIx_Log".to_owned(), keys: How::keys().map(str::to_owned).collect() };
+    ATTRIBUTES.into_iter().map(row).chain([log]).collect()
 }
 
 fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> {
@@ -296,6 +299,7 @@ fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> 
         Some(StreamStats {
             source: name.source.clone(),
             channel: name.channel,
+            logged: name.logged,
             produced: stats.produced,
             cached: stats.cached,
             dropped: stats.dropped,

@@ -22,6 +22,9 @@ pub struct Origin<'a> {
     pub source: &'a Proc,
     /// The channel it writes to.
     pub channel: Channel,
+    /// It is not what the process has written there, but what was [logged](Tool::log) there on its behalf: a stream of
+    /// its own, beside the other.
+    pub logged: bool,
 }
 
 /// What comes next of any registration.
@@ -166,7 +169,8 @@ impl fmt::Debug for Bytes<'_> {
 }
 
 pub(crate) fn origin(feed: &Feed) -> Origin<'_> {
-    Origin { handler: feed.handler(), source: feed.source(), channel: feed.channel() }
+    let (handler, source, channel) = (feed.handler(), feed.source(), feed.channel());
+    Origin { handler, source, channel, logged: feed.is_logged() }
 }
 
 /// What was found and is to be lent.

@@ -64,6 +64,7 @@ pub(crate) struct Feed {
     handler: u32,
     source: Proc,
     channel: Channel,
+    logged: bool,
     reader: Reader,
     next: VecDeque<Attached>,
     state: State,
@@ -100,11 +101,12 @@ enum State {
 }
 
 impl Feed {
-    pub(crate) fn new(handler: u32, source: Proc, channel: Channel, reader: Reader) -> Self {
+    pub(crate) fn new(handler: u32, source: Proc, channel: Channel, logged: bool, reader: Reader) -> Self {
         Feed {
             handler,
             source,
             channel,
+            logged,
             reader,
             next: VecDeque::new(),
             state: State::Open,
@@ -194,6 +196,11 @@ impl Feed {
     /// Lets the engine overwrite the bytes if its policy wants to; what is left of them comes again.
     pub(crate) fn release(&mut self) {
         self.reader.release();
+    }
+
+    /// Whether it is what was logged there.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.logged
     }
 
     /// The process that writes.

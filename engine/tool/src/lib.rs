@@ -96,11 +96,14 @@
 //! [`Tool::push`] pushes a blob and waits; [`Tool::begin_push`] is for event loops; a [`Pusher`] reads a file, such as the
 //! tool's own stdin, on a thread of its own until its end.
 //!
+//! # Queries and logs
+//! [`Tool::query`] and [`Tool::queries`] ask what the engine and its host know, [`Tool::log`] has something logged.
+//!
 //! # Errors
 //! | operation | error | and then |
 //! |---|---|---|
 //! | [`Tool::connect`] | [`AttachError`] | there is no tool |
-//! | [`Tool::pull`], [`Tool::query`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
+//! | [`Tool::pull`], [`Tool::query`], [`Tool::log`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
 //! | [`Tool::pull_later`] and the like | the same, and [`Delivery::Reply`] | as above |
 //! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
@@ -117,6 +120,7 @@ mod feeds;
 mod gather;
 mod later;
 mod link;
+mod log;
 mod naps;
 mod push;
 mod pusher;
@@ -132,6 +136,7 @@ pub use feeds::FeedId;
 pub use gather::{Gathered, Look};
 pub use iof_shm_ring::{Behind, Gap};
 pub use later::Reply;
+pub use log::own_proc;
 pub use push::{PATIENCE, Push};
 pub use pusher::Pusher;
 pub use tool::{HANDSHAKE_LIMIT, Pull, Tool};

@@ -163,6 +163,7 @@ fn ring() -> Vec<u8> {
         handler: 1,
         source: Proc { nspace: nspace(), rank: Rank(0) },
         channel: iof_proto::Channel::Stdout,
+        logged: false,
         slot: 0,
         follows: None,
         start: 0,

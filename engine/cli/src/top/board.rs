@@ -248,6 +248,7 @@ pub mod tests {
             dropped,
             generation: 0,
             complete: false,
+            logged: false,
             readers: (1..).zip(lags).map(reader).collect(),
         }
     }

@@ -138,6 +138,21 @@ impl Site {
         self.wait_for_stream(rank, channel, |stream| stream.number("produced") >= bytes)
     }
 
+    /// Starts `iof pull` as soon as there is an engine with a job.
+    pub fn pull_when_there(&self) -> Process {
+        wait_for("a job", || (!self.streams()?.is_empty()).then_some(()));
+        self.pull(&[])
+    }
+
+    /// Waits until so many bytes were logged to what the rank writes, and both `iof run` and an `iof pull` read them.
+    pub fn wait_for_logged(&self, rank: u32, channel: &str, bytes: u64) {
+        let is = |of: &Stream| {
+            let readers = of.readers("iof run").len().min(of.pulls());
+            of.is(rank, channel) && of.0["logged"] == true && of.number("produced") >= bytes && readers > 0
+        };
+        wait_for("what is logged", || self.streams()?.iter().any(is).then_some(()));
+    }
+
     /// Waits until so many `iof pull` read the stream.
     pub fn wait_for_pulls(&self, rank: u32, channel: &str, pulls: usize) {
         self.wait_for_stream(rank, channel, |stream| stream.pulls() == pulls);
@@ -191,7 +206,10 @@ impl Gate {
 /// The command, without arguments, and without what the surroundings say of engines.
 pub fn iof() -> Command {
     let mut iof = Command::new(env!("CARGO_BIN_EXE_iof"));
-    for variable in ["IOF_SERVER", "PMIX_SERVER_TMPDIR", "PMIX_SYSTEM_TMPDIR"] {
+    let directories = ["PMIX_SERVER_TMPDIR", "PMIX_SYSTEM_TMPDIR"];
+    let rank = ["IOF_SERVER", "IOF_NSPACE", "IOF_RANK"];
+    let logs = ["IOF_SYSLOG", "PMIX_MCA_plog_base_order", "PMIX_MCA_plog_base_log_once"];
+    for variable in directories.iter().chain(&rank).chain(&logs) {
         iof.env_remove(variable);
     }
     iof

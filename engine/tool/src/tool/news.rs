@@ -169,20 +169,31 @@ impl Tool {
         Ok(())
     }
 
-    pub(super) fn handle(&mut self, received: Received) -> Result<(), LostError> {
+    pub(crate) fn handle(&mut self, received: Received) -> Result<(), LostError> {
         self.understand(received).map_err(|lost| self.lost(lost))
     }
 
     fn understand(&mut self, Received { message, mut fds }: Received) -> Result<(), LostError> {
         match message {
-            ToTool::Ring { handler, source, channel, slot, follows, start, dropped, passed, terms } => {
+            ToTool::Ring {
+                handler,
+                source,
+                channel,
+                logged,
+                slot,
+                follows,
+                start,
+                dropped,
+                passed,
+                terms,
+            } => {
                 let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
                 let ring = Arc::new(Ring::open(fd)?);
                 self.feeds.use_slot(slot);
                 let given = Attached { ring, slot, start, dropped, passed };
                 match follows {
                     Some(old) => self.feeds.next_generation(old, given),
-                    None => self.new_feed(handler, source, channel, given, terms)?,
+                    None => self.new_feed(handler, source, (channel, logged), given, terms)?,
                 }
                 self.ring_taken()?;
             }
@@ -226,7 +237,7 @@ impl Tool {
                 }
             }
             // The answer to a request that nobody waits for any more.
-            ToTool::Lagging { .. } => {}
+            ToTool::Lagging { .. } | ToTool::Logged { .. } => {}
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
             }
@@ -238,7 +249,7 @@ impl Tool {
         &mut self,
         handler: u32,
         source: Proc,
-        channel: Channel,
+        (channel, logged): (Channel, bool),
         first: Attached,
         terms: Terms,
     ) -> Result<(), LostError> {
@@ -256,7 +267,7 @@ impl Tool {
             reader.group(Some(Grouping { bytes: terms.buffering_size, time }));
         }
         registration.opened(&source.nspace);
-        let mut feed = Feed::new(handler, source, channel, reader);
+        let mut feed = Feed::new(handler, source, channel, logged, reader);
         if registration.closing != Closing::No {
             feed.flush();
         }

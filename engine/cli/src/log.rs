@@ -1,0 +1,236 @@
+//! `iof log`: a message for the channels of a running engine; and what `iof run` is told of those.
+
+use std::env;
+use std::path::PathBuf;
+
+use clap::Args;
+use iof_engine::{LogConfig, LogOrder, Syslog};
+use iof_proto::log::key;
+use iof_proto::{Info, InfoValue, Log, LogEntry, LogOutcome, LogReport, Proc, Rank, Status};
+use iof_tool::{RequestError, own_proc};
+
+use crate::args::EngineArgs;
+use crate::attach::{Name, attach};
+use crate::{Failure, say};
+
+/// The order of channels, and whether the first is enough, as PMIx's library has them from its environment.
+const ORDER: &str = "PMIX_MCA_plog_base_order";
+const ONCE: &str = "PMIX_MCA_plog_base_log_once";
+/// The socket of the syslog daemon, where that is not /dev/log, as in containers.
+const SYSLOG: &str = "IOF_SYSLOG";
+
+/// The words for priorities, as logger(1) has them.
+const PRIORITIES: [&str; 8] = ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
+
+#[derive(Args)]
+#[command(after_help = "Channels: stdout and stderr of the rank that says it, or of the job; local_syslog, \
+                        global_syslog and syslog, which is the global one if there is one; email; job_record; \
+                        global_datastore; and whatever the engine's host knows, by a key with a dot in it. `iof query \
+                        LOG_CHANNELS` says which there are.")]
+pub struct LogArgs {
+    /// Where to, in the order of preference [default: what the engine was told, else all that there are but stdout]
+    #[arg(long, value_name = "LIST", value_parser = channels)]
+    channel: Option<LogOrder>,
+
+    /// Channels that must take it, in addition or among those
+    #[arg(long, value_name = "LIST", value_parser = channels)]
+    required: Option<LogOrder>,
+
+    /// To the first of them only that takes it
+    #[arg(long)]
+    once: bool,
+
+    /// The priority at the syslog: emerg, alert, crit, err, warning, notice, info, debug, or 0 to 7
+    #[arg(long, value_name = "P", default_value = "info", value_parser = priority)]
+    priority: u32,
+
+    /// Say whose message it is, and on which channel, on stdout and stderr
+    #[arg(long)]
+    tag: bool,
+
+    /// Say when it was
+    #[arg(long)]
+    timestamp: bool,
+
+    /// Print XML on stdout and stderr
+    #[arg(long)]
+    xml: bool,
+
+    /// Where email goes to
+    #[arg(long, value_name = "ADDRESS,...")]
+    mail_to: Option<String>,
+
+    /// What email is about
+    #[arg(long, value_name = "TEXT", requires = "mail_to")]
+    subject: Option<String>,
+
+    /// The mail server [default: the engine's]
+    #[arg(long, value_name = "HOST[:PORT]", requires = "mail_to", value_parser = server)]
+    mail_server: Option<Server>,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+
+    /// What to log
+    #[arg(value_name = "MESSAGE")]
+    message: String,
+}
+
+/// A mail server, as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Server {
+    host: String,
+    port: Option<u32>,
+}
+
+/// Has a message logged, and says which channels did not take it.
+pub fn log(args: &LogArgs) -> Result<(), Failure> {
+    let log = Log { data: data(args), directives: directives(args) };
+    let mut tool = attach(&args.engine, &Name::Log)?;
+    let LogReport { status, outcomes, ignored } = tool.log(&log).map_err(|error| match error {
+        RequestError::Denied(failure) if failure.status == Status::ERR_BAD_PARAM => {
+            Failure::usage(failure.reason)
+        }
+        RequestError::Denied(failure) => Failure::running(failure.reason),
+        RequestError::Unsendable(error) => {
+            Failure::usage(format!("{error}; or write it to a file, and log its name"))
+        }
+        error => Failure::running(error),
+    })?;
+    for key in &ignored {
+        say(format_args!("{key} is ignored"));
+    }
+    for LogOutcome { channel, result } in &outcomes {
+        if let Err(failure) = result {
+            say(format_args!("{channel}: {}", failure.reason));
+        }
+    }
+    match status {
+        Status::SUCCESS => Ok(()),
+        Status::ERR_PARTIAL_COMPLETION => {
+            Err(Failure::running(format!("some channels did not take it ({status})")))
+        }
+        _ => Err(Failure::running(format!("it was not logged as asked ({status})"))),
+    }
+}
+
+fn data(args: &LogArgs) -> Vec<LogEntry> {
+    let message = &args.message;
+    let entry = |(channel, required): (&str, bool)| LogEntry { required, ..LogEntry::new(channel, message) };
+    let must = |channel: &str| args.required.as_ref().is_some_and(|required| required.has(channel));
+    let mut data: Vec<LogEntry> = match &args.channel {
+        Some(channels) => channels
+            .channels()
+            .map(|(channel, required)| entry((channel, required || must(channel))))
+            .collect(),
+        None if args.required.is_none() => vec![entry((key::PMIX_LOG_MSG, false))],
+        None => Vec::new(),
+    };
+    let named = |channel: &str| args.channel.as_ref().is_some_and(|channels| channels.has(channel));
+    let more = args.required.iter().flat_map(LogOrder::channels).filter(|(channel, _)| !named(channel));
+    data.extend(more.map(|(channel, _)| entry((channel, true))));
+    data
+}
+
+fn directives(args: &LogArgs) -> Vec<Info> {
+    let mut all = vec![Info::required(key::PMIX_LOG_SYSLOG_PRI, args.priority)];
+    let wishes = [
+        (key::PMIX_LOG_ONCE, args.once),
+        (key::PMIX_LOG_TAG_OUTPUT, args.tag),
+        (key::PMIX_LOG_GENERATE_TIMESTAMP, args.timestamp),
+        (key::PMIX_LOG_XML_OUTPUT, args.xml),
+    ];
+    all.extend(wishes.into_iter().filter(|(_, wanted)| *wanted).map(|(key, _)| Info::required(key, true)));
+    let texts = [
+        (key::PMIX_LOG_EMAIL_ADDR, args.mail_to.as_deref()),
+        (key::PMIX_LOG_EMAIL_SUBJECT, args.subject.as_deref()),
+        (key::PMIX_LOG_EMAIL_SERVER, args.mail_server.as_ref().map(|server| server.host.as_str())),
+    ];
+    all.extend(texts.into_iter().filter_map(|(key, text)| Some(Info::required(key, text?))));
+    let port = args.mail_server.as_ref().and_then(|server| server.port);
+    all.extend(port.map(|port| Info::required(key::PMIX_LOG_EMAIL_SRVR_PORT, port)));
+    // A job that was named; else, at the engine that has started us, the rank that we are.
+    let job = args.engine.nspace.clone().map(|nspace| Proc { nspace, rank: Rank::WILDCARD });
+    let source = job.or_else(|| if args.engine.is_any() { own_proc() } else { None });
+    let source = source.map(InfoValue::Proc);
+    let info = |value| Info { key: key::PMIX_LOG_SOURCE.to_owned(), value, required: true };
+    all.extend(source.map(info));
+    all
+}
+
+/// What the environment says of where `iof run` logs to.
+pub fn config() -> Result<LogConfig, Failure> {
+    let mut config = LogConfig::default();
+    let wrong = |name: &str, error: &dyn ToString| Failure::usage(format!("{name}: {}", error.to_string()));
+    if let Ok(order) = env::var(ORDER) {
+        config.order = order.parse().map_err(|error| wrong(ORDER, &error))?;
+    }
+    if let Ok(once) = env::var(ONCE) {
+        config.once = match once.to_ascii_lowercase().as_str() {
+            "1" | "true" | "yes" | "t" | "y" => true,
+            "0" | "false" | "no" | "f" | "n" | "" => false,
+            _ => return Err(wrong(ONCE, &format!("'{once}' is neither true nor false"))),
+        };
+    }
+    if let Some(path) = env::var_os(SYSLOG).filter(|path| !path.is_empty()) {
+        config.syslog = Syslog::at(PathBuf::from(path));
+    }
+    Ok(config)
+}
+
+fn channels(text: &str) -> Result<LogOrder, String> {
+    let order: LogOrder = text.parse().map_err(|error: iof_engine::LogOrderError| error.to_string())?;
+    if order.channels().next().is_none() { Err("name a channel, such as stderr".into()) } else { Ok(order) }
+}
+
+fn priority(text: &str) -> Result<u32, String> {
+    let known = PRIORITIES.iter().position(|word| *word == text).and_then(|at| u32::try_from(at).ok());
+    let number = || text.parse().ok().filter(|number| *number < 8);
+    known
+        .or_else(number)
+        .ok_or_else(|| format!("'{text}' is no priority: say {}, or 0 to 7", PRIORITIES.join(", ")))
+}
+
+fn server(text: &str) -> Result<Server, String> {
+    match text.rsplit_once(':') {
+        // An IPv6 address, without a port.
+        Some((host, _)) if host.contains(':') && !host.ends_with(']') => {
+            Ok(Server { host: text.to_owned(), port: None })
+        }
+        Some((host, port)) => {
+            let port = port.parse().ok().filter(|port| (1..=65535).contains(port));
+            let port = port.ok_or_else(|| format!("'{text}' has no port behind its colon"))?;
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            Ok(Server { host, port: Some(port) })
+        }
+        None => Ok(Server { host: text.to_owned(), port: None }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_are_words_or_numbers() {
+        assert_eq!((priority("err"), priority("7"), priority("info")), (Ok(3), Ok(7), Ok(6)));
+        for wrong in ["", "8", "-1", "urgent"] {
+            assert!(priority(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn mail_servers_are_names_or_addresses_with_or_without_a_port() {
+        let of = |text| {
+            let Server { host, port } = server(text).unwrap();
+            (host, port)
+        };
+        assert_eq!(of("mail"), ("mail".into(), None));
+        assert_eq!(of("mail:2525"), ("mail".into(), Some(2525)));
+        assert_eq!(of("::1"), ("::1".into(), None));
+        assert_eq!(of("[::1]:25"), ("::1".into(), Some(25)));
+        for wrong in ["mail:", "mail:x", "mail:0", "mail:65536"] {
+            assert!(server(wrong).is_err(), "{wrong}");
+        }
+    }
+}

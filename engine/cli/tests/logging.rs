@@ -1,0 +1,178 @@
+//! `iof log`: from inside a rank and from outside, to all channels, and when it can't.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+#[path = "../../log/tests/common/mod.rs"]
+mod peers;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use common::process::{Done, Process};
+use common::site::Site;
+use peers::{PATIENCE, SyslogSocket, mail_server, nobody};
+
+const IOF: &str = env!("CARGO_BIN_EXE_iof");
+const ORDER: &str = "PMIX_MCA_plog_base_order";
+
+/// Does `iof log ARGS`, from outside.
+fn log(site: &Site, args: &[&str]) -> Done {
+    Process::start(site.iof("log").args(args)).finish()
+}
+
+/// Runs a job of one rank, `sh -c SCRIPT`, that knows the command as `$IOF`, and nothing else of it.
+fn run_with(site: &Site, env: &[(&str, &str)], script: &str) -> Done {
+    let no_syslog = [("IOF", IOF), ("IOF_SYSLOG", "/no/such/socket")];
+    let mut run = site.iof("run");
+    run.envs(no_syslog).envs(env.iter().copied());
+    Process::start(run.args(["--nspace", "job", "--", "sh", "-c", script])).finish()
+}
+
+#[test]
+fn a_rank_logs_to_its_own_output_which_who_runs_and_who_pulls_it_gets() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!(
+        "$IOF log --channel stdout,stderr --tag hello; $IOF log --channel stdout --xml '<x>'; : < {}",
+        gate.path()
+    );
+    let mut run = site.iof("run");
+    run.env("IOF", IOF).args(["--nspace", "job", "--", "sh", "-c", &script]);
+    let run = Process::start(&mut run);
+    let pull = site.pull_when_there();
+    site.wait_for_logged(0, "stdout", 42);
+    site.wait_for_logged(0, "stderr", 1);
+    gate.open();
+    let stdout = "[job,0]<stdout>: hello\n<stdout rank=\"0\">&lt;x&gt;</stdout>\n";
+    for done in [run.finish(), pull.finish()] {
+        assert_eq!((done.code, done.text()), (0, stdout), "{done:?}");
+        assert_eq!(done.stderr, "[job,0]<stderr>: hello\n");
+    }
+}
+
+#[test]
+fn from_outside_it_is_the_output_of_the_job() {
+    let site = Site::new();
+    let run = site.run(&["--nspace", "job"], ["cat"]);
+    site.wait_for_ranks(1);
+    let done = log(&site, &["--channel", "stderr", "--tag", "from outside"]);
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
+    let done = log(&site, &["--channel", "stderr", "--nspace", "job", "--timestamp", "named"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let stats = site.query(&["stats"]);
+    assert!(
+        stats.text().lines().any(|line| line.starts_with("job     -     stderr (log)  ")),
+        "{}",
+        stats.text()
+    );
+    let stderr = run.finish().stderr;
+    let (tagged, timed) = stderr.split_once('\n').unwrap();
+    assert_eq!(tagged, "[job,-]<stderr>: from outside");
+    assert!(timed.starts_with('[') && timed.ends_with("]<stderr>: named\n"), "{timed}");
+}
+
+#[test]
+fn a_message_takes_the_order_of_the_environment_to_the_syslog_and_the_job_record() {
+    let site = Site::new();
+    let syslog = SyslogSocket::bind();
+    let path = syslog.path().to_str().unwrap();
+    let env = [("IOF_SYSLOG", path), (ORDER, "LOCAL_SYSLOG:required,job_record")];
+    let done = run_with(&site, &env, "$IOF log --priority err 'half done'; $IOF log --once again");
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
+    let message = syslog.next();
+    assert!(
+        message.starts_with("<11>") && message.ends_with(":ERROR PROC job.0 REPORTS: half done"),
+        "{message}"
+    );
+    assert!(syslog.next().ends_with(":INFO PROC job.0 REPORTS: again"));
+    // It stays when the engine has gone.
+    let files = fs::read_dir(site.path()).unwrap().map(|entry| entry.unwrap().path());
+    let record = files.filter(|path| path.extension().is_some_and(|is| is == "record")).collect::<Vec<_>>();
+    assert_eq!(record.len(), 1);
+    assert_eq!(fs::metadata(&record[0]).unwrap().permissions().mode() & 0o777, 0o600);
+    let text = fs::read_to_string(&record[0]).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 1);
+    assert_eq!((&lines[0]["message"], &lines[0]["rank"]), (&"half done".into(), &"0".into()));
+}
+
+#[test]
+fn email_goes_to_the_server_that_was_named() {
+    let site = Site::new();
+    let (server, inbox) = mail_server();
+    let script = format!(
+        "$IOF log --channel email --mail-to a@example.org --subject Checkpoint --mail-server {server} 'half done'"
+    );
+    let done = run_with(&site, &[], &script);
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let taken = inbox.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((taken.to, taken.text.contains("half done")), (vec!["a@example.org".to_owned()], true));
+    let script = format!("$IOF log --channel email --mail-to a@example.org --mail-server {} x", nobody());
+    let done = run_with(&site, &[], &script);
+    assert_eq!(done.code, 1);
+    assert!(done.stderr.starts_with("iof: pmix.log.email: the mail server 127.0.0.1 at port "), "{done:?}");
+}
+
+#[test]
+fn channels_that_do_not_take_a_message_are_named_and_the_exit_code_says_so() {
+    let site = Site::new();
+    let none = "there is no log channel site.x here";
+    let cases = [
+        (
+            "--channel job_record,site.x",
+            none,
+            "some channels did not take it (PMIX_ERR_PARTIAL_SUCCESS (-52))",
+            1,
+        ),
+        ("--channel site.x", none, "it was not logged as asked (PMIX_ERR_OPERATION_FAILED (-3331))", 1),
+        (
+            "--channel job_record --required site.x",
+            none,
+            "it was not logged as asked (PMIX_ERR_OPERATION_FAILED (-3331))",
+            1,
+        ),
+        ("--once --channel site.x,job_record", none, "", 0),
+    ];
+    for (options, first, second, code) in cases {
+        let done = run_with(&site, &[], &format!("$IOF log {options} m"));
+        let second = if second.is_empty() { String::new() } else { format!("iof: {second}\n") };
+        assert_eq!((done.code, done.stderr), (code, format!("iof: site.x: {first}\n{second}")), "{options}");
+    }
+}
+
+#[test]
+fn bad_input_is_one_line_and_exit_code_2() {
+    let site = Site::new();
+    let run = site.run(&["--nspace", "job"], ["cat"]);
+    site.wait_for_ranks(1);
+    let long = "x".repeat(100_000);
+    let cases: [(&[&str], &str); 7] = [
+        (&[], "MESSAGE"),
+        (&["--channel", "mail", "m"], "'mail' is no log channel: say stdout, stderr, syslog, "),
+        (&["--channel", "email:no", "m"], "':no' is no flag of a log channel"),
+        (&["--channel", "", "m"], "name a channel"),
+        (&["--priority", "urgent", "m"], "'urgent' is no priority: say emerg, "),
+        (
+            &["--channel", "email", "--mail-to", "a@x", "--mail-server", "x:0", "m"],
+            "no port behind its colon",
+        ),
+        (
+            &["--channel", "job_record", &long],
+            "100000 bytes to be logged in one message, and the limit is 32768",
+        ),
+    ];
+    for (args, words) in cases {
+        let done = log(&site, args);
+        assert_eq!((done.code, done.stderr.lines().count()), (2, 1), "{done:?}");
+        assert!(done.stderr.contains(words), "{}", done.stderr);
+    }
+    assert_eq!(run.finish().code, 0);
+    assert_eq!(log(&site, &["m"]).code, 2, "there is no engine");
+    let done = run_with(&site, &[(ORDER, "stderr,nonsense")], "echo started");
+    assert_eq!((done.code, done.text()), (2, ""));
+    assert!(
+        done.stderr.starts_with("iof: PMIX_MCA_plog_base_order: 'nonsense' is no log channel"),
+        "{done:?}"
+    );
+}

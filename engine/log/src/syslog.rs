@@ -1,0 +1,88 @@
+//! The local syslog: the datagram socket of syslog(3).
+
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{io, process};
+
+use iof_proto::{Failure, Status};
+use jiff::Zoned;
+
+/// Where a node's syslog daemon listens.
+pub const SYSLOG_SOCKET: &str = "/dev/log";
+
+/// The words for the priorities, 0 to 7, see syslog(3).
+pub const PRIORITIES: [&str; 8] =
+    ["emergency", "alert", "critical", "error", "warning", "notice", "info", "debug"];
+
+/// How long a daemon that does not read is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What messages are known by in the syslog, as those of other implementations of PMIx are.
+const IDENT: &str = "PMIx Log Report:";
+
+/// LOG_USER, syslog(3).
+const FACILITY: u8 = 1 << 3;
+
+/// A syslog daemon on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Syslog {
+    path: PathBuf,
+}
+
+impl Default for Syslog {
+    fn default() -> Syslog {
+        Syslog::at(SYSLOG_SOCKET)
+    }
+}
+
+impl Syslog {
+    /// That which listens on the datagram socket `path`.
+    pub fn at(path: impl Into<PathBuf>) -> Syslog {
+        Syslog { path: path.into() }
+    }
+
+    /// Its socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether there seems to be one.
+    pub fn is_there(&self) -> bool {
+        self.path.exists()
+    }
+
+    /// Sends one message with `priority`, 0 to 7, as syslog(3) does. Waits for a daemon that does not read, for two
+    /// seconds at most.
+    ///
+    /// # Errors
+    /// Nobody is there, or it does not read.
+    pub fn send(&self, priority: u8, text: &str) -> Result<(), Failure> {
+        let code = FACILITY | priority.min(7);
+        let time = Zoned::now().strftime("%b %e %H:%M:%S");
+        let datagram = format!("<{code}>{time} {IDENT}[{}]: {text}", process::id());
+        let sent = UnixDatagram::unbound().and_then(|socket| {
+            socket.connect(&self.path)?;
+            socket.set_write_timeout(Some(PATIENCE))?;
+            socket.send(datagram.as_bytes())
+        });
+        sent.map(drop).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &io::Error) -> Failure {
+        let path = self.path.display();
+        let reason = match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                return Failure {
+                    status: Status::ERR_RESOURCE_BUSY,
+                    reason: format!("the syslog daemon at {path} has not read for {} s", PATIENCE.as_secs()),
+                };
+            }
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                format!("no syslog daemon listens on {path}: start one, or choose another channel")
+            }
+            _ => format!("the syslog daemon at {path}: {error}"),
+        };
+        Failure { status: Status::ERR_NOT_AVAILABLE, reason }
+    }
+}

@@ -1,0 +1,201 @@
+//! The channels that need no engine, with real peers at their other ends.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, SyslogSocket, mail_server, nobody, stalling_server};
+use iof_log::{How, JobRecord, MAX_RECORD, Mail, MailServer, Origin, Syslog, syslog_line};
+use iof_proto::log::key;
+use iof_proto::{Info, Nspace, Proc, Rank, Status};
+use serde_json::Value;
+
+fn how(directives: &[Info]) -> How {
+    How::read(directives, &BTreeSet::new()).unwrap().0
+}
+
+fn origin() -> Origin {
+    let source = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank(3) };
+    Origin { source: Some(source), by: "tool (pid 7)".into() }
+}
+
+fn server(address: SocketAddr, patience: Duration) -> MailServer {
+    MailServer { host: address.ip().to_string(), port: address.port(), patience }
+}
+
+fn mail(fields: &[(&str, &str)], server: &MailServer) -> Mail {
+    let fields: Vec<Info> = fields.iter().map(|(key, text)| Info::required(*key, *text)).collect();
+    Mail::new(&fields, &[], server, "node.example").unwrap()
+}
+
+#[test]
+fn a_syslog_message_has_priority_time_name_and_pid_and_the_words_of_pmix() {
+    let daemon = SyslogSocket::bind();
+    let syslog = Syslog::at(daemon.path());
+    assert!(syslog.is_there());
+    for (priority, code, word) in [(None, 14, "INFO"), (Some(3u32), 11, "ERROR"), (Some(7), 15, "DEBUG")] {
+        let info = priority.map(|priority| Info::required(key::PMIX_LOG_SYSLOG_PRI, priority));
+        let how = how(info.as_slice());
+        syslog.send(how.priority, &syslog_line("hello", &origin(), "n1", &how)).unwrap();
+        let message = daemon.next();
+        let (head, text) = message.split_once(" PMIx Log Report:").unwrap();
+        let time = head.strip_prefix(&format!("<{code}>")).unwrap();
+        is_time_of_syslog(time);
+        let wanted = format!("[{}]: N/A iof@n1:{word} PROC job.3 REPORTS: hello", std::process::id());
+        assert_eq!(text, wanted);
+    }
+}
+
+/// `Nov  7 12:00:00`
+fn is_time_of_syslog(time: &str) {
+    let parts: Vec<&str> = time.split_whitespace().collect();
+    assert_eq!((time.len(), parts.len(), parts[2].split(':').count()), (15, 3, 3), "{time:?}");
+}
+
+#[test]
+fn a_syslog_that_nobody_reads_or_that_is_not_there_is_an_error_and_no_wait_for_ever() {
+    let daemon = SyslogSocket::bind();
+    let syslog = Syslog::at(daemon.path());
+    // Until the socket's queue is full.
+    let full = (0..100_000).find_map(|_| syslog.send(6, &"x".repeat(1024)).err()).expect("a limit");
+    assert_eq!(full.status, Status::ERR_RESOURCE_BUSY, "{full}");
+    daemon.next();
+    syslog.send(6, "room again").unwrap();
+    drop(daemon);
+    let gone = syslog.send(6, "nobody").unwrap_err();
+    assert!(gone.reason.contains("no syslog daemon listens on"), "{gone}");
+    assert!(!syslog.is_there());
+}
+
+/// Debian's daemon, if this machine has it.
+struct Rsyslog(Child);
+
+impl Drop for Rsyslog {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_real_daemon_files_the_message_under_its_priority() {
+    let program = std::env::var("IOF_TEST_RSYSLOGD").unwrap_or_else(|_| "/usr/sbin/rsyslogd".into());
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let modules = std::env::var("IOF_TEST_RSYSLOG_MODULES").ok();
+    let configuration = format!(
+        "module(load=\"imuxsock\" SysSock.Use=\"off\")\ninput(type=\"imuxsock\" Socket=\"{}\")\n\
+         template(name=\"t\" type=\"string\" string=\"%syslogfacility-text%.%syslogseverity-text% %msg%\\n\")\n\
+         *.* action(type=\"omfile\" file=\"{}\" template=\"t\")\n",
+        file("log").display(),
+        file("messages").display()
+    );
+    fs::write(file("conf"), configuration).unwrap();
+    let mut daemon = Command::new(&program);
+    daemon.arg("-n").arg("-f").arg(file("conf")).arg("-i").arg(file("pid")).stderr(Stdio::null());
+    if let Some(modules) = modules {
+        daemon.arg("-M").arg(modules);
+    }
+    let Ok(daemon) = daemon.spawn() else {
+        eprintln!("{program} is not installed: left out");
+        return;
+    };
+    let _daemon = Rsyslog(daemon);
+    let syslog = Syslog::at(file("log"));
+    let deadline = Instant::now() + PATIENCE;
+    let wait = || {
+        assert!(Instant::now() < deadline, "the daemon does nothing");
+        thread::sleep(Duration::from_millis(5));
+    };
+    while syslog.send(4, &syslog_line("to a daemon", &origin(), "n1", &how(&[]))).is_err() {
+        wait();
+    }
+    let filed = loop {
+        let filed = fs::read_to_string(file("messages")).unwrap_or_default();
+        if filed.contains('\n') {
+            break filed;
+        }
+        wait();
+    };
+    assert!(
+        filed.starts_with("user.warning ") && filed.contains("PROC job.3 REPORTS: to a daemon"),
+        "{filed}"
+    );
+}
+
+#[test]
+fn an_email_arrives_with_all_that_was_said_of_it() {
+    let (address, inbox) = mail_server();
+    let text = "half done\n.\nsecond: ü and a line of its own dot";
+    let fields = [
+        (key::PMIX_LOG_EMAIL_ADDR, "a@example.org, B <b@example.org>"),
+        (key::PMIX_LOG_EMAIL_SENDER_ADDR, "job@example.org"),
+        (key::PMIX_LOG_EMAIL_SUBJECT, "Checkpoint"),
+        (key::PMIX_LOG_EMAIL_MSG, text),
+    ];
+    mail(&fields, &server(address, PATIENCE)).send().unwrap();
+    let taken = inbox.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(taken.from, "job@example.org");
+    assert_eq!(taken.to, ["a@example.org", "b@example.org"]);
+    assert_eq!(taken.header("Subject"), "Checkpoint");
+    assert!(taken.header("Date").contains(':'));
+    assert!(taken.body().contains("half done") && taken.body().contains("dot"), "{}", taken.text);
+}
+
+#[test]
+fn a_mail_server_that_is_down_or_stalls_is_an_error_in_time() {
+    let fields = [(key::PMIX_LOG_EMAIL_ADDR, "a@example.org"), (key::PMIX_LOG_EMAIL_MSG, "x")];
+    let down = mail(&fields, &server(nobody(), PATIENCE)).send().unwrap_err();
+    assert_eq!(down.status, Status::ERR_NOT_AVAILABLE);
+    assert!(down.reason.contains("refused"), "{down}");
+    let (address, _listener) = stalling_server();
+    let stalls = mail(&fields, &server(address, Duration::from_millis(50))).send().unwrap_err();
+    assert_eq!(stalls.status, Status::ERR_NOT_AVAILABLE);
+    assert!(stalls.reason.contains("has not answered for 0.05 s"), "{stalls}");
+}
+
+#[test]
+fn a_job_record_is_appended_to_line_by_line_and_only_its_owner_reads_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let record = JobRecord::at(directory.path().join("record"));
+    record.append("first\nline \"x\"", &origin(), &how(&[])).unwrap();
+    let at = how(&[Info::required(key::PMIX_LOG_TIMESTAMP, 86_400u64)]);
+    record.append("second", &Origin { source: None, ..origin() }, &at).unwrap();
+    let mode = fs::metadata(record.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let text = fs::read_to_string(record.path()).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[0]["message"], "first\nline \"x\"");
+    assert_eq!(
+        (&lines[0]["nspace"], &lines[0]["rank"], &lines[0]["priority"]),
+        (&"job".into(), &"3".into(), &"info".into())
+    );
+    assert_eq!((&lines[1]["time"], &lines[1]["nspace"]), (&"1970-01-02T00:00:00Z".into(), &Value::Null));
+    assert_eq!(lines[1]["by"], "tool (pid 7)");
+}
+
+#[test]
+fn a_job_record_is_no_link_no_fifo_and_never_larger_than_its_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("secret"), "").unwrap();
+    symlink(path("secret"), path("link")).unwrap();
+    fs::hard_link(path("secret"), path("second-name")).unwrap();
+    nix::unistd::mkfifo(&path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for name in ["link", "second-name", "fifo", ".", "no/such/directory"] {
+        let failure = JobRecord::at(path(name)).append("x", &origin(), &how(&[])).unwrap_err();
+        assert_eq!(failure.status, Status::ERR_NOT_AVAILABLE, "{name}: {failure}");
+    }
+    assert_eq!(fs::read(path("secret")).unwrap(), b"");
+    fs::File::create(path("full")).unwrap().set_len(MAX_RECORD).unwrap();
+    let full = JobRecord::at(path("full")).append("x", &origin(), &how(&[])).unwrap_err();
+    assert_eq!(full.status, Status::ERR_OUT_OF_RESOURCE);
+}
