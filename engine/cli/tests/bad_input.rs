@@ -29,7 +29,7 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
     let here = site.path().to_str().unwrap();
     let long = "n".repeat(256);
     for (args, said) in [
-        (&[][..], "run, pull, query or inspect"),
+        (&[][..], "run, pull, push, query, log or inspect"),
         (&["frobnicate"], "frobnicate"),
         (&["--frobnicate"], "--frobnicate"),
         (&["run"], "PROG"),
@@ -86,7 +86,7 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
         (&["pull", "--system", "--session"], "--system"),
         (&["pull", "--nspace", "a/b"], "'/'"),
         (&["query", "stats", "--nspace", "a", "--pid", "1"], "--nspace"),
-        (&["query"], "WHAT"),
+        (&["query"], "KEY"),
         (&["query", "everything"], "everything"),
         (&["query", "stats", "--frobnicate"], "--frobnicate"),
     ] {
