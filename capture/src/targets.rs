@@ -36,8 +36,9 @@ pub struct Lagging {
 pub struct Laggard {
     /// Who.
     pub target: TargetId,
-    /// It does not read. Otherwise another push, which came before, is not over there.
-    pub its_turn: bool,
+    /// Whose turn it is there. If it is the lagging push itself, the target does not read; otherwise that push came before
+    /// and is not over.
+    pub turn: PushId,
 }
 
 impl Targets {
@@ -146,7 +147,8 @@ impl Targets {
         let position = push.freed();
         let laggard = |at: usize| {
             let target = self.targets.get(at)?;
-            Some(Laggard { target: target.id(), its_turn: target.turn() == Some(number) })
+            let turn = self.pushes.get(target.turn()?)?.id();
+            Some(Laggard { target: target.id(), turn })
         };
         Some(Lagging { position, targets: push.behind(position).filter_map(laggard).collect() })
     }

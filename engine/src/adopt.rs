@@ -302,5 +302,5 @@ fn entry(rank: AdoptedRank) -> Result<Entry, AdoptError> {
     };
     let pipes = [file(stdout)?, file(stderr)?, file(stddiag)?];
     let stdin = stdin.map_or(RankStdin::Not(Unopen::NotOpen), RankStdin::Open);
-    Ok(Entry { rank, executable, pid, child, stdin, pipes, pty: None })
+    Ok(Entry { rank, executable, pid, child, stdin, own_stdin: false, pipes, pty: None })
 }

@@ -1,6 +1,6 @@
 //! What an embedder decides: how the engine caches, where tools find it, what a job is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -185,6 +185,9 @@ pub struct JobSpec {
     ///
     /// If the directives say that stdin is to be forwarded (`PMIX_FWD_STDIN`), rank 0 is open unless it is named here.
     pub stdin: BTreeMap<Rank, Stdin>,
+    /// Ranks with [`Stdin::Pipe`] to which only the embedder's own tools may push
+    /// ([`Engine::attach`](crate::Engine::attach)): to others they are not open.
+    pub own_stdin: BTreeSet<Rank>,
     /// Ranks with a pseudo-terminal, and how it is at first; the wildcard rank stands for all that are not named. What
     /// such a rank writes to stdout, stderr and /dev/tty comes on its stdout channel, in this order and unchanged; its
     /// stderr channel is at its end at once. It leads a session of its own, and a process group in it.
@@ -215,6 +218,7 @@ impl JobSpec {
             nspace,
             apps,
             stdin: BTreeMap::new(),
+            own_stdin: BTreeSet::new(),
             ptys: BTreeMap::new(),
             process_group: ProcessGroup::Own,
             grace: None,

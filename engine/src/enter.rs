@@ -38,6 +38,8 @@ pub(crate) struct Entry {
     /// `None` if the embedder is going to report its end.
     pub child: Option<Child>,
     pub stdin: RankStdin,
+    /// Which is only for the embedder to push into.
+    pub own_stdin: bool,
     /// In the order of [`CHANNELS`].
     pub pipes: [OwnedFd; CHANNELS.len()],
     pub pty: Option<PtyMaster>,
@@ -119,7 +121,7 @@ impl Engine {
         entry: Entry,
         mut streams: [Stream; CHANNELS.len()],
     ) -> Result<(), AddError> {
-        let Entry { rank, executable, pid, child, stdin, pipes, pty } = entry;
+        let Entry { rank, executable, pid, child, stdin, own_stdin, pipes, pty } = entry;
         let source = Proc { nspace: nspace.clone(), rank };
         let mut state = self.tables.lock();
         // Since `begin` there is a job.
@@ -138,6 +140,7 @@ impl Engine {
             signaller,
             pty,
             unopen: None,
+            own_stdin,
             exit: None,
             reported: false,
         };
@@ -189,6 +192,7 @@ impl Engine {
                 state.jobs.remove(&job.nspace);
             }
         }
+        state.begin_deferred(&self.capture);
         state.announce_complete_registrations();
         // Its ranks may have ended meanwhile.
         state.announce_end(&job.nspace);

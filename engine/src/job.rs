@@ -33,6 +33,8 @@ pub(crate) struct RankState {
     pub pty: Option<PtyMaster>,
     /// Why nothing can be pushed to its stdin; `None` if it can.
     pub unopen: Option<Unopen>,
+    /// Only the embedder's own tools may push there.
+    pub own_stdin: bool,
     pub exit: Option<Exit>,
     /// The embedder has reported its end.
     pub reported: bool,

@@ -115,6 +115,7 @@ impl Engine {
             pid: child.pid(),
             child: Some(child),
             stdin,
+            own_stdin: spec.own_stdin.contains(&rank),
             pipes: [stdout, stderr, stddiag],
             pty,
         };

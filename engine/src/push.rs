@@ -29,6 +29,15 @@ use crate::state::{PeerId, State};
 
 pub use self::elsewhere::StdinPush;
 
+/// A request to push to a job of which not all ranks are there yet.
+pub(crate) struct Deferred {
+    peer_id: PeerId,
+    request: u32,
+    targets: Vec<Proc>,
+    size: Option<u64>,
+    infos: Vec<Info>,
+}
+
 /// A push under way.
 pub(crate) struct Push {
     /// Whose it is, and its number there; `None` when that tool has gone.
@@ -91,13 +100,36 @@ impl State {
         size: Option<u64>,
         infos: Vec<Info>,
     ) {
-        let begun = self.begin_push(capture, peer_id, targets, size, infos);
+        let Some(peer) = self.peers.get(&peer_id) else { return };
+        let waiting = self.deferred.iter().filter(|of| of.peer_id == peer_id).count();
+        let begun = if peer.pushes.len().saturating_add(waiting) >= MAX_PUSHES_PER_TOOL {
+            let reason =
+                format!("a tool may have {MAX_PUSHES_PER_TOOL} pushes under way: wait for one to end");
+            Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason })
+        } else if targets.iter().any(|target| self.is_starting(target)) {
+            let targets = targets.to_vec();
+            return self.deferred.push(Deferred { peer_id, request, targets, size, infos });
+        } else {
+            self.begin_push(capture, peer_id, targets, size, infos)
+        };
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         match begun {
             Ok((granted, inlet)) => {
                 peer.answer_with_inlet(&ToTool::PushBegun { request, result: Ok(granted) }, inlet);
             }
             Err(failure) => peer.answer(&ToTool::PushBegun { request, result: Err(failure) }),
+        }
+    }
+
+    /// Whether not all ranks of a target's job are there yet.
+    fn is_starting(&self, target: &Proc) -> bool {
+        self.jobs.get(&target.nspace).is_some_and(|job| job.here && !job.started)
+    }
+
+    /// All ranks of a job have come: who wants to push to them gets its answer.
+    pub(crate) fn begin_deferred(&mut self, capture: &Capture) {
+        for Deferred { peer_id, request, targets, size, infos } in mem::take(&mut self.deferred) {
+            self.push(capture, peer_id, request, &targets, size, infos);
         }
     }
 
@@ -110,12 +142,8 @@ impl State {
         infos: Vec<Info>,
     ) -> Result<(PushGranted, Arc<Inlet>), Failure> {
         let Asked { directives, ignored, capacity } = self.asked(&infos, size)?;
-        if self.peers.get(&peer_id).is_some_and(|peer| peer.pushes.len() >= MAX_PUSHES_PER_TOOL) {
-            let reason =
-                format!("a tool may have {MAX_PUSHES_PER_TOOL} pushes under way: wait for one to end");
-            return Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
-        }
-        let Admitted { here, elsewhere, unopen } = self.admit_push(capture, targets)?;
+        let own = self.peers.get(&peer_id).is_some_and(|peer| peer.own);
+        let Admitted { here, elsewhere, unopen } = self.admit_push(capture, targets, own)?;
         if !unopen.is_empty() && !(directives.partial && !(here.is_empty() && elsewhere.is_empty())) {
             return Err(admission::refusal(&unopen));
         }
@@ -215,11 +243,23 @@ impl State {
         let id = self.peers.get(&peer_id).and_then(|peer| peer.pushes.get(&number)).copied();
         if let (Some(id), Some(position)) = (id, cut_off) {
             let _ = capture.cut_off(id, position);
+            self.cut_off_orphans(capture, id, position);
             self.cut_off_elsewhere(id, position);
         }
         let lagging = id.and_then(|id| self.who_lags(capture, id)).unwrap_or_default();
         if let Some(peer) = self.peers.get_mut(&peer_id) {
             peer.answer(&ToTool::Lagging { request, lagging });
+        }
+    }
+
+    /// Shuts the targets at which a push waits for one whose tool has gone: nobody else is left to do so.
+    fn cut_off_orphans(&self, capture: &Capture, id: PushId, position: u64) {
+        let lagging = capture.with_streams(|streams| streams.lagging(id)).ok().flatten();
+        let lagging = lagging.filter(|lagging| lagging.position <= position).unwrap_or_default();
+        for of in lagging.targets.into_iter().filter(|of| of.turn != id) {
+            if self.pushes.get(&of.turn).is_some_and(|push| push.tool.is_none()) {
+                let _ = capture.shut(of.target);
+            }
         }
     }
 
@@ -231,7 +271,7 @@ impl State {
         let position = freed.min(far.map_or(u64::MAX, |far| far.position)).min(push.filled);
         let named = lagging.into_iter().filter(|_| freed == position).filter_map(|of| {
             let target = push.here.get(&of.target)?.clone();
-            Some(Laggard { target, its_turn: of.its_turn })
+            Some(Laggard { target, its_turn: of.turn == id })
         });
         let far = far.filter(|far| far.position == position && far.position < push.filled);
         let far = far.into_iter().flat_map(|far| {
@@ -289,6 +329,8 @@ impl State {
 
     /// A tool has gone: what it handed over arrives all the same, and then its pushes are over.
     pub(crate) fn leave_pushes(&mut self, capture: &Capture, pushes: impl IntoIterator<Item = PushId>) {
+        let peers = &self.peers;
+        self.deferred.retain(|of| peers.contains_key(&of.peer_id));
         for id in pushes {
             let Some(push) = self.pushes.get_mut(&id) else { continue };
             push.tool = None;

@@ -15,7 +15,7 @@ use crate::host::Upcall;
 use crate::job::JobState;
 use crate::log::Logs;
 use crate::peer::Peer;
-use crate::push::Push;
+use crate::push::{Deferred, Push};
 use crate::query::Queries;
 use crate::readers::StreamState;
 
@@ -41,6 +41,8 @@ pub(crate) struct State {
     /// Whose stdin can be pushed into.
     pub stdins: HashMap<TargetId, Proc>,
     pub pushes: BTreeMap<PushId, Push>,
+    /// Pushes that wait for their job to be started.
+    pub deferred: Vec<Deferred>,
     pub peers: BTreeMap<PeerId, Peer>,
     /// The area of the keeper, which holds what nobody has registered for.
     pub keeper: Arc<Area>,
@@ -110,6 +112,7 @@ impl State {
             processes: HashMap::new(),
             stdins: HashMap::new(),
             pushes: BTreeMap::new(),
+            deferred: Vec::new(),
             peers: BTreeMap::new(),
             keeper,
             host_keys: BTreeSet::new(),

@@ -95,13 +95,13 @@ fn a_target_that_is_named_twice_is_fed_once() {
 }
 
 #[test]
-fn who_holds_a_push_back_is_named_and_whether_it_is_for_another_push() {
+fn who_holds_a_push_back_is_named_and_whose_turn_it_is_there() {
     let (mut targets, _reads) = targets(&[1, 2, 3]);
     begin(&mut targets, 10, &[1]);
     begin(&mut targets, 20, &[1, 2, 3]);
     let lagging = |targets: &Targets| {
         let Lagging { position, targets } = targets.lagging(PushId(20)).unwrap();
-        let mut who: Vec<_> = targets.iter().map(|who| (who.target.0, who.its_turn)).collect();
+        let mut who: Vec<_> = targets.iter().map(|who| (who.target.0, who.turn.0)).collect();
         who.sort_unstable();
         (position, who)
     };
@@ -110,7 +110,7 @@ fn who_holds_a_push_back_is_named_and_whether_it_is_for_another_push() {
     let third = targets.find(TargetId(3)).unwrap();
     targets.push_mut(number).unwrap().fill(100, false);
     targets.push_mut(number).unwrap().took(third, 100);
-    assert_eq!(lagging(&targets), (0, vec![(1, false), (2, true)]));
+    assert_eq!(lagging(&targets), (0, vec![(1, 10), (2, 20)]));
     end(&mut targets, 1, PushEnd::Stopped);
     end(&mut targets, 2, PushEnd::Stopped);
     assert_eq!(lagging(&targets), (100, vec![]));

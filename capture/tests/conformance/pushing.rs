@@ -93,7 +93,7 @@ fn a_pusher_has_room_for_what_its_inlet_holds_beyond_what_the_slowest_has_taken(
     let lagging = pusher.lagging(0).unwrap();
     assert_eq!(lagging.position, unread(&never));
     let [who] = lagging.targets[..] else { panic!("{lagging:?}") };
-    assert!(who.target == TargetId(0) && who.its_turn);
+    assert!(who.target == TargetId(0) && who.turn == PushId(0));
 }
 
 #[test]

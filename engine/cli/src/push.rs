@@ -1,8 +1,8 @@
 //! `iof push`: bytes for the stdin of ranks that were left open.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal};
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use iof_proto::directive::{Info, key};
-use iof_proto::{Laggard, Lagging, Nspace, Proc, PushReport, Short, Skipped, Status};
+use iof_proto::{Laggard, Lagging, Nspace, Proc, PushReport, Rank, Short, Skipped, Status};
 use iof_tool::{Push, PushError, Pusher, RequestError};
 
 use crate::args::{EngineArgs, Ranks, ranks};
@@ -47,17 +47,19 @@ pub struct PushArgs {
     #[arg(long)]
     partial: bool,
 
-    /// What to push [default: our stdin]
+    /// What to push [default: our stdin, as with -]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
 /// Pushes a file or our stdin, and waits until the ranks have it.
 pub fn push(args: &PushArgs) -> Result<(), Failure> {
-    let (from, length) = match &args.file {
-        Some(path) => open(path)?,
-        None => (owned_stdin()?, None),
+    let file = match args.file.as_deref() {
+        Some(path) if path != Path::new("-") => open(path)?,
+        _ => io::stdin().as_fd().try_clone_to_owned().map_err(Failure::running)?.into(),
     };
+    let length = file.metadata().ok().filter(Metadata::is_file).map(|about| about.len());
+    let bar = length.filter(|_| io::stderr().is_terminal()).map(bar);
     let mut tool = attach(&args.engine, &Name::Push)?;
     let nspace = one_job(namespaces(&mut tool)?, args)?;
     let targets = args.rank.0.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect();
@@ -67,12 +69,17 @@ pub fn push(args: &PushArgs) -> Result<(), Failure> {
         (key::IOF_PARTIAL, args.partial),
     ];
     let directives = directives.map(|(key, value)| Info::required(key, value)).into();
-    let pusher = Pusher::start(tool, &Push { targets, directives }, from, report_wait).map_err(refused)?;
+    let shown = bar.clone();
+    let on_wait = move |lagging: &Lagging| match &shown {
+        Some(bar) => bar.suspend(|| report_wait(lagging)),
+        None => report_wait(lagging),
+    };
+    let pusher = Pusher::start(tool, &Push { targets, directives }, file, on_wait).map_err(refused)?;
     for Skipped { target, why } in &pusher.granted().skipped {
         say(format_args!("rank {} is left out: {why}", target.rank));
     }
-    if let Some(length) = length.filter(|_| io::stderr().is_terminal()) {
-        draw_until_finished(&pusher, length);
+    if let Some(bar) = bar {
+        draw_until_finished(&pusher, &bar);
     }
     let PushReport { bytes, whole: _, short } = pusher.join().map_err(Failure::running)?;
     for Short { target, delivered, why } in &short {
@@ -88,12 +95,10 @@ pub fn push(args: &PushArgs) -> Result<(), Failure> {
 /// Says who a push waits for.
 pub fn report_wait(lagging: &Lagging) {
     for (its_turn, why) in [(true, "it does not read its stdin"), (false, "another push is not over there")] {
-        let ranks: Vec<String> = lagging
-            .targets
-            .iter()
-            .filter(|of| of.its_turn == its_turn)
-            .map(|Laggard { target, .. }| target.rank.to_string())
-            .collect();
+        let waits = lagging.targets.iter().filter(|of| of.its_turn == its_turn);
+        let mut ranks: Vec<Rank> = waits.map(|Laggard { target, .. }| target.rank).collect();
+        ranks.sort_unstable();
+        let ranks: Vec<String> = ranks.iter().map(Rank::to_string).collect();
         let more = if ranks.len() > NAMED { " and others" } else { "" };
         if let Some(first) = ranks.get(..ranks.len().min(NAMED)).filter(|ranks| !ranks.is_empty()) {
             say(format_args!("waiting for rank {}{more}: {why}", first.join(",")));
@@ -101,18 +106,11 @@ pub fn report_wait(lagging: &Lagging) {
     }
 }
 
-fn open(path: &Path) -> Result<(OwnedFd, Option<u64>), Failure> {
+fn open(path: &Path) -> Result<File, Failure> {
     let opened = File::open(path).and_then(|file| {
-        let about = file.metadata()?;
-        if about.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok((file, about)) }
+        if file.metadata()?.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(file) }
     });
-    let (file, about) = opened.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-    Ok((file.into(), about.is_file().then_some(about.len())))
-}
-
-fn owned_stdin() -> Result<OwnedFd, Failure> {
-    use std::os::fd::AsFd;
-    io::stdin().as_fd().try_clone_to_owned().map_err(Failure::running)
+    opened.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
 
 /// The job to push to.
@@ -131,6 +129,10 @@ fn one_job(jobs: Vec<Nspace>, args: &PushArgs) -> Result<Nspace, Failure> {
 
 fn refused(error: PushError) -> Failure {
     match error {
+        // That will pass.
+        PushError::Request(RequestError::Denied(failure)) if failure.status == Status::ERR_RESOURCE_BUSY => {
+            Failure::running(failure.reason)
+        }
         PushError::Request(RequestError::Denied(failure)) => {
             let hint = if failure.status == Status::ERR_NOT_SUPPORTED {
                 " (iof run --stdin-open leaves it open, --partial leaves ranks out)"
@@ -143,12 +145,16 @@ fn refused(error: PushError) -> Failure {
     }
 }
 
-fn draw_until_finished(pusher: &Pusher, length: u64) {
+fn bar(length: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
     let style = "{bar:30} {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left";
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
     }
+    bar
+}
+
+fn draw_until_finished(pusher: &Pusher, bar: &ProgressBar) {
     while !pusher.is_finished() {
         bar.set_position(pusher.progress());
         thread::sleep(REDRAW);

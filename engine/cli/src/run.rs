@@ -47,6 +47,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         args.output.start(u32::try_from(nprocs).ok(), |part| attach(&engine, &nspace, part).map(Some))?;
     let spec = JobSpec {
         stdin: stdin.ranks.clone(),
+        own_stdin: stdin.own(),
         ptys: ptys(args),
         grace: args.grace,
         ..JobSpec::new(nspace.clone(), apps)

@@ -101,6 +101,11 @@ impl Plan {
         self.ranks.iter().find(|(_, stdin)| **stdin == Stdin::Inherit).map(|(rank, _)| *rank)
     }
 
+    /// The ranks that have our stdin by a pipe, and are not open for others.
+    pub fn own(&self) -> BTreeSet<Rank> {
+        self.pushed.iter().filter(|(_, ends)| **ends).map(|(rank, _)| *rank).collect()
+    }
+
     /// Pushes our stdin to those who are to have it, for as long as there is some.
     pub fn push(&self, engine: &Engine, nspace: &Nspace) -> Result<(), Failure> {
         if self.pushed.is_empty() {

@@ -50,7 +50,7 @@ pub const MAX_PUSHES_PER_TOOL: usize = 16;
 
 /// Pushes that may wait for each other at one process; the engine refuses the next with
 /// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
-pub const MAX_PUSHES_PER_TARGET: usize = 16;
+pub const MAX_PUSHES_PER_TARGET: usize = 64;
 
 /// Bytes that the inlets of all pushes under way may have together, those of tools that have gone included; the engine
 /// refuses the next with [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).

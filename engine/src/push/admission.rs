@@ -8,7 +8,7 @@ use iof_proto::limits::{MAX_PUSH_BYTES, MAX_PUSH_BYTES_PER_PROCESS, MAX_PUSHES_P
 use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, Unopen};
 
 use crate::config::MIN_CACHE_SIZE;
-use crate::job::{Elsewhere, JobState};
+use crate::job::{Elsewhere, RankState};
 use crate::push::Push;
 use crate::state::State;
 use crate::terms::cache_within;
@@ -32,6 +32,17 @@ pub(super) struct Admitted {
     pub elsewhere: Vec<Proc>,
     /// Those that can't be reached.
     pub unopen: BTreeMap<Proc, Unopen>,
+}
+
+impl Admitted {
+    /// Notes a rank that runs here; the embedder's `own` tools may push to more of them.
+    fn admit(&mut self, proc: Proc, rank: &RankState, own: bool) {
+        match rank.unopen {
+            None if rank.own_stdin && !own => drop(self.unopen.insert(proc, Unopen::Inherited)),
+            None => drop(self.here.insert(rank.target(), proc)),
+            Some(why) => drop(self.unopen.insert(proc, why)),
+        }
+    }
 }
 
 impl State {
@@ -71,7 +82,12 @@ impl State {
     ///
     /// # Errors
     /// There is no such job or rank, or too many pushes wait for their turn at one.
-    pub(super) fn admit_push(&self, capture: &Capture, procs: &[Proc]) -> Result<Admitted, Failure> {
+    pub(super) fn admit_push(
+        &self,
+        capture: &Capture,
+        procs: &[Proc],
+        own: bool,
+    ) -> Result<Admitted, Failure> {
         let mut admitted = Admitted::default();
         if procs.is_empty() {
             let reason = "a push names one process at least".into();
@@ -82,12 +98,14 @@ impl State {
             let job = self.jobs.get(&proc.nspace);
             let job = job.ok_or_else(|| unknown(format!("there is no job {}", proc.nspace)))?;
             if proc.rank == Rank::WILDCARD {
-                job.ranks.keys().for_each(|rank| self.admit(&mut admitted, job, &proc.nspace, *rank));
+                for (rank, state) in &job.ranks {
+                    admitted.admit(Proc { nspace: proc.nspace.clone(), rank: *rank }, state, own);
+                }
                 if job.elsewhere == Elsewhere::Running {
                     self.admit_elsewhere(&mut admitted, proc);
                 }
-            } else if job.ranks.contains_key(&proc.rank) {
-                self.admit(&mut admitted, job, &proc.nspace, proc.rank);
+            } else if let Some(state) = job.ranks.get(&proc.rank) {
+                admitted.admit(proc.clone(), state, own);
             } else if job.elsewhere == Elsewhere::Running {
                 self.admit_elsewhere(&mut admitted, proc);
             } else {
@@ -108,15 +126,6 @@ impl State {
                     format!("{MAX_PUSHES_PER_TARGET} pushes wait at rank {rank}: wait for one to end");
                 Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
             }
-        }
-    }
-
-    fn admit(&self, admitted: &mut Admitted, job: &JobState, nspace: &Nspace, rank: Rank) {
-        let Some(state) = job.ranks.get(&rank) else { return };
-        let proc = Proc { nspace: nspace.clone(), rank };
-        match state.unopen {
-            None => drop(admitted.here.insert(state.target(), proc)),
-            Some(why) => drop(admitted.unopen.insert(proc, why)),
         }
     }
 

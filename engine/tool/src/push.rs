@@ -1,5 +1,6 @@
 //! Pushing stdin (`PMIx_IOF_push`, RFC0025): bytes go into an inlet, from which the engine writes them to their targets.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -93,10 +94,20 @@ impl Supply for Blob<'_> {
     }
 }
 
-/// For how long nothing has moved, and whom that was said of.
+/// For how long nothing has moved.
+#[derive(Default)]
 struct Stall {
-    since: Instant,
+    since: Option<Instant>,
     seen: Option<Lagging>,
+    /// Who was named before: once is enough, also of those that are slow again and again.
+    said: BTreeSet<Proc>,
+}
+
+impl Stall {
+    /// Something moves.
+    fn is_over(&mut self) {
+        (self.since, self.seen) = (None, None);
+    }
 }
 
 impl Tool {
@@ -243,7 +254,7 @@ impl Tool {
         supply: &mut dyn Supply,
         mut on_wait: impl FnMut(&Lagging),
     ) -> Result<PushReport, PushError> {
-        let mut stall: Option<Stall> = None;
+        let mut stall = Stall::default();
         loop {
             self.take_messages()?;
             if let Some(report) = self.take_report(push)? {
@@ -255,7 +266,7 @@ impl Tool {
             let (over, part) = (pushing.over, pushing.part());
             let room = pushing.filler.room();
             if !over && !room.is_empty() {
-                stall = None;
+                stall.is_over();
                 // Not all of it, so that the engine can begin.
                 let room = room.get_mut(..part).unwrap_or_default();
                 match supply.read(room).map_err(PushError::Read)? {
@@ -275,12 +286,11 @@ impl Tool {
                 }
             }
             self.tell_filled(push)?;
-            let stalled = stall.get_or_insert_with(|| Stall { since: Instant::now(), seen: None });
-            let until = stalled.since.checked_add(PATIENCE);
+            let until = stall.since.get_or_insert_with(Instant::now).checked_add(PATIENCE);
             if self.wait(&[], until)? {
                 self.take_messages()?;
             } else {
-                self.look_who_lags(push, drop, stalled, &mut on_wait)?;
+                self.look_who_lags(push, drop, &mut stall, &mut on_wait)?;
             }
             // What moves is not stalled.
             if self
@@ -288,7 +298,7 @@ impl Tool {
                 .get_mut(&push)
                 .is_some_and(|pushing| !pushing.over && !pushing.filler.room().is_empty())
             {
-                stall = None;
+                stall.is_over();
             }
         }
     }
@@ -301,13 +311,12 @@ impl Tool {
         stall: &mut Stall,
         on_wait: &mut impl FnMut(&Lagging),
     ) -> Result<(), RequestError> {
-        stall.since = Instant::now();
+        stall.since = Some(Instant::now());
         let before = stall.seen.as_ref().map_or(0, |seen| seen.position);
         let lagging = self.lagging(push, (drop && stall.seen.is_some()).then_some(before))?;
-        let said = stall.seen.as_ref().is_some_and(|seen| seen.targets == lagging.targets);
         // Whoever does not read is cut off, but those who have another push before this are waited for.
-        let waits = lagging.targets.iter().any(|of| !drop || !of.its_turn);
-        if waits && !said {
+        let waits = lagging.targets.iter().filter(|of| !drop || !of.its_turn);
+        if waits.filter(|of| stall.said.insert(of.target.clone())).count() > 0 {
             on_wait(&lagging);
         }
         stall.seen = Some(lagging);

@@ -31,7 +31,7 @@ fn of_two_pushers_the_second_has_its_turn_when_the_first_has_pushed_all_of_it() 
     }
     assert!(pushed <= 64 << 10 && !pusher.is_fed(2, 0));
     let lagging = pusher.lagging(2).unwrap();
-    assert!(lagging.position == 0 && lagging.targets.iter().all(|who| !who.its_turn), "{lagging:?}");
+    assert!(lagging.position == 0 && lagging.targets.iter().all(|who| who.turn == PushId(1)), "{lagging:?}");
     pusher.end(1);
     pusher.push_all(2, &second[pushed..]);
     assert_eq!(reader.join().unwrap(), first.len() + second.len());
@@ -134,7 +134,7 @@ fn who_is_behind_because_it_is_anothers_turn_is_not_cut_off() {
     assert!(pusher.fed(1, 1).is_complete(6));
     let lagging = pusher.lagging(1).unwrap();
     let [who] = lagging.targets[..] else { panic!("{lagging:?}") };
-    assert!(who.target == TargetId(0) && !who.its_turn);
+    assert!(who.target == TargetId(0) && who.turn == PushId(0));
     pusher.capture.cut_off(PushId(1), u64::MAX).unwrap();
     pusher.push_all(0, b"first, ");
     assert_eq!(reads.map(read_to_end), [&b"first, second"[..], b"second"]);

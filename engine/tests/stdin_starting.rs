@@ -1,0 +1,90 @@
+//! Who may push to whom, and when: jobs that are just being started, stdin that is the embedder's own, and what a tool
+//! that was killed has left behind.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::thread;
+
+use common::nspace;
+use common::stdins::*;
+use iof_engine::{App, Engine, JobSpec, Stdin};
+use iof_proto::directive::key;
+use iof_proto::{PushReport, Rank, ShortBy, Status};
+use iof_tool::PushError;
+
+const RANKS: u32 = 100;
+
+fn spawn(engine: &Engine, own: &[u32]) {
+    let stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]);
+    let own_stdin = own.iter().copied().map(Rank).collect();
+    let app = App { nprocs: RANKS, ..App::new("cat", [""; 0]) };
+    engine.spawn(&JobSpec { stdin, own_stdin, ..JobSpec::new(nspace(), vec![app]) }).unwrap();
+}
+
+#[test]
+fn a_push_to_a_job_that_is_being_started_reaches_all_its_ranks() {
+    let engine = engine_with_cache(65_536);
+    let (mut of_all, mut of_last) = (tool(&engine), tool(&engine));
+    thread::scope(|scope| {
+        scope.spawn(|| spawn(&engine, &[]));
+        let last = scope.spawn(move || {
+            loop {
+                match of_last.push(&to(procs(&[RANKS - 1])), b"hello\n", |_| {}) {
+                    Ok(report) => return report,
+                    Err(error) => assert_eq!(refusal::<()>(Err(error)).status, Status::ERR_NOT_FOUND),
+                }
+            }
+        });
+        let all = loop {
+            match of_all.push(&to(common::stdins::all()), b"hello\n", |_| {}) {
+                Ok(report) => break report,
+                // There is no such job yet.
+                Err(error) => assert_eq!(refusal::<()>(Err(error)).status, Status::ERR_NOT_FOUND),
+            }
+        };
+        assert_eq!(all, whole(6, RANKS.into()));
+        assert_eq!(last.join().unwrap(), whole(6, 1));
+    });
+}
+
+#[test]
+fn stdin_that_is_the_embedders_own_is_not_open_for_tools_from_outside() {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = iof_engine::Rendezvous::Session(Some(directory.path().to_owned()));
+    let engine = Engine::start(iof_engine::Config { rendezvous, ..Default::default() }).unwrap();
+    spawn(&engine, &[0]);
+    let mut outside = iof_tool::Tool::connect(engine.socket().unwrap(), "test").unwrap();
+    let refused = refusal(outside.push(&to(procs(&[0, 1])), b"foreign", |_| {}));
+    assert!(refused.reason.contains("rank 0: reads the stdin of the command"), "{refused}");
+    assert_eq!(outside.push(&to(procs(&[1])), b"foreign", |_| {}).unwrap(), whole(7, 1));
+    assert_eq!(push(&engine, &to(procs(&[0])), b"own"), whole(3, 1));
+}
+
+#[test]
+fn what_a_tool_that_has_gone_left_at_a_rank_that_does_not_read_is_cut_off_by_who_does_not_wait() {
+    let engine = engine_with_cache(65_536);
+    let mut ranks = Stdins::of(&engine, 2);
+    let mut gone = tool(&engine);
+    let granted = gone.begin_push(&to(procs(&[0])), None).unwrap();
+    // More than the pipe takes.
+    for _ in 0..4 {
+        let n = gone.push_room(granted.push).len();
+        gone.fill(granted.push, n, false).unwrap();
+        ranks.wait_for_bytes(0);
+        while gone.push_room(granted.push).is_empty()
+            && gone.lagging(granted.push, None).unwrap().position == 0
+        {}
+    }
+    drop(gone);
+    let pushed = tool(&engine).push(&with(procs(&[0, 1]), &[key::PMIX_IOF_DROP_NEWEST]), b"after", |_| {});
+    let expected = PushReport { bytes: 5, whole: 1, short: vec![short(0, 0, ShortBy::Closed)] };
+    assert!(
+        matches!(&pushed, Ok(report) if *report == expected),
+        "{:?}",
+        pushed.map_err(|error: PushError| error)
+    );
+    assert_eq!(ranks.read(1, 5), b"after");
+    assert!(ranks.rest(0).len() >= 65_536, "what its pipe had taken, and the end");
+}
