@@ -378,3 +378,6 @@ impl Peer {
         self.outgoing.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;
