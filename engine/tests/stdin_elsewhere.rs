@@ -354,3 +354,49 @@ fn a_report_with_more_reasons_than_a_message_holds_has_as_many_as_it_holds() {
     });
     assert!(named);
 }
+
+/// Says for which rank it is brought something, and does not come back with rank 5's before the gate is gone.
+struct Gated {
+    brought: Mutex<Sender<Rank>>,
+    gate: Mutex<Receiver<()>>,
+}
+
+impl Host for Gated {
+    fn forwards_stdin(&self) -> bool {
+        true
+    }
+
+    fn push_stdin(&self, stdin: &StdinPush, _: &[u8], reply: Reply) {
+        let rank = stdin.targets[0].rank;
+        // The test may be over.
+        let _ = self.brought.lock().unwrap().send(rank);
+        if rank == Rank(5) {
+            let _ = self.gate.lock().unwrap().recv();
+        }
+        reply.grant();
+    }
+}
+
+#[test]
+fn a_tool_that_has_much_to_say_does_not_say_it_all_before_others_have_their_turn() {
+    let ((tell, brought), (gate, wait)) = (channel(), channel());
+    let host = Gated { brought: Mutex::new(tell), gate: Mutex::new(wait) };
+    let config = Config { rendezvous: Rendezvous::None, cache_size: 65_536, ..Config::default() };
+    let engine = Engine::start_with(config, Arc::new(host)).unwrap();
+    let _here = Stdins::of_job(&engine, nspace(), HERE, true);
+    let (mut talking, mut other) = (tool(&engine), tool(&engine));
+    let much = talking.begin_push(&to(procs(&[5])), None).unwrap().push;
+    let behind = talking.begin_push(&to(procs(&[7])), None).unwrap().push;
+    let others = other.begin_push(&to(procs(&[8])), None).unwrap().push;
+    talking.fill(much, 1, false).unwrap();
+    assert_eq!(brought.recv_timeout(PATIENCE).unwrap(), Rank(5));
+    // Nobody is heard now: all of this lies there when the engine looks again.
+    for _ in 0..100 {
+        talking.fill(much, 1, false).unwrap();
+    }
+    talking.fill(behind, 1, false).unwrap();
+    other.fill(others, 1, false).unwrap();
+    drop(gate);
+    let mut order = (0..).map(|_| brought.recv_timeout(PATIENCE).unwrap()).filter(|rank| *rank != Rank(5));
+    assert_eq!([order.next(), order.next()], [Some(Rank(8)), Some(Rank(7))]);
+}

@@ -4,9 +4,8 @@
 mod common;
 
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use common::raw::Raw;
@@ -66,28 +65,6 @@ fn who_fills_with_nothing_is_let_go_and_what_came_before_arrives() {
     raw.until_dismissed();
     assert_eq!(ranks.rest(0), b"something");
     assert_serves(&engine, &mut ranks, 1);
-}
-
-#[test]
-fn who_talks_without_end_does_not_keep_others_from_being_heard() {
-    let (engine, _directory) = engine();
-    let mut ranks = Stdins::of(&engine, 1);
-    let mut talking = Raw::connect(&engine);
-    let (enough, said) = (AtomicBool::new(false), AtomicUsize::new(0));
-    thread::scope(|threads| {
-        threads.spawn(|| talking.say_until(&FromTool::Taken { rings: 0 }, &enough, &said));
-        // More than a socket holds, so the engine is at it.
-        wait_for("the flood", || (said.load(Relaxed) > 4 << 20).then_some(()));
-        let pushed = panic::catch_unwind(AssertUnwindSafe(|| {
-            let bytes = pattern(50_000);
-            let pushing = pushing(&engine, &last(procs(&[0])), bytes.clone());
-            assert!(ranks.rest(0) == bytes);
-            assert_eq!(pushing.report(), whole(bytes.len(), 1));
-        }));
-        // Or who talks would be waited for, too.
-        enough.store(true, Relaxed);
-        pushed.unwrap_or_else(|panic| panic::resume_unwind(panic));
-    });
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -91,16 +90,6 @@ impl Raw {
         }
         self.socket.set_nonblocking(false).unwrap();
         heard
-    }
-
-    /// Says the same again and again, without reading any answer, until `enough`; `said` grows with it.
-    pub fn say_until(&mut self, message: &FromTool, enough: &AtomicBool, said: &AtomicUsize) {
-        let frames = encode(message).unwrap().repeat(10_000);
-        self.socket.set_write_timeout(Some(super::PATIENCE)).unwrap();
-        while !enough.load(Relaxed) {
-            self.socket.write_all(&frames).unwrap();
-            said.fetch_add(frames.len(), Relaxed);
-        }
     }
 
     /// Waits until the engine has closed the connection, whatever it sends before.
