@@ -12,7 +12,7 @@ use common::stdins::*;
 use common::{PATIENCE, nspace, wait_for};
 use iof_engine::{Config, Engine, Host, Rendezvous, Reply, StdinPush};
 use iof_proto::directive::key;
-use iof_proto::limits::{MAX_ANSWER, MAX_PUSHES_PER_TARGET};
+use iof_proto::limits::{MAX_ANSWER, MAX_PUSHES_PER_PROCESS, MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
 use iof_proto::{Info, Laggard, Lagging, PushReport, Rank, Short, ShortBy, Status};
 use iof_tool::{LostError, Push, PushError, RequestError, Tool};
 
@@ -51,8 +51,12 @@ struct World {
 }
 
 fn world() -> World {
+    world_at(Rendezvous::None)
+}
+
+fn world_at(rendezvous: Rendezvous) -> World {
     let (tell, pieces) = channel();
-    let config = Config { rendezvous: Rendezvous::None, cache_size: 65_536, ..Config::default() };
+    let config = Config { rendezvous, cache_size: 65_536, ..Config::default() };
     let engine = Engine::start_with(config, Arc::new(Far(Mutex::new(tell)))).unwrap();
     let here = Stdins::of_job(&engine, nspace(), HERE, true);
     World { engine, pieces, here }
@@ -399,4 +403,31 @@ fn a_tool_that_has_much_to_say_does_not_say_it_all_before_others_have_their_turn
     drop(gate);
     let mut order = (0..).map(|_| brought.recv_timeout(PATIENCE).unwrap()).filter(|rank| *rank != Rank(5));
     assert_eq!([order.next(), order.next()], [Some(Rank(8)), Some(Rank(7))]);
+}
+
+#[test]
+fn one_process_leaves_only_so_many_pushes_behind_whatever_ranks_they_are_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    let World { engine, pieces, here: _here } = world_at(rendezvous);
+    let connect = || Tool::connect(engine.socket().unwrap(), "leaves").unwrap();
+    let mut ranks = HERE..;
+    for _ in 0..MAX_PUSHES_PER_PROCESS / MAX_PUSHES_PER_TOOL {
+        let mut tool = connect();
+        for rank in ranks.by_ref().take(MAX_PUSHES_PER_TOOL) {
+            let push = tool.begin_push(&to(procs(&[rank])), Some(1)).unwrap().push;
+            tool.push_room(push)[0] = b'x';
+            // The host does not answer, so it is not over when its tool is gone.
+            tool.fill(push, 1, true).unwrap();
+        }
+    }
+    let mut again = connect();
+    let next = to(procs(&[ranks.next().unwrap()]));
+    let refused = refusal(again.begin_push(&next, None));
+    assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
+    assert!(refused.reason.contains("no more than 256 of the process's pushes"), "{refused}");
+    // The embedder is another matter.
+    tool(&engine).begin_push(&next, None).unwrap();
+    pieces.recv_timeout(PATIENCE).unwrap().reply.grant();
+    wait_for("one to be over", || again.begin_push(&next, None).ok());
 }
