@@ -461,3 +461,32 @@ fn leave_signals_to_others() {
     // Fails for bad arguments only.
     let _ = signals.thread_block();
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_often_a_push_is_filled_the_capture_thread_has_one_word_of_it_to_hear() {
+        let capture = Capture::start(|_| {}).unwrap();
+        let ((tell, busy), (go_on, wait)) = (bounded(0), bounded::<()>(0));
+        thread::scope(|threads| {
+            let capture = &capture;
+            threads.spawn(move || {
+                capture.with_streams(|_| {
+                    tell.send(()).unwrap();
+                    // Until the other end is dropped.
+                    let _ = wait.recv();
+                })
+            });
+            busy.recv().unwrap();
+            for push in [1, 2] {
+                (0..1000).for_each(|_| capture.fill(PushId(push), 1, false).unwrap());
+            }
+            let words = capture.commands.len();
+            drop(go_on);
+            assert_eq!(words, 2);
+        });
+    }
+}

@@ -379,3 +379,6 @@ impl Peer {
         self.outgoing.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

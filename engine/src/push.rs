@@ -148,7 +148,7 @@ impl State {
             return Err(admission::refusal(&unopen));
         }
         let pid = self.peers.get(&peer_id).and_then(|peer| (!peer.own).then_some(peer.pid));
-        self.check_push_bytes(pid, capacity)?;
+        self.check_room(pid, capacity)?;
         let out_of_memory =
             |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
         let inlet = Inlet::create(capacity, "stdin").map_err(|error| out_of_memory(&error))?;

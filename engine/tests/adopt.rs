@@ -18,7 +18,8 @@ use iof_proto::{Channel, Channels, Rank};
 use nix::fcntl::OFlag;
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getpgid, pipe2};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, getpgid, mkfifo, pipe2};
 
 fn rank(number: u32, stdout: impl Into<OwnedFd>, process: Process) -> AdoptedRank {
     let (stderr, stddiag) = (None, None);
@@ -289,6 +290,14 @@ fn a_stdin_that_is_no_pipe_to_be_written_is_refused_by_its_kind() {
     assert!(refused(File::options().write(true).open("/dev/null").unwrap().into()).contains("no pipe"));
     assert!(refused(UnixStream::pair().unwrap().0.into()).contains("no pipe"));
     assert!(refused(tempfile::tempfile().unwrap().into()).contains("no pipe"));
+    // Whoever has this has a reader, and would wait for itself when the rank has gone.
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    let both = File::options().read(true).write(true).open(&fifo).unwrap();
+    assert!(refused(both.try_clone().unwrap().into()).contains("open for reading, too"));
+    let write: OwnedFd = File::options().write(true).open(&fifo).unwrap().into();
+    adopt(&engine(), [AdoptedRank { stdin: Some(write), ..rank(0, pipe().0, REPORTED) }]).unwrap();
 }
 
 #[test]

@@ -9,11 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use common::stdins::*;
-use common::{PATIENCE, nspace};
+use common::{PATIENCE, nspace, wait_for};
 use iof_engine::{Config, Engine, Host, Rendezvous, Reply, StdinPush};
 use iof_proto::directive::key;
-use iof_proto::{Info, Laggard, Lagging, Rank, Short, ShortBy, Status};
-use iof_tool::{LostError, Push, PushError, RequestError};
+use iof_proto::limits::{MAX_ANSWER, MAX_PUSHES_PER_PROCESS, MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
+use iof_proto::{Info, Laggard, Lagging, PushReport, Rank, Short, ShortBy, Status};
+use iof_tool::{LostError, Push, PushError, RequestError, Tool};
 
 /// Of this job rank 0 and 1 run here, all others elsewhere.
 const HERE: u32 = 2;
@@ -50,8 +51,12 @@ struct World {
 }
 
 fn world() -> World {
+    world_at(Rendezvous::None)
+}
+
+fn world_at(rendezvous: Rendezvous) -> World {
     let (tell, pieces) = channel();
-    let config = Config { rendezvous: Rendezvous::None, cache_size: 65_536, ..Config::default() };
+    let config = Config { rendezvous, cache_size: 65_536, ..Config::default() };
     let engine = Engine::start_with(config, Arc::new(Far(Mutex::new(tell)))).unwrap();
     let here = Stdins::of_job(&engine, nspace(), HERE, true);
     World { engine, pieces, here }
@@ -79,6 +84,14 @@ impl World {
         assert_eq!(bytes, b"");
         reply.grant();
     }
+}
+
+/// What became of a push, once that is known.
+fn report(tool: &mut Tool, push: u32) -> PushReport {
+    wait_for("a report", || {
+        tool.dispatch(Some(Duration::ZERO)).unwrap();
+        tool.take_report(push).unwrap()
+    })
 }
 
 #[test]
@@ -289,13 +302,132 @@ fn pushes_to_the_same_ranks_elsewhere_come_one_behind_the_other_and_those_to_oth
     assert!(world.pieces.try_recv().is_err());
     fourth.grant();
     next(&[6]).grant();
-    let wholes = begun.into_iter().map(|push| {
-        let report = common::wait_for("a report", || {
-            tool.dispatch(Some(Duration::ZERO)).unwrap();
-            tool.take_report(push).unwrap()
-        });
-        report.whole
-    });
+    let wholes = begun.into_iter().map(|push| report(&mut tool, push).whole);
     assert_eq!(wholes.collect::<Vec<_>>(), [0, 2, 1, 3, 1]);
     assert_eq!(world.here.read(0, 1), [4]);
+}
+
+#[test]
+fn a_tool_that_does_not_read_of_room_is_heard_all_the_same() {
+    // More words of room than a socket takes, and than answers may wait behind those.
+    const PIECES: usize = 2000;
+    let world = world();
+    let mut tool = tool(&world.engine);
+    let push = tool.begin_push(&to(procs(&[7])), None).unwrap().push;
+    for _ in 0..PIECES {
+        tool.push_room(push)[0] = b'x';
+        tool.fill(push, 1, false).unwrap();
+        assert_eq!(world.take(1), b"x");
+    }
+    tool.fill(push, 0, true).unwrap();
+    assert_eq!(report(&mut tool, push), whole(PIECES, 1));
+}
+
+#[test]
+fn only_so_many_pushes_wait_for_the_host_at_one_rank() {
+    let world = world();
+    let mut full = tool(&world.engine);
+    let begun: Vec<u32> =
+        (0..MAX_PUSHES_PER_TARGET).map(|_| full.begin_push(&to(procs(&[7])), None).unwrap().push).collect();
+    let mut other = tool(&world.engine);
+    for targets in [procs(&[7]), procs(&[6, 7]), all()] {
+        let refused = refusal(other.begin_push(&to(targets), None));
+        assert_eq!(refused.status, Status::ERR_RESOURCE_BUSY);
+        assert!(refused.reason.contains("16 pushes wait"), "{refused}");
+    }
+    other.begin_push(&to(procs(&[0, 6])), None).unwrap();
+    full.fill(begun[0], 0, true).unwrap();
+    assert_eq!(report(&mut full, begun[0]), whole(0, 1));
+    other.begin_push(&to(procs(&[7])), None).unwrap();
+}
+
+#[test]
+fn a_report_with_more_reasons_than_a_message_holds_has_as_many_as_it_holds() {
+    const TARGETS: u32 = 1000;
+    let world = world();
+    let ranks: Vec<u32> = (HERE..HERE + TARGETS).collect();
+    let pushing = pushing(&world.engine, &to(procs(&ranks)), b"x".into());
+    let reason = "no ".repeat(10_000);
+    assert!(TARGETS as usize * reason.len() > MAX_ANSWER);
+    world.next().reply.deny(Status::ERR_NOT_SUPPORTED, reason.as_str());
+    let report = pushing.report();
+    assert_eq!((report.bytes, report.whole, report.short.len()), (1, 0, 500));
+    let named = (HERE..).zip(&report.short).all(|(rank, short)| {
+        let Short { target, delivered: 0, why: ShortBy::Failed(why) } = short else { return false };
+        target.rank == Rank(rank) && why.contains(&reason)
+    });
+    assert!(named);
+}
+
+/// Says for which rank it is brought something, and does not come back with rank 5's before the gate is gone.
+struct Gated {
+    brought: Mutex<Sender<Rank>>,
+    gate: Mutex<Receiver<()>>,
+}
+
+impl Host for Gated {
+    fn forwards_stdin(&self) -> bool {
+        true
+    }
+
+    fn push_stdin(&self, stdin: &StdinPush, _: &[u8], reply: Reply) {
+        let rank = stdin.targets[0].rank;
+        // The test may be over.
+        let _ = self.brought.lock().unwrap().send(rank);
+        if rank == Rank(5) {
+            let _ = self.gate.lock().unwrap().recv();
+        }
+        reply.grant();
+    }
+}
+
+#[test]
+fn a_tool_that_has_much_to_say_does_not_say_it_all_before_others_have_their_turn() {
+    let ((tell, brought), (gate, wait)) = (channel(), channel());
+    let host = Gated { brought: Mutex::new(tell), gate: Mutex::new(wait) };
+    let config = Config { rendezvous: Rendezvous::None, cache_size: 65_536, ..Config::default() };
+    let engine = Engine::start_with(config, Arc::new(host)).unwrap();
+    let _here = Stdins::of_job(&engine, nspace(), HERE, true);
+    let (mut talking, mut other) = (tool(&engine), tool(&engine));
+    let much = talking.begin_push(&to(procs(&[5])), None).unwrap().push;
+    let behind = talking.begin_push(&to(procs(&[7])), None).unwrap().push;
+    let others = other.begin_push(&to(procs(&[8])), None).unwrap().push;
+    talking.fill(much, 1, false).unwrap();
+    assert_eq!(brought.recv_timeout(PATIENCE).unwrap(), Rank(5));
+    // Nobody is heard now: all of this lies there when the engine looks again.
+    for _ in 0..100 {
+        talking.fill(much, 1, false).unwrap();
+    }
+    talking.fill(behind, 1, false).unwrap();
+    other.fill(others, 1, false).unwrap();
+    drop(gate);
+    let mut order = (0..).map(|_| brought.recv_timeout(PATIENCE).unwrap()).filter(|rank| *rank != Rank(5));
+    assert_eq!([order.next(), order.next()], [Some(Rank(8)), Some(Rank(7))]);
+}
+
+#[test]
+fn one_process_leaves_only_so_many_pushes_behind_whatever_ranks_they_are_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    let World { engine, pieces, here: _here } = world_at(rendezvous);
+    let connect = || Tool::connect(engine.socket().unwrap(), "leaves").unwrap();
+    let mut ranks = HERE..;
+    for _ in 0..MAX_PUSHES_PER_PROCESS / MAX_PUSHES_PER_TOOL {
+        let mut tool = connect();
+        for rank in ranks.by_ref().take(MAX_PUSHES_PER_TOOL) {
+            let push = tool.begin_push(&to(procs(&[rank])), Some(1)).unwrap().push;
+            tool.push_room(push)[0] = b'x';
+            // The host does not answer, so it is not over when its tool is gone.
+            tool.fill(push, 1, true).unwrap();
+        }
+    }
+    let mut again = connect();
+    let next = to(procs(&[ranks.next().unwrap()]));
+    let refused = refusal(again.begin_push(&next, None));
+    assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
+    assert!(refused.reason.contains("no more than 256 of the process's pushes"), "{refused}");
+    // The embedder is another matter.
+    tool(&engine).begin_push(&next, None).unwrap();
+    pieces.recv_timeout(PATIENCE).unwrap().reply.grant();
+    wait_for("one to be over", || again.begin_push(&next, None).ok());
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -51,6 +51,33 @@ fn who_says_more_than_there_is_room_for_is_let_go_and_what_came_before_arrives()
         assert_eq!(ranks.rest(0), b"whole");
         assert_serves(&engine, &mut ranks, 1);
     }
+}
+
+#[test]
+fn who_fills_with_nothing_is_let_go_and_what_came_before_arrives() {
+    let (engine, _directory) = engine();
+    let mut ranks = Stdins::of(&engine, 2);
+    let mut raw = Raw::connect(&engine);
+    let (granted, inlet) = raw.begin_push(procs(&[0]), complete()).unwrap();
+    inlet.write_all_at(b"something", 0).unwrap();
+    raw.fill(granted.push, 9, false);
+    raw.fill(granted.push, 0, false);
+    raw.until_dismissed();
+    assert_eq!(ranks.rest(0), b"something");
+    assert_serves(&engine, &mut ranks, 1);
+}
+
+#[test]
+fn a_push_that_is_over_has_no_memory_though_its_tool_keeps_the_inlet() {
+    let (engine, _directory) = engine();
+    let mut ranks = Stdins::of(&engine, 1);
+    let mut raw = Raw::connect(&engine);
+    let (granted, inlet) = raw.begin_push(procs(&[0]), complete()).unwrap();
+    let blocks = || inlet.metadata().unwrap().blocks();
+    assert!(blocks() > 0);
+    raw.fill(granted.push, 100, true);
+    assert_eq!(ranks.rest(0), [0; 100]);
+    wait_for("the memory", || (blocks() == 0).then_some(()));
 }
 
 #[test]

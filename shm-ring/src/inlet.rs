@@ -182,6 +182,9 @@ impl Filler {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     fn pair() -> (Inlet, Filler) {
@@ -225,6 +228,18 @@ mod tests {
         assert!(filler.freed(10) && !filler.freed(9));
         assert_eq!(filler.room().len(), 10);
         assert_eq!(inlet.lend(capacity - 1, u64::MAX).len as u64, capacity);
+    }
+
+    #[test]
+    fn an_inlet_that_goes_gives_its_memory_back_though_the_filler_stays() {
+        let (inlet, mut filler) = pair();
+        let kept = File::from(inlet.as_fd().try_clone_to_owned().unwrap());
+        filler.room().fill(1);
+        assert!(kept.metadata().unwrap().blocks() > 0);
+        drop(inlet);
+        assert_eq!(kept.metadata().unwrap().blocks(), 0);
+        // What is touched now is the filler's own affair, and no fault.
+        assert!(filler.room().iter().all(|byte| *byte == 0));
     }
 
     #[test]

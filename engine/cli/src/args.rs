@@ -9,6 +9,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
+use iof_output::MAX_KEPT_FILES;
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channel, Channels, Nspace, Rank};
 
@@ -392,6 +393,11 @@ fn interval(text: &str) -> Result<Duration, String> {
 fn cache_size(text: &str) -> Result<u32, String> {
     let bytes = bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok());
     bytes.ok_or_else(|| format!("a cache has 1 to {} bytes; 64K, 1M and 2G are understood", u32::MAX))
+}
+
+pub fn file_count(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count| *count <= MAX_KEPT_FILES);
+    count.ok_or_else(|| format!("'{text}' is no number of full files to keep: say 0 to {MAX_KEPT_FILES}"))
 }
 
 pub fn bytes(text: &str) -> Result<u64, String> {

@@ -15,7 +15,7 @@ use iof_proto::{Channel, Channels, Proc, Rank};
 use iof_tool::{Gap, Tool};
 use nix::sys::signal::Signal;
 
-use crate::args::{Ranks, bytes, channels, ranks, seconds};
+use crate::args::{Ranks, bytes, channels, file_count, ranks, seconds};
 use crate::{Failure, say};
 
 /// Under which these options are listed.
@@ -74,8 +74,9 @@ pub struct OutputArgs {
 
     /// How many full files to keep
     ///
-    /// As NAME.1, NAME.2 and so on.
-    #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 4, requires = "file_size")]
+    /// As NAME.1, NAME.2 and so on, 1000 at most.
+    #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 4, requires = "file_size",
+          value_parser = file_count)]
     pub file_count: u32,
 }
 

@@ -405,6 +405,11 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
             (&["--file-size", "1M"], "--output dir=DIR"),
             (&["--open-mode", "append"], "--output dir=DIR"),
             (&["--file-count", "3"], "--file-size"),
+            (
+                &["--file-size", "1M", "--file-count", "1001"],
+                "'1001' is no number of full files to keep: say 0 to 1000",
+            ),
+            (&["--file-size", "1M", "--file-count", "some"], "'some' is no number of full files to keep"),
         ] {
             let done = Process::start(iof().arg(first).args(options).args(rest)).finish();
             assert_eq!(

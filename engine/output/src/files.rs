@@ -19,6 +19,9 @@ use crate::style::{Open, Source};
 /// Files that one printer keeps open; beyond, they are closed and opened again when they are written.
 pub const MAX_OPEN_FILES: usize = 1024;
 
+/// Full files that are kept of one at most: each is renamed whenever one is full.
+pub const MAX_KEPT_FILES: u32 = 1000;
+
 /// The modes of what is made, which the umask may narrow: prterun's.
 const DIRECTORY_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o644;
@@ -44,7 +47,7 @@ pub struct Files {
 pub struct Rotation {
     /// Bytes in a file at most, 1 at least.
     pub size: u64,
-    /// Full ones that are kept: `NAME.1` is the newest.
+    /// Full ones that are kept: `NAME.1` is the newest. More than [`MAX_KEPT_FILES`] are as many as that.
     pub keep: u32,
 }
 
@@ -272,7 +275,7 @@ impl Written {
             }
             bytes = rest;
             if !bytes.is_empty() {
-                self.rotate(rotation.keep)?;
+                self.rotate(rotation.keep.min(MAX_KEPT_FILES))?;
             }
         }
         Ok(())
@@ -351,6 +354,20 @@ mod tests {
         let wanted = ["six\n", "a line that is too long\n", "four\nfive\n"].map(|text| Some(text.to_owned()));
         assert_eq!(texts[..3], wanted);
         assert_eq!(texts[3], None, "no more than were to be kept");
+    }
+
+    #[test]
+    fn no_more_full_files_are_kept_than_the_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let old = |number: u32| with_suffix(&path, &number.to_string());
+        for file in [path.clone(), old(MAX_KEPT_FILES - 1), old(MAX_KEPT_FILES)] {
+            fs::write(&file, "full\n").unwrap();
+        }
+        let mut written = Written { path: path.clone(), file: None, begun: true, size: 0, line: None };
+        written.write_rotating(true, Rotation { size: 5, keep: MAX_KEPT_FILES + 1 }, b"new\n").unwrap();
+        let there = [1, MAX_KEPT_FILES, MAX_KEPT_FILES + 1].map(|number| old(number).exists());
+        assert_eq!(there, [true, true, false]);
     }
 
     #[test]

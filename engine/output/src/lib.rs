@@ -35,7 +35,7 @@ mod style;
 
 pub use batch::{Batch, LEND_AT};
 pub use choice::{Choice, ChoiceError, Markup, Place};
-pub use files::{FileError, Files, MAX_OPEN_FILES, Rotation};
+pub use files::{FileError, Files, MAX_KEPT_FILES, MAX_OPEN_FILES, Rotation};
 pub use lines::Patience;
 pub use output::Output;
 pub use pattern::{Pattern, PatternError, Words};

@@ -52,6 +52,13 @@ pub const MAX_PUSHES_PER_TOOL: usize = 16;
 /// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_PUSHES_PER_TARGET: usize = 64;
 
+/// Pushes that may be under way at a time, those of tools that have gone included; the engine refuses the next with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). Each has a file, and maps of it.
+pub const MAX_PUSHES: usize = 1024;
+
+/// Of these at most so many may be pushes of one process, so that it cannot keep all others out.
+pub const MAX_PUSHES_PER_PROCESS: usize = 256;
+
 /// Bytes that the inlets of all pushes under way may have together, those of tools that have gone included; the engine
 /// refuses the next with [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_PUSH_BYTES: u64 = 256 << 20;

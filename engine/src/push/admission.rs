@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use iof_capture::{Capture, TargetId};
-use iof_proto::limits::{MAX_PUSH_BYTES, MAX_PUSH_BYTES_PER_PROCESS, MAX_PUSHES_PER_TARGET};
+use iof_proto::limits::{
+    MAX_PUSH_BYTES, MAX_PUSH_BYTES_PER_PROCESS, MAX_PUSHES, MAX_PUSHES_PER_PROCESS, MAX_PUSHES_PER_TARGET,
+};
 use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, Unopen};
 
 use crate::config::MIN_CACHE_SIZE;
@@ -59,23 +61,14 @@ impl State {
         Ok(Asked { directives, ignored, capacity })
     }
 
-    /// Whether process `pid`, unless that is the embedder's, may have an inlet of `capacity` bytes more.
-    pub(super) fn check_push_bytes(&self, pid: Option<u32>, capacity: u64) -> Result<(), Failure> {
-        let bytes = |of: fn(&Push, Option<u32>) -> bool| {
-            let pushes = self.pushes.values().filter(|push| of(push, pid));
-            pushes.map(|push| push.inlet.capacity()).fold(capacity, u64::saturating_add)
-        };
-        let refused = |whose: &str, limit: u64| {
-            let reason = format!("{whose} pushes may have {limit} bytes of cache: wait for one to end");
-            Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason })
-        };
-        if bytes(|_, _| true) > MAX_PUSH_BYTES {
-            return refused("all", MAX_PUSH_BYTES);
+    /// Whether process `pid`, unless that is the embedder's, may have a push more, with an inlet of `capacity` bytes.
+    pub(super) fn check_room(&self, pid: Option<u32>, capacity: u64) -> Result<(), Failure> {
+        within("all", self.pushes.values(), capacity, (MAX_PUSHES, MAX_PUSH_BYTES))?;
+        if pid.is_none() {
+            return Ok(());
         }
-        if pid.is_some() && bytes(|push, pid| push.pid == pid) > MAX_PUSH_BYTES_PER_PROCESS {
-            return refused("the process's", MAX_PUSH_BYTES_PER_PROCESS);
-        }
-        Ok(())
+        let own = self.pushes.values().filter(|push| push.pid == pid);
+        within("the process's", own, capacity, (MAX_PUSHES_PER_PROCESS, MAX_PUSH_BYTES_PER_PROCESS))
     }
 
     /// Finds the targets.
@@ -162,6 +155,27 @@ impl State {
     fn waiting(&self, target: TargetId) -> usize {
         self.pushes.values().filter(|push| push.here.contains_key(&target)).count()
     }
+}
+
+/// Whether there may be one push more than `pushes`, with `capacity` bytes, by limits of their number and bytes.
+fn within<'a>(
+    whose: &str,
+    pushes: impl Iterator<Item = &'a Push>,
+    capacity: u64,
+    (most, most_bytes): (usize, u64),
+) -> Result<(), Failure> {
+    let sum = |(count, bytes): (usize, u64), push: &Push| {
+        (count.saturating_add(1), bytes.saturating_add(push.inlet.capacity()))
+    };
+    let (count, bytes) = pushes.fold((0, capacity), sum);
+    let limit = if count >= most {
+        format!("no more than {most} of {whose} pushes may be under way")
+    } else if bytes > most_bytes {
+        format!("{whose} pushes may have {most_bytes} bytes of cache")
+    } else {
+        return Ok(());
+    };
+    Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("{limit}: wait for one to end") })
 }
 
 /// Why nothing was pushed: names those who can't be reached.

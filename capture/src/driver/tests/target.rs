@@ -24,8 +24,6 @@ pub(super) struct Push {
     closes: bool,
     /// Targets that were not told of.
     waits_for: HashSet<usize>,
-    /// One was.
-    told: bool,
     /// Targets that there were when it came: those with smaller numbers.
     known: usize,
     /// Those who have taken no more were to be cut off.
@@ -55,7 +53,6 @@ impl Push {
             over: false,
             closes,
             waits_for: targets.iter().copied().collect(),
-            told: false,
             known,
             cut: None,
             ended: false,
@@ -95,7 +92,6 @@ impl Push {
     fn tell(&mut self, target: usize) {
         assert!(self.waits_for.remove(&target), "push {}: {target} is told of twice", self.number);
         assert!(!self.ended, "push {} was over", self.number);
-        self.told = true;
     }
 
     /// It is said to be over.
@@ -103,11 +99,6 @@ impl Push {
         assert!(!self.ended && self.waits_for.is_empty(), "push {}: {:?}", self.number, self.waits_for);
         assert_eq!(self.inlet.strong_count(), 0, "push {} is still mapped", self.number);
         self.ended = true;
-    }
-
-    /// Whether the driver has it, and has not said that it is over.
-    pub(super) fn is_left_over(&self) -> bool {
-        self.told && !self.ended
     }
 
     /// Whether the target was there when the push came.

@@ -178,8 +178,9 @@ impl World {
         if let Some(push) = self.pushes.get_mut(number).filter(|push| push.goes_on()) {
             let bytes = push.fill(bytes, over);
             let (id, fills) = (PushId(number as u64), Arc::clone(&self.fills));
-            fills.add(id, Fill { bytes, over });
-            self.send(Command::Fill { id, fills });
+            if fills.add(id, Fill { bytes, over }) {
+                self.send(Command::Fill { id, fills });
+            }
         }
     }
 
