@@ -93,7 +93,7 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
         (&["completions"], "SHELL"),
         (&["completions", "tcsh"], "bash"),
         (&["man"], "DIR"),
-        (&["query"], "WHAT"),
+        (&["query"], "KEY"),
         (&["query", "everything"], "everything"),
         (&["query", "stats", "--frobnicate"], "--frobnicate"),
     ] {
