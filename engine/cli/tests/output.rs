@@ -224,6 +224,37 @@ fn lines_of_stdout_and_stderr_do_not_mix_where_both_are_one_pipe() {
     assert_eq!(done.text().lines().count(), wanted.len());
 }
 
+/// `iof run` with `options`, by a shell that has both of its outputs in one pipe.
+fn run_in_one_pipe(site: &Site, options: &str, script: &str) -> Process {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!(
+        "exec {} run --rendezvous-dir {} --nspace launcher@1 {options} -- sh -c '{script}' 2>&1",
+        iof().get_program().to_str().unwrap(),
+        site.path().display()
+    ));
+    Process::start(&mut command)
+}
+
+#[test]
+fn lines_of_one_ranks_channels_do_not_mix_where_they_come_together() {
+    for options in ["--output rank", "", "--output merge", "--output merge,dir=out"] {
+        let site = Site::new();
+        let (mut first, mut second) = (site.gate("first"), site.gate("second"));
+        let options = options.replace("dir=", &format!("dir={}/", site.path().display()));
+        let script =
+            format!("printf out; : < {}; echo err >&2; : < {}; echo put", first.path(), second.path());
+        let run = run_in_one_pipe(&site, &format!("--max-line-time 3600 {options}"), &script);
+        site.wait_for_bytes(0, "stdout", 3);
+        first.open();
+        site.wait_for_bytes(0, "stderr", 4);
+        second.open();
+        let done = run.finish();
+        let file = fs::read_to_string(site.path().join("out/launcher@1/rank.0/stdout")).unwrap_or_default();
+        let said = format!("{}{file}", done.text()).replace("[0]<stdout>: ", "").replace("[0]<stderr>: ", "");
+        assert_eq!(lines(&said), BTreeSet::from(["output", "err"]), "{options}: {done:?}");
+    }
+}
+
 #[test]
 fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
     let site = Site::new();

@@ -103,9 +103,10 @@ impl Files {
         self.merge || channel == Channel::Stdout
     }
 
-    /// Whether a channel has its file for itself.
+    /// Whether each rank's `channel` has a file for itself.
     pub(crate) fn is_alone(&self, channel: Channel) -> bool {
-        !self.merge && channel == Channel::Stdout
+        let is_of_rank = !matches!(&self.place, Place::Pattern(pattern) if !pattern.names_rank());
+        is_of_rank && !self.merge && channel == Channel::Stdout
     }
 
     /// Whether names hold what only the engine knows.

@@ -98,7 +98,8 @@ impl Default for Options {
 /// The order within each source and channel is kept, and lines of different sources do not mix: a line is written in
 /// one piece, unless it is longer than [`Patience::max_line`] or its end does not come in [`Patience::max_time`]. Then
 /// what is there is written; where lines are tagged, it is ended with a newline before another source's line begins.
-/// If all output is of one process there is nobody to mix with, and what comes is written at once.
+/// If all that is written to an output or a file is of one stream there is nothing to mix with, and what comes is
+/// written at once.
 ///
 /// Without tags, bytes are written from where the engine's kernel put them.
 pub struct Printer {
@@ -285,9 +286,10 @@ impl Desk {
         while let [first, ..] = rest {
             let taken = match &mut self.to {
                 To::Output(output) => {
+                    let is_ours = !output.is_shared();
                     let output = output.clone();
                     let mut open = output.lock();
-                    let (batch, taken) = self.assemble(tool, rest, &mut open);
+                    let (batch, taken) = self.assemble(tool, rest, (&mut open, is_ours));
                     output.write(&mut batch.slices()).map_err(PrintError::Write)?;
                     self.buffer = batch.into_buffer();
                     taken
@@ -299,7 +301,8 @@ impl Desk {
                     };
                     let mut open = files.line(file);
                     // Each file is written by itself.
-                    let (batch, taken) = self.assemble(tool, rest.get(..1).unwrap_or_default(), &mut open);
+                    let (batch, taken) =
+                        self.assemble(tool, rest.get(..1).unwrap_or_default(), (&mut open, true));
                     if let To::Files(files) = &mut self.to {
                         files.write(file, batch.slices(), open)?;
                     }
@@ -335,11 +338,17 @@ impl Desk {
     }
 
     /// Puts together what the first of `turns` have to write, all of them if that is not too much; one `Taken` for each.
-    /// `open` says in whose line the output is.
-    fn assemble<'a>(&mut self, tool: &'a Tool, turns: &[Turn], open: &mut Open) -> (Batch<'a>, Vec<Taken>) {
+    /// `open` says in whose line the output is, `is_ours` that no other printer writes there.
+    fn assemble<'a>(
+        &mut self,
+        tool: &'a Tool,
+        turns: &[Turn],
+        (open, is_ours): (&mut Open, bool),
+    ) -> (Batch<'a>, Vec<Taken>) {
         let most = if self.options.style.is_plain() { MAX_LENT } else { MAX_COPIED };
         let batch = Batch::new(mem::take(&mut self.buffer));
-        let mut page = Page { options: &self.options, open, batch, times: &mut self.times, written: 0 };
+        let mut page =
+            Page { options: &self.options, open, is_ours, batch, times: &mut self.times, written: 0 };
         let mut taken = Vec::with_capacity(turns.len());
         for turn in turns {
             let room = most.saturating_sub(page.batch.len());

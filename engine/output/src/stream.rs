@@ -27,7 +27,7 @@ pub(crate) struct Stream {
     pub due: Option<Instant>,
     /// Where it goes, if that is a file of its rank.
     pub file: Option<FileId>,
-    /// Nobody else writes there.
+    /// No other stream of the printer writes there.
     alone: bool,
 }
 
@@ -56,6 +56,8 @@ pub(crate) struct Page<'p, 'a> {
     pub options: &'p Options,
     /// In whose line it ends.
     pub open: &'p mut Open,
+    /// No other printer writes there.
+    pub is_ours: bool,
     pub batch: Batch<'a>,
     /// Memory for times.
     pub times: &'p mut Vec<(u64, u64)>,
@@ -111,8 +113,9 @@ impl Stream {
     /// Whether a part of a line may be written at once: nobody can write into it, or it does not matter.
     fn may_go(&self, tool: &Tool, page: &Page<'_, '_>) -> bool {
         let style = &page.options.style;
-        let is_ours = || *page.open == Some(self.key) || self.alone || tool.has_one_source();
-        page.options.raw || style.is_by_fragment() || (style.joins_parts() && is_ours())
+        let is_alone = || page.is_ours && (self.alone || tool.has_one_stream());
+        let goes_on = *page.open == Some(self.key);
+        page.options.raw || style.is_by_fragment() || (style.joins_parts() && (goes_on || is_alone()))
     }
 
     fn print_bytes<'a>(&mut self, bytes: Bytes<'a>, pass: usize, page: &mut Page<'_, 'a>) {

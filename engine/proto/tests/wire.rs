@@ -2,14 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test, helpers included, fails by panicking")]
 
 use iof_proto::limits::{
-    MAX_ANSWER, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT,
+    MAX_ANSWER, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_MESSAGE, MAX_PROCS_PER_PULL,
+    MAX_QUERY_KEYS, MAX_TEXT,
 };
 use iof_proto::log::key as log;
 use iof_proto::{
     Answer, Attributes, Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool,
-    Granted, Info, JobInfo, Laggard, Lagging, Log, LogOutcome, LogReport, Message, Nspace, Proc, ProcInfo, ProcState, PushGranted,
-    PushReport, Query, Rank, ReaderStats, Short, ShortBy, Skipped, Status, StreamStats, Terms, ToTool,
-    Unopen, Value, encode,
+    Granted, Info, JobInfo, Laggard, Lagging, Log, LogOutcome, LogReport, Message, Nspace, Proc, ProcInfo,
+    ProcState, PushGranted, PushReport, Query, Rank, ReaderStats, Short, ShortBy, Skipped, Status,
+    StreamStats, Terms, ToTool, Unopen, Value, encode,
 };
 use proptest::prelude::*;
 
