@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use common::bytes::collect;
 use common::process::{Done, Process};
 use common::site::{Site, iof};
 use common::wait_for;
@@ -253,6 +254,38 @@ fn lines_of_one_ranks_channels_do_not_mix_where_they_come_together() {
         let said = format!("{}{file}", done.text()).replace("[0]<stdout>: ", "").replace("[0]<stderr>: ", "");
         assert_eq!(lines(&said), BTreeSet::from(["output", "err"]), "{options}: {done:?}");
     }
+}
+
+#[test]
+fn files_become_complete_and_ranks_go_on_when_a_copy_has_no_reader() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let list = format!("dir={}:copy", site.path().join("out").display());
+    let script = format!("echo first; : < {}; seq 100000; echo last; exit 3", gate.path());
+    let options = ["--nspace", "launcher@1", "--output", &list];
+    let mut run = site.run_sh(&options, &script);
+    read_until(run.stdout(), "first\n");
+    gate.open();
+    let stderr = collect(run.stderr());
+    assert_eq!(run.wait(), 3, "the rank's own exit code");
+    let file = fs::read_to_string(site.path().join("out/launcher@1/rank.0/stdout")).unwrap();
+    assert!(file.ends_with("100000\nlast\n") && file.lines().count() == 100_002, "{}", file.len());
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.contains("stdout: ") && stderr.contains("the files become complete"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn a_pull_ends_when_any_of_its_outputs_has_no_reader() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("echo first >&2; : < {}; echo second >&2; exec sleep 1000", gate.path());
+    let run = site.run_sh(&[], &script);
+    let mut pull = site.pull_when_there();
+    read_until(pull.stderr(), "first\n");
+    gate.open();
+    assert_eq!(pull.wait(), 128 + 13, "SIGPIPE");
+    drop(run);
 }
 
 #[test]
