@@ -299,6 +299,7 @@ fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
     let wanted = [
         ("launcher@1/rank.0/stderr", "err\n"),
         ("launcher@1/rank.0/stdout", "out 0\n"),
+        ("launcher@1/rank.1/stderr", ""),
         ("launcher@1/rank.1/stdout", "out 1\n"),
     ];
     assert_eq!(tree(Path::new(at)), files(&wanted));
@@ -314,14 +315,17 @@ fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
     let both = BTreeSet::from(["[1,0]<stdout>: out", "[1,0]<stderr>: err"]);
     assert_eq!((lines(done.text()), done.stderr.as_str()), (both.clone(), ""));
     let found = tree(&copied);
-    assert_eq!(found.len(), 1);
+    assert_eq!(found.len(), 10);
+    assert!(found[1..].iter().all(|(_, text)| text.is_empty()), "{found:?}");
     assert_eq!((found[0].0.as_str(), lines(&found[0].1)), ("f.launcher@1.00.out", both));
 
     let patterns = site.path().join("patterns");
     let list = format!("file={}/%R/%n.%r.%%:pattern", patterns.display());
     run(&site, &["-n", "2", "--output", &list], script);
     let names: Vec<String> = tree(&patterns).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["0/launcher@1.0.%.err", "0/launcher@1.0.%.out", "1/launcher@1.1.%.out"]);
+    let wanted =
+        ["0/launcher@1.0.%.err", "0/launcher@1.0.%.out", "1/launcher@1.1.%.err", "1/launcher@1.1.%.out"];
+    assert_eq!(names, wanted);
 }
 
 #[test]
@@ -331,7 +335,7 @@ fn only_the_ranks_of_the_list_are_shown_and_files_get_all() {
     let list = format!("dir={}:copy", at.display());
     let done = run(&site, &["-n", "4", "--ranks", "1,3", "--output", &list], "echo $IOF_RANK");
     assert_eq!(lines(done.text()), BTreeSet::from(["1", "3"]));
-    assert_eq!(tree(&at).len(), 4);
+    assert_eq!(tree(&at).iter().filter(|(_, text)| !text.is_empty()).count(), 4);
     let many = "head -c 10000000 /dev/zero; echo $IOF_RANK done >&2";
     let done = run(&site, &["-n", "2", "--ranks", "1", "--cache-size", "16K"], many);
     assert_eq!(
@@ -374,16 +378,24 @@ fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
         [(&[][..], "x\n"), (&["--open-mode", "append"], "x\nx\n"), (&["--open-mode", "truncate"], "x\n")]
     {
         run(&site, &[&["--output", &list], options].concat(), "echo x");
-        assert_eq!(tree(&at), files(&[("f.launcher@1.0.out", wanted)]), "{options:?}");
+        assert_eq!(
+            tree(&at),
+            files(&[("f.launcher@1.0.err", ""), ("f.launcher@1.0.out", wanted)]),
+            "{options:?}"
+        );
     }
     run(&site, &["--output", &list, "--file-size", "50", "--file-count", "2"], "seq 1000 1100");
     let numbers = |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
     let wanted = [
+        ("f.launcher@1.0.err", &String::new()),
         ("f.launcher@1.0.out", &numbers(1100..=1100)),
         ("f.launcher@1.0.out.1", &numbers(1090..=1099)),
         ("f.launcher@1.0.out.2", &numbers(1080..=1089)),
     ];
     assert_eq!(tree(&at), files(&wanted.map(|(name, text)| (name, text.as_str()))));
+    run(&site, &["--output", &list], "echo new >&2");
+    let wanted = [("f.launcher@1.0.err", "new\n"), ("f.launcher@1.0.out", "")];
+    assert_eq!(tree(&at), files(&wanted), "nothing of an earlier run is left");
 }
 
 #[test]
@@ -402,7 +414,10 @@ fn there_may_be_more_files_than_can_be_open() {
         out.display(),
     ));
     let run = Process::start(&mut command);
-    wait_for("all files", || (tree(&out).len() == 120).then_some(()));
+    wait_for("all files", || {
+        let written = tree(&out).iter().filter(|(_, text)| !text.is_empty()).count();
+        (written == 120).then_some(())
+    });
     gate.open();
     let done = run.finish();
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));

@@ -30,7 +30,8 @@ pub struct Files {
     pub place: Place,
     /// Whether stderr and stddiag go to stdout's file.
     pub merge: bool,
-    /// Whether what was in a file stays.
+    /// Whether what was in a file stays. Else it is emptied when its stream begins, and the full ones of an earlier
+    /// run are removed.
     pub append: bool,
     /// When a file is full, if ever.
     pub rotation: Option<Rotation>,
@@ -169,6 +170,20 @@ impl OpenFiles {
         id
     }
 
+    /// Makes a file, empty if what was in it is not to stay, and removes the full ones of an earlier run with it.
+    pub fn begin(&mut self, id: FileId) -> Result<(), FileError> {
+        if self.written.get(id.0).is_none_or(|written| written.begun) {
+            return Ok(());
+        }
+        let opened = self.open(id);
+        let append = self.files.append;
+        let Some(written) = self.written.get_mut(id.0) else { return Ok(()) };
+        // Until there is something to write, the process has better use for the descriptor.
+        self.open = self.open.saturating_sub(usize::from(written.file.take().is_some()));
+        let begun = opened.and_then(|()| if append { Ok(()) } else { written.remove_full() });
+        begun.map_err(|error| FileError { path: written.path.clone(), error })
+    }
+
     /// Whose line the file is in the middle of.
     pub fn line(&mut self, id: FileId) -> Open {
         self.written.get(id.0).and_then(|written| written.line)
@@ -279,15 +294,30 @@ impl Written {
         Ok(())
     }
 
+    /// Removes the full files that came before this one, as many as there are.
+    fn remove_full(&self) -> io::Result<()> {
+        for number in 1.. {
+            match fs::remove_file(self.full(number)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => break,
+                removed => removed?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The name of the full file that was renamed so many times; 0 is the file itself.
+    fn full(&self, number: u32) -> PathBuf {
+        match number {
+            0 => self.path.clone(),
+            number => with_suffix(&self.path, &number.to_string()),
+        }
+    }
+
     /// Renames the file, and those before it, and begins a new one.
     fn rotate(&mut self, keep: u32) -> io::Result<()> {
         self.file = None;
-        let old = |number: u32| match number {
-            0 => self.path.clone(),
-            number => with_suffix(&self.path, &number.to_string()),
-        };
         for number in (0..keep).rev() {
-            match fs::rename(old(number), old(number.saturating_add(1))) {
+            match fs::rename(self.full(number), self.full(number.saturating_add(1))) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
@@ -352,6 +382,26 @@ mod tests {
         let wanted = ["six\n", "a line that is too long\n", "four\nfive\n"].map(|text| Some(text.to_owned()));
         assert_eq!(texts[..3], wanted);
         assert_eq!(texts[3], None, "no more than were to be kept");
+    }
+
+    #[test]
+    fn a_file_that_is_begun_is_empty_and_has_no_full_ones_of_an_earlier_run() {
+        let directory = tempfile::tempdir().unwrap();
+        for append in [true, false] {
+            let place = Place::Name(directory.path().join("log"));
+            let mut open = OpenFiles::new(Files { append, ..files(place) });
+            let of = source(0, Channel::Stdout);
+            let path = open.files.path(&of, 1);
+            let full = ["1", "2", "3"].map(|number| with_suffix(&path, number));
+            [&path].into_iter().chain(&full).for_each(|path| fs::write(path, "old").unwrap());
+            let id = open.of(&of, || 1);
+            open.begin(id).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), if append { "old" } else { "" });
+            assert!(full.iter().all(|full| full.exists() == append));
+            open.write(id, vec![IoSlice::new(b"new")], None).unwrap();
+            open.begin(id).unwrap();
+            assert!(fs::read_to_string(&path).unwrap().ends_with("new"), "it is begun once");
+        }
     }
 
     #[test]

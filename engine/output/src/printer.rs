@@ -182,7 +182,7 @@ impl Desk {
                 return Ok(self.report);
             }
             for chunk in news.chunks(MAX_STREAMS) {
-                let turns = self.look(&mut tool, chunk, &mut on_gap);
+                let turns = self.look(&mut tool, chunk, &mut on_gap)?;
                 self.print(&mut tool, &turns)?;
                 self.forget_over();
             }
@@ -196,10 +196,14 @@ impl Desk {
         tool: &mut Tool,
         ids: &[FeedId],
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
-    ) -> Vec<Turn> {
+    ) -> Result<Vec<Turn>, PrintError> {
         let mut turns = Vec::with_capacity(ids.len());
         for &id in ids {
             let look = tool.look(id);
+            // Files are there as soon as their streams are.
+            if self.stream(id).is_none() && (look == Look::Bytes || matches!(self.to, To::Files(_))) {
+                self.add(tool, id)?;
+            }
             match look {
                 Look::Gap(gap) => {
                     self.report.lost = self.report.lost.saturating_add(gap.lost);
@@ -208,7 +212,6 @@ impl Desk {
                     }
                 }
                 Look::Gone(_) => self.report.unfinished = self.report.unfinished.saturating_add(1),
-                Look::Bytes if self.stream(id).is_none() => self.add(tool, id),
                 Look::Bytes | Look::Nothing | Look::Complete(_) | Look::Flushed => {}
             }
             if matches!(look, Look::Complete(_) | Look::Gone(_) | Look::Flushed) {
@@ -222,18 +225,18 @@ impl Desk {
                 turns.push(Turn { id, has_bytes, ends });
             }
         }
-        turns
+        Ok(turns)
     }
 
     fn stream(&mut self, id: FeedId) -> Option<&mut Stream> {
         self.streams.get_mut(id.index()).and_then(Option::as_mut)
     }
 
-    /// A stream has its first bytes.
-    fn add(&mut self, tool: &mut Tool, id: FeedId) {
+    /// Makes ready for the first bytes of a stream.
+    fn add(&mut self, tool: &mut Tool, id: FeedId) -> Result<(), PrintError> {
         let Some((proc, channel)) = tool.origin(id).map(|origin| (origin.source.clone(), origin.channel))
         else {
-            return;
+            return Ok(());
         };
         let shows_process = self.options.style.shows_process()
             || matches!(&self.to, To::Files(open) if open.files.shows_host());
@@ -243,7 +246,9 @@ impl Desk {
             To::Output(_) => (None, false),
             To::Files(open) => {
                 let count = || self.processes.count(tool, &source.nspace);
-                (Some(open.of(&source, count)), open.files.is_alone(channel))
+                let file = open.of(&source, count);
+                open.begin(file)?;
+                (Some(file), open.files.is_alone(channel))
             }
         };
         let label = self.options.style.label(&source);
@@ -254,6 +259,7 @@ impl Desk {
         if let Some(place) = self.streams.get_mut(id.index()) {
             *place = Some(stream);
         }
+        Ok(())
     }
 
     fn forget_over(&mut self) {
