@@ -40,10 +40,11 @@ pub struct Files {
     pub nprocs: Option<u32>,
 }
 
-/// A full file is renamed and a new one begun, between two lines if one is not too long for a file.
+/// A full file is renamed and a new one begun, between two lines if those are no longer than
+/// [`Patience::max_line`](crate::Patience) and written in one piece; others are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// Bytes in a file at most, 1 at least.
+    /// Bytes in a file at most, but for one line that is longer; 1 at least.
     pub size: u64,
     /// Full ones that are kept: `NAME.1` is the newest.
     pub keep: u32,
@@ -134,6 +135,8 @@ pub(crate) struct FileId(usize);
 /// The files of one printer.
 pub(crate) struct OpenFiles {
     pub files: Files,
+    /// Up to which length a line is not cut for a file's size.
+    max_line: usize,
     written: Vec<Written>,
     by_path: BTreeMap<PathBuf, FileId>,
     open: usize,
@@ -151,8 +154,15 @@ struct Written {
 }
 
 impl OpenFiles {
-    pub fn new(files: Files) -> OpenFiles {
-        OpenFiles { files, written: Vec::new(), by_path: BTreeMap::new(), open: 0, nprocs: BTreeMap::new() }
+    pub fn new(files: Files, max_line: usize) -> OpenFiles {
+        OpenFiles {
+            files,
+            max_line,
+            written: Vec::new(),
+            by_path: BTreeMap::new(),
+            open: 0,
+            nprocs: BTreeMap::new(),
+        }
     }
 
     /// The file for `source`, whose job has as many ranks as `count` says.
@@ -193,6 +203,7 @@ impl OpenFiles {
     pub fn write(&mut self, id: FileId, mut slices: Vec<IoSlice<'_>>, line: Open) -> Result<(), FileError> {
         let opened = self.open(id);
         let Files { append, rotation, .. } = self.files;
+        let max_line = self.max_line;
         let Some(written) = self.written.get_mut(id.0) else { return Ok(()) };
         let done = opened.and_then(|()| match rotation {
             None => written.write(append, &mut slices),
@@ -201,7 +212,7 @@ impl OpenFiles {
                     all.extend_from_slice(slice);
                     all
                 });
-                written.write_rotating(append, rotation, &all)
+                written.write_rotating(append, (rotation, max_line), &all)
             }
         });
         written.line = line;
@@ -267,7 +278,12 @@ impl Written {
         Ok(())
     }
 
-    fn write_rotating(&mut self, append: bool, rotation: Rotation, mut bytes: &[u8]) -> io::Result<()> {
+    fn write_rotating(
+        &mut self,
+        append: bool,
+        (rotation, max_line): (Rotation, usize),
+        mut bytes: &[u8],
+    ) -> io::Result<()> {
         while !bytes.is_empty() {
             self.file(append)?;
             let room = usize::try_from(rotation.size.saturating_sub(self.size)).unwrap_or(usize::MAX);
@@ -279,7 +295,8 @@ impl Written {
                 0
             } else {
                 // A line that is too long for a file, or whose beginning is in this one.
-                memchr(b'\n', bytes).map_or(bytes.len(), |at| at.saturating_add(1))
+                let end = memchr(b'\n', bytes).map(|at| at.saturating_add(1));
+                end.filter(|end| *end <= max_line).unwrap_or(room)
             };
             let (fits, rest) = bytes.split_at(now.min(bytes.len()));
             if !fits.is_empty() {
@@ -366,7 +383,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = Place::Name(directory.path().join("log"));
         let rotation = Some(Rotation { size: 10, keep: 2 });
-        let mut open = OpenFiles::new(Files { rotation, ..files(place) });
+        let mut open = OpenFiles::new(Files { rotation, ..files(place) }, 64);
         let of = source(0, Channel::Stdout);
         let id = open.of(&of, || 1);
         for text in ["one\ntwo\n", "three\n", "four\nfive\n", "a line that is too long\n", "si", "x\n"] {
@@ -385,11 +402,29 @@ mod tests {
     }
 
     #[test]
+    fn a_line_without_an_end_is_cut_where_a_file_is_full() {
+        let directory = tempfile::tempdir().unwrap();
+        let rotation = Some(Rotation { size: 10, keep: 9 });
+        let mut open =
+            OpenFiles::new(Files { rotation, ..files(Place::Name(directory.path().join("log"))) }, 15);
+        let of = source(0, Channel::Stdout);
+        let id = open.of(&of, || 1);
+        for text in ["10%\r20%\r", "30%\r", "40%\r50%\r", "\n", "a line that is much too long\n"] {
+            let line = (!text.ends_with('\n')).then_some(1);
+            open.write(id, vec![IoSlice::new(text.as_bytes())], line).unwrap();
+        }
+        let path = open.files.path(&of, 1);
+        let full = ["4", "3", "2", "1"].map(|number| fs::read_to_string(with_suffix(&path, number)).unwrap());
+        assert_eq!(full, ["10%\r20%\r30", "%\r40%\r50%\r\n", "a line tha", "t is much "]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "too long\n");
+    }
+
+    #[test]
     fn a_file_that_is_begun_is_empty_and_has_no_full_ones_of_an_earlier_run() {
         let directory = tempfile::tempdir().unwrap();
         for append in [true, false] {
             let place = Place::Name(directory.path().join("log"));
-            let mut open = OpenFiles::new(Files { append, ..files(place) });
+            let mut open = OpenFiles::new(Files { append, ..files(place) }, 64);
             let of = source(0, Channel::Stdout);
             let path = open.files.path(&of, 1);
             let full = ["1", "2", "3"].map(|number| with_suffix(&path, number));
@@ -410,7 +445,7 @@ mod tests {
         let name = directory.path().join("log");
         let mut contents = Vec::new();
         for append in [false, true, false] {
-            let mut open = OpenFiles::new(Files { append, ..files(Place::Name(name.clone())) });
+            let mut open = OpenFiles::new(Files { append, ..files(Place::Name(name.clone())) }, 64);
             let id = open.of(&source(0, Channel::Stderr), || 1);
             open.write(id, vec![IoSlice::new(b"x\n")], None).unwrap();
             open.written[0].file = None;

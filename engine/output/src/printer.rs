@@ -120,7 +120,12 @@ impl Printer {
     ) -> io::Result<Printer> {
         let to = match to.into() {
             Destination::Output(output) => To::Output(output),
-            Destination::Files(files) => To::Files(OpenFiles::new(files)),
+            Destination::Files(files) => {
+                // An element of XML or JSON that was cut would be none.
+                let may_cut = options.style.joins_parts();
+                let max_line = if may_cut { options.patience.max_line } else { usize::MAX };
+                To::Files(OpenFiles::new(files, max_line))
+            }
         };
         let desk = Desk {
             to,
