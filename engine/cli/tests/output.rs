@@ -289,6 +289,29 @@ fn a_pull_ends_when_any_of_its_outputs_has_no_reader() {
 }
 
 #[test]
+fn a_tagged_line_ends_where_bytes_are_missing() {
+    const TOTAL: u64 = 1 << 20;
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("head -c {TOTAL} /dev/zero | tr '\\0' x; : < {}; echo end", gate.path());
+    let options = ["--cache-size", "64K", "--drop", "newest", "--output", "rank"];
+    let mut run = site.run_sh(&options, &script);
+    // Read when all of it was written.
+    let stdout = run.stdout();
+    site.wait_for_bytes(0, "stdout", TOTAL);
+    let (stdout, stderr) = (collect(stdout), collect(run.stderr()));
+    site.wait_for_stream(0, "stdout", |stream| stream.readers("iof run")[0]["lag"] == 0);
+    gate.open();
+    assert_eq!(run.wait(), 0);
+    let (stdout, stderr) = (stdout.get(), stderr.get());
+    let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+    let gaps = stderr.lines().filter(|line| line.contains("bytes are missing")).count();
+    assert!(gaps > 0, "{stderr}");
+    assert_eq!(stdout.lines().count(), gaps + 1, "{stderr}");
+    assert!(stdout.lines().all(|line| line.starts_with("[0]<stdout>: ")), "{stderr}");
+}
+
+#[test]
 fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
     let site = Site::new();
     let at = site.path().join("made/out");

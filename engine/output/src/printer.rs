@@ -97,7 +97,8 @@ impl Default for Options {
 ///
 /// The order within each source and channel is kept, and lines of different sources do not mix: a line is written in
 /// one piece, unless it is longer than [`Patience::max_line`] or its end does not come in [`Patience::max_time`]. Then
-/// what is there is written; where lines are tagged, it is ended with a newline before another source's line begins.
+/// what is there is written; where lines are tagged, it is ended with a newline before another source's line begins, and
+/// where bytes are missing.
 /// If all that is written to an output or a file is of one stream there is nothing to mix with, and what comes is
 /// written at once.
 ///
@@ -226,8 +227,9 @@ impl Desk {
             let Some(stream) = self.stream(id) else { continue };
             let ends = !matches!(look, Look::Bytes | Look::Nothing) || stream.held.is_due(&patience);
             let has_bytes = look == Look::Bytes;
-            if has_bytes || (ends && !stream.held.bytes.is_empty()) {
-                turns.push(Turn { id, has_bytes, ends });
+            let gap = matches!(look, Look::Gap(_));
+            if has_bytes || gap || (ends && !stream.held.bytes.is_empty()) {
+                turns.push(Turn { id, has_bytes, ends, gap });
             }
         }
         Ok(turns)

@@ -38,6 +38,8 @@ pub(crate) struct Turn {
     pub has_bytes: bool,
     /// What there is of a line is not to wait any longer.
     pub ends: bool,
+    /// Bytes are missing before what comes next.
+    pub gap: bool,
 }
 
 /// What is to be done with a stream when its bytes are written.
@@ -81,7 +83,12 @@ impl Stream {
     pub fn print<'a>(&mut self, turn: &Turn, tool: &'a Tool, room: usize, page: &mut Page<'_, 'a>) -> Taken {
         page.times.clear();
         let Some(bytes) = tool.bytes(turn.id).filter(|_| turn.has_bytes) else {
-            self.print_held(page);
+            if !self.held.bytes.is_empty() {
+                self.print_held(page);
+            }
+            if turn.gap && *page.open == Some(self.key) {
+                page.options.style.end_line(page.open, &mut page.batch);
+            }
             return Taken::nothing(turn.id);
         };
         if page.options.style.shows_time() {
