@@ -16,7 +16,7 @@ use iof_proto::{Channel, Channels, Proc, Rank};
 use iof_tool::{Gap, Tool};
 use nix::sys::signal::Signal;
 
-use crate::args::{Ranks, bytes, channels, ranks, seconds};
+use crate::args::{ChannelList, Ranks, bytes, ranks, seconds};
 use crate::{Failure, say};
 
 /// Under which these options are listed.
@@ -61,7 +61,8 @@ pub struct OutputArgs {
     /// Channels that are not to be shown
     ///
     /// Nor written to files. Tools can still pull them.
-    #[arg(long, help_heading = OUTPUT, value_name = "LIST", value_parser = channels)]
+    #[arg(long, help_heading = OUTPUT, value_name = "LIST", value_parser = ChannelList)]
+    #[arg(hide_possible_values = true)]
     pub no_forward: Option<Channels>,
 
     /// Old files: truncate, or append
@@ -127,6 +128,11 @@ impl OutputArgs {
         if files.is_none() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {
             return Err(Failure::usage(
                 "--file-size and --open-mode are for files: say --output dir=DIR or file=NAME",
+            ));
+        }
+        if self.ranks.is_some() && !self.output.as_ref().is_none_or(Choice::shows) {
+            return Err(Failure::usage(
+                "--ranks is for what is shown, files get all ranks: say :copy behind dir=DIR or file=NAME",
             ));
         }
         files.map_or(Ok(()), |files| files.prepare().map_err(Failure::usage))

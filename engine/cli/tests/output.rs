@@ -459,6 +459,7 @@ fn a_file_that_cannot_be_written_ends_the_run_and_is_named() {
     let done = site.run_sh(&options, "echo x; exec sleep 1000").finish();
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.stderr.contains("rank.0/stdout: Is a directory"), "{done:?}");
+    assert!(done.stderr.contains("; the job was ended because of it"), "{done:?}");
 }
 
 #[test]
@@ -505,6 +506,7 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
             (&["--no-forward", "stdin"], "stdin"),
             (&["--tag-by", "page"], "line, fragment"),
             (&["--file-size", "1M"], "--output dir=DIR"),
+            (&["--ranks", "0", "--output", "dir=."], "files get all ranks: say :copy"),
             (&["--open-mode", "append"], "--output dir=DIR"),
             (&["--file-count", "3"], "--file-size"),
         ] {
@@ -517,6 +519,9 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
             assert!(done.stderr.contains(said), "{options:?}: {done:?}");
         }
     }
+    let done = Process::start(iof().args(["pull", "--rank", "1", "--ranks", "2"])).finish();
+    assert_eq!(done.code, 2, "{done:?}");
+    assert!(done.stderr.contains("--ranks shows none of the ranks that --rank pulls"), "{done:?}");
     let done = Site::new().run(&["-n", "2", "--ranks", "0-2"], ["true"]).finish();
     assert_eq!(done.code, 2);
     assert!(done.stderr.contains("no rank 2 to show: the job has 2"), "{done:?}");
