@@ -116,7 +116,8 @@ pub struct RunArgs {
 
     /// Say at the end, in one line, how it went
     ///
-    /// To stderr: the ranks, their exit codes, the time, and how many bytes were forwarded and lost.
+    /// To stderr: the ranks, their exit codes, the time, and how many bytes were forwarded and lost. Lost is what our
+    /// output misses, whether it was dropped as it came or written over (--drop oldest) before it was read.
     #[arg(long)]
     pub summary: bool,
 
