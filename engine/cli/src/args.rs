@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
@@ -117,7 +117,8 @@ pub struct RunArgs {
 
     /// Say at the end, in one line, how it went
     ///
-    /// To stderr: the ranks, their exit codes, the time, and how many bytes were forwarded and lost.
+    /// To stderr: the ranks, their exit codes, the time, and how many bytes were forwarded and lost. Lost is what our
+    /// output misses, whether it was dropped as it came or written over (--drop oldest) before it was read.
     #[arg(long)]
     pub summary: bool,
 
@@ -256,7 +257,8 @@ pub struct PullArgs {
     pub rank: Ranks,
 
     /// Channels to pull
-    #[arg(long, value_name = "LIST", default_value = "stdout,stderr,stddiag", value_parser = channels)]
+    #[arg(long, value_name = "LIST", default_value = "stdout,stderr,stddiag", value_parser = ChannelList)]
+    #[arg(hide_possible_values = true)]
     pub channel: Channels,
 
     /// Leave out what was cached before now
@@ -356,7 +358,29 @@ fn variable(text: OsString) -> Result<Variable, &'static str> {
     }
 }
 
-pub fn channels(text: &str) -> Result<Channels, String> {
+/// Understands a list of channels, and names one as shells complete it.
+#[derive(Clone)]
+pub struct ChannelList;
+
+impl TypedValueParser for ChannelList {
+    type Value = Channels;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Channels, clap::Error> {
+        TypedValueParser::parse_ref(&channels, command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let words = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+        Some(Box::new(words.into_iter().map(|channel| PossibleValue::new(channel.as_str()))))
+    }
+}
+
+fn channels(text: &str) -> Result<Channels, String> {
     let mut channels = Channels::empty();
     for word in text.split(',') {
         match word.trim().parse() {

@@ -201,9 +201,12 @@ impl Follow {
         sum.unfinished = sum.unfinished.saturating_add(unfinished);
     }
 
-    fn output_failed(&mut self, failure: Failure) {
+    fn output_failed(&mut self, mut failure: Failure) {
         self.outputs = self.outputs.saturating_sub(1);
         if self.failure.is_none() {
+            if let Failure::Running(message) = &mut failure {
+                message.push_str("; the job was ended because of it");
+            }
             self.failure = Some(failure);
             self.job.signal(Signal::SIGTERM);
             self.grace = Some((Instant::now() + GRACE, Then::Kill));

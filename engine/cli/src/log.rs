@@ -28,11 +28,15 @@ const PRIORITIES: [&str; 8] = ["emerg", "alert", "crit", "err", "warning", "noti
                         global_datastore; and whatever the engine's host knows, by a key with a dot in it. `iof query \
                         LOG_CHANNELS` says which there are.")]
 pub struct LogArgs {
-    /// Where to, in the order of preference [default: what the engine was told, else all that there are but stdout]
+    /// Where to, in the order of preference
+    ///
+    /// By default where the engine was told to log, and else to all that there are but stdout.
     #[arg(long, value_name = "LIST", value_parser = channels)]
     channel: Option<LogOrder>,
 
-    /// Channels that must take it, in addition or among those
+    /// Channels that must take it
+    ///
+    /// They may be among those of --channel, or are used in addition.
     #[arg(long, value_name = "LIST", value_parser = channels)]
     required: Option<LogOrder>,
 
@@ -40,11 +44,15 @@ pub struct LogArgs {
     #[arg(long)]
     once: bool,
 
-    /// The priority at the syslog: emerg, alert, crit, err, warning, notice, info, debug, or 0 to 7
+    /// The priority at the syslog
+    ///
+    /// emerg, alert, crit, err, warning, notice, info, debug, or 0 to 7.
     #[arg(long, value_name = "P", default_value = "info", value_parser = priority)]
     priority: u32,
 
-    /// Say whose message it is, and on which channel, on stdout and stderr
+    /// Say whose message it is
+    ///
+    /// And on which channel it comes: on stdout and stderr.
     #[arg(long)]
     tag: bool,
 
@@ -57,7 +65,9 @@ pub struct LogArgs {
     xml: bool,
 
     /// Where email goes to
-    #[arg(long, value_name = "ADDRESS,...")]
+    ///
+    /// Addresses, with commas between them.
+    #[arg(long, value_name = "LIST")]
     mail_to: Option<String>,
 
     /// What email is about
@@ -65,7 +75,9 @@ pub struct LogArgs {
     subject: Option<String>,
 
     /// The mail server [default: the engine's]
-    #[arg(long, value_name = "HOST[:PORT]", requires = "mail_to", value_parser = server)]
+    ///
+    /// HOST or HOST:PORT.
+    #[arg(long, value_name = "HOST", requires = "mail_to", value_parser = server)]
     mail_server: Option<Server>,
 
     #[command(flatten)]

@@ -25,8 +25,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use nix::sys::signal::Signal;
 
 use crate::args::{Command, Iof};
@@ -104,7 +104,9 @@ fn explain(error: &clap::Error) -> ExitCode {
     }
     let wrong = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "a command is missing: run, pull, push, top, query, log or inspect".into()
+            let iof = Iof::command();
+            let names: Vec<&str> = iof.get_subcommands().map(clap::Command::get_name).collect();
+            format!("a command is missing: {}", names.join(", "))
         }
         _ => in_one_line(error),
     };

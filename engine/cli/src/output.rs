@@ -4,6 +4,7 @@
 use std::env;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
+use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -15,7 +16,7 @@ use iof_proto::{Channel, Channels, Proc, Rank};
 use iof_tool::{Gap, Tool};
 use nix::sys::signal::Signal;
 
-use crate::args::{Ranks, bytes, channels, file_count, ranks, seconds};
+use crate::args::{ChannelList, Ranks, bytes, file_count, ranks, seconds};
 use crate::{Failure, say};
 
 /// Under which these options are listed.
@@ -60,7 +61,8 @@ pub struct OutputArgs {
     /// Channels that are not to be shown
     ///
     /// Nor written to files. Tools can still pull them.
-    #[arg(long, help_heading = OUTPUT, value_name = "LIST", value_parser = channels)]
+    #[arg(long, help_heading = OUTPUT, value_name = "LIST", value_parser = ChannelList)]
+    #[arg(hide_possible_values = true)]
     pub no_forward: Option<Channels>,
 
     /// Old files: truncate, or append
@@ -98,6 +100,13 @@ pub enum OpenMode {
     Append,
 }
 
+/// What writes to one of our outputs, or to the files.
+pub struct Writer {
+    printer: Printer,
+    /// The output to which it copies what goes to files, too.
+    copies_to: Option<&'static str>,
+}
+
 /// What one printer is to have.
 pub struct Part<'a> {
     /// Of these channels.
@@ -122,6 +131,11 @@ impl OutputArgs {
                 "--file-size and --open-mode are for files: say --output dir=DIR or file=NAME",
             ));
         }
+        if self.ranks.is_some() && !self.output.as_ref().is_none_or(Choice::shows) {
+            return Err(Failure::usage(
+                "--ranks is for what is shown, files get all ranks: say :copy behind dir=DIR or file=NAME",
+            ));
+        }
         files.map_or(Ok(()), |files| files.prepare().map_err(Failure::usage))
     }
 
@@ -131,16 +145,18 @@ impl OutputArgs {
         &self,
         nprocs: Option<u32>,
         mut open: impl FnMut(Part<'_>) -> Result<Option<Tool>, Failure>,
-    ) -> Result<Vec<Printer>, Failure> {
+    ) -> Result<Vec<Writer>, Failure> {
         let wanted = Channels::ALL - self.no_forward.unwrap_or(Channels::empty());
-        let mut printers = Vec::new();
-        let mut start = |channels: Channels, ranks: Option<&Ranks>, to: Destination, colour: bool| {
+        let mut writers = Vec::new();
+        let mut start = |channels: Channels, ranks: Option<&Ranks>, to: To| {
             let channels = channels & wanted;
             if channels.is_empty() {
                 return Ok(());
             }
             if let Some(tool) = open(Part { channels, ranks })? {
-                printers.push(Printer::start(tool, to, self.options(colour), report_gap).map_err(no_thread)?);
+                let To { destination, copies_to, colour } = to;
+                let printer = Printer::start(tool, destination, self.options(colour), report_gap);
+                writers.push(Writer { printer: printer.map_err(no_thread)?, copies_to });
             }
             Ok(())
         };
@@ -150,19 +166,26 @@ impl OutputArgs {
             let errors = Channels::STDERR | Channels::STDDIAG;
             let out = Output::new(io::stdout()).map_err(Failure::running)?;
             let err = out.beside(io::stderr()).map_err(Failure::running)?;
+            let to = |output: Output, name, colour| To {
+                destination: output.into(),
+                copies_to: choice.copy.then_some(name),
+                colour,
+            };
+            let out = to(out, "stdout", has_colours(io::stdout()));
             // One printer for each of our outputs, so that a slow one does not hold up the other.
             if choice.merge {
-                start(Channels::STDOUT | errors, ranks, out.into(), has_colours(io::stdout()))?;
+                drop(err);
+                start(Channels::STDOUT | errors, ranks, out)?;
             } else {
-                start(Channels::STDOUT, ranks, out.into(), has_colours(io::stdout()))?;
-                start(errors, ranks, err.into(), has_colours(io::stderr()))?;
+                start(Channels::STDOUT, ranks, out)?;
+                start(errors, ranks, to(err, "stderr", has_colours(io::stderr())))?;
             }
         }
         if let Some(files) = self.files(nprocs) {
             let all = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
-            start(all, None, files.into(), false)?;
+            start(all, None, To { destination: files.into(), copies_to: None, colour: false })?;
         }
-        Ok(printers)
+        Ok(writers)
     }
 
     fn options(&self, colour: bool) -> Options {
@@ -201,12 +224,39 @@ fn report_gap(source: &Proc, channel: Channel, gap: Gap) {
     say(format_args!("rank {} {channel}: {lost} bytes are missing at offset {offset}", source.rank));
 }
 
-/// Waits for a printer and puts its error into words.
-pub fn finish(printer: Printer) -> Result<PrintReport, Failure> {
-    printer.join().map_err(|error| match error {
-        PrintError::Write(error) if error.kind() == ErrorKind::BrokenPipe => Failure::Signal(Signal::SIGPIPE),
-        error => Failure::running(error),
-    })
+/// Where a printer writes to.
+struct To {
+    destination: Destination,
+    copies_to: Option<&'static str>,
+    colour: bool,
+}
+
+impl Writer {
+    /// Has a thread wait for its end and hand over what it did.
+    ///
+    /// What is only a copy of what goes to files counts for nothing, and if it can't be written nothing else ends.
+    pub fn watch(
+        self,
+        done: impl FnOnce(Result<PrintReport, Failure>) + Send + 'static,
+    ) -> Result<(), Failure> {
+        let wait = move || done(self.finish());
+        thread::Builder::new().name("iof-output".into()).spawn(wait).map(drop).map_err(no_thread)
+    }
+
+    fn finish(self) -> Result<PrintReport, Failure> {
+        match (self.printer.join(), self.copies_to) {
+            (Ok(report), None) => Ok(report),
+            (Ok(_), Some(_)) => Ok(PrintReport::default()),
+            (Err(PrintError::Write(error)), Some(name)) => {
+                say(format_args!("{name}: {error}; no more is shown there, but the files become complete"));
+                Ok(PrintReport::default())
+            }
+            (Err(PrintError::Write(error)), None) if error.kind() == ErrorKind::BrokenPipe => {
+                Err(Failure::Signal(Signal::SIGPIPE))
+            }
+            (Err(error), _) => Err(Failure::running(error)),
+        }
+    }
 }
 
 /// There is no thread for what the command has to do.

@@ -112,6 +112,20 @@ mod tests {
     }
 
     #[test]
+    fn completions_know_the_channels() {
+        let mut text = Vec::new();
+        clap_complete::generate(Shell::Bash, &mut Iof::command(), "iof", &mut text);
+        let text = String::from_utf8(text).unwrap();
+        for option in ["--no-forward)", "--channel)"] {
+            let blocks: Vec<&str> = text.split(option).skip(1).collect();
+            let knows = |block: &&str| {
+                block.split(";;").next().is_some_and(|words| words.contains("stdout stderr stddiag"))
+            };
+            assert!(blocks.iter().any(knows), "{option}: {text}");
+        }
+    }
+
+    #[test]
     fn each_option_has_one_line_of_short_help_on_a_terminal_of_80_columns() {
         for command in tree() {
             let help = command.clone().term_width(80).render_help().to_string();

@@ -1,21 +1,33 @@
 //! `iof pull`: another reader of a running job's output.
 
+use crossbeam::channel::unbounded;
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, RequestError, Tool};
 
 use crate::Failure;
 use crate::args::{PullArgs, Ranks};
 use crate::attach::{Name, attach, namespaces};
-use crate::output::{Part, finish};
+use crate::output::Part;
 
 /// Writes the output of a running job to stdout and stderr, or to files, until it is complete.
 pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     args.output.prepare(None)?;
-    let printers = args.output.start(None, |part| open(args, &part))?;
+    if both(&args.rank, args.output.ranks.as_ref()).is_empty() {
+        return Err(Failure::usage(
+            "--ranks shows none of the ranks that --rank pulls: leave one of them out",
+        ));
+    }
+    let writers = args.output.start(None, |part| open(args, &part))?;
+    let (done, received) = unbounded();
+    for writer in writers {
+        let done = done.clone();
+        writer.watch(move |report| drop(done.send(report)))?;
+    }
+    drop(done);
     let mut unfinished = 0u64;
-    for printer in printers {
-        let report = finish(printer)?;
-        unfinished = unfinished.saturating_add(report.unfinished);
+    // Whichever fails first ends all.
+    for report in received {
+        unfinished = unfinished.saturating_add(report?.unfinished);
     }
     if unfinished > 0 {
         return Err(Failure::running(format!(

@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{CaptureError, Config, Engine, Grant, Job, JobSpec, Pty, Rendezvous, StartError};
-use iof_output::Printer;
 use iof_proto::{Nspace, Proc, Rank};
 use iof_tool::{Pull, Tool};
 use nix::sys::signal::Signal;
@@ -19,7 +18,7 @@ use crate::args::RunArgs;
 use crate::follow::{Event, Follow};
 use crate::keyboard::{Keyboard, window_size};
 use crate::log;
-use crate::output::{Part, finish, no_thread};
+use crate::output::{Part, no_thread};
 use crate::signals::Signals;
 use crate::{Failure, say};
 
@@ -43,7 +42,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         None => Nspace::new(format!("iof-{}", process::id())).map_err(Failure::running)?,
     };
     // The printers register before the job exists, so that they have its first byte.
-    let printers =
+    let writers =
         args.output.start(u32::try_from(nprocs).ok(), |part| attach(&engine, &nspace, part).map(Some))?;
     let spec = JobSpec {
         stdin: stdin.ranks.clone(),
@@ -55,10 +54,15 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let (events, received) = unbounded();
-    let outputs = printers.len();
+    let outputs = writers.len();
     let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
-        .and_then(|()| printers.into_iter().try_for_each(|printer| watch_output(printer, events.clone())))
+        .and_then(|()| {
+            writers.into_iter().try_for_each(|writer| {
+                let events = events.clone();
+                writer.watch(move |done| drop(events.send(Event::Output(done))))
+            })
+        })
         .and_then(|()| stdin.push(&engine, &nspace))
         .and_then(|()| give_keyboard(&job, stdin.inherits()));
     if keyboard.is_err() {
@@ -127,11 +131,5 @@ fn watch_job(job: Job, events: Sender<Event>) -> Result<(), Failure> {
         // Whoever listened has decided to end already if a send fails.
         let _ = events.send(Event::Exited(job.wait_exit()));
         let _ = events.send(Event::Over(job.wait()));
-    })
-}
-
-fn watch_output(printer: Printer, events: Sender<Event>) -> Result<(), Failure> {
-    watch("iof-output", move || {
-        let _ = events.send(Event::Output(finish(printer)));
     })
 }

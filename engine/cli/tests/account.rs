@@ -56,6 +56,15 @@ fn they_agree_with_what_the_ranks_wrote_and_how_they_ended() {
 }
 
 #[test]
+fn what_is_shown_and_goes_to_files_counts_once() {
+    let site = Site::new();
+    let list = format!("dir={}:copy", site.path().join("out").display());
+    let done = site.run_sh(&["--output", &list, "--summary"], "echo four; echo err >&2").finish();
+    let rest = "exit code 0: 1 rank; 9 bytes forwarded, 0 lost";
+    assert_eq!(summary(&done), ("1 rank".into(), rest.into()));
+}
+
+#[test]
 fn what_was_dropped_is_what_is_missing_in_the_output() {
     const TOTAL: u64 = 1 << 20;
     let site = Site::new();

@@ -29,7 +29,7 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
     let here = site.path().to_str().unwrap();
     let long = "n".repeat(256);
     for (args, said) in [
-        (&[][..], "run, pull, push, top, query, log or inspect"),
+        (&[][..], "run, pull, push, top, query, log, inspect, completions, man"),
         (&["frobnicate"], "frobnicate"),
         (&["--frobnicate"], "--frobnicate"),
         (&["run"], "PROG"),
@@ -93,7 +93,7 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
         (&["completions"], "SHELL"),
         (&["completions", "tcsh"], "bash"),
         (&["man"], "DIR"),
-        (&["query"], "WHAT"),
+        (&["query"], "KEY"),
         (&["query", "everything"], "everything"),
         (&["query", "stats", "--frobnicate"], "--frobnicate"),
     ] {

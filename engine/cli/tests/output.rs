@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use common::bytes::collect;
 use common::process::{Done, Process};
 use common::site::{Site, iof};
 use common::wait_for;
@@ -224,6 +225,92 @@ fn lines_of_stdout_and_stderr_do_not_mix_where_both_are_one_pipe() {
     assert_eq!(done.text().lines().count(), wanted.len());
 }
 
+/// `iof run` with `options`, by a shell that has both of its outputs in one pipe.
+fn run_in_one_pipe(site: &Site, options: &str, script: &str) -> Process {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!(
+        "exec {} run --rendezvous-dir {} --nspace launcher@1 {options} -- sh -c '{script}' 2>&1",
+        iof().get_program().to_str().unwrap(),
+        site.path().display()
+    ));
+    Process::start(&mut command)
+}
+
+#[test]
+fn lines_of_one_ranks_channels_do_not_mix_where_they_come_together() {
+    for options in ["--output rank", "", "--output merge", "--output merge,dir=out"] {
+        let site = Site::new();
+        let (mut first, mut second) = (site.gate("first"), site.gate("second"));
+        let options = options.replace("dir=", &format!("dir={}/", site.path().display()));
+        let script =
+            format!("printf out; : < {}; echo err >&2; : < {}; echo put", first.path(), second.path());
+        let run = run_in_one_pipe(&site, &format!("--max-line-time 3600 {options}"), &script);
+        site.wait_for_bytes(0, "stdout", 3);
+        first.open();
+        site.wait_for_bytes(0, "stderr", 4);
+        second.open();
+        let done = run.finish();
+        let file = fs::read_to_string(site.path().join("out/launcher@1/rank.0/stdout")).unwrap_or_default();
+        let said = format!("{}{file}", done.text()).replace("[0]<stdout>: ", "").replace("[0]<stderr>: ", "");
+        assert_eq!(lines(&said), BTreeSet::from(["output", "err"]), "{options}: {done:?}");
+    }
+}
+
+#[test]
+fn files_become_complete_and_ranks_go_on_when_a_copy_has_no_reader() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let list = format!("dir={}:copy", site.path().join("out").display());
+    let script = format!("echo first; : < {}; seq 100000; echo last; exit 3", gate.path());
+    let options = ["--nspace", "launcher@1", "--output", &list];
+    let mut run = site.run_sh(&options, &script);
+    read_until(run.stdout(), "first\n");
+    gate.open();
+    let stderr = collect(run.stderr());
+    assert_eq!(run.wait(), 3, "the rank's own exit code");
+    let file = fs::read_to_string(site.path().join("out/launcher@1/rank.0/stdout")).unwrap();
+    assert!(file.ends_with("100000\nlast\n") && file.lines().count() == 100_002, "{}", file.len());
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.contains("stdout: ") && stderr.contains("the files become complete"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn a_pull_ends_when_any_of_its_outputs_has_no_reader() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("echo first >&2; : < {}; echo second >&2; exec sleep 1000", gate.path());
+    let run = site.run_sh(&[], &script);
+    let mut pull = site.pull_when_there();
+    read_until(pull.stderr(), "first\n");
+    gate.open();
+    assert_eq!(pull.wait(), 128 + 13, "SIGPIPE");
+    drop(run);
+}
+
+#[test]
+fn a_tagged_line_ends_where_bytes_are_missing() {
+    const TOTAL: u64 = 1 << 20;
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("head -c {TOTAL} /dev/zero | tr '\\0' x; : < {}; echo end", gate.path());
+    let options = ["--cache-size", "64K", "--drop", "newest", "--output", "rank"];
+    let mut run = site.run_sh(&options, &script);
+    // Read when all of it was written.
+    let stdout = run.stdout();
+    site.wait_for_bytes(0, "stdout", TOTAL);
+    let (stdout, stderr) = (collect(stdout), collect(run.stderr()));
+    site.wait_for_stream(0, "stdout", |stream| stream.readers("iof run")[0]["lag"] == 0);
+    gate.open();
+    assert_eq!(run.wait(), 0);
+    let (stdout, stderr) = (stdout.get(), stderr.get());
+    let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+    let gaps = stderr.lines().filter(|line| line.contains("bytes are missing")).count();
+    assert!(gaps > 0, "{stderr}");
+    assert_eq!(stdout.lines().count(), gaps + 1, "{stderr}");
+    assert!(stdout.lines().all(|line| line.starts_with("[0]<stdout>: ")), "{stderr}");
+}
+
 #[test]
 fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
     let site = Site::new();
@@ -235,6 +322,7 @@ fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
     let wanted = [
         ("launcher@1/rank.0/stderr", "err\n"),
         ("launcher@1/rank.0/stdout", "out 0\n"),
+        ("launcher@1/rank.1/stderr", ""),
         ("launcher@1/rank.1/stdout", "out 1\n"),
     ];
     assert_eq!(tree(Path::new(at)), files(&wanted));
@@ -250,14 +338,17 @@ fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
     let both = BTreeSet::from(["[1,0]<stdout>: out", "[1,0]<stderr>: err"]);
     assert_eq!((lines(done.text()), done.stderr.as_str()), (both.clone(), ""));
     let found = tree(&copied);
-    assert_eq!(found.len(), 1);
+    assert_eq!(found.len(), 10);
+    assert!(found[1..].iter().all(|(_, text)| text.is_empty()), "{found:?}");
     assert_eq!((found[0].0.as_str(), lines(&found[0].1)), ("f.launcher@1.00.out", both));
 
     let patterns = site.path().join("patterns");
     let list = format!("file={}/%R/%n.%r.%%:pattern", patterns.display());
     run(&site, &["-n", "2", "--output", &list], script);
     let names: Vec<String> = tree(&patterns).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["0/launcher@1.0.%.err", "0/launcher@1.0.%.out", "1/launcher@1.1.%.out"]);
+    let wanted =
+        ["0/launcher@1.0.%.err", "0/launcher@1.0.%.out", "1/launcher@1.1.%.err", "1/launcher@1.1.%.out"];
+    assert_eq!(names, wanted);
 }
 
 #[test]
@@ -267,7 +358,7 @@ fn only_the_ranks_of_the_list_are_shown_and_files_get_all() {
     let list = format!("dir={}:copy", at.display());
     let done = run(&site, &["-n", "4", "--ranks", "1,3", "--output", &list], "echo $IOF_RANK");
     assert_eq!(lines(done.text()), BTreeSet::from(["1", "3"]));
-    assert_eq!(tree(&at).len(), 4);
+    assert_eq!(tree(&at).iter().filter(|(_, text)| !text.is_empty()).count(), 4);
     let many = "head -c 10000000 /dev/zero; echo $IOF_RANK done >&2";
     let done = run(&site, &["-n", "2", "--ranks", "1", "--cache-size", "16K"], many);
     assert_eq!(
@@ -310,16 +401,24 @@ fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
         [(&[][..], "x\n"), (&["--open-mode", "append"], "x\nx\n"), (&["--open-mode", "truncate"], "x\n")]
     {
         run(&site, &[&["--output", &list], options].concat(), "echo x");
-        assert_eq!(tree(&at), files(&[("f.launcher@1.0.out", wanted)]), "{options:?}");
+        assert_eq!(
+            tree(&at),
+            files(&[("f.launcher@1.0.err", ""), ("f.launcher@1.0.out", wanted)]),
+            "{options:?}"
+        );
     }
     run(&site, &["--output", &list, "--file-size", "50", "--file-count", "2"], "seq 1000 1100");
     let numbers = |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
     let wanted = [
+        ("f.launcher@1.0.err", &String::new()),
         ("f.launcher@1.0.out", &numbers(1100..=1100)),
         ("f.launcher@1.0.out.1", &numbers(1090..=1099)),
         ("f.launcher@1.0.out.2", &numbers(1080..=1089)),
     ];
     assert_eq!(tree(&at), files(&wanted.map(|(name, text)| (name, text.as_str()))));
+    run(&site, &["--output", &list], "echo new >&2");
+    let wanted = [("f.launcher@1.0.err", "new\n"), ("f.launcher@1.0.out", "")];
+    assert_eq!(tree(&at), files(&wanted), "nothing of an earlier run is left");
 }
 
 #[test]
@@ -338,7 +437,10 @@ fn there_may_be_more_files_than_can_be_open() {
         out.display(),
     ));
     let run = Process::start(&mut command);
-    wait_for("all files", || (tree(&out).len() == 120).then_some(()));
+    wait_for("all files", || {
+        let written = tree(&out).iter().filter(|(_, text)| !text.is_empty()).count();
+        (written == 120).then_some(())
+    });
     gate.open();
     let done = run.finish();
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
@@ -357,6 +459,7 @@ fn a_file_that_cannot_be_written_ends_the_run_and_is_named() {
     let done = site.run_sh(&options, "echo x; exec sleep 1000").finish();
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.stderr.contains("rank.0/stdout: Is a directory"), "{done:?}");
+    assert!(done.stderr.contains("; the job was ended because of it"), "{done:?}");
 }
 
 #[test]
@@ -403,6 +506,7 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
             (&["--no-forward", "stdin"], "stdin"),
             (&["--tag-by", "page"], "line, fragment"),
             (&["--file-size", "1M"], "--output dir=DIR"),
+            (&["--ranks", "0", "--output", "dir=."], "files get all ranks: say :copy"),
             (&["--open-mode", "append"], "--output dir=DIR"),
             (&["--file-count", "3"], "--file-size"),
             (
@@ -420,6 +524,9 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
             assert!(done.stderr.contains(said), "{options:?}: {done:?}");
         }
     }
+    let done = Process::start(iof().args(["pull", "--rank", "1", "--ranks", "2"])).finish();
+    assert_eq!(done.code, 2, "{done:?}");
+    assert!(done.stderr.contains("--ranks shows none of the ranks that --rank pulls"), "{done:?}");
     let done = Site::new().run(&["-n", "2", "--ranks", "0-2"], ["true"]).finish();
     assert_eq!(done.code, 2);
     assert!(done.stderr.contains("no rank 2 to show: the job has 2"), "{done:?}");

@@ -33,7 +33,8 @@ pub struct Files {
     pub place: Place,
     /// Whether stderr and stddiag go to stdout's file.
     pub merge: bool,
-    /// Whether what was in a file stays.
+    /// Whether what was in a file stays. Else it is emptied when its stream begins, and the full ones of an earlier
+    /// run are removed.
     pub append: bool,
     /// When a file is full, if ever.
     pub rotation: Option<Rotation>,
@@ -42,10 +43,11 @@ pub struct Files {
     pub nprocs: Option<u32>,
 }
 
-/// A full file is renamed and a new one begun, between two lines if one is not too long for a file.
+/// A full file is renamed and a new one begun, between two lines if those are no longer than
+/// [`Patience::max_line`](crate::Patience) and written in one piece; others are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// Bytes in a file at most, 1 at least.
+    /// Bytes in a file at most, but for one line that is longer; 1 at least.
     pub size: u64,
     /// Full ones that are kept: `NAME.1` is the newest. More than [`MAX_KEPT_FILES`] are as many as that.
     pub keep: u32,
@@ -106,9 +108,10 @@ impl Files {
         self.merge || channel == Channel::Stdout
     }
 
-    /// Whether a channel has its file for itself.
+    /// Whether each rank's `channel` has a file for itself.
     pub(crate) fn is_alone(&self, channel: Channel) -> bool {
-        !self.merge && channel == Channel::Stdout
+        let is_of_rank = !matches!(&self.place, Place::Pattern(pattern) if !pattern.names_rank());
+        is_of_rank && !self.merge && channel == Channel::Stdout
     }
 
     /// Whether names hold what only the engine knows.
@@ -135,6 +138,8 @@ pub(crate) struct FileId(usize);
 /// The files of one printer.
 pub(crate) struct OpenFiles {
     pub files: Files,
+    /// Up to which length a line is not cut for a file's size.
+    max_line: usize,
     written: Vec<Written>,
     by_path: BTreeMap<PathBuf, FileId>,
     open: usize,
@@ -152,8 +157,15 @@ struct Written {
 }
 
 impl OpenFiles {
-    pub fn new(files: Files) -> OpenFiles {
-        OpenFiles { files, written: Vec::new(), by_path: BTreeMap::new(), open: 0, nprocs: BTreeMap::new() }
+    pub fn new(files: Files, max_line: usize) -> OpenFiles {
+        OpenFiles {
+            files,
+            max_line,
+            written: Vec::new(),
+            by_path: BTreeMap::new(),
+            open: 0,
+            nprocs: BTreeMap::new(),
+        }
     }
 
     /// The file for `source`, whose job has as many ranks as `count` says.
@@ -171,6 +183,20 @@ impl OpenFiles {
         id
     }
 
+    /// Makes a file, empty if what was in it is not to stay, and removes the full ones of an earlier run with it.
+    pub fn begin(&mut self, id: FileId) -> Result<(), FileError> {
+        if self.written.get(id.0).is_none_or(|written| written.begun) {
+            return Ok(());
+        }
+        let opened = self.open(id);
+        let append = self.files.append;
+        let Some(written) = self.written.get_mut(id.0) else { return Ok(()) };
+        // Until there is something to write, the process has better use for the descriptor.
+        self.open = self.open.saturating_sub(usize::from(written.file.take().is_some()));
+        let begun = opened.and_then(|()| if append { Ok(()) } else { written.remove_full() });
+        begun.map_err(|error| FileError { path: written.path.clone(), error })
+    }
+
     /// Whose line the file is in the middle of.
     pub fn line(&mut self, id: FileId) -> Open {
         self.written.get(id.0).and_then(|written| written.line)
@@ -180,6 +206,7 @@ impl OpenFiles {
     pub fn write(&mut self, id: FileId, mut slices: Vec<IoSlice<'_>>, line: Open) -> Result<(), FileError> {
         let opened = self.open(id);
         let Files { append, rotation, .. } = self.files;
+        let max_line = self.max_line;
         let Some(written) = self.written.get_mut(id.0) else { return Ok(()) };
         let done = opened.and_then(|()| match rotation {
             None => written.write(append, &mut slices),
@@ -188,7 +215,7 @@ impl OpenFiles {
                     all.extend_from_slice(slice);
                     all
                 });
-                written.write_rotating(append, rotation, &all)
+                written.write_rotating(append, (rotation, max_line), &all)
             }
         });
         written.line = line;
@@ -254,7 +281,12 @@ impl Written {
         Ok(())
     }
 
-    fn write_rotating(&mut self, append: bool, rotation: Rotation, mut bytes: &[u8]) -> io::Result<()> {
+    fn write_rotating(
+        &mut self,
+        append: bool,
+        (rotation, max_line): (Rotation, usize),
+        mut bytes: &[u8],
+    ) -> io::Result<()> {
         while !bytes.is_empty() {
             self.file(append)?;
             let room = usize::try_from(rotation.size.saturating_sub(self.size)).unwrap_or(usize::MAX);
@@ -266,7 +298,8 @@ impl Written {
                 0
             } else {
                 // A line that is too long for a file, or whose beginning is in this one.
-                memchr(b'\n', bytes).map_or(bytes.len(), |at| at.saturating_add(1))
+                let end = memchr(b'\n', bytes).map(|at| at.saturating_add(1));
+                end.filter(|end| *end <= max_line).unwrap_or(room)
             };
             let (fits, rest) = bytes.split_at(now.min(bytes.len()));
             if !fits.is_empty() {
@@ -281,15 +314,30 @@ impl Written {
         Ok(())
     }
 
+    /// Removes the full files that came before this one, as many as there are.
+    fn remove_full(&self) -> io::Result<()> {
+        for number in 1.. {
+            match fs::remove_file(self.full(number)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => break,
+                removed => removed?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The name of the full file that was renamed so many times; 0 is the file itself.
+    fn full(&self, number: u32) -> PathBuf {
+        match number {
+            0 => self.path.clone(),
+            number => with_suffix(&self.path, &number.to_string()),
+        }
+    }
+
     /// Renames the file, and those before it, and begins a new one.
     fn rotate(&mut self, keep: u32) -> io::Result<()> {
         self.file = None;
-        let old = |number: u32| match number {
-            0 => self.path.clone(),
-            number => with_suffix(&self.path, &number.to_string()),
-        };
         for number in (0..keep).rev() {
-            match fs::rename(old(number), old(number.saturating_add(1))) {
+            match fs::rename(self.full(number), self.full(number.saturating_add(1))) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
@@ -338,7 +386,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = Place::Name(directory.path().join("log"));
         let rotation = Some(Rotation { size: 10, keep: 2 });
-        let mut open = OpenFiles::new(Files { rotation, ..files(place) });
+        let mut open = OpenFiles::new(Files { rotation, ..files(place) }, 64);
         let of = source(0, Channel::Stdout);
         let id = open.of(&of, || 1);
         for text in ["one\ntwo\n", "three\n", "four\nfive\n", "a line that is too long\n", "si", "x\n"] {
@@ -365,9 +413,48 @@ mod tests {
             fs::write(&file, "full\n").unwrap();
         }
         let mut written = Written { path: path.clone(), file: None, begun: true, size: 0, line: None };
-        written.write_rotating(true, Rotation { size: 5, keep: MAX_KEPT_FILES + 1 }, b"new\n").unwrap();
+        let rotation = Rotation { size: 5, keep: MAX_KEPT_FILES + 1 };
+        written.write_rotating(true, (rotation, usize::MAX), b"new\n").unwrap();
         let there = [1, MAX_KEPT_FILES, MAX_KEPT_FILES + 1].map(|number| old(number).exists());
         assert_eq!(there, [true, true, false]);
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_cut_where_a_file_is_full() {
+        let directory = tempfile::tempdir().unwrap();
+        let rotation = Some(Rotation { size: 10, keep: 9 });
+        let mut open =
+            OpenFiles::new(Files { rotation, ..files(Place::Name(directory.path().join("log"))) }, 15);
+        let of = source(0, Channel::Stdout);
+        let id = open.of(&of, || 1);
+        for text in ["10%\r20%\r", "30%\r", "40%\r50%\r", "\n", "a line that is much too long\n"] {
+            let line = (!text.ends_with('\n')).then_some(1);
+            open.write(id, vec![IoSlice::new(text.as_bytes())], line).unwrap();
+        }
+        let path = open.files.path(&of, 1);
+        let full = ["4", "3", "2", "1"].map(|number| fs::read_to_string(with_suffix(&path, number)).unwrap());
+        assert_eq!(full, ["10%\r20%\r30", "%\r40%\r50%\r\n", "a line tha", "t is much "]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "too long\n");
+    }
+
+    #[test]
+    fn a_file_that_is_begun_is_empty_and_has_no_full_ones_of_an_earlier_run() {
+        let directory = tempfile::tempdir().unwrap();
+        for append in [true, false] {
+            let place = Place::Name(directory.path().join("log"));
+            let mut open = OpenFiles::new(Files { append, ..files(place) }, 64);
+            let of = source(0, Channel::Stdout);
+            let path = open.files.path(&of, 1);
+            let full = ["1", "2", "3"].map(|number| with_suffix(&path, number));
+            [&path].into_iter().chain(&full).for_each(|path| fs::write(path, "old").unwrap());
+            let id = open.of(&of, || 1);
+            open.begin(id).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), if append { "old" } else { "" });
+            assert!(full.iter().all(|full| full.exists() == append));
+            open.write(id, vec![IoSlice::new(b"new")], None).unwrap();
+            open.begin(id).unwrap();
+            assert!(fs::read_to_string(&path).unwrap().ends_with("new"), "it is begun once");
+        }
     }
 
     #[test]
@@ -376,7 +463,7 @@ mod tests {
         let name = directory.path().join("log");
         let mut contents = Vec::new();
         for append in [false, true, false] {
-            let mut open = OpenFiles::new(Files { append, ..files(Place::Name(name.clone())) });
+            let mut open = OpenFiles::new(Files { append, ..files(Place::Name(name.clone())) }, 64);
             let id = open.of(&source(0, Channel::Stderr), || 1);
             open.write(id, vec![IoSlice::new(b"x\n")], None).unwrap();
             open.written[0].file = None;

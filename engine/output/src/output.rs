@@ -16,7 +16,8 @@ const IOV_MAX: usize = 1024;
 
 /// A descriptor to which printers write whole lines, of one printer or of several.
 ///
-/// It may be in blocking or non-blocking mode, and stays as it is.
+/// It may be in blocking or non-blocking mode, and stays as it is. As long as there is a copy of it, or one
+/// [beside](Output::beside) it that is the same file, others may write there.
 #[derive(Clone, Debug)]
 pub struct Output {
     file: Arc<OwnedFd>,
@@ -42,6 +43,11 @@ impl Output {
         let same = is_same(self.file.as_fd(), file.as_fd());
         let other = Output::new(file)?;
         Ok(if same { Output { open: Arc::clone(&self.open), ..other } } else { other })
+    }
+
+    /// Whether other printers may write there, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.open) > 1
     }
 
     /// Nobody else writes as long as this is held.

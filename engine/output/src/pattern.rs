@@ -73,6 +73,12 @@ impl Pattern {
         Ok(Pattern(pieces))
     }
 
+    /// Whether no two ranks have the same name, of whatever jobs.
+    pub(crate) fn names_rank(&self) -> bool {
+        let has_rank = self.0.iter().any(|piece| matches!(piece, Piece::PaddedRank | Piece::Rank));
+        has_rank && self.0.contains(&Piece::Nspace)
+    }
+
     /// The name that it stands for.
     pub fn expand(&self, words: Words<'_>) -> PathBuf {
         let mut name = Vec::new();

@@ -97,8 +97,10 @@ impl Default for Options {
 ///
 /// The order within each source and channel is kept, and lines of different sources do not mix: a line is written in
 /// one piece, unless it is longer than [`Patience::max_line`] or its end does not come in [`Patience::max_time`]. Then
-/// what is there is written; where lines are tagged, it is ended with a newline before another source's line begins.
-/// If all output is of one process there is nobody to mix with, and what comes is written at once.
+/// what is there is written; where lines are tagged, it is ended with a newline before another source's line begins, and
+/// where bytes are missing.
+/// If all that is written to an output or a file is of one stream there is nothing to mix with, and what comes is
+/// written at once.
 ///
 /// Without tags, bytes are written from where the engine's kernel put them.
 pub struct Printer {
@@ -119,7 +121,12 @@ impl Printer {
     ) -> io::Result<Printer> {
         let to = match to.into() {
             Destination::Output(output) => To::Output(output),
-            Destination::Files(files) => To::Files(OpenFiles::new(files)),
+            Destination::Files(files) => {
+                // An element of XML or JSON that was cut would be none.
+                let may_cut = options.style.joins_parts();
+                let max_line = if may_cut { options.patience.max_line } else { usize::MAX };
+                To::Files(OpenFiles::new(files, max_line))
+            }
         };
         let desk = Desk {
             to,
@@ -181,7 +188,7 @@ impl Desk {
                 return Ok(self.report);
             }
             for chunk in news.chunks(MAX_STREAMS) {
-                let turns = self.look(&mut tool, chunk, &mut on_gap);
+                let turns = self.look(&mut tool, chunk, &mut on_gap)?;
                 self.print(&mut tool, &turns)?;
                 self.forget_over();
             }
@@ -195,10 +202,14 @@ impl Desk {
         tool: &mut Tool,
         ids: &[FeedId],
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
-    ) -> Vec<Turn> {
+    ) -> Result<Vec<Turn>, PrintError> {
         let mut turns = Vec::with_capacity(ids.len());
         for &id in ids {
             let look = tool.look(id);
+            // Files are there as soon as their streams are.
+            if self.stream(id).is_none() && (look == Look::Bytes || matches!(self.to, To::Files(_))) {
+                self.add(tool, id)?;
+            }
             match look {
                 Look::Gap(gap) => {
                     self.report.lost = self.report.lost.saturating_add(gap.lost);
@@ -207,7 +218,6 @@ impl Desk {
                     }
                 }
                 Look::Gone(_) => self.report.unfinished = self.report.unfinished.saturating_add(1),
-                Look::Bytes if self.stream(id).is_none() => self.add(tool, id),
                 Look::Bytes | Look::Nothing | Look::Complete(_) | Look::Flushed => {}
             }
             if matches!(look, Look::Complete(_) | Look::Gone(_) | Look::Flushed) {
@@ -217,22 +227,23 @@ impl Desk {
             let Some(stream) = self.stream(id) else { continue };
             let ends = !matches!(look, Look::Bytes | Look::Nothing) || stream.held.is_due(&patience);
             let has_bytes = look == Look::Bytes;
-            if has_bytes || (ends && !stream.held.bytes.is_empty()) {
-                turns.push(Turn { id, has_bytes, ends });
+            let gap = matches!(look, Look::Gap(_));
+            if has_bytes || gap || (ends && !stream.held.bytes.is_empty()) {
+                turns.push(Turn { id, has_bytes, ends, gap });
             }
         }
-        turns
+        Ok(turns)
     }
 
     fn stream(&mut self, id: FeedId) -> Option<&mut Stream> {
         self.streams.get_mut(id.index()).and_then(Option::as_mut)
     }
 
-    /// A stream has its first bytes.
-    fn add(&mut self, tool: &mut Tool, id: FeedId) {
+    /// Makes ready for the first bytes of a stream.
+    fn add(&mut self, tool: &mut Tool, id: FeedId) -> Result<(), PrintError> {
         let Some((proc, channel)) = tool.origin(id).map(|origin| (origin.source.clone(), origin.channel))
         else {
-            return;
+            return Ok(());
         };
         let shows_process = self.options.style.shows_process()
             || matches!(&self.to, To::Files(open) if open.files.shows_host());
@@ -242,7 +253,9 @@ impl Desk {
             To::Output(_) => (None, false),
             To::Files(open) => {
                 let count = || self.processes.count(tool, &source.nspace);
-                (Some(open.of(&source, count)), open.files.is_alone(channel))
+                let file = open.of(&source, count);
+                open.begin(file)?;
+                (Some(file), open.files.is_alone(channel))
             }
         };
         let label = self.options.style.label(&source);
@@ -253,6 +266,7 @@ impl Desk {
         if let Some(place) = self.streams.get_mut(id.index()) {
             *place = Some(stream);
         }
+        Ok(())
     }
 
     fn forget_over(&mut self) {
@@ -285,9 +299,10 @@ impl Desk {
         while let [first, ..] = rest {
             let taken = match &mut self.to {
                 To::Output(output) => {
+                    let is_ours = !output.is_shared();
                     let output = output.clone();
                     let mut open = output.lock();
-                    let (batch, taken) = self.assemble(tool, rest, &mut open);
+                    let (batch, taken) = self.assemble(tool, rest, (&mut open, is_ours));
                     output.write(&mut batch.slices()).map_err(PrintError::Write)?;
                     self.buffer = batch.into_buffer();
                     taken
@@ -299,7 +314,8 @@ impl Desk {
                     };
                     let mut open = files.line(file);
                     // Each file is written by itself.
-                    let (batch, taken) = self.assemble(tool, rest.get(..1).unwrap_or_default(), &mut open);
+                    let (batch, taken) =
+                        self.assemble(tool, rest.get(..1).unwrap_or_default(), (&mut open, true));
                     if let To::Files(files) = &mut self.to {
                         files.write(file, batch.slices(), open)?;
                     }
@@ -335,11 +351,17 @@ impl Desk {
     }
 
     /// Puts together what the first of `turns` have to write, all of them if that is not too much; one `Taken` for each.
-    /// `open` says in whose line the output is.
-    fn assemble<'a>(&mut self, tool: &'a Tool, turns: &[Turn], open: &mut Open) -> (Batch<'a>, Vec<Taken>) {
+    /// `open` says in whose line the output is, `is_ours` that no other printer writes there.
+    fn assemble<'a>(
+        &mut self,
+        tool: &'a Tool,
+        turns: &[Turn],
+        (open, is_ours): (&mut Open, bool),
+    ) -> (Batch<'a>, Vec<Taken>) {
         let most = if self.options.style.is_plain() { MAX_LENT } else { MAX_COPIED };
         let batch = Batch::new(mem::take(&mut self.buffer));
-        let mut page = Page { options: &self.options, open, batch, times: &mut self.times, written: 0 };
+        let mut page =
+            Page { options: &self.options, open, is_ours, batch, times: &mut self.times, written: 0 };
         let mut taken = Vec::with_capacity(turns.len());
         for turn in turns {
             let room = most.saturating_sub(page.batch.len());

@@ -27,7 +27,7 @@ pub(crate) struct Stream {
     pub due: Option<Instant>,
     /// Where it goes, if that is a file of its rank.
     pub file: Option<FileId>,
-    /// Nobody else writes there.
+    /// No other stream of the printer writes there.
     alone: bool,
 }
 
@@ -38,6 +38,8 @@ pub(crate) struct Turn {
     pub has_bytes: bool,
     /// What there is of a line is not to wait any longer.
     pub ends: bool,
+    /// Bytes are missing before what comes next.
+    pub gap: bool,
 }
 
 /// What is to be done with a stream when its bytes are written.
@@ -56,6 +58,8 @@ pub(crate) struct Page<'p, 'a> {
     pub options: &'p Options,
     /// In whose line it ends.
     pub open: &'p mut Open,
+    /// No other printer writes there.
+    pub is_ours: bool,
     pub batch: Batch<'a>,
     /// Memory for times.
     pub times: &'p mut Vec<(u64, u64)>,
@@ -79,7 +83,12 @@ impl Stream {
     pub fn print<'a>(&mut self, turn: &Turn, tool: &'a Tool, room: usize, page: &mut Page<'_, 'a>) -> Taken {
         page.times.clear();
         let Some(bytes) = tool.bytes(turn.id).filter(|_| turn.has_bytes) else {
-            self.print_held(page);
+            if !self.held.bytes.is_empty() {
+                self.print_held(page);
+            }
+            if turn.gap && *page.open == Some(self.key) {
+                page.options.style.end_line(page.open, &mut page.batch);
+            }
             return Taken::nothing(turn.id);
         };
         if page.options.style.shows_time() {
@@ -111,8 +120,9 @@ impl Stream {
     /// Whether a part of a line may be written at once: nobody can write into it, or it does not matter.
     fn may_go(&self, tool: &Tool, page: &Page<'_, '_>) -> bool {
         let style = &page.options.style;
-        let is_ours = || *page.open == Some(self.key) || self.alone || tool.has_one_source();
-        page.options.raw || style.is_by_fragment() || (style.joins_parts() && is_ours())
+        let is_alone = || page.is_ours && (self.alone || tool.has_one_stream());
+        let goes_on = *page.open == Some(self.key);
+        page.options.raw || style.is_by_fragment() || (style.joins_parts() && (goes_on || is_alone()))
     }
 
     fn print_bytes<'a>(&mut self, bytes: Bytes<'a>, pass: usize, page: &mut Page<'_, 'a>) {

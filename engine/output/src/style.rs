@@ -65,7 +65,7 @@ pub struct Style {
 /// What a list of output words leaves open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finish {
-    /// Tag what was read together, however many lines it is, and not each line.
+    /// Tag what was read together, however many lines it is, and not each line. Nothing changes without tags.
     pub fragments: bool,
     /// Ends each line, before its newline.
     pub suffix: String,
@@ -115,12 +115,14 @@ impl Style {
             _ => Tag::Nothing,
         };
         let closing = [finish.suffix.as_bytes(), b"\n"].concat();
+        // Without tags there is nothing to say of what was read together.
+        let has_tags = tag != Tag::Nothing || choice.stamp.is_some() || choice.markup != Markup::Text;
         Style {
             markup: choice.markup,
             tag,
             stamp: choice.stamp,
             channel_twice: choice.stamp.is_some() && !choice.tag && !choice.rank,
-            fragments: finish.fragments,
+            fragments: finish.fragments && has_tags,
             colour: finish.colour,
             closing,
             zone: TimeZone::system(),
@@ -276,6 +278,15 @@ impl Style {
         }
     }
 
+    /// Ends the line in whose middle an output is, if lines are tagged: what comes next is none of it.
+    pub(crate) fn end_line(&self, open: &mut Open, to: &mut Batch<'_>) {
+        if self.markup != Markup::Text || self.is_plain() || open.take().is_none() {
+            return;
+        }
+        // A fragment has its suffix already.
+        to.copy(if self.fragments { b"\n" } else { &self.closing });
+    }
+
     fn text<'a, 'b>(
         &self,
         line: &'b [u8],
@@ -284,10 +295,10 @@ impl Style {
         to: &mut Batch<'a>,
         put: &impl Fn(&mut Batch<'a>, &'b [u8]),
     ) {
+        if *open != Some(key) {
+            self.end_line(open, to);
+        }
         if self.fragments || *open != Some(key) {
-            if open.is_some() && !self.fragments {
-                to.copy(&self.closing);
-            }
             to.copy(&label.whole);
         }
         let has_suffix = self.closing.len() > 1;

@@ -118,6 +118,16 @@ fn suffixes_colours_and_fragments_look_as_their_golden_files() {
 }
 
 #[test]
+fn fragments_without_tags_are_lines_and_with_tags_end_the_lines_of_others() {
+    let fragments = Finish { fragments: true, ..Finish::default() };
+    check("plain", "", &fragments);
+    check("suffix-alone", "", &Finish { suffix: " |".into(), ..fragments.clone() });
+    let style = Style::new(&"rank".parse().unwrap(), &fragments);
+    assert!(String::from_utf8_lossy(&written(&style)).contains("20%\r\n[1]<stdout>: between\n"));
+    assert!(style.is_by_fragment() && !Style::new(&Choice::default(), &fragments).is_by_fragment());
+}
+
+#[test]
 fn json_is_json_and_holds_every_byte() {
     let style = Style::new(&"json".parse().unwrap(), &Finish::default());
     let text = String::from_utf8(written(&style)).unwrap();

@@ -172,11 +172,6 @@ impl Feeds {
         Some(feed)
     }
 
-    /// Those that are not over.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Feed> {
-        self.feeds.iter().flatten()
-    }
-
     /// How many are not over.
     pub(crate) fn len(&self) -> usize {
         self.by_slot.len()

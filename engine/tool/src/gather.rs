@@ -112,15 +112,8 @@ impl Tool {
         self.feeds.activate(stream);
     }
 
-    /// Whether all that can still come is of one process.
-    pub fn has_one_source(&self) -> bool {
-        // One process has three channels: beyond, nobody need look.
-        const CHANNELS: usize = 3;
-        if !self.all_announced() || self.feeds.len() > CHANNELS {
-            return false;
-        }
-        let mut sources = self.feeds.iter().map(|feed| feed.source());
-        let first = sources.next();
-        sources.all(|source| Some(source) == first)
+    /// Whether all that can still come is of one stream: one channel of one process.
+    pub fn has_one_stream(&self) -> bool {
+        self.all_announced() && self.feeds.len() <= 1
     }
 }
