@@ -20,7 +20,7 @@ struct Input {
     overwrite: bool,
     start: Value,
     now: bool,
-    control: [Value; 8],
+    control: [Value; 10],
     entries: Vec<[Value; 3]>,
     ops: Vec<Op>,
 }
@@ -59,9 +59,11 @@ enum Op {
     Entry(u8, u8, Value),
 }
 
-/// `tail`, `index_tail`, `dropped`, `sealed`, `complete`; `intent`, `index_head`, `wanted`.
-const CONTROL: [usize; 8] = [256, 264, 272, 280, 288, 384, 392, 400];
+/// `tail`, `index_tail`, `dropped`, `sealed`, `complete`, `recent_tail`; `intent`, `index_head`, `wanted`, `recent_head`.
+const CONTROL: [usize; 10] = [256, 264, 272, 280, 288, 296, 384, 392, 400, 408];
+/// Those of the newest reads come first, those of the index behind them.
 const ENTRIES: usize = 512;
+const RECENT: u64 = 112;
 
 /// The ring file of a hostile engine, which writes to it as it likes.
 struct File {
@@ -74,9 +76,9 @@ impl File {
     fn new(input: &Input) -> Option<(File, Arc<Ring>)> {
         let capacity = (u64::from(input.pages % 64) + 1) * 4096;
         let entries = (capacity / 2048).max(32);
-        let meta = (512 + entries * 24).next_multiple_of(4096);
+        let meta = (ENTRIES as u64 + (RECENT + entries) * 24).next_multiple_of(4096);
         let magic = u64::from_le_bytes(*b"iofring1");
-        let head = [magic, 1, capacity, entries, 0, input.base.get(capacity), u64::from(input.overwrite)];
+        let head = [magic, 2, capacity, entries, 0, input.base.get(capacity), u64::from(input.overwrite)];
         let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
         bytes.resize(meta as usize, 0);
         bytes.extend((0..capacity).map(|i| (i % 251) as u8));
@@ -102,11 +104,11 @@ impl File {
     }
 
     fn control(&self, i: usize, value: Value) {
-        self.set(CONTROL[i % 8], value);
+        self.set(CONTROL[i % 10], value);
     }
 
     fn entry(&self, i: usize, word: usize, value: Value) {
-        self.set(ENTRIES + i % self.entries as usize * 24 + word % 3 * 8, value);
+        self.set(ENTRIES + i % (RECENT + self.entries) as usize * 24 + word % 3 * 8, value);
     }
 
     fn set(&self, at: usize, value: Value) {
@@ -147,6 +149,10 @@ fuzz_target!(|input: Input| {
                 if reader.peek() == Peek::Bytes {
                     assert!(!reader.bytes().is_empty());
                     file.check(reader.bytes());
+                    let mut times = Vec::new();
+                    reader.times(&mut times);
+                    assert!(times.len() as u64 <= RECENT + file.entries);
+                    let _ = reader.time();
                     delivered += reader.bytes().len().min(consume.into()) as u64;
                     reader.consume(consume.into());
                 }

@@ -39,9 +39,9 @@ fn sealed(bytes: &[u8], len: i64) -> Option<OwnedFd> {
 fuzz_target!(|input: Input| {
     let capacity = (u64::from(input.pages) + 1) * 4096;
     let entries = (capacity / 2048).max(32);
-    let len = (512 + entries * 24).next_multiple_of(4096) + capacity;
+    let len = (3200 + entries * 24).next_multiple_of(4096) + capacity;
     let magic = u64::from_le_bytes(*b"iofring1");
-    let mut head = [magic, 1, capacity, entries, input.generation, input.base, input.overwrite];
+    let mut head = [magic, 2, capacity, entries, input.generation, input.base, input.overwrite];
     if let Some((at, value)) = input.wrong {
         head[usize::from(at) % 7] = value;
     }

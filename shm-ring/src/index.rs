@@ -1,27 +1,16 @@
 //! The index ring: what the data bytes can't say of themselves, in the order of the stream.
 //!
 //! An entry says of the bytes from its offset on when they were read and how many bytes were dropped before
-//! them. Entries live as long as one of their bytes may be read. When there is no room, commits share an entry
-//! and time gets coarser; a gap always has an entry of its own, at its exact offset: the writer stores no byte
-//! behind which it could not mark one.
+//! them. Entries live as long as one of their bytes may be read. While there is plenty of room, each commit has one,
+//! and else one for every so many bytes (`times` knows better about the newest); a gap always has an entry of its own,
+//! at its exact offset: the writer stores no byte behind which it could not mark one.
 
 use std::ops::Range;
 
-use crate::layout::BYTES_PER_ENTRY;
+use crate::layout;
+use crate::marks::Mark;
 use crate::ring::Ring;
-use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use crate::sync::{Point, broken, fence_at, order_at};
-
-/// What the index says of the bytes from one position on, until the next mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// Position of the first byte it speaks of.
-    pub offset: u64,
-    /// When that byte was read from its source, nanoseconds since 1970 (`CLOCK_REALTIME`).
-    pub time: u64,
-    /// Bytes dropped before `offset`, since the stream began.
-    pub dropped: u64,
-}
+use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, fence_at};
 
 /// The writer's side.
 pub(crate) struct IndexWriter {
@@ -33,13 +22,16 @@ pub(crate) struct IndexWriter {
     last: Option<Mark>,
     /// Entries that have their memory.
     populated: u64,
+    /// Bytes for which there is always one entry, if there are not too many gaps.
+    spacing: u64,
     /// Below this offset it is not worth looking for room again: the last look found none.
     full_until: u64,
 }
 
 impl IndexWriter {
-    pub(crate) fn new() -> Self {
-        IndexWriter { head: 0, tail: 0, last: None, populated: 0, full_until: 0 }
+    pub(crate) fn new(ring: &Ring) -> Self {
+        let spacing = layout::spacing(ring.capacity(), ring.index().room());
+        IndexWriter { head: 0, tail: 0, last: None, populated: 0, spacing, full_until: 0 }
     }
 
     /// Whether it is worth noting what begins at `offset`.
@@ -49,9 +41,15 @@ impl IndexWriter {
 
     /// Notes bytes that are about to be published, if there is room for it.
     pub(crate) fn note(&mut self, ring: &Ring, floor: u64, mark: Mark) {
-        // A quarter stays free for gaps, which must not go unmarked.
-        if !self.append(ring, floor, mark, ring.entries().len() as u64 / 4) {
-            self.full_until = mark.offset.saturating_add(BYTES_PER_ENTRY);
+        let spaced = self.last.map_or(0, |last| last.offset.saturating_add(self.spacing));
+        // A quarter stays free for gaps, which must not go unmarked, and half for entries that keep their distance.
+        let quarter = ring.index().room() / 4;
+        if mark.offset < spaced {
+            if !self.append(ring, floor, mark, quarter.saturating_mul(3)) {
+                self.full_until = spaced;
+            }
+        } else if !self.append(ring, floor, mark, quarter) {
+            self.full_until = mark.offset.saturating_add(self.spacing);
         }
     }
 
@@ -60,9 +58,9 @@ impl IndexWriter {
     /// `last_call` takes the one entry that is kept free for the gap at a stream's end.
     pub(crate) fn gap(&mut self, ring: &Ring, floor: u64, mark: Mark, last_call: bool) -> bool {
         if let Some(last) = self.last.filter(|last| last.offset == mark.offset)
-            && let Some(entry) = entry_of(ring, self.tail.wrapping_sub(1))
+            && let Some(entry) = ring.index().entry(self.tail.wrapping_sub(1))
         {
-            // One word changes, so no reader can see half of it. Partner: `look` loads it.
+            // One word changes, so no reader can see half of it. Partner: `Marks::look` loads it.
             entry.dropped.store(mark.dropped, Relaxed);
             self.last = Some(Mark { dropped: mark.dropped, ..last });
             return true;
@@ -74,16 +72,8 @@ impl IndexWriter {
         if !self.has_room(ring, floor, keep_free) {
             return false;
         }
-        let Some(entry) = entry_of(ring, self.tail) else { return false };
-        // Orders the new `index_head` (stored by `retire`) before the words that overwrite an old entry.
-        // Partner: the fence in `look`.
-        fence_at(Point::EntryFence, Release);
-        entry.offset.store(mark.offset, Relaxed);
-        entry.time.store(mark.time, Relaxed);
-        entry.dropped.store(mark.dropped, Relaxed);
+        ring.index().put(self.tail, mark);
         self.tail = self.tail.wrapping_add(1);
-        // Partner: the load of `index_tail` in `published`.
-        ring.control().published.index_tail.store(self.tail, order_at(Point::EntryPublished, Release));
         self.last = Some(mark);
         true
     }
@@ -111,12 +101,12 @@ impl IndexWriter {
 
     /// Whether the next entry and the one behind it, which is kept for the gap at a stream's end, have their memory.
     fn has_memory(&self, ring: &Ring) -> bool {
-        self.tail.saturating_add(1) < self.populated || self.populated >= ring.entries().len() as u64
+        self.tail.saturating_add(1) < self.populated || self.populated >= ring.index().room()
     }
 
     /// Whether one more entry would leave `keep_free`.
     fn is_free(&self, ring: &Ring, keep_free: u64) -> bool {
-        self.tail.wrapping_sub(self.head).saturating_add(keep_free) < ring.entries().len() as u64
+        self.tail.wrapping_sub(self.head).saturating_add(keep_free) < ring.index().room()
     }
 
     /// The lowest position that the index can tell about.
@@ -124,52 +114,21 @@ impl IndexWriter {
         if self.head == 0 {
             ring.base()
         } else {
-            entry_of(ring, self.head).map_or(0, |entry| entry.offset.load(Relaxed))
+            ring.index().entry(self.head).map_or(0, |entry| entry.offset.load(Relaxed))
         }
     }
 
     /// Gives up entries none of whose bytes can be read any more.
     fn retire(&mut self, ring: &Ring, floor: u64) {
         while self.head.wrapping_add(1) < self.tail {
-            let next = entry_of(ring, self.head.wrapping_add(1));
+            let next = ring.index().entry(self.head.wrapping_add(1));
             if next.is_none_or(|next| next.offset.load(Relaxed) > floor) {
                 break;
             }
             self.head = self.head.wrapping_add(1);
         }
-        ring.control().claimed.index_head.store(self.head, Relaxed);
+        ring.index().give_up(self.head);
     }
-}
-
-fn entry_of(ring: &Ring, i: u64) -> Option<&crate::layout::Entry> {
-    let slots = ring.entries().len() as u64;
-    let at = usize::try_from(i.checked_rem(slots)?).ok()?;
-    ring.entries().get(at)
-}
-
-/// Entries that may be read.
-pub(crate) fn published(ring: &Ring) -> Range<u64> {
-    let tail = ring.control().published.index_tail.load(Relaxed);
-    // Partner: the Release store of `index_tail` in `append`. (A fence, not an acquire load: read-only maps.)
-    fence_at(Point::IndexFence, Acquire);
-    let head = ring.control().claimed.index_head.load(Relaxed);
-    // At most one index ring: a head and tail from a broken file can't make anybody look at more.
-    head.max(tail.saturating_sub(ring.entries().len() as u64))..tail
-}
-
-/// Entry `i`, or `None` if it may have been overwritten meanwhile.
-pub(crate) fn look(ring: &Ring, i: u64) -> Option<Mark> {
-    let entry = entry_of(ring, i)?;
-    let mark = Mark {
-        offset: entry.offset.load(Relaxed),
-        time: entry.time.load(Relaxed),
-        dropped: entry.dropped.load(Relaxed),
-    };
-    // If any load above saw a word of a later entry, this fence makes the new `index_head` visible too.
-    // Partner: the Release fence in `append`.
-    fence_at(Point::EntryLookFence, Acquire);
-    let stands = ring.control().claimed.index_head.load(Relaxed) <= i || broken(Point::EntryLookCheck);
-    stands.then_some(mark)
 }
 
 /// Bytes dropped before the byte at `position`, since the stream began; `None` if the writer was faster.
@@ -178,54 +137,26 @@ pub(crate) fn dropped_at(ring: &Ring, position: u64) -> Option<u64> {
     let before = ring.control().published.dropped.load(Relaxed);
     // Partner: the Release store of `dropped` in `Writer::mark_gap`: who sees a later drop sees its entry.
     fence_at(Point::BaseFence, Acquire);
-    let entries = published(ring);
+    let index = ring.index();
+    let entries = index.published();
     if entries.end == 0 {
         return Some(before);
     }
-    // Else the entry that told of it was given up.
-    mark_at(ring, entries, position).map(|mark| mark.dropped)
-}
-
-/// When the byte at `position` was read; `None` if the writer was faster, or the index does not say.
-pub(crate) fn time_at(ring: &Ring, position: u64) -> Option<u64> {
-    mark_at(ring, published(ring), position).map(|mark| mark.time)
-}
-
-/// Appends from which of `positions` on, plus `dropped`, bytes were read when, in their order, as far as the index says.
-pub(crate) fn times_of(ring: &Ring, positions: Range<u64>, dropped: u64, times: &mut Vec<(u64, u64)>) {
-    let first = times.len();
-    for i in published(ring).rev() {
-        let Some(mark) = look(ring, i) else { break };
-        if mark.offset < positions.end {
-            times.push((mark.offset.max(positions.start).saturating_add(dropped), mark.time));
-        }
-        if mark.offset <= positions.start {
-            break;
-        }
-    }
-    times.get_mut(first..).unwrap_or_default().reverse();
-}
-
-/// The newest of `entries` that speaks of the byte at `position`.
-fn mark_at(ring: &Ring, entries: Range<u64>, position: u64) -> Option<Mark> {
-    for i in entries.rev() {
-        let mark = look(ring, i)?;
-        if mark.offset <= position {
-            return Some(mark);
-        }
-    }
-    None
+    // The newest that speaks of it; else the entry that told of it was given up.
+    let mut marks = entries.rev().map_while(|i| index.look(i));
+    marks.find(|mark| mark.offset <= position).map(|mark| mark.dropped)
 }
 
 /// The first drop at or after index entry `from` that goes beyond `seen`, if it is below index `tail`.
 ///
 /// Gives the entry to go on from, and the gap's offset and the new drop count.
 pub(crate) fn next_gap(ring: &Ring, from: u64, seen: u64) -> (u64, Option<(u64, u64)>) {
-    let Range { start, end: tail } = published(ring);
+    let index = ring.index();
+    let Range { start, end: tail } = index.published();
     let mut i = from.max(start);
     while i < tail {
         // An entry that was given up meanwhile tells of bytes before the reader's; those behind it still stand.
-        if let Some(mark) = look(ring, i)
+        if let Some(mark) = index.look(i)
             && mark.dropped > seen
         {
             return (i, Some((mark.offset, mark.dropped)));

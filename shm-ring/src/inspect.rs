@@ -7,8 +7,8 @@
 
 use crate::error::InspectError;
 use crate::file;
-use crate::index::{self, Mark};
 use crate::layout::{self, Control, MAX_LABEL, NONE};
+use crate::marks::Mark;
 use crate::reader::Gap;
 use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, broken, fence, fence_at};
@@ -181,7 +181,7 @@ impl Snapshot {
 
 /// All of a ring's words, or `None` if it became another generation meanwhile.
 fn look(ring: &Ring) -> Option<Snapshot> {
-    let Control { identity, published, claimed } = ring.control();
+    let Control { identity, published, claimed, .. } = ring.control();
     let at_first = generation(ring)?;
     let position = |word: u64| (word != NONE).then_some(word);
 
@@ -230,11 +230,12 @@ fn generation(ring: &Ring) -> Option<u64> {
 
 /// How many marks are gone, and those that are there.
 fn marks(ring: &Ring, dropped: u64) -> (u64, Vec<Mark>) {
-    let entries = index::published(ring);
+    let index = ring.index();
+    let entries = index.published();
     let mut retired = entries.start;
     let mut marks = Vec::new();
     for i in entries {
-        match index::look(ring, i) {
+        match index.look(i) {
             // The newest may have grown a gap since we looked at the total.
             Some(mark) => marks.push(Mark { dropped: mark.dropped.min(dropped), ..mark }),
             // Overwritten, and with it all before it.

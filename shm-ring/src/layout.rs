@@ -3,7 +3,7 @@
 //! A ring file, one generation of one stream:
 //!
 //! ```text
-//! 0            512                  meta_len(entries)                    meta_len + capacity
+//! 0            3200                 meta_len(entries)                    meta_len + capacity
 //! | Control    | Entry 0 .. entries | pad to a page | data, pure bytes   |
 //! ```
 //!
@@ -29,7 +29,7 @@ pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"iofring1");
 /// `"iofarea1"` as the file's first eight bytes.
 pub const AREA_MAGIC: u64 = u64::from_le_bytes(*b"iofarea1");
 /// Version of both layouts; readers refuse any other.
-pub const LAYOUT_VERSION: u64 = 1;
+pub const LAYOUT_VERSION: u64 = 2;
 /// "No position": nothing held, not sealed, not complete, nothing wanted; no generation.
 pub const NONE: u64 = u64::MAX;
 
@@ -41,12 +41,14 @@ pub const MAX_CAPACITY: u64 = 1 << 32;
 const MIN_ENTRIES: u64 = 32;
 /// Most entries of an index ring.
 const MAX_ENTRIES: u64 = 16 * 1024;
-/// Data bytes for each index entry; denser commits share an entry.
+/// Data bytes for each index entry.
+const BYTES_PER_ENTRY: u64 = 2048;
+/// Entries for the newest reads: as many as the first page has room for beside the smallest index.
 #[cfg(not(loom))]
-pub(crate) const BYTES_PER_ENTRY: u64 = 2048;
-/// Data bytes for each index entry (few, for the model checker, which has few).
+pub(crate) const RECENT: usize = 112;
+/// Entries for the newest reads (few, for the model checker).
 #[cfg(loom)]
-pub(crate) const BYTES_PER_ENTRY: u64 = 1;
+pub(crate) const RECENT: usize = 2;
 
 /// Bytes of a stream's label that are kept.
 #[cfg(not(loom))]
@@ -100,6 +102,8 @@ pub(crate) struct Published {
     pub sealed: AtomicU64,
     /// The stream ended here; `NONE` while it may go on.
     pub complete: AtomicU64,
+    /// Entries of the newest reads below are readable.
+    pub recent_tail: AtomicU64,
 }
 
 /// What the writer claims before it writes. Writer: engine. Readers: everybody.
@@ -111,6 +115,8 @@ pub(crate) struct Claimed {
     pub index_head: AtomicU64,
     /// The writer waits until every hold has reached this; `NONE` while it does not wait.
     pub wanted: AtomicU64,
+    /// Entries of the newest reads below may be overwritten at any moment.
+    pub recent_head: AtomicU64,
 }
 
 /// Head of a ring file.
@@ -119,9 +125,10 @@ pub(crate) struct Control {
     pub identity: Identity,
     pub published: Published,
     pub claimed: Claimed,
+    pub recent: [Entry; RECENT],
 }
 
-/// One entry of the index ring: what is true of the bytes from `offset` on, until the next entry.
+/// One entry of the index ring or of the newest reads: what is true of the bytes from `offset` on, until the next entry.
 #[repr(C)]
 pub(crate) struct Entry {
     /// Position of the first byte that this entry speaks of.
@@ -167,7 +174,7 @@ pub(crate) const READY_WORDS: usize = MAX_SLOTS.div_ceil(64);
 
 #[cfg(not(any(loom, miri)))]
 const _: () = {
-    assert!(size_of::<Control>() == 512);
+    assert!(size_of::<Control>() == 3200);
     assert!(size_of::<Entry>() == 24);
     assert!(size_of::<Slot>() == 64);
     assert!(size_of::<AreaTable>() == 128 + MAX_SLOTS / 8 + MAX_SLOTS * 64);
@@ -181,6 +188,12 @@ pub(crate) fn round_up(bytes: u64, page: u64) -> u64 {
 /// Index entries for a data area of `capacity` bytes.
 pub(crate) fn entries_for(capacity: u64) -> u64 {
     (capacity / BYTES_PER_ENTRY).clamp(MIN_ENTRIES, MAX_ENTRIES)
+}
+
+/// Bytes for which an index of `entries` has one of them, at least, when half of it is for that.
+pub(crate) fn spacing(capacity: u64, entries: u64) -> u64 {
+    // The model checker has so few entries that it wants all of them used.
+    if cfg!(loom) { 0 } else { capacity.checked_div(entries / 2).unwrap_or(capacity) }
 }
 
 /// Bytes before the data area.

@@ -9,7 +9,8 @@
 //! |---|---|
 //! | `layout` | what lies where in shared memory |
 //! | `file`, `map` | sealed memory files and the double map (unsafe) |
-//! | `ring`, `index` | one generation: control words, data, index ring |
+//! | `ring` | one generation: control words, data, marks |
+//! | `marks`, `index`, `times` | what the bytes can't say of themselves: gaps, and when they were read |
 //! | `attach` | what passes from the writer's side to a reader that comes |
 //! | `writer` | claiming, committing, sealing one generation |
 //! | `stream` | policies, generations, readers |
@@ -33,22 +34,23 @@ mod inlet;
 mod inspect;
 mod layout;
 mod map;
+mod marks;
 mod notify;
 mod reader;
 mod ring;
 mod stream;
 mod sync;
-
+mod times;
 mod writer;
 
 pub use area::Area;
 pub use attach::{Attached, Start};
 pub use doorbell::{Bell, Ringer, bell, doorbell};
 pub use error::{CreateError, InspectError, OpenError};
-pub use index::Mark;
 pub use inlet::{Filler, Inlet, Lent};
 pub use inspect::Snapshot;
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
+pub use marks::Mark;
 pub use notify::notify;
 pub use reader::{Behind, Copied, Gap, Grouping, Peek, Reader};
 pub use ring::Ring;

@@ -13,6 +13,7 @@ use crate::layout::{NONE, Slot};
 use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 use crate::sync::{Point, broken, fence_at, order_at};
+use crate::times;
 
 mod copying;
 mod group;
@@ -465,25 +466,27 @@ impl Reader {
     }
 
     /// When the byte at the cursor was read from its source, nanoseconds since 1970 (`CLOCK_REALTIME`), if it is there.
-    /// Bytes that were read together, and such for which the index had no room, have the time of those before them;
-    /// `None` before the first that has one.
+    /// Bytes that were read together have one time, and so have those read less than 0.1 ms later; those of a reader
+    /// that is many reads behind may have that of an earlier read, some bytes before. `None` before the first that has one.
     pub fn time(&self) -> Option<u64> {
-        index::time_at(&self.ring, self.cursor)
+        times::time_at(&self.ring, self.cursor)
     }
 
     /// When the borrowed bytes were read from their source: appends from how many bytes of the source on it was when, in
     /// their order, as [`Reader::time`] would say it. Nothing is said of bytes before the first whose time is known.
     pub fn times(&self, times: &mut Vec<(u64, u64)>) {
-        index::times_of(&self.ring, self.cursor..self.end, self.dropped_seen, times);
+        times::times_of(&self.ring, self.cursor..self.end, self.dropped_seen, times);
     }
 
     /// What comes behind the borrowed bytes, as of now. That there are more is not told from that there may be.
     pub fn behind(&self) -> Behind {
         let now = self.look();
         if now.dropped > self.dropped_seen {
-            // Bytes behind a gap bring its entry with them; without any, it is where the bytes end.
-            let (_, gap) = index::next_gap(&self.ring, self.index, self.dropped_seen);
-            let at = gap.map_or(now.tail, |(offset, _)| offset);
+            let next_gap = || index::next_gap(&self.ring, self.index, self.dropped_seen).1;
+            // The fence in the first look makes the entry of the drops that we saw visible, and the bytes before them;
+            // the second finds it. Partner: the Release store of `dropped` in `Writer::mark_gap`.
+            let at = next_gap().or_else(next_gap).map(|(offset, _)| offset);
+            let at = at.unwrap_or_else(|| self.ring.control().published.tail.load(Relaxed));
             return if at <= self.end { Behind::Gap } else { Behind::Bytes };
         }
         if self.sealed || now.tail > self.end {

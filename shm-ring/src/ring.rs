@@ -13,6 +13,7 @@ use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
 use crate::layout::{self, Control, Entry, LAYOUT_VERSION, MAX_CAPACITY, MIN_CAPACITY, NONE, RING_MAGIC};
 use crate::map::{Access, DoubleMap};
+use crate::marks::Marks;
 use crate::sync::{AtomicU64, Ordering::Relaxed, Ordering::Release, Point, fence_at, order_at};
 
 /// What a ring is made as.
@@ -249,9 +250,11 @@ impl Ring {
         published.dropped.store(shape.dropped, Relaxed);
         published.sealed.store(NONE, Relaxed);
         published.complete.store(NONE, Relaxed);
+        published.recent_tail.store(0, Relaxed);
         claimed.intent.store(shape.base, Relaxed);
         claimed.index_head.store(0, Relaxed);
         claimed.wanted.store(NONE, Relaxed);
+        claimed.recent_head.store(0, Relaxed);
         identity.version.store(LAYOUT_VERSION, Relaxed);
         identity.magic.store(RING_MAGIC, Relaxed);
         // Readers see these words only through the file or an `Arc`, and handing either over orders them. Who looks
@@ -267,6 +270,18 @@ impl Ring {
     }
 
     /// The index ring.
+    pub(crate) fn index(&self) -> Marks<'_> {
+        let Control { published, claimed, .. } = self.control();
+        Marks { entries: self.entries(), tail: &published.index_tail, head: &claimed.index_head }
+    }
+
+    /// The newest reads.
+    pub(crate) fn recent(&self) -> Marks<'_> {
+        let Control { published, claimed, recent, .. } = self.control();
+        Marks { entries: recent, tail: &published.recent_tail, head: &claimed.recent_head }
+    }
+
+    /// The memory of the index ring.
     pub(crate) fn entries(&self) -> &[Entry] {
         let count = usize::try_from(self.entry_count).unwrap_or(0);
         // SAFETY: as for `control`: `entry_count` entries lie behind the control words.
@@ -453,8 +468,10 @@ fn zeroed_control() -> Control {
             dropped: zero(),
             sealed: zero(),
             complete: zero(),
+            recent_tail: zero(),
         },
-        claimed: Claimed { intent: zero(), index_head: zero(), wanted: zero() },
+        claimed: Claimed { intent: zero(), index_head: zero(), wanted: zero(), recent_head: zero() },
+        recent: std::array::from_fn(|_| zeroed_entry()),
     }
 }
 

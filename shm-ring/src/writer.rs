@@ -8,11 +8,13 @@
 
 use std::sync::Arc;
 
-use crate::index::{IndexWriter, Mark};
+use crate::index::IndexWriter;
 use crate::layout::NONE;
+use crate::marks::Mark;
 use crate::ring::Ring;
 use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 use crate::sync::{Point, broken, fence_at, order_at};
+use crate::times::RecentWriter;
 
 /// Bytes claimed ahead at least, if the ring is large enough: fewer fences, at the price of as much cache that
 /// late readers don't get.
@@ -38,6 +40,7 @@ pub(crate) struct Writer {
     offset: u64,
     intent: u64,
     index: IndexWriter,
+    recent: RecentWriter,
     /// Bytes dropped, since the stream began.
     dropped: u64,
     /// The part of them that readers can see in the index.
@@ -53,12 +56,14 @@ impl Writer {
     pub(crate) fn new(ring: Arc<Ring>, dropped: u64) -> Self {
         let base = ring.base();
         let offset = ring.offset_of(base);
+        let index = IndexWriter::new(&ring);
         Writer {
             ring,
             tail: base,
             offset,
             intent: base,
-            index: IndexWriter::new(),
+            index,
+            recent: RecentWriter::new(),
             dropped,
             marked: dropped,
             drop_time: 0,
@@ -168,13 +173,16 @@ impl Writer {
         if n == 0 {
             return;
         }
+        let mark = Mark { offset: self.tail, time, dropped: self.dropped };
+        if self.recent.is_due(time) {
+            self.recent.note(&self.ring, mark);
+        }
         if self.index.is_due(self.tail) {
-            let mark = Mark { offset: self.tail, time, dropped: self.dropped };
             self.index.note(&self.ring, self.floor(), mark);
         }
         self.tail = self.tail.saturating_add(n);
         self.offset = self.ring.advance(self.offset, n);
-        // Publishes the bytes and their index entry. Partner: the fence after the load in `Reader::look`.
+        // Publishes the bytes and their entries. Partner: the fence after the load in `Reader::look`.
         self.ring.control().published.tail.store(self.tail, order_at(Point::Tail, Release));
     }
 

@@ -244,7 +244,7 @@ fn magic(name: &[u8; 8]) -> u64 {
 
 fn ring_head() -> [u64; 7] {
     // Magic, version, capacity, entries, generation, base, overwrite.
-    [magic(b"iofring1"), 1, CAPACITY, CAPACITY / 2048, 0, 0, 0]
+    [magic(b"iofring1"), 2, CAPACITY, CAPACITY / 2048, 0, 0, 0]
 }
 
 /// The head and 32 entries of 24 bytes fit into one page.
@@ -267,7 +267,7 @@ fn area_refused(fd: OwnedFd) -> OpenError {
 fn files_made_as_the_engine_makes_them_are_taken() {
     // Or the tests below would show nothing.
     assert_eq!(Ring::open(file(&ring_head(), RING_LEN, &RING)).unwrap().capacity(), CAPACITY);
-    Area::open(file(&[magic(b"iofarea1"), 1], area_len(), &AREA)).unwrap();
+    Area::open(file(&[magic(b"iofarea1"), 2], area_len(), &AREA)).unwrap();
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_file_that_lacks_any_of_its_seals_is_refused() {
         };
         assert_eq!(missing, without.bits());
     }
-    let (head, len) = ([magic(b"iofarea1"), 1], area_len());
+    let (head, len) = ([magic(b"iofarea1"), 2], area_len());
     for without in AREA {
         let seals: Vec<SealFlag> = AREA.into_iter().filter(|seal| *seal != without).collect();
         let OpenError::Unsealed { missing } = area_refused(file(&head, len, &seals)) else {
@@ -307,7 +307,7 @@ fn a_file_of_another_size_than_its_head_says_is_refused() {
         let error = refused(file(&ring_head(), len, &RING));
         assert!(matches!(error, OpenError::Size { found, .. } if found == len), "{len}: {error}");
     }
-    let (head, whole) = ([magic(b"iofarea1"), 1], area_len());
+    let (head, whole) = ([magic(b"iofarea1"), 2], area_len());
     for len in [whole - PAGE, whole + PAGE, whole - 1, whole + 1, 0, 1, PAGE] {
         let error = area_refused(file(&head, len, &AREA));
         assert!(matches!(error, OpenError::Size { found, .. } if found == len), "{len}: {error}");
@@ -318,7 +318,7 @@ fn a_file_of_another_size_than_its_head_says_is_refused() {
 fn a_head_with_any_word_wrong_is_refused() {
     let wrong = [
         (0, "magic", vec![0, magic(b"iofring2"), magic(b"iofarea1"), magic(b"iofring1").swap_bytes()]),
-        (1, "version", vec![0, 2, u64::MAX]),
+        (1, "version", vec![0, 1, 3, u64::MAX]),
         (2, "capacity", vec![0, 1, PAGE - 1, PAGE + 1, CAPACITY + 8, MAX_CAPACITY + PAGE, 1 << 63, u64::MAX]),
         (3, "entries", vec![0, 1, 31, 33, 1 << 32, u64::MAX]),
     ];
@@ -333,7 +333,7 @@ fn a_head_with_any_word_wrong_is_refused() {
             );
         }
     }
-    for head in [[0, 1], [magic(b"iofring1"), 1], [magic(b"iofarea1"), 0], [magic(b"iofarea1"), 2]] {
+    for head in [[0, 2], [magic(b"iofring1"), 2], [magic(b"iofarea1"), 1], [magic(b"iofarea1"), 3]] {
         assert!(matches!(area_refused(file(&head, area_len(), &AREA)), OpenError::Head { .. }));
     }
 }
@@ -344,10 +344,10 @@ fn a_descriptor_that_may_not_do_what_is_needed_is_refused() {
     let ring = file(&ring_head(), RING_LEN, &RING);
     let writer = File::options().write(true).open(self_path(&ring)).unwrap();
     assert!(matches!(refused(writer.into()), OpenError::Map { .. }));
-    let area = file(&[magic(b"iofarea1"), 1], area_len(), &AREA);
+    let area = file(&[magic(b"iofarea1"), 2], area_len(), &AREA);
     let reader = File::open(self_path(&area)).unwrap();
     assert!(matches!(area_refused(reader.into()), OpenError::Map { .. }));
-    let sealed = file(&[magic(b"iofarea1"), 1], area_len(), &RING);
+    let sealed = file(&[magic(b"iofarea1"), 2], area_len(), &RING);
     assert!(matches!(area_refused(sealed), OpenError::Map { .. }));
 }
 
@@ -360,7 +360,7 @@ fn self_path(fd: &OwnedFd) -> String {
 fn a_ring_of_the_largest_capacity_that_nobody_ever_wrote_is_empty() {
     let mut head = ring_head();
     (head[2], head[3]) = (MAX_CAPACITY, 16 * 1024);
-    let meta = (512 + head[3] * 24).next_multiple_of(PAGE);
+    let meta = (3200 + head[3] * 24).next_multiple_of(PAGE);
     let ring = Arc::new(Ring::open(file(&head, meta + MAX_CAPACITY, &RING)).unwrap());
     let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
     // Its words are all 0: complete at 0.

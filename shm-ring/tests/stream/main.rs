@@ -8,4 +8,5 @@
 
 mod policies;
 mod readers;
+mod times;
 mod tool;
