@@ -10,7 +10,7 @@ use common::process::Process;
 use common::site::{Site, iof};
 use common::terminal::Terminal;
 
-const COMMANDS: [&str; 8] = ["run", "pull", "push", "top", "query", "inspect", "completions", "man"];
+const COMMANDS: [&str; 9] = ["run", "pull", "push", "top", "query", "log", "inspect", "completions", "man"];
 
 /// What a terminal of 24 lines and 80 columns shows of a command that has ended.
 fn at_terminal(args: &[&str]) -> Vec<String> {
@@ -101,7 +101,6 @@ fn bash_completes_commands_options_and_values() {
         ("iof run --timi", "--timings"),
         ("iof run --drop old", "oldest"),
         ("iof top --inter", "--interval"),
-        ("iof query st", "stats"),
     ] {
         let script = format!(
             "source <(\"$0\" completions bash) || exit; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
