@@ -140,16 +140,21 @@ impl Model {
     /// Stores or drops `n` bytes one by one, as the policy says, until the source has to wait; how many were
     /// stored.
     pub fn write(&mut self, n: u64) -> u64 {
+        self.write_at(n, 0)
+    }
+
+    /// As [`Model::write`], bytes that are read at `time`.
+    pub fn write_at(&mut self, n: u64, time: u64) -> u64 {
         let mut stored = 0;
         for _ in 0..n {
             match self.stream.reserve(1) {
                 Reserve::Ready(span) => {
                     assert_eq!(span.len, 1);
                     self.payload.write(&self.stream.stats(), span.ptr.addr());
-                    self.stream.commit(1, 0);
+                    self.stream.commit(1, time);
                     stored += 1;
                 }
-                Reserve::Discard => self.stream.discard(1, 0),
+                Reserve::Discard => self.stream.discard(1, time),
                 Reserve::Wait | Reserve::Later => break,
             }
         }

@@ -124,6 +124,29 @@ fn time_stamps_are_of_when_output_was_read_not_of_when_it_is_shown() {
     assert_eq!((run.finish().code, pull.wait()), (0, 0));
 }
 
+#[test]
+fn a_line_has_the_time_at_which_it_was_read_however_many_short_ones_came_before() {
+    let site = Site::new();
+    // More reads than a ring's index has room for; then lines that tell the time before which they can't have been read.
+    let script = "i=0; while [ $i -lt 600 ]; do echo; sleep 0.002; i=$((i+1)); done
+        for i in 1 2 3; do sleep 0.5; date +%s%N; done";
+    let done = run(&site, &["--output", "timestamp=ns"], script);
+    let lines: Vec<(u128, &str)> = done
+        .text()
+        .lines()
+        .map(|line| line.strip_prefix('[').unwrap().split_once("]<stdout>: ").unwrap())
+        .map(|(stamp, said)| (stamp.parse().unwrap(), said))
+        .collect();
+    assert!(lines.is_sorted_by_key(|(stamp, _)| *stamp));
+    let told: Vec<_> = lines.iter().filter(|(_, said)| !said.is_empty()).collect();
+    assert_eq!(told.len(), 3);
+    for (stamp, said) in told {
+        let said: u128 = said.parse().unwrap();
+        // As old as the newest entry may be for which another read was too near.
+        assert!(stamp + 100_000 > said, "the stamp is {} ns before the line was written", said - stamp);
+    }
+}
+
 /// Reads from `from` until `wanted` has come.
 fn read_until(mut from: impl Read, wanted: &str) {
     let mut text = String::new();

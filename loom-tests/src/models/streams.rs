@@ -93,6 +93,36 @@ pub fn reused_entry() {
     model.settle(&mut reader);
 }
 
+/// A reader asks when its bytes were read while the writer overwrites an entry of the newest reads.
+///
+/// Bound: 3 bytes, then 1 more beside the questions about 2 bytes.
+pub fn timed() {
+    let mut model = Model::new(Policy::DropNewest);
+    let mut reader = model.reader(false);
+    for number in 0..3 {
+        model.write_at(1, time_of(number));
+    }
+    let payload = model.payload.clone();
+    let reading = thread::spawn(move || {
+        assert_eq!(reader.peek(), Peek::Bytes);
+        check_borrowed(&reader, &payload);
+        for number in 0..2 {
+            // The index has them all, so nothing coarser is right either.
+            assert_eq!(reader.time(), Some(time_of(number)), "a time is not the one that belongs here");
+            reader.consume(1);
+        }
+        reader
+    });
+    model.write_at(1, time_of(3));
+    let mut reader = reading.join().unwrap();
+    model.settle(&mut reader);
+}
+
+/// When byte `number` is read: seconds after another.
+fn time_of(number: u64) -> u64 {
+    (number + 1) * 1_000_000_000
+}
+
 /// A reader follows to a generation before which bytes were dropped, while the writer overwrites its start there.
 ///
 /// Bound: 8 bytes, of which 4 were dropped; 3 in a new generation, then 2 more beside the step and 1 look.
