@@ -233,7 +233,7 @@ impl JobSpec {
     }
 
     /// Where a rank has its stdin from.
-    pub(crate) fn stdin(&self, rank: Rank) -> Stdin {
+    pub(crate) fn stdin_of(&self, rank: Rank) -> Stdin {
         let named = self.stdin.get(&rank).or_else(|| self.stdin.get(&Rank::WILDCARD));
         match named {
             Some(stdin) => stdin.clone(),

@@ -104,7 +104,7 @@ impl Engine {
             .streams(&spec.nspace, rank, &spec.directives)
             .map_err(|source| LaunchError::Rings { rank, source })?;
         let Spawned { child, stdin, stdout, stderr, stddiag, pty } = process;
-        let stdin = match (stdin, spec.stdin(rank)) {
+        let stdin = match (stdin, spec.stdin_of(rank)) {
             (Some(pipe), _) => RankStdin::Open(pipe),
             (None, Stdin::Inherit) => RankStdin::Not(Unopen::Inherited),
             (None, _) => RankStdin::Not(Unopen::NotOpen),
@@ -140,7 +140,7 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
     }
     check_stdin(spec, ranks)?;
     let ptys = if spec.ptys.contains_key(&Rank::WILDCARD) { ranks } else { spec.ptys.len() as u64 };
-    let open = places(spec).filter(|place| spec.stdin(place.rank) == Stdin::Pipe).count() as u64;
+    let open = places(spec).filter(|place| spec.stdin_of(place.rank) == Stdin::Pipe).count() as u64;
     let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
     let needed = needed.saturating_add(FILES_IN_PASSING);
     check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
@@ -154,7 +154,7 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
     let mut files = BTreeSet::new();
     for place in places(spec) {
         // But for the file that is its stdin.
-        if let Stdin::File(path) = spec.stdin(place.rank)
+        if let Stdin::File(path) = spec.stdin_of(place.rank)
             && files.insert(path)
         {
             check(&process_spec(spec, &place, server)).map_err(|source| place.failed(source))?;
@@ -173,7 +173,7 @@ fn check_stdin(spec: &JobSpec, ranks: u64) -> Result<(), LaunchError> {
     }
     let mut sharers = 0usize;
     for Place { rank, .. } in places(spec) {
-        match spec.stdin(rank) {
+        match spec.stdin_of(rank) {
             Stdin::Inherit => sharers = sharers.saturating_add(1),
             Stdin::Pipe | Stdin::File(_) if spec.pty(rank).is_some() => {
                 return Err(LaunchError::StdinOfPty { rank });
@@ -206,7 +206,7 @@ fn process_spec(spec: &JobSpec, place: &Place<'_>, server: &OsStr) -> ProcessSpe
         var("IOF_APPNUM", appnum.to_string()),
         (OsString::from(SERVER_VARIABLE), server.to_owned()),
     ]);
-    let stdin = spec.stdin(*rank);
+    let stdin = spec.stdin_of(*rank);
     let group = match stdin {
         Stdin::Inherit => group_with_stdin(spec.process_group),
         Stdin::Null | Stdin::Pipe | Stdin::File(_) => spec.process_group,
