@@ -384,28 +384,43 @@ fn ranks_of_several_jobs_can_be_pushed_to_together() {
 fn a_tool_may_have_so_many_pushes_and_a_target_so_many_and_the_next_may_come_when_one_is_over() {
     let engine = engine_with_cache(16_384);
     let mut ranks = Stdins::of(&engine, 2);
-    let (mut tool, mut other) = (tool(&engine), tool(&engine));
-    let begun: Vec<u32> =
-        (0..MAX_PUSHES_PER_TOOL).map(|_| tool.begin_push(&to(procs(&[0])), None).unwrap().push).collect();
-    let refused = refusal(tool.begin_push(&to(procs(&[1])), None));
-    assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
-    assert!(refused.reason.contains(&MAX_PUSHES_PER_TOOL.to_string()), "{refused}");
+    let tools = MAX_PUSHES_PER_TARGET / MAX_PUSHES_PER_TOOL;
+    assert_eq!(tools * MAX_PUSHES_PER_TOOL, MAX_PUSHES_PER_TARGET);
+    let mut pushing: Vec<(iof_tool::Tool, Vec<u32>)> = (0..tools)
+        .map(|_| {
+            let mut tool = tool(&engine);
+            let begin = |_| tool.begin_push(&to(procs(&[0])), None).unwrap().push;
+            let begun = (0..MAX_PUSHES_PER_TOOL).map(begin).collect();
+            (tool, begun)
+        })
+        .collect();
+    for (tool, _) in &mut pushing {
+        let refused = refusal(tool.begin_push(&to(procs(&[1])), None));
+        assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
+        assert!(refused.reason.contains(&MAX_PUSHES_PER_TOOL.to_string()), "{refused}");
+    }
 
-    const { assert!(MAX_PUSHES_PER_TOOL == MAX_PUSHES_PER_TARGET) };
+    let mut other = tool(&engine);
     let refused = refusal(other.begin_push(&to(all()), None));
     assert_eq!(refused.status, Status::ERR_RESOURCE_BUSY);
     assert!(refused.reason.contains("rank 0"), "{refused}");
     assert_eq!(other.push(&to(procs(&[1])), b"free", |_| {}).unwrap(), whole(4, 1));
 
     // In their turn, whoever is filled first.
-    for push in begun.iter().rev() {
-        tool.push_room(*push)[..1].copy_from_slice(&[*push as u8]);
-        tool.fill(*push, 1, true).unwrap();
+    let mut numbers = Vec::new();
+    for (turn, (tool, begun)) in pushing.iter_mut().enumerate().rev() {
+        for (place, push) in begun.iter().enumerate().rev() {
+            let number = u8::try_from(turn * MAX_PUSHES_PER_TOOL + place).unwrap();
+            tool.push_room(*push)[..1].copy_from_slice(&[number]);
+            tool.fill(*push, 1, true).unwrap();
+            numbers.insert(0, number);
+        }
     }
-    let numbers: Vec<u8> = begun.iter().map(|push| *push as u8).collect();
-    assert_eq!(ranks.read(0, begun.len()), numbers);
-    for push in begun {
-        wait_for_report(&mut tool, push);
+    assert_eq!(ranks.read(0, numbers.len()), numbers);
+    for (tool, begun) in &mut pushing {
+        for push in begun {
+            wait_for_report(tool, *push);
+        }
     }
     assert_eq!(other.push(&last(all()), b"", |_| {}).unwrap(), whole(0, 2));
     assert_eq!((ranks.rest(0), ranks.rest(1)), (vec![], b"free".into()));
