@@ -151,8 +151,13 @@ fn a_process_whose_terminal_is_taken_away_gets_sighup() {
 
 #[test]
 fn the_end_of_the_process_hangs_up_on_its_children_unless_they_care_not() {
-    // The child dies of SIGHUP, so the terminal's end comes.
-    assert_eq!(shown("env --default-signal=HUP sleep 1000 & echo out"), "out\n");
+    // The child dies of SIGHUP, so the terminal's end comes; once it does not ignore that any more, which the tests
+    // themselves may do.
+    let started = tempfile::NamedTempFile::new().unwrap();
+    let started = started.path().display();
+    let child = format!("env --default-signal=HUP sh -c 'rm {started}; exec sleep 1000'");
+    let wait = format!("while [ -e {started} ]; do sleep 0.01; done");
+    assert_eq!(shown(&format!("{child} & {wait}; echo out")), "out\n");
     let file = tempfile::NamedTempFile::new().unwrap();
     let script =
         format!("trap '' HUP; while [ -e {} ]; do sleep 0.1; done & echo out", file.path().display());
