@@ -11,7 +11,7 @@ use common::stdins::*;
 use common::{Output, engine_on, nspace, run, shell, spec, wait};
 use iof_engine::{App, BackendKind, Engine, JobSpec, LaunchError, Stdin};
 use iof_proto::directive::{Level, key};
-use iof_proto::limits::{MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
+use iof_proto::limits::MAX_PUSHES_PER_TOOL;
 use iof_proto::{
     Channels, Directives, Info, InfoValue, Laggard, Lagging, Nspace, Proc, Rank, ShortBy, Skipped, Status,
     Unopen,
@@ -384,16 +384,7 @@ fn ranks_of_several_jobs_can_be_pushed_to_together() {
 fn a_tool_may_have_so_many_pushes_and_a_target_so_many_and_the_next_may_come_when_one_is_over() {
     let engine = engine_with_cache(16_384);
     let mut ranks = Stdins::of(&engine, 2);
-    let tools = MAX_PUSHES_PER_TARGET / MAX_PUSHES_PER_TOOL;
-    assert_eq!(tools * MAX_PUSHES_PER_TOOL, MAX_PUSHES_PER_TARGET);
-    let mut pushing: Vec<(iof_tool::Tool, Vec<u32>)> = (0..tools)
-        .map(|_| {
-            let mut tool = tool(&engine);
-            let begin = |_| tool.begin_push(&to(procs(&[0])), None).unwrap().push;
-            let begun = (0..MAX_PUSHES_PER_TOOL).map(begin).collect();
-            (tool, begun)
-        })
-        .collect();
+    let mut pushing = crowd(&engine, &to(procs(&[0])));
     for (tool, _) in &mut pushing {
         let refused = refusal(tool.begin_push(&to(procs(&[1])), None));
         assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);

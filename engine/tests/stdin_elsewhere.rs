@@ -326,18 +326,17 @@ fn a_tool_that_does_not_read_of_room_is_heard_all_the_same() {
 #[test]
 fn only_so_many_pushes_wait_for_the_host_at_one_rank() {
     let world = world();
-    let mut full = tool(&world.engine);
-    let begun: Vec<u32> =
-        (0..MAX_PUSHES_PER_TARGET).map(|_| full.begin_push(&to(procs(&[7])), None).unwrap().push).collect();
+    let mut crowd = crowd(&world.engine, &to(procs(&[7])));
     let mut other = tool(&world.engine);
     for targets in [procs(&[7]), procs(&[6, 7]), all()] {
         let refused = refusal(other.begin_push(&to(targets), None));
         assert_eq!(refused.status, Status::ERR_RESOURCE_BUSY);
-        assert!(refused.reason.contains("16 pushes wait"), "{refused}");
+        assert!(refused.reason.contains(&format!("{MAX_PUSHES_PER_TARGET} pushes wait")), "{refused}");
     }
     other.begin_push(&to(procs(&[0, 6])), None).unwrap();
-    full.fill(begun[0], 0, true).unwrap();
-    assert_eq!(report(&mut full, begun[0]), whole(0, 1));
+    let (first, begun) = &mut crowd[0];
+    first.fill(begun[0], 0, true).unwrap();
+    assert_eq!(report(first, begun[0]), whole(0, 1));
     other.begin_push(&to(procs(&[7])), None).unwrap();
 }
 

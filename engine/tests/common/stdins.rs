@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Job, Process, Rendezvous};
 use iof_proto::directive::key;
+use iof_proto::limits::{MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
 use iof_proto::{Failure, Info, Nspace, Proc, PushReport, Rank, Short, ShortBy};
 use iof_tool::{Push, PushError, RequestError, Tool};
 use nix::fcntl::OFlag;
@@ -22,6 +23,17 @@ pub const MORE_THAN_A_PIPE: usize = 100_000;
 /// An engine that gives pushes so much cache unless they ask for another.
 pub fn engine_with_cache(cache_size: u32) -> Engine {
     Engine::start(Config { rendezvous: Rendezvous::None, cache_size, ..Config::default() }).unwrap()
+}
+
+/// As many pushes as a target may have, and the tools whose they are, each of which has as many as it may.
+pub fn crowd(engine: &Engine, push: &Push) -> Vec<(Tool, Vec<u32>)> {
+    let tools = MAX_PUSHES_PER_TARGET / MAX_PUSHES_PER_TOOL;
+    assert_eq!(tools * MAX_PUSHES_PER_TOOL, MAX_PUSHES_PER_TARGET);
+    let pushes = |mut tool: Tool| {
+        let begun = (0..MAX_PUSHES_PER_TOOL).map(|_| tool.begin_push(push, None).unwrap().push).collect();
+        (tool, begun)
+    };
+    (0..tools).map(|_| pushes(tool(engine))).collect()
 }
 
 /// A job whose ranks' stdins the test reads, by itself called `job`.
