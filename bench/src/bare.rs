@@ -1,10 +1,14 @@
-//! The least that drains pipes: epoll_wait(2) and read(2), and nothing done with the bytes.
+//! The least that drains pipes: epoll_wait(2) and read(2), and nothing done with the bytes, or write(2).
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::{Write as _, stdout};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::fcntl::OFlag;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::unistd::read;
+use nix::unistd::{pipe2, read};
 
 use crate::cpu;
 
@@ -24,6 +28,17 @@ pub enum Into {
 
 /// Drains `pipes` until `active` of them have ended; the CPU time that it took. Calls `ready` before it begins.
 pub fn drain(pipes: &[OwnedFd], active: usize, into: Into, ready: impl FnOnce()) -> Duration {
+    forward(pipes, active, into, ready, |_| {})
+}
+
+/// The same, and hands what it has read to `take`.
+fn forward(
+    pipes: &[OwnedFd],
+    active: usize,
+    into: Into,
+    ready: impl FnOnce(),
+    mut take: impl FnMut(&[u8]),
+) -> Duration {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
     for (at, pipe) in (0u64..).zip(pipes) {
         epoll.add(pipe, EpollEvent::new(EpollFlags::EPOLLIN, at)).unwrap();
@@ -39,6 +54,7 @@ pub fn drain(pipes: &[OwnedFd], active: usize, into: Into, ready: impl FnOnce())
             let pipe = &pipes[event.data() as usize];
             let (buffer, at) = &mut buffers[if into == Into::Each { event.data() as usize } else { 0 }];
             let read = read(pipe, &mut buffer[*at..*at + READ]).unwrap();
+            take(&buffer[*at..*at + read]);
             if read == 0 {
                 epoll.delete(pipe).unwrap();
                 left -= 1;
@@ -51,4 +67,34 @@ pub fn drain(pipes: &[OwnedFd], active: usize, into: Into, ready: impl FnOnce())
         }
     }
     cpu::of_this_thread() - before
+}
+
+/// The environment variable that has a rank's number.
+pub const RANK: &str = "IOF_BENCH_RANK";
+
+/// The least that is a launcher: starts ranks and copies what they write to its stdout.
+#[derive(clap::Args)]
+pub struct Launch {
+    /// Ranks
+    #[arg(short)]
+    n: usize,
+    /// What they run
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+/// Runs it.
+pub fn launch(args: &Launch) {
+    iof_capture::raise_file_limit().unwrap();
+    let (pipes, mut ranks): (Vec<OwnedFd>, Vec<Child>) = (0..args.n)
+        .map(|rank| {
+            let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+            let mut command = Command::new(&args.command[0]);
+            command.args(&args.command[1..]).env(RANK, rank.to_string());
+            (read, command.stdin(Stdio::null()).stdout(Stdio::from(write)).spawn().unwrap())
+        })
+        .unzip();
+    let mut out = File::from(stdout().as_fd().try_clone_to_owned().unwrap());
+    forward(&pipes, args.n, Into::One, || {}, |bytes| out.write_all(bytes).unwrap());
+    ranks.iter_mut().for_each(|rank| assert!(rank.wait().unwrap().success()));
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 
 /// CPU time of the calling thread so far, see clock_gettime(2).
 pub fn of_this_thread() -> Duration {
@@ -27,10 +28,15 @@ pub fn of_this_process() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap().into()
 }
 
-/// CPU time of a process that has one thread and was not waited for, see proc_pid_schedstat(5).
-pub fn of_process(pid: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
-    Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+/// CPU time so far of a process that was not waited for, all its threads, see clock_getcpuclockid(3); none if it is gone.
+pub fn of_process(pid: u32) -> Option<Duration> {
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid as i32)).ok()?;
+    clock_gettime(clock).ok().map(Duration::from)
+}
+
+/// Nanoseconds of the clock that all processes share, CLOCK_MONOTONIC.
+pub fn monotonic() -> u64 {
+    Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos() as u64
 }
 
 /// How often the calling thread went to sleep so far, see proc_pid_status(5).
