@@ -17,12 +17,11 @@ mod pull;
 mod push;
 mod query;
 mod run;
+mod say;
 mod signals;
 mod stdin;
 mod top;
 
-use std::fmt;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -30,6 +29,7 @@ use clap::{CommandFactory, Parser};
 use nix::sys::signal::Signal;
 
 use crate::args::{Command, Iof};
+use crate::say::say;
 
 /// Why the command failed, in the words for its one line.
 enum Failure {
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .with_ansi(false)
-        .with_writer(std::io::stderr)
+        .with_writer(say::stderr)
         .init();
     let iof = match Iof::try_parse() {
         Ok(iof) => iof,
@@ -87,11 +87,6 @@ fn main() -> ExitCode {
         }
         Err(Failure::Signal(signal)) => signals::die_of(signal),
     }
-}
-
-/// Says one line to the user. If stderr can't be written there is nobody to tell.
-fn say(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "iof: {line}");
 }
 
 /// Prints help as clap has it, and what is wrong in one line.

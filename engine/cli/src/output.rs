@@ -17,6 +17,7 @@ use iof_tool::{Gap, Tool};
 use nix::sys::signal::Signal;
 
 use crate::args::{ChannelList, Ranks, bytes, file_count, ranks, seconds};
+use crate::say::beside_output;
 use crate::{Failure, say};
 
 /// Under which these options are listed.
@@ -166,6 +167,7 @@ impl OutputArgs {
             let errors = Channels::STDERR | Channels::STDDIAG;
             let out = Output::new(io::stdout()).map_err(Failure::running)?;
             let err = out.beside(io::stderr()).map_err(Failure::running)?;
+            beside_output(err.notes());
             let to = |output: Output, name, colour| To {
                 destination: output.into(),
                 copies_to: choice.copy.then_some(name),

@@ -280,6 +280,22 @@ fn lines_of_one_ranks_channels_do_not_mix_where_they_come_together() {
 }
 
 #[test]
+fn what_iof_says_has_lines_of_its_own_where_output_ends_without_a_newline() {
+    for (options, said) in [("--output rank", "[0]<stderr>: half"), ("", "half"), ("--output merge", "half")]
+    {
+        let site = Site::new();
+        let done = run_in_one_pipe(&site, &format!("--summary {options}"), "printf half >&2").finish();
+        let [line, summary] = done.text().lines().collect::<Vec<_>>()[..] else { panic!("{done:?}") };
+        assert_eq!((done.code, line), (0, said), "{done:?}");
+        assert!(summary.starts_with("iof: summary: "), "{done:?}");
+    }
+    // Where they are not together, nothing comes to an output that no rank has written.
+    let done = run(&Site::new(), &["--summary"], "printf half");
+    assert_eq!(done.text(), "half");
+    assert!(done.stderr.starts_with("iof: summary: "), "{done:?}");
+}
+
+#[test]
 fn files_become_complete_and_ranks_go_on_when_a_copy_has_no_reader() {
     let site = Site::new();
     let mut gate = site.gate("gate");
