@@ -148,6 +148,7 @@ impl OutputArgs {
         mut open: impl FnMut(Part<'_>) -> Result<Option<Tool>, Failure>,
     ) -> Result<Vec<Writer>, Failure> {
         let wanted = Channels::ALL - self.no_forward.unwrap_or(Channels::empty());
+        let choice = self.output.clone().unwrap_or_default();
         let mut writers = Vec::new();
         let mut start = |channels: Channels, ranks: Option<&Ranks>, to: To| {
             let channels = channels & wanted;
@@ -156,12 +157,17 @@ impl OutputArgs {
             }
             if let Some(tool) = open(Part { channels, ranks })? {
                 let To { destination, copies_to, colour } = to;
-                let printer = Printer::start(tool, destination, self.options(colour), report_gap);
+                let place = match copies_to {
+                    Some(output) => format!(" on {output}"),
+                    None if choice.copy => " in its file".into(),
+                    None => String::new(),
+                };
+                let on_gap = move |source: &Proc, channel, gap| report_gap(source, channel, gap, &place);
+                let printer = Printer::start(tool, destination, self.options(colour), on_gap);
                 writers.push(Writer { printer: printer.map_err(no_thread)?, copies_to });
             }
             Ok(())
         };
-        let choice = self.output.clone().unwrap_or_default();
         if choice.shows() {
             let ranks = self.ranks.as_ref();
             let errors = Channels::STDERR | Channels::STDDIAG;
@@ -220,10 +226,10 @@ fn has_colours(file: impl AsFd + IsTerminal) -> bool {
     file.is_terminal() && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Says on stderr where how many bytes are missing.
-fn report_gap(source: &Proc, channel: Channel, gap: Gap) {
+/// Says on stderr where how many bytes are missing. `place` is where, if there is more than one.
+fn report_gap(source: &Proc, channel: Channel, gap: Gap, place: &str) {
     let Gap { offset, lost } = gap;
-    say(format_args!("rank {} {channel}: {lost} bytes are missing at offset {offset}", source.rank));
+    say(format_args!("rank {} {channel}: {lost} bytes are missing at offset {offset}{place}", source.rank));
 }
 
 /// Where a printer writes to.
