@@ -490,15 +490,29 @@ fn there_may_be_more_files_than_can_be_open() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_ends_the_run_and_is_named() {
+fn a_file_that_cannot_be_written_ends_the_run_and_is_named_with_whose_it_is() {
     let site = Site::new();
     let at = site.path().join("out");
     fs::create_dir_all(at.join("launcher@1/rank.0/stdout")).unwrap();
     let options = ["--nspace", "launcher@1", "--output", &format!("dir={}", at.display())];
     let done = site.run_sh(&options, "echo x; exec sleep 1000").finish();
     assert_eq!(done.code, 1, "{done:?}");
-    assert!(done.stderr.contains("rank.0/stdout: Is a directory"), "{done:?}");
+    let said = "iof: writing what rank 0 writes to stdout: ";
+    assert!(
+        done.stderr.starts_with(said) && done.stderr.contains("rank.0/stdout: Is a directory"),
+        "{done:?}"
+    );
     assert!(done.stderr.contains("; the job was ended because of it"), "{done:?}");
+
+    // One that can be opened, but takes nothing.
+    let full = site.path().join("full");
+    fs::create_dir_all(&full).unwrap();
+    std::os::unix::fs::symlink("/dev/full", full.join("rank.1.err")).unwrap();
+    let list = format!("merge=false,file={}/rank.%R:pattern", full.display());
+    let done = site.run_sh(&["-n", "2", "--output", &list], "echo x >&2; exec sleep 1000").finish();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.contains("what rank 1 writes to stderr: "), "{done:?}");
+    assert!(done.stderr.contains("rank.1.err: No space left on device"), "{done:?}");
 }
 
 #[test]

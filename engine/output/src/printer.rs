@@ -32,8 +32,15 @@ pub enum PrintError {
     #[error("writing the output: {0}")]
     Write(io::Error),
     /// A rank's file can't be written.
-    #[error("writing {0}")]
-    File(#[from] FileError),
+    #[error("writing what rank {} writes to {channel}: {error}", proc.rank)]
+    File {
+        /// The rank.
+        proc: Proc,
+        /// What of it; others may go to the same file.
+        channel: Channel,
+        /// Which file, and why.
+        error: FileError,
+    },
     /// The engine spoke nonsense.
     #[error(transparent)]
     Lost(#[from] LostError),
@@ -254,7 +261,10 @@ impl Desk {
             To::Files(open) => {
                 let count = || self.processes.count(tool, &source.nspace);
                 let file = open.of(&source, count);
-                open.begin(file)?;
+                open.begin(file).map_err(|error| {
+                    let proc = Proc { nspace: source.nspace.clone(), rank: source.rank };
+                    PrintError::File { proc, channel, error }
+                })?;
                 (Some(file), open.files.is_alone(channel))
             }
         };
@@ -308,16 +318,17 @@ impl Desk {
                     taken
                 }
                 To::Files(files) => {
-                    let Some(file) = self.streams.get(first.id.index()).and_then(|of| of.as_ref()?.file)
-                    else {
-                        return Ok(());
-                    };
+                    let file = self.streams.get(first.id.index()).and_then(|of| of.as_ref()?.file);
+                    let (Some(file), Some(origin)) = (file, tool.origin(first.id)) else { return Ok(()) };
                     let mut open = files.line(file);
                     // Each file is written by itself.
                     let (batch, taken) =
                         self.assemble(tool, rest.get(..1).unwrap_or_default(), (&mut open, true));
                     if let To::Files(files) = &mut self.to {
-                        files.write(file, batch.slices(), open)?;
+                        files.write(file, batch.slices(), open).map_err(|error| {
+                            let (proc, channel) = (origin.source.clone(), origin.channel);
+                            PrintError::File { proc, channel, error }
+                        })?;
                     }
                     self.buffer = batch.into_buffer();
                     taken
