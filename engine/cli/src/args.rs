@@ -111,7 +111,7 @@ pub struct RunArgs {
     /// Say at the end what forwarding has cost
     ///
     /// To stderr: the time, the CPU seconds of iof itself (its threads, not the ranks), and for each channel how many
-    /// bytes were read and how many of them dropped.
+    /// bytes were read from the ranks and how many of them our output misses.
     #[arg(long)]
     pub timings: bool,
 

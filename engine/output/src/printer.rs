@@ -1,6 +1,6 @@
 //! A printer: registrations whose bytes go to an output or to files, line by line, straight from the rings.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem;
 use std::thread::{self, JoinHandle};
@@ -50,12 +50,12 @@ pub enum PrintError {
 }
 
 /// What a printer did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrintReport {
     /// Bytes of output that were written, without what was put around them.
     pub written: u64,
-    /// Bytes reported as gaps.
-    pub lost: u64,
+    /// Bytes reported as gaps, of the channels that have any.
+    pub lost: BTreeMap<Channel, u64>,
     /// Streams that the engine left without completing them.
     pub unfinished: u64,
 }
@@ -219,8 +219,9 @@ impl Desk {
             }
             match look {
                 Look::Gap(gap) => {
-                    self.report.lost = self.report.lost.saturating_add(gap.lost);
                     if let Some(origin) = tool.origin(id) {
+                        let lost = self.report.lost.entry(origin.channel).or_default();
+                        *lost = lost.saturating_add(gap.lost);
                         on_gap(origin.source, origin.channel, gap);
                     }
                 }
