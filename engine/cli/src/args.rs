@@ -419,6 +419,15 @@ fn cache_size(text: &str) -> Result<u32, String> {
     bytes.ok_or_else(|| format!("a cache has 1 to {} bytes; 64K, 1M and 2G are understood", u32::MAX))
 }
 
+/// The least size of a file at which another is begun: each time all that are kept are renamed.
+const MIN_FILE_SIZE: u64 = 4 << 10;
+
+pub fn file_size(text: &str) -> Result<u64, String> {
+    let size = bytes(text)?;
+    let refused = || format!("{size} bytes are too few for a file: say 4K or more");
+    (size >= MIN_FILE_SIZE).then_some(size).ok_or_else(refused)
+}
+
 pub fn file_count(text: &str) -> Result<u32, String> {
     let count = text.parse().ok().filter(|count| *count <= MAX_KEPT_FILES);
     count.ok_or_else(|| format!("'{text}' is no number of full files to keep: say 0 to {MAX_KEPT_FILES}"))

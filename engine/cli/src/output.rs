@@ -16,7 +16,7 @@ use iof_proto::{Channel, Channels, Proc, Rank};
 use iof_tool::{Gap, Tool};
 use nix::sys::signal::Signal;
 
-use crate::args::{ChannelList, Ranks, bytes, file_count, ranks, seconds};
+use crate::args::{ChannelList, Ranks, bytes, file_count, file_size, ranks, seconds};
 use crate::say::beside_output;
 use crate::{Failure, say};
 
@@ -72,7 +72,9 @@ pub struct OutputArgs {
     pub open_mode: OpenMode,
 
     /// Begin a new file when one is so large
-    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = bytes)]
+    ///
+    /// 4K at least.
+    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = file_size)]
     pub file_size: Option<u64>,
 
     /// How many full files to keep

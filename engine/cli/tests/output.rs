@@ -446,13 +446,14 @@ fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
             "{options:?}"
         );
     }
-    run(&site, &["--output", &list, "--file-size", "50", "--file-count", "2"], "seq 1000 1100");
+    run(&site, &["--output", &list, "--file-size", "4K", "--file-count", "2"], "seq 10000 12200");
+    // 682 lines of 6 bytes fit.
     let numbers = |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
     let wanted = [
         ("f.launcher@1.0.err", &String::new()),
-        ("f.launcher@1.0.out", &numbers(1100..=1100)),
-        ("f.launcher@1.0.out.1", &numbers(1090..=1099)),
-        ("f.launcher@1.0.out.2", &numbers(1080..=1089)),
+        ("f.launcher@1.0.out", &numbers(12046..=12200)),
+        ("f.launcher@1.0.out.1", &numbers(11364..=12045)),
+        ("f.launcher@1.0.out.2", &numbers(10682..=11363)),
     ];
     assert_eq!(tree(&at), files(&wanted.map(|(name, text)| (name, text.as_str()))));
     run(&site, &["--output", &list], "echo new >&2");
@@ -561,6 +562,8 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
             (&["--file-size", "1M"], "--output dir=DIR"),
             (&["--ranks", "0", "--output", "dir=."], "files get all ranks: say :copy"),
             (&["--open-mode", "append"], "--output dir=DIR"),
+            (&["--file-size", "0"], "'0' is no number of bytes"),
+            (&["--file-size", "4095"], "4095 bytes are too few for a file: say 4K or more"),
             (&["--file-count", "3"], "--file-size"),
             (
                 &["--file-size", "1M", "--file-count", "1001"],
