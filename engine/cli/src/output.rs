@@ -2,6 +2,7 @@
 //! do it.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
 use std::thread;
@@ -28,9 +29,10 @@ pub struct OutputArgs {
     /// How output looks and where it goes
     ///
     /// As prterun has it: tag, tag-detailed, tag-fullname, rank, timestamp[=ns|us|ms|rfc3339], xml, json,
-    /// merge-stderr-to-stdout, dir=DIR, file=NAME, and behind them :copy, :nocopy, :raw, :pattern.
+    /// merge-stderr-to-stdout, dir=DIR, file=NAME, and behind them :copy, :nocopy, :raw, :pattern. If it is said more
+    /// than once, all lists are one.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
-    pub output: Option<Choice>,
+    pub output: Vec<OsString>,
 
     /// What has a tag: line, or fragment
     ///
@@ -118,9 +120,17 @@ pub struct Part<'a> {
     pub ranks: Option<&'a Ranks>,
 }
 
+/// What the options ask for.
+pub struct Outputs<'a> {
+    args: &'a OutputArgs,
+    choice: Choice,
+}
+
 impl OutputArgs {
     /// Looks whether what is asked for can be done, for a job of `nprocs` ranks if that is known, and makes directories.
-    pub fn prepare(&self, nprocs: Option<u64>) -> Result<(), Failure> {
+    pub fn prepare(&self, nprocs: Option<u64>) -> Result<Outputs<'_>, Failure> {
+        let wrong = |error| Failure::Usage(format!("--output: {error}"));
+        let outputs = Outputs { args: self, choice: Choice::of(&self.output).map_err(wrong)? };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -128,20 +138,23 @@ impl OutputArgs {
         {
             return Err(Failure::Usage(format!("no rank {last} to show: the job has {nprocs}")));
         }
-        let files = self.files(None);
+        let files = outputs.files(None);
         if files.is_none() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {
             return Err(Failure::usage(
                 "--file-size and --open-mode are for files: say --output dir=DIR or file=NAME",
             ));
         }
-        if self.ranks.is_some() && !self.output.as_ref().is_none_or(Choice::shows) {
+        if self.ranks.is_some() && !outputs.choice.shows() {
             return Err(Failure::usage(
                 "--ranks is for what is shown, files get all ranks: say :copy behind dir=DIR or file=NAME",
             ));
         }
-        files.map_or(Ok(()), |files| files.prepare().map_err(Failure::usage))
+        files.map_or(Ok(()), |files| files.prepare().map_err(Failure::usage))?;
+        Ok(outputs)
     }
+}
 
+impl Outputs<'_> {
     /// Starts what writes output: to our stdout and stderr, to files, or both. `open` gives a tool that has pulled what a
     /// part is to have, if there is such a thing.
     pub fn start(
@@ -149,8 +162,8 @@ impl OutputArgs {
         nprocs: Option<u32>,
         mut open: impl FnMut(Part<'_>) -> Result<Option<Tool>, Failure>,
     ) -> Result<Vec<Writer>, Failure> {
-        let wanted = Channels::ALL - self.no_forward.unwrap_or(Channels::empty());
-        let choice = self.output.clone().unwrap_or_default();
+        let Outputs { args, choice } = self;
+        let wanted = Channels::ALL - args.no_forward.unwrap_or(Channels::empty());
         let mut writers = Vec::new();
         let mut start = |channels: Channels, ranks: Option<&Ranks>, to: To| {
             let channels = channels & wanted;
@@ -171,7 +184,7 @@ impl OutputArgs {
             Ok(())
         };
         if choice.shows() {
-            let ranks = self.ranks.as_ref();
+            let ranks = args.ranks.as_ref();
             let errors = Channels::STDERR | Channels::STDDIAG;
             let out = Output::new(io::stdout()).map_err(Failure::running)?;
             let err = out.beside(io::stderr()).map_err(Failure::running)?;
@@ -199,24 +212,24 @@ impl OutputArgs {
     }
 
     fn options(&self, colour: bool) -> Options {
-        let choice = self.output.clone().unwrap_or_default();
+        let Outputs { args, choice } = self;
         let finish =
-            Finish { fragments: self.tag_by == TagBy::Fragment, suffix: self.tag_suffix.clone(), colour };
-        let max_line = usize::try_from(self.max_line).unwrap_or(usize::MAX);
+            Finish { fragments: args.tag_by == TagBy::Fragment, suffix: args.tag_suffix.clone(), colour };
+        let max_line = usize::try_from(args.max_line).unwrap_or(usize::MAX);
         Options {
-            style: Style::new(&choice, &finish),
-            patience: Patience { max_line, max_time: self.max_line_time },
+            style: Style::new(choice, &finish),
+            patience: Patience { max_line, max_time: args.max_line_time },
             raw: choice.raw,
         }
     }
 
     fn files(&self, nprocs: Option<u32>) -> Option<Files> {
-        let choice = self.output.as_ref()?;
+        let Outputs { args, choice } = self;
         Some(Files {
             place: choice.files.clone()?,
             merge: choice.merge,
-            append: self.open_mode == OpenMode::Append,
-            rotation: self.file_size.map(|size| Rotation { size, keep: self.file_count }),
+            append: args.open_mode == OpenMode::Append,
+            rotation: args.file_size.map(|size| Rotation { size, keep: args.file_count }),
             nprocs,
         })
     }

@@ -5,8 +5,10 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -391,6 +393,19 @@ fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
 }
 
 #[test]
+fn several_lists_are_one_and_names_of_files_are_bytes() {
+    let site = Site::new();
+    let done = run(&site, &["--output", "tag", "--output", "merge,timestamp=ns"], "echo err >&2");
+    assert!(done.text().ends_with("][1,0]<stderr>: err\n"), "{done:?}");
+    let list = [b"dir=", site.path().as_os_str().as_bytes(), b"/\xff out"].concat();
+    let mut iof = site.iof("run");
+    iof.args(["--nspace", "j", "--output"]).arg(OsStr::from_bytes(&list)).args(["--", "echo", "x"]);
+    assert_eq!(Process::start(&mut iof).finish().code, 0);
+    let file = site.path().join(OsStr::from_bytes(b"\xff out")).join("j/rank.0/stdout");
+    assert_eq!(fs::read_to_string(file).unwrap(), "x\n");
+}
+
+#[test]
 fn only_the_ranks_of_the_list_are_shown_and_files_get_all() {
     let site = Site::new();
     let at = site.path().join("out");
@@ -446,7 +461,8 @@ fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
             "{options:?}"
         );
     }
-    run(&site, &["--output", &list, "--file-size", "4K", "--file-count", "2"], "seq 10000 12200");
+    let script = "i=10000; while [ $i -le 12200 ]; do echo $i; i=$((i+1)); done";
+    run(&site, &["--output", &list, "--file-size", "4K", "--file-count", "2"], script);
     // 682 lines of 6 bytes fit.
     let numbers = |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
     let wanted = [
