@@ -22,6 +22,7 @@ mod signals;
 mod stdin;
 mod top;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -75,6 +76,11 @@ fn main() -> ExitCode {
         Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
     };
+    end(done)
+}
+
+/// Says what failed; the exit code.
+fn end(done: Result<ExitCode, Failure>) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(Failure::Usage(message)) => {
@@ -92,10 +98,8 @@ fn main() -> ExitCode {
 /// Prints help as clap has it, and what is wrong in one line.
 fn explain(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return match error.print() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => signals::die_of(Signal::SIGPIPE),
-        };
+        let printed = error.print().and_then(|()| io::stdout().flush());
+        return end(printed.map_err(print::failed).map(|()| ExitCode::SUCCESS));
     }
     let wrong = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
