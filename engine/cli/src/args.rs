@@ -111,7 +111,7 @@ pub struct RunArgs {
     /// Say at the end what forwarding has cost
     ///
     /// To stderr: the time, the CPU seconds of iof itself (its threads, not the ranks), and for each channel how many
-    /// bytes were read and how many of them dropped.
+    /// bytes were read from the ranks and how many of them our output misses.
     #[arg(long)]
     pub timings: bool,
 
@@ -417,6 +417,15 @@ fn interval(text: &str) -> Result<Duration, String> {
 fn cache_size(text: &str) -> Result<u32, String> {
     let bytes = bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok());
     bytes.ok_or_else(|| format!("a cache has 1 to {} bytes; 64K, 1M and 2G are understood", u32::MAX))
+}
+
+/// The least size of a file at which another is begun: each time all that are kept are renamed.
+const MIN_FILE_SIZE: u64 = 4 << 10;
+
+pub fn file_size(text: &str) -> Result<u64, String> {
+    let size = bytes(text)?;
+    let refused = || format!("{size} bytes are too few for a file: say 4K or more");
+    (size >= MIN_FILE_SIZE).then_some(size).ok_or_else(refused)
 }
 
 pub fn file_count(text: &str) -> Result<u32, String> {

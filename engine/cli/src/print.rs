@@ -1,6 +1,6 @@
 //! What the commands that answer a question print.
 
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 
 use nix::sys::signal::Signal;
 
@@ -8,10 +8,15 @@ use crate::Failure;
 
 /// Writes all of an answer.
 pub fn write(mut to: impl Write, bytes: &[u8]) -> Result<(), Failure> {
-    to.write_all(bytes).and_then(|()| to.flush()).map_err(|error| match error.kind() {
+    to.write_all(bytes).and_then(|()| to.flush()).map_err(failed)
+}
+
+/// What it means that an answer can't be written.
+pub fn failed(error: io::Error) -> Failure {
+    match error.kind() {
         ErrorKind::BrokenPipe => Failure::Signal(Signal::SIGPIPE),
         _ => Failure::running(format!("writing the answer: {error}")),
-    })
+    }
 }
 
 /// Columns as wide as their widest cell, two blanks between them.

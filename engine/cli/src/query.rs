@@ -1,9 +1,11 @@
 //! `iof query`: what a running engine and its host know, as a table or as JSON.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 
 use clap::Args;
+use clap::builder::{PossibleValue, TypedValueParser};
 use iof_proto::query::key;
 use iof_proto::{
     Answer, Attributes, Found, Info, InfoValue, JobInfo, ProcInfo, Query, Rank, Status, StreamStats, Value,
@@ -39,7 +41,7 @@ const NAMES: [(&str, Option<&str>, &str); 10] = [
 )]
 pub struct QueryArgs {
     /// What to ask for
-    #[arg(value_name = "KEY", required = true, value_parser = parse_key)]
+    #[arg(value_name = "KEY", required = true, value_parser = Key, hide_possible_values = true)]
     keys: Vec<String>,
 
     /// Ask of these ranks only, such as 0,3-5
@@ -77,6 +79,27 @@ pub fn query(args: &QueryArgs) -> Result<(), Failure> {
     let missing = args.keys.iter().filter(|key| found.iter().all(|of| of.key != **key));
     let missing: Vec<&str> = missing.map(String::as_str).collect();
     Err(Failure::running(format!("nothing is known of {} ({status})", missing.join(", "))))
+}
+
+/// Understands a key, and names those that have names as shells complete them. Others are keys, too.
+#[derive(Clone)]
+struct Key;
+
+impl TypedValueParser for Key {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        TypedValueParser::parse_ref(&parse_key, command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(NAMES.iter().map(|(long, short, _)| PossibleValue::new(short.unwrap_or(long)))))
+    }
 }
 
 fn parse_key(text: &str) -> Result<String, String> {
