@@ -1,12 +1,13 @@
 //! The least that drains pipes: epoll_wait(2) and read(2), and nothing done with the bytes, or write(2).
 
 use std::fs::File;
-use std::io::{Write as _, stdout};
+use std::io::{Read as _, Write as _, stdin, stdout};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::unistd::{pipe2, read};
 
@@ -78,7 +79,16 @@ pub struct Launch {
     /// Ranks
     #[arg(short)]
     n: usize,
-    /// What they run
+    /// Copy our stdin to so many of the ranks
+    #[arg(long, default_value_t = 0)]
+    feed: usize,
+    /// Drop what our stdout has no room for
+    #[arg(long)]
+    drop: bool,
+    /// Write all to this file as well
+    #[arg(long)]
+    copy: Vec<PathBuf>,
+    /// What the ranks run
     #[arg(last = true)]
     command: Vec<String>,
 }
@@ -86,15 +96,61 @@ pub struct Launch {
 /// Runs it.
 pub fn launch(args: &Launch) {
     iof_capture::raise_file_limit().unwrap();
-    let (pipes, mut ranks): (Vec<OwnedFd>, Vec<Child>) = (0..args.n)
-        .map(|rank| {
-            let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
-            let mut command = Command::new(&args.command[0]);
-            command.args(&args.command[1..]).env(RANK, rank.to_string());
-            (read, command.stdin(Stdio::null()).stdout(Stdio::from(write)).spawn().unwrap())
-        })
-        .unzip();
-    let mut out = File::from(stdout().as_fd().try_clone_to_owned().unwrap());
-    forward(&pipes, args.n, Into::One, || {}, |bytes| out.write_all(bytes).unwrap());
+    let (mut pipes, mut inputs, mut ranks) = (Vec::new(), Vec::new(), Vec::new());
+    for rank in 0..args.n {
+        let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        let mut command = Command::new(&args.command[0]);
+        command.args(&args.command[1..]).env(RANK, rank.to_string()).stdout(write);
+        if rank < args.feed {
+            let (theirs, ours) = pipe2(OFlag::O_CLOEXEC).unwrap();
+            command.stdin(theirs);
+            inputs.push(File::from(ours));
+        } else {
+            command.stdin(Stdio::null());
+        }
+        pipes.push(read);
+        ranks.push(command.spawn().unwrap());
+    }
+    if !inputs.is_empty() {
+        feed(inputs);
+    }
+    let mut outs = vec![File::from(stdout().as_fd().try_clone_to_owned().unwrap())];
+    outs.extend(args.copy.iter().map(|path| File::create(path).unwrap()));
+    let mut dropped = 0;
+    if args.drop {
+        for out in &outs {
+            fcntl(out, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        }
+    }
+    forward(
+        &pipes,
+        args.n,
+        Into::One,
+        || {},
+        |bytes| {
+            for out in &mut outs {
+                if args.drop {
+                    dropped += bytes.len() - out.write(bytes).unwrap_or(0);
+                } else {
+                    out.write_all(bytes).unwrap();
+                }
+            }
+        },
+    );
     ranks.iter_mut().for_each(|rank| assert!(rank.wait().unwrap().success()));
+    if dropped > 0 {
+        eprintln!("bare loop: {dropped} bytes are missing");
+    }
+}
+
+/// One read(2), and a write(2) for each.
+fn feed(mut inputs: Vec<File>) {
+    let (mut stdin, mut piece) = (File::from(stdin().as_fd().try_clone_to_owned().unwrap()), vec![0; READ]);
+    loop {
+        let read = stdin.read(&mut piece).unwrap();
+        if read == 0 {
+            break;
+        }
+        inputs.iter_mut().for_each(|input| input.write_all(&piece[..read]).unwrap());
+    }
 }

@@ -3,11 +3,13 @@
 mod gate;
 mod job;
 mod line;
+mod output;
 mod processes;
 mod rank;
 mod report;
 mod sample;
 mod systems;
+mod trouble;
 mod works;
 
 use std::path::PathBuf;
@@ -18,10 +20,7 @@ use job::Site;
 use report::{Report, Row, machine};
 use sample::Rounds;
 use systems::System;
-use works::Work;
-
-/// What `--quick` divides bytes and lines by.
-const QUICK: u64 = 16;
+use works::{Scale, Work};
 
 /// The command line.
 #[derive(clap::Args)]
@@ -35,7 +34,7 @@ pub struct Args {
     /// Rounds, each of which runs every system once
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// One round of a sixteenth of the work: shows that it works, and measures little
+    /// One round of a small part of it: shows that it works, and measures little
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
 }
@@ -49,7 +48,7 @@ pub fn run(args: &Args) {
     let site = Site::new();
     let wanted =
         |name: &str| args.only.is_empty() || args.only.iter().any(|only| name.contains(only.as_str()));
-    let works = works::all(if args.quick { QUICK } else { 1 });
+    let works = works::all(if args.quick { Scale::Quick } else { Scale::Full });
     for work in works.iter().filter(|work| wanted(&work.name())) {
         let rows = compare(work.as_ref(), &systems, &site, rounds);
         report.print(&rows);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
@@ -26,6 +28,15 @@ pub fn of_threads(names: [&str; 2]) -> Duration {
 /// CPU time of this process so far, all its threads.
 pub fn of_this_process() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap().into()
+}
+
+/// CPU time of all children that were waited for, and of theirs, see getrusage(2).
+pub fn of_children() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
+    [usage.user_time(), usage.system_time()]
+        .into_iter()
+        .map(|time| Duration::from_micros(time.num_microseconds() as u64))
+        .sum()
 }
 
 /// CPU time so far of a process that was not waited for, all its threads, see clock_getcpuclockid(3); none if it is gone.

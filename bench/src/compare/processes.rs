@@ -21,11 +21,14 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// `root` and all below it, but `ranks` and what is below these, and what they have cost so far.
+    /// `root` and all below it, but `ranks` and what is below these.
     pub fn find(root: u32, ranks: &[u32]) -> Forwarder {
-        let pids = below(&parents(), root, &ranks.iter().copied().collect());
-        let cpu = spent(&pids);
-        Forwarder { pids, cpu }
+        Forwarder::of(below(&parents(), root, &ranks.iter().copied().collect()))
+    }
+
+    /// These processes, of which each may be gone at any time.
+    pub fn of(pids: Vec<u32>) -> Forwarder {
+        Forwarder { pids, cpu: Duration::ZERO }
     }
 
     /// Counts what they cost from now on.
@@ -162,7 +165,7 @@ mod tests {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let forwarder = Forwarder { pids: vec![child.id()], cpu: Duration::ZERO };
+        let forwarder = Forwarder::of(vec![child.id()]);
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         assert!(forwarder.rest(Instant::now() + Duration::from_secs(60)));
         assert!(forwarder.cpu() > Duration::ZERO && forwarder.memory() > 0);

@@ -34,8 +34,8 @@ pub struct Row {
     pub work: String,
     /// The works that are plotted together.
     pub family: String,
-    /// Its ranks.
-    pub ranks: u32,
+    /// How much of what.
+    pub size: (u32, &'static str),
     /// The system.
     pub system: &'static str,
     /// What was measured.
@@ -69,7 +69,7 @@ impl Row {
         let rows = seen.iter().map(|(system, rounds)| Row {
             work: work.name(),
             family: work.family(),
-            ranks: work.ranks(),
+            size: work.size(),
             system,
             figures: rounds
                 .figures
@@ -161,22 +161,23 @@ fn short(figure: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::job::{Site, Trouble};
+    use crate::compare::job::Site;
     use crate::compare::sample::Sample;
     use crate::compare::systems::System;
+    use crate::compare::works::Outcome;
 
-    struct Some80;
+    struct SomeWork;
 
-    impl Work for Some80 {
+    impl Work for SomeWork {
         fn family(&self) -> String {
             "some work".to_owned()
         }
 
-        fn ranks(&self) -> u32 {
-            8
+        fn size(&self) -> (u32, &'static str) {
+            (8, "rank")
         }
 
-        fn run(&self, _: &dyn System, _: &Site) -> Option<Result<Sample, Trouble>> {
+        fn run(&self, _: &dyn System, _: &Site) -> Option<Outcome> {
             None
         }
     }
@@ -192,7 +193,7 @@ mod tests {
 
     fn rows() -> Vec<Row> {
         let seen = [(BARE, rounds(&[2.0, 4.0, 3.0])), ("it", rounds(&[6.0, 4.5, 5.0])), ("can't", None)];
-        Row::of(&Some80, seen.into_iter())
+        Row::of(&SomeWork, seen.into_iter())
     }
 
     #[test]
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn without_the_bare_loop_there_is_no_ratio() {
-        let rows = Row::of(&Some80, [("it", rounds(&[6.0]))].into_iter());
+        let rows = Row::of(&SomeWork, [("it", rounds(&[6.0]))].into_iter());
         assert_eq!(rows[0].figures[&Figure::P50].to_bare, None);
     }
 
@@ -216,9 +217,12 @@ mod tests {
         assert_eq!(lines[1], "some work, 8 ranks");
         assert_eq!(
             lines[3].split_whitespace().collect::<Vec<_>>().join(" "),
-            "bare loop 3.00 (2.00 to 4.00) 1.00x"
+            "bare loop 3.00 (2.00 to 4.00) 1.00x nothing wrong"
         );
-        assert_eq!(lines[4].split_whitespace().collect::<Vec<_>>().join(" "), "it 5.00 (4.50 to 6.00) 1.67x");
+        assert_eq!(
+            lines[4].split_whitespace().collect::<Vec<_>>().join(" "),
+            "it 5.00 (4.50 to 6.00) 1.67x nothing wrong"
+        );
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::job::Trouble;
 use super::line::Found;
+use super::trouble::Trouble;
 use crate::table::Figures;
 
 /// What is measured.
@@ -17,10 +17,20 @@ pub enum Figure {
     CpuPerGb,
     /// CPU time of the forwarder, in seconds for each million lines.
     CpuPerMillionLines,
-    /// GB that the ranks write a second.
+    /// CPU time of a tool, in seconds for each million lines.
+    ToolsCpuPerMillionLines,
+    /// CPU time of the launcher and all ranks, in seconds.
+    CpuOfAll,
+    /// From the launcher's start to its end, in seconds.
+    Wall,
+    /// GB that the ranks write or read a second.
     Throughput,
     /// Million lines that the ranks write a second.
     LineRate,
+    /// Until the ranks had written all, in seconds.
+    RanksDone,
+    /// From a tool's start until it had all that was kept, in milliseconds.
+    Attached,
     /// From the write to the reader behind the launcher, in microseconds: half of the lines.
     P50,
     /// The same: 99 of 100.
@@ -37,8 +47,13 @@ impl Figure {
         match self {
             Figure::CpuPerGb => "CPU s/GB",
             Figure::CpuPerMillionLines => "CPU s/M lines",
+            Figure::ToolsCpuPerMillionLines => "a tool's CPU s/M lines",
+            Figure::CpuOfAll => "CPU s, ranks included",
+            Figure::Wall => "wall s",
             Figure::Throughput => "ranks GB/s",
             Figure::LineRate => "ranks M lines/s",
+            Figure::RanksDone => "ranks done after s",
+            Figure::Attached => "attached in ms",
             Figure::P50 => "p50 us",
             Figure::P99 => "p99 us",
             Figure::P999 => "p99.9 us",
@@ -62,6 +77,8 @@ pub struct Verdict {
     pub lines: Found,
     /// Bytes that were written and did not come, of runs in which they were counted.
     pub bytes_lost: u64,
+    /// Bytes of which the system itself said that they did not come.
+    pub bytes_reported: u64,
     /// What else went wrong, and how often.
     pub troubles: BTreeMap<String, u32>,
 }
@@ -71,9 +88,15 @@ impl Verdict {
     pub fn add(&mut self, other: &Verdict) {
         self.lines.add(&other.lines);
         self.bytes_lost += other.bytes_lost;
+        self.bytes_reported += other.bytes_reported;
         for (trouble, times) in &other.troubles {
             *self.troubles.entry(trouble.clone()).or_default() += times;
         }
+    }
+
+    /// Notes something else that went wrong once.
+    pub fn note(&mut self, trouble: &str) {
+        *self.troubles.entry(trouble.to_owned()).or_default() += 1;
     }
 }
 
@@ -101,13 +124,22 @@ impl fmt::Display for Verdict {
                 false => format!("of {written} lines {}", wrong.join(", ")),
             });
         }
-        if self.bytes_lost > 0 {
-            said.push(format!("{} bytes lost", self.bytes_lost));
+        if self.bytes_lost > 0 || self.bytes_reported > 0 {
+            said.push(match (self.bytes_lost, self.bytes_reported) {
+                (lost, 0) => format!("{lost} bytes lost"),
+                // Where lines are looked at, what did not come is counted in lines.
+                (0, reported) => format!("{reported} bytes reported as lost"),
+                (lost, reported) if lost == reported => format!("{lost} bytes lost, each reported"),
+                (lost, reported) => format!("{lost} bytes lost, {reported} reported"),
+            });
         }
         said.extend(self.troubles.iter().map(|(what, times)| match times {
             1 => what.clone(),
             _ => format!("{times} times {what}"),
         }));
+        if said.is_empty() {
+            said.push("nothing wrong".to_owned());
+        }
         f.write_str(&said.join("; "))
     }
 }
@@ -149,6 +181,7 @@ mod tests {
         let wrong = Found { written: 5, whole: 3, mixed: 1, ..Found::default() };
         let verdict = Verdict { lines: wrong, bytes_lost: 7, ..Verdict::default() };
         assert_eq!(verdict.to_string(), "of 5 lines 2 not whole, 1 pieces mixed; 7 bytes lost");
+        assert_eq!(Verdict::default().to_string(), "nothing wrong");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Plots: of each family of works and each figure one, in which every system has a colour. Over the ranks if the family
-//! has works of several numbers of ranks, else beside one another.
+//! Plots: of each family of works and each figure one, in which every system has a colour. Over the sizes of the
+//! works.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,16 +28,18 @@ fn name(text: &str) -> String {
     words.join("-")
 }
 
-/// The points of one system: ranks, and least, median and most.
+/// The points of one system: size, and least, median and most.
 type Points = Vec<(u32, [f64; 3])>;
 
 fn draw(rows: &[Row], family: &str, figure: Figure, path: &Path) {
     let mut systems: BTreeMap<&str, Points> = BTreeMap::new();
+    let mut unit = "";
     for row in rows.iter().filter(|row| row.family == family) {
+        unit = row.size.1;
         if let Some(told) = row.figures.get(&figure) {
             // What is nothing has no place on a logarithmic scale.
             let points = [told.least, told.median, told.most].map(|value| value.max(f64::MIN_POSITIVE));
-            systems.entry(row.system).or_default().push((row.ranks, points));
+            systems.entry(row.system).or_default().push((row.size.0, points));
         }
     }
     let values = || systems.values().flatten().flat_map(|(_, points)| points.iter().copied());
@@ -46,8 +48,8 @@ fn draw(rows: &[Row], family: &str, figure: Figure, path: &Path) {
     if top <= bottom {
         return;
     }
-    let ranks: BTreeSet<u32> = systems.values().flatten().map(|(ranks, _)| *ranks).collect();
-    let places: Vec<u32> = ranks.into_iter().collect();
+    let sizes: BTreeSet<u32> = systems.values().flatten().map(|(size, _)| *size).collect();
+    let places: Vec<u32> = sizes.into_iter().collect();
     let last = places.len() as f64 - 0.5;
 
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
@@ -66,7 +68,7 @@ fn draw(rows: &[Row], family: &str, figure: Figure, path: &Path) {
     };
     chart
         .configure_mesh()
-        .x_desc("ranks")
+        .x_desc(format!("{unit}s"))
         .y_desc(figure.label())
         .x_labels(2 * places.len() + 1)
         .x_label_formatter(&place)
@@ -78,15 +80,15 @@ fn draw(rows: &[Row], family: &str, figure: Figure, path: &Path) {
         let colour = Palette99::pick(at).to_rgba();
         // A little beside one another, so that none covers another.
         let aside = (at as f64 - count as f64 / 2.0) * 0.03;
-        let x = |ranks: u32| places.iter().position(|place| *place == ranks).unwrap() as f64 + aside;
-        let medians = points.iter().map(|(ranks, [_, median, _])| (x(*ranks), *median));
+        let x = |size: u32| places.iter().position(|place| *place == size).unwrap() as f64 + aside;
+        let medians = points.iter().map(|(size, [_, median, _])| (x(*size), *median));
         chart
             .draw_series(LineSeries::new(medians, colour.stroke_width(2)))
             .unwrap()
             .label(*system)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
-        let bars = points.iter().map(|(ranks, [least, median, most])| {
-            ErrorBar::new_vertical(x(*ranks), *least, *median, *most, colour.filled(), 6)
+        let bars = points.iter().map(|(size, [least, median, most])| {
+            ErrorBar::new_vertical(x(*size), *least, *median, *most, colour.filled(), 6)
         });
         chart.draw_series(bars).unwrap();
     }

@@ -1,8 +1,8 @@
-//! `iof run`.
+//! `iof run`, and `iof pull`.
 
 use std::process::Command;
 
-use super::{Launch, System, beside_us};
+use super::{Attach, Full, Launch, Stdin, System, beside_us};
 
 /// Built beside us.
 pub struct Iof;
@@ -20,11 +20,27 @@ impl System for Iof {
 
     fn launch(&self, job: &Launch) -> Option<Command> {
         let mut command = Command::new(beside_us("iof"));
-        command.args(["run", "--nspace", "bench@1", "-n", &job.ranks.to_string()]);
+        command.args(["run", "--nspace", "bench@1", "-n", &job.ranks.to_string(), "--rendezvous-dir"]);
+        command.arg(job.site);
         if job.tagged {
             command.args(["--output", "tag"]);
         }
+        match job.stdin {
+            Stdin::None | Stdin::Rank0 => {}
+            Stdin::All => drop(command.args(["--stdin", "all"])),
+        }
+        match job.full {
+            Full::Wait => {}
+            Full::DropNewest => drop(command.args(["--drop", "newest"])),
+            Full::DropOldest => drop(command.args(["--drop", "oldest"])),
+        }
         command.arg("--").args(job.command);
+        Some(command)
+    }
+
+    fn tool(&self, attach: &Attach) -> Option<Command> {
+        let mut command = Command::new(beside_us("iof"));
+        command.args(["pull", "--nspace", "bench@1", "--rendezvous-dir"]).arg(attach.site);
         Some(command)
     }
 

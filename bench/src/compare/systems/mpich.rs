@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Launch, System, find, number_behind};
+use super::{Full, Launch, Stdin, System, Tools, find, word_behind};
 
 const PROGRAMS: [&str; 3] = ["mpiexec.hydra", "mpiexec.mpich", "mpiexec"];
 const SIGN: &str = "HYDRA";
@@ -17,10 +17,13 @@ impl System for Mpich {
 
     fn version(&self) -> Result<String, &'static str> {
         let (_, text) = find(&PROGRAMS, SIGN).ok_or("apt install mpich")?;
-        Ok(format!("MPICH {}", number_behind(&text, "Version:")))
+        Ok(format!("MPICH {}", word_behind(&text, "Version:")))
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {
+        if job.full != Full::Wait || job.tools != Tools::None || job.stdin == Stdin::All {
+            return None;
+        }
         let mut command = Command::new(find(&PROGRAMS, SIGN)?.0);
         if job.tagged {
             command.arg("-prepend-rank");

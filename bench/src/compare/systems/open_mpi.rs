@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Launch, System, find, number_behind};
+use super::{Full, Launch, Stdin, System, Tools, find, word_behind};
 
 const PROGRAMS: [&str; 2] = ["mpirun.openmpi", "mpirun"];
 const SIGN: &str = "(Open MPI) 4";
@@ -17,10 +17,13 @@ impl System for OpenMpi {
 
     fn version(&self) -> Result<String, &'static str> {
         let (_, text) = find(&PROGRAMS, SIGN).ok_or("apt install openmpi-bin")?;
-        Ok(format!("Open MPI {}", number_behind(&text, "(Open MPI)")))
+        Ok(format!("Open MPI {}", word_behind(&text, "(Open MPI)")))
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {
+        if job.full != Full::Wait || job.tools != Tools::None {
+            return None;
+        }
         let mut command = Command::new(find(&PROGRAMS, SIGN)?.0);
         command.args(["--oversubscribe", "-np", &job.ranks.to_string()]);
         if nix::unistd::getuid().is_root() {
@@ -28,6 +31,9 @@ impl System for OpenMpi {
         }
         if job.tagged {
             command.arg("--tag-output");
+        }
+        if job.stdin == Stdin::All {
+            command.args(["--stdin", "all"]);
         }
         command.args(job.command);
         Some(command)

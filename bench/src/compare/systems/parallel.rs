@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Launch, System, find, number_behind};
+use super::{Full, Launch, Stdin, System, Tools, find, word_behind};
 
 /// The Debian package.
 pub struct Parallel;
@@ -14,16 +14,21 @@ impl System for Parallel {
 
     fn version(&self) -> Result<String, &'static str> {
         let (_, text) = find(&["parallel"], "GNU parallel").ok_or("apt install parallel")?;
-        Ok(format!("GNU parallel {}", number_behind(&text, "GNU parallel")))
+        Ok(format!("GNU parallel {}", word_behind(&text, "GNU parallel")))
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {
+        if job.full != Full::Wait || job.tools != Tools::None || job.stdin != Stdin::None {
+            return None;
+        }
         let mut command = Command::new("parallel");
         command.args(["--will-cite", "--line-buffer", "-N0", "-j", &job.ranks.to_string()]);
         if job.tagged {
             command.args(["--tagstring", "{#}"]);
         }
-        let quoted: Vec<String> = job.command.iter().map(|word| format!("'{word}'")).collect();
+        // It gives the words to a shell.
+        let quoted: Vec<String> =
+            job.command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
         command.arg(quoted.join(" ")).arg(":::").args((0..job.ranks).map(|rank| rank.to_string()));
         Some(command)
     }

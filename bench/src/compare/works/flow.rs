@@ -1,11 +1,13 @@
 //! Ranks that write as fast as they can.
 
-use super::Work;
-use crate::compare::job::{self, Out, Ran, Site, Trouble};
+use super::{Outcome, Scale, Work, Write, boxed, mib};
+use crate::compare::job::{self, Plan, Ran, Site};
 use crate::compare::line::Checker;
+use crate::compare::output::Out;
 use crate::compare::sample::{Figure, Sample, Verdict};
 use crate::compare::systems::{Launch, System};
-use crate::{cpu, load};
+use crate::compare::trouble::Trouble;
+use crate::cpu;
 
 /// Bytes of a write in bulk.
 const BULK: usize = 64 * 1024;
@@ -15,7 +17,7 @@ const BULK_LINE: usize = 64;
 const LINE: usize = 80;
 /// What all ranks of a run write together: bytes in bulk, lines.
 const BULK_BYTES: u64 = 1 << 30;
-const LINES: u64 = 2_000_000;
+const LINES: u64 = 1_000_000;
 /// The runs in which each line is looked at have this part of it.
 const LOOKED_AT: u64 = 8;
 
@@ -34,22 +36,25 @@ enum What {
     Tagged,
 }
 
-pub struct Flow {
+struct Flow {
     what: What,
     to: To,
     ranks: u32,
-    less: u64,
+    scale: Scale,
 }
 
-/// All that there are, with one `less`th of their bytes and lines.
-pub fn all(less: u64) -> impl Iterator<Item = Flow> {
-    let several: [(What, &[u32]); 3] =
-        [(What::Bulk, &[1, 8, 64, 256]), (What::Plain, &[1, 8, 64]), (What::Tagged, &[1, 8, 64])];
-    several.into_iter().flat_map(move |(what, ranks)| {
-        [To::Null, To::Pipe]
-            .into_iter()
-            .flat_map(move |to| ranks.iter().map(move |ranks| Flow { what, to, ranks: *ranks, less }))
-    })
+/// All that there are.
+pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
+    let mut works = Vec::new();
+    for what in [What::Bulk, What::Plain, What::Tagged] {
+        for to in if scale == Scale::Full { &[To::Null, To::Pipe][..] } else { &[To::Pipe] } {
+            let many: &[u32] = if what == What::Bulk { &[1, 8, 64, 256] } else { &[1, 8, 64] };
+            works.extend(
+                scale.sizes(many).iter().map(|ranks| boxed(Flow { what, to: *to, ranks: *ranks, scale })),
+            );
+        }
+    }
+    works
 }
 
 impl Work for Flow {
@@ -66,11 +71,11 @@ impl Work for Flow {
         format!("{what} to {to}")
     }
 
-    fn ranks(&self) -> u32 {
-        self.ranks
+    fn size(&self) -> (u32, &'static str) {
+        (self.ranks, "rank")
     }
 
-    fn run(&self, system: &dyn System, site: &Site) -> Option<Result<Sample, Trouble>> {
+    fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
         let measured = self.measured(system, site)?;
         let looked_at = self.looked_at(system, site)?;
         Some(measured.and_then(|mut sample| {
@@ -82,40 +87,31 @@ impl Work for Flow {
 
 impl Flow {
     /// What each rank writes of one `part`th of the work.
-    fn write(&self, part: u64) -> load::Write {
+    fn write(&self, part: u64) -> Write {
         let (size, all) = match self.what {
             What::Bulk => (BULK, BULK_BYTES / BULK as u64),
             What::Plain | What::Tagged => (LINE, LINES),
         };
-        load::Write { size, count: (all / self.less / part / u64::from(self.ranks)).max(1), pause: 0 }
+        Write::new(size, self.scale.part(all / part / u64::from(self.ranks)))
     }
 
-    fn job(
-        &self,
-        system: &dyn System,
-        site: &Site,
-        write: load::Write,
-        line: Option<usize>,
-        out: Out,
-    ) -> Option<Result<Ran, Trouble>> {
+    fn job(&self, system: &dyn System, site: &Site, write: Write, out: Out) -> Option<Result<Ran, Trouble>> {
         let gate = site.gate();
-        let rank = super::rank(system, gate.path(), write.size, write.count, write.pause, line);
-        let launch = Launch { ranks: self.ranks, tagged: self.what == What::Tagged, command: &rank };
-        Some(job::run(site, &gate, system.launch(&launch)?, self.ranks, out))
+        let rank = write.command(system, gate.path());
+        let launch =
+            Launch { tagged: self.what == What::Tagged, ..Launch::new(site.path(), self.ranks, &rank) };
+        Some(job::run(Plan::new(site, &gate, system.launch(&launch)?, self.ranks, out)))
     }
 
-    fn measured(&self, system: &dyn System, site: &Site) -> Option<Result<Sample, Trouble>> {
+    fn measured(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
         let write = self.write(1);
-        let out = if self.to == To::Null { Out::Null } else { Out::Pipe(None) };
-        let ran = self.job(system, site, write, None, out)?;
+        let out = if self.to == To::Null { Out::Null } else { Out::counted() };
+        let ran = self.job(system, site, write, out)?;
         Some(ran.map(|ran| {
-            let bytes = write.total() * u64::from(self.ranks);
-            let counted = self.to == To::Pipe;
-            let verdict = Verdict {
-                // Tags are bytes, too; lines that are lost behind tags are found when lines are looked at.
-                bytes_lost: if counted { bytes.saturating_sub(ran.bytes) } else { 0 },
-                ..Verdict::default()
-            };
+            let bytes = write.bytes(self.ranks);
+            // Tags are bytes, too: lines that are lost among them are found when lines are looked at.
+            let lost = if self.to == To::Pipe { bytes.saturating_sub(ran.taken.bytes) } else { 0 };
+            let verdict = Verdict { bytes_lost: lost, ..Verdict::default() };
             Sample { figures: self.figures(&ran, bytes, write.count * u64::from(self.ranks)), verdict }
         }))
     }
@@ -123,33 +119,30 @@ impl Flow {
     fn figures(&self, ran: &Ran, bytes: u64, writes: u64) -> Vec<(Figure, f64)> {
         let (cpu, elapsed) = (ran.cpu.as_secs_f64(), ran.elapsed.as_secs_f64());
         let (gb, millions) = (bytes as f64 / 1e9, writes as f64 / 1e6);
-        let memory = (Figure::Memory, ran.memory as f64 / f64::from(1 << 20));
-        match self.what {
-            What::Bulk => {
-                vec![(Figure::CpuPerGb, cpu / gb), (Figure::Throughput, gb / elapsed), memory]
+        let [cost, speed] = match self.what {
+            What::Bulk => [(Figure::CpuPerGb, cpu / gb), (Figure::Throughput, gb / elapsed)],
+            What::Plain | What::Tagged => {
+                [(Figure::CpuPerMillionLines, cpu / millions), (Figure::LineRate, millions / elapsed)]
             }
-            What::Plain | What::Tagged => vec![
-                (Figure::CpuPerMillionLines, cpu / millions),
-                (Figure::LineRate, millions / elapsed),
-                memory,
-            ],
-        }
+        };
+        vec![cost, speed, (Figure::Memory, mib(ran.memory))]
     }
 
     /// Another run, into a pipe, whose lines are numbered and looked at.
     fn looked_at(&self, system: &dyn System, site: &Site) -> Option<Result<Verdict, Trouble>> {
-        let write = self.write(LOOKED_AT);
         let length = if self.what == What::Bulk { BULK_LINE } else { LINE };
-        let tags: Vec<String> = match self.what {
-            What::Tagged => (0..=self.ranks).map(|rank| system.tag(rank)).collect(),
-            What::Bulk | What::Plain => Vec::new(),
-        };
+        let write = Write { line: Some(length), ..self.write(LOOKED_AT) };
+        let tags = if self.what == What::Tagged { tags(system, self.ranks) } else { Vec::new() };
         let checker = Checker::new(length, tags, cpu::monotonic);
-        let ran = self.job(system, site, write, Some(length), Out::Pipe(Some(Box::new(checker))))?;
-        Some(ran.map(|ran| {
-            let written = write.total() / length as u64 * u64::from(self.ranks);
-            let (lines, _) = ran.checker.unwrap().end(written);
+        let ran = self.job(system, site, write, Out::checked(checker))?;
+        Some(ran.map(|mut ran| {
+            let lines = ran.taken.checker.take().unwrap().end(write.lines(self.ranks)).0;
             Verdict { lines, ..Verdict::default() }
         }))
     }
+}
+
+/// The tags of so many ranks, whose numbers begin at 0 or 1.
+pub fn tags(system: &dyn System, ranks: u32) -> Vec<String> {
+    (0..=ranks).map(|rank| system.tag(rank)).collect()
 }
