@@ -51,6 +51,21 @@ fn a_rank_logs_to_its_own_output_which_who_runs_and_who_pulls_it_gets() {
 }
 
 #[test]
+fn ranks_of_a_job_that_is_just_being_started_log_to_their_own_output_too() {
+    let site = Site::new();
+    let script = "$IOF log --channel stdout hi; $IOF log --tag \"from $IOF_RANK\"";
+    let mut run = site.iof("run");
+    run.envs([("IOF", IOF), ("IOF_SYSLOG", "/no/such/socket")]);
+    let done = Process::start(run.args(["-n", "40", "--nspace", "job", "--", "sh", "-c", script])).finish();
+    assert_eq!((done.code, done.text()), (0, "hi\n".repeat(40).as_str()), "{}", done.stderr);
+    let mut lines: Vec<&str> = done.stderr.lines().collect();
+    lines.sort_unstable();
+    let mut wanted: Vec<String> = (0..40).map(|rank| format!("[job,{rank}]<stderr>: from {rank}")).collect();
+    wanted.sort_unstable();
+    assert_eq!(lines, wanted);
+}
+
+#[test]
 fn from_outside_it_is_the_output_of_the_job() {
     let site = Site::new();
     let run = site.run(&["--nspace", "job"], ["cat"]);

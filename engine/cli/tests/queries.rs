@@ -4,6 +4,7 @@
 mod common;
 
 use common::bytes::collect;
+use common::process::Process;
 use common::site::{Site, rank};
 use common::wait_for;
 use nix::sys::signal::Signal;
@@ -166,6 +167,24 @@ fn stats_count_what_was_dropped_and_the_generations_that_a_slow_pull_costs() {
     assert!((TOTAL - 3 * 65_536..=TOTAL - 65_536).contains(&dropped), "{stream:?}");
     assert_eq!((stream.number("generation"), stream.number("cached")), (0, 65_536));
     end.open();
+}
+
+#[test]
+fn a_rank_of_a_job_that_is_just_being_started_finds_all_ranks_and_itself() {
+    let site = Site::new();
+    let script = "echo $($IOF query procs | wc -l) $($IOF query NAMESPACE_INFO | tail -1) \
+                  $($IOF query stats --rank $IOF_RANK | wc -l) $IOF_RANK = $($IOF query procs --rank $IOF_RANK)";
+    let mut run = site.iof("run");
+    run.env("IOF", env!("CARGO_BIN_EXE_iof")).args(["-n", "40", "--nspace", "job", "--", "sh", "-c", script]);
+    let done = Process::start(&mut run).finish();
+    assert_eq!((done.code, done.text().lines().count(), done.stderr.as_str()), (0, 40, ""));
+    for line in done.text().lines() {
+        let (before, after) = line.split_once(" = ").unwrap();
+        let (counts, rank) = before.rsplit_once(' ').unwrap();
+        assert_eq!(counts, "41 job 40 PMIX_EVENT_JOB_START (-191) - sh 4");
+        let row = after.strip_prefix("NSPACE RANK PID HOST STATE EXIT EXECUTABLE job ").unwrap();
+        assert!(row.starts_with(&format!("{rank} ")) && row.ends_with(" - sh"), "{row}");
+    }
 }
 
 #[test]

@@ -13,9 +13,9 @@ use iof_proto::{
 };
 
 use crate::exit::{Exit, proc_state};
-use crate::job::{Elsewhere, JobState, RankState};
+use crate::job::{CHANNELS, Elsewhere, JobState, Launching, RankState};
 use crate::peer::{Peer, Reading};
-use crate::state::State;
+use crate::state::{State, StreamName};
 
 /// The attributes that an engine understands, by what a tool may ask for.
 const ATTRIBUTES: [(&str, &[&str]); 3] = [
@@ -209,11 +209,14 @@ fn jobs(state: &State, scope: &Scope) -> Vec<JobInfo> {
     let row = |(nspace, job): (&Nspace, &JobState)| {
         let status = status(job);
         let far = ranks_elsewhere(job).len();
-        let mut programs: Vec<&str> = job.ranks.values().map(|rank| rank.executable.as_str()).collect();
+        let running = job.ranks.values().map(|rank| rank.executable.as_str());
+        let launching = job.launching.values().map(|rank| rank.executable.as_str());
+        let mut programs: Vec<&str> = running.chain(launching).collect();
+        let procs = programs.len().saturating_add(far);
         programs.dedup();
         JobInfo {
             nspace: nspace.clone(),
-            procs: u32::try_from(job.ranks.len().saturating_add(far)).unwrap_or(u32::MAX),
+            procs: u32::try_from(procs).unwrap_or(u32::MAX),
             status,
             exit_code: if status == Status::EVENT_JOB_START { None } else { job.exit_code() },
             command: programs.join(" : "),
@@ -223,22 +226,32 @@ fn jobs(state: &State, scope: &Scope) -> Vec<JobInfo> {
 }
 
 fn procs(state: &State, node: &str, scope: &Scope) -> Vec<ProcInfo> {
-    let ranks = state.jobs.iter().flat_map(|(nspace, job)| job.ranks.iter().map(move |of| (nspace, of)));
-    let row = |(nspace, (rank, of)): (&Nspace, (&Rank, &RankState))| ProcInfo {
-        proc: Proc { nspace: nspace.clone(), rank: *rank },
-        pid: of.pid,
-        host: node.to_owned(),
-        executable: of.executable.clone(),
-        state: proc_state(of.exit),
-        exit_code: of.exit.and_then(Exit::known_code),
-    };
-    ranks.filter(|(nspace, (rank, _))| scope.has(nspace, **rank)).map(row).collect()
+    let mut table = Vec::new();
+    for (nspace, job) in &state.jobs {
+        let running = job.ranks.iter().map(|(rank, RankState { pid, executable, exit, .. })| {
+            (*rank, (*pid, executable, proc_state(*exit), *exit))
+        });
+        let launching = job.launching.iter().map(|(rank, Launching { pid, executable })| {
+            (*rank, (*pid, executable, ProcState::Launching, None))
+        });
+        let named = running.chain(launching).filter(|(rank, _)| scope.has(nspace, *rank));
+        table.extend(named.map(|(rank, (pid, executable, state, exit))| ProcInfo {
+            proc: Proc { nspace: nspace.clone(), rank },
+            pid,
+            host: node.to_owned(),
+            executable: executable.clone(),
+            state,
+            exit_code: exit.and_then(Exit::known_code),
+        }));
+    }
+    table.sort_by(|one, other| one.proc.cmp(&other.proc));
+    table
 }
 
 /// The ranks that wrote something elsewhere.
 fn ranks_elsewhere(job: &JobState) -> BTreeSet<Rank> {
     let wrote = job.delivered.keys().map(|(rank, _)| *rank);
-    wrote.filter(|rank| !job.ranks.contains_key(rank)).collect()
+    wrote.filter(|rank| !job.has_here(*rank)).collect()
 }
 
 fn procs_elsewhere(state: &State, scope: &Scope) -> Vec<ProcInfo> {
@@ -276,7 +289,7 @@ fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> 
         readers.extend(peer.readings.iter().map(of));
     }
     readers.sort_by_key(|(source, slot, ..)| (*source, *slot));
-    let named = |name: &crate::state::StreamName| scope.has(&name.source.nspace, name.source.rank);
+    let named = |name: &StreamName| scope.has(&name.source.nspace, name.source.rank);
     let known: Vec<_> = state.streams.iter().filter(|(_, stream)| named(&stream.name)).collect();
     let counted = capture.with_streams(|taps| {
         let mut count = |id: &SourceId| {
@@ -294,19 +307,42 @@ fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> 
         known.iter().map(|(id, _)| count(id)).collect::<Vec<_>>()
     });
     let rows = known.iter().map(|(_, stream)| &stream.name).zip(counted.unwrap_or_default());
-    rows.filter_map(|(name, counted)| {
+    let rows = rows.filter_map(|(name, counted)| {
         let (stats, readers) = counted?;
         Some(StreamStats {
-            source: name.source.clone(),
-            channel: name.channel,
-            logged: name.logged,
             produced: stats.produced,
             cached: stats.cached,
             dropped: stats.dropped,
             generation: stats.generation,
             complete: stats.complete,
             readers,
+            ..unread(name)
         })
+    });
+    rows.chain(streams_to_come(state, scope)).collect()
+}
+
+/// A stream of which nothing was read yet.
+fn unread(name: &StreamName) -> StreamStats {
+    StreamStats {
+        source: name.source.clone(),
+        channel: name.channel,
+        logged: name.logged,
+        produced: 0,
+        cached: 0,
+        dropped: 0,
+        generation: 0,
+        complete: false,
+        readers: Vec::new(),
+    }
+}
+
+/// Those of ranks that are being started: their pipes are there, or will be, and their rings are not.
+fn streams_to_come(state: &State, scope: &Scope) -> impl Iterator<Item = StreamStats> {
+    let ranks =
+        state.jobs.iter().flat_map(|(nspace, job)| job.launching.keys().map(move |rank| (nspace, *rank)));
+    ranks.filter(|(nspace, rank)| scope.has(nspace, *rank)).flat_map(|(nspace, rank)| {
+        let source = Proc { nspace: nspace.clone(), rank };
+        CHANNELS.map(|channel| unread(&StreamName { source: source.clone(), channel, logged: false }))
     })
-    .collect()
 }

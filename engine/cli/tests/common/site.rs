@@ -122,9 +122,13 @@ impl Site {
         self.rows("procs")
     }
 
-    /// Waits until a job of `ranks` ranks is there.
+    /// Waits until a job of `ranks` ranks is there, all of which were started.
     pub fn wait_for_ranks(&self, ranks: usize) {
-        wait_for("the ranks", || (self.streams()?.len() == 3 * ranks).then_some(()));
+        let is_there = |proc: &Value| proc["state"] != "launching";
+        wait_for("the ranks", || {
+            let procs = self.procs()?;
+            (procs.len() == ranks && procs.iter().all(is_there)).then_some(())
+        });
     }
 
     /// Waits until `reached` holds for the stream.
