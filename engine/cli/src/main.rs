@@ -60,6 +60,7 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
+    signals::outlive_full_files();
     let iof = match Iof::try_parse() {
         Ok(iof) => iof,
         Err(error) => return explain(&error),
