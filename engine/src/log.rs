@@ -16,7 +16,7 @@ use iof_capture::Capture;
 use iof_log::{
     Course, How, JobRecord, Kind, Mail, MailServer, Order, Origin, Syslog, Worker, plan, syslog_line,
 };
-use iof_proto::limits::MAX_WAITING_PER_TOOL;
+use iof_proto::limits::{MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
 use iof_proto::{Channel, Failure, Info, Log, LogEntry, LogReport, Status, ToTool};
 
@@ -25,9 +25,6 @@ use crate::engine::Engine;
 use crate::host::{Call, Host, Reply, Upcall};
 use crate::peer::Peer;
 use crate::state::{PeerId, State};
-
-/// Log requests that may be under way in one engine: it refuses the next.
-pub const MAX_LOGS: usize = 256;
 
 /// Where an engine logs to.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +69,13 @@ pub(crate) struct Asker {
 
 /// Who is told what came of it.
 enum To {
-    Tool(PeerId, u32),
+    Tool {
+        peer: PeerId,
+        /// Its number for the request.
+        request: u32,
+        /// The process; `None` if that is the embedder's.
+        pid: Option<u32>,
+    },
     Embedder(Done),
 }
 
@@ -81,7 +84,8 @@ impl Asker {
     pub(crate) fn tool(id: PeerId, peer: &Peer, request: u32) -> Asker {
         // Its name is what it likes, and ends up in files and terminals.
         let name: String = peer.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        Asker { by: format!("{name} (pid {})", peer.pid), to: To::Tool(id, request) }
+        let pid = (!peer.own).then_some(peer.pid);
+        Asker { by: format!("{name} (pid {})", peer.pid), to: To::Tool { peer: id, request, pid } }
     }
 }
 
@@ -169,6 +173,29 @@ impl Logs {
         self.config.gateway || (others && !relayed)
     }
 
+    /// A tool has gone: nobody is to be told. What was begun is done; with `PMIX_LOG_ONCE` no further channel is tried.
+    pub(crate) fn forget(&mut self, gone: PeerId) {
+        self.underway.retain(|_, of| !matches!(of.asker.to, To::Tool { peer, .. } if peer == gone));
+    }
+
+    /// Whether one request more may be under way for this asker.
+    fn check_room(&self, asker: &To) -> Result<(), Failure> {
+        let within = |whose: &str, limit: usize, of: &dyn Fn(&To) -> bool| {
+            let count = self.underway.values().filter(|underway| of(&underway.asker.to)).count();
+            if count < limit {
+                return Ok(());
+            }
+            let reason = format!("{limit} messages{whose} are being logged: try again");
+            Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
+        };
+        within("", MAX_LOGS, &|_| true)?;
+        let To::Tool { peer: tool, pid, .. } = asker else { return Ok(()) };
+        let is_of_tool = |to: &To| matches!(to, To::Tool { peer, .. } if peer == tool);
+        within(" of this tool", MAX_WAITING_PER_TOOL, &is_of_tool)?;
+        let is_of_process = |to: &To| matches!(to, To::Tool { pid: of, .. } if of == pid);
+        if pid.is_some() { within(" of this process", MAX_LOGS_PER_PROCESS, &is_of_process) } else { Ok(()) }
+    }
+
     /// Has `job` done by the worker that `of` picks; its result comes back as that of `step`.
     fn submit(
         &mut self,
@@ -229,18 +256,7 @@ impl State {
     }
 
     fn prepare(&self, asker: &Asker, log: &Log) -> Result<(Course, How, Vec<String>), Failure> {
-        let busy = |reason| Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
-        if self.logs.underway.len() >= MAX_LOGS {
-            return busy(format!("{MAX_LOGS} messages are being logged: try again"));
-        }
-        if let To::Tool(tool, _) = asker.to {
-            let of_it = |of: &&Underway| matches!(of.asker.to, To::Tool(of, _) if of == tool);
-            if self.logs.underway.values().filter(of_it).count() >= MAX_WAITING_PER_TOOL {
-                return busy(format!(
-                    "{MAX_WAITING_PER_TOOL} messages of this tool are being logged: try again"
-                ));
-            }
-        }
+        self.logs.check_room(&asker.to)?;
         let (how, ignored) = How::read(&log.directives, &self.host_keys)?;
         let available = |channel: &str| match Kind::of(channel) {
             Kind::Stdout | Kind::Stderr => self.log_target(&how).is_ok(),
@@ -322,7 +338,7 @@ impl State {
 
     fn tell_logged(&mut self, asker: Asker, result: Result<LogReport, Failure>) {
         match (asker.to, result) {
-            (To::Tool(peer, request), result) => {
+            (To::Tool { peer, request, .. }, result) => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.answer(&ToTool::Logged { request, result });
                 }

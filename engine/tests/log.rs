@@ -19,12 +19,12 @@ use iof_engine::{
     Config, Engine, Grant, Host, Job, LogConfig, MailServer, Policy, Rendezvous, Reply, Standalone, Syslog,
     ViaGateway,
 };
-use iof_proto::limits::{MAX_LOG_TEXT, MAX_WAITING_PER_TOOL};
+use iof_proto::limits::{MAX_LOG_TEXT, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
 use iof_proto::query::key as query;
 use iof_proto::{
-    Channel, Channels, Failure, FromTool, Info, InfoValue, Log, LogEntry, LogReport, Proc, Rank, Status,
-    ToTool, Value,
+    Channel, Channels, Failure, FromTool, Info, InfoValue, Log, LogEntry, LogReport, Proc, Query, Rank,
+    Status, ToTool, Value,
 };
 use iof_tool::{Delivery, Pull, RequestError, Tool};
 use nix::sys::stat::Mode;
@@ -366,20 +366,56 @@ fn what_the_engine_does_not_know_goes_to_the_host_as_it_came() {
 }
 
 #[test]
-fn a_host_that_never_answers_costs_neither_other_tools_nor_memory() {
+fn a_host_that_never_answers_costs_one_process_no_more_than_its_share_and_nothing_when_it_has_gone() {
     let (world, asked) = scripted(config());
-    let mut raw = Raw::connect(&world.engine);
-    raw.until_heard();
-    let limit = u32::try_from(MAX_WAITING_PER_TOOL).unwrap();
-    for request in 0..=limit {
-        raw.send(&FromTool::Log { request: 100 + request, log: Log::to(["site.pager"], "m") });
+    // Gives a refusal, or else none, as the host does not answer.
+    let refused = |raw: &mut Raw| {
+        raw.send(&FromTool::Log { request: 100, log: Log::to(["site.pager"], "m") });
+        raw.send(&FromTool::Query {
+            request: 101,
+            queries: vec![Query::new([query::PMIX_QUERY_NAMESPACES])],
+        });
+        let mut refused = None;
+        loop {
+            match raw.receive() {
+                ToTool::Logged { result, .. } => refused = Some(result.unwrap_err()),
+                ToTool::Answer { .. } => return refused,
+                _ => {}
+            }
+        }
+    };
+    let fill = |raw: &mut Raw| {
+        (0..MAX_WAITING_PER_TOOL).for_each(|at| assert_eq!(refused(raw), None, "message {at}"));
+    };
+    let mut tools: Vec<Raw> = Vec::new();
+    for _ in 0..MAX_LOGS_PER_PROCESS / MAX_WAITING_PER_TOOL {
+        let mut raw = Raw::connect(&world.engine);
+        fill(&mut raw);
+        let failure = refused(&mut raw).unwrap();
+        assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
+        assert!(failure.reason.contains("of this tool"), "{failure}");
+        tools.push(raw);
     }
-    let ToTool::Logged { request, result: Err(failure) } = raw.receive() else { panic!() };
-    assert_eq!((request, failure.status), (100 + limit, Status::ERR_RESOURCE_BUSY));
-    assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
+    let mut raw = Raw::connect(&world.engine);
+    let failure = refused(&mut raw).unwrap();
+    assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
+    assert!(failure.reason.contains("of this process"), "{failure}");
+    // Others are served meanwhile.
+    let (told, reports) = channel();
+    let done = move |report| told.send(report).unwrap();
+    world.engine.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m"), done).unwrap();
+    assert_eq!(reports.recv_timeout(PATIENCE).unwrap().status, Status::SUCCESS);
+
+    // What tools leave that have gone takes nobody's place, however many they are.
+    drop(tools);
+    for _ in 0..=MAX_LOGS / MAX_WAITING_PER_TOOL {
+        common::wait_for("room", || refused(&mut raw).is_none().then_some(()));
+        (1..MAX_WAITING_PER_TOOL).for_each(|at| assert_eq!(refused(&mut raw), None, "message {at}"));
+        raw = Raw::connect(&world.engine);
+    }
     drop(raw);
-    let replies: Vec<Reply> = (0..limit).map(|_| asked.recv_timeout(PATIENCE).unwrap().1).collect();
-    replies.into_iter().for_each(Reply::grant);
+    // Nobody misses the answers.
+    asked.try_iter().for_each(|(_, reply)| reply.grant());
     assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
 }
 
