@@ -90,9 +90,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says one line to the user. If stderr can't be written there is nobody to tell.
-fn say(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "iof: {line}");
+/// Says something to the user, in one line but for lists. If stderr can't be written there is nobody to tell.
+fn say(words: fmt::Arguments<'_>) {
+    // Some of them are others'.
+    let lines: Vec<String> = words.to_string().split('\n').map(print::shown).collect();
+    let _ = writeln!(io::stderr(), "iof: {}", lines.join("\n"));
 }
 
 /// Prints help as clap has it, and what is wrong in one line.
