@@ -48,9 +48,9 @@ pub struct QueryArgs {
 
     /// Of what else, such as pmix.alloc.queue=night
     ///
-    /// A qualifier of the query, by its key: with a text as its value, or without one if it is a flag. It may be given
+    /// A qualifier of the query, by its key: with a text as its value, or KEY alone if it is a flag. It may be given
     /// several times.
-    #[arg(long = "qualifier", value_name = "KEY[=VALUE]", value_parser = parse_qualifier)]
+    #[arg(long = "qualifier", value_name = "KEY=TEXT", value_parser = parse_qualifier)]
     qualifiers: Vec<Info>,
 
     /// Print the whole answer as JSON
