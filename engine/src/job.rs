@@ -168,6 +168,12 @@ impl JobState {
         self.ranks.contains_key(&rank) || self.launching.contains_key(&rank)
     }
 
+    /// Those that anybody knows of.
+    pub(crate) fn known_ranks(&self) -> impl Iterator<Item = Rank> {
+        let here = self.ranks.keys().chain(self.launching.keys());
+        here.copied().chain(self.delivered.keys().map(|(rank, _)| *rank))
+    }
+
     /// Whether it has this rank, as far as anybody knows.
     pub(crate) fn has_rank(&self, rank: Rank) -> bool {
         let channels = (rank, Channel::Stdin)..=(rank, Channel::Stddiag);

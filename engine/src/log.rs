@@ -18,11 +18,12 @@ use iof_log::{
 };
 use iof_proto::limits::{MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
-use iof_proto::{Channel, Failure, Info, Log, LogEntry, LogReport, Status, ToTool};
+use iof_proto::{Channel, Failure, Info, Log, LogEntry, LogReport, Rank, Status, ToTool};
 
 use crate::control::Reports;
 use crate::engine::Engine;
 use crate::host::{Call, Host, Reply, Upcall};
+use crate::job::{Elsewhere, JobState};
 use crate::peer::Peer;
 use crate::state::{PeerId, State};
 
@@ -218,8 +219,11 @@ impl Engine {
     /// [upcalls](crate::Host). It does not run if the engine ends before.
     ///
     /// # Errors
-    /// The request makes no sense, or too many are under way; `done` is dropped.
+    /// The request makes no sense or is too long ([`limits`](iof_proto::limits)), or too many are under way; `done` is
+    /// dropped.
     pub fn log(&self, log: &Log, done: impl FnOnce(LogReport) + Send + 'static) -> Result<(), Failure> {
+        log.check()
+            .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
         let asker =
             Asker { by: format!("engine (pid {})", std::process::id()), to: To::Embedder(Box::new(done)) };
         let mut state = self.tables.lock();
@@ -258,6 +262,7 @@ impl State {
     fn prepare(&self, asker: &Asker, log: &Log) -> Result<(Course, How, Vec<String>), Failure> {
         self.logs.check_room(&asker.to)?;
         let (how, ignored) = How::read(&log.directives, &self.host_keys)?;
+        self.check_source(asker, &how)?;
         let available = |channel: &str| match Kind::of(channel) {
             Kind::Stdout | Kind::Stderr => self.log_target(&how).is_ok(),
             Kind::LocalSyslog => self.logs.has_local_syslog(),
@@ -270,6 +275,24 @@ impl State {
         let entries = plan(log, &self.logs.config.order, available)?;
         let once = how.once.unwrap_or(self.logs.config.once);
         Ok((Course::new(entries, once), how, ignored))
+    }
+
+    /// Whether a message may be said to be of its source. What is not known here, others may know: the embedder, who hands
+    /// messages on to a gateway, and a host that says that it understands this directive.
+    fn check_source(&self, asker: &Asker, how: &How) -> Result<(), Failure> {
+        let Some(source) = &how.source else { return Ok(()) };
+        let is_known = |job: &JobState| {
+            let has_rank = job.has_rank(source.rank) || job.elsewhere == Elsewhere::Running;
+            [Rank::WILDCARD, Rank::UNDEF].contains(&source.rank) || has_rank
+        };
+        let is_others = matches!(asker.to, To::Embedder(_))
+            || (how.relayed && self.logs.config.gateway)
+            || self.host_keys.contains(key::PMIX_LOG_SOURCE);
+        if is_others || self.jobs.get(&source.nspace).is_some_and(is_known) {
+            return Ok(());
+        }
+        let reason = format!("there is no {source} here, whose message it could be: name another, or none");
+        Err(Failure { status: Status::ERR_NOT_FOUND, reason })
     }
 
     /// A step was done by somebody else.

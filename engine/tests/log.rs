@@ -213,11 +213,50 @@ fn whose_output_is_meant_has_to_be_clear() {
     let to_stderr = |directives| world.log(&with(directives, Log::to([key::PMIX_LOG_STDERR], "x")));
     let status = |report: &LogReport| report.outcomes[0].result.as_ref().unwrap_err().status;
     assert_eq!(status(&to_stderr(vec![])), Status::ERR_BAD_PARAM);
-    assert_eq!(status(&to_stderr(vec![source(Rank(0))])), Status::ERR_NOT_FOUND);
     let job = Waiting::start(&world);
-    assert_eq!(status(&to_stderr(vec![source(Rank(1))])), Status::ERR_NOT_FOUND);
     assert_eq!(to_stderr(vec![]).status, Status::SUCCESS);
     job.end();
+}
+
+/// Knows processes that the engine does not.
+struct Knowing;
+
+impl Host for Knowing {
+    fn directives(&self) -> Vec<String> {
+        vec![key::PMIX_LOG_SOURCE.into()]
+    }
+}
+
+#[test]
+fn nobody_speaks_for_processes_that_the_engine_does_not_know_unless_the_host_does() {
+    let of = |rank| with(vec![source(rank)], Log::to([key::PMIX_LOG_JOB_RECORD], "m"));
+    let relayed = |rank| {
+        let mut log = of(rank);
+        log.directives.push(flag(key::IOF_LOG_RELAYED));
+        log
+    };
+    let world = world(config(), Standalone);
+    let refused = |log: &Log| {
+        let failure = denied(world.tool().log(log).unwrap_err());
+        assert_eq!(failure.status, Status::ERR_NOT_FOUND);
+        failure.reason
+    };
+    for log in [of(Rank(0)), of(Rank::WILDCARD), relayed(Rank(0))] {
+        assert!(refused(&log).starts_with("there is no job."), "{log:?}");
+    }
+    let job = Waiting::start(&world);
+    assert!(refused(&of(Rank(1))).starts_with("there is no job.1 here"));
+    for rank in [Rank(0), Rank::WILDCARD, Rank::UNDEF] {
+        assert_eq!(world.log(&of(rank)).status, Status::SUCCESS, "{rank}");
+    }
+    let (told, reports) = channel();
+    world.engine.log(&of(Rank(1)), move |report| told.send(report).unwrap()).unwrap();
+    assert_eq!(reports.recv_timeout(PATIENCE).unwrap().status, Status::SUCCESS, "the embedder may");
+    job.end();
+    assert_eq!(world.record().len(), 4);
+    assert_eq!(self::world(config(), Knowing).log(&of(Rank(1))).status, Status::SUCCESS);
+    let gateway = self::world(LogConfig { gateway: true, ..config() }, Standalone);
+    assert_eq!(gateway.log(&relayed(Rank(1))).status, Status::SUCCESS);
 }
 
 #[test]
@@ -336,8 +375,13 @@ fn the_embedder_logs_without_waiting_and_is_told() {
     let report: LogReport = reports.recv_timeout(PATIENCE).unwrap();
     assert_eq!(report.status, PARTIAL);
     assert!(world.record()[0].contains("\"by\":\"engine (pid "), "{:?}", world.record());
-    let refused = world.engine.log(&Log::to([""; 0], "m"), |_| panic!("it was refused")).unwrap_err();
-    assert_eq!(refused.status, Status::ERR_BAD_PARAM);
+    let channel = [key::PMIX_LOG_JOB_RECORD];
+    let long = "x".repeat(MAX_LOG_TEXT + 1);
+    for log in [Log::to([""; 0], "m"), Log::to(channel, &long), Log::to([channel[0]; 17], "m")] {
+        let refused = world.engine.log(&log, |_| panic!("it was refused")).unwrap_err();
+        assert_eq!(refused.status, Status::ERR_BAD_PARAM, "{refused}");
+    }
+    assert_eq!(world.record().len(), 1);
 }
 
 #[test]

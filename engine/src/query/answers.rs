@@ -31,7 +31,7 @@ const ATTRIBUTES: [(&str, &[&str]); 3] = [
         ],
     ),
     (
-        "PMIx_IOF_push",
+        PUSH,
         &[
             directive::PMIX_IOF_CACHE_SIZE,
             directive::PMIX_IOF_COMPLETE,
@@ -40,10 +40,12 @@ const ATTRIBUTES: [(&str, &[&str]); 3] = [
             directive::IOF_PARTIAL,
         ],
     ),
-    ("PMIx_Query_info", &[key::PMIX_NSPACE, key::PMIX_RANK, key::PMIX_PROCID]),
+    (QUERY, &[key::PMIX_NSPACE, key::PMIX_RANK, key::PMIX_PROCID]),
 ];
-/// Of this the host may understand more.
 const PULL: &str = "PMIx_IOF_pull";
+const PUSH: &str = "PMIx_IOF_push";
+const QUERY: &str = "PMIx_Query_info";
+const LOG: &str = "PMIx_Log";
 
 /// Of what a query is to be answered: what its qualifiers say.
 #[derive(Debug, Default)]
@@ -102,9 +104,20 @@ impl Scope {
             && (self.procs.is_empty() || self.procs.iter().any(named))
     }
 
-    /// The jobs that it names.
-    fn jobs(&self) -> BTreeSet<&Nspace> {
-        self.nspaces.iter().chain(self.procs.iter().map(|proc| &proc.nspace)).collect()
+    /// Whether it has something of this job, as far as that is known.
+    fn has_some(&self, nspace: &Nspace, job: &JobState) -> bool {
+        self.has(nspace, Rank::WILDCARD) || job.known_ranks().any(|rank| self.has(nspace, rank))
+    }
+
+    /// The jobs that it has something of.
+    fn jobs<'a>(&self, state: &'a State) -> impl Iterator<Item = (&'a Nspace, &'a JobState)> {
+        state.jobs.iter().filter(|(nspace, job)| self.has_some(nspace, job))
+    }
+
+    /// How many jobs it names.
+    fn names(&self) -> usize {
+        let names = self.nspaces.iter().chain(self.procs.iter().map(|proc| &proc.nspace));
+        names.collect::<BTreeSet<_>>().len()
     }
 
     /// Rows, unless there are none of what was named.
@@ -113,7 +126,11 @@ impl Scope {
     }
 }
 
-/// What the engine says of `key`, if it knows anything.
+/// What the engine says of `key`, if it knows anything. Of jobs and ranks that are not known, it knows nothing, whatever
+/// is asked.
+///
+/// # Errors
+/// This key can't be answered of several jobs.
 pub(super) fn find(
     state: &State,
     capture: &Capture,
@@ -121,8 +138,11 @@ pub(super) fn find(
     key: &str,
     scope: &Scope,
 ) -> Result<Option<Value>, Failure> {
+    if !scope.is_all() && scope.jobs(state).next().is_none() {
+        return Ok(None);
+    }
     Ok(match key {
-        key::PMIX_QUERY_NAMESPACES => Some(Value::Text(namespaces(state))),
+        key::PMIX_QUERY_NAMESPACES => Some(Value::Text(namespaces(state, scope))),
         key::PMIX_QUERY_JOB_STATUS => one_job(state, scope)?.map(|job| Value::Status(status(job))),
         key::PMIX_QUERY_NAMESPACE_INFO => scope.unless_none(jobs(state, scope), Value::Jobs),
         key::PMIX_QUERY_PROC_TABLE => {
@@ -173,22 +193,19 @@ pub(super) fn merge(ours: Value, theirs: Value) -> Value {
     }
 }
 
-fn namespaces(state: &State) -> String {
-    state.jobs.keys().map(Nspace::as_str).collect::<Vec<_>>().join(",")
+fn namespaces(state: &State, scope: &Scope) -> String {
+    scope.jobs(state).map(|(nspace, _)| nspace.as_str()).collect::<Vec<_>>().join(",")
 }
 
 fn one_job<'a>(state: &'a State, scope: &Scope) -> Result<Option<&'a JobState>, Failure> {
-    let named = scope.jobs();
-    let of = if named.is_empty() { state.jobs.keys().collect() } else { named };
-    match (of.first(), of.len()) {
-        (Some(nspace), 1) => Ok(state.jobs.get(*nspace)),
-        (None, _) => Ok(None),
-        _ => {
-            let key = key::PMIX_QUERY_JOB_STATUS;
-            let reason = format!("{key} is asked of one job: name it by the qualifier {}", key::PMIX_NSPACE);
-            Err(Failure { status: Status::ERR_BAD_PARAM, reason })
-        }
+    let mut jobs = scope.jobs(state).map(|(_, job)| job);
+    let (first, second) = (jobs.next(), jobs.next());
+    if scope.names() <= 1 && second.is_none() {
+        return Ok(first);
     }
+    let key = key::PMIX_QUERY_JOB_STATUS;
+    let reason = format!("{key} is asked of one job: name it by the qualifier {}", key::PMIX_NSPACE);
+    Err(Failure { status: Status::ERR_BAD_PARAM, reason })
 }
 
 fn status(job: &JobState) -> Status {
@@ -205,7 +222,6 @@ fn status(job: &JobState) -> Status {
 }
 
 fn jobs(state: &State, scope: &Scope) -> Vec<JobInfo> {
-    let named = state.jobs.iter().filter(|(nspace, _)| scope.has_job(nspace));
     let row = |(nspace, job): (&Nspace, &JobState)| {
         let status = status(job);
         let far = ranks_elsewhere(job).len();
@@ -222,7 +238,7 @@ fn jobs(state: &State, scope: &Scope) -> Vec<JobInfo> {
             command: programs.join(" : "),
         }
     };
-    named.map(row).collect()
+    scope.jobs(state).map(row).collect()
 }
 
 fn procs(state: &State, node: &str, scope: &Scope) -> Vec<ProcInfo> {
@@ -271,15 +287,15 @@ fn procs_elsewhere(state: &State, scope: &Scope) -> Vec<ProcInfo> {
 }
 
 fn attributes(state: &State) -> Vec<Attributes> {
+    let log: Vec<&str> = How::keys().collect();
     let row = |(function, keys): (&str, &[&str])| {
-        let mut keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
-        if function == PULL {
+        let mut keys: BTreeSet<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        if function != QUERY {
             keys.extend(state.host_keys.iter().cloned());
         }
-        Attributes { function: function.to_owned(), keys }
+        Attributes { function: function.to_owned(), keys: keys.into_iter().collect() }
     };
-    let log = Attributes { function: "PMIx_Log".to_owned(), keys: How::keys().map(str::to_owned).collect() };
-    ATTRIBUTES.into_iter().map(row).chain([log]).collect()
+    ATTRIBUTES.into_iter().chain([(LOG, &log[..])]).map(row).collect()
 }
 
 fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> {
