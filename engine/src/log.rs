@@ -16,18 +16,16 @@ use iof_capture::Capture;
 use iof_log::{
     Course, How, JobRecord, Kind, Mail, MailServer, Order, Origin, Syslog, Worker, plan, syslog_line,
 };
-use iof_proto::limits::MAX_WAITING_PER_TOOL;
+use iof_proto::limits::{MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
-use iof_proto::{Channel, Failure, Info, Log, LogEntry, LogReport, Status, ToTool};
+use iof_proto::{Channel, Failure, Info, Log, LogEntry, LogReport, Rank, Status, ToTool};
 
 use crate::control::Reports;
 use crate::engine::Engine;
 use crate::host::{Call, Host, Reply, Upcall};
+use crate::job::{Elsewhere, JobState};
 use crate::peer::Peer;
 use crate::state::{PeerId, State};
-
-/// Log requests that may be under way in one engine: it refuses the next.
-pub const MAX_LOGS: usize = 256;
 
 /// Where an engine logs to.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +70,13 @@ pub(crate) struct Asker {
 
 /// Who is told what came of it.
 enum To {
-    Tool(PeerId, u32),
+    Tool {
+        peer: PeerId,
+        /// Its number for the request.
+        request: u32,
+        /// The process; `None` if that is the embedder's.
+        pid: Option<u32>,
+    },
     Embedder(Done),
 }
 
@@ -81,7 +85,8 @@ impl Asker {
     pub(crate) fn tool(id: PeerId, peer: &Peer, request: u32) -> Asker {
         // Its name is what it likes, and ends up in files and terminals.
         let name: String = peer.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        Asker { by: format!("{name} (pid {})", peer.pid), to: To::Tool(id, request) }
+        let pid = (!peer.own).then_some(peer.pid);
+        Asker { by: format!("{name} (pid {})", peer.pid), to: To::Tool { peer: id, request, pid } }
     }
 }
 
@@ -169,6 +174,29 @@ impl Logs {
         self.config.gateway || (others && !relayed)
     }
 
+    /// A tool has gone: nobody is to be told. What was begun is done; with `PMIX_LOG_ONCE` no further channel is tried.
+    pub(crate) fn forget(&mut self, gone: PeerId) {
+        self.underway.retain(|_, of| !matches!(of.asker.to, To::Tool { peer, .. } if peer == gone));
+    }
+
+    /// Whether one request more may be under way for this asker.
+    fn check_room(&self, asker: &To) -> Result<(), Failure> {
+        let within = |whose: &str, limit: usize, of: &dyn Fn(&To) -> bool| {
+            let count = self.underway.values().filter(|underway| of(&underway.asker.to)).count();
+            if count < limit {
+                return Ok(());
+            }
+            let reason = format!("{limit} messages{whose} are being logged: try again");
+            Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
+        };
+        within("", MAX_LOGS, &|_| true)?;
+        let To::Tool { peer: tool, pid, .. } = asker else { return Ok(()) };
+        let is_of_tool = |to: &To| matches!(to, To::Tool { peer, .. } if peer == tool);
+        within(" of this tool", MAX_WAITING_PER_TOOL, &is_of_tool)?;
+        let is_of_process = |to: &To| matches!(to, To::Tool { pid: of, .. } if of == pid);
+        if pid.is_some() { within(" of this process", MAX_LOGS_PER_PROCESS, &is_of_process) } else { Ok(()) }
+    }
+
     /// Has `job` done by the worker that `of` picks; its result comes back as that of `step`.
     fn submit(
         &mut self,
@@ -191,8 +219,11 @@ impl Engine {
     /// [upcalls](crate::Host). It does not run if the engine ends before.
     ///
     /// # Errors
-    /// The request makes no sense, or too many are under way; `done` is dropped.
+    /// The request makes no sense or is too long ([`limits`](iof_proto::limits)), or too many are under way; `done` is
+    /// dropped.
     pub fn log(&self, log: &Log, done: impl FnOnce(LogReport) + Send + 'static) -> Result<(), Failure> {
+        log.check()
+            .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
         let asker =
             Asker { by: format!("engine (pid {})", std::process::id()), to: To::Embedder(Box::new(done)) };
         let mut state = self.tables.lock();
@@ -229,19 +260,9 @@ impl State {
     }
 
     fn prepare(&self, asker: &Asker, log: &Log) -> Result<(Course, How, Vec<String>), Failure> {
-        let busy = |reason| Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
-        if self.logs.underway.len() >= MAX_LOGS {
-            return busy(format!("{MAX_LOGS} messages are being logged: try again"));
-        }
-        if let To::Tool(tool, _) = asker.to {
-            let of_it = |of: &&Underway| matches!(of.asker.to, To::Tool(of, _) if of == tool);
-            if self.logs.underway.values().filter(of_it).count() >= MAX_WAITING_PER_TOOL {
-                return busy(format!(
-                    "{MAX_WAITING_PER_TOOL} messages of this tool are being logged: try again"
-                ));
-            }
-        }
+        self.logs.check_room(&asker.to)?;
         let (how, ignored) = How::read(&log.directives, &self.host_keys)?;
+        self.check_source(asker, &how)?;
         let available = |channel: &str| match Kind::of(channel) {
             Kind::Stdout | Kind::Stderr => self.log_target(&how).is_ok(),
             Kind::LocalSyslog => self.logs.has_local_syslog(),
@@ -254,6 +275,24 @@ impl State {
         let entries = plan(log, &self.logs.config.order, available)?;
         let once = how.once.unwrap_or(self.logs.config.once);
         Ok((Course::new(entries, once), how, ignored))
+    }
+
+    /// Whether a message may be said to be of its source. What is not known here, others may know: the embedder, who hands
+    /// messages on to a gateway, and a host that says that it understands this directive.
+    fn check_source(&self, asker: &Asker, how: &How) -> Result<(), Failure> {
+        let Some(source) = &how.source else { return Ok(()) };
+        let is_known = |job: &JobState| {
+            let has_rank = job.has_rank(source.rank) || job.elsewhere == Elsewhere::Running;
+            [Rank::WILDCARD, Rank::UNDEF].contains(&source.rank) || has_rank
+        };
+        let is_others = matches!(asker.to, To::Embedder(_))
+            || (how.relayed && self.logs.config.gateway)
+            || self.host_keys.contains(key::PMIX_LOG_SOURCE);
+        if is_others || self.jobs.get(&source.nspace).is_some_and(is_known) {
+            return Ok(());
+        }
+        let reason = format!("there is no {source} here, whose message it could be: name another, or none");
+        Err(Failure { status: Status::ERR_NOT_FOUND, reason })
     }
 
     /// A step was done by somebody else.
@@ -322,7 +361,7 @@ impl State {
 
     fn tell_logged(&mut self, asker: Asker, result: Result<LogReport, Failure>) {
         match (asker.to, result) {
-            (To::Tool(peer, request), result) => {
+            (To::Tool { peer, request, .. }, result) => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.answer(&ToTool::Logged { request, result });
                 }

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .with_writer(say::stderr)
         .init();
+    signals::outlive_full_files();
     let iof = match Iof::try_parse() {
         Ok(iof) => iof,
         Err(error) => return explain(&error),

@@ -1,4 +1,4 @@
-//! What the commands that answer a question print.
+//! What the commands that answer a question print, and what terminals are spared.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -19,12 +19,19 @@ pub fn failed(error: io::Error) -> Failure {
     }
 }
 
-/// Columns as wide as their widest cell, two blanks between them.
+/// A text that somebody else has chosen (a tool's name, a program's, a server's reply), without what a terminal would take
+/// for commands.
+pub fn shown(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
+/// Columns as wide as their widest cell, two blanks between them. Cells are [`shown`].
 pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let rows = rows.map(|row| row.iter().map(|cell| shown(cell)).collect());
     let rows: Vec<Vec<String>> =
         std::iter::once(head.iter().map(|cell| (*cell).to_owned()).collect()).chain(rows).collect();
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
+    let length = |cell: &String| cell.chars().count();
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let mut text = String::new();
     for row in &rows {

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use iof_output::Notes;
 
+use crate::print::shown;
+
 /// Stderr, once output may be written there or beside it.
 static NOTES: OnceLock<Notes> = OnceLock::new();
 
@@ -23,7 +25,9 @@ pub fn stderr() -> Box<dyn Write> {
     }
 }
 
-/// Says one line to the user. If stderr can't be written there is nobody to tell.
-pub fn say(line: fmt::Arguments<'_>) {
-    let _ = stderr().write_all(format!("iof: {line}\n").as_bytes());
+/// Says something to the user, in one line but for lists. If stderr can't be written there is nobody to tell.
+pub fn say(words: fmt::Arguments<'_>) {
+    // Some of them are others'.
+    let lines: Vec<String> = words.to_string().split('\n').map(shown).collect();
+    let _ = stderr().write_all(format!("iof: {}\n", lines.join("\n")).as_bytes());
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::bytes::{Gap, assert_accounted, assert_same, gaps, noise};
 use common::process::{Done, Process};
-use common::site::{Site, iof, rank};
+use common::site::{Site, found, iof, rank};
 use common::wait_for;
 use nix::sys::signal::Signal;
 
@@ -193,9 +193,7 @@ fn with_two_engines_the_pid_or_the_socket_says_which() {
         assert_eq!(wait_for("the job", answer).text(), format!("{name}\n"));
         wait_for("its line", || {
             let stats = site.query(&["stats", "--pid", &pid, "--json"]);
-            serde_json::from_str::<serde_json::Value>(stats.text()).unwrap()[0]["produced"]
-                .eq(&4)
-                .then_some(())
+            found(&stats)[0][0]["produced"].eq(&4).then_some(())
         });
     }
     let by_pid: Vec<Process> =
@@ -212,8 +210,7 @@ fn with_two_engines_the_pid_or_the_socket_says_which() {
     for (_, run) in &runs {
         wait_for("both pulls", || {
             let stats = site.query(&["stats", "--pid", &run.pid().to_string(), "--json"]);
-            let streams: Vec<serde_json::Value> = serde_json::from_str(stats.text()).unwrap();
-            (common::site::Stream(streams[0].clone()).pulls() == 2).then_some(())
+            (common::site::Stream(found(&stats)[0][0].clone()).pulls() == 2).then_some(())
         });
     }
     gate.open();

@@ -40,6 +40,13 @@ pub const MAX_LOG_ENTRIES: usize = 16;
 /// Bytes of one message to be logged: logs are no transport (RFC0032).
 pub const MAX_LOG_TEXT: usize = 32 << 10;
 
+/// Log requests that may be under way at a time; the engine refuses the next with
+/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
+pub const MAX_LOGS: usize = 256;
+
+/// Of these at most so many may be requests of one process, so that it cannot keep all others out.
+pub const MAX_LOGS_PER_PROCESS: usize = 64;
+
 /// Registrations that one tool may hold at a time, with those that wait for the host's word; the engine refuses the next with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_REGISTRATIONS_PER_TOOL: usize = 64;
