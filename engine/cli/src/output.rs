@@ -52,6 +52,8 @@ pub struct OutputArgs {
     pub max_line: u64,
 
     /// How long to wait for its end
+    ///
+    /// Ten times that for 4 KiB and more, which a rank may be in the middle of writing.
     #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = seconds)]
     pub max_line_time: Duration,
 
@@ -149,7 +151,8 @@ impl OutputArgs {
                 "--ranks is for what is shown, files get all ranks: say :copy behind dir=DIR or file=NAME",
             ));
         }
-        files.map_or(Ok(()), |files| files.prepare().map_err(Failure::usage))?;
+        let no_directory = |error| Failure::Usage(format!("no directory for the files: {error}"));
+        files.map_or(Ok(()), |files| files.prepare().map_err(no_directory))?;
         Ok(outputs)
     }
 }

@@ -569,7 +569,7 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
             (&["--output", "xml,json"], "exclude each other"),
             (&["--output", "file=%x:pattern"], "%x"),
             (&["--output", "tag:copy"], "dir=DIR or file=NAME"),
-            (&["--output", "dir=/dev/null/x"], "/dev/null/x: "),
+            (&["--output", "dir=/dev/null/x"], "no directory for the files: /dev/null/x: "),
             (&["--max-line", "0"], "'0' is no number of bytes"),
             (&["--max-line-time", "soon"], "'soon' is no time"),
             (&["--ranks", "x"], "'x' is no rank"),

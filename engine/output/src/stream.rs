@@ -111,6 +111,7 @@ impl Stream {
         if pass > 0 {
             self.print_bytes(bytes, pass, page);
         }
+        self.held.part = self.held.bytes.len().saturating_add(part);
         if !waits {
             return Taken { bytes: pass, ..Taken::nothing(turn.id) };
         }

@@ -205,6 +205,8 @@ impl Tool {
             ToTool::Announced { handler } => {
                 if let Some(registration) = self.registrations.get_mut(&handler) {
                     registration.announced = true;
+                    // Who has left bytes may take them if there are no other streams.
+                    self.feeds.activate_all(handler);
                 }
             }
             ToTool::JobEnded { handler, nspace, exit_code } => {
