@@ -11,10 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, SyslogSocket, mail_server, nobody, stalling_server};
-use iof_log::{How, JobRecord, MAX_RECORD, Mail, MailServer, Origin, Syslog, syslog_line};
+use common::{
+    PATIENCE, SyslogSocket, dripping_server, flooding_server, greeting_server, mail_server, nobody,
+    stalling_server,
+};
+use iof_log::{How, JobRecord, MAX_RECORD, Mail, MailServer, Origin, Stalls, Syslog, syslog_line};
 use iof_proto::log::key;
-use iof_proto::{Info, Nspace, Proc, Rank, Status};
+use iof_proto::{Failure, Info, Nspace, Proc, Rank, Status};
 use serde_json::Value;
 
 fn how(directives: &[Info]) -> How {
@@ -32,7 +35,7 @@ fn server(address: SocketAddr, patience: Duration) -> MailServer {
 
 fn mail(fields: &[(&str, &str)], server: &MailServer) -> Mail {
     let fields: Vec<Info> = fields.iter().map(|(key, text)| Info::required(*key, *text)).collect();
-    Mail::new(&fields, &[], server, "node.example").unwrap()
+    Mail::new(&fields, &How::default(), server, "node.example").unwrap()
 }
 
 #[test]
@@ -140,25 +143,89 @@ fn an_email_arrives_with_all_that_was_said_of_it() {
         (key::PMIX_LOG_EMAIL_SUBJECT, "Checkpoint"),
         (key::PMIX_LOG_EMAIL_MSG, text),
     ];
-    mail(&fields, &server(address, PATIENCE)).send().unwrap();
+    mail(&fields, &server(address, PATIENCE)).send(&Stalls::default()).unwrap();
     let taken = inbox.recv_timeout(PATIENCE).unwrap();
     assert_eq!(taken.from, "job@example.org");
     assert_eq!(taken.to, ["a@example.org", "b@example.org"]);
     assert_eq!(taken.header("Subject"), "Checkpoint");
     assert!(taken.header("Date").contains(':'));
+    assert_eq!(taken.header("MIME-Version"), "1.0");
+    assert!(taken.header("Message-ID").ends_with("@node.example>"), "{}", taken.text);
     assert!(taken.body().contains("half done") && taken.body().contains("dot"), "{}", taken.text);
 }
 
 #[test]
-fn a_mail_server_that_is_down_or_stalls_is_an_error_in_time() {
-    let fields = [(key::PMIX_LOG_EMAIL_ADDR, "a@example.org"), (key::PMIX_LOG_EMAIL_MSG, "x")];
-    let down = mail(&fields, &server(nobody(), PATIENCE)).send().unwrap_err();
+fn a_mail_has_the_time_that_its_message_is_said_to_have_and_an_id_of_its_own() {
+    let (address, inbox) = mail_server();
+    let fields = [
+        Info::required(key::PMIX_LOG_EMAIL_ADDR, "a@example.org"),
+        Info::required(key::PMIX_LOG_EMAIL_MSG, "x"),
+    ];
+    let how = how(&[Info::required(key::PMIX_LOG_TIMESTAMP, 86_400u64)]);
+    let ids: BTreeSet<String> = (0..2)
+        .map(|_| {
+            let mail = Mail::new(&fields, &how, &server(address, PATIENCE), "node.example").unwrap();
+            mail.send(&Stalls::default()).unwrap();
+            let taken = inbox.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(taken.header("Date"), "Fri, 02 Jan 1970 00:00:00 +0000");
+            taken.header("Message-ID").to_owned()
+        })
+        .collect();
+    assert_eq!(ids.len(), 2);
+}
+
+const FIELDS: [(&str, &str); 2] =
+    [(key::PMIX_LOG_EMAIL_ADDR, "a@example.org"), (key::PMIX_LOG_EMAIL_MSG, "x")];
+
+/// Why a server does not take a mail in `patience`.
+fn refusal(address: SocketAddr, patience: Duration) -> Failure {
+    mail(&FIELDS, &server(address, patience)).send(&Stalls::default()).unwrap_err()
+}
+
+#[test]
+fn a_mail_server_that_is_down_stalls_or_drips_is_an_error_in_time() {
+    let down = refusal(nobody(), PATIENCE);
     assert_eq!(down.status, Status::ERR_NOT_AVAILABLE);
     assert!(down.reason.contains("refused"), "{down}");
-    let (address, _listener) = stalling_server();
-    let stalls = mail(&fields, &server(address, Duration::from_millis(50))).send().unwrap_err();
-    assert_eq!(stalls.status, Status::ERR_NOT_AVAILABLE);
-    assert!(stalls.reason.contains("has not answered for 0.05 s"), "{stalls}");
+    let (stalls, _listener) = stalling_server();
+    for address in [stalls, dripping_server(), greeting_server("220 hello\r\n"), greeting_server("220-a\r\n")]
+    {
+        let late = refusal(address, Duration::from_millis(50));
+        assert_eq!(late.status, Status::ERR_NOT_AVAILABLE);
+        assert!(late.reason.contains("has not taken the mail within 0.05 s"), "{late}");
+    }
+}
+
+#[test]
+fn a_mail_server_that_floods_refuses_or_speaks_something_else_is_an_error_in_few_words() {
+    let cases = [
+        (flooding_server(), "sends more than 16384 bytes as one reply"),
+        (greeting_server("554 go\x1b[2J away\r\n"), "does not take the mail: 554 go?[2J away"),
+        (greeting_server("SSH-2.0-x\r\n"), "does not speak SMTP"),
+        (greeting_server("220-a\r\n999 b\r\n"), "does not speak SMTP"),
+    ];
+    for (address, words) in cases {
+        let failure = refusal(address, PATIENCE);
+        assert_eq!(failure.status, Status::ERR_NOT_AVAILABLE);
+        assert!(failure.reason.contains(words) && failure.reason.len() < 400, "{failure}");
+    }
+}
+
+#[test]
+fn what_waits_for_a_mail_server_that_has_stalled_does_not_wait_for_it_again() {
+    let (address, listener) = stalling_server();
+    let stalls = Stalls::default();
+    let slow = mail(&FIELDS, &server(address, Duration::from_millis(50)));
+    assert!(slow.send(&stalls).unwrap_err().reason.contains("has not taken the mail"));
+    for patience in [Duration::from_millis(50), Duration::MAX] {
+        let again = mail(&FIELDS, &server(address, patience)).send(&stalls).unwrap_err();
+        assert!(again.reason.contains("has stalled, and is sent nothing for 60 s"), "{again}");
+    }
+    let (other, inbox) = mail_server();
+    mail(&FIELDS, &server(other, PATIENCE)).send(&stalls).unwrap();
+    assert_eq!(inbox.recv_timeout(PATIENCE).unwrap().to, ["a@example.org"]);
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(listener.incoming().map_while(Result::ok).count(), 1, "it was tried once");
 }
 
 #[test]
