@@ -41,8 +41,8 @@ pub struct LogConfig {
     /// The mail server, unless a request names another. Without one email goes by the gateway if there is one, or else to the node's own.
     pub mail: Option<MailServer>,
     /// The job record: a file that is made, with mode 0600, when the first message comes. Without it the name of the
-    /// engine's socket with `.record` behind it; if that has none either, there is no record. It stays when the engine
-    /// ends.
+    /// engine's socket with `.record` behind it (what is there already is put away as `.record.old`); if that has none
+    /// either, there is no record. It stays when the engine ends.
     pub job_record: Option<PathBuf>,
     /// This engine is a gateway (`PMIX_SERVER_GATEWAY`): its syslog is the global one. Other engines reach it as tools do,
     /// see [`ViaGateway`](crate::ViaGateway).
@@ -130,10 +130,18 @@ impl Logs {
             name.push(".record");
             Some(PathBuf::from(name))
         };
+        // Another engine had our pid, or our place.
+        let fresh = |path| {
+            let record = JobRecord::at(path);
+            if let Err(error) = record.put_away() {
+                tracing::warn!(path = %record.path().display(), %error, "an earlier job record stays in the way");
+            }
+            record
+        };
         Logs {
             config: config.clone(),
             node: node.to_owned(),
-            record: config.job_record.clone().or_else(beside).map(JobRecord::at),
+            record: config.job_record.clone().map(JobRecord::at).or_else(|| beside().map(fresh)),
             gateway: if config.gateway { None } else { host.gateway() },
             host_channels: host.log_channels().into_iter().collect(),
             reports,

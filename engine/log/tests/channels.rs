@@ -243,10 +243,74 @@ fn a_job_record_is_appended_to_line_by_line_and_only_its_owner_reads_it() {
     assert_eq!(lines[0]["message"], "first\nline \"x\"");
     assert_eq!(
         (&lines[0]["nspace"], &lines[0]["rank"], &lines[0]["priority"]),
-        (&"job".into(), &"3".into(), &"info".into())
+        (&"job".into(), &3.into(), &"info".into())
     );
     assert_eq!((&lines[1]["time"], &lines[1]["nspace"]), (&"1970-01-02T00:00:00Z".into(), &Value::Null));
     assert_eq!(lines[1]["by"], "tool (pid 7)");
+}
+
+/// The lines of a record, each of which is an object.
+fn lines(record: &JobRecord) -> Vec<Value> {
+    let text = fs::read_to_string(record.path()).unwrap();
+    assert!(text.ends_with('\n'), "{text}");
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+#[test]
+fn what_does_not_fit_on_the_disk_leaves_no_part_of_a_line() {
+    const RECORD: &str = "IOF_TEST_RECORD";
+    const NAME: &str = "what_does_not_fit_on_the_disk_leaves_no_part_of_a_line";
+    // In a process that may write no larger files.
+    if let Some(path) = std::env::var_os(RECORD) {
+        let record = JobRecord::at(path);
+        let full = (0..100).find_map(|_| record.append("x", &origin(), &how(&[])).err()).expect("a limit");
+        assert!(full.reason.contains("too large"), "{full}");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let record = JobRecord::at(directory.path().join("record"));
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$@\"", "sh"])
+        .arg(std::env::current_exe().unwrap());
+    let done = limited.args(["--exact", NAME, "--nocapture"]).env(RECORD, record.path()).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let before = lines(&record).len();
+    assert!(before > 0);
+    record.append("after", &origin(), &how(&[])).unwrap();
+    assert_eq!(lines(&record).len(), before + 1);
+}
+
+#[test]
+fn behind_half_a_line_the_next_one_begins_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let record = JobRecord::at(directory.path().join("record"));
+    fs::write(record.path(), "{}\n{\"message\":\"ha").unwrap();
+    fs::set_permissions(record.path(), fs::Permissions::from_mode(0o666)).unwrap();
+    for text in ["a", "b"] {
+        record.append(text, &origin(), &how(&[])).unwrap();
+    }
+    let text = fs::read_to_string(record.path()).unwrap();
+    let texts: Vec<Option<Value>> = text.lines().map(|line| serde_json::from_str(line).ok()).collect();
+    let messages: Vec<Value> = texts.iter().flatten().map(|line| line["message"].clone()).collect();
+    assert_eq!((texts.len(), messages), (4, vec![Value::Null, "a".into(), "b".into()]), "{text}");
+    assert_eq!(fs::metadata(record.path()).unwrap().permissions().mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn what_an_earlier_engine_has_left_is_put_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let record = JobRecord::at(directory.path().join("record"));
+    record.put_away().unwrap();
+    for text in ["first", "second"] {
+        record.append(text, &origin(), &how(&[])).unwrap();
+        record.put_away().unwrap();
+        assert!(!record.path().exists());
+        let old = JobRecord::at(directory.path().join("record.old"));
+        assert_eq!(lines(&old).iter().map(|line| &line["message"]).collect::<Vec<_>>(), [text]);
+    }
 }
 
 #[test]
