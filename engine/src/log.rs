@@ -2,19 +2,19 @@
 //! came of it.
 //!
 //! Nothing here waits: what goes to stdout and stderr is handed to the capture thread like any delivery; what may take its
-//! time is done by threads with bounded queues, one for this node's syslog and the job record, one for mail, one for the
-//! gateway; the host answers when it likes.
+//! time is done by threads with bounded queues, one each for this node's syslog, the job record, mail and the gateway; the
+//! host answers when it likes.
 
 mod gateway;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use iof_capture::Capture;
 use iof_log::{
-    Course, How, JobRecord, Kind, Mail, MailServer, Order, Origin, Syslog, Worker, plan, syslog_line,
+    Course, How, JobRecord, Kind, Mail, MailServer, Order, Origin, Stalls, Syslog, Worker, plan, syslog_line,
 };
 use iof_proto::limits::{MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
@@ -39,8 +39,8 @@ pub struct LogConfig {
     /// The mail server, unless a request names another. Without one email goes by the gateway if there is one, or else to the node's own.
     pub mail: Option<MailServer>,
     /// The job record: a file that is made, with mode 0600, when the first message comes. Without it the name of the
-    /// engine's socket with `.record` behind it; if that has none either, there is no record. It stays when the engine
-    /// ends.
+    /// engine's socket with `.record` behind it (what is there already is put away as `.record.old`); if that has none
+    /// either, there is no record. It stays when the engine ends.
     pub job_record: Option<PathBuf>,
     /// This engine is a gateway (`PMIX_SERVER_GATEWAY`): its syslog is the global one. Other engines reach it as tools do,
     /// see [`ViaGateway`](crate::ViaGateway).
@@ -66,6 +66,8 @@ pub(crate) struct Asker {
     /// In words.
     by: String,
     to: To,
+    /// Until it goes; the embedder stays.
+    here: Option<Weak<()>>,
 }
 
 /// Who is told what came of it.
@@ -85,8 +87,11 @@ impl Asker {
     pub(crate) fn tool(id: PeerId, peer: &Peer, request: u32) -> Asker {
         // Its name is what it likes, and ends up in files and terminals.
         let name: String = peer.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        let pid = (!peer.own).then_some(peer.pid);
-        Asker { by: format!("{name} (pid {})", peer.pid), to: To::Tool { peer: id, request, pid } }
+        Asker {
+            by: format!("{name} (pid {})", peer.pid),
+            to: To::Tool { peer: id, request, pid: (!peer.own).then_some(peer.pid) },
+            here: Some(Arc::downgrade(&peer.here)),
+        }
     }
 }
 
@@ -107,8 +112,10 @@ pub(crate) struct Logs {
     gateway: Option<PathBuf>,
     host_channels: BTreeSet<String>,
     reports: Arc<Reports>,
-    local: Worker,
+    syslog: Worker,
+    records: Worker,
     mail: Worker,
+    stalls: Stalls,
     relay: Worker,
     underway: BTreeMap<LogId, Underway>,
     last: u64,
@@ -127,15 +134,25 @@ impl Logs {
             name.push(".record");
             Some(PathBuf::from(name))
         };
+        // Another engine had our pid, or our place.
+        let fresh = |path| {
+            let record = JobRecord::at(path);
+            if let Err(error) = record.put_away() {
+                tracing::warn!(path = %record.path().display(), %error, "an earlier job record stays in the way");
+            }
+            record
+        };
         Logs {
             config: config.clone(),
             node: node.to_owned(),
-            record: config.job_record.clone().or_else(beside).map(JobRecord::at),
+            record: config.job_record.clone().map(JobRecord::at).or_else(|| beside().map(fresh)),
             gateway: if config.gateway { None } else { host.gateway() },
             host_channels: host.log_channels().into_iter().collect(),
             reports,
-            local: Worker::new("iof-log"),
+            syslog: Worker::new("iof-syslog"),
+            records: Worker::new("iof-record"),
             mail: Worker::new("iof-mail"),
+            stalls: Stalls::default(),
             relay: Worker::new("iof-gateway"),
             underway: BTreeMap::new(),
             last: 0,
@@ -224,8 +241,11 @@ impl Engine {
     pub fn log(&self, log: &Log, done: impl FnOnce(LogReport) + Send + 'static) -> Result<(), Failure> {
         log.check()
             .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
-        let asker =
-            Asker { by: format!("engine (pid {})", std::process::id()), to: To::Embedder(Box::new(done)) };
+        let asker = Asker {
+            by: format!("engine (pid {})", std::process::id()),
+            to: To::Embedder(Box::new(done)),
+            here: None,
+        };
         let mut state = self.tables.lock();
         let begun = state.begin_log(asker, log).map_err(|(_, failure)| failure);
         begun.map(|id| state.go_on_logging(&self.capture, id))?;
@@ -331,6 +351,7 @@ impl State {
         let entry = underway.course.entry(step.step)?.clone();
         let (how, directives) = (Arc::clone(&underway.how), underway.directives.clone());
         let origin = Origin { source: how.source.clone(), by: underway.asker.by.clone() };
+        let here = underway.asker.here.clone();
         let text = entry.text().unwrap_or_default().to_owned();
         let logs = &mut self.logs;
         match Kind::of(&entry.channel) {
@@ -344,13 +365,13 @@ impl State {
                 Some(Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason }))
             }
             Kind::GlobalSyslog if logs.gateway.is_some() => logs.submit_relay(step, entry, &how),
-            Kind::Email => logs.submit_mail(step, entry, &how),
+            Kind::Email => logs.submit_mail(step, entry, &how, here),
             Kind::JobRecord => {
                 let Some(record) = logs.record.clone() else {
                     let reason = "this engine keeps no job record".into();
                     return Some(Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason }));
                 };
-                logs.submit(|logs| &mut logs.local, step, move || record.append(&text, &origin, &how))
+                logs.submit(|logs| &mut logs.records, step, move || record.append(&text, &origin, &how))
             }
             Kind::GlobalSyslog | Kind::Host | Kind::Syslog | Kind::Any => {
                 self.upcalls.push(Upcall::Log { step, log: Log { data: vec![entry], directives } });
@@ -383,10 +404,17 @@ impl Logs {
     ) -> Option<Result<(), Failure>> {
         let line = syslog_line(text, origin, &self.node, how);
         let (syslog, priority) = (self.config.syslog.clone(), how.priority);
-        self.submit(|logs| &mut logs.local, step, move || syslog.send(priority, &line))
+        self.submit(|logs| &mut logs.syslog, step, move || syslog.send(priority, &line))
     }
 
-    fn submit_mail(&mut self, step: LogStep, entry: LogEntry, how: &How) -> Option<Result<(), Failure>> {
+    /// Mail is not begun once its asker has gone: behind a slow server it would only keep others waiting.
+    fn submit_mail(
+        &mut self,
+        step: LogStep,
+        entry: LogEntry,
+        how: &How,
+        here: Option<Weak<()>>,
+    ) -> Option<Result<(), Failure>> {
         let iof_proto::LogValue::Email(fields) = &entry.value else {
             let reason = "an email is no plain text".into();
             return Some(Err(Failure { status: Status::ERR_BAD_PARAM, reason }));
@@ -396,8 +424,21 @@ impl Logs {
             return self.submit_relay(step, entry, how);
         }
         let server = self.config.mail.clone().unwrap_or_default();
-        match Mail::new(fields, &how.email, &server, &self.node) {
-            Ok(mail) => self.submit(|logs| &mut logs.mail, step, move || mail.send()),
+        match Mail::new(fields, how, &server, &self.node) {
+            Ok(mail) => {
+                let stalls = self.stalls.clone();
+                self.submit(
+                    |logs| &mut logs.mail,
+                    step,
+                    move || {
+                        if here.is_some_and(|here| here.strong_count() == 0) {
+                            let reason = "whoever asked for it has gone".into();
+                            return Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason });
+                        }
+                        mail.send(&stalls)
+                    },
+                )
+            }
             Err(failure) => Some(Err(failure)),
         }
     }

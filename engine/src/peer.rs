@@ -188,6 +188,8 @@ pub(crate) struct Peer {
     pub last_push: u32,
     /// By slot.
     pub readings: HashMap<u32, Reading>,
+    /// As long as it is here: what it alone wants need not be begun any more once it has gone.
+    pub here: Arc<()>,
 }
 
 impl Peer {
@@ -221,6 +223,7 @@ impl Peer {
             pushes: BTreeMap::new(),
             last_push: 0,
             readings: HashMap::new(),
+            here: Arc::new(()),
         })
     }
 

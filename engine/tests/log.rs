@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::raw::Raw;
 use common::{PATIENCE, nspace, shell, spec};
@@ -128,6 +128,16 @@ fn mail_to(server: SocketAddr, patience: Duration) -> MailServer {
 fn email(text: &str) -> Log {
     let to = Info::required(key::PMIX_LOG_EMAIL_ADDR, "a@example.org");
     with(vec![to], Log::to([key::PMIX_LOG_EMAIL], text))
+}
+
+/// One for another server than the engine's.
+fn email_by(server: SocketAddr, text: &str) -> Log {
+    let mut log = email(text);
+    log.directives.extend([
+        Info::required(key::PMIX_LOG_EMAIL_SERVER, server.ip().to_string().as_str()),
+        Info::required(key::PMIX_LOG_EMAIL_SRVR_PORT, u32::from(server.port())),
+    ]);
+    log
 }
 
 /// Tells the test what it is to log, and leaves the answer to it.
@@ -537,29 +547,102 @@ fn a_mail_server_that_is_down_or_stalls_is_reported() {
     let stalls = world(LogConfig { mail: Some(server), ..config() }, Standalone);
     let report = stalls.log(&email("x"));
     let failure = report.outcomes[0].result.as_ref().unwrap_err();
-    assert!(failure.reason.contains("has not answered for 0.05 s"), "{failure}");
+    assert!(failure.reason.contains("has not taken the mail within 0.05 s"), "{failure}");
 }
 
 #[test]
 fn while_a_mail_server_stalls_the_job_and_the_other_channels_go_on_and_too_much_mail_is_refused() {
-    let (address, _listener) = stalling_server();
+    let (address, listener) = stalling_server();
     let world = world(LogConfig { mail: Some(mail_to(address, PATIENCE)), ..config() }, Standalone);
     let (told, reports) = channel();
-    // One that is being sent, 64 that wait, and some too many.
-    for _ in 0..70 {
+    let send = || {
         let told = told.clone();
         world.engine.log(&email("x"), move |report| drop(told.send(report))).unwrap();
-    }
-    for _ in 0..5 {
+    };
+    // One that is being sent, 64 that wait, and some too many.
+    send();
+    let first = listener.accept().unwrap();
+    (0..69).for_each(|_| send());
+    let next = || {
         let report: LogReport = reports.recv_timeout(PATIENCE).unwrap();
-        let failure = report.outcomes[0].result.as_ref().unwrap_err();
-        assert_eq!((report.status, failure.status), (FAILED, Status::ERR_RESOURCE_BUSY), "{failure}");
-    }
+        assert_eq!(report.status, FAILED);
+        report.outcomes[0].result.clone().unwrap_err()
+    };
+    let refused: Vec<Failure> = (0..5).map(|_| next()).collect();
+    assert!(refused.iter().all(|failure| failure.status == Status::ERR_RESOURCE_BUSY), "{refused:?}");
     assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
     let job = Waiting::start(&world);
     assert_eq!(world.log(&Log::to([key::PMIX_LOG_STDOUT], "m")).status, Status::SUCCESS);
     job.end();
-    // Nor does the end of the engine wait for it.
+    assert!(reports.try_recv().is_err(), "the server has said nothing so far");
+    // When it closes its connections each of them is told so.
+    drop((first, listener));
+    (0..65).for_each(|_| assert_eq!(next().status, Status::ERR_NOT_AVAILABLE));
+}
+
+#[test]
+fn mail_behind_a_server_that_stalls_is_soon_told_so_and_other_servers_get_theirs() {
+    let (address, _listener) = stalling_server();
+    let server = mail_to(address, Duration::from_secs(3));
+    let world = world(LogConfig { mail: Some(server), ..config() }, Standalone);
+    let (told, reports) = channel();
+    for _ in 0..64 {
+        let told = told.clone();
+        world.engine.log(&email("x"), move |report| drop(told.send(report))).unwrap();
+    }
+    let (other, inbox) = mail_server();
+    let log = email_by(other, "to another");
+    // Until the queue has room.
+    let deadline = Instant::now() + PATIENCE;
+    while world.log(&log).status != Status::SUCCESS {
+        assert!(Instant::now() < deadline, "the queue stays full");
+    }
+    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("to another"));
+    let reasons: Vec<String> = (0..64)
+        .map(|_| reports.recv_timeout(PATIENCE).unwrap().outcomes[0].result.clone().unwrap_err().reason)
+        .collect();
+    let of = |words: &str| reasons.iter().filter(|reason| reason.contains(words)).count();
+    assert_eq!((of("has not taken the mail within"), of("has stalled")), (1, 63), "{reasons:#?}");
+}
+
+#[test]
+fn a_syslog_that_stalls_holds_up_no_other_channel_and_too_much_for_it_is_refused() {
+    let syslog = SyslogSocket::bind();
+    syslog.fill();
+    let world = world(LogConfig { syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
+    let (told, reports) = channel();
+    for _ in 0..100 {
+        let told = told.clone();
+        let log = Log::to([key::PMIX_LOG_LOCAL_SYSLOG], "x");
+        world.engine.log(&log, move |report| drop(told.send(report))).unwrap();
+    }
+    assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
+    let report: LogReport = reports.recv_timeout(PATIENCE).unwrap();
+    let refused = report.outcomes[0].result.clone().unwrap_err();
+    assert!(refused.reason.contains("64 messages wait to be logged"), "{refused}");
+}
+
+#[test]
+fn mail_whose_asker_has_gone_is_not_begun() {
+    let (address, listener) = stalling_server();
+    let world = world(LogConfig { mail: Some(mail_to(address, PATIENCE)), ..config() }, Standalone);
+    let (told, reports) = channel();
+    world.engine.log(&email("first"), move |report| drop(told.send(report))).unwrap();
+    let (first, _) = listener.accept().unwrap();
+    let (other, inbox) = mail_server();
+    let mut raw = Raw::connect(&world.engine);
+    raw.until_heard();
+    raw.send(&FromTool::Log { request: 1, log: email_by(other, "of one that goes") });
+    raw.until_heard();
+    drop(raw);
+    let mut stays = Raw::connect(&world.engine);
+    stays.until_heard();
+    stays.send(&FromTool::Log { request: 1, log: email_by(other, "of one that stays") });
+    stays.until_heard();
+    // The engine has heard by now that the first has gone: it serves tools in their order.
+    drop(first);
+    assert_eq!(reports.recv_timeout(PATIENCE).unwrap().status, FAILED);
+    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("of one that stays"));
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn a_message_takes_the_order_of_the_environment_to_the_syslog_and_the_job_record
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 1);
-    assert_eq!((&lines[0]["message"], &lines[0]["rank"]), (&"half done".into(), &"0".into()));
+    assert_eq!((&lines[0]["message"], &lines[0]["rank"]), (&"half done".into(), &0.into()));
 }
 
 #[test]

@@ -35,13 +35,10 @@ pub struct How {
     pub email: Vec<Info>,
 }
 
-impl How {
-    /// Understands directives, and gives the keys of the optional ones that can't be honoured. `theirs` are the host's.
-    ///
-    /// # Errors
-    /// A required one can't be honoured.
-    pub fn read(infos: &[Info], theirs: &BTreeSet<String>) -> Result<(How, Vec<String>), Failure> {
-        let mut how = How {
+impl Default for How {
+    /// As nothing is said of it.
+    fn default() -> How {
+        How {
             once: None,
             priority: INFO,
             time: None,
@@ -51,7 +48,17 @@ impl How {
             source: None,
             relayed: false,
             email: Vec::new(),
-        };
+        }
+    }
+}
+
+impl How {
+    /// Understands directives, and gives the keys of the optional ones that can't be honoured. `theirs` are the host's.
+    ///
+    /// # Errors
+    /// A required one can't be honoured.
+    pub fn read(infos: &[Info], theirs: &BTreeSet<String>) -> Result<(How, Vec<String>), Failure> {
+        let mut how = How::default();
         let mut ignored = Vec::new();
         for info in infos {
             match how.take(info) {

@@ -8,6 +8,7 @@
 //! | `course` | which channels are tried when, and what that comes to. Pure data |
 //! | `text` | how a message looks on stdout and stderr, with tags, times and XML |
 //! | `syslog`, `mail`, `record` | a message on its way to the local syslog, to a mail server, into the job record |
+//! | `smtp`, `stalls` | how a mail is handed over within a time and with bounds; which servers have stalled |
 //! | `worker` | a bounded queue with a thread of its own, for channels that may take their time |
 //!
 //! Whoever serves requests plans a [`Course`], carries out the steps that it names, each with one of the channels here or
@@ -19,6 +20,8 @@ mod how;
 mod mail;
 mod order;
 mod record;
+mod smtp;
+mod stalls;
 mod syslog;
 mod text;
 mod worker;
@@ -29,6 +32,7 @@ pub use how::How;
 pub use mail::{DEFAULT_MAIL_SERVER, MAIL_PATIENCE, Mail, MailServer};
 pub use order::{Order, OrderError};
 pub use record::{JobRecord, MAX_RECORD};
+pub use stalls::{STALL_REST, Stalls};
 pub use syslog::{PRIORITIES, SYSLOG_SOCKET, Syslog};
 pub use text::{Origin, output, syslog_line};
 pub use worker::{MAX_QUEUED, Worker};

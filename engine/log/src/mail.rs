@@ -1,21 +1,25 @@
 //! Email, by SMTP.
 
-use std::error::Error;
-use std::io;
-use std::time::Duration;
+use std::fmt::Display;
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use iof_proto::log::key;
 use iof_proto::{Failure, Info, InfoValue, Status};
-use lettre::message::header::ContentType;
+use lettre::Message;
+use lettre::message::header::{ContentType, MIME_VERSION_1_0};
 use lettre::message::{Mailbox, Mailboxes, MessageBuilder};
-use lettre::transport::smtp::extension::ClientId;
-use lettre::{Message, SmtpTransport, Transport};
 use nix::unistd::{User, geteuid};
+
+use crate::how::How;
+use crate::smtp::{self, SmtpError};
+use crate::stalls::{STALL_REST, Stalls};
 
 /// The mail server of who names none: the node's own.
 pub const DEFAULT_MAIL_SERVER: (&str, u16) = ("localhost", 25);
 
-/// How long a mail server may take for each of its answers.
+/// How long a mail may take from the connection to the server's last word.
 pub const MAIL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an email is about that does not say so.
@@ -28,7 +32,7 @@ pub struct MailServer {
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// How long it may take for each of its answers.
+    /// How long it may take for one mail.
     pub patience: Duration,
 }
 
@@ -67,6 +71,9 @@ impl<'a> Fields<'a> {
     fn read(mut self, infos: &'a [Info]) -> Result<Fields<'a>, Failure> {
         for info in infos {
             match (info.key.as_str(), &info.value) {
+                (key, InfoValue::Text(text)) if text.contains('\0') => {
+                    return Err(bad(format!("{key} has a NUL byte: PMIx ends texts there")));
+                }
                 (key::PMIX_LOG_EMAIL_ADDR, InfoValue::Text(to)) => self.to = self.to.or(Some(to)),
                 (key::PMIX_LOG_EMAIL_SENDER_ADDR, InfoValue::Text(from)) => {
                     self.from = self.from.or(Some(from));
@@ -96,13 +103,13 @@ impl<'a> Fields<'a> {
 }
 
 impl Mail {
-    /// The email that `infos` make (`PMIX_LOG_EMAIL`), with `others` for what they do not say; it goes to `server` unless
-    /// they say another.
+    /// The email that `infos` make (`PMIX_LOG_EMAIL`), with the directives for what they do not say; it goes to `server`
+    /// unless they say another.
     ///
     /// # Errors
     /// It has no address or no message, or an address is none.
-    pub fn new(infos: &[Info], others: &[Info], server: &MailServer, node: &str) -> Result<Mail, Failure> {
-        let fields = Fields::default().read(infos)?.read(others)?;
+    pub fn new(infos: &[Info], how: &How, server: &MailServer, node: &str) -> Result<Mail, Failure> {
+        let fields = Fields::default().read(infos)?.read(&how.email)?;
         let Some(to) = fields.to else {
             return Err(bad(format!("an email needs an address: give {}", key::PMIX_LOG_EMAIL_ADDR)));
         };
@@ -115,13 +122,18 @@ impl Mail {
                 from.parse().map_err(|error| address(&from, error))?
             }
         };
-        let builder: MessageBuilder = Message::builder().from(from);
+        // As lettre sends it, a lone CR would stay one, which some servers take for the end of a line.
+        let body = fields.body.unwrap_or_default().replace("\r\n", "\n").replace('\r', "\n");
+        // Between 1970 and 9999, as its header wants it: an earlier time can't be said, nor a later one.
+        let time = how.time.map_or_else(SystemTime::now, SystemTime::from);
+        let builder: MessageBuilder = Message::builder().from(from).date(time).message_id(Some(id(node)));
         let message = to
             .into_iter()
             .fold(builder, MessageBuilder::to)
             .subject(fields.subject.unwrap_or(SUBJECT))
+            .header(MIME_VERSION_1_0)
             .header(ContentType::TEXT_PLAIN)
-            .body(fields.body.unwrap_or_default().to_owned())
+            .body(body)
             .map_err(bad)?;
         // A server of the request's own has its own usual port.
         let (host, port) = match fields.host {
@@ -132,35 +144,40 @@ impl Mail {
         Ok(Mail { message, server, node: node.to_owned() })
     }
 
-    /// Hands it to its server. Takes as long as that does: up to its patience for each answer.
+    /// Hands it to its server, which has its patience for that; nothing is sent to one that has stalled a short time ago.
     ///
     /// # Errors
     /// The server can't be reached, stalls, or does not take it.
-    pub fn send(&self) -> Result<(), Failure> {
+    pub fn send(&self, stalls: &Stalls) -> Result<(), Failure> {
         let MailServer { host, port, patience } = &self.server;
-        let transport = SmtpTransport::builder_dangerous(host)
-            .port(*port)
-            .timeout(Some(*patience))
-            .hello_name(ClientId::Domain(self.node.clone()))
-            .build();
-        let refused = |error: lettre::transport::smtp::Error| {
-            let why = if error.is_timeout() || is_timeout(&error) {
-                format!("has not answered for {} s", patience.as_secs_f64())
-            } else {
-                format!("does not take the mail: {error}")
-            };
+        let failed = |why: &dyn Display| {
             let reason = format!("the mail server {host} at port {port} {why}");
             Failure { status: Status::ERR_NOT_AVAILABLE, reason }
         };
-        transport.send(&self.message).map(drop).map_err(refused)
+        if let Some(rest) = stalls.rest(host, *port) {
+            let (rest, all) = (rest.as_secs().saturating_add(1), STALL_REST.as_secs());
+            return Err(failed(&format!(
+                "has stalled, and is sent nothing for {all} s: try again in {rest} s, or name another"
+            )));
+        }
+        // A time that the clock can't show is over.
+        let now = Instant::now();
+        let deadline = now.checked_add(*patience).unwrap_or(now);
+        match smtp::send(host, *port, &self.node, &self.message, deadline) {
+            Err(SmtpError::Late) => {
+                stalls.note(host, *port);
+                Err(failed(&format!("has not taken the mail within {} s", patience.as_secs_f64())))
+            }
+            sent => sent.map_err(|error| failed(&error)),
+        }
     }
 }
 
-/// Whether a socket's time-out is behind an error: the kernel calls that EAGAIN, socket(7).
-fn is_timeout(error: &(dyn Error + 'static)) -> bool {
-    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    let late = matches!(kind, Some(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
-    late || error.source().is_some_and(is_timeout)
+/// A name that no other mail has (RFC 5322, 3.6.4).
+fn id(node: &str) -> String {
+    static MAILS: AtomicU64 = AtomicU64::new(0);
+    let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    format!("<{time:x}.{:x}.{:x}@{node}>", process::id(), MAILS.fetch_add(1, Ordering::Relaxed))
 }
 
 fn user() -> String {
@@ -174,7 +191,7 @@ mod tests {
 
     fn mail(infos: &[(&str, &str)]) -> Result<Mail, Failure> {
         let infos: Vec<Info> = infos.iter().map(|(key, text)| Info::new(*key, *text)).collect();
-        Mail::new(&infos, &[], &MailServer::default(), "node")
+        Mail::new(&infos, &How::default(), &MailServer::default(), "node")
     }
 
     #[test]
@@ -184,8 +201,9 @@ mod tests {
             Info::new(key::PMIX_LOG_EMAIL_ADDR, "a@x.org, B <b@x.org>"),
             Info::new(key::PMIX_LOG_EMAIL_SERVER, "mail"),
         ];
+        let how = How { email: others.into(), ..How::default() };
         let made =
-            Mail::new(&[body], &others, &MailServer { port: 77, ..MailServer::default() }, "node").unwrap();
+            Mail::new(&[body], &how, &MailServer { port: 77, ..MailServer::default() }, "node").unwrap();
         let to: Vec<String> = made.message.envelope().to().iter().map(ToString::to_string).collect();
         assert_eq!(to, ["a@x.org", "b@x.org"]);
         assert_eq!((made.server.host.as_str(), made.server.port), ("mail", 25));
@@ -200,18 +218,45 @@ mod tests {
             (key::PMIX_LOG_EMAIL_SUBJECT, subject),
             (key::PMIX_LOG_EMAIL_MSG, ".\r\nRCPT TO:<c@x.org>"),
         ]);
-        if let Ok(made) = made {
-            let text = String::from_utf8(made.message.formatted()).unwrap();
-            let (head, _) = text.split_once("\r\n\r\n").unwrap();
-            assert!(!head.lines().any(|line| line.starts_with("Bcc")), "{head}");
-            assert_eq!(made.message.envelope().to().len(), 1);
-        }
+        let text = String::from_utf8(made.unwrap().message.formatted()).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let names: Vec<&str> = head
+            .lines()
+            .filter(|line| !line.starts_with(' '))
+            .map(|line| line.split_once(": ").unwrap().0)
+            .collect();
+        let wanted =
+            ["From", "Date", "Message-ID", "To", "Subject", "MIME-Version", "Content-Type"].as_slice();
+        assert_eq!(names, [wanted, &["Content-Transfer-Encoding"]].concat(), "{head}");
+        assert_eq!(body, ".\r\nRCPT TO:<c@x.org>");
         for address in ["a@x.org\r\nBcc: c@x.org", "", "nobody", "a@x.org>\r\nRCPT TO:<c@x.org>"] {
             assert_eq!(
                 mail(&[(key::PMIX_LOG_EMAIL_ADDR, address)]).unwrap_err().status,
                 Status::ERR_BAD_PARAM
             );
         }
+    }
+
+    #[test]
+    fn a_nul_is_refused_in_every_field_and_no_carriage_return_is_left_alone() {
+        let to = (key::PMIX_LOG_EMAIL_ADDR, "a@x.org");
+        let keys = [
+            key::PMIX_LOG_EMAIL_ADDR,
+            key::PMIX_LOG_EMAIL_SENDER_ADDR,
+            key::PMIX_LOG_EMAIL_SUBJECT,
+            key::PMIX_LOG_EMAIL_MSG,
+            key::PMIX_LOG_EMAIL_SERVER,
+        ];
+        for key in keys {
+            let refused = mail(&[(key, "a@x\0.org"), to]).unwrap_err();
+            assert_eq!(refused.status, Status::ERR_BAD_PARAM, "{refused}");
+            assert!(refused.reason.contains("has a NUL byte"), "{refused}");
+        }
+        let odd = "a\rb\r\n.\rc\u{7f}\n";
+        let made = mail(&[to, (key::PMIX_LOG_EMAIL_SUBJECT, odd), (key::PMIX_LOG_EMAIL_MSG, odd)]).unwrap();
+        let text = made.message.formatted();
+        let lone = text.windows(2).find(|pair| (pair[0] == b'\r') != (pair[1] == b'\n'));
+        assert_eq!(lone, None, "{}", text.escape_ascii());
     }
 
     #[test]
@@ -224,7 +269,8 @@ mod tests {
         ];
         for info in wrong {
             let to = Info::new(key::PMIX_LOG_EMAIL_ADDR, "a@x.org");
-            assert!(Mail::new(&[to, info.clone()], &[], &MailServer::default(), "node").is_err(), "{info:?}");
+            let made = Mail::new(&[to, info.clone()], &How::default(), &MailServer::default(), "node");
+            assert!(made.is_err(), "{info:?}");
         }
     }
 }

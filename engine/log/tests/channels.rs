@@ -11,10 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, SyslogSocket, mail_server, nobody, stalling_server};
-use iof_log::{How, JobRecord, MAX_RECORD, Mail, MailServer, Origin, Syslog, syslog_line};
+use common::{
+    PATIENCE, SyslogSocket, dripping_server, flooding_server, greeting_server, mail_server, nobody,
+    stalling_server,
+};
+use iof_log::{How, JobRecord, MAX_RECORD, Mail, MailServer, Origin, Stalls, Syslog, syslog_line};
 use iof_proto::log::key;
-use iof_proto::{Info, Nspace, Proc, Rank, Status};
+use iof_proto::{Failure, Info, Nspace, Proc, Rank, Status};
 use serde_json::Value;
 
 fn how(directives: &[Info]) -> How {
@@ -32,7 +35,7 @@ fn server(address: SocketAddr, patience: Duration) -> MailServer {
 
 fn mail(fields: &[(&str, &str)], server: &MailServer) -> Mail {
     let fields: Vec<Info> = fields.iter().map(|(key, text)| Info::required(*key, *text)).collect();
-    Mail::new(&fields, &[], server, "node.example").unwrap()
+    Mail::new(&fields, &How::default(), server, "node.example").unwrap()
 }
 
 #[test]
@@ -140,25 +143,89 @@ fn an_email_arrives_with_all_that_was_said_of_it() {
         (key::PMIX_LOG_EMAIL_SUBJECT, "Checkpoint"),
         (key::PMIX_LOG_EMAIL_MSG, text),
     ];
-    mail(&fields, &server(address, PATIENCE)).send().unwrap();
+    mail(&fields, &server(address, PATIENCE)).send(&Stalls::default()).unwrap();
     let taken = inbox.recv_timeout(PATIENCE).unwrap();
     assert_eq!(taken.from, "job@example.org");
     assert_eq!(taken.to, ["a@example.org", "b@example.org"]);
     assert_eq!(taken.header("Subject"), "Checkpoint");
     assert!(taken.header("Date").contains(':'));
+    assert_eq!(taken.header("MIME-Version"), "1.0");
+    assert!(taken.header("Message-ID").ends_with("@node.example>"), "{}", taken.text);
     assert!(taken.body().contains("half done") && taken.body().contains("dot"), "{}", taken.text);
 }
 
 #[test]
-fn a_mail_server_that_is_down_or_stalls_is_an_error_in_time() {
-    let fields = [(key::PMIX_LOG_EMAIL_ADDR, "a@example.org"), (key::PMIX_LOG_EMAIL_MSG, "x")];
-    let down = mail(&fields, &server(nobody(), PATIENCE)).send().unwrap_err();
+fn a_mail_has_the_time_that_its_message_is_said_to_have_and_an_id_of_its_own() {
+    let (address, inbox) = mail_server();
+    let fields = [
+        Info::required(key::PMIX_LOG_EMAIL_ADDR, "a@example.org"),
+        Info::required(key::PMIX_LOG_EMAIL_MSG, "x"),
+    ];
+    let how = how(&[Info::required(key::PMIX_LOG_TIMESTAMP, 86_400u64)]);
+    let ids: BTreeSet<String> = (0..2)
+        .map(|_| {
+            let mail = Mail::new(&fields, &how, &server(address, PATIENCE), "node.example").unwrap();
+            mail.send(&Stalls::default()).unwrap();
+            let taken = inbox.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(taken.header("Date"), "Fri, 02 Jan 1970 00:00:00 +0000");
+            taken.header("Message-ID").to_owned()
+        })
+        .collect();
+    assert_eq!(ids.len(), 2);
+}
+
+const FIELDS: [(&str, &str); 2] =
+    [(key::PMIX_LOG_EMAIL_ADDR, "a@example.org"), (key::PMIX_LOG_EMAIL_MSG, "x")];
+
+/// Why a server does not take a mail in `patience`.
+fn refusal(address: SocketAddr, patience: Duration) -> Failure {
+    mail(&FIELDS, &server(address, patience)).send(&Stalls::default()).unwrap_err()
+}
+
+#[test]
+fn a_mail_server_that_is_down_stalls_or_drips_is_an_error_in_time() {
+    let down = refusal(nobody(), PATIENCE);
     assert_eq!(down.status, Status::ERR_NOT_AVAILABLE);
     assert!(down.reason.contains("refused"), "{down}");
-    let (address, _listener) = stalling_server();
-    let stalls = mail(&fields, &server(address, Duration::from_millis(50))).send().unwrap_err();
-    assert_eq!(stalls.status, Status::ERR_NOT_AVAILABLE);
-    assert!(stalls.reason.contains("has not answered for 0.05 s"), "{stalls}");
+    let (stalls, _listener) = stalling_server();
+    for address in [stalls, dripping_server(), greeting_server("220 hello\r\n"), greeting_server("220-a\r\n")]
+    {
+        let late = refusal(address, Duration::from_millis(50));
+        assert_eq!(late.status, Status::ERR_NOT_AVAILABLE);
+        assert!(late.reason.contains("has not taken the mail within 0.05 s"), "{late}");
+    }
+}
+
+#[test]
+fn a_mail_server_that_floods_refuses_or_speaks_something_else_is_an_error_in_few_words() {
+    let cases = [
+        (flooding_server(), "sends more than 16384 bytes as one reply"),
+        (greeting_server("554 go\x1b[2J away\r\n"), "does not take the mail: 554 go?[2J away"),
+        (greeting_server("SSH-2.0-x\r\n"), "does not speak SMTP"),
+        (greeting_server("220-a\r\n999 b\r\n"), "does not speak SMTP"),
+    ];
+    for (address, words) in cases {
+        let failure = refusal(address, PATIENCE);
+        assert_eq!(failure.status, Status::ERR_NOT_AVAILABLE);
+        assert!(failure.reason.contains(words) && failure.reason.len() < 400, "{failure}");
+    }
+}
+
+#[test]
+fn what_waits_for_a_mail_server_that_has_stalled_does_not_wait_for_it_again() {
+    let (address, listener) = stalling_server();
+    let stalls = Stalls::default();
+    let slow = mail(&FIELDS, &server(address, Duration::from_millis(50)));
+    assert!(slow.send(&stalls).unwrap_err().reason.contains("has not taken the mail"));
+    for patience in [Duration::from_millis(50), Duration::MAX] {
+        let again = mail(&FIELDS, &server(address, patience)).send(&stalls).unwrap_err();
+        assert!(again.reason.contains("has stalled, and is sent nothing for 60 s"), "{again}");
+    }
+    let (other, inbox) = mail_server();
+    mail(&FIELDS, &server(other, PATIENCE)).send(&stalls).unwrap();
+    assert_eq!(inbox.recv_timeout(PATIENCE).unwrap().to, ["a@example.org"]);
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(listener.incoming().map_while(Result::ok).count(), 1, "it was tried once");
 }
 
 #[test]
@@ -176,10 +243,74 @@ fn a_job_record_is_appended_to_line_by_line_and_only_its_owner_reads_it() {
     assert_eq!(lines[0]["message"], "first\nline \"x\"");
     assert_eq!(
         (&lines[0]["nspace"], &lines[0]["rank"], &lines[0]["priority"]),
-        (&"job".into(), &"3".into(), &"info".into())
+        (&"job".into(), &3.into(), &"info".into())
     );
     assert_eq!((&lines[1]["time"], &lines[1]["nspace"]), (&"1970-01-02T00:00:00Z".into(), &Value::Null));
     assert_eq!(lines[1]["by"], "tool (pid 7)");
+}
+
+/// The lines of a record, each of which is an object.
+fn lines(record: &JobRecord) -> Vec<Value> {
+    let text = fs::read_to_string(record.path()).unwrap();
+    assert!(text.ends_with('\n'), "{text}");
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+#[test]
+fn what_does_not_fit_on_the_disk_leaves_no_part_of_a_line() {
+    const RECORD: &str = "IOF_TEST_RECORD";
+    const NAME: &str = "what_does_not_fit_on_the_disk_leaves_no_part_of_a_line";
+    // In a process that may write no larger files.
+    if let Some(path) = std::env::var_os(RECORD) {
+        let record = JobRecord::at(path);
+        let full = (0..100).find_map(|_| record.append("x", &origin(), &how(&[])).err()).expect("a limit");
+        assert!(full.reason.contains("too large"), "{full}");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let record = JobRecord::at(directory.path().join("record"));
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$@\"", "sh"])
+        .arg(std::env::current_exe().unwrap());
+    let done = limited.args(["--exact", NAME, "--nocapture"]).env(RECORD, record.path()).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let before = lines(&record).len();
+    assert!(before > 0);
+    record.append("after", &origin(), &how(&[])).unwrap();
+    assert_eq!(lines(&record).len(), before + 1);
+}
+
+#[test]
+fn behind_half_a_line_the_next_one_begins_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let record = JobRecord::at(directory.path().join("record"));
+    fs::write(record.path(), "{}\n{\"message\":\"ha").unwrap();
+    fs::set_permissions(record.path(), fs::Permissions::from_mode(0o666)).unwrap();
+    for text in ["a", "b"] {
+        record.append(text, &origin(), &how(&[])).unwrap();
+    }
+    let text = fs::read_to_string(record.path()).unwrap();
+    let texts: Vec<Option<Value>> = text.lines().map(|line| serde_json::from_str(line).ok()).collect();
+    let messages: Vec<Value> = texts.iter().flatten().map(|line| line["message"].clone()).collect();
+    assert_eq!((texts.len(), messages), (4, vec![Value::Null, "a".into(), "b".into()]), "{text}");
+    assert_eq!(fs::metadata(record.path()).unwrap().permissions().mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn what_an_earlier_engine_has_left_is_put_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let record = JobRecord::at(directory.path().join("record"));
+    record.put_away().unwrap();
+    for text in ["first", "second"] {
+        record.append(text, &origin(), &how(&[])).unwrap();
+        record.put_away().unwrap();
+        assert!(!record.path().exists());
+        let old = JobRecord::at(directory.path().join("record.old"));
+        assert_eq!(lines(&old).iter().map(|line| &line["message"]).collect::<Vec<_>>(), [text]);
+    }
 }
 
 #[test]

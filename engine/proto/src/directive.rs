@@ -107,6 +107,16 @@ impl Info {
         Info { required: true, ..Info::new(key, value) }
     }
 
+    /// The bytes of its key and of its text or process.
+    pub(crate) fn size(&self) -> usize {
+        let value = match &self.value {
+            InfoValue::Text(text) => text.len(),
+            InfoValue::Proc(proc) => proc.nspace.as_str().len(),
+            InfoValue::Bool(_) | InfoValue::Number(_) => 0,
+        };
+        self.key.len().saturating_add(value)
+    }
+
     pub(crate) fn check(infos: &[Info]) -> Result<(), Excess> {
         within("directives", infos.len(), MAX_DIRECTIVES)?;
         infos.iter().try_for_each(|info| {

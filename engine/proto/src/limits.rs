@@ -37,7 +37,7 @@ pub const MAX_NSPACE: usize = 255;
 /// Channels that one log request may name.
 pub const MAX_LOG_ENTRIES: usize = 16;
 
-/// Bytes of one message to be logged: logs are no transport (RFC0032).
+/// Bytes of one message to be logged, to however many channels: logs are no transport (RFC0032).
 pub const MAX_LOG_TEXT: usize = 32 << 10;
 
 /// Log requests that may be under way at a time; the engine refuses the next with
@@ -46,6 +46,10 @@ pub const MAX_LOGS: usize = 256;
 
 /// Of these at most so many may be requests of one process, so that it cannot keep all others out.
 pub const MAX_LOGS_PER_PROCESS: usize = 64;
+
+/// Bytes of all else that a log request says together, channels, directives and the fields of an email. With a message of
+/// [`MAX_LOG_TEXT`], and what an engine that hands it to a gateway adds, they are less than [`MAX_MESSAGE`].
+pub const MAX_LOG_FIELDS: usize = 16 << 10;
 
 /// Registrations that one tool may hold at a time, with those that wait for the host's word; the engine refuses the next with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).

@@ -1,9 +1,13 @@
 //! Log requests (`PMIx_Log`, RFC0010, RFC0032): what a tool wants to have logged where, and what became of it.
 
+mod wire;
+
 use serde::{Deserialize, Serialize};
 
 use crate::directive::{Info, InfoValue};
-use crate::limits::{Excess, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_TEXT, within};
+use crate::limits::{
+    Excess, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_FIELDS, MAX_LOG_TEXT, MAX_TEXT, within,
+};
 use crate::message::Failure;
 use crate::status::Status;
 
@@ -72,7 +76,8 @@ pub mod key {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Log {
-    /// One entry for each channel.
+    /// One entry for each channel. A message that several have is sent once.
+    #[serde(with = "wire")]
     pub data: Vec<LogEntry>,
     /// [`key`] has the keys.
     pub directives: Vec<Info>,
@@ -97,7 +102,11 @@ impl Log {
     pub fn check(&self) -> Result<(), Excess> {
         within("log entries", self.data.len(), MAX_LOG_ENTRIES)?;
         self.data.iter().try_for_each(LogEntry::check)?;
-        Info::check(&self.directives)
+        Info::check(&self.directives)?;
+        let fields = self.data.iter().flat_map(LogEntry::fields).chain(&self.directives).map(Info::size);
+        let channels = self.data.iter().map(|entry| entry.channel.len());
+        let size = fields.chain(channels).fold(0, usize::saturating_add);
+        within("bytes beside the messages", size, MAX_LOG_FIELDS)
     }
 }
 
@@ -137,10 +146,7 @@ impl LogEntry {
     pub fn text(&self) -> Option<&str> {
         match &self.value {
             LogValue::Text(text) => Some(text),
-            LogValue::Email(infos) => infos.iter().find_map(|info| match &info.value {
-                InfoValue::Text(text) if info.key == key::PMIX_LOG_EMAIL_MSG => Some(text.as_str()),
-                _ => None,
-            }),
+            LogValue::Email(fields) => fields.iter().find_map(wire::message_of),
         }
     }
 
@@ -148,15 +154,21 @@ impl LogEntry {
         within("bytes of a log channel's key", self.channel.len(), MAX_TEXT)?;
         match &self.value {
             LogValue::Text(text) => within("bytes to be logged", text.len(), MAX_LOG_TEXT),
-            LogValue::Email(infos) => {
-                within("fields of an email", infos.len(), MAX_DIRECTIVES)?;
-                infos.iter().try_for_each(|info| {
-                    within("bytes of a field's key", info.key.len(), MAX_TEXT)?;
-                    let InfoValue::Text(text) = &info.value else { return Ok(()) };
-                    within("bytes to be logged", text.len(), MAX_LOG_TEXT)
+            LogValue::Email(fields) => {
+                within("fields of an email", fields.len(), MAX_DIRECTIVES)?;
+                fields.iter().try_for_each(|field| {
+                    within("bytes of a field's key", field.key.len(), MAX_TEXT)?;
+                    within("bytes to be logged", wire::message_of(field).map_or(0, str::len), MAX_LOG_TEXT)
                 })
             }
         }
+    }
+
+    /// What an email has beside its message.
+    fn fields(&self) -> impl Iterator<Item = &Info> {
+        let fields: &[Info] = if let LogValue::Email(fields) = &self.value { fields } else { &[] };
+        let message = fields.iter().position(|field| wire::message_of(field).is_some());
+        fields.iter().enumerate().filter(move |(at, _)| Some(*at) != message).map(|(_, field)| field)
     }
 }
 

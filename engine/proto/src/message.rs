@@ -23,7 +23,7 @@ use crate::status::Status;
 pub use crate::query::key as query;
 
 /// The version of the protocol that this build speaks. An engine refuses any other.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// What makes a type a message: how large it may be and what comes with it.
 ///

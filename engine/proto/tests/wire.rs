@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test, helpers included, fails by panicking")]
 
 use iof_proto::limits::{
-    MAX_ANSWER, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_MESSAGE, MAX_PROCS_PER_PULL,
-    MAX_QUERY_KEYS, MAX_TEXT,
+    MAX_ANSWER, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_FIELDS, MAX_LOG_TEXT, MAX_MESSAGE,
+    MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT,
 };
 use iof_proto::log::key as log;
 use iof_proto::{
     Answer, Attributes, Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool,
-    Granted, Info, JobInfo, Laggard, Lagging, Log, LogOutcome, LogReport, Message, Nspace, Proc, ProcInfo,
-    ProcState, PushGranted, PushReport, Query, Rank, ReaderStats, Short, ShortBy, Skipped, Status,
-    StreamStats, Terms, ToTool, Unopen, Value, encode,
+    Granted, Info, JobInfo, Laggard, Lagging, Log, LogEntry, LogOutcome, LogReport, LogValue, Message,
+    Nspace, Proc, ProcInfo, ProcState, PushGranted, PushReport, Query, Rank, ReaderStats, Short, ShortBy,
+    Skipped, Status, StreamStats, Terms, ToTool, Unopen, Value, encode,
 };
 use proptest::prelude::*;
 
@@ -51,7 +51,26 @@ fn from_tool() -> Vec<FromTool> {
             request: 4,
             log: Log { directives: vec![Info::new("x", true)], ..Log::to(["pmix.log.email", "y"], "text") },
         },
+        FromTool::Log { request: 5, log: Log { data: odd_entries(), directives: vec![] } },
     ]
+}
+
+/// Entries that share messages and do not, emails with none, with more than one, and with one among other fields.
+fn odd_entries() -> Vec<LogEntry> {
+    let message = |text: &str| Info::new(log::PMIX_LOG_EMAIL_MSG, text);
+    let field = || Info::required("pmix.log.emsub", "a");
+    let required = Info { required: true, ..message("b") };
+    let emails = [
+        vec![],
+        vec![field()],
+        vec![message("a")],
+        vec![field(), required, field()],
+        vec![message("a"), message("b"), Info::new(log::PMIX_LOG_EMAIL_MSG, true)],
+        vec![Info::new(log::PMIX_LOG_EMAIL_MSG, true), message("c")],
+    ];
+    let email = |fields| LogEntry { channel: "e".into(), value: LogValue::Email(fields), required: true };
+    let texts = ["a", "b", "a", ""].map(|text| LogEntry::new("t", text));
+    emails.map(email).into_iter().chain(texts).collect()
 }
 
 fn to_tool() -> Vec<ToTool> {
@@ -280,7 +299,7 @@ fn limits_hold_on_both_sides() {
         FromTool::Query { request: 1, queries: vec![Query::new(["k".repeat(MAX_TEXT + 1)])] },
         FromTool::Log { request: 1, log: Log::new("x".repeat(MAX_LOG_TEXT + 1)) },
         FromTool::Log { request: 1, log: Log::to([log::PMIX_LOG_EMAIL], &"x".repeat(MAX_LOG_TEXT + 1)) },
-        FromTool::Log { request: 1, log: Log::to(vec!["x"; MAX_LOG_ENTRIES + 1], "text") },
+        FromTool::Log { request: 1, log: Log { directives: fat_fields(17), ..Log::new("text") } },
         FromTool::Hello { version: 1, pid: 1, name: "n".repeat(MAX_TEXT + 1) },
     ];
     encode(&pull(MAX_PROCS_PER_PULL)).unwrap();
@@ -301,6 +320,39 @@ fn limits_hold_on_both_sides() {
         directives: Vec::new(),
     };
     assert!(matches!(encode(&fat), Err(EncodeError::TooLong { cap: MAX_MESSAGE, .. })));
+}
+
+/// Directives with so many KiB of text.
+fn fat_fields(count: usize) -> Vec<Info> {
+    vec![Info::new("k", "x".repeat(1024).as_str()); count]
+}
+
+#[test]
+fn the_longest_message_goes_to_every_channel_in_one_request() {
+    let channels = [log::PMIX_LOG_EMAIL].into_iter().chain(vec!["x"; MAX_LOG_ENTRIES - 1]);
+    let text = "x".repeat(MAX_LOG_TEXT);
+    let message =
+        FromTool::Log { request: 1, log: Log { directives: fat_fields(15), ..Log::to(channels, &text) } };
+    let bytes = encode(&message).unwrap();
+    assert_eq!(decode_all::<FromTool>(&bytes).unwrap(), [message]);
+    assert!(bytes.len() < MAX_LOG_TEXT + MAX_LOG_FIELDS + 1024, "{} bytes", bytes.len());
+}
+
+#[test]
+fn a_small_request_does_not_become_a_large_one_where_it_arrives() {
+    let log = |channels: usize| FromTool::Log { request: 1, log: Log::to(vec!["x"; channels], "text") };
+    let limit = encode(&log(MAX_LOG_ENTRIES + 1)).unwrap_err();
+    assert!(matches!(limit, EncodeError::Limit(_)), "{limit}");
+    let body = postcard::to_stdvec(&log(10_000)).unwrap();
+    let bytes = frame(u32::try_from(body.len()).unwrap(), 0, &body);
+    let refused = decode_all::<FromTool>(&bytes).unwrap_err();
+    assert!(matches!(refused, DecodeError::Body { .. }), "{refused}");
+    // A message that is not there.
+    let mut body = postcard::to_stdvec(&log(1)).unwrap();
+    let place = body.windows(3).position(|bytes| bytes == [b'x', 0, 0]).unwrap() + 2;
+    body[place] = 1;
+    let bytes = frame(u32::try_from(body.len()).unwrap(), 0, &body);
+    assert!(matches!(decode_all::<FromTool>(&bytes), Err(DecodeError::Body { .. })));
 }
 
 proptest! {

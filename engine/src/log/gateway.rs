@@ -8,8 +8,8 @@ use iof_proto::log::key;
 use iof_proto::{Failure, Info, InfoValue, Log, LogEntry, Status};
 use iof_tool::{RequestError, Tool};
 
-/// How long a gateway may take for one message: longer than the mail server that it may have to wait for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a gateway may take for one message: longer than the mail servers that it may have to wait for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One entry of a request as the gateway is asked for it.
 pub(super) fn relayed(entry: LogEntry, how: &How) -> Log {

@@ -2,16 +2,16 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use mailin_embedded::response::OK;
-use mailin_embedded::{Handler, Response, Server, SslConfig};
+use mailin::response::OK;
+use mailin::{Action, Handler, Response, SessionBuilder};
 use tempfile::TempDir;
 
 /// Nothing here takes so long: whoever waits longer has failed.
@@ -70,13 +70,64 @@ impl Handler for Inbox {
 
 /// Starts a mail server on loopback, for as long as the process lives; gives its address and what it takes.
 pub fn mail_server() -> (SocketAddr, Receiver<Taken>) {
+    let (taken, inbox) = channel();
+    let inbox_of = Inbox { taken, mail: Taken::default() };
+    (server(move |stream| drop(session(stream, inbox_of.clone()))), inbox)
+}
+
+/// Serves one connection by SMTP.
+fn session(mut stream: TcpStream, inbox: Inbox) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut session = SessionBuilder::new("localhost").build(stream.peer_addr()?.ip(), inbox);
+    session.greeting().write_to(&mut stream)?;
+    let mut lines = BufReader::new(stream.try_clone()?);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        let response = session.process(&line);
+        line.clear();
+        match response.action {
+            Action::NoReply => {}
+            Action::Reply => response.write_to(&mut stream)?,
+            Action::Close | Action::UpgradeTls => return response.write_to(&mut stream),
+        }
+    }
+    Ok(())
+}
+
+/// A server on loopback, for as long as the process lives.
+fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (taken, inbox) = channel();
-    let mut server = Server::new(Inbox { taken, mail: Taken::default() });
-    server.with_name("localhost").with_tcp_listener(listener).with_ssl(SslConfig::None).unwrap();
-    thread::spawn(move || drop(server.serve()));
-    (address, inbox)
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let serve = serve.clone();
+            thread::spawn(move || serve(stream.unwrap()));
+        }
+    });
+    address
+}
+
+/// A server that begins a reply, and says one byte more of it every ten milliseconds.
+pub fn dripping_server() -> SocketAddr {
+    server(|mut stream| {
+        while stream.write_all(b"2").is_ok() {
+            thread::sleep(Duration::from_millis(10));
+        }
+    })
+}
+
+/// A server whose greeting has no end, and no end of a line either.
+pub fn flooding_server() -> SocketAddr {
+    server(|mut stream| while stream.write_all(&[b'2'; 1 << 16]).is_ok() {})
+}
+
+/// A server that greets with `greeting`, and says nothing more.
+pub fn greeting_server(greeting: &'static str) -> SocketAddr {
+    server(move |mut stream| {
+        let _ = stream.write_all(greeting.as_bytes());
+        // Until the client goes.
+        let _ = io::copy(&mut stream, &mut io::sink());
+    })
 }
 
 /// A server that takes connections, by the kernel, and says nothing.
@@ -115,6 +166,13 @@ impl SyslogSocket {
         let length = self.socket.recv(&mut datagram).expect("a message");
         datagram.truncate(length);
         String::from_utf8(datagram).unwrap()
+    }
+
+    /// Has so much sent that there is no room for more.
+    pub fn fill(&self) {
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while socket.send_to(b"x", &self.path).is_ok() {}
     }
 
     /// Whether nothing has come that was not taken.
