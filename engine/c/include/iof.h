@@ -281,6 +281,9 @@
 // For iof_server_spawn and iof_server_adopt (bool): the job has other ranks, on other nodes. Ours.
 #define IOF_ELSEWHERE "iof.elsewhere"
 
+// For iof_server_init (string): what ranks' pipes are read with, io-uring or epoll; else the better one that there is. Ours.
+#define IOF_BACKEND "iof.backend"
+
 
 // The longest name of a job, without its terminator.
 #define IOF_MAX_NSLEN 255
@@ -1124,7 +1127,7 @@ const char *iof_Data_type_string(iof_data_type_t type);
 //
 // Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY,
 // IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE, IOF_IOF_BUFFERING_SIZE,
-// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS.
+// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND.
 //
 // It installs no signal handlers, and raises the limit on open files. IOF_ERR_EXISTS: there is one already;
 // IOF_ERR_INIT: the process is a tool; IOF_ERR_OUT_OF_RESOURCE: threads or files are short, or the directory of the

@@ -171,3 +171,5 @@ pub const IOF_DROP_NONE: &str = "iof.drop.none";
 pub const IOF_STDIN_INHERIT: &str = "iof.stdin.inherit";
 /// For iof_server_spawn and iof_server_adopt (bool): the job has other ranks, on other nodes. Ours.
 pub const IOF_ELSEWHERE: &str = "iof.elsewhere";
+/// For iof_server_init (string): what ranks' pipes are read with, io-uring or epoll; else the better one that there is. Ours.
+pub const IOF_BACKEND: &str = "iof.backend";

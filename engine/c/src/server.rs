@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use iof_engine::{
-    AdoptSpec, AdoptedRank, App, Config, DeliverError, Engine, Exit, Grant, Job, JobSpec, JobStatus,
-    LaunchError, Policy, Process, Rendezvous, Stdin,
+    AdoptSpec, AdoptedRank, App, BackendKind, Config, DeliverError, Engine, Exit, Grant, Job, JobSpec,
+    JobStatus, LaunchError, Policy, Process, Rendezvous, Stdin,
 };
 use iof_proto::directive::Level;
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
@@ -89,7 +89,7 @@ impl Server {
 ///
 /// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY,
 /// IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE, IOF_IOF_BUFFERING_SIZE,
-/// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS.
+/// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND.
 ///
 /// It installs no signal handlers, and raises the limit on open files. IOF_ERR_EXISTS: there is one already;
 /// IOF_ERR_INIT: the process is a tool; IOF_ERR_OUT_OF_RESOURCE: threads or files are short, or the directory of the
@@ -139,6 +139,12 @@ fn config(infos: &mut Infos) -> Outcome<Config> {
         (true, false) => Rendezvous::Session(directory),
     };
     let block = infos.flag(IOF_DROP_NONE)? == Some(true);
+    config.backend = match infos.text(IOF_BACKEND)?.as_deref() {
+        None => None,
+        Some("io-uring") => Some(BackendKind::IoUring),
+        Some("epoll") => Some(BackendKind::Epoll),
+        Some(_) => return Err(IOF_ERR_BAD_PARAM),
+    };
     or_failure(config.direct(&infos.0))?;
     if block {
         config.policy = Policy::Block;

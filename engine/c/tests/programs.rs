@@ -3,46 +3,11 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Running, compiler, environment, has, run, source};
-
-const RANKS: &str = "3";
-/// `seq 1000`, `oops`, and what the ranks got, of three ranks.
-const BYTES: usize = 3 * (3893 + 5 + 10);
-
-/// Runs the launcher, and `tool` beside it, each as `how` says, to their ends.
-fn together(launcher: &Path, tool: &Path, how: &[&str], tool_args: &[&str]) {
-    let sockets = tempfile::tempdir().unwrap();
-    let command = |program: &Path| {
-        let mut words = how.iter().map(Path::new).chain([program]);
-        let mut command = Command::new(words.next().unwrap());
-        command.args(words);
-        environment(&mut command, program, sockets.path());
-        command
-    };
-    let mut starting = command(launcher);
-    let mut running = Running(starting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
-    let mut said = BufReader::new(running.0.stdout.take().unwrap()).lines();
-    let mut hear = || said.next().expect("the launcher says no more").unwrap();
-
-    let uri = hear().strip_prefix("uri ").unwrap().to_owned();
-    running.say(&format!("spawn {RANKS}\n"));
-    assert_eq!(hear(), "spawned");
-    run(command(tool).args([&uri, RANKS]).args(tool_args));
-    running.say("wait\n");
-    let told = hear();
-    // A pull is granted once for all that ask for the same; the second asks for nothing new.
-    let expected = format!("exit 0 bytes {BYTES} lost 0 pulls 1 tools 1 logs 2 pushed hello");
-    assert_eq!(told, expected);
-    assert_eq!(hear(), "$");
-    drop(running.0.stdin.take());
-    let last = hear();
-    assert!(last.starts_with("ends 6 stops "), "{last}");
-    assert!(running.0.wait().unwrap().success());
-}
+use common::{compiler, environment, has, run, source, together};
 
 /// Both, compiled with `flags`.
 fn programs(flags: &[&str]) -> Option<(common::Compiler, PathBuf, PathBuf)> {
@@ -55,13 +20,13 @@ fn programs(flags: &[&str]) -> Option<(common::Compiler, PathBuf, PathBuf)> {
 #[test]
 fn a_launcher_and_a_tool_work_together() {
     let Some((_files, launcher, tool)) = programs(&[]) else { return };
-    together(&launcher, &tool, &[], &[]);
+    together(&launcher, &tool, &[], &[], &[]);
 }
 
 #[test]
 fn a_tool_with_an_event_loop_of_its_own_needs_no_thread() {
     let Some((_files, launcher, tool)) = programs(&[]) else { return };
-    together(&launcher, &tool, &[], &["own-loop"]);
+    together(&launcher, &tool, &[], &["own-loop"], &[]);
 }
 
 #[test]
@@ -79,20 +44,39 @@ fn valgrind_finds_no_error_and_no_leak() {
         "--show-leak-kinds=definite",
         "--fair-sched=yes",
     ];
-    together(&launcher, &tool, &how, &[]);
+    together(&launcher, &tool, &how, &[], &[]);
+}
+
+/// What finds errors at run time, if the compiler has it.
+fn sanitizers() -> &'static [&'static str] {
+    const FLAGS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let Some(compiler) = compiler() else { return &[] };
+    let mut trial = compiler.syntax("int main(void) { return 0; }\n");
+    let made = compiler.directory.path().join("trial");
+    if trial.args(FLAGS).arg("-o").arg(made).status().unwrap().success() {
+        return FLAGS;
+    }
+    eprintln!("skipped: the compiler has no sanitizers here");
+    &[]
 }
 
 #[test]
 fn the_address_sanitizer_finds_nothing() {
-    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let Some((_files, launcher, tool)) = programs(sanitizers()) else { return };
+    together(&launcher, &tool, &[], &[], &[]);
+}
+
+#[test]
+fn whatever_a_program_hands_over_nothing_crashes_and_all_works_afterwards() {
     let Some(compiler) = compiler() else { return };
-    let mut trial = compiler.syntax("int main(void) { return 0; }\n");
-    if !trial.args(flags).arg("-o").arg(compiler.directory.path().join("trial")).status().unwrap().success() {
-        eprintln!("skipped: the compiler has no sanitizers here");
-        return;
+    let hostile = compiler.program(&source("hostile.c"), sanitizers());
+    let sockets = tempfile::tempdir().unwrap();
+    for seed in 1..=4 {
+        let mut command = Command::new(&hostile);
+        environment(&mut command, &hostile, sockets.path()).args([&seed.to_string(), "3000"]);
+        let output = run(&mut command);
+        assert!(output.stdout.ends_with(b"survived\n"), "seed {seed}: {output:?}");
     }
-    let Some((_files, launcher, tool)) = programs(&flags) else { return };
-    together(&launcher, &tool, &[], &[]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 use std::env;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -35,7 +35,8 @@ pub fn compiler() -> Option<Compiler> {
     }
     // By the names that programs ask for.
     let directory = tempfile::tempdir().unwrap();
-    for (name, of) in [("libiof.so", "libiof.so"), ("libiof.so.0", "libiof.so")] {
+    for name in ["libiof.so", "libiof.so.0", "libiof-pmix.so", "libiof-pmix.so.0"] {
+        let of = name.trim_end_matches(".0").replace('-', "_");
         symlink(built().join(of), directory.path().join(name)).unwrap();
     }
     Some(Compiler { directory })
@@ -59,8 +60,14 @@ pub fn built() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
+/// The folder engine/c, whichever of its packages is tested.
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if here.ends_with("pmix") { here.parent().unwrap().to_owned() } else { here.to_owned() }
+}
+
 pub fn include() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
+    root().join("include")
 }
 
 impl Compiler {
@@ -73,14 +80,19 @@ impl Compiler {
         command
     }
 
-    /// Compiles `source`, a file of tests/c, with the library as a shared one.
+    /// Compiles `source`, and links it with the C library.
     pub fn program(&self, source: &Path, flags: &[&str]) -> PathBuf {
+        self.linked(source, flags, "-liof")
+    }
+
+    /// The same with another library.
+    pub fn linked(&self, source: &Path, flags: &[&str], library: &str) -> PathBuf {
         let name = source.file_stem().unwrap();
         let made = self.directory.path().join(name);
         let mut command = Command::new("cc");
         command.args(["-std=gnu17", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&made);
         command.arg(source).args(flags).arg("-I").arg(include());
-        command.arg("-L").arg(self.directory.path()).arg("-liof");
+        command.arg("-L").arg(self.directory.path()).args(library.split_whitespace());
         run(&mut command);
         made
     }
@@ -88,7 +100,45 @@ impl Compiler {
 
 /// A program of tests/c.
 pub fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name)
+    root().join("tests/c").join(name)
+}
+
+const RANKS: &str = "3";
+/// `seq 1000`, `oops`, and what the ranks got, of three ranks.
+const BYTES: usize = 3 * (3893 + 5 + 10);
+
+/// Runs the launcher of tests/c, and its tool beside it, each as `how` says, to their ends.
+pub fn together(launcher: &Path, tool: &Path, how: &[&str], tool_args: &[&str], tool_env: &[(&str, &Path)]) {
+    let sockets = tempfile::tempdir().unwrap();
+    let command = |program: &Path| {
+        let patience = PATIENCE.as_secs().to_string();
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", &patience]).args(how).arg(program);
+        environment(&mut command, program, sockets.path());
+        command
+    };
+    let mut starting = command(launcher);
+    if how.first() == Some(&"valgrind") {
+        // Under valgrind a thread that sleeps in io_uring_enter(2) lets no other run, and there is no pidfd_open(2).
+        starting.env("IOF_TEST_BACKEND", "epoll").env("IOF_TEST_ADOPT", "1");
+    }
+    let mut running = Running(starting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut said = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    let mut hear = || said.next().expect("the launcher says no more").unwrap();
+
+    let uri = hear().strip_prefix("uri ").unwrap().to_owned();
+    running.say(&format!("spawn {RANKS}\n"));
+    assert_eq!(hear(), "spawned");
+    run(command(tool).args([&uri, RANKS]).args(tool_args).envs(tool_env.iter().copied()));
+    running.say("wait\n");
+    // What two pulls ask for alike the launcher is asked for once; its own it is not.
+    let expected = format!("exit 0 bytes {BYTES} lost 0 pulls 1 tools 1 logs 2 pushed hello");
+    assert_eq!(hear(), expected);
+    assert_eq!(hear(), "$");
+    drop(running.0.stdin.take());
+    let last = hear();
+    assert!(last.starts_with("ends 6 stops "), "{last}");
+    assert!(running.0.wait().unwrap().success());
 }
 
 /// Runs a command, which must succeed.
