@@ -146,13 +146,11 @@ fn data(args: &LogArgs) -> Vec<LogEntry> {
 
 fn directives(args: &LogArgs) -> Vec<Info> {
     let mut all = vec![Info::required(key::PMIX_LOG_SYSLOG_PRI, args.priority)];
-    let wishes = [
-        (key::PMIX_LOG_ONCE, args.once),
-        (key::PMIX_LOG_TAG_OUTPUT, args.tag),
-        (key::PMIX_LOG_GENERATE_TIMESTAMP, args.timestamp),
-        (key::PMIX_LOG_XML_OUTPUT, args.xml),
-    ];
+    let wishes = [(key::PMIX_LOG_ONCE, args.once), (key::PMIX_LOG_GENERATE_TIMESTAMP, args.timestamp)];
     all.extend(wishes.into_iter().filter(|(_, wanted)| *wanted).map(|(key, _)| Info::required(key, true)));
+    // For stdout and stderr among the channels: the others take the message all the same.
+    let styles = [(key::PMIX_LOG_TAG_OUTPUT, args.tag), (key::PMIX_LOG_XML_OUTPUT, args.xml)];
+    all.extend(styles.into_iter().filter(|(_, wanted)| *wanted).map(|(key, _)| Info::new(key, true)));
     let texts = [
         (key::PMIX_LOG_EMAIL_ADDR, args.mail_to.as_deref()),
         (key::PMIX_LOG_EMAIL_SUBJECT, args.subject.as_deref()),

@@ -81,10 +81,12 @@ fn a_message_takes_the_order_of_the_environment_to_the_syslog_and_the_job_record
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
     let message = syslog.next();
     assert!(
-        message.starts_with("<11>") && message.ends_with(":ERROR PROC job.0 REPORTS: half done"),
+        message.starts_with("<11>") && message.contains(":ERROR PROC job.0 by iof log (pid "),
         "{message}"
     );
-    assert!(syslog.next().ends_with(":INFO PROC job.0 REPORTS: again"));
+    assert!(message.ends_with(") REPORTS: half done"), "{message}");
+    let again = syslog.next();
+    assert!(again.contains(":INFO PROC job.0 by ") && again.ends_with(" REPORTS: again"), "{again}");
     // It stays when the engine has gone.
     let files = fs::read_dir(site.path()).unwrap().map(|entry| entry.unwrap().path());
     let record = files.filter(|path| path.extension().is_some_and(|is| is == "record")).collect::<Vec<_>>();
