@@ -32,11 +32,17 @@ impl Write {
 /// The writer's process: waits until its stdin ends, then writes lines of `size` bytes.
 pub fn write(args: &Write) {
     stdin().read_exact(&mut [0]).unwrap_err();
-    let mut line = vec![b'x'; args.size];
-    line[args.size - 1] = b'\n';
+    to_stdout(args, |_| {});
+}
+
+/// Writes pieces of `size` bytes to stdout, each a line unless `fill` makes something else of it.
+pub fn to_stdout(args: &Write, mut fill: impl FnMut(&mut [u8])) {
+    let mut piece = vec![b'x'; args.size];
+    piece[args.size - 1] = b'\n';
     let mut out = std::fs::File::from(std::io::stdout().as_fd().try_clone_to_owned().unwrap());
     for _ in 0..args.count {
-        out.write_all(&line).unwrap();
+        fill(&mut piece);
+        out.write_all(&piece).unwrap();
         if args.pause > 0 {
             std::thread::sleep(Duration::from_micros(args.pause));
         }

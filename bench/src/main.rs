@@ -9,6 +9,7 @@
 
 mod bare;
 mod capture;
+mod compare;
 mod cpu;
 mod latency;
 mod load;
@@ -35,9 +36,17 @@ enum What {
     Stdin(stdin::Args),
     /// Tools: what they cost the engine, and what they wait for
     Tools(tools::Args),
+    /// Whole systems: iof, other launchers and the least that the kernel needs, on the same work
+    Compare(compare::Args),
     /// What the writers of the load run
     #[command(hide = true)]
     Write(load::Write),
+    /// What the ranks of compared systems run
+    #[command(hide = true)]
+    Rank(compare::Rank),
+    /// The least that is a launcher
+    #[command(hide = true)]
+    Bare(bare::Launch),
 }
 
 fn main() {
@@ -46,6 +55,9 @@ fn main() {
         What::Latency(args) => latency::run(&args),
         What::Stdin(args) => stdin::run(&args),
         What::Tools(args) => tools::run(&args),
+        What::Compare(args) => compare::run(&args),
         What::Write(args) => load::write(&args),
+        What::Rank(args) => compare::rank(&args),
+        What::Bare(args) => bare::launch(&args),
     }
 }

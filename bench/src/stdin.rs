@@ -103,7 +103,7 @@ fn tee(directory: &Path, input: &Path, targets: u32) -> Duration {
     drop(command);
     let id = Id::Pid(Pid::from_raw(tee.id() as i32));
     waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
-    let spent = cpu::of_process(tee.id());
+    let spent = cpu::of_process(tee.id()).unwrap();
     assert!(tee.wait().unwrap().success());
     readers.push(first);
     readers.iter_mut().for_each(|reader| assert!(reader.wait().unwrap().success()));

@@ -147,8 +147,8 @@ impl Stdio {
 /// Starts a process.
 ///
 /// It has pipes for stdout, stderr and stddiag, or a pty, and no other descriptors of ours unless they were made to be
-/// inherited. It stays in our session, unless it has a pty. It starts with no signal blocked, SIGPIPE and SIGCHLD at
-/// their defaults, and the soft limit on open files from before [`raise_file_limit`](crate::raise_file_limit). May be called from any
+/// inherited. It stays in our session, unless it has a pty. It starts with no signal blocked, SIGPIPE, SIGCHLD and
+/// SIGXFSZ at their defaults, and the soft limit on open files from before [`raise_file_limit`](crate::raise_file_limit). May be called from any
 /// thread, by several at once.
 ///
 /// # Errors
@@ -192,9 +192,12 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
         }
         // std resets SIGPIPE, but lets the child inherit the mask of the thread that spawns it.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-        // A process whose parent ignores SIGCHLD would not learn how its own children ended.
-        // SAFETY: the default action is no code of ours.
-        unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+        // A process whose parent ignores SIGCHLD would not learn how its own children ended. SIGXFSZ is ignored by those
+        // whose own files may be full.
+        for at_its_default in [Signal::SIGCHLD, Signal::SIGXFSZ] {
+            // SAFETY: the default action is no code of ours.
+            unsafe { signal(at_its_default, SigHandler::SigDfl) }?;
+        }
         if let Some((soft, hard)) = limit {
             setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
         }

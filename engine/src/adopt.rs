@@ -1,6 +1,6 @@
 //! Ranks that the embedder has started itself: their descriptors, and how the engine learns of their end.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use nix::unistd::{isatty, pipe2};
 use crate::engine::Engine;
 use crate::enter::{Entry, FILES_IN_PASSING, RankStdin};
 use crate::error::MAX_RANKS;
-use crate::job::{CHANNELS, Job};
+use crate::job::{CHANNELS, Job, Launching};
 
 /// A job whose ranks run already.
 #[derive(Debug)]
@@ -172,17 +172,19 @@ impl Engine {
     pub fn adopt(&self, spec: AdoptSpec) -> Result<Job, AdoptError> {
         let AdoptSpec { nspace, ranks, grace, directives, elsewhere } = spec;
         check(&ranks)?;
-        let numbers: HashSet<Rank> = ranks.iter().map(|rank| rank.rank).collect();
+        let mut launching = BTreeMap::new();
         let mut entries = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let number = rank.rank;
             let streams = self
                 .streams(&nspace, number, &directives)
                 .map_err(|source| AdoptError::Rings { rank: number, source })?;
-            entries.push((entry(rank)?, streams));
+            let (known, entry) = entry(rank)?;
+            launching.insert(number, known);
+            entries.push((entry, streams));
         }
         let job = self
-            .begin(&nspace, grace, &directives, elsewhere, |rank| numbers.contains(&rank))
+            .begin(&nspace, grace, &directives, elsewhere, launching)
             .ok_or(AdoptError::NameTaken(nspace))?;
         let entered =
             entries.into_iter().try_for_each(|(entry, streams)| self.enter(&job.nspace, entry, streams));
@@ -281,7 +283,7 @@ fn kind(file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
     }
 }
 
-fn entry(rank: AdoptedRank) -> Result<Entry, AdoptError> {
+fn entry(rank: AdoptedRank) -> Result<(Launching, Entry), AdoptError> {
     let AdoptedRank { rank, executable, stdin, stdout, stderr, stddiag, process } = rank;
     let unwatched = |source| AdoptError::Process { rank, source };
     let (pid, child) = match process {
@@ -302,5 +304,6 @@ fn entry(rank: AdoptedRank) -> Result<Entry, AdoptError> {
     };
     let pipes = [file(stdout)?, file(stderr)?, file(stddiag)?];
     let stdin = stdin.map_or(RankStdin::Not(Unopen::NotOpen), RankStdin::Open);
-    Ok(Entry { rank, executable, pid, child, stdin, own_stdin: false, pipes, pty: None })
+    let entry = Entry { rank, child, stdin, own_stdin: false, pipes, pty: None };
+    Ok((Launching { executable, pid }, entry))
 }

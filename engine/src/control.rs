@@ -287,6 +287,7 @@ impl Control {
             peer.tickets().for_each(|ticket| state.release(ticket));
             state.leave_pushes(&self.capture, peer.pushes.values().copied());
             state.queries.forget(peer_id);
+            state.logs.forget(peer_id);
             let fd = peer.socket().as_fd().as_raw_fd();
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
             if !matches!(reason, Dismissed::Closed) {

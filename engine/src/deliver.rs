@@ -279,7 +279,7 @@ impl Engine {
     /// The stream of a rank that runs elsewhere, made at its first delivery.
     fn delivered(&self, state: &mut State, from: &Proc, channel: Channel) -> Result<SourceId, DeliverError> {
         let job = self.job_elsewhere(state, &from.nspace);
-        if job.ranks.contains_key(&from.rank) {
+        if job.has_here(from.rank) {
             return Err(DeliverError::Captured(from.clone()));
         }
         if let Some(stream) = job.delivered.get(&(from.rank, channel)) {

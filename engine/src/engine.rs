@@ -37,7 +37,10 @@ pub enum Grant {
 /// It has two threads, and one more each for the syslog and job record, for mail, and for the gateway once something is
 /// logged there. It installs no signal handlers, prints nothing and never exits the process. It learns of its ranks'
 /// ends by pidfds and waits for each by name, so it needs no SIGCHLD. Where the embedder ignores that signal, or waits
-/// for any child, see waitpid(2), ends are still noticed, but how they were is [`Exit::Unknown`](crate::Exit). All calls
+/// for any child, see waitpid(2), ends are still noticed, but how they were is [`Exit::Unknown`](crate::Exit). Where
+/// files may become only so large (RLIMIT_FSIZE, see setrlimit(2)), which the job record and printers' files may reach, an
+/// embedder should ignore SIGXFSZ: otherwise that ends the process, instead of being an error of that file; ranks have its
+/// default action again. All calls
 /// may come from any thread. Dropping it ends both threads (one that logs is left to its last message, and ends then); ranks that still run lose their pipes then, so wait for
 /// the jobs first.
 ///

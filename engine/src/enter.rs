@@ -1,5 +1,6 @@
 //! How a job and its ranks come into the tables, whoever has started them.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use iof_shm_ring::{CreateError, Stream};
 use nix::unistd::isatty;
 
 use crate::engine::Engine;
-use crate::job::{CHANNELS, Elsewhere, Job, JobState, RankState};
+use crate::job::{CHANNELS, Elsewhere, Job, JobState, Launching, RankState};
 use crate::readers::StreamState;
 use crate::state::StreamName;
 use crate::terms::Wish;
@@ -32,9 +33,6 @@ pub(crate) enum RankStdin {
 /// A rank that runs.
 pub(crate) struct Entry {
     pub rank: Rank,
-    pub executable: String,
-    /// 0 if nobody knows.
-    pub pid: u32,
     /// `None` if the embedder is going to report its end.
     pub child: Option<Child>,
     pub stdin: RankStdin,
@@ -46,19 +44,19 @@ pub(crate) struct Entry {
 }
 
 impl Engine {
-    /// Takes a name for a job that is to have `ranks` here; `None` if there is a job of that name. One of which output was
-    /// delivered already is none if it has ranks elsewhere, which are others.
+    /// Takes a name for a job that is to have the ranks of `launching` here, which are known from now on; `None` if there is
+    /// a job of that name. One of which output was delivered already is none if it has ranks elsewhere, which are others.
     pub(crate) fn begin(
         &self,
         nspace: &Nspace,
         grace: Option<Duration>,
         directives: &Directives,
         elsewhere: bool,
-        ranks: impl Fn(Rank) -> bool,
+        launching: BTreeMap<Rank, Launching>,
     ) -> Option<Job> {
         let mut state = self.tables.lock();
         let wish = Wish::of(&self.config).under(directives);
-        let mut job = JobState::new(grace, wish, directives.forward);
+        let mut job = JobState { launching, ..JobState::new(grace, wish, directives.forward) };
         if elsewhere {
             job.elsewhere = Elsewhere::Running;
         }
@@ -68,7 +66,7 @@ impl Engine {
                 if elsewhere
                     && !known.here
                     && known.elsewhere == Elsewhere::Running
-                    && !known.delivered.keys().any(|(rank, _)| ranks(*rank)) =>
+                    && !known.delivered.keys().any(|(rank, _)| job.launching.contains_key(rank)) =>
             {
                 job.elsewhere = known.elsewhere;
                 job.entry = known.entry.take();
@@ -121,12 +119,16 @@ impl Engine {
         entry: Entry,
         mut streams: [Stream; CHANNELS.len()],
     ) -> Result<(), AddError> {
-        let Entry { rank, executable, pid, child, stdin, own_stdin, pipes, pty } = entry;
+        let Entry { rank, child, stdin, own_stdin, pipes, pty } = entry;
         let source = Proc { nspace: nspace.clone(), rank };
         let mut state = self.tables.lock();
-        // Since `begin` there is a job.
-        let (wish, forward) =
-            state.jobs.get(nspace).map_or((Wish::of(&self.config), None), |job| (job.wish, job.forward));
+        // Since `begin` there is a job, and it is to have this rank.
+        let job = state.jobs.get_mut(nspace);
+        let (wish, forward, launching) = job.map_or((Wish::of(&self.config), None, None), |job| {
+            (job.wish, job.forward, job.launching.remove(&rank))
+        });
+        let Launching { executable, pid } =
+            launching.unwrap_or_else(|| Launching { executable: String::new(), pid: 0 });
         let mut ids = [SourceId(0); CHANNELS.len()];
         for ((id, stream), channel) in ids.iter_mut().zip(&mut streams).zip(CHANNELS) {
             let name = StreamName { source: source.clone(), channel, logged: false };
@@ -181,14 +183,15 @@ impl Engine {
         Ok(())
     }
 
-    /// No further rank will come from here. A job without any is forgotten.
+    /// No further rank will come from here. A job without any is forgotten, unless something was logged to it.
     pub(crate) fn all_entered(&self, job: &Job) {
         let mut state = self.tables.lock();
         if let Some(entered) = state.jobs.get_mut(&job.nspace) {
             entered.started = true;
+            entered.launching.clear();
             if entered.ranks.is_empty() && !entered.delivered.is_empty() {
                 entered.here = false;
-            } else if entered.ranks.is_empty() {
+            } else if entered.ranks.is_empty() && entered.logged.is_empty() {
                 state.jobs.remove(&job.nspace);
             }
         }

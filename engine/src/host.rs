@@ -77,8 +77,9 @@ pub trait Host: Send + Sync {
     }
 
     /// The keys of directives that this host understands, such as those of a site's credentials: asked once, when the
-    /// engine starts. They come with [`Host::iof_pull`], required or not, and it is for the host to honour them or to
-    /// deny the pull.
+    /// engine starts. They come with [`Host::iof_pull`] and [`Host::log`], required or not, and it is for the host to honour
+    /// them or to deny the request. With [`PMIX_LOG_SOURCE`](log::PMIX_LOG_SOURCE) among them, messages may be of processes
+    /// that the engine does not know.
     fn directives(&self) -> Vec<String> {
         Vec::new()
     }

@@ -52,6 +52,13 @@ impl RankState {
     }
 }
 
+/// A rank that is being started here.
+pub(crate) struct Launching {
+    pub executable: String,
+    /// 0 if there is no process yet, or the embedder did not tell.
+    pub pid: u32,
+}
+
 /// What the engine knows of a job's ranks that do not run here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Elsewhere {
@@ -76,6 +83,8 @@ pub(crate) struct JobState {
     pub here: bool,
     /// Those of its ranks that run here.
     pub ranks: BTreeMap<Rank, RankState>,
+    /// Those that are going to.
+    pub launching: BTreeMap<Rank, Launching>,
     /// All of these are there: nothing new will come from here.
     pub started: bool,
     /// Whether it has ranks that do not run here.
@@ -108,6 +117,7 @@ impl JobState {
             entry: None,
             here: true,
             ranks: BTreeMap::new(),
+            launching: BTreeMap::new(),
             started: false,
             elsewhere: Elsewhere::No,
             delivered: BTreeMap::new(),
@@ -153,10 +163,21 @@ impl JobState {
         self.has_exited() && self.open_streams == 0
     }
 
+    /// Whether this rank runs here, or is going to.
+    pub(crate) fn has_here(&self, rank: Rank) -> bool {
+        self.ranks.contains_key(&rank) || self.launching.contains_key(&rank)
+    }
+
+    /// Those that anybody knows of.
+    pub(crate) fn known_ranks(&self) -> impl Iterator<Item = Rank> {
+        let here = self.ranks.keys().chain(self.launching.keys());
+        here.copied().chain(self.delivered.keys().map(|(rank, _)| *rank))
+    }
+
     /// Whether it has this rank, as far as anybody knows.
     pub(crate) fn has_rank(&self, rank: Rank) -> bool {
         let channels = (rank, Channel::Stdin)..=(rank, Channel::Stddiag);
-        self.ranks.contains_key(&rank) || self.delivered.range(channels).next().is_some()
+        self.has_here(rank) || self.delivered.range(channels).next().is_some()
     }
 
     /// All its ranks are known: nothing new will come.

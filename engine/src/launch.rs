@@ -10,7 +10,7 @@ use iof_capture::{
     ProcessGroup, ProcessId, ProcessSpec, SpawnError, Spawned, Stdin, check, check_files, spawn,
 };
 use iof_proto::rendezvous::SERVER_VARIABLE;
-use iof_proto::{Rank, Unopen};
+use iof_proto::{Nspace, Rank, Unopen};
 use nix::sys::signal::Signal;
 use nix::unistd::tcgetpgrp;
 
@@ -18,7 +18,7 @@ use crate::config::{App, JobSpec};
 use crate::engine::Engine;
 use crate::enter::{Entry, FILES_IN_PASSING, FILES_PER_RANK, RankStdin};
 use crate::error::{LaunchError, MAX_RANKS};
-use crate::job::Job;
+use crate::job::{Job, Launching};
 
 /// Ranks of a job that failed to start have no entry in the tables.
 const UNNAMED: ProcessId = ProcessId(u64::MAX);
@@ -31,6 +31,10 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    fn launching(&self) -> Launching {
+        Launching { executable: self.app.program.to_string_lossy().into_owned(), pid: 0 }
+    }
+
     fn failed(&self, source: SpawnError) -> LaunchError {
         LaunchError::Spawn { rank: self.rank, app: self.appnum, source }
     }
@@ -51,10 +55,9 @@ impl Engine {
     /// fails later, the ranks that were started already are killed.
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
         check_spec(spec, self.server())?;
+        let launching = places(spec).map(|place| (place.rank, place.launching())).collect();
         let job = self
-            .begin(&spec.nspace, spec.grace, &spec.directives, spec.elsewhere, |rank| {
-                u64::from(rank.0) < spec.nprocs()
-            })
+            .begin(&spec.nspace, spec.grace, &spec.directives, spec.elsewhere, launching)
             .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         let started = self.spawn_ranks(spec);
         self.all_entered(&job);
@@ -69,6 +72,7 @@ impl Engine {
         for place in places(spec) {
             match spawn(process_spec(spec, &place, self.server())) {
                 Ok(process) => {
+                    self.note_pid(&spec.nspace, place.rank, process.child.pid());
                     signallers.push(process.child.signaller());
                     spawned.push((place, process));
                 }
@@ -98,6 +102,16 @@ impl Engine {
         self.socket().map(Path::as_os_str).unwrap_or_default()
     }
 
+    /// A rank that is being started is a process now.
+    fn note_pid(&self, nspace: &Nspace, rank: Rank, pid: u32) {
+        let mut state = self.tables.lock();
+        if let Some(job) = state.jobs.get_mut(nspace)
+            && let Some(launching) = job.launching.get_mut(&rank)
+        {
+            launching.pid = pid;
+        }
+    }
+
     fn enter_spawned(&self, spec: &JobSpec, place: &Place<'_>, process: Spawned) -> Result<(), LaunchError> {
         let rank = place.rank;
         let streams = self
@@ -111,8 +125,6 @@ impl Engine {
         };
         let entry = Entry {
             rank,
-            executable: place.app.program.to_string_lossy().into_owned(),
-            pid: child.pid(),
             child: Some(child),
             stdin,
             own_stdin: spec.own_stdin.contains(&rank),

@@ -62,6 +62,6 @@ pub use iof_capture::{
 pub use iof_log::{MailServer, Order as LogOrder, OrderError as LogOrderError, Syslog};
 pub use iof_shm_ring::Policy;
 pub use job::{Job, JobStatus};
-pub use log::{LogConfig, MAX_LOGS};
+pub use log::LogConfig;
 pub use push::StdinPush;
 pub use query::QueryReply;

@@ -15,26 +15,21 @@ use std::sync::{Arc, Weak};
 
 use iof_capture::Capture;
 use iof_log::{Course, How, Kind, MailServer, Order, Origin, Syslog, plan};
-use iof_proto::limits::MAX_WAITING_PER_TOOL;
+use iof_proto::limits::{MAX_LOG_BYTES, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
 use iof_proto::{Channel, Failure, Info, Log, LogReport, Proc, Rank, Status, ToTool};
 
 use crate::control::Reports;
 use crate::engine::Engine;
 use crate::host::{Host, Upcall};
+use crate::job::{Elsewhere, JobState};
 use crate::peer::Peer;
 use crate::state::{PeerId, State};
 
 use channels::{Begun, Entry, LogChannels};
 
-/// Bytes of the messages that may be under way in one engine, one for each channel that they go to: it refuses the next.
-const MAX_LOG_BYTES: usize = 16 << 20;
-
 /// Characters of a tool's name that are logged.
 const MAX_NAME: usize = 64;
-
-/// Log requests that may be under way in one engine: it refuses the next.
-pub const MAX_LOGS: usize = 256;
 
 /// Where an engine logs to.
 #[derive(Clone, Debug, Default)]
@@ -81,7 +76,13 @@ pub(crate) struct Asker {
 
 /// Who is told what came of it.
 enum To {
-    Tool(PeerId, u32),
+    Tool {
+        peer: PeerId,
+        /// Its number for the request.
+        request: u32,
+        /// The process; `None` if that is the embedder's.
+        pid: Option<u32>,
+    },
     Embedder(Done),
 }
 
@@ -92,7 +93,7 @@ impl Asker {
         let name: String = printable(&peer.name).chars().take(MAX_NAME).collect();
         Asker {
             by: format!("{name} (pid {})", peer.pid),
-            to: To::Tool(id, request),
+            to: To::Tool { peer: id, request, pid: (!peer.own).then_some(peer.pid) },
             here: Some(Arc::downgrade(&peer.here)),
         }
     }
@@ -144,25 +145,32 @@ impl Logs {
         self.channels.keys()
     }
 
-    /// Whether there is room for one more, with messages of `bytes` in all.
-    fn admit(&self, asker: &Asker, bytes: usize) -> Result<(), Failure> {
-        let busy = |reason| Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
-        if self.underway.len() >= MAX_LOGS {
-            return busy(format!("{MAX_LOGS} messages are being logged: try again"));
-        }
-        if let To::Tool(tool, _) = asker.to {
-            let of_it = |of: &&Underway| matches!(of.asker.to, To::Tool(of, _) if of == tool);
-            if self.underway.values().filter(of_it).count() >= MAX_WAITING_PER_TOOL {
-                return busy(format!(
-                    "{MAX_WAITING_PER_TOOL} messages of this tool are being logged: try again"
-                ));
+    /// A tool has gone: nobody is to be told. What was begun is done; with `PMIX_LOG_ONCE` no further channel is tried.
+    pub(crate) fn forget(&mut self, gone: PeerId) {
+        self.underway.retain(|_, of| !matches!(of.asker.to, To::Tool { peer, .. } if peer == gone));
+    }
+
+    /// Whether one request more may be under way for this asker, with messages of `bytes` in all.
+    fn check_room(&self, asker: &To, bytes: usize) -> Result<(), Failure> {
+        let within = |whose: &str, limit: usize, of: &dyn Fn(&To) -> bool| {
+            let count = self.underway.values().filter(|underway| of(&underway.asker.to)).count();
+            if count < limit {
+                return Ok(());
             }
-        }
+            let reason = format!("{limit} messages{whose} are being logged: try again");
+            Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
+        };
+        within("", MAX_LOGS, &|_| true)?;
         let all = self.underway.values().map(|of| of.bytes).fold(bytes, usize::saturating_add);
         if all > MAX_LOG_BYTES {
-            return busy(format!("messages of {MAX_LOG_BYTES} bytes are being logged: try again"));
+            let reason = format!("messages of {MAX_LOG_BYTES} bytes are being logged: try again");
+            return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
         }
-        Ok(())
+        let To::Tool { peer: tool, pid, .. } = asker else { return Ok(()) };
+        let is_of_tool = |to: &To| matches!(to, To::Tool { peer, .. } if peer == tool);
+        within(" of this tool", MAX_WAITING_PER_TOOL, &is_of_tool)?;
+        let is_of_process = |to: &To| matches!(to, To::Tool { pid: of, .. } if of == pid);
+        if pid.is_some() { within(" of this process", MAX_LOGS_PER_PROCESS, &is_of_process) } else { Ok(()) }
     }
 }
 
@@ -172,8 +180,11 @@ impl Engine {
     /// [upcalls](crate::Host). It does not run if the engine ends before.
     ///
     /// # Errors
-    /// The request makes no sense, or too many are under way; `done` is dropped.
+    /// The request makes no sense or is too long ([`limits`](iof_proto::limits)), or too many are under way; `done` is
+    /// dropped.
     pub fn log(&self, log: &Log, done: impl FnOnce(LogReport) + Send + 'static) -> Result<(), Failure> {
+        log.check()
+            .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
         let asker = Asker {
             by: format!("engine (pid {})", std::process::id()),
             to: To::Embedder(Box::new(done)),
@@ -213,6 +224,7 @@ impl State {
 
     fn prepare(&self, asker: &Asker, log: &Log) -> Result<Prepared, Failure> {
         let (mut how, mut ignored) = How::read(&log.directives, &self.host_keys)?;
+        self.check_source(asker, &how)?;
         let relayed = how.relayed.is_some();
         if how.source.is_none() && !relayed {
             how.source = self.only_job();
@@ -227,7 +239,7 @@ impl State {
         ignored.extend(how.lost_on(entries.iter().map(|entry| Kind::of(&entry.channel))));
         let length = |entry: &iof_proto::LogEntry| entry.text().map_or(0, str::len);
         let bytes = entries.iter().map(length).fold(0, usize::saturating_add);
-        self.logs.admit(asker, bytes)?;
+        self.logs.check_room(&asker.to, bytes)?;
         let by = match &how.relayed {
             Some(first) => format!("{} through {}", printable(first), asker.by),
             None => asker.by.clone(),
@@ -242,6 +254,24 @@ impl State {
         let mut jobs = self.jobs.keys();
         let (Some(nspace), None) = (jobs.next(), jobs.next()) else { return None };
         Some(Proc { nspace: nspace.clone(), rank: Rank::UNDEF })
+    }
+
+    /// Whether a message may be said to be of its source. What is not known here, others may know: the embedder, who hands
+    /// messages on to a gateway, and a host that says that it understands this directive.
+    fn check_source(&self, asker: &Asker, how: &How) -> Result<(), Failure> {
+        let Some(source) = &how.source else { return Ok(()) };
+        let is_known = |job: &JobState| {
+            let has_rank = job.has_rank(source.rank) || job.elsewhere == Elsewhere::Running;
+            [Rank::WILDCARD, Rank::UNDEF].contains(&source.rank) || has_rank
+        };
+        let is_others = matches!(asker.to, To::Embedder(_))
+            || (how.relayed.is_some() && self.logs.channels.config.gateway)
+            || self.host_keys.contains(key::PMIX_LOG_SOURCE);
+        if is_others || self.jobs.get(&source.nspace).is_some_and(is_known) {
+            return Ok(());
+        }
+        let reason = format!("there is no {source} here, whose message it could be: name another, or none");
+        Err(Failure { status: Status::ERR_NOT_FOUND, reason })
     }
 
     /// A step was done by somebody else.
@@ -310,7 +340,7 @@ impl State {
 
     fn tell_logged(&mut self, asker: Asker, result: Result<LogReport, Failure>) {
         match (asker.to, result) {
-            (To::Tool(peer, request), result) => {
+            (To::Tool { peer, request, .. }, result) => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.answer(&ToTool::Logged { request, result });
                 }

@@ -28,6 +28,8 @@ struct LookedUp {
     found: BTreeMap<Asked, Value>,
     /// What the host is to be asked, by the place in the request.
     left: BTreeMap<u32, Query>,
+    /// Why the first key of some was not answered that make no sense with their qualifiers.
+    refused: Option<Failure>,
 }
 
 /// A request of which the host was asked a part.
@@ -38,6 +40,7 @@ struct Waiting {
     found: BTreeMap<Asked, Value>,
     /// The places of the queries that the host was asked.
     places: Vec<u32>,
+    refused: Option<Failure>,
 }
 
 /// The requests that wait for the host.
@@ -69,7 +72,9 @@ impl State {
         queries: &[Query],
     ) {
         let result = match self.look_up(capture, node, queries) {
-            Ok(LookedUp { asked, found, left }) if left.is_empty() => conclude(&asked, found, None),
+            Ok(LookedUp { asked, found, left, refused }) if left.is_empty() => {
+                conclude(&asked, found, refused)
+            }
             Ok(_) if self.queries.of(peer_id) >= MAX_WAITING_PER_TOOL => {
                 let reason =
                     format!("{MAX_WAITING_PER_TOOL} queries of this tool wait for the host: try again");
@@ -92,8 +97,12 @@ impl State {
                     continue;
                 }
                 all.asked.push(of.clone());
-                let value = match &scope {
-                    Some(scope) => find(self, capture, node, key, scope)?,
+                let value = match scope.as_ref().map(|scope| find(self, capture, node, key, scope)) {
+                    Some(Ok(value)) => value,
+                    Some(Err(failure)) => {
+                        all.refused.get_or_insert(failure);
+                        continue;
+                    }
                     None => None,
                 };
                 if value.is_none() || self.host_queries.contains(key) {
@@ -107,9 +116,9 @@ impl State {
     }
 
     fn ask_host(&mut self, peer: PeerId, request: u32, looked_up: LookedUp) {
-        let LookedUp { asked, found, left } = looked_up;
+        let LookedUp { asked, found, left, refused } = looked_up;
         let (places, queries) = left.into_iter().unzip();
-        let waiting = Waiting { peer, request, asked, found, places };
+        let waiting = Waiting { peer, request, asked, found, places, refused };
         self.queries.last = self.queries.last.wrapping_add(1);
         let id = QueryId(self.queries.last);
         self.queries.waiting.insert(id, waiting);
@@ -118,11 +127,9 @@ impl State {
 
     /// The host has said its part.
     pub(crate) fn query_answered(&mut self, id: QueryId, answer: Result<Vec<Found>, Failure>) {
-        let Some(Waiting { peer, request, asked, mut found, places }) = self.queries.waiting.remove(&id)
-        else {
-            return;
-        };
-        let refused = match answer {
+        let Some(waiting) = self.queries.waiting.remove(&id) else { return };
+        let Waiting { peer, request, asked, mut found, places, refused } = waiting;
+        let theirs = match answer {
             Ok(theirs) => {
                 for Found { query, key, value } in theirs {
                     let place = usize::try_from(query).ok().and_then(|at| places.get(at));
@@ -137,7 +144,7 @@ impl State {
             }
             Err(failure) => Some(failure),
         };
-        self.answer(peer, request, conclude(&asked, found, refused));
+        self.answer(peer, request, conclude(&asked, found, refused.or(theirs)));
     }
 
     fn answer(&mut self, peer_id: PeerId, request: u32, result: Result<Answer, Failure>) {
@@ -147,7 +154,7 @@ impl State {
     }
 }
 
-/// The answer from what was found.
+/// The answer from what was found; if that is nothing, why it was `refused`, or else that it is nothing.
 fn conclude(
     asked: &[Asked],
     mut found: BTreeMap<Asked, Value>,

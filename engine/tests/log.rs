@@ -19,12 +19,12 @@ use iof_engine::{
     Config, Engine, Grant, Host, Job, LogConfig, MailServer, Policy, Rendezvous, Reply, Standalone, Syslog,
     ViaGateway,
 };
-use iof_proto::limits::{MAX_LOG_TEXT, MAX_WAITING_PER_TOOL};
+use iof_proto::limits::{MAX_LOG_TEXT, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
 use iof_proto::query::key as query;
 use iof_proto::{
-    Channel, Channels, Failure, FromTool, Info, InfoValue, Log, LogEntry, LogReport, Proc, Rank, Status,
-    ToTool, Value,
+    Channel, Channels, Failure, FromTool, Info, InfoValue, Log, LogEntry, LogReport, Proc, Query, Rank,
+    Status, ToTool, Value,
 };
 use iof_tool::{Delivery, Pull, RequestError, Tool};
 use nix::sys::stat::Mode;
@@ -223,11 +223,50 @@ fn whose_output_is_meant_has_to_be_clear() {
     let to_stderr = |directives| world.log(&with(directives, Log::to([key::PMIX_LOG_STDERR], "x")));
     let status = |report: &LogReport| report.outcomes[0].result.as_ref().unwrap_err().status;
     assert_eq!(status(&to_stderr(vec![])), Status::ERR_BAD_PARAM);
-    assert_eq!(status(&to_stderr(vec![source(Rank(0))])), Status::ERR_NOT_FOUND);
     let job = Waiting::start(&world);
-    assert_eq!(status(&to_stderr(vec![source(Rank(1))])), Status::ERR_NOT_FOUND);
     assert_eq!(to_stderr(vec![]).status, Status::SUCCESS);
     job.end();
+}
+
+/// Knows processes that the engine does not.
+struct Knowing;
+
+impl Host for Knowing {
+    fn directives(&self) -> Vec<String> {
+        vec![key::PMIX_LOG_SOURCE.into()]
+    }
+}
+
+#[test]
+fn nobody_speaks_for_processes_that_the_engine_does_not_know_unless_the_host_does() {
+    let of = |rank| with(vec![source(rank)], Log::to([key::PMIX_LOG_JOB_RECORD], "m"));
+    let relayed = |rank| {
+        let mut log = of(rank);
+        log.directives.push(Info::required(key::IOF_LOG_RELAYED, "somebody"));
+        log
+    };
+    let world = world(config(), Standalone);
+    let refused = |log: &Log| {
+        let failure = denied(world.tool().log(log).unwrap_err());
+        assert_eq!(failure.status, Status::ERR_NOT_FOUND);
+        failure.reason
+    };
+    for log in [of(Rank(0)), of(Rank::WILDCARD), relayed(Rank(0))] {
+        assert!(refused(&log).starts_with("there is no job."), "{log:?}");
+    }
+    let job = Waiting::start(&world);
+    assert!(refused(&of(Rank(1))).starts_with("there is no job.1 here"));
+    for rank in [Rank(0), Rank::WILDCARD, Rank::UNDEF] {
+        assert_eq!(world.log(&of(rank)).status, Status::SUCCESS, "{rank}");
+    }
+    let (told, reports) = channel();
+    world.engine.log(&of(Rank(1)), move |report| told.send(report).unwrap()).unwrap();
+    assert_eq!(reports.recv_timeout(PATIENCE).unwrap().status, Status::SUCCESS, "the embedder may");
+    job.end();
+    assert_eq!(world.record().len(), 4);
+    assert_eq!(self::world(config(), Knowing).log(&of(Rank(1))).status, Status::SUCCESS);
+    let gateway = self::world(LogConfig { gateway: true, ..config() }, Standalone);
+    assert_eq!(gateway.log(&relayed(Rank(1))).status, Status::SUCCESS);
 }
 
 #[test]
@@ -346,8 +385,13 @@ fn the_embedder_logs_without_waiting_and_is_told() {
     let report: LogReport = reports.recv_timeout(PATIENCE).unwrap();
     assert_eq!(report.status, PARTIAL);
     assert!(world.record()[0].contains("\"by\":\"engine (pid "), "{:?}", world.record());
-    let refused = world.engine.log(&Log::to([""; 0], "m"), |_| panic!("it was refused")).unwrap_err();
-    assert_eq!(refused.status, Status::ERR_BAD_PARAM);
+    let channel = [key::PMIX_LOG_JOB_RECORD];
+    let long = "x".repeat(MAX_LOG_TEXT + 1);
+    for log in [Log::to([""; 0], "m"), Log::to(channel, &long), Log::to([channel[0]; 17], "m")] {
+        let refused = world.engine.log(&log, |_| panic!("it was refused")).unwrap_err();
+        assert_eq!(refused.status, Status::ERR_BAD_PARAM, "{refused}");
+    }
+    assert_eq!(world.record().len(), 1);
 }
 
 #[test]
@@ -376,20 +420,56 @@ fn what_the_engine_does_not_know_goes_to_the_host_as_it_came() {
 }
 
 #[test]
-fn a_host_that_never_answers_costs_neither_other_tools_nor_memory() {
+fn a_host_that_never_answers_costs_one_process_no_more_than_its_share_and_nothing_when_it_has_gone() {
     let (world, asked) = scripted(config());
-    let mut raw = Raw::connect(&world.engine);
-    raw.until_heard();
-    let limit = u32::try_from(MAX_WAITING_PER_TOOL).unwrap();
-    for request in 0..=limit {
-        raw.send(&FromTool::Log { request: 100 + request, log: Log::to(["site.pager"], "m") });
+    // Gives a refusal, or else none, as the host does not answer.
+    let refused = |raw: &mut Raw| {
+        raw.send(&FromTool::Log { request: 100, log: Log::to(["site.pager"], "m") });
+        raw.send(&FromTool::Query {
+            request: 101,
+            queries: vec![Query::new([query::PMIX_QUERY_NAMESPACES])],
+        });
+        let mut refused = None;
+        loop {
+            match raw.receive() {
+                ToTool::Logged { result, .. } => refused = Some(result.unwrap_err()),
+                ToTool::Answer { .. } => return refused,
+                _ => {}
+            }
+        }
+    };
+    let fill = |raw: &mut Raw| {
+        (0..MAX_WAITING_PER_TOOL).for_each(|at| assert_eq!(refused(raw), None, "message {at}"));
+    };
+    let mut tools: Vec<Raw> = Vec::new();
+    for _ in 0..MAX_LOGS_PER_PROCESS / MAX_WAITING_PER_TOOL {
+        let mut raw = Raw::connect(&world.engine);
+        fill(&mut raw);
+        let failure = refused(&mut raw).unwrap();
+        assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
+        assert!(failure.reason.contains("of this tool"), "{failure}");
+        tools.push(raw);
     }
-    let ToTool::Logged { request, result: Err(failure) } = raw.receive() else { panic!() };
-    assert_eq!((request, failure.status), (100 + limit, Status::ERR_RESOURCE_BUSY));
-    assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
+    let mut raw = Raw::connect(&world.engine);
+    let failure = refused(&mut raw).unwrap();
+    assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
+    assert!(failure.reason.contains("of this process"), "{failure}");
+    // Others are served meanwhile.
+    let (told, reports) = channel();
+    let done = move |report| told.send(report).unwrap();
+    world.engine.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m"), done).unwrap();
+    assert_eq!(reports.recv_timeout(PATIENCE).unwrap().status, Status::SUCCESS);
+
+    // What tools leave that have gone takes nobody's place, however many they are.
+    drop(tools);
+    for _ in 0..=MAX_LOGS / MAX_WAITING_PER_TOOL {
+        common::wait_for("room", || refused(&mut raw).is_none().then_some(()));
+        (1..MAX_WAITING_PER_TOOL).for_each(|at| assert_eq!(refused(&mut raw), None, "message {at}"));
+        raw = Raw::connect(&world.engine);
+    }
     drop(raw);
-    let replies: Vec<Reply> = (0..limit).map(|_| asked.recv_timeout(PATIENCE).unwrap().1).collect();
-    replies.into_iter().for_each(Reply::grant);
+    // Nobody misses the answers.
+    asked.try_iter().for_each(|(_, reply)| reply.grant());
     assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
 }
 
@@ -446,6 +526,7 @@ fn a_gateway_has_what_its_host_has_and_the_longest_message_reaches_it() {
     let log = LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..config() };
     let gateway = world(log, Scripted { asked: Mutex::new(tell) });
     let backend = world(config(), ViaGateway { socket: gateway.engine.socket().unwrap().to_owned() });
+    let job = Waiting::start(&backend);
     let text = "x".repeat(MAX_LOG_TEXT);
     let long = "y".repeat(1000);
     let mut directives = vec![source(Rank(0)), flag("site.unknown-here"), flag(key::PMIX_LOG_TAG_OUTPUT)];
@@ -469,6 +550,7 @@ fn a_gateway_has_what_its_host_has_and_the_longest_message_reaches_it() {
     assert_eq!(tried(&report), [(names[0], true), (names[1], false), (names[2], false)], "{report:?}");
     let failure = report.outcomes[2].result.as_ref().unwrap_err();
     assert!(failure.reason.ends_with("no such channel"), "{failure}");
+    job.end();
 }
 
 #[test]

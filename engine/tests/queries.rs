@@ -135,10 +135,24 @@ fn qualifiers_say_of_which_jobs_and_ranks() {
     let info = value(&engine, of(key::PMIX_QUERY_NAMESPACE_INFO, vec![name("other")]));
     assert_eq!(info, Value::Jobs(vec![job]));
 
+    assert_eq!(status(vec![name("job"), rank(2)]), Value::Status(Status::EVENT_JOB_END));
+    let names = |qualifiers| value(&engine, of(key::PMIX_QUERY_NAMESPACES, qualifiers));
+    assert_eq!(names(vec![rank(0)]), text("job,other"));
+    assert_eq!(names(vec![rank(2)]), text("job"));
+    assert_eq!(names(vec![name("other")]), text("other"));
+    assert!(matches!(value(&engine, of(key::PMIX_QUERY_LOG_CHANNELS, vec![name("job")])), Value::Text(_)));
+
+    // Of one key it is not clear which of the jobs is meant: the others are answered.
+    let keys = [key::PMIX_QUERY_JOB_STATUS, key::PMIX_QUERY_NAMESPACES];
+    let Answer { status, found } = own(&engine, vec![Query::new(keys)]).unwrap();
+    let found: Vec<&str> = found.iter().map(|of| of.key.as_str()).collect();
+    assert_eq!((status, &found[..]), (Status::ERR_PARTIAL_SUCCESS, &keys[1..]));
+
     let refused = |query| own(&engine, vec![query]).unwrap_err().status;
     let bad = [
         // Of which of two jobs?
         of(key::PMIX_QUERY_JOB_STATUS, vec![]),
+        of(key::PMIX_QUERY_JOB_STATUS, vec![name("job"), name("other")]),
         of(key::PMIX_QUERY_PROC_TABLE, vec![name("a/b")]),
         of(key::PMIX_QUERY_PROC_TABLE, vec![Info::new(key::PMIX_RANK, "0")]),
         of(key::PMIX_QUERY_PROC_TABLE, vec![proc.clone(), name("job")]),
@@ -151,6 +165,11 @@ fn qualifiers_say_of_which_jobs_and_ranks() {
         of(key::PMIX_QUERY_PROC_TABLE, vec![name("no-job")]),
         of(key::PMIX_QUERY_JOB_STATUS, vec![name("no-job")]),
         of(key::IOF_STATS, vec![rank(77)]),
+        of(key::PMIX_QUERY_JOB_STATUS, vec![name("job"), rank(7)]),
+        of(key::PMIX_QUERY_NAMESPACE_INFO, vec![name("other"), rank(2)]),
+        of(key::PMIX_QUERY_NAMESPACES, vec![name("no-job")]),
+        of(key::PMIX_QUERY_LOG_CHANNELS, vec![name("no-job")]),
+        of(key::PMIX_QUERY_ATTRIBUTE_SUPPORT, vec![rank(77)]),
         of(key::PMIX_QUERY_NAMESPACES, vec![Info::required("site.required", true)]),
         Query::new([key::PMIX_QUERY_QUEUE_LIST, key::PMIX_QUERY_QUEUE_STATUS]),
         Query::new([""; 0]),
@@ -295,8 +314,17 @@ fn attributes_are_listed_with_those_of_the_host() {
     let Value::Attributes(all) = value(&world.engine, Query::new([key::PMIX_QUERY_ATTRIBUTE_SUPPORT])) else {
         panic!()
     };
-    let pull = all.iter().find(|of| of.function == "PMIx_IOF_pull").unwrap();
-    assert!(["pmix.iof.csize", "site.credential"].iter().all(|key| pull.keys.iter().any(|of| of == key)));
+    let of = |function: &str| all.iter().find(|of| of.function == function).unwrap();
+    for (function, own) in [
+        ("PMIx_IOF_pull", "pmix.iof.csize"),
+        ("PMIx_IOF_push", "pmix.iof.cmp"),
+        ("PMIx_Log", "pmix.log.once"),
+    ] {
+        let keys = &of(function).keys;
+        assert!([own, "site.credential"].iter().all(|key| keys.iter().any(|of| of == key)), "{function}");
+    }
+    assert!(!of("PMIx_Query_info").keys.iter().any(|of| of == "site.credential"));
+    let pull = of("PMIx_IOF_pull");
     // Each that is listed is understood.
     let directives =
         |infos: &[Info]| iof_proto::Directives::read(infos, iof_proto::directive::Level::Registration);

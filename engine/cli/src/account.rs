@@ -23,19 +23,13 @@ pub struct Account {
     /// CPU time of this process: of its threads, but of none of its children.
     user: Duration,
     system: Duration,
-    channels: BTreeMap<Channel, Bytes>,
+    /// Bytes that were read from all ranks.
+    channels: BTreeMap<Channel, u64>,
     /// The ranks by their exit codes; `None` if nobody knows how they ended, or they have not.
     exits: BTreeMap<Option<i32>, Vec<Rank>>,
     forwarded: PrintReport,
     /// All outputs were written to their ends.
     whole: bool,
-}
-
-/// Of all ranks on one channel.
-#[derive(Default)]
-struct Bytes {
-    read: u64,
-    dropped: u64,
 }
 
 impl Account {
@@ -62,9 +56,8 @@ impl Account {
         match value {
             Value::Streams(streams) => {
                 for stream in streams {
-                    let of = self.channels.entry(stream.channel).or_default();
-                    of.read = of.read.saturating_add(stream.produced);
-                    of.dropped = of.dropped.saturating_add(stream.dropped);
+                    let read = self.channels.entry(stream.channel).or_default();
+                    *read = read.saturating_add(stream.produced);
                 }
             }
             Value::Procs(procs) => {
@@ -94,21 +87,28 @@ impl Account {
             self.user.as_secs_f64(),
             self.system.as_secs_f64()
         ));
-        for (channel, Bytes { read, dropped }) in &self.channels {
-            say(format_args!("timings: {channel} {read} bytes read, {dropped} dropped"));
+        let not_counted = self.not_counted();
+        for (channel, read) in &self.channels {
+            let lost = self.forwarded.lost.get(channel).unwrap_or(&0);
+            say(format_args!("timings: {channel} {read} bytes read, {lost} lost{not_counted}"));
         }
+    }
+
+    fn not_counted(&self) -> &'static str {
+        if self.whole { "" } else { ", not counting an output that failed" }
     }
 
     fn summary(&self) -> String {
         let ranks = self.exits.values().map(Vec::len).sum::<usize>();
         let exits: Vec<String> = self.exits.iter().map(|(code, ranks)| exit(*code, ranks)).collect();
-        let PrintReport { written, lost, .. } = self.forwarded;
-        let cut = if self.whole { "" } else { ", not counting an output that failed" };
+        let PrintReport { written, lost, .. } = &self.forwarded;
+        let lost = lost.values().fold(0u64, |sum, lost| sum.saturating_add(*lost));
         format!(
-            "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{cut}",
+            "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{}",
             number_of_ranks(ranks),
             self.elapsed.as_secs_f64(),
-            exits.join(", ")
+            exits.join(", "),
+            self.not_counted()
         )
     }
 }

@@ -197,7 +197,10 @@ impl Follow {
         self.outputs = self.outputs.saturating_sub(1);
         let sum = &mut self.forwarded;
         sum.written = sum.written.saturating_add(written);
-        sum.lost = sum.lost.saturating_add(lost);
+        for (channel, lost) in lost {
+            let of = sum.lost.entry(channel).or_default();
+            *of = of.saturating_add(lost);
+        }
         sum.unfinished = sum.unfinished.saturating_add(unfinished);
     }
 

@@ -1,16 +1,19 @@
 //! `iof log`: a message for the channels of a running engine; and what `iof run` is told of those.
 
 use std::env;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use clap::Args;
 use iof_engine::{LogConfig, LogOrder, Syslog};
+use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::log::key;
 use iof_proto::{Info, InfoValue, Log, LogEntry, LogOutcome, LogReport, Proc, Rank, Status};
 use iof_tool::{RequestError, own_proc};
 
 use crate::args::EngineArgs;
 use crate::attach::{Name, attach};
+use crate::print::shown;
 use crate::{Failure, say};
 
 /// The order of channels, and whether the first is enough, as PMIx's library has them from its environment.
@@ -19,8 +22,17 @@ const ONCE: &str = "PMIX_MCA_plog_base_log_once";
 /// The socket of the syslog daemon, where that is not /dev/log, as in containers.
 const SYSLOG: &str = "IOF_SYSLOG";
 
-/// The words for priorities, as logger(1) has them.
-const PRIORITIES: [&str; 8] = ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
+/// The words for priorities: first as logger(1) has them, then in full, or what else people say.
+const PRIORITIES: [&[&str]; 8] = [
+    &["emerg", "emergency", "panic"],
+    &["alert"],
+    &["crit", "critical"],
+    &["err", "error"],
+    &["warning", "warn"],
+    &["notice"],
+    &["info", "information", "informational"],
+    &["debug"],
+];
 
 #[derive(Args)]
 #[command(after_help = "Channels: stdout and stderr of the rank that says it, or of the job; local_syslog, \
@@ -83,9 +95,11 @@ pub struct LogArgs {
     #[command(flatten)]
     engine: EngineArgs,
 
-    /// What to log
+    /// What to log [default: what comes on stdin]
+    ///
+    /// That is what - means, too. 32 KiB at most.
     #[arg(value_name = "MESSAGE")]
-    message: String,
+    message: Option<String>,
 }
 
 /// A mail server, as the user names it.
@@ -97,7 +111,11 @@ struct Server {
 
 /// Has a message logged, and says which channels did not take it.
 pub fn log(args: &LogArgs) -> Result<(), Failure> {
-    let log = Log { data: data(args), directives: directives(args) };
+    let message = match args.message.as_deref() {
+        None | Some("-") => read_message(io::stdin())?,
+        Some(message) => message.to_owned(),
+    };
+    let log = Log { data: data(args, &message), directives: directives(args) };
     let mut tool = attach(&args.engine, &Name::Log)?;
     let LogReport { status, outcomes, ignored } = tool.log(&log).map_err(|error| match error {
         RequestError::Denied(failure) if failure.status == Status::ERR_BAD_PARAM => {
@@ -114,7 +132,8 @@ pub fn log(args: &LogArgs) -> Result<(), Failure> {
     }
     for LogOutcome { channel, result } in &outcomes {
         if let Err(failure) = result {
-            say(format_args!("{channel}: {}", failure.reason));
+            // It may be what a mail server has answered, in several lines.
+            say(format_args!("{channel}: {}", shown(&failure.reason)));
         }
     }
     match status {
@@ -126,8 +145,32 @@ pub fn log(args: &LogArgs) -> Result<(), Failure> {
     }
 }
 
-fn data(args: &LogArgs) -> Vec<LogEntry> {
-    let message = &args.message;
+/// A message that comes by `input`, without its last newline.
+fn read_message(input: impl Read) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    // With its newline, and one more, which is too much.
+    let most = u64::try_from(MAX_LOG_TEXT).unwrap_or(u64::MAX).saturating_add(2);
+    input
+        .take(most)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::running(format!("reading the message from stdin: {error}")))?;
+    bytes.pop_if(|last| *last == b'\n');
+    if bytes.is_empty() {
+        return Err(Failure::usage("nothing came on stdin to be logged: give a MESSAGE"));
+    }
+    if bytes.len() > MAX_LOG_TEXT {
+        return Err(Failure::usage(format!(
+            "more than {MAX_LOG_TEXT} bytes came on stdin, which is the limit of one message; write it to a file, and log \
+             its name"
+        )));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::usage(format!("what came on stdin is no UTF-8 at byte {at}: convert it, as with iconv(1)"))
+    })
+}
+
+fn data(args: &LogArgs, message: &str) -> Vec<LogEntry> {
     let entry = |(channel, required): (&str, bool)| LogEntry { required, ..LogEntry::new(channel, message) };
     let must = |channel: &str| args.required.as_ref().is_some_and(|required| required.has(channel));
     let mut data: Vec<LogEntry> = match &args.channel {
@@ -176,16 +219,23 @@ pub fn config() -> Result<LogConfig, Failure> {
         config.order = order.parse().map_err(|error| wrong(ORDER, &error))?;
     }
     if let Ok(once) = env::var(ONCE) {
-        config.once = match once.to_ascii_lowercase().as_str() {
-            "1" | "true" | "yes" | "t" | "y" => true,
-            "0" | "false" | "no" | "f" | "n" | "" => false,
-            _ => return Err(wrong(ONCE, &format!("'{once}' is neither true nor false"))),
-        };
+        let neither = || format!("'{once}' is neither true nor false: say true, false, or a number");
+        config.once = truth(&once).ok_or_else(|| wrong(ONCE, &neither()))?;
     }
     if let Some(path) = env::var_os(SYSLOG).filter(|path| !path.is_empty()) {
         config.syslog = Syslog::at(PathBuf::from(path));
     }
     Ok(config)
+}
+
+/// A truth as PMIx's library and its users write one: a number, or a word in any case.
+fn truth(text: &str) -> Option<bool> {
+    let text = text.trim().to_ascii_lowercase();
+    match text.as_str() {
+        "true" | "t" | "yes" | "y" | "on" | "enabled" => Some(true),
+        "false" | "f" | "no" | "n" | "off" | "disabled" | "" => Some(false),
+        number => number.parse::<i64>().ok().map(|number| number != 0),
+    }
 }
 
 fn channels(text: &str) -> Result<LogOrder, String> {
@@ -194,11 +244,13 @@ fn channels(text: &str) -> Result<LogOrder, String> {
 }
 
 fn priority(text: &str) -> Result<u32, String> {
-    let known = PRIORITIES.iter().position(|word| *word == text).and_then(|at| u32::try_from(at).ok());
+    let is = |words: &&[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
+    let known = PRIORITIES.iter().position(|words| is(words)).and_then(|at| u32::try_from(at).ok());
     let number = || text.parse().ok().filter(|number| *number < 8);
-    known
-        .or_else(number)
-        .ok_or_else(|| format!("'{text}' is no priority: say {}, or 0 to 7", PRIORITIES.join(", ")))
+    known.or_else(number).ok_or_else(|| {
+        let words: Vec<&str> = PRIORITIES.iter().filter_map(|words| words.first().copied()).collect();
+        format!("'{text}' is no priority: say {}, or 0 to 7", words.join(", "))
+    })
 }
 
 fn server(text: &str) -> Result<Server, String> {
@@ -224,9 +276,45 @@ mod tests {
     #[test]
     fn priorities_are_words_or_numbers() {
         assert_eq!((priority("err"), priority("7"), priority("info")), (Ok(3), Ok(7), Ok(6)));
+        for (word, number) in [("ERROR", 3), ("Critical", 2), ("warn", 4), ("information", 6), ("PANIC", 0)] {
+            assert_eq!(priority(word), Ok(number), "{word}");
+        }
         for wrong in ["", "8", "-1", "urgent"] {
             assert!(priority(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn truths_are_those_of_pmix() {
+        for text in ["1", "true", "T", "yes", "On", "enabled", " 7", "-1"] {
+            assert_eq!(truth(text), Some(true), "{text}");
+        }
+        for text in ["0", "FALSE", "no", "off", "disabled", "", "00"] {
+            assert_eq!(truth(text), Some(false), "{text}");
+        }
+        assert_eq!((truth("maybe"), truth("1x")), (None, None));
+    }
+
+    #[test]
+    fn a_message_from_stdin_is_taken_whole_or_refused() {
+        let read = |bytes: &[u8]| {
+            read_message(bytes).map_err(|failure| match failure {
+                Failure::Usage(message) => message,
+                _ => panic!("not the user's fault"),
+            })
+        };
+        assert_eq!(read(b"two\nlines\n"), Ok("two\nlines".into()));
+        assert_eq!(read(b"\n\n"), Ok("\n".into()));
+        let largest = "x".repeat(MAX_LOG_TEXT);
+        assert_eq!(read(largest.as_bytes()), Ok(largest.clone()));
+        assert_eq!(read(format!("{largest}\n").as_bytes()), Ok(largest.clone()));
+        for more in ["x", "x\n", "\n\n", "\nx", "xx\n", "xxxxx"] {
+            let refused = read(format!("{largest}{more}").as_bytes()).unwrap_err();
+            assert!(refused.starts_with("more than 32768 bytes came on stdin"), "{refused}");
+        }
+        assert!(read(b"").unwrap_err().contains("nothing came on stdin"));
+        assert!(read(b"\n").is_err());
+        assert!(read(b"ab\xff").unwrap_err().contains("no UTF-8 at byte 2"));
     }
 
     #[test]

@@ -17,11 +17,11 @@ mod pull;
 mod push;
 mod query;
 mod run;
+mod say;
 mod signals;
 mod stdin;
 mod top;
 
-use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -30,6 +30,7 @@ use clap::{CommandFactory, Parser};
 use nix::sys::signal::Signal;
 
 use crate::args::{Command, Iof};
+use crate::say::say;
 
 /// Why the command failed, in the words for its one line.
 enum Failure {
@@ -58,8 +59,9 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .with_ansi(false)
-        .with_writer(std::io::stderr)
+        .with_writer(say::stderr)
         .init();
+    signals::outlive_full_files();
     let iof = match Iof::try_parse() {
         Ok(iof) => iof,
         Err(error) => return explain(&error),
@@ -75,6 +77,11 @@ fn main() -> ExitCode {
         Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
     };
+    end(done)
+}
+
+/// Says what failed; the exit code.
+fn end(done: Result<ExitCode, Failure>) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(Failure::Usage(message)) => {
@@ -89,18 +96,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says one line to the user. If stderr can't be written there is nobody to tell.
-fn say(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "iof: {line}");
-}
-
 /// Prints help as clap has it, and what is wrong in one line.
 fn explain(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return match error.print() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => signals::die_of(Signal::SIGPIPE),
-        };
+        let printed = error.print().and_then(|()| io::stdout().flush());
+        return end(printed.map_err(print::failed).map(|()| ExitCode::SUCCESS));
     }
     let wrong = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

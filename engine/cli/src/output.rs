@@ -2,6 +2,7 @@
 //! do it.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
 use std::thread;
@@ -16,7 +17,8 @@ use iof_proto::{Channel, Channels, Proc, Rank};
 use iof_tool::{Gap, Tool};
 use nix::sys::signal::Signal;
 
-use crate::args::{ChannelList, Ranks, bytes, file_count, ranks, seconds};
+use crate::args::{ChannelList, Ranks, bytes, file_count, file_size, ranks, seconds};
+use crate::say::beside_output;
 use crate::{Failure, say};
 
 /// Under which these options are listed.
@@ -27,9 +29,10 @@ pub struct OutputArgs {
     /// How output looks and where it goes
     ///
     /// As prterun has it: tag, tag-detailed, tag-fullname, rank, timestamp[=ns|us|ms|rfc3339], xml, json,
-    /// merge-stderr-to-stdout, dir=DIR, file=NAME, and behind them :copy, :nocopy, :raw, :pattern.
+    /// merge-stderr-to-stdout, dir=DIR, file=NAME, and behind them :copy, :nocopy, :raw, :pattern. If it is said more
+    /// than once, all lists are one.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
-    pub output: Option<Choice>,
+    pub output: Vec<OsString>,
 
     /// What has a tag: line, or fragment
     ///
@@ -49,6 +52,8 @@ pub struct OutputArgs {
     pub max_line: u64,
 
     /// How long to wait for its end
+    ///
+    /// Ten times that for 4 KiB and more, which a rank may be in the middle of writing.
     #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = seconds)]
     pub max_line_time: Duration,
 
@@ -71,7 +76,9 @@ pub struct OutputArgs {
     pub open_mode: OpenMode,
 
     /// Begin a new file when one is so large
-    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = bytes)]
+    ///
+    /// 4K at least.
+    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = file_size)]
     pub file_size: Option<u64>,
 
     /// How many full files to keep
@@ -115,9 +122,17 @@ pub struct Part<'a> {
     pub ranks: Option<&'a Ranks>,
 }
 
+/// What the options ask for.
+pub struct Outputs<'a> {
+    args: &'a OutputArgs,
+    choice: Choice,
+}
+
 impl OutputArgs {
     /// Looks whether what is asked for can be done, for a job of `nprocs` ranks if that is known, and makes directories.
-    pub fn prepare(&self, nprocs: Option<u64>) -> Result<(), Failure> {
+    pub fn prepare(&self, nprocs: Option<u64>) -> Result<Outputs<'_>, Failure> {
+        let wrong = |error| Failure::Usage(format!("--output: {error}"));
+        let outputs = Outputs { args: self, choice: Choice::of(&self.output).map_err(wrong)? };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -125,20 +140,24 @@ impl OutputArgs {
         {
             return Err(Failure::Usage(format!("no rank {last} to show: the job has {nprocs}")));
         }
-        let files = self.files(None);
+        let files = outputs.files(None);
         if files.is_none() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {
             return Err(Failure::usage(
                 "--file-size and --open-mode are for files: say --output dir=DIR or file=NAME",
             ));
         }
-        if self.ranks.is_some() && !self.output.as_ref().is_none_or(Choice::shows) {
+        if self.ranks.is_some() && !outputs.choice.shows() {
             return Err(Failure::usage(
                 "--ranks is for what is shown, files get all ranks: say :copy behind dir=DIR or file=NAME",
             ));
         }
-        files.map_or(Ok(()), |files| files.prepare().map_err(Failure::usage))
+        let no_directory = |error| Failure::Usage(format!("no directory for the files: {error}"));
+        files.map_or(Ok(()), |files| files.prepare().map_err(no_directory))?;
+        Ok(outputs)
     }
+}
 
+impl Outputs<'_> {
     /// Starts what writes output: to our stdout and stderr, to files, or both. `open` gives a tool that has pulled what a
     /// part is to have, if there is such a thing.
     pub fn start(
@@ -146,7 +165,8 @@ impl OutputArgs {
         nprocs: Option<u32>,
         mut open: impl FnMut(Part<'_>) -> Result<Option<Tool>, Failure>,
     ) -> Result<Vec<Writer>, Failure> {
-        let wanted = Channels::ALL - self.no_forward.unwrap_or(Channels::empty());
+        let Outputs { args, choice } = self;
+        let wanted = Channels::ALL - args.no_forward.unwrap_or(Channels::empty());
         let mut writers = Vec::new();
         let mut start = |channels: Channels, ranks: Option<&Ranks>, to: To| {
             let channels = channels & wanted;
@@ -155,17 +175,23 @@ impl OutputArgs {
             }
             if let Some(tool) = open(Part { channels, ranks })? {
                 let To { destination, copies_to, colour } = to;
-                let printer = Printer::start(tool, destination, self.options(colour), report_gap);
+                let place = match copies_to {
+                    Some(output) => format!(" on {output}"),
+                    None if choice.copy => " in its file".into(),
+                    None => String::new(),
+                };
+                let on_gap = move |source: &Proc, channel, gap| report_gap(source, channel, gap, &place);
+                let printer = Printer::start(tool, destination, self.options(colour), on_gap);
                 writers.push(Writer { printer: printer.map_err(no_thread)?, copies_to });
             }
             Ok(())
         };
-        let choice = self.output.clone().unwrap_or_default();
         if choice.shows() {
-            let ranks = self.ranks.as_ref();
+            let ranks = args.ranks.as_ref();
             let errors = Channels::STDERR | Channels::STDDIAG;
             let out = Output::new(io::stdout()).map_err(Failure::running)?;
             let err = out.beside(io::stderr()).map_err(Failure::running)?;
+            beside_output(err.notes());
             let to = |output: Output, name, colour| To {
                 destination: output.into(),
                 copies_to: choice.copy.then_some(name),
@@ -189,24 +215,24 @@ impl OutputArgs {
     }
 
     fn options(&self, colour: bool) -> Options {
-        let choice = self.output.clone().unwrap_or_default();
+        let Outputs { args, choice } = self;
         let finish =
-            Finish { fragments: self.tag_by == TagBy::Fragment, suffix: self.tag_suffix.clone(), colour };
-        let max_line = usize::try_from(self.max_line).unwrap_or(usize::MAX);
+            Finish { fragments: args.tag_by == TagBy::Fragment, suffix: args.tag_suffix.clone(), colour };
+        let max_line = usize::try_from(args.max_line).unwrap_or(usize::MAX);
         Options {
-            style: Style::new(&choice, &finish),
-            patience: Patience { max_line, max_time: self.max_line_time },
+            style: Style::new(choice, &finish),
+            patience: Patience { max_line, max_time: args.max_line_time },
             raw: choice.raw,
         }
     }
 
     fn files(&self, nprocs: Option<u32>) -> Option<Files> {
-        let choice = self.output.as_ref()?;
+        let Outputs { args, choice } = self;
         Some(Files {
             place: choice.files.clone()?,
             merge: choice.merge,
-            append: self.open_mode == OpenMode::Append,
-            rotation: self.file_size.map(|size| Rotation { size, keep: self.file_count }),
+            append: args.open_mode == OpenMode::Append,
+            rotation: args.file_size.map(|size| Rotation { size, keep: args.file_count }),
             nprocs,
         })
     }
@@ -218,10 +244,10 @@ fn has_colours(file: impl AsFd + IsTerminal) -> bool {
     file.is_terminal() && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Says on stderr where how many bytes are missing.
-fn report_gap(source: &Proc, channel: Channel, gap: Gap) {
+/// Says on stderr where how many bytes are missing. `place` is where, if there is more than one.
+fn report_gap(source: &Proc, channel: Channel, gap: Gap, place: &str) {
     let Gap { offset, lost } = gap;
-    say(format_args!("rank {} {channel}: {lost} bytes are missing at offset {offset}", source.rank));
+    say(format_args!("rank {} {channel}: {lost} bytes are missing at offset {offset}{place}", source.rank));
 }
 
 /// Where a printer writes to.

@@ -37,7 +37,7 @@ fn pages() -> Vec<Man> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Arg;
+    use clap::{Arg, Parser};
     use clap_complete::Shell;
 
     use super::*;
@@ -109,6 +109,23 @@ mod tests {
                 assert!(fish.contains(&format!("{flag}{word}")), "{name} {option}: {fish}");
             }
         }
+    }
+
+    #[test]
+    fn completions_know_the_keys_that_have_names_and_other_keys_are_not_refused() {
+        for (shell, before) in [(Shell::Bash, "--help "), (Shell::Zsh, "What to ask for:(")] {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Iof::command(), "iof", &mut text);
+            let text = String::from_utf8(text).unwrap();
+            assert!(
+                text.contains(&format!("{before}namespaces procs stats LOCAL_PROC_TABLE ")),
+                "{shell}: {text}"
+            );
+        }
+        for key in ["stats", "PMIX_QUERY_JOB_STATUS", "job-status", "pmix.qry.jst", "site.own"] {
+            assert!(Iof::try_parse_from(["iof", "query", key]).is_ok(), "{key}");
+        }
+        assert!(Iof::try_parse_from(["iof", "query", "stat"]).is_err());
     }
 
     #[test]

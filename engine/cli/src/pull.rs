@@ -11,13 +11,13 @@ use crate::output::Part;
 
 /// Writes the output of a running job to stdout and stderr, or to files, until it is complete.
 pub fn pull(args: &PullArgs) -> Result<(), Failure> {
-    args.output.prepare(None)?;
+    let outputs = args.output.prepare(None)?;
     if both(&args.rank, args.output.ranks.as_ref()).is_empty() {
         return Err(Failure::usage(
             "--ranks shows none of the ranks that --rank pulls: leave one of them out",
         ));
     }
-    let writers = args.output.start(None, |part| open(args, &part))?;
+    let writers = outputs.start(None, |part| open(args, &part))?;
     let (done, received) = unbounded();
     for writer in writers {
         let done = done.clone();

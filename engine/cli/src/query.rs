@@ -1,9 +1,11 @@
 //! `iof query`: what a running engine and its host know, as a table or as JSON.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 
 use clap::Args;
+use clap::builder::{PossibleValue, TypedValueParser};
 use iof_proto::query::key;
 use iof_proto::{
     Answer, Attributes, Found, Info, InfoValue, JobInfo, ProcInfo, Query, Rank, Status, StreamStats, Value,
@@ -14,7 +16,7 @@ use serde_json::json;
 use crate::Failure;
 use crate::args::{EngineArgs, Ranks, ranks};
 use crate::attach::{Name, attach};
-use crate::print::{table, write};
+use crate::print::{shown, table, write};
 
 /// The keys that have names, without `PMIX_QUERY_`, and those of them that are short.
 const NAMES: [(&str, Option<&str>, &str); 10] = [
@@ -39,14 +41,23 @@ const NAMES: [(&str, Option<&str>, &str); 10] = [
 )]
 pub struct QueryArgs {
     /// What to ask for
-    #[arg(value_name = "KEY", required = true, value_parser = parse_key)]
+    #[arg(value_name = "KEY", required = true, value_parser = Key, hide_possible_values = true)]
     keys: Vec<String>,
 
     /// Ask of these ranks only, such as 0,3-5
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     rank: Option<Ranks>,
 
-    /// Print JSON
+    /// Of what else, such as pmix.alloc.queue=night
+    ///
+    /// A qualifier of the query, by its key: with a text as its value, or KEY alone if it is a flag. It may be given
+    /// several times.
+    #[arg(long = "qualifier", value_name = "KEY=TEXT", value_parser = parse_qualifier)]
+    qualifiers: Vec<Info>,
+
+    /// Print the whole answer as JSON
+    ///
+    /// One object: the status, and the results in their order, each with its key and value.
     #[arg(long)]
     json: bool,
 
@@ -59,24 +70,63 @@ pub fn query(args: &QueryArgs) -> Result<(), Failure> {
     let mut tool = attach(&args.engine, &Name::Query)?;
     let nspace = args.engine.nspace.iter().map(|nspace| Info::required(key::PMIX_NSPACE, nspace.as_str()));
     let ranks = args.rank.iter().flat_map(|ranks| &ranks.0).filter(|rank| **rank != Rank::WILDCARD);
-    let qualifiers = nspace.chain(ranks.map(|rank| Info::required(key::PMIX_RANK, rank.0))).collect();
+    let ranks = ranks.map(|rank| Info::required(key::PMIX_RANK, rank.0));
+    let qualifiers = nspace.chain(ranks).chain(args.qualifiers.iter().cloned()).collect();
     let query = Query { keys: args.keys.clone(), qualifiers };
-    let Answer { status, found } = tool.queries(vec![query]).map_err(|error| match error {
-        RequestError::Denied(failure) if failure.status == Status::ERR_BAD_PARAM => {
-            Failure::usage(failure.reason)
+    let (answer, refused) = match tool.queries(vec![query]) {
+        Ok(answer) => (answer, None),
+        Err(RequestError::Denied(failure)) => {
+            (Answer { status: failure.status, found: Vec::new() }, Some(failure))
         }
-        RequestError::Unsendable(error) => Failure::usage(error),
-        error => Failure::running(error),
-    })?;
-    let one = args.keys.iter().collect::<BTreeSet<_>>().len() == 1;
-    let text = if args.json { json_text(one, &found) } else { table_text(one, &found) };
+        Err(RequestError::Unsendable(error)) => return Err(Failure::usage(error)),
+        Err(error) => return Err(Failure::running(error)),
+    };
+    let text = if args.json { json_text(&answer) } else { table_text(&args.keys, &answer.found) };
     write(io::stdout(), text.as_bytes())?;
-    if status == Status::SUCCESS {
-        return Ok(());
+    let Answer { status, found } = answer;
+    match refused {
+        Some(failure) if status == Status::ERR_BAD_PARAM => Err(Failure::usage(failure.reason)),
+        Some(failure) => Err(Failure::running(failure)),
+        None if status == Status::SUCCESS => Ok(()),
+        None => {
+            let missing = args.keys.iter().filter(|key| found.iter().all(|of| of.key != **key));
+            let missing: Vec<&str> = missing.map(String::as_str).collect();
+            Err(Failure::running(format!("nothing is known of {} ({status})", missing.join(", "))))
+        }
     }
-    let missing = args.keys.iter().filter(|key| found.iter().all(|of| of.key != **key));
-    let missing: Vec<&str> = missing.map(String::as_str).collect();
-    Err(Failure::running(format!("nothing is known of {} ({status})", missing.join(", "))))
+}
+
+fn parse_qualifier(text: &str) -> Result<Info, String> {
+    let (key, value) = match text.split_once('=') {
+        Some((key, value)) => (key, InfoValue::Text(value.to_owned())),
+        None => (text, InfoValue::Bool(true)),
+    };
+    if !key.contains('.') {
+        return Err(format!("'{key}' is no key of a qualifier: say one such as pmix.alloc.queue=night"));
+    }
+    // What is asked of one queue is not to be answered of all.
+    Ok(Info { key: key.to_owned(), value, required: true })
+}
+
+/// Understands a key, and names those that have names as shells complete them. Others are keys, too.
+#[derive(Clone)]
+struct Key;
+
+impl TypedValueParser for Key {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        TypedValueParser::parse_ref(&parse_key, command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(NAMES.iter().map(|(long, short, _)| PossibleValue::new(short.unwrap_or(long)))))
+    }
 }
 
 fn parse_key(text: &str) -> Result<String, String> {
@@ -97,21 +147,23 @@ fn is_list(key: &str) -> bool {
     [key::PMIX_QUERY_NAMESPACES, key::PMIX_QUERY_QUEUE_LIST, key::PMIX_QUERY_LOG_CHANNELS].contains(&key)
 }
 
-fn json_text(one: bool, found: &[Found]) -> String {
-    let value = |of: &Found| as_json(&of.key, &of.value);
-    match found.first() {
-        Some(found) if one => format!("{:#}\n", value(found)),
-        _ => {
-            let all = found.iter().map(|of| (of.key.clone(), value(of)));
-            format!("{:#}\n", serde_json::Value::Object(all.collect()))
-        }
-    }
+fn json_text(Answer { status, found }: &Answer) -> String {
+    let result = |of: &Found| json!({"key": of.key, "value": as_json(&of.key, &of.value)});
+    let results: Vec<serde_json::Value> = found.iter().map(result).collect();
+    let text = format!("{:#}\n", json!({"status": status_json(*status), "results": results}));
+    // Terminals have more control characters than JSON has to escape.
+    let escaped = |letter: char| match u32::from(letter) {
+        code @ 0x7f..=0x9f => format!("\\u{code:04x}"),
+        _ => letter.to_string(),
+    };
+    text.chars().map(escaped).collect()
 }
 
-fn table_text(one: bool, found: &[Found]) -> String {
+fn table_text(keys: &[String], found: &[Found]) -> String {
+    let one = keys.iter().collect::<BTreeSet<_>>().len() == 1;
     let tables = found.iter().map(|Found { key, value, .. }| {
         let table = as_table(key, value);
-        if one { table } else { format!("{key}:\n{table}") }
+        if one { table } else { format!("{}:\n{table}", shown(key)) }
     });
     tables.collect::<Vec<_>>().join("\n")
 }
@@ -134,7 +186,16 @@ fn as_json(key: &str, value: &Value) -> serde_json::Value {
 }
 
 fn status_json(status: Status) -> serde_json::Value {
-    json!({"status": status.0, "name": status.name()})
+    json!({"code": status.0, "name": status.name()})
+}
+
+/// `null` is no rank, `"*"` all of them.
+fn rank_json(rank: Rank) -> serde_json::Value {
+    match rank {
+        Rank::UNDEF => json!(null),
+        Rank::WILDCARD => json!("*"),
+        Rank(number) => json!(number),
+    }
 }
 
 fn job_json(job: &JobInfo) -> serde_json::Value {
@@ -149,13 +210,13 @@ fn info_json(value: &InfoValue) -> serde_json::Value {
         InfoValue::Bool(truth) => json!(truth),
         InfoValue::Number(number) => json!(number),
         InfoValue::Text(text) => json!(text),
-        InfoValue::Proc(proc) => json!({"nspace": proc.nspace.as_str(), "rank": proc.rank.0}),
+        InfoValue::Proc(proc) => json!({"nspace": proc.nspace.as_str(), "rank": rank_json(proc.rank)}),
     }
 }
 
 fn proc_json(info: &ProcInfo) -> serde_json::Value {
     json!({
-        "nspace": info.proc.nspace.as_str(), "rank": info.proc.rank.0, "pid": info.pid, "host": info.host,
+        "nspace": info.proc.nspace.as_str(), "rank": rank_json(info.proc.rank), "pid": info.pid, "host": info.host,
         "executable": info.executable, "state": info.state.to_string(), "exit_code": info.exit_code,
     })
 }
@@ -165,7 +226,7 @@ fn stream_json(stream: &StreamStats) -> serde_json::Value {
         |reader| json!({"tool": reader.tool, "pid": reader.pid, "handler": reader.handler, "lag": reader.lag}),
     );
     json!({
-        "nspace": stream.source.nspace.as_str(), "rank": stream.source.rank.0,
+        "nspace": stream.source.nspace.as_str(), "rank": rank_json(stream.source.rank),
         "channel": stream.channel.to_string(), "logged": stream.logged, "produced": stream.produced, "cached": stream.cached,
         "dropped": stream.dropped, "generation": stream.generation, "complete": stream.complete,
         "readers": readers.collect::<Vec<_>>(),
@@ -175,9 +236,9 @@ fn stream_json(stream: &StreamStats) -> serde_json::Value {
 fn as_table(key: &str, value: &Value) -> String {
     match value {
         Value::Text(names) if is_list(key) => {
-            names.split(',').filter(|name| !name.is_empty()).map(|n| format!("{n}\n")).collect()
+            names.split(',').filter(|name| !name.is_empty()).map(|n| format!("{}\n", shown(n))).collect()
         }
-        Value::Text(text) => format!("{text}\n"),
+        Value::Text(text) => format!("{}\n", shown(text)),
         Value::Status(status) => format!("{status}\n"),
         Value::Procs(procs) => {
             let head = ["NSPACE", "RANK", "PID", "HOST", "STATE", "EXIT", "EXECUTABLE"];

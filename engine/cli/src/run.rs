@@ -27,7 +27,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let apps = apps(&args.app)?;
     let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
-    args.output.prepare(Some(nprocs))?;
+    let outputs = args.output.prepare(Some(nprocs))?;
     let stdin = args.stdin.plan(nprocs)?;
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start(config(args)?).map_err(|error| match error {
@@ -43,7 +43,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     };
     // The printers register before the job exists, so that they have its first byte.
     let writers =
-        args.output.start(u32::try_from(nprocs).ok(), |part| attach(&engine, &nspace, part).map(Some))?;
+        outputs.start(u32::try_from(nprocs).ok(), |part| attach(&engine, &nspace, part).map(Some))?;
     let spec = JobSpec {
         stdin: stdin.ranks.clone(),
         own_stdin: stdin.own(),
@@ -54,7 +54,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let (events, received) = unbounded();
-    let outputs = writers.len();
+    let written = writers.len();
     let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
         .and_then(|()| {
@@ -69,7 +69,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         // Nobody would look after them.
         job.signal(Signal::SIGKILL);
     }
-    let (ended, forwarded) = Follow::new(job, received, outputs, keyboard?).until_over();
+    let (ended, forwarded) = Follow::new(job, received, written, keyboard?).until_over();
     if args.timings || args.summary {
         let account = Account::of(&engine, started.elapsed(), forwarded, ended.is_ok());
         match account {

@@ -96,10 +96,22 @@ pub fn next_stopped_child() -> Option<(u32, Signal)> {
     }
 }
 
+/// Makes a file that may not become larger (RLIMIT_FSIZE) an error of who writes to it, as one on a full disk is, and not
+/// our end. Ranks have the default action again.
+pub fn outlive_full_files() {
+    // Does not fail for a signal that there is.
+    let _ = act(Signal::SIGXFSZ, SigHandler::SigIgn);
+}
+
 fn by_default(signal: Signal) -> io::Result<()> {
-    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the default action runs no code of ours, so no handler can be unsafe to run.
-    unsafe { sigaction(signal, &default) }?;
+    act(signal, SigHandler::SigDfl)
+}
+
+/// Has the kernel do something with a signal: its default action, or nothing.
+fn act(signal: Signal, handler: SigHandler) -> io::Result<()> {
+    let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+    // SAFETY: neither of the two runs code of ours, so no handler can be unsafe to run.
+    unsafe { sigaction(signal, &action) }?;
     Ok(())
 }
 

@@ -22,12 +22,12 @@ fn summary(done: &Done) -> (String, String) {
     (ranks.into(), rest.into())
 }
 
-/// What `--timings` says of a channel: bytes read and dropped.
+/// What `--timings` says of a channel: bytes read and lost.
 fn channel(done: &Done, name: &str) -> (u64, u64) {
     let found = lines(&done.stderr, &format!("iof: timings: {name} "));
     assert_eq!(found.len(), 1, "{done:?}");
-    let (read, dropped) = found[0].split_once(" bytes read, ").unwrap();
-    (read.parse().unwrap(), dropped.strip_suffix(" dropped").unwrap().parse().unwrap())
+    let (read, lost) = found[0].split_once(" bytes read, ").unwrap();
+    (read.parse().unwrap(), lost.split_once(" lost").unwrap().0.parse().unwrap())
 }
 
 /// CPU seconds, user and system.
@@ -65,12 +65,16 @@ fn what_is_shown_and_goes_to_files_counts_once() {
 }
 
 #[test]
-fn what_was_dropped_is_what_is_missing_in_the_output() {
+fn what_was_lost_is_what_is_missing_in_the_output_whatever_was_dropped() {
+    ["newest", "oldest"].into_iter().for_each(assert_lost);
+}
+
+fn assert_lost(drop_what: &str) {
     const TOTAL: u64 = 1 << 20;
     let site = Site::new();
     let mut end = site.gate("end");
     let program = rank(["--length", &TOTAL.to_string(), "--gate", &format!("{TOTAL}:{}", end.path())]);
-    let options = ["--cache-size", "64K", "--drop", "newest", "--timings", "--summary"];
+    let options = ["--cache-size", "64K", "--drop", drop_what, "--timings", "--summary"];
     let mut run = site.run(&options, program);
     // Read when all of it was written.
     let (stdout, stderr) = (run.stdout(), collect(run.stderr()));
@@ -113,6 +117,8 @@ fn they_are_said_as_well_when_the_reader_of_the_output_goes_away() {
     assert_eq!(ranks, "2 ranks");
     assert!(rest.contains("(0,1);") && rest.ends_with("lost, not counting an output that failed"), "{rest}");
     assert!(channel(&done, "stdout").0 > 0);
+    let timings = lines(&done.stderr, "iof: timings: stdout ");
+    assert!(timings[0].ends_with(" lost, not counting an output that failed"), "{timings:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::bytes::{Gap, assert_accounted, assert_same, gaps, noise};
 use common::process::{Done, Process};
-use common::site::{Site, iof, rank};
+use common::site::{Site, found, iof, rank};
 use common::wait_for;
 use nix::sys::signal::Signal;
 
@@ -148,44 +148,35 @@ fn a_cache_of_exactly_the_output_has_all_of_it_for_a_late_pull() {
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
 }
 
-/// What a pull of a job of 5 ranks, which has ended but for one, has on stdout and stderr.
-fn pull_of_five(options: &[&str]) -> (BTreeSet<String>, BTreeSet<String>) {
+/// A pull of a job of 5 ranks, which has ended but for one, must have these lines on stdout and stderr, one of each
+/// stream.
+fn pull_of_five(options: &[&str], [stdout, stderr]: [&[&str]; 2]) {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("echo o$IOF_RANK; echo e$IOF_RANK >&2; : < {}", gate.path());
     let _run = site.run_sh(&["-n", "5"], &script);
-    wait_for("all lines", || {
-        let streams = site.streams()?.into_iter().filter(|stream| stream.number("produced") == 3);
-        (streams.count() == 10).then_some(())
-    });
+    let lines = || Some(site.streams()?.into_iter().filter(|stream| stream.number("produced") == 3));
+    wait_for("all lines", || (lines()?.count() == 10).then_some(()));
     let mut pull = site.pull(options);
-    let (stdout, stderr) = pull.collect();
-    wait_for("the pull", || site.streams()?.iter().any(|stream| stream.pulls() == 1).then_some(()));
+    let shown = pull.collect();
+    wait_for("the pull of all", || {
+        let pulled = lines()?.filter(|stream| stream.pulls() == 1).count();
+        (pulled == stdout.len() + stderr.len()).then_some(())
+    });
     gate.open();
-    let lines = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect();
-    let lines = (lines(stdout.get()), lines(stderr.get()));
-    assert_eq!(pull.wait(), 0);
-    lines
+    let [shown_stdout, shown_stderr] =
+        [shown.0, shown.1].map(|bytes| String::from_utf8(bytes.get()).unwrap());
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
+    let set = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(pull.wait(), 0, "{shown_stderr}");
+    assert_eq!((lines(&shown_stdout), lines(&shown_stderr)), (set(stdout), set(stderr)), "{options:?}");
 }
 
 #[test]
 fn a_pull_has_the_ranks_and_channels_it_names_and_no_others() {
-    let set = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<BTreeSet<_>>();
-    assert_eq!(
-        pull_of_five(&["--rank", "4,0-1"]),
-        (set(&["o0", "o1", "o4"]), set(&["e0", "e1", "e4"])),
-        "some ranks"
-    );
-    assert_eq!(
-        pull_of_five(&["--rank", "3", "--channel", "stderr"]),
-        (set(&[]), set(&["e3"])),
-        "one rank's stderr"
-    );
-    assert_eq!(
-        pull_of_five(&["--rank", "all", "--channel", "stdout"]),
-        (set(&["o0", "o1", "o2", "o3", "o4"]), set(&[])),
-        "everybody's stdout"
-    );
+    pull_of_five(&["--rank", "4,0-1"], [&["o0", "o1", "o4"], &["e0", "e1", "e4"]]);
+    pull_of_five(&["--rank", "3", "--channel", "stderr"], [&[], &["e3"]]);
+    pull_of_five(&["--rank", "all", "--channel", "stdout"], [&["o0", "o1", "o2", "o3", "o4"], &[]]);
 }
 
 #[test]
@@ -202,9 +193,7 @@ fn with_two_engines_the_pid_or_the_socket_says_which() {
         assert_eq!(wait_for("the job", answer).text(), format!("{name}\n"));
         wait_for("its line", || {
             let stats = site.query(&["stats", "--pid", &pid, "--json"]);
-            serde_json::from_str::<serde_json::Value>(stats.text()).unwrap()[0]["produced"]
-                .eq(&4)
-                .then_some(())
+            found(&stats)[0][0]["produced"].eq(&4).then_some(())
         });
     }
     let by_pid: Vec<Process> =
@@ -221,8 +210,7 @@ fn with_two_engines_the_pid_or_the_socket_says_which() {
     for (_, run) in &runs {
         wait_for("both pulls", || {
             let stats = site.query(&["stats", "--pid", &run.pid().to_string(), "--json"]);
-            let streams: Vec<serde_json::Value> = serde_json::from_str(stats.text()).unwrap();
-            (common::site::Stream(streams[0].clone()).pulls() == 2).then_some(())
+            (common::site::Stream(found(&stats)[0][0].clone()).pulls() == 2).then_some(())
         });
     }
     gate.open();

@@ -168,3 +168,43 @@ fn one_channel_that_nobody_reads_does_not_cost_the_other_a_byte() {
     assert_eq!(stderr.get(), noise_sum(0, "stderr", TOTAL).get());
     assert_eq!(run.wait(), 0);
 }
+
+#[test]
+fn what_is_missing_is_told_of_the_file_and_of_its_copy_each_by_its_name() {
+    let site = Site::new();
+    let mut middle = site.gate("middle");
+    middle.open();
+    // Nobody reads the file either: it is a fifo.
+    let mut file = site.gate("rank.out");
+    file.open();
+    let list = format!("file={}/rank:pattern:copy", site.path().display());
+    let mut run = site.run(
+        &[
+            "--cache-size",
+            &CACHE.to_string(),
+            "--drop",
+            "newest",
+            "--no-forward",
+            "stderr,stddiag",
+            "--output",
+            &list,
+        ],
+        rank(["--length", &TOTAL.to_string(), "--write-size", "5000"]),
+    );
+    site.wait_for_stream(0, "stdout", |stream| stream.is_complete());
+    let reader = std::fs::File::open(file.path()).unwrap();
+    drop(file);
+    let (copied, stderr) = run.collect();
+    let (filed, copied) = (collect(reader), copied.get());
+    let (filed, stderr) = (filed.get(), String::from_utf8(stderr.get()).unwrap());
+    assert_eq!(run.wait(), 0, "{stderr}");
+    let mut told = 0;
+    for (delivered, place) in [(copied, " on stdout"), (filed, " in its file")] {
+        let of_it: String =
+            stderr.lines().filter_map(|line| Some(format!("{}\n", line.strip_suffix(place)?))).collect();
+        assert_accounted(0, &delivered, &gaps(0, "stdout", of_it.as_bytes()), TOTAL);
+        assert!((delivered.len() as u64) < TOTAL, "{place}");
+        told += of_it.lines().count();
+    }
+    assert_eq!(told, stderr.lines().count(), "{stderr}");
+}

@@ -4,7 +4,7 @@
 mod common;
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::process::Process;
 use common::site::{Site, iof};
@@ -55,6 +55,24 @@ fn no_line_of_any_help_is_longer_than_a_terminal_is_wide() {
             let help = at_terminal(&[command, option]);
             assert!(help.len() > 5 && help.iter().all(|line| line.chars().count() <= 80), "{help:#?}");
         }
+    }
+}
+
+#[test]
+fn help_that_cannot_be_written_is_an_error_and_one_without_a_reader_ends_as_by_sigpipe() {
+    for args in ["--help", "--version", "run --help", "completions bash"] {
+        let by_shell = |to: &str| {
+            let script = format!("exec {} {args} {to}", iof().get_program().to_str().unwrap());
+            Process::start(Command::new("sh").args(["-c", &script])).finish()
+        };
+        let full = by_shell(">/dev/full");
+        assert_eq!((full.code, full.stderr.lines().count()), (1, 1), "{args}: {full:?}");
+        assert!(full.stderr.contains("No space left on device"), "{args}: {full:?}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut iof = iof();
+        iof.args(args.split(' ')).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
+        assert_eq!(Process::start_as_it_is(&mut iof).wait(), 128 + 13, "{args}");
     }
 }
 

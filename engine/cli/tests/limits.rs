@@ -132,3 +132,37 @@ fn too_few_processes_for_the_ranks_or_the_engine_are_named_and_no_rank_stays() {
     assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{done:?}");
     assert!(done.stderr.contains("no thread for") && done.stderr.contains("ulimit -u"), "{done:?}");
 }
+
+#[test]
+fn a_file_that_may_not_become_larger_fails_whoever_writes_it_and_nobody_else() {
+    let site = Site::new();
+    // In blocks of 512 bytes: more than an empty engine needs for memory files.
+    let limit = "ulimit -f 2200";
+    let small = ["--cache-size", "16K", "--nspace", "job"];
+    let run = |args: &[&str]| limited(&site, limit, &[&small[..], args].concat()).finish();
+
+    let log = format!("{} log --channel job_record,stdout \"$text\"", iof().get_program().display());
+    let script = format!(
+        "text=$(head -c 30000 /dev/zero | tr '\\0' x); for i in $(seq 50); do {log}; done; echo end >&2"
+    );
+    let done = run(&["--", "sh", "-c", &script]);
+    let full = "iof: pmix.log.jrec: the job record ";
+    let failed = done.stderr.lines().filter(|line| line.starts_with(full) && line.contains("File too large"));
+    assert!((1..50).contains(&failed.count()), "{}", done.stderr);
+    assert!(done.code == 0 && done.stderr.ends_with("end\n"), "{}", done.stderr);
+    assert_eq!(done.stdout.len(), 50 * 30_001, "the other channel has it all");
+
+    let file = site.path().join("out");
+    let output = format!("file={}", file.display());
+    let done = run(&["--output", &output, "--", "head", "-c", "2M", "/dev/zero"]);
+    assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{done:?}");
+    assert!(done.stderr.contains("out.job.0.out: File too large"), "{done:?}");
+
+    let script = format!("head -c 2M /dev/zero > {}", file.display());
+    let done = run(&["--", "sh", "-c", &script]);
+    assert_eq!(done.code, 153, "a rank is ended by SIGXFSZ as it would be without iof: {done:?}");
+
+    let done = limited(&site, "ulimit -f 8", &["true"]).finish();
+    assert_eq!((done.text(), done.stderr.lines().count()), ("", 1), "{done:?}");
+    assert!(done.stderr.contains("File too large") && done.stderr.contains("`ulimit -f`"), "{done:?}");
+}

@@ -6,7 +6,10 @@ mod common;
 mod peers;
 
 use std::fs;
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::thread;
 
 use common::process::{Done, Process};
 use common::site::Site;
@@ -51,6 +54,21 @@ fn a_rank_logs_to_its_own_output_which_who_runs_and_who_pulls_it_gets() {
 }
 
 #[test]
+fn ranks_of_a_job_that_is_just_being_started_log_to_their_own_output_too() {
+    let site = Site::new();
+    let script = "$IOF log --channel stdout hi; $IOF log --tag \"from $IOF_RANK\"";
+    let mut run = site.iof("run");
+    run.envs([("IOF", IOF), ("IOF_SYSLOG", "/no/such/socket")]);
+    let done = Process::start(run.args(["-n", "40", "--nspace", "job", "--", "sh", "-c", script])).finish();
+    assert_eq!((done.code, done.text()), (0, "hi\n".repeat(40).as_str()), "{}", done.stderr);
+    let mut lines: Vec<&str> = done.stderr.lines().collect();
+    lines.sort_unstable();
+    let mut wanted: Vec<String> = (0..40).map(|rank| format!("[job,{rank}]<stderr>: from {rank}")).collect();
+    wanted.sort_unstable();
+    assert_eq!(lines, wanted);
+}
+
+#[test]
 fn from_outside_it_is_the_output_of_the_job() {
     let site = Site::new();
     let run = site.run(&["--nspace", "job"], ["cat"]);
@@ -77,7 +95,7 @@ fn a_message_takes_the_order_of_the_environment_to_the_syslog_and_the_job_record
     let syslog = SyslogSocket::bind();
     let path = syslog.path().to_str().unwrap();
     let env = [("IOF_SYSLOG", path), (ORDER, "LOCAL_SYSLOG:required,job_record")];
-    let done = run_with(&site, &env, "$IOF log --priority err 'half done'; $IOF log --once again");
+    let done = run_with(&site, &env, "$IOF log --priority ERROR 'half done'; $IOF log --once again");
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
     let message = syslog.next();
     assert!(
@@ -117,6 +135,33 @@ fn email_goes_to_the_server_that_was_named() {
 }
 
 #[test]
+fn what_a_mail_server_answers_is_one_line_and_no_command_for_the_terminal() {
+    let site = Site::new();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let answering = thread::spawn(move || {
+        let (mut client, _) = server.accept().unwrap();
+        client.write_all(b"554-go \x1b]0;x\x07 away\r\n554 \xc2\x9b2J\r\n").unwrap();
+    });
+    let script = format!("$IOF log --channel email --mail-to a@example.org --mail-server {address} x");
+    let done = run_with(&site, &[], &script);
+    answering.join().unwrap();
+    assert_eq!((done.code, done.stderr.lines().count()), (1, 2), "{done:?}");
+    assert!(done.stderr.contains("away"), "{done:?}");
+    assert!(!done.stderr.contains(|letter: char| letter.is_control() && letter != '\n'), "{done:?}");
+}
+
+#[test]
+fn a_message_may_come_on_stdin() {
+    let site = Site::new();
+    let script = "printf 'a\\nb\\n' | $IOF log --channel stdout --tag; echo c | $IOF log --channel stdout -; \
+                  printf 'a\\0b' | $IOF log --channel stdout";
+    let done = run_with(&site, &[], script);
+    assert_eq!((done.code, done.text()), (2, "[job,0]<stdout>: a\n[job,0]<stdout>: b\nc\n"), "{done:?}");
+    assert!(done.stderr.contains("NUL byte at 1"), "{done:?}");
+}
+
+#[test]
 fn channels_that_do_not_take_a_message_are_named_and_the_exit_code_says_so() {
     let site = Site::new();
     let none = "there is no log channel site.x here";
@@ -150,7 +195,7 @@ fn bad_input_is_one_line_and_exit_code_2() {
     site.wait_for_ranks(1);
     let long = "x".repeat(100_000);
     let cases: [(&[&str], &str); 7] = [
-        (&[], "MESSAGE"),
+        (&[], "nothing came on stdin to be logged: give a MESSAGE"),
         (&["--channel", "mail", "m"], "'mail' is no log channel: say stdout, stderr, syslog, "),
         (&["--channel", "email:no", "m"], "':no' is no flag of a log channel"),
         (&["--channel", "", "m"], "name a channel"),

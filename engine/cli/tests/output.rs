@@ -5,8 +5,10 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -280,6 +282,22 @@ fn lines_of_one_ranks_channels_do_not_mix_where_they_come_together() {
 }
 
 #[test]
+fn what_iof_says_has_lines_of_its_own_where_output_ends_without_a_newline() {
+    for (options, said) in [("--output rank", "[0]<stderr>: half"), ("", "half"), ("--output merge", "half")]
+    {
+        let site = Site::new();
+        let done = run_in_one_pipe(&site, &format!("--summary {options}"), "printf half >&2").finish();
+        let [line, summary] = done.text().lines().collect::<Vec<_>>()[..] else { panic!("{done:?}") };
+        assert_eq!((done.code, line), (0, said), "{done:?}");
+        assert!(summary.starts_with("iof: summary: "), "{done:?}");
+    }
+    // Where they are not together, nothing comes to an output that no rank has written.
+    let done = run(&Site::new(), &["--summary"], "printf half");
+    assert_eq!(done.text(), "half");
+    assert!(done.stderr.starts_with("iof: summary: "), "{done:?}");
+}
+
+#[test]
 fn files_become_complete_and_ranks_go_on_when_a_copy_has_no_reader() {
     let site = Site::new();
     let mut gate = site.gate("gate");
@@ -375,6 +393,19 @@ fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
 }
 
 #[test]
+fn several_lists_are_one_and_names_of_files_are_bytes() {
+    let site = Site::new();
+    let done = run(&site, &["--output", "tag", "--output", "merge,timestamp=ns"], "echo err >&2");
+    assert!(done.text().ends_with("][1,0]<stderr>: err\n"), "{done:?}");
+    let list = [b"dir=", site.path().as_os_str().as_bytes(), b"/\xff out"].concat();
+    let mut iof = site.iof("run");
+    iof.args(["--nspace", "j", "--output"]).arg(OsStr::from_bytes(&list)).args(["--", "echo", "x"]);
+    assert_eq!(Process::start(&mut iof).finish().code, 0);
+    let file = site.path().join(OsStr::from_bytes(b"\xff out")).join("j/rank.0/stdout");
+    assert_eq!(fs::read_to_string(file).unwrap(), "x\n");
+}
+
+#[test]
 fn only_the_ranks_of_the_list_are_shown_and_files_get_all() {
     let site = Site::new();
     let at = site.path().join("out");
@@ -430,13 +461,15 @@ fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
             "{options:?}"
         );
     }
-    run(&site, &["--output", &list, "--file-size", "50", "--file-count", "2"], "seq 1000 1100");
+    let script = "i=10000; while [ $i -le 12200 ]; do echo $i; i=$((i+1)); done";
+    run(&site, &["--output", &list, "--file-size", "4K", "--file-count", "2"], script);
+    // 682 lines of 6 bytes fit.
     let numbers = |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
     let wanted = [
         ("f.launcher@1.0.err", &String::new()),
-        ("f.launcher@1.0.out", &numbers(1100..=1100)),
-        ("f.launcher@1.0.out.1", &numbers(1090..=1099)),
-        ("f.launcher@1.0.out.2", &numbers(1080..=1089)),
+        ("f.launcher@1.0.out", &numbers(12046..=12200)),
+        ("f.launcher@1.0.out.1", &numbers(11364..=12045)),
+        ("f.launcher@1.0.out.2", &numbers(10682..=11363)),
     ];
     assert_eq!(tree(&at), files(&wanted.map(|(name, text)| (name, text.as_str()))));
     run(&site, &["--output", &list], "echo new >&2");
@@ -474,15 +507,29 @@ fn there_may_be_more_files_than_can_be_open() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_ends_the_run_and_is_named() {
+fn a_file_that_cannot_be_written_ends_the_run_and_is_named_with_whose_it_is() {
     let site = Site::new();
     let at = site.path().join("out");
     fs::create_dir_all(at.join("launcher@1/rank.0/stdout")).unwrap();
     let options = ["--nspace", "launcher@1", "--output", &format!("dir={}", at.display())];
     let done = site.run_sh(&options, "echo x; exec sleep 1000").finish();
     assert_eq!(done.code, 1, "{done:?}");
-    assert!(done.stderr.contains("rank.0/stdout: Is a directory"), "{done:?}");
+    let said = "iof: writing what rank 0 writes to stdout: ";
+    assert!(
+        done.stderr.starts_with(said) && done.stderr.contains("rank.0/stdout: Is a directory"),
+        "{done:?}"
+    );
     assert!(done.stderr.contains("; the job was ended because of it"), "{done:?}");
+
+    // One that can be opened, but takes nothing.
+    let full = site.path().join("full");
+    fs::create_dir_all(&full).unwrap();
+    std::os::unix::fs::symlink("/dev/full", full.join("rank.1.err")).unwrap();
+    let list = format!("merge=false,file={}/rank.%R:pattern", full.display());
+    let done = site.run_sh(&["-n", "2", "--output", &list], "echo x >&2; exec sleep 1000").finish();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.contains("what rank 1 writes to stderr: "), "{done:?}");
+    assert!(done.stderr.contains("rank.1.err: No space left on device"), "{done:?}");
 }
 
 #[test]
@@ -522,7 +569,7 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
             (&["--output", "xml,json"], "exclude each other"),
             (&["--output", "file=%x:pattern"], "%x"),
             (&["--output", "tag:copy"], "dir=DIR or file=NAME"),
-            (&["--output", "dir=/dev/null/x"], "/dev/null/x: "),
+            (&["--output", "dir=/dev/null/x"], "no directory for the files: /dev/null/x: "),
             (&["--max-line", "0"], "'0' is no number of bytes"),
             (&["--max-line-time", "soon"], "'soon' is no time"),
             (&["--ranks", "x"], "'x' is no rank"),
@@ -531,6 +578,8 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
             (&["--file-size", "1M"], "--output dir=DIR"),
             (&["--ranks", "0", "--output", "dir=."], "files get all ranks: say :copy"),
             (&["--open-mode", "append"], "--output dir=DIR"),
+            (&["--file-size", "0"], "'0' is no number of bytes"),
+            (&["--file-size", "4095"], "4095 bytes are too few for a file: say 4K or more"),
             (&["--file-count", "3"], "--file-size"),
             (
                 &["--file-size", "1M", "--file-count", "1001"],

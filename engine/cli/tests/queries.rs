@@ -4,8 +4,13 @@
 mod common;
 
 use common::bytes::collect;
-use common::site::{Site, rank};
+use common::process::Process;
+use common::site::{Site, found, rank};
 use common::wait_for;
+use iof_engine::{Config, Engine, Host, QueryReply, Rendezvous};
+use iof_proto::query::key;
+use iof_proto::{self as proto, Channels, Found, Info, Nspace, Proc, Query, Rank};
+use iof_tool::{Pull, Tool};
 use nix::sys::signal::Signal;
 use nix::unistd::gethostname;
 use serde_json::{Value, json};
@@ -22,7 +27,7 @@ fn namespaces_are_one_a_line_or_a_list_of_names() {
     let done = site.query(&["namespaces"]);
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "job-17\n", ""));
     let json = site.query(&["namespaces", "--json"]);
-    assert_eq!(serde_json::from_str::<Value>(json.text()).unwrap(), json!(["job-17"]));
+    assert_eq!(found(&json), [json!(["job-17"])]);
     assert_eq!(run.finish().code, 0);
 }
 
@@ -169,6 +174,24 @@ fn stats_count_what_was_dropped_and_the_generations_that_a_slow_pull_costs() {
 }
 
 #[test]
+fn a_rank_of_a_job_that_is_just_being_started_finds_all_ranks_and_itself() {
+    let site = Site::new();
+    let script = "echo $($IOF query procs | wc -l) $($IOF query NAMESPACE_INFO | tail -1) \
+                  $($IOF query stats --rank $IOF_RANK | wc -l) $IOF_RANK = $($IOF query procs --rank $IOF_RANK)";
+    let mut run = site.iof("run");
+    run.env("IOF", env!("CARGO_BIN_EXE_iof")).args(["-n", "40", "--nspace", "job", "--", "sh", "-c", script]);
+    let done = Process::start(&mut run).finish();
+    assert_eq!((done.code, done.text().lines().count(), done.stderr.as_str()), (0, 40, ""));
+    for line in done.text().lines() {
+        let (before, after) = line.split_once(" = ").unwrap();
+        let (counts, rank) = before.rsplit_once(' ').unwrap();
+        assert_eq!(counts, "41 job 40 PMIX_EVENT_JOB_START (-191) - sh 4");
+        let row = after.strip_prefix("NSPACE RANK PID HOST STATE EXIT EXECUTABLE job ").unwrap();
+        assert!(row.starts_with(&format!("{rank} ")) && row.ends_with(" - sh"), "{row}");
+    }
+}
+
+#[test]
 fn keys_are_known_by_their_names_and_several_are_answered_at_once() {
     let site = Site::new();
     let run = site.run(&["-n", "2", "--nspace", "job"], ["cat"]);
@@ -189,16 +212,90 @@ fn keys_are_known_by_their_names_and_several_are_answered_at_once() {
         "job 2 PMIX_EVENT_JOB_START (-191) - cat",
     ];
     assert_eq!((done.code, &lines[..]), (0, &wanted.map(str::to_owned)[..]));
-    let json = site.query(&["--json", "namespaces", "JOB_STATUS"]);
-    let wanted =
-        json!({"pmix.qry.ns": ["job"], "pmix.qry.jst": {"status": -191, "name": "PMIX_EVENT_JOB_START"}});
-    assert_eq!(serde_json::from_str::<Value>(json.text()).unwrap(), wanted);
     let procs = site.query(&["LOCAL_PROC_TABLE", "--json", "--rank", "1"]);
-    let procs: Vec<Value> = serde_json::from_str(procs.text()).unwrap();
-    assert_eq!((procs.len(), &procs[0]["rank"]), (1, &json!(1)));
+    let procs = found(&procs).remove(0);
+    assert_eq!((procs.as_array().unwrap().len(), &procs[0]["rank"]), (1, &json!(1)));
     let attributes = site.query(&["ATTRIBUTE_SUPPORT"]);
     assert!(attributes.text().contains("PMIx_IOF_pull") && attributes.text().contains("pmix.iof.csize"));
     assert_eq!(run.finish().code, 0);
+}
+
+#[test]
+fn json_is_one_object_with_the_status_and_the_results_in_order_whatever_was_asked_and_found() {
+    let site = Site::new();
+    let run = site.run(&["--nspace", "job"], ["cat"]);
+    site.wait_for_ranks(1);
+    let ns = json!({"key": "pmix.qry.ns", "value": ["job"]});
+    let status = json!({"key": "pmix.qry.jst", "value": {"code": -191, "name": "PMIX_EVENT_JOB_START"}});
+    let cases = [
+        (&["namespaces"][..], 0, 0, "PMIX_SUCCESS", vec![ns.clone()]),
+        (&["JOB_STATUS", "namespaces"], 0, 0, "PMIX_SUCCESS", vec![status, ns.clone()]),
+        (&["QUEUE_LIST", "namespaces"], 1, -52, "PMIX_ERR_PARTIAL_SUCCESS", vec![ns]),
+        (&["QUEUE_LIST"], 1, -46, "PMIX_ERR_NOT_FOUND", vec![]),
+        (&["procs", "--qualifier", "pmix.procid"], 2, -27, "PMIX_ERR_BAD_PARAM", vec![]),
+    ];
+    for (args, exit_code, code, name, results) in cases {
+        let done = site.query(&[args, &["--json"]].concat());
+        let answer: Value = serde_json::from_str(done.text()).unwrap();
+        let wanted = json!({"status": {"code": code, "name": name}, "results": results});
+        assert_eq!((done.code, answer), (exit_code, wanted), "{args:?}");
+        assert_eq!(done.stderr.lines().count(), usize::from(exit_code != 0), "{done:?}");
+    }
+    assert_eq!(run.finish().code, 0);
+}
+
+#[test]
+fn names_that_others_have_chosen_are_no_commands_for_the_terminal() {
+    let site = Site::new();
+    let program = site.path().join("a\x1b]0;x\x07\u{9b}2Jb");
+    std::os::unix::fs::symlink("/bin/cat", &program).unwrap();
+    let run = site.run(&["--nspace", "job"], [&program]);
+    site.wait_for_ranks(1);
+    let mut tool = Tool::connect(&site.sockets()[0], "evil\x1b[2J").unwrap();
+    let all = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank::WILDCARD };
+    tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
+    for (keys, shows) in
+        [(&["stats"][..], "evil?[2J"), (&["procs", "NAMESPACE_INFO", "a.\x1b"], "a?]0;x??2Jb")]
+    {
+        let done = site.query(keys);
+        assert!(done.text().contains(shows), "{done:?}");
+        let raw = |text: &str| text.chars().any(|letter| letter.is_control() && letter != '\n');
+        assert!(!raw(done.text()) && !raw(&done.stderr), "{done:?}");
+        let json = site.query(&[keys, &["--json"]].concat());
+        assert!(!raw(json.text()), "{json:?}");
+    }
+    let procs = found(&site.query(&["procs", "--json"])).remove(0);
+    assert_eq!(procs[0]["executable"], program.to_str().unwrap(), "nothing is lost in JSON");
+    drop(tool);
+    assert_eq!(run.finish().code, 0);
+}
+
+/// Knows how full the queue `night` is.
+struct Scheduler;
+
+impl Host for Scheduler {
+    fn query(&self, queries: &[Query], reply: QueryReply) {
+        let night = Info::required("pmix.alloc.queue", "night");
+        let known = queries[0].qualifiers == [night, Info::required("site.detailed", true)];
+        let value = proto::Value::Text("full".into());
+        let status = Found { query: 0, key: key::PMIX_QUERY_QUEUE_STATUS.into(), value };
+        reply.answer(if known { vec![status] } else { vec![] });
+    }
+}
+
+#[test]
+fn a_query_has_qualifiers_which_the_launcher_that_embeds_the_engine_understands() {
+    let site = Site::new();
+    let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
+    let config = Config { rendezvous, ..Config::default() };
+    let _engine = Engine::start_with(config, std::sync::Arc::new(Scheduler)).unwrap();
+    let ask =
+        |queue: &str| site.query(&["QUEUE_STATUS", "--qualifier", queue, "--qualifier", "site.detailed"]);
+    let done = ask("pmix.alloc.queue=night");
+    assert_eq!((done.code, done.text()), (0, "full\n"), "{done:?}");
+    assert_eq!(ask("pmix.alloc.queue=day").code, 1);
+    let done = ask("queue=night");
+    assert!(done.code == 2 && done.stderr.contains("'queue' is no key of a qualifier"), "{done:?}");
 }
 
 #[test]

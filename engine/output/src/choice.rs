@@ -1,8 +1,12 @@
 //! The grammar of `--output`: what users of prterun write, and what only we have.
 //!
 //! `WORD[=VALUE][:QUALIFIER]...`, several with commas between them. Words may be shortened as long as one stays the only
-//! one that is meant, and their case does not matter. A word that stands for yes or no takes `=true` or `=false`.
+//! one that is meant, and their case does not matter. A word or qualifier that stands for yes or no takes `=true` or
+//! `=false`. Names of files are bytes, whatever they mean.
 
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -127,28 +131,38 @@ impl FromStr for Choice {
     type Err = ChoiceError;
 
     fn from_str(list: &str) -> Result<Choice, ChoiceError> {
-        let mut choice = Choice::default();
-        let mut said = Qualified::default();
-        for item in list.split(',') {
-            let mut parts = item.split(':');
-            let word = parts.next().unwrap_or_default().trim();
-            let mut qualified = false;
-            for qualifier in parts {
-                qualified = true;
-                choice.qualify(qualifier.trim(), &mut said)?;
-            }
-            if !(word.is_empty() && qualified) {
-                choice.take(word)?;
-            }
-        }
-        choice.finish(&said)
+        Choice::of([list])
     }
 }
 
 impl Choice {
-    fn take(&mut self, item: &str) -> Result<(), ChoiceError> {
-        let (word, value) = item.split_once('=').map_or((item, None), |(word, value)| (word, Some(value)));
-        let word = meant(word, &WORDS)?.ok_or_else(|| ChoiceError::Unknown(word.to_owned()))?;
+    /// What `lists` ask for together, as if they were one.
+    ///
+    /// # Errors
+    /// [`ChoiceError`]: a word that means nothing, or some that exclude each other.
+    pub fn of<L: AsRef<OsStr>>(lists: impl IntoIterator<Item = L>) -> Result<Choice, ChoiceError> {
+        let mut choice = Choice::default();
+        let mut said = Qualified::default();
+        for list in lists {
+            for item in list.as_ref().as_bytes().split(|byte| *byte == b',') {
+                let mut parts = item.split(|byte| *byte == b':');
+                let word = parts.next().unwrap_or_default().trim_ascii();
+                let mut qualified = false;
+                for qualifier in parts {
+                    qualified = true;
+                    choice.qualify(qualifier.trim_ascii(), &mut said)?;
+                }
+                if !(word.is_empty() && qualified) {
+                    choice.take(word)?;
+                }
+            }
+        }
+        choice.finish(&said)
+    }
+
+    fn take(&mut self, item: &[u8]) -> Result<(), ChoiceError> {
+        let (word, value) = split(item);
+        let word = meant(&word, &WORDS)?.ok_or_else(|| ChoiceError::Unknown(word.into_owned()))?;
         match word {
             "tag" => self.tag = truth(word, value)?,
             "tag-detailed" => self.detailed = truth(word, value)?,
@@ -183,13 +197,16 @@ impl Choice {
         Ok(())
     }
 
-    fn qualify(&mut self, word: &str, said: &mut Qualified) -> Result<(), ChoiceError> {
-        match meant(word, &QUALIFIERS)? {
-            Some("copy") => said.copy = true,
-            Some("nocopy") => said.nocopy = true,
-            Some("pattern") => said.pattern = true,
-            Some(_) => self.raw = true,
-            None => return Err(ChoiceError::Qualifier(word.to_owned())),
+    fn qualify(&mut self, item: &[u8], said: &mut Qualified) -> Result<(), ChoiceError> {
+        let (word, value) = split(item);
+        let word = meant(&word, &QUALIFIERS)?.ok_or_else(|| ChoiceError::Qualifier(word.into_owned()))?;
+        let wanted = truth(word, value)?;
+        match word {
+            "pattern" => said.pattern = wanted,
+            "raw" => self.raw = wanted,
+            // The one is the other's opposite.
+            _ if wanted == (word == "copy") => said.copy = true,
+            _ => said.nocopy = true,
         }
         Ok(())
     }
@@ -216,6 +233,13 @@ impl Choice {
     }
 }
 
+/// A word and what stands behind its `=`.
+fn split(item: &[u8]) -> (Cow<'_, str>, Option<&[u8]>) {
+    let mut parts = item.splitn(2, |byte| *byte == b'=');
+    let word = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    (word, parts.next())
+}
+
 /// The one of `words` that begins with `word`, whatever its case; the shortest if that is `word` itself.
 fn meant(word: &str, words: &[&'static str]) -> Result<Option<&'static str>, ChoiceError> {
     let lower = word.to_ascii_lowercase();
@@ -232,17 +256,21 @@ fn meant(word: &str, words: &[&'static str]) -> Result<Option<&'static str>, Cho
     Err(ChoiceError::Ambiguous { word: word.to_owned(), meant })
 }
 
-fn truth(word: &'static str, value: Option<&str>) -> Result<bool, ChoiceError> {
+fn truth(word: &'static str, value: Option<&[u8]>) -> Result<bool, ChoiceError> {
     let Some(value) = value else { return Ok(true) };
-    match value.to_ascii_lowercase().as_str() {
-        "true" | "t" | "yes" | "y" | "1" => Ok(true),
-        "false" | "f" | "no" | "n" | "0" => Ok(false),
-        _ => Err(ChoiceError::Value { word, value: value.to_owned(), wanted: BOOL }),
+    match value.to_ascii_lowercase().as_slice() {
+        b"true" | b"t" | b"yes" | b"y" | b"1" => Ok(true),
+        b"false" | b"f" | b"no" | b"n" | b"0" => Ok(false),
+        _ => {
+            let value = String::from_utf8_lossy(value).into_owned();
+            Err(ChoiceError::Value { word, value, wanted: BOOL })
+        }
     }
 }
 
-fn stamp(word: &'static str, value: Option<&str>) -> Result<Option<Stamp>, ChoiceError> {
-    if let Some(stamp) = value.and_then(Stamp::named) {
+fn stamp(word: &'static str, value: Option<&[u8]>) -> Result<Option<Stamp>, ChoiceError> {
+    let named = value.and_then(|value| Stamp::named(std::str::from_utf8(value).ok()?));
+    if let Some(stamp) = named {
         return Ok(Some(stamp));
     }
     match truth(word, value) {
@@ -254,9 +282,9 @@ fn stamp(word: &'static str, value: Option<&str>) -> Result<Option<Stamp>, Choic
     }
 }
 
-fn path(word: &'static str, value: Option<&str>, wanted: &'static str) -> Result<PathBuf, ChoiceError> {
+fn path(word: &'static str, value: Option<&[u8]>, wanted: &'static str) -> Result<PathBuf, ChoiceError> {
     match value.filter(|value| !value.is_empty()) {
-        Some(value) => Ok(PathBuf::from(value)),
+        Some(value) => Ok(PathBuf::from(OsStr::from_bytes(value))),
         None => Err(ChoiceError::Value { word, value: String::new(), wanted }),
     }
 }
@@ -322,5 +350,29 @@ mod tests {
             let error = list.parse::<Choice>().unwrap_err().to_string();
             assert!(error.contains(said), "{list}: {error}");
         }
+    }
+
+    #[test]
+    fn several_lists_are_one() {
+        let all = Choice::of(["tag,rank", "timestamp", "file=f", ":copy,tag=no"]).unwrap();
+        assert_eq!(all, choice("tag,rank,timestamp,file=f,:copy,tag=no"));
+        assert!(!all.tag && all.rank && all.copy && all.stamp.is_some());
+        assert_eq!(Choice::of(["dir=a", "dir=b"]), Err(ChoiceError::Both("one dir= or file=", "another")));
+        assert_eq!(Choice::of(["xml", "json"]), Err(ChoiceError::Both("xml", "json")));
+    }
+
+    #[test]
+    fn qualifiers_may_be_denied() {
+        assert_eq!(choice("file=f:nocopy=false"), choice("file=f:copy"));
+        assert_eq!(choice("file=f:copy=no:raw=0:pattern=f"), choice("file=f:nocopy"));
+        assert!("file=f:copy=maybe".parse::<Choice>().is_err());
+    }
+
+    #[test]
+    fn names_of_files_are_bytes() {
+        let list = OsStr::from_bytes(b"tag,dir=a\xff\xfeb");
+        let Some(Place::Tree(dir)) = Choice::of([list]).unwrap().files else { panic!("no directory") };
+        assert_eq!(dir.as_os_str().as_bytes(), b"a\xff\xfeb");
+        assert!(Choice::of([OsStr::from_bytes(b"tag\xff")]).is_err());
     }
 }

@@ -47,7 +47,8 @@ pub struct Files {
 /// [`Patience::max_line`](crate::Patience) and written in one piece; others are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// Bytes in a file at most, but for one line that is longer; 1 at least.
+    /// Bytes in a file at most, but for one line that is longer; 1 at least, and 0 is 1. Each full file costs a rename of
+    /// every one that is kept, so few bytes are a bad idea.
     pub size: u64,
     /// Full ones that are kept: `NAME.1` is the newest. More than [`MAX_KEPT_FILES`] are as many as that.
     pub keep: u32,
@@ -289,7 +290,8 @@ impl Written {
     ) -> io::Result<()> {
         while !bytes.is_empty() {
             self.file(append)?;
-            let room = usize::try_from(rotation.size.saturating_sub(self.size)).unwrap_or(usize::MAX);
+            let size = rotation.size.max(1);
+            let room = usize::try_from(size.saturating_sub(self.size)).unwrap_or(usize::MAX);
             let now = if bytes.len() <= room {
                 bytes.len()
             } else if let Some(at) = bytes.get(..room).and_then(|fits| memrchr(b'\n', fits)) {
@@ -435,6 +437,26 @@ mod tests {
         let full = ["4", "3", "2", "1"].map(|number| fs::read_to_string(with_suffix(&path, number)).unwrap());
         assert_eq!(full, ["10%\r20%\r30", "%\r40%\r50%\r\n", "a line tha", "t is much "]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "too long\n");
+    }
+
+    #[test]
+    fn files_of_hardly_any_size_come_to_an_end() {
+        for size in [0, 1, 2] {
+            let directory = tempfile::tempdir().unwrap();
+            let rotation = Some(Rotation { size, keep: 20 });
+            let mut open =
+                OpenFiles::new(Files { rotation, ..files(Place::Name(directory.path().join("log"))) }, 3);
+            let of = source(0, Channel::Stdout);
+            let id = open.of(&of, || 1);
+            for text in ["\n\n", "ab\n", "a line\n", "no end", "", "\n"] {
+                open.write(id, vec![IoSlice::new(text.as_bytes())], None).unwrap();
+            }
+            let path = open.files.path(&of, 1);
+            let full =
+                (1..=20).rev().filter_map(|number| fs::read(with_suffix(&path, &number.to_string())).ok());
+            let all: Vec<u8> = full.flatten().chain(fs::read(&path).unwrap()).collect();
+            assert_eq!(all, b"\n\nab\na line\nno end\n", "{size}");
+        }
     }
 
     #[test]

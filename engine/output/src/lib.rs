@@ -37,7 +37,7 @@ pub use batch::{Batch, LEND_AT};
 pub use choice::{Choice, ChoiceError, Markup, Place};
 pub use files::{FileError, Files, MAX_KEPT_FILES, MAX_OPEN_FILES, Rotation};
 pub use lines::Patience;
-pub use output::Output;
+pub use output::{Notes, Output};
 pub use pattern::{Pattern, PatternError, Words};
 pub use printer::{Destination, Options, PrintError, PrintReport, Printer};
 pub use stamp::Stamp;

@@ -9,7 +9,7 @@ use memchr::{memchr, memrchr};
 pub struct Patience {
     /// As soon as it has so many bytes.
     pub max_line: usize,
-    /// As soon as it has waited for so long.
+    /// As soon as it has waited for so long; ten times that if it has 4,096 bytes or more.
     pub max_time: Duration,
 }
 
@@ -17,6 +17,19 @@ impl Default for Patience {
     /// 64 KiB, a tenth of a second.
     fn default() -> Patience {
         Patience { max_line: 64 << 10, max_time: Duration::from_millis(100) }
+    }
+}
+
+/// What a pipe takes whole or not at all (`PIPE_BUF`, pipe(7)).
+const PIPE_BUF: usize = 4096;
+/// How many times as long a part of a line may wait that is longer than that.
+const LONG_WAIT: u32 = 10;
+
+impl Patience {
+    /// How long a part of a line of `part` bytes waits for more: a prompt is short and comes whole, but a rank that
+    /// writes more at once may be in the middle of it, and wait for its turn on a busy machine.
+    fn time_for(&self, part: usize) -> Duration {
+        if part < PIPE_BUF { self.max_time } else { self.max_time.saturating_mul(LONG_WAIT) }
     }
 }
 
@@ -60,17 +73,20 @@ pub(crate) struct Held {
     pub time: Option<u64>,
     /// Since when a part of a line waits, here or in the ring.
     pub since: Option<Instant>,
+    /// So many bytes of it.
+    pub part: usize,
 }
 
 impl Held {
     /// Notes that a part of a line waits, and says until when it does.
     pub fn wait(&mut self, patience: &Patience) -> Option<Instant> {
-        self.since.get_or_insert_with(Instant::now).checked_add(patience.max_time)
+        let time = patience.time_for(self.part);
+        self.since.get_or_insert_with(Instant::now).checked_add(time)
     }
 
     /// Whether it has waited for long enough.
     pub fn is_due(&self, patience: &Patience) -> bool {
-        self.since.is_some_and(|since| since.elapsed() >= patience.max_time)
+        self.since.is_some_and(|since| since.elapsed() >= patience.time_for(self.part))
     }
 }
 
@@ -94,6 +110,15 @@ mod tests {
         assert_eq!(of(b"one\ntw", 29), (4, 2), "the long line is over");
         assert_eq!(of(&[b'x'; 31], 0), (0, 31));
         assert_eq!(of(&[b'x'; 32], 0), (32, 0));
+    }
+
+    #[test]
+    fn what_a_rank_may_be_in_the_middle_of_writing_waits_longer_than_a_prompt() {
+        let patience = Patience::default();
+        let long_ago = Instant::now().checked_sub(patience.max_time * 2);
+        let is_due = |part| Held { since: long_ago, part, ..Held::default() }.is_due(&patience);
+        assert!(is_due(1) && is_due(PIPE_BUF - 1));
+        assert!(!is_due(PIPE_BUF) && !is_due(60_000));
     }
 
     #[test]

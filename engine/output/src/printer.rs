@@ -1,6 +1,6 @@
 //! A printer: registrations whose bytes go to an output or to files, line by line, straight from the rings.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem;
 use std::thread::{self, JoinHandle};
@@ -32,8 +32,15 @@ pub enum PrintError {
     #[error("writing the output: {0}")]
     Write(io::Error),
     /// A rank's file can't be written.
-    #[error("writing {0}")]
-    File(#[from] FileError),
+    #[error("writing what rank {} writes to {channel}: {error}", proc.rank)]
+    File {
+        /// The rank.
+        proc: Proc,
+        /// What of it; others may go to the same file.
+        channel: Channel,
+        /// Which file, and why.
+        error: FileError,
+    },
     /// The engine spoke nonsense.
     #[error(transparent)]
     Lost(#[from] LostError),
@@ -43,12 +50,12 @@ pub enum PrintError {
 }
 
 /// What a printer did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrintReport {
     /// Bytes of output that were written, without what was put around them.
     pub written: u64,
-    /// Bytes reported as gaps.
-    pub lost: u64,
+    /// Bytes reported as gaps, of the channels that have any.
+    pub lost: BTreeMap<Channel, u64>,
     /// Streams that the engine left without completing them.
     pub unfinished: u64,
 }
@@ -212,8 +219,9 @@ impl Desk {
             }
             match look {
                 Look::Gap(gap) => {
-                    self.report.lost = self.report.lost.saturating_add(gap.lost);
                     if let Some(origin) = tool.origin(id) {
+                        let lost = self.report.lost.entry(origin.channel).or_default();
+                        *lost = lost.saturating_add(gap.lost);
                         on_gap(origin.source, origin.channel, gap);
                     }
                 }
@@ -254,7 +262,10 @@ impl Desk {
             To::Files(open) => {
                 let count = || self.processes.count(tool, &source.nspace);
                 let file = open.of(&source, count);
-                open.begin(file)?;
+                open.begin(file).map_err(|error| {
+                    let proc = Proc { nspace: source.nspace.clone(), rank: source.rank };
+                    PrintError::File { proc, channel, error }
+                })?;
                 (Some(file), open.files.is_alone(channel))
             }
         };
@@ -308,16 +319,17 @@ impl Desk {
                     taken
                 }
                 To::Files(files) => {
-                    let Some(file) = self.streams.get(first.id.index()).and_then(|of| of.as_ref()?.file)
-                    else {
-                        return Ok(());
-                    };
+                    let file = self.streams.get(first.id.index()).and_then(|of| of.as_ref()?.file);
+                    let (Some(file), Some(origin)) = (file, tool.origin(first.id)) else { return Ok(()) };
                     let mut open = files.line(file);
                     // Each file is written by itself.
                     let (batch, taken) =
                         self.assemble(tool, rest.get(..1).unwrap_or_default(), (&mut open, true));
                     if let To::Files(files) = &mut self.to {
-                        files.write(file, batch.slices(), open)?;
+                        files.write(file, batch.slices(), open).map_err(|error| {
+                            let (proc, channel) = (origin.source.clone(), origin.channel);
+                            PrintError::File { proc, channel, error }
+                        })?;
                     }
                     self.buffer = batch.into_buffer();
                     taken

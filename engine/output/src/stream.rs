@@ -95,7 +95,11 @@ impl Stream {
             bytes.times(page.times);
         }
         let max_line = page.options.patience.max_line;
-        let Cut { mut pass, part } = cut(&bytes, self.held.bytes.len(), room, max_line);
+        let Cut { mut pass, part } = if self.is_lump(tool, page) {
+            Cut { pass: bytes.len().min(room), part: 0 }
+        } else {
+            cut(&bytes, self.held.bytes.len(), room, max_line)
+        };
         let behind = bytes.behind();
         let waits = part > 0
             && !turn.ends
@@ -107,6 +111,7 @@ impl Stream {
         if pass > 0 {
             self.print_bytes(bytes, pass, page);
         }
+        self.held.part = self.held.bytes.len().saturating_add(part);
         if !waits {
             return Taken { bytes: pass, ..Taken::nothing(turn.id) };
         }
@@ -120,9 +125,20 @@ impl Stream {
     /// Whether a part of a line may be written at once: nobody can write into it, or it does not matter.
     fn may_go(&self, tool: &Tool, page: &Page<'_, '_>) -> bool {
         let style = &page.options.style;
-        let is_alone = || page.is_ours && (self.alone || tool.has_one_stream());
         let goes_on = *page.open == Some(self.key);
-        page.options.raw || style.is_by_fragment() || (style.joins_parts() && (goes_on || is_alone()))
+        page.options.raw
+            || style.is_by_fragment()
+            || (style.joins_parts() && (goes_on || self.is_alone(tool, page)))
+    }
+
+    /// Whether nobody else writes there.
+    fn is_alone(&self, tool: &Tool, page: &Page<'_, '_>) -> bool {
+        page.is_ours && (self.alone || tool.has_one_stream())
+    }
+
+    /// Whether it does not matter where its lines end, so that they need not be looked for.
+    fn is_lump(&self, tool: &Tool, page: &Page<'_, '_>) -> bool {
+        page.options.style.is_plain() && self.held.bytes.is_empty() && self.is_alone(tool, page)
     }
 
     fn print_bytes<'a>(&mut self, bytes: Bytes<'a>, pass: usize, page: &mut Page<'_, 'a>) {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Policy, Process, Rendezvous};
-use iof_output::{Finish, Options, Output, Patience, PrintReport, Printer, Style};
+use iof_output::{Finish, Notes, Options, Output, Patience, PrintReport, Printer, Style};
 use iof_proto::directive::key::PMIX_IOF_CACHE_SIZE;
 use iof_proto::message::query::IOF_STATS;
 use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank, Value};
@@ -53,6 +53,7 @@ struct Rig {
     job: Job,
     writers: Vec<File>,
     printer: Printer,
+    notes: Notes,
     file: NamedTempFile,
 }
 
@@ -70,6 +71,7 @@ impl Rig {
         tool.pull(&Pull::new(vec![all()], Channels::STDOUT)).unwrap();
         let file = NamedTempFile::new().unwrap();
         let output = Output::new(file.as_file()).unwrap();
+        let notes = output.notes();
         let printer =
             Printer::start(tool, output, options, |proc, _, gap| panic!("{proc}: {gap:?}")).unwrap();
         let (pipes, writers): (Vec<OwnedFd>, Vec<File>) = (0..ranks)
@@ -86,7 +88,7 @@ impl Rig {
             process: Process::Reported { pid: 0 },
         });
         let job = engine.adopt(AdoptSpec::new(nspace, ranks.collect())).unwrap();
-        Rig { engine, job, writers, printer, file }
+        Rig { engine, job, writers, printer, notes, file }
     }
 
     /// All that was printed, now that the ranks have written all.
@@ -154,7 +156,7 @@ proptest! {
         });
         assert_whole(&scripts, lines);
         let written: usize = scripts.iter().map(|script| script.bytes.len()).sum();
-        prop_assert_eq!(report, PrintReport { written: written as u64, lost: 0, unfinished: 0 });
+        prop_assert_eq!(report, PrintReport { written: written as u64, ..PrintReport::default() });
     }
 
     #[test]
@@ -217,5 +219,25 @@ fn a_line_that_begins_in_one_generation_and_ends_in_another_stays_whole() {
         let (printed, _) = rig.end();
         let text = String::from_utf8(printed).unwrap();
         assert!(text.contains(&format!("{tag}one half, another, a third\n")), "{text}");
+    }
+}
+
+#[test]
+fn a_message_comes_in_a_line_of_its_own_although_the_output_is_in_the_middle_of_one() {
+    for (list, tag) in [("", ""), ("tag", "[7,0]<stdout>: ")] {
+        let mut rig = Rig::new(1, options(list, usize::MAX));
+        (&rig.writers[0]).write_all(b"first ").unwrap();
+        let begun = format!("{tag}first ");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while fs::read_to_string(rig.file.path()).unwrap() != begun {
+            assert!(Instant::now() < deadline, "what has its output for itself waits for nothing");
+            thread::sleep(Duration::from_millis(5));
+        }
+        rig.notes.write_all(b"a message\n").unwrap();
+        rig.notes.write_all(b"another\n").unwrap();
+        (&rig.writers[0]).write_all(b"second\n").unwrap();
+        let (printed, _) = rig.end();
+        let wanted = format!("{begun}\na message\nanother\n{tag}second\n");
+        assert_eq!(String::from_utf8(printed).unwrap(), wanted);
     }
 }

@@ -46,7 +46,7 @@ pub mod key {
     pub const PMIX_LOG_XML_OUTPUT: &str = "pmix.log.xml";
     /// Directive: to the first channel only that takes it (bool).
     pub const PMIX_LOG_ONCE: &str = "pmix.log.once";
-    /// Directive: whose message it is (process).
+    /// Directive: whose message it is (process): one of a job that the engine knows, or a whole one.
     pub const PMIX_LOG_SOURCE: &str = "pmix.log.source";
     /// Directive: a gateway is asked on behalf of another engine, and asks nobody else; who asked that one (text). Ours.
     pub const IOF_LOG_RELAYED: &str = "iof.log.relayed";
@@ -95,8 +95,11 @@ impl Log {
         Log { data, directives: Vec::new() }
     }
 
-    /// Whether it keeps to the limits.
-    pub(crate) fn check(&self) -> Result<(), Excess> {
+    /// Whether it keeps to the limits, those of its texts among them.
+    ///
+    /// # Errors
+    /// [`Excess`] names the first that it breaks.
+    pub fn check(&self) -> Result<(), Excess> {
         within("log entries", self.data.len(), MAX_LOG_ENTRIES)?;
         self.data.iter().try_for_each(LogEntry::check)?;
         Info::check(&self.directives)?;

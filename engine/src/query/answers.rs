@@ -13,9 +13,9 @@ use iof_proto::{
 };
 
 use crate::exit::{Exit, proc_state};
-use crate::job::{Elsewhere, JobState, RankState};
+use crate::job::{CHANNELS, Elsewhere, JobState, Launching, RankState};
 use crate::peer::{Peer, Reading};
-use crate::state::State;
+use crate::state::{State, StreamName};
 
 /// The attributes that an engine understands, by what a tool may ask for.
 const ATTRIBUTES: [(&str, &[&str]); 3] = [
@@ -31,7 +31,7 @@ const ATTRIBUTES: [(&str, &[&str]); 3] = [
         ],
     ),
     (
-        "PMIx_IOF_push",
+        PUSH,
         &[
             directive::PMIX_IOF_CACHE_SIZE,
             directive::PMIX_IOF_COMPLETE,
@@ -40,10 +40,12 @@ const ATTRIBUTES: [(&str, &[&str]); 3] = [
             directive::IOF_PARTIAL,
         ],
     ),
-    ("PMIx_Query_info", &[key::PMIX_NSPACE, key::PMIX_RANK, key::PMIX_PROCID]),
+    (QUERY, &[key::PMIX_NSPACE, key::PMIX_RANK, key::PMIX_PROCID]),
 ];
-/// Of this the host may understand more.
 const PULL: &str = "PMIx_IOF_pull";
+const PUSH: &str = "PMIx_IOF_push";
+const QUERY: &str = "PMIx_Query_info";
+const LOG: &str = "PMIx_Log";
 
 /// Of what a query is to be answered: what its qualifiers say.
 #[derive(Debug, Default)]
@@ -102,9 +104,20 @@ impl Scope {
             && (self.procs.is_empty() || self.procs.iter().any(named))
     }
 
-    /// The jobs that it names.
-    fn jobs(&self) -> BTreeSet<&Nspace> {
-        self.nspaces.iter().chain(self.procs.iter().map(|proc| &proc.nspace)).collect()
+    /// Whether it has something of this job, as far as that is known.
+    fn has_some(&self, nspace: &Nspace, job: &JobState) -> bool {
+        self.has(nspace, Rank::WILDCARD) || job.known_ranks().any(|rank| self.has(nspace, rank))
+    }
+
+    /// The jobs that it has something of.
+    fn jobs<'a>(&self, state: &'a State) -> impl Iterator<Item = (&'a Nspace, &'a JobState)> {
+        state.jobs.iter().filter(|(nspace, job)| self.has_some(nspace, job))
+    }
+
+    /// How many jobs it names.
+    fn names(&self) -> usize {
+        let names = self.nspaces.iter().chain(self.procs.iter().map(|proc| &proc.nspace));
+        names.collect::<BTreeSet<_>>().len()
     }
 
     /// Rows, unless there are none of what was named.
@@ -113,7 +126,11 @@ impl Scope {
     }
 }
 
-/// What the engine says of `key`, if it knows anything.
+/// What the engine says of `key`, if it knows anything. Of jobs and ranks that are not known, it knows nothing, whatever
+/// is asked.
+///
+/// # Errors
+/// This key can't be answered of several jobs.
 pub(super) fn find(
     state: &State,
     capture: &Capture,
@@ -121,8 +138,11 @@ pub(super) fn find(
     key: &str,
     scope: &Scope,
 ) -> Result<Option<Value>, Failure> {
+    if !scope.is_all() && scope.jobs(state).next().is_none() {
+        return Ok(None);
+    }
     Ok(match key {
-        key::PMIX_QUERY_NAMESPACES => Some(Value::Text(namespaces(state))),
+        key::PMIX_QUERY_NAMESPACES => Some(Value::Text(namespaces(state, scope))),
         key::PMIX_QUERY_JOB_STATUS => one_job(state, scope)?.map(|job| Value::Status(status(job))),
         key::PMIX_QUERY_NAMESPACE_INFO => scope.unless_none(jobs(state, scope), Value::Jobs),
         key::PMIX_QUERY_PROC_TABLE => {
@@ -173,22 +193,19 @@ pub(super) fn merge(ours: Value, theirs: Value) -> Value {
     }
 }
 
-fn namespaces(state: &State) -> String {
-    state.jobs.keys().map(Nspace::as_str).collect::<Vec<_>>().join(",")
+fn namespaces(state: &State, scope: &Scope) -> String {
+    scope.jobs(state).map(|(nspace, _)| nspace.as_str()).collect::<Vec<_>>().join(",")
 }
 
 fn one_job<'a>(state: &'a State, scope: &Scope) -> Result<Option<&'a JobState>, Failure> {
-    let named = scope.jobs();
-    let of = if named.is_empty() { state.jobs.keys().collect() } else { named };
-    match (of.first(), of.len()) {
-        (Some(nspace), 1) => Ok(state.jobs.get(*nspace)),
-        (None, _) => Ok(None),
-        _ => {
-            let key = key::PMIX_QUERY_JOB_STATUS;
-            let reason = format!("{key} is asked of one job: name it by the qualifier {}", key::PMIX_NSPACE);
-            Err(Failure { status: Status::ERR_BAD_PARAM, reason })
-        }
+    let mut jobs = scope.jobs(state).map(|(_, job)| job);
+    let (first, second) = (jobs.next(), jobs.next());
+    if scope.names() <= 1 && second.is_none() {
+        return Ok(first);
     }
+    let key = key::PMIX_QUERY_JOB_STATUS;
+    let reason = format!("{key} is asked of one job: name it by the qualifier {}", key::PMIX_NSPACE);
+    Err(Failure { status: Status::ERR_BAD_PARAM, reason })
 }
 
 fn status(job: &JobState) -> Status {
@@ -205,40 +222,52 @@ fn status(job: &JobState) -> Status {
 }
 
 fn jobs(state: &State, scope: &Scope) -> Vec<JobInfo> {
-    let named = state.jobs.iter().filter(|(nspace, _)| scope.has_job(nspace));
     let row = |(nspace, job): (&Nspace, &JobState)| {
         let status = status(job);
         let far = ranks_elsewhere(job).len();
-        let mut programs: Vec<&str> = job.ranks.values().map(|rank| rank.executable.as_str()).collect();
+        let running = job.ranks.values().map(|rank| rank.executable.as_str());
+        let launching = job.launching.values().map(|rank| rank.executable.as_str());
+        let mut programs: Vec<&str> = running.chain(launching).collect();
+        let procs = programs.len().saturating_add(far);
         programs.dedup();
         JobInfo {
             nspace: nspace.clone(),
-            procs: u32::try_from(job.ranks.len().saturating_add(far)).unwrap_or(u32::MAX),
+            procs: u32::try_from(procs).unwrap_or(u32::MAX),
             status,
             exit_code: if status == Status::EVENT_JOB_START { None } else { job.exit_code() },
             command: programs.join(" : "),
         }
     };
-    named.map(row).collect()
+    scope.jobs(state).map(row).collect()
 }
 
 fn procs(state: &State, node: &str, scope: &Scope) -> Vec<ProcInfo> {
-    let ranks = state.jobs.iter().flat_map(|(nspace, job)| job.ranks.iter().map(move |of| (nspace, of)));
-    let row = |(nspace, (rank, of)): (&Nspace, (&Rank, &RankState))| ProcInfo {
-        proc: Proc { nspace: nspace.clone(), rank: *rank },
-        pid: of.pid,
-        host: node.to_owned(),
-        executable: of.executable.clone(),
-        state: proc_state(of.exit),
-        exit_code: of.exit.and_then(Exit::known_code),
-    };
-    ranks.filter(|(nspace, (rank, _))| scope.has(nspace, **rank)).map(row).collect()
+    let mut table = Vec::new();
+    for (nspace, job) in &state.jobs {
+        let running = job.ranks.iter().map(|(rank, RankState { pid, executable, exit, .. })| {
+            (*rank, (*pid, executable, proc_state(*exit), *exit))
+        });
+        let launching = job.launching.iter().map(|(rank, Launching { pid, executable })| {
+            (*rank, (*pid, executable, ProcState::Launching, None))
+        });
+        let named = running.chain(launching).filter(|(rank, _)| scope.has(nspace, *rank));
+        table.extend(named.map(|(rank, (pid, executable, state, exit))| ProcInfo {
+            proc: Proc { nspace: nspace.clone(), rank },
+            pid,
+            host: node.to_owned(),
+            executable: executable.clone(),
+            state,
+            exit_code: exit.and_then(Exit::known_code),
+        }));
+    }
+    table.sort_by(|one, other| one.proc.cmp(&other.proc));
+    table
 }
 
 /// The ranks that wrote something elsewhere.
 fn ranks_elsewhere(job: &JobState) -> BTreeSet<Rank> {
     let wrote = job.delivered.keys().map(|(rank, _)| *rank);
-    wrote.filter(|rank| !job.ranks.contains_key(rank)).collect()
+    wrote.filter(|rank| !job.has_here(*rank)).collect()
 }
 
 fn procs_elsewhere(state: &State, scope: &Scope) -> Vec<ProcInfo> {
@@ -258,15 +287,15 @@ fn procs_elsewhere(state: &State, scope: &Scope) -> Vec<ProcInfo> {
 }
 
 fn attributes(state: &State) -> Vec<Attributes> {
+    let log: Vec<&str> = How::keys().collect();
     let row = |(function, keys): (&str, &[&str])| {
-        let mut keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
-        if function == PULL {
+        let mut keys: BTreeSet<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        if function != QUERY {
             keys.extend(state.host_keys.iter().cloned());
         }
-        Attributes { function: function.to_owned(), keys }
+        Attributes { function: function.to_owned(), keys: keys.into_iter().collect() }
     };
-    let log = Attributes { function: "PMIx_Log".to_owned(), keys: How::keys().map(str::to_owned).collect() };
-    ATTRIBUTES.into_iter().map(row).chain([log]).collect()
+    ATTRIBUTES.into_iter().chain([(LOG, &log[..])]).map(row).collect()
 }
 
 fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> {
@@ -276,7 +305,7 @@ fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> 
         readers.extend(peer.readings.iter().map(of));
     }
     readers.sort_by_key(|(source, slot, ..)| (*source, *slot));
-    let named = |name: &crate::state::StreamName| scope.has(&name.source.nspace, name.source.rank);
+    let named = |name: &StreamName| scope.has(&name.source.nspace, name.source.rank);
     let known: Vec<_> = state.streams.iter().filter(|(_, stream)| named(&stream.name)).collect();
     let counted = capture.with_streams(|taps| {
         let mut count = |id: &SourceId| {
@@ -294,19 +323,42 @@ fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> 
         known.iter().map(|(id, _)| count(id)).collect::<Vec<_>>()
     });
     let rows = known.iter().map(|(_, stream)| &stream.name).zip(counted.unwrap_or_default());
-    rows.filter_map(|(name, counted)| {
+    let rows = rows.filter_map(|(name, counted)| {
         let (stats, readers) = counted?;
         Some(StreamStats {
-            source: name.source.clone(),
-            channel: name.channel,
-            logged: name.logged,
             produced: stats.produced,
             cached: stats.cached,
             dropped: stats.dropped,
             generation: stats.generation,
             complete: stats.complete,
             readers,
+            ..unread(name)
         })
+    });
+    rows.chain(streams_to_come(state, scope)).collect()
+}
+
+/// A stream of which nothing was read yet.
+fn unread(name: &StreamName) -> StreamStats {
+    StreamStats {
+        source: name.source.clone(),
+        channel: name.channel,
+        logged: name.logged,
+        produced: 0,
+        cached: 0,
+        dropped: 0,
+        generation: 0,
+        complete: false,
+        readers: Vec::new(),
+    }
+}
+
+/// Those of ranks that are being started: their pipes are there, or will be, and their rings are not.
+fn streams_to_come(state: &State, scope: &Scope) -> impl Iterator<Item = StreamStats> {
+    let ranks =
+        state.jobs.iter().flat_map(|(nspace, job)| job.launching.keys().map(move |rank| (nspace, *rank)));
+    ranks.filter(|(nspace, rank)| scope.has(nspace, *rank)).flat_map(|(nspace, rank)| {
+        let source = Proc { nspace: nspace.clone(), rank };
+        CHANNELS.map(|channel| unread(&StreamName { source: source.clone(), channel, logged: false }))
     })
-    .collect()
 }

@@ -181,6 +181,11 @@ impl Feeds {
         activate(&mut self.feeds, &mut self.active, id);
     }
 
+    /// Has all feeds of a registration looked at again.
+    pub(crate) fn activate_all(&mut self, handler: u32) {
+        self.for_each(|feed| feed.handler() == handler);
+    }
+
     /// Ends the feeds of `handler` where their streams are now.
     pub(crate) fn flush(&mut self, handler: u32) {
         self.for_each(|feed| {

@@ -68,6 +68,8 @@ pub struct Tool {
     area: Arc<Area>,
     wakeup: Wakeup,
     naps: Naps,
+    /// When messages were looked for the last time.
+    heard: Instant,
     /// Only for a tool that may hold sources back.
     room: Option<Arc<Ringer>>,
     engine_pid: u32,
@@ -157,6 +159,7 @@ impl Tool {
             area: Arc::new(Area::open(area)?),
             wakeup,
             naps: Naps::new(),
+            heard: now,
             room: room.map(|room| Arc::new(Ringer::from(room))),
             engine_pid,
             registrations: BTreeMap::new(),

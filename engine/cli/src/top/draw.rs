@@ -13,6 +13,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row as TableRow, Table};
 
 use super::board::{Board, Row, Sort};
+use crate::print;
 
 /// The most columns that the name of a job gets.
 const MAX_NSPACE: usize = 20;
@@ -158,8 +159,8 @@ fn short(bytes: u64) -> String {
 /// A name that somebody else has chosen, without what the terminal would not show as a character.
 fn shown(name: &str) -> String {
     static UTF8: LazyLock<bool> = LazyLock::new(locale_has_utf8);
-    let safe = |letter: char| !letter.is_control() && (letter.is_ascii() || *UTF8);
-    name.chars().map(|letter| if safe(letter) { letter } else { '?' }).collect()
+    let has_letter = |letter: char| letter.is_ascii() || *UTF8;
+    print::shown(name).chars().map(|letter| if has_letter(letter) { letter } else { '?' }).collect()
 }
 
 /// What the locale says of the terminal, see locale(7).

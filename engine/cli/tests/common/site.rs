@@ -52,6 +52,13 @@ impl Stream {
     }
 }
 
+/// The values that `iof query --json` has found.
+pub fn found(done: &Done) -> Vec<Value> {
+    let answer = done.text();
+    let mut answer: Value = serde_json::from_str(answer).unwrap_or_else(|e| panic!("{e}: {answer}"));
+    answer["results"].as_array_mut().unwrap().iter_mut().map(|result| result["value"].take()).collect()
+}
+
 impl Site {
     /// On the backend in `IOF_TEST_BACKEND`, so that all tests can be run on one of them.
     pub fn new() -> Site {
@@ -103,8 +110,10 @@ impl Site {
         let done = self.query(&[what, "--json"]);
         // 2 until the engine is there.
         assert!(matches!(done.code, 0 | 2), "{done:?}");
-        let rows = |text| serde_json::from_str::<Vec<Value>>(text).unwrap_or_else(|e| panic!("{e}: {text}"));
-        (done.code == 0).then(|| rows(done.text()))
+        (done.code == 0).then(|| match found(&done).remove(0) {
+            Value::Array(rows) => rows,
+            other => panic!("no rows: {other}"),
+        })
     }
 
     /// All streams, `None` while there is no engine.
@@ -122,9 +131,13 @@ impl Site {
         self.rows("procs")
     }
 
-    /// Waits until a job of `ranks` ranks is there.
+    /// Waits until a job of `ranks` ranks is there, all of which were started.
     pub fn wait_for_ranks(&self, ranks: usize) {
-        wait_for("the ranks", || (self.streams()?.len() == 3 * ranks).then_some(()));
+        let is_there = |proc: &Value| proc["state"] != "launching";
+        wait_for("the ranks", || {
+            let procs = self.procs()?;
+            (procs.len() == ranks && procs.iter().all(is_there)).then_some(())
+        });
     }
 
     /// Waits until `reached` holds for the stream.

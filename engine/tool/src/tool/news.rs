@@ -17,6 +17,9 @@ use crate::registration::{Closing, Registration};
 use crate::tool::Tool;
 use crate::wakeup::Heard;
 
+/// How long a tool that has news all the time leaves messages unread.
+const LISTEN_EVERY: Duration = Duration::from_millis(1);
+
 /// What [`Tool::poll`] waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Poll {
@@ -59,8 +62,8 @@ impl Tool {
             self.feeds.take_due();
             let news = self.has_news();
             if news || is_over(self) {
-                // However much there is to read, messages are looked at.
-                if !socket_seen {
+                // However much there is to read, messages are looked at; not each time, which costs as much as reading.
+                if !(socket_seen || news && self.heard.elapsed() < LISTEN_EVERY) {
                     self.take_messages()?;
                     socket_seen = true;
                     continue;
@@ -99,6 +102,7 @@ impl Tool {
     /// not, the tool stays armed.
     fn sleep(&mut self, until: Option<Instant>) -> Result<bool, LostError> {
         let heard = self.wakeup.wait(&self.link, until)?;
+        self.heard = Instant::now();
         let Heard::News { socket } = heard else { return Ok(false) };
         self.wakeup.disarm(&self.area);
         if socket {
@@ -150,6 +154,7 @@ impl Tool {
 
     /// Handles all that the engine has sent.
     pub(crate) fn take_messages(&mut self) -> Result<(), LostError> {
+        self.heard = Instant::now();
         while !self.gone {
             match self.link.receive(false) {
                 Ok(Some(received)) => self.handle(received)?,
@@ -200,6 +205,8 @@ impl Tool {
             ToTool::Announced { handler } => {
                 if let Some(registration) = self.registrations.get_mut(&handler) {
                     registration.announced = true;
+                    // Who has left bytes may take them if there are no other streams.
+                    self.feeds.activate_all(handler);
                 }
             }
             ToTool::JobEnded { handler, nspace, exit_code } => {

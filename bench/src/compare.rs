@@ -1,0 +1,93 @@
+//! Whole systems on the same work, in turn, in one run: iof, other launchers, and the least that the kernel needs.
+
+mod gate;
+mod job;
+mod line;
+mod output;
+mod processes;
+mod rank;
+mod report;
+mod sample;
+mod systems;
+mod trouble;
+mod works;
+
+use std::path::PathBuf;
+
+pub use rank::{Rank, run as rank};
+
+use job::Site;
+use report::{Report, Row, machine};
+use sample::Rounds;
+use systems::System;
+use works::{Scale, Work};
+
+/// The command line.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only works whose name contains this; several are several options
+    #[arg(long, value_name = "WORK")]
+    only: Vec<String>,
+    /// Write report.json and plots (SVG) into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Rounds, each of which runs every system once
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// One round of a small part of it: shows that it works, and measures little
+    #[arg(long, conflicts_with = "rounds")]
+    quick: bool,
+}
+
+/// Runs what is asked for, and reports.
+pub fn run(args: &Args) {
+    let rounds = if args.quick { 1 } else { args.rounds };
+    let mut report = Report::new(machine::describe(), rounds);
+    let systems = installed(&mut report);
+    report.print_head();
+    let site = Site::new();
+    let wanted =
+        |name: &str| args.only.is_empty() || args.only.iter().any(|only| name.contains(only.as_str()));
+    let works = works::all(if args.quick { Scale::Quick } else { Scale::Full });
+    for work in works.iter().filter(|work| wanted(&work.name())) {
+        let rows = compare(work.as_ref(), &systems, &site, rounds);
+        report.print(&rows);
+        report.rows.extend(rows);
+    }
+    if let Some(directory) = &args.out {
+        report.write(directory);
+    }
+}
+
+/// The systems that are here; says how to get the others.
+fn installed(report: &mut Report) -> Vec<Box<dyn System>> {
+    let mut here = |system: &dyn System| match system.version() {
+        Ok(version) => {
+            report.systems.insert(system.name(), version);
+            true
+        }
+        Err(install) => {
+            eprintln!("{} is left out, as it is not installed: {install}", system.name());
+            false
+        }
+    };
+    systems::all().into_iter().filter(|system| here(system.as_ref())).collect()
+}
+
+/// One work by all systems, in turn; each round in the other order than the one before.
+fn compare(work: &dyn Work, systems: &[Box<dyn System>], site: &Site, rounds: u32) -> Vec<Row> {
+    let mut seen: Vec<Option<Rounds>> = systems.iter().map(|_| Some(Rounds::default())).collect();
+    for round in 0..rounds {
+        let mut order: Vec<usize> = (0..systems.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for at in order {
+            match (work.run(systems[at].as_ref(), site), &mut seen[at]) {
+                (Some(ran), Some(rounds)) => rounds.add(ran),
+                (_, rounds) => *rounds = None,
+            }
+        }
+    }
+    Row::of(work, systems.iter().map(|system| system.name()).zip(seen))
+}

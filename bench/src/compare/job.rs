@@ -1,0 +1,323 @@
+//! One job of one system: started, let work, looked at, ended. Nothing waits longer than its limit, and nothing of a job is
+//! left when it is over.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
+
+use super::gate::{Done, Gate};
+use super::output::{Out, Reader, Taken};
+use super::processes::{self, Forwarder};
+use super::trouble::Trouble;
+use crate::cpu;
+
+/// Until all ranks are at the gate.
+const START: Duration = Duration::from_secs(60);
+/// Until all ranks have done their work, unless the plan says otherwise.
+pub const WORK: Duration = Duration::from_secs(120);
+/// Until the forwarder rests when the ranks have, and until it ends when they end.
+const END: Duration = Duration::from_secs(30);
+/// Between two looks whether a launcher has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Where jobs are run: a directory of our own.
+pub struct Site(tempfile::TempDir);
+
+impl Site {
+    /// Makes it. From now on, what descends from us and loses its parent becomes our child.
+    pub fn new() -> Site {
+        nix::sys::prctl::set_child_subreaper(true).unwrap();
+        Site(tempfile::tempdir().unwrap())
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// A gate for one job.
+    pub fn gate(&self) -> Gate {
+        Gate::open(self.path())
+    }
+
+    /// What the launcher of the last job said on stderr.
+    fn said(&self) -> PathBuf {
+        self.path().join("stderr")
+    }
+
+    /// A file for what a tool says.
+    fn tool_says(&self) -> (File, PathBuf) {
+        tempfile::NamedTempFile::new_in(self.path()).unwrap().keep().unwrap()
+    }
+}
+
+/// How a tool is started, by the launcher's pid.
+pub type StartTool<'a> = Box<dyn FnOnce(u32) -> Command + 'a>;
+
+/// A job to be run.
+pub struct Plan<'a> {
+    /// Where.
+    pub site: &'a Site,
+    /// The gate to which its ranks come.
+    pub gate: &'a Gate,
+    /// The launcher.
+    pub launcher: Command,
+    /// Ranks.
+    pub ranks: u32,
+    /// Where the launcher's stdout goes.
+    pub out: Out,
+    /// What comes to the launcher's stdin from the opening of the gate on: so many times this.
+    pub input: Option<(&'static [u8], u64)>,
+    /// Tools that attach before the gate is opened, and where their stdout goes.
+    pub early: Vec<(StartTool<'a>, Out)>,
+    /// A tool that attaches when the ranks have done their work and the forwarder rests, and how many bytes it then gets.
+    pub late: Option<(StartTool<'a>, u64)>,
+    /// Until all ranks have done their work.
+    pub limit: Duration,
+}
+
+impl<'a> Plan<'a> {
+    /// A job without input and tools.
+    pub fn new(site: &'a Site, gate: &'a Gate, launcher: Command, ranks: u32, out: Out) -> Plan<'a> {
+        let (input, early, late) = (None, Vec::new(), None);
+        Plan { site, gate, launcher, ranks, out, input, early, late, limit: WORK }
+    }
+}
+
+/// What a job was.
+pub struct Ran {
+    /// From the opening of the gate until the last rank had done its work.
+    pub elapsed: Duration,
+    /// What the forwarder cost from the opening of the gate until it had nothing to do any more.
+    pub cpu: Duration,
+    /// What its tools cost meanwhile.
+    pub tools_cpu: Duration,
+    /// The most memory that the forwarder had, in bytes.
+    pub memory: u64,
+    /// What the ranks reported.
+    pub done: Vec<Done>,
+    /// What came out of the launcher.
+    pub taken: Taken,
+    /// What came out of each tool, and the bytes of which it said that they are missing.
+    pub tools: Vec<(Taken, u64)>,
+    /// How long the late tool took from its start until it had all.
+    pub attached: Option<Duration>,
+    /// Bytes of which the launcher said that they are missing.
+    pub reported: u64,
+}
+
+/// Runs the job.
+pub fn run(plan: Plan) -> Result<Ran, Trouble> {
+    let said = plan.site.said();
+    let ran = Running::start(plan).and_then(Running::finish);
+    // What the launcher said explains more than what followed from it.
+    ran.map_err(|trouble| trouble.with(&fs::read(&said).unwrap()))
+}
+
+/// A job under way.
+struct Running<'a> {
+    launcher: Child,
+    reader: Option<Reader>,
+    input: Option<OwnedFd>,
+    /// All of the plan that is still to be done.
+    plan: Plan<'a>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        processes::sweep();
+    }
+}
+
+impl<'a> Running<'a> {
+    fn start(mut plan: Plan<'a>) -> Result<Running<'a>, Trouble> {
+        let (stdout, reader) = std::mem::replace(&mut plan.out, Out::Null).open();
+        // Nobody but the launcher may hold what it was given, so the command does not outlive this.
+        let mut launcher = std::mem::replace(&mut plan.launcher, Command::new("false"));
+        launcher.stdout(stdout).stderr(File::create(plan.site.said()).unwrap());
+        let (stdin, input) = match plan.input {
+            None => (Stdio::null(), None),
+            Some(_) => {
+                let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+                (read.into(), Some(write))
+            }
+        };
+        let launcher = launcher.stdin(stdin).spawn().unwrap();
+        Ok(Running { launcher, reader, input, plan })
+    }
+
+    fn finish(mut self) -> Result<Ran, Trouble> {
+        let (pid, site) = (self.launcher.id(), self.plan.site);
+        let until = Instant::now() + START;
+        let gathered =
+            self.plan.gate.gather(self.plan.ranks, until, || self.launcher.try_wait().unwrap().is_some());
+        let mut waiting = gathered.ok_or_else(|| self.ended_or_hung("at the start", START))?;
+        let early = std::mem::take(&mut self.plan.early).into_iter();
+        let tools: Vec<_> = early.map(|(start, out)| Tool::start(start(pid), out, site)).collect();
+        let mut forwarder = Forwarder::find(pid, &waiting.pids());
+        let mut attached = Forwarder::of(tools.iter().map(|tool| tool.process.id()).collect());
+        if !(forwarder.rest(until) && attached.rest(until)) {
+            return Err(Trouble::Hung("busy before its ranks began", START));
+        }
+
+        forwarder.begin();
+        attached.begin();
+        let begun = cpu::monotonic();
+        waiting.release();
+        if let (Some(pipe), Some((block, times))) = (self.input.take(), self.plan.input) {
+            // Ends when all is written, or nobody reads any more.
+            thread::spawn(move || feed(pipe, block, times));
+        }
+        let done = waiting.done(Instant::now() + self.plan.limit);
+        if done.len() < self.plan.ranks as usize {
+            return Err(self.ended_or_hung("at work", self.plan.limit));
+        }
+        let until = Instant::now() + END;
+        if !(forwarder.rest(until) && attached.rest(until)) {
+            return Err(Trouble::Hung("busy when its ranks were done", END));
+        }
+        let elapsed = done.iter().map(|done| done.at).max().unwrap_or(begun) - begun;
+        let (cpu, tools_cpu) = (forwarder.cpu(), attached.cpu());
+        let late = self.plan.late.take().map(|(start, bytes)| attach(start(pid), bytes, site)).transpose()?;
+        let memory = forwarder.memory();
+
+        drop(waiting);
+        let status = self.ended(END).ok_or(Trouble::Hung("at the end", END))?;
+        if !status.success() {
+            return Err(Trouble::failed(status.to_string()));
+        }
+        let taken = self.reader.take().map(Reader::join).unwrap_or_default();
+        let tools = tools.into_iter().map(Tool::finish);
+        Ok(Ran {
+            elapsed: Duration::from_nanos(elapsed),
+            cpu,
+            tools_cpu,
+            memory,
+            done,
+            taken,
+            tools: tools.collect(),
+            attached: late,
+            reported: reported(&self.plan.site.said()),
+        })
+    }
+
+    /// How the launcher ended, if it does within `limit`.
+    fn ended(&mut self, limit: Duration) -> Option<ExitStatus> {
+        wait(&mut self.launcher, limit)
+    }
+
+    fn ended_or_hung(&mut self, stage: &'static str, limit: Duration) -> Trouble {
+        match self.launcher.try_wait().unwrap() {
+            Some(status) => Trouble::failed(format!("{stage}, {status}")),
+            None => Trouble::Hung(stage, limit),
+        }
+    }
+}
+
+/// A job without a gate, from its start to its end.
+pub struct Whole {
+    /// How long it took.
+    pub elapsed: Duration,
+    /// What all of it cost, ranks included.
+    pub cpu: Duration,
+    /// What came out of it.
+    pub taken: Taken,
+    /// How it ended.
+    pub status: ExitStatus,
+}
+
+/// Runs a job without a gate, for so long at most.
+pub fn whole(site: &Site, mut launcher: Command, out: Out, limit: Duration) -> Result<Whole, Trouble> {
+    let (stdout, reader) = out.open();
+    launcher.stdin(Stdio::null()).stdout(stdout).stderr(File::create(site.said()).unwrap());
+    let (begun, before) = (Instant::now(), cpu::of_children());
+    let mut child = launcher.spawn().unwrap();
+    drop(launcher);
+    let status = wait(&mut child, limit);
+    let elapsed = begun.elapsed();
+    processes::sweep();
+    let cpu = cpu::of_children() - before;
+    let taken = reader.map(Reader::join).unwrap_or_default();
+    let status = status.ok_or(Trouble::Hung("", limit))?;
+    Ok(Whole { elapsed, cpu, taken, status })
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        if Instant::now() > until {
+            return None;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+fn feed(pipe: OwnedFd, block: &[u8], times: u64) {
+    let mut pipe = File::from(pipe);
+    for _ in 0..times {
+        if pipe.write_all(block).is_err() {
+            return;
+        }
+    }
+}
+
+/// A tool of a job.
+struct Tool {
+    process: Child,
+    reader: Option<Reader>,
+    said: PathBuf,
+}
+
+impl Tool {
+    fn start(mut command: Command, out: Out, site: &Site) -> Tool {
+        let (stdout, reader) = out.open();
+        let (stderr, said) = site.tool_says();
+        let process = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn().unwrap();
+        Tool { process, reader, said }
+    }
+
+    /// What came out of it; waits for its end.
+    fn finish(self) -> (Taken, u64) {
+        let taken = self.reader.map(Reader::join).unwrap_or_default();
+        (taken, reported(&self.said))
+    }
+}
+
+/// How long a tool takes from its start until it has so many bytes.
+fn attach(command: Command, bytes: u64, site: &Site) -> Result<Duration, Trouble> {
+    let (out, arrived) = Out::until(bytes);
+    let begun = Instant::now();
+    let _tool = Tool::start(command, out, site);
+    let arrived = arrived.recv_timeout(END).map_err(|_| Trouble::Hung("when a tool attached", END))?;
+    Ok(arrived - begun)
+}
+
+/// The bytes of which this says that they are missing.
+fn reported(said: &Path) -> u64 {
+    let text = fs::read_to_string(said).unwrap_or_default();
+    let missing = text.lines().filter_map(|line| line.split_once(" bytes are missing"));
+    missing.filter_map(|(before, _)| before.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reported_losses_are_summed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let said = "iof: rank 0 stdout: 1939743 bytes are missing at offset 0\nelse\nbare loop: 7 bytes are missing\n";
+        fs::write(file.path(), said).unwrap();
+        assert_eq!(reported(file.path()), 1_939_750);
+    }
+}

@@ -1,0 +1,49 @@
+//! Open MPI 4's mpirun.
+
+use std::process::Command;
+
+use super::{Full, Launch, Stdin, System, Tools, find, word_behind};
+
+const PROGRAMS: [&str; 2] = ["mpirun.openmpi", "mpirun"];
+const SIGN: &str = "(Open MPI) 4";
+
+/// The Debian package.
+pub struct OpenMpi;
+
+impl System for OpenMpi {
+    fn name(&self) -> &'static str {
+        "mpirun"
+    }
+
+    fn version(&self) -> Result<String, &'static str> {
+        let (_, text) = find(&PROGRAMS, SIGN).ok_or("apt install openmpi-bin")?;
+        Ok(format!("Open MPI {}", word_behind(&text, "(Open MPI)")))
+    }
+
+    fn launch(&self, job: &Launch) -> Option<Command> {
+        if job.full != Full::Wait || job.tools != Tools::None {
+            return None;
+        }
+        let mut command = Command::new(find(&PROGRAMS, SIGN)?.0);
+        command.args(["--oversubscribe", "-np", &job.ranks.to_string()]);
+        if nix::unistd::getuid().is_root() {
+            command.arg("--allow-run-as-root");
+        }
+        if job.tagged {
+            command.arg("--tag-output");
+        }
+        if job.stdin == Stdin::All {
+            command.args(["--stdin", "all"]);
+        }
+        command.args(job.command);
+        Some(command)
+    }
+
+    fn rank_variable(&self) -> &'static str {
+        "OMPI_COMM_WORLD_RANK"
+    }
+
+    fn tag(&self, rank: u32) -> String {
+        format!("[1,{rank}]<stdout>:")
+    }
+}
