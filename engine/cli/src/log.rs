@@ -3,9 +3,10 @@
 use std::env;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
-use iof_engine::{LogConfig, LogOrder, Syslog};
+use iof_engine::{Host, LogConfig, LogOrder, MailServer, Standalone, Syslog, ViaGateway};
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::log::key;
 use iof_proto::{Info, InfoValue, Log, LogEntry, LogOutcome, LogReport, Proc, Rank, Status};
@@ -21,6 +22,10 @@ const ORDER: &str = "PMIX_MCA_plog_base_order";
 const ONCE: &str = "PMIX_MCA_plog_base_log_once";
 /// The socket of the syslog daemon, where that is not /dev/log, as in containers.
 const SYSLOG: &str = "IOF_SYSLOG";
+/// The mail server, HOST or HOST:PORT, where that is not the node's own.
+const MAIL_SERVER: &str = "IOF_MAIL_SERVER";
+/// The socket of the site's gateway engine.
+const GATEWAY: &str = "IOF_GATEWAY";
 
 /// The words for priorities: first as logger(1) has them, then in full, or what else people say.
 const PRIORITIES: [&[&str]; 8] = [
@@ -222,10 +227,28 @@ pub fn config() -> Result<LogConfig, Failure> {
         let neither = || format!("'{once}' is neither true nor false: say true, false, or a number");
         config.once = truth(&once).ok_or_else(|| wrong(ONCE, &neither()))?;
     }
-    if let Some(path) = env::var_os(SYSLOG).filter(|path| !path.is_empty()) {
-        config.syslog = Syslog::at(PathBuf::from(path));
+    if let Some(path) = path(SYSLOG) {
+        config.syslog = Syslog::at(path);
+    }
+    if let Some(name) = env::var(MAIL_SERVER).ok().filter(|name| !name.is_empty()) {
+        let Server { host, port } = server(&name).map_err(|error| wrong(MAIL_SERVER, &error))?;
+        let usual = MailServer::default();
+        let port = port.and_then(|port| u16::try_from(port).ok()).unwrap_or(usual.port);
+        config.mail = Some(MailServer { host, port, ..usual });
     }
     Ok(config)
+}
+
+/// Who hosts the engine of `iof run`: it knows a gateway if the environment does.
+pub fn host() -> Arc<dyn Host> {
+    match path(GATEWAY) {
+        Some(socket) => Arc::new(ViaGateway { socket }),
+        None => Arc::new(Standalone),
+    }
+}
+
+fn path(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// A truth as PMIx's library and its users write one: a number, or a word in any case.

@@ -11,6 +11,8 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
+use iof_engine::{Config, Engine, LogConfig, Rendezvous, Syslog};
+
 use common::process::{Done, Process};
 use common::site::Site;
 use peers::{PATIENCE, SyslogSocket, mail_server, nobody};
@@ -159,6 +161,46 @@ fn a_message_may_come_on_stdin() {
     let done = run_with(&site, &[], script);
     assert_eq!((done.code, done.text()), (2, "[job,0]<stdout>: a\n[job,0]<stdout>: b\nc\n"), "{done:?}");
     assert!(done.stderr.contains("NUL byte at 1"), "{done:?}");
+}
+
+#[test]
+fn the_environment_says_which_gateway_and_which_mail_server_a_job_has() {
+    let site = Site::new();
+    let syslog = SyslogSocket::bind();
+    let log = LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..LogConfig::default() };
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    let gateway = Engine::start(Config { rendezvous, log, ..Config::default() }).unwrap();
+    let (server, inbox) = mail_server();
+    let env = [
+        ("IOF_GATEWAY", gateway.socket().unwrap().to_str().unwrap()),
+        ("IOF_MAIL_SERVER", &server.to_string()),
+    ];
+    let script =
+        "$IOF log --channel global_syslog far && $IOF log --channel email --mail-to a@example.org near";
+    let done = run_with(&site, &env, script);
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let message = syslog.next();
+    assert!(
+        message.contains(" PROC job.0 by iof log (pid ") && message.ends_with(" REPORTS: far"),
+        "{message}"
+    );
+    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("near"));
+    let done = run_with(&site, &[("IOF_MAIL_SERVER", "mail:x")], "echo started");
+    assert_eq!((done.code, done.text()), (2, ""));
+    assert!(
+        done.stderr.starts_with("iof: IOF_MAIL_SERVER: 'mail:x' has no port behind its colon"),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn a_style_is_for_the_outputs_among_the_channels() {
+    let site = Site::new();
+    let done = run_with(&site, &[], "$IOF log --tag --channel stdout,job_record m");
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "[job,0]<stdout>: m\n", ""));
+    let done = run_with(&site, &[], "$IOF log --tag --channel job_record m");
+    assert_eq!((done.code, done.stderr.as_str()), (0, "iof: pmix.log.tag is ignored\n"));
 }
 
 #[test]
