@@ -71,6 +71,25 @@ fn ranks_of_a_job_that_is_just_being_started_log_to_their_own_output_too() {
 }
 
 #[test]
+fn json_tells_what_was_logged_from_what_was_written() {
+    let site = Site::new();
+    let mut run = site.iof("run");
+    let script = "echo own; $IOF log --channel stdout said";
+    run.env("IOF", IOF).args(["--nspace", "job", "--output", "json", "--", "sh", "-c", script]);
+    let done = Process::start(&mut run).finish();
+    let lines = done.text().lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let mut told: Vec<_> = lines
+        .map(|line| (line["data"].clone(), line["offset"].clone(), line.get("logged").cloned()))
+        .collect();
+    told.sort_by_key(|(data, ..)| data.to_string());
+    assert_eq!(
+        told,
+        [("own\n".into(), 0.into(), None), ("said\n".into(), 0.into(), Some(true.into()))],
+        "{done:?}"
+    );
+}
+
+#[test]
 fn from_outside_it_is_the_output_of_the_job() {
     let site = Site::new();
     let run = site.run(&["--nspace", "job"], ["cat"]);
