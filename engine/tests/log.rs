@@ -7,6 +7,7 @@ mod peers;
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -645,6 +646,22 @@ fn the_record_says_whose_message_it_is_and_who_says_so_and_an_earlier_one_is_put
     log(&engine, vec![]);
     assert_eq!(fs::read_to_string(&record).unwrap().lines().count(), 1);
     assert_eq!(fs::read_to_string(record.with_extension("record.old")).unwrap(), text);
+}
+
+#[test]
+fn a_gateway_that_says_nothing_is_given_up_and_then_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("gateway");
+    let silent = UnixListener::bind(&socket).unwrap();
+    let backend = world(config(), ViaGateway { socket });
+    let log = Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "x");
+    let reason = || backend.log(&log).outcomes[0].result.clone().unwrap_err().reason;
+    let first = reason();
+    assert!(first.contains("has not answered for 5 s"), "{first}");
+    let second = reason();
+    assert!(second.contains("has stalled, and is sent nothing for 60 s"), "{second}");
+    silent.set_nonblocking(true).unwrap();
+    assert_eq!(silent.incoming().map_while(Result::ok).count(), 1, "it was asked once");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use iof_engine::{Host, LogConfig, LogOrder, MailServer, Standalone, Syslog, ViaGateway};
+use iof_engine::{Host, LOG_PRIORITIES, LogConfig, LogOrder, MailServer, Standalone, Syslog, ViaGateway};
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::log::key;
 use iof_proto::{Info, InfoValue, Log, LogEntry, LogOutcome, LogReport, Proc, Rank, Status};
@@ -26,18 +26,6 @@ const SYSLOG: &str = "IOF_SYSLOG";
 const MAIL_SERVER: &str = "IOF_MAIL_SERVER";
 /// The socket of the site's gateway engine.
 const GATEWAY: &str = "IOF_GATEWAY";
-
-/// The words for priorities: first as logger(1) has them, then in full, or what else people say.
-const PRIORITIES: [&[&str]; 8] = [
-    &["emerg", "emergency", "panic"],
-    &["alert"],
-    &["crit", "critical"],
-    &["err", "error"],
-    &["warning", "warn"],
-    &["notice"],
-    &["info", "information", "informational"],
-    &["debug"],
-];
 
 #[derive(Args)]
 #[command(after_help = "Channels: stdout and stderr of the rank that says it, or of the job; local_syslog, \
@@ -267,12 +255,14 @@ fn channels(text: &str) -> Result<LogOrder, String> {
 }
 
 fn priority(text: &str) -> Result<u32, String> {
-    let is = |words: &&[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
-    let known = PRIORITIES.iter().position(is).and_then(|at| u32::try_from(at).ok());
+    let is = |(short, long, others): &(&str, &str, &[&str])| {
+        [short, long].into_iter().chain(others.iter()).any(|word| word.eq_ignore_ascii_case(text))
+    };
+    let known = LOG_PRIORITIES.iter().position(is).and_then(|at| u32::try_from(at).ok());
     let number = || text.parse().ok().filter(|number| *number < 8);
     known.or_else(number).ok_or_else(|| {
-        let words: Vec<&str> = PRIORITIES.iter().filter_map(|words| words.first().copied()).collect();
-        format!("'{text}' is no priority: say {}, or 0 to 7", words.join(", "))
+        let words = LOG_PRIORITIES.map(|(short, ..)| short).join(", ");
+        format!("'{text}' is no priority: say {words}, or 0 to 7")
     })
 }
 

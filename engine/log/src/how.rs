@@ -7,7 +7,7 @@ use iof_proto::{Failure, Info, InfoValue, Proc, Status};
 use jiff::Timestamp;
 
 use crate::channel::Kind;
-use crate::syslog::PRIORITIES;
+use crate::syslog::severity;
 
 /// The highest port.
 const MAX_PORT: u64 = 65_535;
@@ -85,7 +85,7 @@ impl How {
                 self.priority = u8::try_from(*priority).unwrap_or(INFO);
             }
             (key::PMIX_LOG_SYSLOG_PRI, _) => {
-                return Err(bad(&format!("priority: say 0 ({}) to {DEBUG} (debug)", PRIORITIES[0])));
+                return Err(bad(&format!("priority: say 0 ({}) to {DEBUG} (debug)", severity(0))));
             }
             (key::PMIX_LOG_TIMESTAMP, InfoValue::Number(seconds)) => {
                 let time = i64::try_from(*seconds).ok().and_then(|time| Timestamp::from_second(time).ok());

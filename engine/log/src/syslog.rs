@@ -16,9 +16,22 @@ use nix::libc;
 /// Where a node's syslog daemon listens.
 pub const SYSLOG_SOCKET: &str = "/dev/log";
 
-/// The words for the priorities, 0 to 7, see syslog(3).
-pub const PRIORITIES: [&str; 8] =
-    ["emergency", "alert", "critical", "error", "warning", "notice", "info", "debug"];
+/// The words for the priorities, 0 to 7 (syslog(3)): logger(1)'s, PMIx's, and others that people use.
+pub const PRIORITIES: [(&str, &str, &[&str]); 8] = [
+    ("emerg", "emergency", &["panic"]),
+    ("alert", "alert", &[]),
+    ("crit", "critical", &[]),
+    ("err", "error", &[]),
+    ("warning", "warning", &["warn"]),
+    ("notice", "notice", &[]),
+    ("info", "info", &["information", "informational"]),
+    ("debug", "debug", &[]),
+];
+
+/// PMIx's word for a priority.
+pub(crate) fn severity(priority: u8) -> &'static str {
+    PRIORITIES.get(usize::from(priority)).map_or("", |(_, word, _)| word)
+}
 
 /// How long a daemon that does not read is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
 use crate::how::How;
-use crate::syslog::PRIORITIES;
+use crate::syslog::severity;
 
 /// Whose message it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +88,7 @@ fn escaped(text: &str) -> String {
 /// cursor of who reads it, stand escapes, such as `\n`.
 pub fn syslog_line(text: &str, origin: &Origin, node: &str, how: &How) -> String {
     let time = how.time.map_or_else(|| "N/A".to_owned(), ctime);
-    let severity = PRIORITIES.get(usize::from(how.priority)).map_or("", |word| word).to_uppercase();
+    let severity = severity(how.priority).to_uppercase();
     let source = match &origin.source {
         Some(source) => format!("{source} by {}", origin.by),
         None => origin.by.clone(),
