@@ -138,8 +138,9 @@ pub trait Host: Send + Sync {
     }
 
     /// The socket of the gateway engine ([`LogConfig::gateway`](crate::LogConfig::gateway)), if it is reached by one: asked
-    /// once, when the engine starts. To that goes what is for the global syslog, and email unless the engine has a mail
-    /// server of its own. Without it the global syslog is a channel of the host's.
+    /// once, when the engine starts. To that goes what is for the global syslog, email unless the engine has a mail server
+    /// of its own, and what is for channels that neither the engine nor [`Host::log_channels`] knows: the gateway says
+    /// whether it does. Without it these are for [`Host::log`].
     fn gateway(&self) -> Option<PathBuf> {
         None
     }

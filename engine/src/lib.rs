@@ -59,7 +59,9 @@ pub use host::{Host, Reply, Standalone, ViaGateway, same_user};
 pub use iof_capture::{
     BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, Stdin, WindowSize,
 };
-pub use iof_log::{MailServer, Order as LogOrder, OrderError as LogOrderError, Syslog};
+pub use iof_log::{
+    MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,
+};
 pub use iof_shm_ring::Policy;
 pub use job::{Job, JobStatus};
 pub use log::LogConfig;

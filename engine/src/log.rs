@@ -5,27 +5,31 @@
 //! time is done by threads with bounded queues, one each for this node's syslog, the job record, mail and the gateway; the
 //! host answers when it likes.
 
+mod channels;
 mod gateway;
 mod streams;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use iof_capture::Capture;
-use iof_log::{
-    Course, How, JobRecord, Kind, Mail, MailServer, Order, Origin, Stalls, Syslog, Worker, plan, syslog_line,
-};
-use iof_proto::limits::{MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
+use iof_log::{Course, How, Kind, MailServer, Order, Origin, Syslog, plan};
+use iof_proto::limits::{MAX_LOG_BYTES, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
-use iof_proto::{Channel, Failure, Info, Log, LogEntry, LogReport, Rank, Status, ToTool};
+use iof_proto::{Channel, Failure, Info, Log, LogReport, Proc, Rank, Status, ToTool};
 
 use crate::control::Reports;
 use crate::engine::Engine;
-use crate::host::{Call, Host, Reply, Upcall};
+use crate::host::{Host, Upcall};
 use crate::job::{Elsewhere, JobState};
 use crate::peer::Peer;
 use crate::state::{PeerId, State};
+
+use channels::{Begun, Entry, LogChannels};
+
+/// Characters of a tool's name that are logged.
+const MAX_NAME: usize = 64;
 
 /// Where an engine logs to.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +90,7 @@ impl Asker {
     /// A tool, in its request of this number.
     pub(crate) fn tool(id: PeerId, peer: &Peer, request: u32) -> Asker {
         // Its name is what it likes, and ends up in files and terminals.
-        let name: String = peer.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let name: String = printable(&peer.name).chars().take(MAX_NAME).collect();
         Asker {
             by: format!("{name} (pid {})", peer.pid),
             to: To::Tool { peer: id, request, pid: (!peer.own).then_some(peer.pid) },
@@ -100,23 +104,26 @@ struct Underway {
     asker: Asker,
     course: Course,
     how: Arc<How>,
+    origin: Origin,
     directives: Vec<Info>,
     ignored: Vec<String>,
+    /// Of its messages.
+    bytes: usize,
+}
+
+/// A request that makes sense.
+struct Prepared {
+    course: Course,
+    how: How,
+    origin: Origin,
+    ignored: Vec<String>,
+    bytes: usize,
 }
 
 /// Where this engine logs to, and what is under way.
 pub(crate) struct Logs {
-    config: LogConfig,
-    node: String,
-    record: Option<JobRecord>,
-    gateway: Option<PathBuf>,
-    host_channels: BTreeSet<String>,
+    channels: LogChannels,
     reports: Arc<Reports>,
-    syslog: Worker,
-    records: Worker,
-    mail: Worker,
-    stalls: Stalls,
-    relay: Worker,
     underway: BTreeMap<LogId, Underway>,
     last: u64,
 }
@@ -129,66 +136,13 @@ impl Logs {
         socket: Option<&Path>,
         reports: Arc<Reports>,
     ) -> Logs {
-        let beside = || {
-            let mut name = socket?.as_os_str().to_owned();
-            name.push(".record");
-            Some(PathBuf::from(name))
-        };
-        // Another engine had our pid, or our place.
-        let fresh = |path| {
-            let record = JobRecord::at(path);
-            if let Err(error) = record.put_away() {
-                tracing::warn!(path = %record.path().display(), %error, "an earlier job record stays in the way");
-            }
-            record
-        };
-        Logs {
-            config: config.clone(),
-            node: node.to_owned(),
-            record: config.job_record.clone().map(JobRecord::at).or_else(|| beside().map(fresh)),
-            gateway: if config.gateway { None } else { host.gateway() },
-            host_channels: host.log_channels().into_iter().collect(),
-            reports,
-            syslog: Worker::new("iof-syslog"),
-            records: Worker::new("iof-record"),
-            mail: Worker::new("iof-mail"),
-            stalls: Stalls::default(),
-            relay: Worker::new("iof-gateway"),
-            underway: BTreeMap::new(),
-            last: 0,
-        }
+        let channels = LogChannels::new(config, host, node, socket, Arc::clone(&reports));
+        Logs { channels, reports, underway: BTreeMap::new(), last: 0 }
     }
 
     /// The keys of the channels that there are.
     pub(crate) fn channels(&self) -> Vec<String> {
-        let own = [
-            key::PMIX_LOG_STDOUT,
-            key::PMIX_LOG_STDERR,
-            key::PMIX_LOG_SYSLOG,
-            key::PMIX_LOG_LOCAL_SYSLOG,
-            key::PMIX_LOG_GLOBAL_SYSLOG,
-            key::PMIX_LOG_EMAIL,
-            key::PMIX_LOG_JOB_RECORD,
-        ];
-        let has = |channel: &&str| match Kind::of(channel) {
-            Kind::Syslog => self.has_local_syslog() || self.has_global_syslog(false),
-            Kind::LocalSyslog => self.has_local_syslog(),
-            Kind::GlobalSyslog => self.has_global_syslog(false),
-            Kind::JobRecord => self.record.is_some(),
-            _ => true,
-        };
-        let own = own.into_iter().filter(has).map(str::to_owned);
-        let theirs = self.host_channels.iter().filter(|channel| Kind::of(channel) == Kind::Host).cloned();
-        own.chain(theirs).collect()
-    }
-
-    fn has_local_syslog(&self) -> bool {
-        self.config.syslog.is_there()
-    }
-
-    fn has_global_syslog(&self, relayed: bool) -> bool {
-        let others = self.gateway.is_some() || self.host_channels.contains(key::PMIX_LOG_GLOBAL_SYSLOG);
-        self.config.gateway || (others && !relayed)
+        self.channels.keys()
     }
 
     /// A tool has gone: nobody is to be told. What was begun is done; with `PMIX_LOG_ONCE` no further channel is tried.
@@ -196,8 +150,8 @@ impl Logs {
         self.underway.retain(|_, of| !matches!(of.asker.to, To::Tool { peer, .. } if peer == gone));
     }
 
-    /// Whether one request more may be under way for this asker.
-    fn check_room(&self, asker: &To) -> Result<(), Failure> {
+    /// Whether one request more may be under way for this asker, with messages of `bytes` in all.
+    fn check_room(&self, asker: &To, bytes: usize) -> Result<(), Failure> {
         let within = |whose: &str, limit: usize, of: &dyn Fn(&To) -> bool| {
             let count = self.underway.values().filter(|underway| of(&underway.asker.to)).count();
             if count < limit {
@@ -207,26 +161,16 @@ impl Logs {
             Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
         };
         within("", MAX_LOGS, &|_| true)?;
+        let all = self.underway.values().map(|of| of.bytes).fold(bytes, usize::saturating_add);
+        if all > MAX_LOG_BYTES {
+            let reason = format!("messages of {MAX_LOG_BYTES} bytes are being logged: try again");
+            return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
+        }
         let To::Tool { peer: tool, pid, .. } = asker else { return Ok(()) };
         let is_of_tool = |to: &To| matches!(to, To::Tool { peer, .. } if peer == tool);
         within(" of this tool", MAX_WAITING_PER_TOOL, &is_of_tool)?;
         let is_of_process = |to: &To| matches!(to, To::Tool { pid: of, .. } if of == pid);
         if pid.is_some() { within(" of this process", MAX_LOGS_PER_PROCESS, &is_of_process) } else { Ok(()) }
-    }
-
-    /// Has `job` done by the worker that `of` picks; its result comes back as that of `step`.
-    fn submit(
-        &mut self,
-        of: fn(&mut Logs) -> &mut Worker,
-        step: LogStep,
-        job: impl FnOnce() -> Result<(), Failure> + Send + 'static,
-    ) -> Option<Result<(), Failure>> {
-        let reply = Reply::new(Call::Log(step), Arc::clone(&self.reports));
-        let answered = move || match job() {
-            Ok(()) => reply.grant(),
-            Err(Failure { status, reason }) => reply.deny(status, reason),
-        };
-        of(self).submit(answered).err().map(Err)
     }
 }
 
@@ -266,35 +210,50 @@ impl State {
     }
 
     fn begin_log(&mut self, asker: Asker, log: &Log) -> Result<LogId, (Asker, Failure)> {
-        match self.prepare(&asker, log) {
-            Ok((course, how, ignored)) => {
-                self.logs.last = self.logs.last.wrapping_add(1);
-                let id = LogId(self.logs.last);
-                let directives = log.directives.clone();
-                let underway = Underway { asker, course, how: Arc::new(how), directives, ignored };
-                self.logs.underway.insert(id, underway);
-                Ok(id)
-            }
-            Err(failure) => Err((asker, failure)),
-        }
+        let Prepared { course, how, origin, ignored, bytes } = match self.prepare(&asker, log) {
+            Ok(prepared) => prepared,
+            Err(failure) => return Err((asker, failure)),
+        };
+        self.logs.last = self.logs.last.wrapping_add(1);
+        let id = LogId(self.logs.last);
+        let (how, directives) = (Arc::new(how), log.directives.clone());
+        let underway = Underway { asker, course, how, origin, directives, ignored, bytes };
+        self.logs.underway.insert(id, underway);
+        Ok(id)
     }
 
-    fn prepare(&self, asker: &Asker, log: &Log) -> Result<(Course, How, Vec<String>), Failure> {
-        self.logs.check_room(&asker.to)?;
-        let (how, ignored) = How::read(&log.directives, &self.host_keys)?;
+    fn prepare(&self, asker: &Asker, log: &Log) -> Result<Prepared, Failure> {
+        let (mut how, mut ignored) = How::read(&log.directives, &self.host_keys)?;
         self.check_source(asker, &how)?;
+        let relayed = how.relayed.is_some();
+        if how.source.is_none() && !relayed {
+            how.source = self.only_job();
+        }
         let available = |channel: &str| match Kind::of(channel) {
             Kind::Stdout | Kind::Stderr => self.log_target(&how).is_ok(),
-            Kind::LocalSyslog => self.logs.has_local_syslog(),
-            Kind::GlobalSyslog => self.logs.has_global_syslog(how.relayed),
             Kind::Email => how.email.iter().any(|info| info.key == key::PMIX_LOG_EMAIL_ADDR),
-            Kind::JobRecord => self.logs.record.is_some(),
-            Kind::Host => self.logs.host_channels.contains(channel),
-            Kind::Syslog | Kind::Any => false,
+            _ => self.logs.channels.has(channel, relayed),
         };
-        let entries = plan(log, &self.logs.config.order, available)?;
-        let once = how.once.unwrap_or(self.logs.config.once);
-        Ok((Course::new(entries, once), how, ignored))
+        let config = &self.logs.channels.config;
+        let entries = plan(log, &config.order, available)?;
+        ignored.extend(how.lost_on(entries.iter().map(|entry| Kind::of(&entry.channel))));
+        let length = |entry: &iof_proto::LogEntry| entry.text().map_or(0, str::len);
+        let bytes = entries.iter().map(length).fold(0, usize::saturating_add);
+        self.logs.check_room(&asker.to, bytes)?;
+        let by = match &how.relayed {
+            Some(first) => format!("{} through {}", printable(first), asker.by),
+            None => asker.by.clone(),
+        };
+        let origin = Origin { source: how.source.clone(), by };
+        let course = Course::new(entries, how.once.unwrap_or(config.once));
+        Ok(Prepared { course, how, origin, ignored, bytes })
+    }
+
+    /// The engine's only job, as the process of no rank: whose message it is of which nobody says that.
+    fn only_job(&self) -> Option<Proc> {
+        let mut jobs = self.jobs.keys();
+        let (Some(nspace), None) = (jobs.next(), jobs.next()) else { return None };
+        Some(Proc { nspace: nspace.clone(), rank: Rank::UNDEF })
     }
 
     /// Whether a message may be said to be of its source. What is not known here, others may know: the embedder, who hands
@@ -306,7 +265,7 @@ impl State {
             [Rank::WILDCARD, Rank::UNDEF].contains(&source.rank) || has_rank
         };
         let is_others = matches!(asker.to, To::Embedder(_))
-            || (how.relayed && self.logs.config.gateway)
+            || (how.relayed.is_some() && self.logs.channels.config.gateway)
             || self.host_keys.contains(key::PMIX_LOG_SOURCE);
         if is_others || self.jobs.get(&source.nspace).is_some_and(is_known) {
             return Ok(());
@@ -348,32 +307,31 @@ impl State {
     /// Begins a step; gives what became of it if that is known at once.
     fn log_step(&mut self, capture: &Capture, step: LogStep) -> Option<Result<(), Failure>> {
         let underway = self.logs.underway.get(&step.log)?;
-        let entry = underway.course.entry(step.step)?.clone();
-        let (how, directives) = (Arc::clone(&underway.how), underway.directives.clone());
-        let origin = Origin { source: how.source.clone(), by: underway.asker.by.clone() };
-        let here = underway.asker.here.clone();
-        let text = entry.text().unwrap_or_default().to_owned();
-        let logs = &mut self.logs;
-        match Kind::of(&entry.channel) {
-            Kind::Stdout => self.log_output(capture, step, Channel::Stdout, &text, &how),
-            Kind::Stderr => self.log_output(capture, step, Channel::Stderr, &text, &how),
-            Kind::LocalSyslog => logs.submit_syslog(step, &text, &origin, &how),
-            Kind::GlobalSyslog if logs.config.gateway => logs.submit_syslog(step, &text, &origin, &how),
-            Kind::GlobalSyslog if how.relayed => {
-                let reason =
-                    "this engine is no gateway, and hands nothing on that others handed to it".into();
-                Some(Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason }))
-            }
-            Kind::GlobalSyslog if logs.gateway.is_some() => logs.submit_relay(step, entry, &how),
-            Kind::Email => logs.submit_mail(step, entry, &how, here),
-            Kind::JobRecord => {
-                let Some(record) = logs.record.clone() else {
-                    let reason = "this engine keeps no job record".into();
-                    return Some(Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason }));
-                };
-                logs.submit(|logs| &mut logs.records, step, move || record.append(&text, &origin, &how))
-            }
-            Kind::GlobalSyslog | Kind::Host | Kind::Syslog | Kind::Any => {
+        let entry = Entry {
+            step,
+            entry: underway.course.entry(step.step)?.clone(),
+            how: Arc::clone(&underway.how),
+            origin: underway.origin.clone(),
+            directives: underway.directives.clone(),
+            asker: underway.asker.here.clone(),
+        };
+        let kind = Kind::of(&entry.entry.channel);
+        if let Err(failure) = entry.how.suits(kind) {
+            return Some(Err(failure));
+        }
+        let to_output = |channel| (channel, entry.entry.text().unwrap_or_default());
+        let output = match kind {
+            Kind::Stdout => Some(to_output(Channel::Stdout)),
+            Kind::Stderr => Some(to_output(Channel::Stderr)),
+            _ => None,
+        };
+        if let Some((channel, text)) = output {
+            return self.log_output(capture, step, channel, text, &entry.how);
+        }
+        match self.logs.channels.begin(entry) {
+            Begun::Done(result) => Some(result),
+            Begun::Later => None,
+            Begun::Host(Entry { entry, directives, .. }) => {
                 self.upcalls.push(Upcall::Log { step, log: Log { data: vec![entry], directives } });
                 None
             }
@@ -394,58 +352,7 @@ impl State {
     }
 }
 
-impl Logs {
-    fn submit_syslog(
-        &mut self,
-        step: LogStep,
-        text: &str,
-        origin: &Origin,
-        how: &How,
-    ) -> Option<Result<(), Failure>> {
-        let line = syslog_line(text, origin, &self.node, how);
-        let (syslog, priority) = (self.config.syslog.clone(), how.priority);
-        self.submit(|logs| &mut logs.syslog, step, move || syslog.send(priority, &line))
-    }
-
-    /// Mail is not begun once its asker has gone: behind a slow server it would only keep others waiting.
-    fn submit_mail(
-        &mut self,
-        step: LogStep,
-        entry: LogEntry,
-        how: &How,
-        here: Option<Weak<()>>,
-    ) -> Option<Result<(), Failure>> {
-        let iof_proto::LogValue::Email(fields) = &entry.value else {
-            let reason = "an email is no plain text".into();
-            return Some(Err(Failure { status: Status::ERR_BAD_PARAM, reason }));
-        };
-        let names_server = fields.iter().chain(&how.email).any(|info| info.key == key::PMIX_LOG_EMAIL_SERVER);
-        if self.config.mail.is_none() && !names_server && !how.relayed && self.gateway.is_some() {
-            return self.submit_relay(step, entry, how);
-        }
-        let server = self.config.mail.clone().unwrap_or_default();
-        match Mail::new(fields, how, &server, &self.node) {
-            Ok(mail) => {
-                let stalls = self.stalls.clone();
-                self.submit(
-                    |logs| &mut logs.mail,
-                    step,
-                    move || {
-                        if here.is_some_and(|here| here.strong_count() == 0) {
-                            let reason = "whoever asked for it has gone".into();
-                            return Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason });
-                        }
-                        mail.send(&stalls)
-                    },
-                )
-            }
-            Err(failure) => Some(Err(failure)),
-        }
-    }
-
-    fn submit_relay(&mut self, step: LogStep, entry: LogEntry, how: &How) -> Option<Result<(), Failure>> {
-        let gateway = self.gateway.clone()?;
-        let log = gateway::relayed(entry, how);
-        self.submit(|logs| &mut logs.relay, step, move || gateway::relay(&gateway, &log))
-    }
+/// What another engine says of who asked it, for files and terminals.
+fn printable(words: &str) -> String {
+    words.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -7,6 +7,7 @@ mod peers;
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -242,7 +243,7 @@ fn nobody_speaks_for_processes_that_the_engine_does_not_know_unless_the_host_doe
     let of = |rank| with(vec![source(rank)], Log::to([key::PMIX_LOG_JOB_RECORD], "m"));
     let relayed = |rank| {
         let mut log = of(rank);
-        log.directives.push(flag(key::IOF_LOG_RELAYED));
+        log.directives.push(Info::required(key::IOF_LOG_RELAYED, "somebody"));
         log
     };
     let world = world(config(), Standalone);
@@ -492,7 +493,11 @@ fn a_gateway_serves_what_others_cannot() {
     assert_eq!(backend.log(&log).status, Status::SUCCESS);
     let message = syslog.next();
     assert!(
-        message.starts_with("<10>") && message.ends_with(":CRITICAL PROC job.0 REPORTS: far"),
+        message.starts_with("<10>")
+            && message.ends_with(&format!(
+                ":CRITICAL PROC job.0 by test (pid {0}) through iof gateway (pid {0}) REPORTS: far",
+                std::process::id()
+            )),
         "{message}"
     );
     // The syslog is the global one where there is one.
@@ -513,6 +518,150 @@ fn a_gateway_serves_what_others_cannot() {
     let failure = report.outcomes[0].result.as_ref().unwrap_err();
     assert!(failure.reason.starts_with(&format!("the gateway at {}: ", socket.display())), "{failure}");
     job.end();
+}
+
+#[test]
+fn a_gateway_has_what_its_host_has_and_the_longest_message_reaches_it() {
+    let syslog = SyslogSocket::bind();
+    let (tell, asked) = channel();
+    let log = LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..config() };
+    let gateway = world(log, Scripted { asked: Mutex::new(tell) });
+    let backend = world(config(), ViaGateway { socket: gateway.engine.socket().unwrap().to_owned() });
+    let job = Waiting::start(&backend);
+    let text = "x".repeat(MAX_LOG_TEXT);
+    let long = "y".repeat(1000);
+    let mut directives = vec![source(Rank(0)), flag("site.unknown-here"), flag(key::PMIX_LOG_TAG_OUTPUT)];
+    directives[1].required = false;
+    directives.extend((0..14).map(|_| Info::new("site.filler", long.as_str())));
+    let log = with(directives, Log::to(["site.pager", key::PMIX_LOG_JOB_RECORD, "site.unknown"], &text));
+    let mut tool = backend.tool();
+    let asking = thread::spawn(move || tool.log(&log).unwrap());
+    for grants in [true, false] {
+        let (log, reply) = asked.recv_timeout(PATIENCE).unwrap();
+        assert_eq!((log.data.len(), log.data[0].text()), (1, Some(text.as_str())));
+        let value = |key: &str| log.directives.iter().find(|info| info.key == key).map(|info| &info.value);
+        assert_eq!(value(key::PMIX_LOG_TAG_OUTPUT), Some(&InfoValue::Bool(true)));
+        assert_eq!(value("site.unknown-here"), Some(&InfoValue::Bool(true)));
+        let InfoValue::Text(by) = value(key::IOF_LOG_RELAYED).unwrap() else { panic!("{log:?}") };
+        assert_eq!(*by, format!("test (pid {})", std::process::id()));
+        if grants { reply.grant() } else { reply.deny(Status::ERR_NOT_SUPPORTED, "no such channel") }
+    }
+    let report = asking.join().unwrap();
+    let names = ["site.pager", key::PMIX_LOG_JOB_RECORD, "site.unknown"];
+    assert_eq!(tried(&report), [(names[0], true), (names[1], false), (names[2], false)], "{report:?}");
+    let failure = report.outcomes[2].result.as_ref().unwrap_err();
+    assert!(failure.reason.ends_with("no such channel"), "{failure}");
+    job.end();
+}
+
+#[test]
+fn the_longest_message_goes_to_all_channels_of_one_request() {
+    let syslog = SyslogSocket::bind();
+    let (server, inbox) = mail_server();
+    let log =
+        LogConfig { syslog: Syslog::at(syslog.path()), mail: Some(mail_to(server, PATIENCE)), ..config() };
+    let world = world(log, Standalone);
+    let job = Waiting::start(&world);
+    let channels = [
+        key::PMIX_LOG_STDOUT,
+        key::PMIX_LOG_STDERR,
+        key::PMIX_LOG_LOCAL_SYSLOG,
+        key::PMIX_LOG_EMAIL,
+        key::PMIX_LOG_JOB_RECORD,
+    ];
+    let text = "x".repeat(MAX_LOG_TEXT);
+    let report = world.log(&Log { directives: email("").directives, ..Log::to(channels, &text) });
+    assert_eq!(tried(&report), channels.map(|channel| (channel, true)), "{report:?}");
+    assert!(syslog.next().ends_with(&text) && world.record()[0].contains(&text));
+    assert!(inbox.recv_timeout(PATIENCE).unwrap().text.len() > MAX_LOG_TEXT);
+    job.end();
+}
+
+#[test]
+fn what_is_required_and_a_channel_cannot_do_is_an_error_of_that_channel() {
+    let world = world(config(), Standalone);
+    let job = Waiting::start(&world);
+    let log = |directives| {
+        world.log(&with(directives, Log::to([key::PMIX_LOG_JOB_RECORD, key::PMIX_LOG_STDERR], "m")))
+    };
+    for key in [key::PMIX_LOG_TAG_OUTPUT, key::PMIX_LOG_XML_OUTPUT] {
+        let report = log(vec![flag(key)]);
+        assert_eq!(tried(&report), [(key::PMIX_LOG_JOB_RECORD, false), (key::PMIX_LOG_STDERR, true)]);
+        let failure = report.outcomes[0].result.as_ref().unwrap_err();
+        assert_eq!((report.status, failure.status), (PARTIAL, Status::ERR_NOT_SUPPORTED), "{failure}");
+        let report = log(vec![Info::new(key, true)]);
+        assert_eq!((report.status, report.ignored), (Status::SUCCESS, vec![]));
+        let nowhere = with(vec![Info::new(key, true)], Log::to([key::PMIX_LOG_JOB_RECORD], "m"));
+        assert_eq!(world.log(&nowhere).ignored, [key]);
+    }
+    // Every channel has the time.
+    let timed = [key::PMIX_LOG_TIMESTAMP_OUTPUT, key::PMIX_LOG_GENERATE_TIMESTAMP].map(flag);
+    assert_eq!(log(timed.into()).status, Status::SUCCESS);
+    assert_eq!(world.record().len(), 5);
+    job.end();
+}
+
+#[test]
+fn a_message_that_tags_make_too_long_is_refused() {
+    let world = world(config(), Standalone);
+    let job = Waiting::start(&world);
+    let lines = Log::to([key::PMIX_LOG_STDOUT], &"\n".repeat(32_000));
+    assert_eq!(world.log(&lines).status, Status::SUCCESS);
+    let report = world.log(&with(vec![flag(key::PMIX_LOG_TAG_OUTPUT)], lines));
+    let failure = report.outcomes[0].result.as_ref().unwrap_err();
+    assert!(failure.reason.starts_with("with tags its 32000 lines are "), "{failure}");
+    job.end();
+}
+
+#[test]
+fn the_record_says_whose_message_it_is_and_who_says_so_and_an_earlier_one_is_put_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = || {
+        let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+        let config = Config { rendezvous, policy: Policy::Block, log: config(), ..Config::default() };
+        Engine::start(config).unwrap()
+    };
+    let log = |engine: &Engine, directives| {
+        let log = with(directives, Log::to([key::PMIX_LOG_JOB_RECORD], "m"));
+        let report = Tool::connect(engine.socket().unwrap(), "test\x1b").unwrap().log(&log).unwrap();
+        assert_eq!(report.status, Status::SUCCESS);
+    };
+    let engine = start();
+    let record = PathBuf::from(format!("{}.record", engine.socket().unwrap().display()));
+    log(&engine, vec![]);
+    let job = engine.spawn(&spec([shell("true")])).unwrap();
+    log(&engine, vec![]);
+    log(&engine, vec![source(Rank(0))]);
+    common::wait(&job);
+    let text = fs::read_to_string(&record).unwrap();
+    let whose = [r#""nspace":null,"#, r#""nspace":"job","#, r#""nspace":"job","#];
+    let ranks = [r#""rank":null,"#, r#""rank":null,"#, r#""rank":0,"#];
+    let by = format!(r#""by":"test? (pid {})""#, std::process::id());
+    for ((line, nspace), rank) in text.lines().zip(whose).zip(ranks) {
+        assert!([nspace, rank, &by].iter().all(|part| line.contains(part)), "{line}");
+    }
+    assert_eq!(text.lines().count(), 3);
+    drop((job, engine));
+    let engine = start();
+    log(&engine, vec![]);
+    assert_eq!(fs::read_to_string(&record).unwrap().lines().count(), 1);
+    assert_eq!(fs::read_to_string(record.with_extension("record.old")).unwrap(), text);
+}
+
+#[test]
+fn a_gateway_that_says_nothing_is_given_up_and_then_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("gateway");
+    let silent = UnixListener::bind(&socket).unwrap();
+    let backend = world(config(), ViaGateway { socket });
+    let log = Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "x");
+    let reason = || backend.log(&log).outcomes[0].result.clone().unwrap_err().reason;
+    let first = reason();
+    assert!(first.contains("has not answered for 5 s"), "{first}");
+    let second = reason();
+    assert!(second.contains("has stalled, and is sent nothing for 60 s"), "{second}");
+    silent.set_nonblocking(true).unwrap();
+    assert_eq!(silent.incoming().map_while(Result::ok).count(), 1, "it was asked once");
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::env;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
-use iof_engine::{LogConfig, LogOrder, Syslog};
+use iof_engine::{Host, LOG_PRIORITIES, LogConfig, LogOrder, MailServer, Standalone, Syslog, ViaGateway};
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::log::key;
 use iof_proto::{Info, InfoValue, Log, LogEntry, LogOutcome, LogReport, Proc, Rank, Status};
@@ -21,18 +22,10 @@ const ORDER: &str = "PMIX_MCA_plog_base_order";
 const ONCE: &str = "PMIX_MCA_plog_base_log_once";
 /// The socket of the syslog daemon, where that is not /dev/log, as in containers.
 const SYSLOG: &str = "IOF_SYSLOG";
-
-/// The words for priorities: first as logger(1) has them, then in full, or what else people say.
-const PRIORITIES: [&[&str]; 8] = [
-    &["emerg", "emergency", "panic"],
-    &["alert"],
-    &["crit", "critical"],
-    &["err", "error"],
-    &["warning", "warn"],
-    &["notice"],
-    &["info", "information", "informational"],
-    &["debug"],
-];
+/// The mail server, HOST or HOST:PORT, where that is not the node's own.
+const MAIL_SERVER: &str = "IOF_MAIL_SERVER";
+/// The socket of the site's gateway engine.
+const GATEWAY: &str = "IOF_GATEWAY";
 
 #[derive(Args)]
 #[command(after_help = "Channels: stdout and stderr of the rank that says it, or of the job; local_syslog, \
@@ -189,13 +182,11 @@ fn data(args: &LogArgs, message: &str) -> Vec<LogEntry> {
 
 fn directives(args: &LogArgs) -> Vec<Info> {
     let mut all = vec![Info::required(key::PMIX_LOG_SYSLOG_PRI, args.priority)];
-    let wishes = [
-        (key::PMIX_LOG_ONCE, args.once),
-        (key::PMIX_LOG_TAG_OUTPUT, args.tag),
-        (key::PMIX_LOG_GENERATE_TIMESTAMP, args.timestamp),
-        (key::PMIX_LOG_XML_OUTPUT, args.xml),
-    ];
+    let wishes = [(key::PMIX_LOG_ONCE, args.once), (key::PMIX_LOG_GENERATE_TIMESTAMP, args.timestamp)];
     all.extend(wishes.into_iter().filter(|(_, wanted)| *wanted).map(|(key, _)| Info::required(key, true)));
+    // For stdout and stderr among the channels: the others take the message all the same.
+    let styles = [(key::PMIX_LOG_TAG_OUTPUT, args.tag), (key::PMIX_LOG_XML_OUTPUT, args.xml)];
+    all.extend(styles.into_iter().filter(|(_, wanted)| *wanted).map(|(key, _)| Info::new(key, true)));
     let texts = [
         (key::PMIX_LOG_EMAIL_ADDR, args.mail_to.as_deref()),
         (key::PMIX_LOG_EMAIL_SUBJECT, args.subject.as_deref()),
@@ -224,10 +215,28 @@ pub fn config() -> Result<LogConfig, Failure> {
         let neither = || format!("'{once}' is neither true nor false: say true, false, or a number");
         config.once = truth(&once).ok_or_else(|| wrong(ONCE, &neither()))?;
     }
-    if let Some(path) = env::var_os(SYSLOG).filter(|path| !path.is_empty()) {
-        config.syslog = Syslog::at(PathBuf::from(path));
+    if let Some(path) = path(SYSLOG) {
+        config.syslog = Syslog::at(path);
+    }
+    if let Some(name) = env::var(MAIL_SERVER).ok().filter(|name| !name.is_empty()) {
+        let Server { host, port } = server(&name).map_err(|error| wrong(MAIL_SERVER, &error))?;
+        let usual = MailServer::default();
+        let port = port.and_then(|port| u16::try_from(port).ok()).unwrap_or(usual.port);
+        config.mail = Some(MailServer { host, port, ..usual });
     }
     Ok(config)
+}
+
+/// Who hosts the engine of `iof run`: it knows a gateway if the environment does.
+pub fn host() -> Arc<dyn Host> {
+    match path(GATEWAY) {
+        Some(socket) => Arc::new(ViaGateway { socket }),
+        None => Arc::new(Standalone),
+    }
+}
+
+fn path(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// A truth as PMIx's library and its users write one: a number, or a word in any case.
@@ -246,12 +255,14 @@ fn channels(text: &str) -> Result<LogOrder, String> {
 }
 
 fn priority(text: &str) -> Result<u32, String> {
-    let is = |words: &&[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
-    let known = PRIORITIES.iter().position(is).and_then(|at| u32::try_from(at).ok());
+    let is = |(short, long, others): &(&str, &str, &[&str])| {
+        [short, long].into_iter().chain(others.iter()).any(|word| word.eq_ignore_ascii_case(text))
+    };
+    let known = LOG_PRIORITIES.iter().position(is).and_then(|at| u32::try_from(at).ok());
     let number = || text.parse().ok().filter(|number| *number < 8);
     known.or_else(number).ok_or_else(|| {
-        let words: Vec<&str> = PRIORITIES.iter().filter_map(|words| words.first().copied()).collect();
-        format!("'{text}' is no priority: say {}, or 0 to 7", words.join(", "))
+        let words = LOG_PRIORITIES.map(|(short, ..)| short).join(", ");
+        format!("'{text}' is no priority: say {words}, or 0 to 7")
     })
 }
 

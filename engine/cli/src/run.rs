@@ -30,7 +30,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let outputs = args.output.prepare(Some(nprocs))?;
     let stdin = args.stdin.plan(nprocs)?;
     let signals = Signals::take().map_err(Failure::running)?;
-    let engine = Engine::start(config(args)?).map_err(|error| match error {
+    let engine = Engine::start_with(config(args)?, log::host()).map_err(|error| match error {
         error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
         StartError::Capture(error @ CaptureError::Refused { .. }) => {
             Failure::Usage(format!("{error}; or use --backend epoll"))

@@ -11,6 +11,8 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
+use iof_engine::{Config, Engine, LogConfig, Rendezvous, Syslog};
+
 use common::process::{Done, Process};
 use common::site::Site;
 use peers::{PATIENCE, SyslogSocket, mail_server, nobody};
@@ -69,6 +71,25 @@ fn ranks_of_a_job_that_is_just_being_started_log_to_their_own_output_too() {
 }
 
 #[test]
+fn json_tells_what_was_logged_from_what_was_written() {
+    let site = Site::new();
+    let mut run = site.iof("run");
+    let script = "echo own; $IOF log --channel stdout said";
+    run.env("IOF", IOF).args(["--nspace", "job", "--output", "json", "--", "sh", "-c", script]);
+    let done = Process::start(&mut run).finish();
+    let lines = done.text().lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let mut told: Vec<_> = lines
+        .map(|line| (line["data"].clone(), line["offset"].clone(), line.get("logged").cloned()))
+        .collect();
+    told.sort_by_key(|(data, ..)| data.to_string());
+    assert_eq!(
+        told,
+        [("own\n".into(), 0.into(), None), ("said\n".into(), 0.into(), Some(true.into()))],
+        "{done:?}"
+    );
+}
+
+#[test]
 fn from_outside_it_is_the_output_of_the_job() {
     let site = Site::new();
     let run = site.run(&["--nspace", "job"], ["cat"]);
@@ -99,10 +120,12 @@ fn a_message_takes_the_order_of_the_environment_to_the_syslog_and_the_job_record
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
     let message = syslog.next();
     assert!(
-        message.starts_with("<11>") && message.ends_with(":ERROR PROC job.0 REPORTS: half done"),
+        message.starts_with("<11>") && message.contains(":ERROR PROC job.0 by iof log (pid "),
         "{message}"
     );
-    assert!(syslog.next().ends_with(":INFO PROC job.0 REPORTS: again"));
+    assert!(message.ends_with(") REPORTS: half done"), "{message}");
+    let again = syslog.next();
+    assert!(again.contains(":INFO PROC job.0 by ") && again.ends_with(" REPORTS: again"), "{again}");
     // It stays when the engine has gone.
     let files = fs::read_dir(site.path()).unwrap().map(|entry| entry.unwrap().path());
     let record = files.filter(|path| path.extension().is_some_and(|is| is == "record")).collect::<Vec<_>>();
@@ -157,6 +180,46 @@ fn a_message_may_come_on_stdin() {
     let done = run_with(&site, &[], script);
     assert_eq!((done.code, done.text()), (2, "[job,0]<stdout>: a\n[job,0]<stdout>: b\nc\n"), "{done:?}");
     assert!(done.stderr.contains("NUL byte at 1"), "{done:?}");
+}
+
+#[test]
+fn the_environment_says_which_gateway_and_which_mail_server_a_job_has() {
+    let site = Site::new();
+    let syslog = SyslogSocket::bind();
+    let log = LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..LogConfig::default() };
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    let gateway = Engine::start(Config { rendezvous, log, ..Config::default() }).unwrap();
+    let (server, inbox) = mail_server();
+    let env = [
+        ("IOF_GATEWAY", gateway.socket().unwrap().to_str().unwrap()),
+        ("IOF_MAIL_SERVER", &server.to_string()),
+    ];
+    let script =
+        "$IOF log --channel global_syslog far && $IOF log --channel email --mail-to a@example.org near";
+    let done = run_with(&site, &env, script);
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let message = syslog.next();
+    assert!(
+        message.contains(" PROC job.0 by iof log (pid ") && message.ends_with(" REPORTS: far"),
+        "{message}"
+    );
+    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("near"));
+    let done = run_with(&site, &[("IOF_MAIL_SERVER", "mail:x")], "echo started");
+    assert_eq!((done.code, done.text()), (2, ""));
+    assert!(
+        done.stderr.starts_with("iof: IOF_MAIL_SERVER: 'mail:x' has no port behind its colon"),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn a_style_is_for_the_outputs_among_the_channels() {
+    let site = Site::new();
+    let done = run_with(&site, &[], "$IOF log --tag --channel stdout,job_record m");
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "[job,0]<stdout>: m\n", ""));
+    let done = run_with(&site, &[], "$IOF log --tag --channel job_record m");
+    assert_eq!((done.code, done.stderr.as_str()), (0, "iof: pmix.log.tag is ignored\n"));
 }
 
 #[test]

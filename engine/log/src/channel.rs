@@ -25,34 +25,38 @@ pub enum Kind {
     Host,
 }
 
+/// Those that RFC0032 names: what follows `PMIX_LOG_` in the name of each, and its key.
+const CHANNELS: [(&str, &str, Kind); 8] = [
+    ("stdout", key::PMIX_LOG_STDOUT, Kind::Stdout),
+    ("stderr", key::PMIX_LOG_STDERR, Kind::Stderr),
+    ("syslog", key::PMIX_LOG_SYSLOG, Kind::Syslog),
+    ("local_syslog", key::PMIX_LOG_LOCAL_SYSLOG, Kind::LocalSyslog),
+    ("global_syslog", key::PMIX_LOG_GLOBAL_SYSLOG, Kind::GlobalSyslog),
+    ("email", key::PMIX_LOG_EMAIL, Kind::Email),
+    ("job_record", key::PMIX_LOG_JOB_RECORD, Kind::JobRecord),
+    ("global_datastore", key::PMIX_LOG_GLOBAL_DATASTORE, Kind::Host),
+];
+
 impl Kind {
     /// That of the channel with this key.
     pub fn of(channel: &str) -> Kind {
-        match channel {
-            key::PMIX_LOG_STDOUT => Kind::Stdout,
-            key::PMIX_LOG_STDERR => Kind::Stderr,
-            key::PMIX_LOG_SYSLOG => Kind::Syslog,
-            key::PMIX_LOG_LOCAL_SYSLOG => Kind::LocalSyslog,
-            key::PMIX_LOG_GLOBAL_SYSLOG => Kind::GlobalSyslog,
-            key::PMIX_LOG_EMAIL => Kind::Email,
-            key::PMIX_LOG_JOB_RECORD => Kind::JobRecord,
-            key::PMIX_LOG_MSG => Kind::Any,
-            _ => Kind::Host,
+        match CHANNELS.iter().find(|(_, key, _)| *key == channel) {
+            Some((_, _, kind)) => *kind,
+            None if channel == key::PMIX_LOG_MSG => Kind::Any,
+            None => Kind::Host,
         }
     }
-}
 
-/// The names of channels: what follows `PMIX_LOG_` (RFC0032).
-const NAMES: [(&str, &str); 8] = [
-    ("stdout", key::PMIX_LOG_STDOUT),
-    ("stderr", key::PMIX_LOG_STDERR),
-    ("syslog", key::PMIX_LOG_SYSLOG),
-    ("local_syslog", key::PMIX_LOG_LOCAL_SYSLOG),
-    ("global_syslog", key::PMIX_LOG_GLOBAL_SYSLOG),
-    ("email", key::PMIX_LOG_EMAIL),
-    ("job_record", key::PMIX_LOG_JOB_RECORD),
-    ("global_datastore", key::PMIX_LOG_GLOBAL_DATASTORE),
-];
+    /// The channels that an engine can serve without its host, each with its key.
+    pub fn own() -> impl Iterator<Item = (Kind, &'static str)> {
+        CHANNELS.into_iter().filter(|(_, _, kind)| *kind != Kind::Host).map(|(_, key, kind)| (kind, key))
+    }
+
+    /// Whether it shows tags and XML: the outputs do, and what the host does with them is for the host to say.
+    pub(crate) fn has_style(self) -> bool {
+        matches!(self, Kind::Stdout | Kind::Stderr | Kind::Host)
+    }
+}
 
 /// The key of a channel, from its name in any case, with `PMIX_LOG_` before it or not, or from the key itself, which
 /// has a dot in it.
@@ -62,10 +66,10 @@ pub(crate) fn key_of(name: &str) -> Option<String> {
     }
     let lower = name.to_ascii_lowercase();
     let lower = lower.strip_prefix("pmix_log_").unwrap_or(&lower);
-    NAMES.iter().find(|(name, _)| *name == lower).map(|(_, key)| (*key).to_owned())
+    CHANNELS.iter().find(|(name, ..)| *name == lower).map(|(_, key, _)| (*key).to_owned())
 }
 
 /// All names, for people.
 pub(crate) fn names() -> String {
-    NAMES.map(|(name, _)| name).join(", ")
+    CHANNELS.map(|(name, ..)| name).join(", ")
 }

@@ -8,7 +8,8 @@ use crate::channel::Kind;
 use crate::order::{Order, Preference};
 
 /// The entries of a request, each with a channel of its own: what has none goes to those of `order`. Of these, optional
-/// ones that are not `available`, by their keys, are left out.
+/// ones that are not `available`, by their keys, are left out. What would be logged on a channel twice is logged there
+/// once.
 ///
 /// # Errors
 /// The request makes no sense: it has no message, one with a NUL byte, or none for which there is a channel.
@@ -47,17 +48,24 @@ pub fn plan(log: &Log, order: &Order, available: impl Fn(&str) -> bool) -> Resul
             _ => entries.push(entry.clone()),
         }
     }
-    if entries.is_empty() {
+    let mut once: Vec<LogEntry> = Vec::with_capacity(entries.len());
+    for entry in entries {
+        match once.iter_mut().find(|of| of.channel == entry.channel && of.value == entry.value) {
+            Some(same) => same.required |= entry.required,
+            None => once.push(entry),
+        }
+    }
+    if once.is_empty() {
         let reason = "no log channel is available here: name one".into();
         return Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason });
     }
-    Ok(entries)
+    Ok(once)
 }
 
 /// A request on its way through its channels.
 ///
-/// Usually all are tried at once. With `PMIX_LOG_ONCE` they are tried one after the other, until one has it; those that
-/// are required are tried in any case.
+/// Usually all are tried at once. With `PMIX_LOG_ONCE` they are tried one after the other, until one has it: first those
+/// that are required, which are tried in any case.
 #[derive(Debug)]
 pub struct Course {
     steps: Vec<Step>,
@@ -79,8 +87,11 @@ enum State {
 }
 
 impl Course {
-    /// Through `entries` in their order.
-    pub fn new(entries: Vec<LogEntry>, once: bool) -> Course {
+    /// Through `entries` in their order; with `once` those that are required come before the others.
+    pub fn new(mut entries: Vec<LogEntry>, once: bool) -> Course {
+        if once {
+            entries.sort_by_key(|entry| !entry.required);
+        }
         let step = |entry| Step { entry, state: State::Waiting };
         Course { steps: entries.into_iter().map(step).collect(), once }
     }
@@ -208,10 +219,10 @@ mod tests {
         assert_eq!(tried(&["a", "b", "c"]), (Status::SUCCESS, vec!["a".into()]));
         assert_eq!(tried(&["b", "c"]), (Status::SUCCESS, vec!["a".into(), "b".into()]));
         assert_eq!(tried(&[]), (FAILED, vec!["a".into(), "b".into(), "c".into()]));
-        assert_eq!(
-            run(&["a", "b", "!c"], true, &["a", "c"]),
-            (Status::SUCCESS, vec!["a".into(), "c".into()])
-        );
+        assert_eq!(run(&["a", "b", "!c"], true, &["a", "c"]), (Status::SUCCESS, vec!["c".into()]));
+        let required = run(&["a", "!b", "c", "!d"], true, &["a", "b", "d"]);
+        assert_eq!(required, (Status::SUCCESS, vec!["b".into(), "d".into()]));
+        assert_eq!(run(&["a", "b", "!c"], true, &["b"]), (FAILED, vec!["c".into(), "a".into(), "b".into()]));
     }
 
     #[test]
@@ -246,6 +257,20 @@ mod tests {
         );
         let nowhere = super::plan(&Log::new("text"), &"email".parse().unwrap(), |_| false);
         assert_eq!(nowhere.unwrap_err().status, Status::ERR_NOT_AVAILABLE);
+    }
+
+    #[test]
+    fn what_names_a_channel_twice_is_logged_there_once() {
+        let stderr = key::PMIX_LOG_STDERR;
+        let mut log = Log::to([stderr, key::PMIX_LOG_MSG, "site.x", stderr, "site.x"], "text");
+        log.data[3].required = true;
+        let plan = planned(&log, "email,stderr,email", &[stderr, key::PMIX_LOG_EMAIL]);
+        assert_eq!(
+            plan,
+            [(stderr.into(), true), (key::PMIX_LOG_EMAIL.into(), false), ("site.x".into(), false)]
+        );
+        log.data[3] = LogEntry::new(stderr, "another text");
+        assert_eq!(planned(&log, "", &[]).len(), 3);
     }
 
     #[test]

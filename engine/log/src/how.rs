@@ -6,8 +6,11 @@ use iof_proto::log::key;
 use iof_proto::{Failure, Info, InfoValue, Proc, Status};
 use jiff::Timestamp;
 
-use crate::syslog::PRIORITIES;
+use crate::channel::Kind;
+use crate::syslog::severity;
 
+/// The highest port.
+const MAX_PORT: u64 = 65_535;
 /// The least grave priority, and the usual one.
 const DEBUG: u64 = 7;
 const INFO: u8 = 6;
@@ -19,20 +22,20 @@ pub struct How {
     pub once: Option<bool>,
     /// The priority at the syslog, below 8.
     pub priority: u8,
-    /// When it happened, or when the request came, if either was asked for.
+    /// When it happened, or when the request came, if either was asked for: every channel says so.
     pub time: Option<Timestamp>,
     /// Output is tagged.
     pub tag: bool,
-    /// Output has a time.
-    pub timed: bool,
     /// Output is XML.
     pub xml: bool,
     /// Whose message it is.
     pub source: Option<Proc>,
-    /// It comes from another engine.
-    pub relayed: bool,
-    /// What an email has that does not say something else.
+    /// It comes from another engine, which was asked for it by somebody: by whom, in words.
+    pub relayed: Option<String>,
+    /// What an email has that does not say something else, each key once.
     pub email: Vec<Info>,
+    /// The keys of what is required, and what outputs alone can honour.
+    pub(crate) style: Vec<&'static str>,
 }
 
 impl Default for How {
@@ -43,11 +46,11 @@ impl Default for How {
             priority: INFO,
             time: None,
             tag: false,
-            timed: false,
             xml: false,
             source: None,
-            relayed: false,
+            relayed: None,
             email: Vec::new(),
+            style: Vec::new(),
         }
     }
 }
@@ -82,39 +85,59 @@ impl How {
                 self.priority = u8::try_from(*priority).unwrap_or(INFO);
             }
             (key::PMIX_LOG_SYSLOG_PRI, _) => {
-                return Err(bad(&format!("priority: say 0 ({}) to {DEBUG} (debug)", PRIORITIES[0])));
+                return Err(bad(&format!("priority: say 0 ({}) to {DEBUG} (debug)", severity(0))));
             }
             (key::PMIX_LOG_TIMESTAMP, InfoValue::Number(seconds)) => {
                 let time = i64::try_from(*seconds).ok().and_then(|time| Timestamp::from_second(time).ok());
                 self.time = Some(time.ok_or_else(|| bad("time"))?);
             }
-            (key::PMIX_LOG_GENERATE_TIMESTAMP, InfoValue::Bool(generate)) => {
+            (
+                key::PMIX_LOG_GENERATE_TIMESTAMP | key::PMIX_LOG_TIMESTAMP_OUTPUT,
+                InfoValue::Bool(generate),
+            ) => {
                 if *generate {
                     self.time.get_or_insert_with(Timestamp::now);
                 }
             }
-            (key::PMIX_LOG_TAG_OUTPUT, InfoValue::Bool(tag)) => self.tag = *tag,
-            (key::PMIX_LOG_TIMESTAMP_OUTPUT, InfoValue::Bool(timed)) => self.timed = *timed,
-            (key::PMIX_LOG_XML_OUTPUT, InfoValue::Bool(xml)) => self.xml = *xml,
+            (key::PMIX_LOG_TAG_OUTPUT, InfoValue::Bool(tag)) => {
+                self.tag = *tag;
+                self.style.extend((*tag && info.required).then_some(key::PMIX_LOG_TAG_OUTPUT));
+            }
+            (key::PMIX_LOG_XML_OUTPUT, InfoValue::Bool(xml)) => {
+                self.xml = *xml;
+                self.style.extend((*xml && info.required).then_some(key::PMIX_LOG_XML_OUTPUT));
+            }
             (key::PMIX_LOG_SOURCE, InfoValue::Proc(source)) => self.source = Some(source.clone()),
-            (key::IOF_LOG_RELAYED, InfoValue::Bool(relayed)) => self.relayed = *relayed,
+            (key::IOF_LOG_RELAYED, InfoValue::Text(by)) => self.relayed = Some(by.clone()),
             (
                 key::PMIX_LOG_EMAIL_ADDR
                 | key::PMIX_LOG_EMAIL_SENDER_ADDR
                 | key::PMIX_LOG_EMAIL_SUBJECT
-                | key::PMIX_LOG_EMAIL_SERVER
-                | key::PMIX_LOG_EMAIL_SRVR_PORT,
-                _,
-            ) => self.email.push(info.clone()),
+                | key::PMIX_LOG_EMAIL_SERVER,
+                InfoValue::Text(_),
+            )
+            | (key::PMIX_LOG_EMAIL_SRVR_PORT, InfoValue::Number(1..=MAX_PORT)) => {
+                if !self.email.iter().any(|of| of.key == info.key) {
+                    self.email.push(info.clone());
+                }
+            }
             (
                 key::PMIX_LOG_ONCE
                 | key::PMIX_LOG_GENERATE_TIMESTAMP
                 | key::PMIX_LOG_TAG_OUTPUT
                 | key::PMIX_LOG_TIMESTAMP_OUTPUT
-                | key::PMIX_LOG_XML_OUTPUT
-                | key::IOF_LOG_RELAYED,
+                | key::PMIX_LOG_XML_OUTPUT,
                 _,
             ) => return Err(bad("bool")),
+            (
+                key::PMIX_LOG_EMAIL_ADDR
+                | key::PMIX_LOG_EMAIL_SENDER_ADDR
+                | key::PMIX_LOG_EMAIL_SUBJECT
+                | key::PMIX_LOG_EMAIL_SERVER
+                | key::IOF_LOG_RELAYED,
+                _,
+            ) => return Err(bad("text")),
+            (key::PMIX_LOG_EMAIL_SRVR_PORT, _) => return Err(bad("port")),
             (key::PMIX_LOG_TIMESTAMP, _) => return Err(bad("time")),
             (key::PMIX_LOG_SOURCE, _) => return Err(bad("process")),
             _ => {
@@ -123,6 +146,28 @@ impl How {
             }
         }
         Ok(())
+    }
+
+    /// Whether a channel of this kind can do it as required (RFC0032: what is required and not available is an error).
+    ///
+    /// # Errors
+    /// It can't.
+    pub fn suits(&self, kind: Kind) -> Result<(), Failure> {
+        match self.style.first() {
+            Some(key) if !kind.has_style() => {
+                let reason = format!("{key} is for stdout and stderr: do not require it here");
+                Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The keys of what is asked for and can be honoured by none of these.
+    pub fn lost_on(&self, mut kinds: impl Iterator<Item = Kind>) -> Vec<String> {
+        let asked = [(key::PMIX_LOG_TAG_OUTPUT, self.tag), (key::PMIX_LOG_XML_OUTPUT, self.xml)];
+        let nowhere = !kinds.any(Kind::has_style);
+        let lost = asked.into_iter().filter(|(key, asked)| nowhere && *asked && !self.style.contains(key));
+        lost.map(|(key, _)| key.to_owned()).collect()
     }
 
     /// The keys that it understands.
@@ -177,6 +222,7 @@ mod tests {
         assert_eq!(time(&[given.clone(), generate.clone()]), 86_400);
         assert_eq!(time(&[generate.clone(), given]), 86_400);
         assert!(time(&[generate]) > 1_700_000_000);
+        assert!(time(&[Info::required(key::PMIX_LOG_TIMESTAMP_OUTPUT, true)]) > 1_700_000_000);
         assert!(read(&[Info::required(key::PMIX_LOG_TIMESTAMP, u64::MAX)]).is_err());
     }
 
@@ -191,6 +237,45 @@ mod tests {
             let right = [InfoValue::Bool(true), InfoValue::Number(1), InfoValue::Text("x".into())];
             let takes = right.into_iter().any(|value| read(&[Info { value, ..nonsense.clone() }]).is_ok());
             assert!(takes || key == key::PMIX_LOG_SOURCE, "{key}");
+        }
+    }
+
+    #[test]
+    fn values_of_the_wrong_type_are_ignored_or_an_error() {
+        for key in How::keys() {
+            let text = || InfoValue::Text("x".into());
+            let wrong = match key {
+                key::PMIX_LOG_EMAIL_ADDR
+                | key::PMIX_LOG_EMAIL_SENDER_ADDR
+                | key::PMIX_LOG_EMAIL_SUBJECT
+                | key::PMIX_LOG_EMAIL_SERVER => InfoValue::Number(1),
+                _ => text(),
+            };
+            let info = Info { key: key.into(), value: wrong, required: false };
+            assert_eq!(read(std::slice::from_ref(&info)).unwrap().1, [key]);
+            let failure = read(&[Info { required: true, ..info }]).unwrap_err();
+            assert_eq!(failure.status, Status::ERR_BAD_PARAM, "{failure}");
+        }
+        for port in [0, 65_536u32] {
+            assert!(read(&[Info::required(key::PMIX_LOG_EMAIL_SRVR_PORT, port)]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_style_that_is_required_is_an_error_where_there_is_none_and_else_ignored_if_nobody_has_one() {
+        for key in [key::PMIX_LOG_TAG_OUTPUT, key::PMIX_LOG_XML_OUTPUT] {
+            let (required, _) = read(&[Info::required(key, true)]).unwrap();
+            let (optional, _) = read(&[Info::new(key, true)]).unwrap();
+            for kind in [Kind::LocalSyslog, Kind::GlobalSyslog, Kind::Email, Kind::JobRecord] {
+                assert_eq!(required.suits(kind).unwrap_err().status, Status::ERR_NOT_SUPPORTED);
+                optional.suits(kind).unwrap();
+            }
+            for kind in [Kind::Stdout, Kind::Stderr, Kind::Host] {
+                required.suits(kind).unwrap();
+            }
+            assert_eq!(optional.lost_on([Kind::Email].into_iter()), [key]);
+            assert_eq!(optional.lost_on([Kind::Email, Kind::Stdout].into_iter()), [""; 0]);
+            assert_eq!(required.lost_on([Kind::Email].into_iter()), [""; 0], "the channel says so");
         }
     }
 }

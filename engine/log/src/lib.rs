@@ -34,5 +34,5 @@ pub use order::{Order, OrderError};
 pub use record::{JobRecord, MAX_RECORD};
 pub use stalls::{STALL_REST, Stalls};
 pub use syslog::{PRIORITIES, SYSLOG_SOCKET, Syslog};
-pub use text::{Origin, output, syslog_line};
+pub use text::{MAX_OUTPUT, Origin, output, syslog_line};
 pub use worker::{MAX_QUEUED, Worker};

@@ -1,6 +1,5 @@
 //! Email, by SMTP.
 
-use std::fmt::Display;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,7 +13,7 @@ use nix::unistd::{User, geteuid};
 
 use crate::how::How;
 use crate::smtp::{self, SmtpError};
-use crate::stalls::{STALL_REST, Stalls};
+use crate::stalls::Stalls;
 
 /// The mail server of who names none: the node's own.
 pub const DEFAULT_MAIL_SERVER: (&str, u16) = ("localhost", 25);
@@ -150,26 +149,21 @@ impl Mail {
     /// The server can't be reached, stalls, or does not take it.
     pub fn send(&self, stalls: &Stalls) -> Result<(), Failure> {
         let MailServer { host, port, patience } = &self.server;
-        let failed = |why: &dyn Display| {
-            let reason = format!("the mail server {host} at port {port} {why}");
-            Failure { status: Status::ERR_NOT_AVAILABLE, reason }
-        };
-        if let Some(rest) = stalls.rest(host, *port) {
-            let (rest, all) = (rest.as_secs().saturating_add(1), STALL_REST.as_secs());
-            return Err(failed(&format!(
-                "has stalled, and is sent nothing for {all} s: try again in {rest} s, or name another"
-            )));
-        }
+        let server = format!("the mail server {host} at port {port}");
+        stalls.may_have(&server)?;
         // A time that the clock can't show is over.
         let now = Instant::now();
         let deadline = now.checked_add(*patience).unwrap_or(now);
-        match smtp::send(host, *port, &self.node, &self.message, deadline) {
-            Err(SmtpError::Late) => {
-                stalls.note(host, *port);
-                Err(failed(&format!("has not taken the mail within {} s", patience.as_secs_f64())))
-            }
-            sent => sent.map_err(|error| failed(&error)),
-        }
+        smtp::send(host, *port, &self.node, &self.message, deadline).map_err(|error| {
+            let reason = match error {
+                SmtpError::Late => {
+                    stalls.note(&server);
+                    format!("{server} has not taken the mail within {} s", patience.as_secs_f64())
+                }
+                error => format!("{server} {error}"),
+            };
+            Failure { status: Status::ERR_NOT_AVAILABLE, reason }
+        })
     }
 }
 

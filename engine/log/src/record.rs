@@ -12,7 +12,7 @@ use nix::unistd::geteuid;
 use serde_json::json;
 
 use crate::how::How;
-use crate::syslog::PRIORITIES;
+use crate::syslog::severity;
 use crate::text::Origin;
 
 /// The largest that a record becomes, in bytes.
@@ -65,7 +65,7 @@ impl JobRecord {
             "nspace": origin.source.as_ref().map(|source| source.nspace.as_str()),
             "rank": origin.source.as_ref().and_then(rank),
             "by": origin.by,
-            "priority": PRIORITIES.get(usize::from(how.priority)),
+            "priority": severity(how.priority),
             "message": text,
         });
         let failed = |error: io::Error| Failure {

@@ -1,19 +1,37 @@
-//! The local syslog: the datagram socket of syslog(3).
+//! The local syslog: the socket of syslog(3).
 
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{io, process};
 
+use iof_proto::socket::connect_within;
 use iof_proto::{Failure, Status};
 use jiff::Zoned;
+use nix::libc;
 
 /// Where a node's syslog daemon listens.
 pub const SYSLOG_SOCKET: &str = "/dev/log";
 
-/// The words for the priorities, 0 to 7, see syslog(3).
-pub const PRIORITIES: [&str; 8] =
-    ["emergency", "alert", "critical", "error", "warning", "notice", "info", "debug"];
+/// The words for the priorities, 0 to 7 (syslog(3)): logger(1)'s, PMIx's, and others that people use.
+pub const PRIORITIES: [(&str, &str, &[&str]); 8] = [
+    ("emerg", "emergency", &["panic"]),
+    ("alert", "alert", &[]),
+    ("crit", "critical", &[]),
+    ("err", "error", &[]),
+    ("warning", "warning", &["warn"]),
+    ("notice", "notice", &[]),
+    ("info", "info", &["information", "informational"]),
+    ("debug", "debug", &[]),
+];
+
+/// PMIx's word for a priority.
+pub(crate) fn severity(priority: u8) -> &'static str {
+    PRIORITIES.get(usize::from(priority)).map_or("", |(_, word, _)| word)
+}
 
 /// How long a daemon that does not read is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,7 +55,7 @@ impl Default for Syslog {
 }
 
 impl Syslog {
-    /// That which listens on the datagram socket `path`.
+    /// That which listens on the socket `path`, for datagrams, or else as a stream.
     pub fn at(path: impl Into<PathBuf>) -> Syslog {
         Syslog { path: path.into() }
     }
@@ -49,7 +67,7 @@ impl Syslog {
 
     /// Whether there seems to be one.
     pub fn is_there(&self) -> bool {
-        self.path.exists()
+        fs::metadata(&self.path).is_ok_and(|at| at.file_type().is_socket())
     }
 
     /// Sends one message with `priority`, 0 to 7, as syslog(3) does. Waits for a daemon that does not read, for two
@@ -61,12 +79,26 @@ impl Syslog {
         let code = FACILITY | priority.min(7);
         let time = Zoned::now().strftime("%b %e %H:%M:%S");
         let datagram = format!("<{code}>{time} {IDENT}[{}]: {text}", process::id());
-        let sent = UnixDatagram::unbound().and_then(|socket| {
-            socket.connect(&self.path)?;
-            socket.set_write_timeout(Some(PATIENCE))?;
-            socket.send(datagram.as_bytes())
-        });
-        sent.map(drop).map_err(|error| self.failed(&error))
+        let sent = match self.send_datagram(&datagram) {
+            Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => self.send_stream(datagram),
+            sent => sent,
+        };
+        sent.map_err(|error| self.failed(&error))
+    }
+
+    fn send_datagram(&self, datagram: &str) -> io::Result<()> {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect(&self.path)?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.send(datagram.as_bytes()).map(drop)
+    }
+
+    /// On a stream a NUL ends each message.
+    fn send_stream(&self, mut message: String) -> io::Result<()> {
+        message.push('\0');
+        let mut socket = connect_within(&self.path, PATIENCE)?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.write_all(message.as_bytes())
     }
 
     fn failed(&self, error: &io::Error) -> Failure {

@@ -1,11 +1,11 @@
 //! How a message looks on stdout and stderr, and in the syslog.
 
-use iof_proto::{Channel, Proc};
+use iof_proto::{Channel, Failure, Proc, Status};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
 use crate::how::How;
-use crate::syslog::PRIORITIES;
+use crate::syslog::severity;
 
 /// Whose message it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,12 +21,17 @@ fn ctime(time: Timestamp) -> String {
     Zoned::new(time, TimeZone::system()).strftime("%a %b %e %H:%M:%S %Y").to_string()
 }
 
+/// Bytes that a message may become with tags and escapes.
+pub const MAX_OUTPUT: usize = 256 << 10;
+
 /// `text` as it appears on a stream of `source`, in the forms that PMIx's output has: with
-/// [`How::tag`] `[job,rank]<stdout>: ` before each line, with [`How::timed`] `[time]` before that, or all as one XML
+/// [`How::tag`] `[job,rank]<stdout>: ` before each line, with [`How::time`] `[time]` before that, or all as one XML
 /// element. Ends with a newline.
-pub fn output(text: &str, source: &Proc, channel: Channel, how: &How) -> Vec<u8> {
-    let timed = how.timed || how.time.is_some();
-    let time = timed.then(|| ctime(how.time.unwrap_or_else(Timestamp::now)));
+///
+/// # Errors
+/// It would be longer than [`MAX_OUTPUT`].
+pub fn output(text: &str, source: &Proc, channel: Channel, how: &How) -> Result<Vec<u8>, Failure> {
+    let time = how.time.map(ctime);
     // PMIx names a job by what follows the last @, if there is one.
     let job = source.nspace.as_str().rsplit_once('@').map(|(_, job)| job);
     if how.xml {
@@ -36,8 +41,10 @@ pub fn output(text: &str, source: &Proc, channel: Channel, how: &How) -> Vec<u8>
             None => format!(" nspace=\"{}\"", escaped(source.nspace.as_str())),
         };
         let time = time.map(|time| format!(" timestamp=\"{time}\"")).unwrap_or_default();
+        // It has room for six times the longest message, which is the most that this becomes.
         let text = escaped(text);
-        return format!("<{channel}{job} rank=\"{}\"{time}>{text}</{channel}>\n", source.rank).into_bytes();
+        let element = format!("<{channel}{job} rank=\"{}\"{time}>{text}</{channel}>\n", source.rank);
+        return Ok(element.into_bytes());
     }
     let time = time.map(|time| format!("[{time}]")).unwrap_or_default();
     let before = match (how.tag, time.is_empty()) {
@@ -49,7 +56,15 @@ pub fn output(text: &str, source: &Proc, channel: Channel, how: &How) -> Vec<u8>
         (false, true) => String::new(),
     };
     let text = text.strip_suffix('\n').unwrap_or(text);
-    text.split('\n').map(|line| format!("{before}{line}\n")).collect::<String>().into_bytes()
+    let lines = text.split('\n').count();
+    let length = before.len().saturating_mul(lines).saturating_add(text.len());
+    if length > MAX_OUTPUT {
+        let reason = format!(
+            "with tags its {lines} lines are {length} bytes, and the limit is {MAX_OUTPUT}: leave out the tags, or say less"
+        );
+        return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
+    }
+    Ok(text.split('\n').map(|line| format!("{before}{line}\n")).collect::<String>().into_bytes())
 }
 
 /// As PMIx escapes XML: what is not printable ASCII by its bytes' numbers.
@@ -68,18 +83,30 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// `text` as it appears in the syslog, in the form that PMIx's library gives it.
+/// `text` as it appears in the syslog, in the form that PMIx's library gives it; the process that a message is said to be
+/// from is followed by who says so. All is one line: of control characters, which could make another one, or move the
+/// cursor of who reads it, stand escapes, such as `\n`.
 pub fn syslog_line(text: &str, origin: &Origin, node: &str, how: &How) -> String {
     let time = how.time.map_or_else(|| "N/A".to_owned(), ctime);
-    let severity = PRIORITIES.get(usize::from(how.priority)).map_or("", |word| word).to_uppercase();
-    let source = origin.source.as_ref().map_or_else(|| origin.by.clone(), Proc::to_string);
-    format!("{time} iof@{node}:{severity} PROC {source} REPORTS: {text}")
+    let severity = severity(how.priority).to_uppercase();
+    let source = match &origin.source {
+        Some(source) => format!("{source} by {}", origin.by),
+        None => origin.by.clone(),
+    };
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let line = format!("{time} iof@{node}:{severity} PROC {source} REPORTS: {text}");
+    let mut shown = String::with_capacity(line.len());
+    for c in line.chars() {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
+    use iof_proto::limits::MAX_LOG_TEXT;
     use iof_proto::log::key;
     use iof_proto::{Info, Nspace, Rank};
 
@@ -92,7 +119,7 @@ mod tests {
 
     fn shown(text: &str, nspace: &str, keys: &[&str]) -> String {
         let source = Proc { nspace: Nspace::new(nspace).unwrap(), rank: Rank(2) };
-        String::from_utf8(output(text, &source, Channel::Stdout, &how(keys))).unwrap()
+        String::from_utf8(output(text, &source, Channel::Stdout, &how(keys)).unwrap()).unwrap()
     }
 
     #[test]
@@ -123,6 +150,18 @@ mod tests {
     }
 
     #[test]
+    fn a_message_of_many_lines_does_not_grow_beyond_its_limit() {
+        let source = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank(2) };
+        let lines = "\n".repeat(MAX_LOG_TEXT);
+        let shown = |how: &How| output(&lines, &source, Channel::Stdout, how);
+        let failure = shown(&how(&[key::PMIX_LOG_TAG_OUTPUT])).unwrap_err();
+        assert!(failure.reason.starts_with("with tags its 32768 lines are 589823 bytes"), "{failure}");
+        assert_eq!(shown(&how(&[])).unwrap().len(), MAX_LOG_TEXT);
+        let xml = shown(&how(&[key::PMIX_LOG_XML_OUTPUT, key::PMIX_LOG_TAG_OUTPUT])).unwrap();
+        assert!(xml.len() > 6 * MAX_LOG_TEXT && xml.len() <= MAX_OUTPUT);
+    }
+
+    #[test]
     fn xml_is_one_element_in_which_nothing_can_end_it() {
         let xml = key::PMIX_LOG_XML_OUTPUT;
         assert_eq!(
@@ -142,7 +181,12 @@ mod tests {
     fn the_syslog_names_severity_and_source() {
         let source = Some(Proc { nspace: Nspace::new("job").unwrap(), rank: Rank::UNDEF });
         let origin = Origin { source, by: "tool 7".into() };
-        assert_eq!(syslog_line("hi", &origin, "n1", &how(&[])), "N/A iof@n1:INFO PROC job.- REPORTS: hi");
+        assert_eq!(
+            syslog_line("hi", &origin, "n1", &how(&[])),
+            "N/A iof@n1:INFO PROC job.- by tool 7 REPORTS: hi"
+        );
+        let odd = syslog_line("a\nb\x1b[2J\tü\u{9b}\n", &origin, "n1", &how(&[]));
+        assert!(odd.ends_with(r"REPORTS: a\nb\u{1b}[2J\tü\u{9b}"), "{odd}");
         let origin = Origin { source: None, ..origin };
         let line = syslog_line("hi", &origin, "n1", &how(&[key::PMIX_LOG_GENERATE_TIMESTAMP]));
         assert!(line.ends_with(" iof@n1:INFO PROC tool 7 REPORTS: hi") && !line.starts_with("N/A"), "{line}");

@@ -5,8 +5,10 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,7 +53,8 @@ fn a_syslog_message_has_priority_time_name_and_pid_and_the_words_of_pmix() {
         let (head, text) = message.split_once(" PMIx Log Report:").unwrap();
         let time = head.strip_prefix(&format!("<{code}>")).unwrap();
         is_time_of_syslog(time);
-        let wanted = format!("[{}]: N/A iof@n1:{word} PROC job.3 REPORTS: hello", std::process::id());
+        let wanted =
+            format!("[{}]: N/A iof@n1:{word} PROC job.3 by tool (pid 7) REPORTS: hello", std::process::id());
         assert_eq!(text, wanted);
     }
 }
@@ -77,7 +80,39 @@ fn a_syslog_that_nobody_reads_or_that_is_not_there_is_an_error_and_no_wait_for_e
     assert!(!syslog.is_there());
 }
 
-/// Debian's daemon, if this machine has it.
+#[test]
+fn a_daemon_that_listens_on_a_stream_gets_its_messages_too_each_with_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let daemon = UnixListener::bind(&path).unwrap();
+    let syslog = Syslog::at(&path);
+    assert!(syslog.is_there());
+    syslog.send(6, "hello").unwrap();
+    let (mut stream, _) = daemon.accept().unwrap();
+    let mut message = String::new();
+    stream.read_to_string(&mut message).unwrap();
+    assert!(message.starts_with("<14>") && message.ends_with("]: hello\0"), "{message:?}");
+    // Nobody accepts.
+    let full = (0..100_000).find_map(|_| syslog.send(6, "x").err()).expect("a limit");
+    assert_eq!(full.status, Status::ERR_RESOURCE_BUSY, "{full}");
+}
+
+#[test]
+fn what_is_no_socket_is_no_syslog() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("file"), "").unwrap();
+    for path in [directory.path().join("file"), "/dev/null".into(), directory.path().to_owned()] {
+        let syslog = Syslog::at(&path);
+        assert!(!syslog.is_there(), "{}", path.display());
+        assert_eq!(syslog.send(6, "x").unwrap_err().status, Status::ERR_NOT_AVAILABLE);
+    }
+    // As /dev/log is where systemd has it.
+    let daemon = SyslogSocket::bind();
+    symlink(daemon.path(), directory.path().join("link")).unwrap();
+    assert!(Syslog::at(directory.path().join("link")).is_there());
+}
+
+/// Debian's daemon, if this machine has it; `IOF_TEST_RSYSLOGD` says that it has, and where.
 struct Rsyslog(Child);
 
 impl Drop for Rsyslog {
@@ -89,7 +124,8 @@ impl Drop for Rsyslog {
 
 #[test]
 fn a_real_daemon_files_the_message_under_its_priority() {
-    let program = std::env::var("IOF_TEST_RSYSLOGD").unwrap_or_else(|_| "/usr/sbin/rsyslogd".into());
+    let named = std::env::var("IOF_TEST_RSYSLOGD").ok();
+    let program = named.clone().unwrap_or_else(|| "/usr/sbin/rsyslogd".into());
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str| directory.path().join(name);
     let modules = std::env::var("IOF_TEST_RSYSLOG_MODULES").ok();
@@ -107,6 +143,7 @@ fn a_real_daemon_files_the_message_under_its_priority() {
         daemon.arg("-M").arg(modules);
     }
     let Ok(daemon) = daemon.spawn() else {
+        assert_eq!(named, None, "it can't be started");
         eprintln!("{program} is not installed: left out");
         return;
     };
@@ -128,7 +165,8 @@ fn a_real_daemon_files_the_message_under_its_priority() {
         wait();
     };
     assert!(
-        filed.starts_with("user.warning ") && filed.contains("PROC job.3 REPORTS: to a daemon"),
+        filed.starts_with("user.warning ")
+            && filed.contains("PROC job.3 by tool (pid 7) REPORTS: to a daemon"),
         "{filed}"
     );
 }

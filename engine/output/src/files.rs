@@ -364,7 +364,7 @@ mod tests {
 
     fn source(rank: u32, channel: Channel) -> Source {
         let nspace = Nspace::new("prterun-node1-77@1").unwrap();
-        Source { nspace, rank: Rank(rank), channel, host: Some("node1".into()), pid: None }
+        Source { nspace, rank: Rank(rank), channel, logged: false, host: Some("node1".into()), pid: None }
     }
 
     #[test]

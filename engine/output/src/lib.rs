@@ -12,7 +12,7 @@
 //! let choice: Choice = "tag".parse()?;
 //! let style = Style::new(&choice, &Finish::default());
 //! let nspace = Nspace::new("prterun-node1-77@1")?;
-//! let source = Source { nspace, rank: Rank(3), channel: Channel::Stdout, host: None, pid: None };
+//! let source = Source { nspace, rank: Rank(3), channel: Channel::Stdout, logged: false, host: None, pid: None };
 //! let mut label = style.label(&source);
 //! let mut batch = Batch::default();
 //! let run = Run { bytes: b"one\ntwo\n", offset: 0, times: &[] };

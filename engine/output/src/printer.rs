@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use iof_proto::{Channel, Proc};
-use iof_tool::{FeedId, Gap, Gathered, Look, LostError, Tool};
+use iof_tool::{FeedId, Gap, Gathered, Look, LostError, Origin, Tool};
 
 use crate::batch::Batch;
 use crate::choice::Choice;
@@ -249,14 +249,12 @@ impl Desk {
 
     /// Makes ready for the first bytes of a stream.
     fn add(&mut self, tool: &mut Tool, id: FeedId) -> Result<(), PrintError> {
-        let Some((proc, channel)) = tool.origin(id).map(|origin| (origin.source.clone(), origin.channel))
-        else {
-            return Ok(());
-        };
+        let Some(Origin { source, channel, logged, .. }) = tool.origin(id) else { return Ok(()) };
+        let proc = source.clone();
         let shows_process = self.options.style.shows_process()
             || matches!(&self.to, To::Files(open) if open.files.shows_host());
         let (host, pid) = if shows_process { self.processes.find(tool, &proc) } else { (None, None) };
-        let source = Source { nspace: proc.nspace, rank: proc.rank, channel, host, pid };
+        let source = Source { nspace: proc.nspace, rank: proc.rank, channel, logged, host, pid };
         let (file, alone) = match &mut self.to {
             To::Output(_) => (None, false),
             To::Files(open) => {

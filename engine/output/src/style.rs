@@ -24,6 +24,8 @@ pub struct Source {
     pub rank: Rank,
     /// On what it writes.
     pub channel: Channel,
+    /// It is not what the rank has written there, but what was logged there: JSON says so.
+    pub logged: bool,
     /// Where it runs, if that is known.
     pub host: Option<String>,
     /// As which process, if that is known.
@@ -222,10 +224,14 @@ impl Style {
     }
 
     fn json_label(&self, source: &Source) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
-        let Source { nspace, rank, channel, host, pid } = source;
+        let Source { nspace, rank, channel, logged, host, pid } = source;
         let nspace = serde_json::Value::from(nspace.as_str());
+        // What was logged to the output of a job as a whole is of no rank.
+        let rank = serde_json::Value::from((*rank < Rank::WILDCARD).then_some(rank.0));
         let (host, pid) = (serde_json::Value::from(host.clone()), serde_json::Value::from(*pid));
-        let before = format!("{{\"nspace\":{nspace},\"rank\":{rank},\"channel\":\"{channel}\",\"time\":");
+        let logged = if *logged { ",\"logged\":true" } else { "" };
+        let before =
+            format!("{{\"nspace\":{nspace},\"rank\":{rank},\"channel\":\"{channel}\"{logged},\"time\":");
         let behind = format!(",\"host\":{host},\"pid\":{pid},\"data\":");
         (before.into(), b",\"offset\":".to_vec(), behind.into())
     }

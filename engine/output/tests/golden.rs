@@ -32,6 +32,7 @@ fn sources() -> [Source; 4] {
         nspace: Nspace::new(nspace).unwrap(),
         rank: Rank(rank),
         channel,
+        logged: false,
         host: pid.map(|_| "node1".to_owned()),
         pid,
     };
@@ -154,4 +155,22 @@ fn json_is_json_and_holds_every_byte() {
             OUTPUT.iter().filter(|(of, ..)| *of == number).flat_map(|(_, bytes, _)| bytes.to_vec()).collect();
         assert_eq!(*bytes, came, "stream {number}");
     }
+}
+
+#[test]
+fn json_says_what_was_logged_and_is_json_where_that_is_of_no_rank() {
+    let line = |rank, logged| {
+        let nspace = Nspace::new("job").unwrap();
+        let source = Source { nspace, rank, channel: Channel::Stderr, logged, host: None, pid: None };
+        let style = Style::new(&"json".parse().unwrap(), &Finish::default());
+        let (mut batch, mut open) = (Batch::new(Vec::new()), None as Open);
+        let run = Run { bytes: b"x\n", offset: 0, times: &[(0, TIME)] };
+        style.write(&run, &mut style.label(&source), (0, &mut open), &mut batch, Batch::add);
+        let line: serde_json::Value = serde_json::from_slice(&batch.to_vec()).unwrap();
+        (line["rank"].clone(), line.get("logged").cloned())
+    };
+    use serde_json::Value::Null;
+    assert_eq!(line(Rank(2), false), (2.into(), None));
+    assert_eq!(line(Rank(2), true), (2.into(), Some(true.into())));
+    assert_eq!(line(Rank::UNDEF, true), (Null, Some(true.into())));
 }

@@ -47,6 +47,10 @@ pub const MAX_LOGS: usize = 256;
 /// Of these at most so many may be requests of one process, so that it cannot keep all others out.
 pub const MAX_LOGS_PER_PROCESS: usize = 64;
 
+/// Bytes of the messages that may be under way in one engine, one for each channel that they go to; the engine refuses the
+/// next with [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
+pub const MAX_LOG_BYTES: usize = 64 << 20;
+
 /// Bytes of all else that a log request says together, channels, directives and the fields of an email. With a message of
 /// [`MAX_LOG_TEXT`], and what an engine that hands it to a gateway adds, they are less than [`MAX_MESSAGE`].
 pub const MAX_LOG_FIELDS: usize = 16 << 10;

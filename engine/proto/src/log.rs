@@ -40,7 +40,7 @@ pub mod key {
     pub const PMIX_LOG_GENERATE_TIMESTAMP: &str = "pmix.log.gtstmp";
     /// Directive: say on stdout and stderr whose message it is, and on which channel (bool).
     pub const PMIX_LOG_TAG_OUTPUT: &str = "pmix.log.tag";
-    /// Directive: say on stdout and stderr when it was (bool).
+    /// Directive: say when it was (bool).
     pub const PMIX_LOG_TIMESTAMP_OUTPUT: &str = "pmix.log.tsout";
     /// Directive: XML on stdout and stderr (bool).
     pub const PMIX_LOG_XML_OUTPUT: &str = "pmix.log.xml";
@@ -48,7 +48,7 @@ pub mod key {
     pub const PMIX_LOG_ONCE: &str = "pmix.log.once";
     /// Directive: whose message it is (process): one of a job that the engine knows, or a whole one.
     pub const PMIX_LOG_SOURCE: &str = "pmix.log.source";
-    /// Directive: a gateway is asked on behalf of another engine, and asks nobody else (bool). Ours.
+    /// Directive: a gateway is asked on behalf of another engine, and asks nobody else; who asked that one (text). Ours.
     pub const IOF_LOG_RELAYED: &str = "iof.log.relayed";
 
     /// Email, or directive: to whom, addresses divided by commas (text).

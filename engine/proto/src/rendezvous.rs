@@ -23,6 +23,9 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::socket::connect_within;
 
 mod directory;
 mod listener;
@@ -45,6 +48,9 @@ pub enum Level {
     System,
 }
 
+/// How long an engine whose queue of connections is full is waited for.
+pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
 /// Why a tool cannot connect.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -54,6 +60,9 @@ pub enum ConnectError {
     /// Nobody listens on this socket.
     #[error("nobody listens on {}: its engine has ended", .0.display())]
     Refused(PathBuf),
+    /// Nobody has accepted for [`CONNECT_LIMIT`] what waits there.
+    #[error("the engine that listens on {} accepts nobody: is it stopped?", .0.display())]
+    Full(PathBuf),
     /// The system refuses.
     #[error("cannot connect to {}: {source}", path.display())]
     Io {
@@ -67,7 +76,7 @@ pub enum ConnectError {
 /// Connects to the engine whose socket is at `path`. The stream is in blocking mode and
 /// close-on-exec.
 ///
-/// If the engine is alive but does not accept, this waits once its queue is full.
+/// If the engine is alive but does not accept, this waits once its queue is full, for [`CONNECT_LIMIT`] at most.
 ///
 /// # Errors
 /// [`ConnectError`] says why not.
@@ -78,15 +87,16 @@ pub fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
         here if here.as_os_str().is_empty() => Path::new("."),
         parent => parent,
     };
-    Directory::of_socket(parent).and_then(|directory| UnixStream::connect(directory.at(name))).map_err(
-        |source| {
-            let path = path.to_owned();
-            match source.kind() {
-                io::ErrorKind::ConnectionRefused => ConnectError::Refused(path),
-                _ => ConnectError::Io { path, source },
-            }
-        },
-    )
+    let connected =
+        Directory::of_socket(parent).and_then(|directory| connect_within(&directory.at(name), CONNECT_LIMIT));
+    connected.map_err(|source| {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::ConnectionRefused => ConnectError::Refused(path),
+            io::ErrorKind::WouldBlock => ConnectError::Full(path),
+            _ => ConnectError::Io { path, source },
+        }
+    })
 }
 
 #[cfg(test)]

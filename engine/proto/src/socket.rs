@@ -8,10 +8,16 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt::PeerCredentials};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, getsockopt, sendmsg,
+};
 
 use crate::limits::MAX_FDS;
 
@@ -37,6 +43,27 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
         uid: credentials.uid(),
         gid: credentials.gid(),
     })
+}
+
+/// Connects to the stream socket `path`, in blocking mode and close-on-exec. While the queue of who listens there is full
+/// this waits for `limit` at most.
+///
+/// # Errors
+/// * [`WouldBlock`](io::ErrorKind::WouldBlock): it has been full all the time.
+/// * Anything else is from connect(2), or `path` is too long for a socket's address.
+pub fn connect_within(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let made = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let socket = UnixStream::from(made);
+    // It is a limit for connect(2), too, socket(7).
+    socket.set_write_timeout(Some(limit))?;
+    let address = UnixAddr::new(path)?;
+    while let Err(errno) = connect(socket.as_raw_fd(), &address) {
+        if errno != Errno::EINTR {
+            return Err(errno.into());
+        }
+    }
+    socket.set_write_timeout(None)?;
+    Ok(socket)
 }
 
 /// Sends some of `bytes`, and with the first of them all of `fds`. Never waits, never raises

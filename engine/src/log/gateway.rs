@@ -3,41 +3,61 @@
 use std::path::Path;
 use std::time::Duration;
 
-use iof_log::How;
+use iof_log::{How, Kind, Stalls};
 use iof_proto::log::key;
+use iof_proto::rendezvous::ConnectError;
 use iof_proto::{Failure, Info, InfoValue, Log, LogEntry, Status};
-use iof_tool::{RequestError, Tool};
+use iof_tool::{AttachError, RequestError, Tool};
+
+use super::channels::Entry;
 
 /// How long a gateway may take for one message: longer than the mail servers that it may have to wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One entry of a request as the gateway is asked for it.
-pub(super) fn relayed(entry: LogEntry, how: &How) -> Log {
-    let mut directives = vec![
-        Info::required(key::IOF_LOG_RELAYED, true),
+pub(super) fn relayed(Entry { entry, how, origin, directives, .. }: &Entry) -> Log {
+    let info = |key: &str, value| Info { key: key.to_owned(), value, required: false };
+    let mut said = vec![
+        Info::required(key::IOF_LOG_RELAYED, origin.by.as_str()),
         Info::new(key::PMIX_LOG_SYSLOG_PRI, u32::from(how.priority)),
     ];
     if let Some(time) = how.time.and_then(|time| u64::try_from(time.as_second()).ok()) {
-        directives.push(Info::new(key::PMIX_LOG_TIMESTAMP, time));
+        said.push(Info::new(key::PMIX_LOG_TIMESTAMP, time));
     }
-    if let Some(source) = &how.source {
-        let value = InfoValue::Proc(source.clone());
-        directives.push(Info { key: key::PMIX_LOG_SOURCE.to_owned(), value, required: false });
+    said.extend(origin.source.clone().map(|source| info(key::PMIX_LOG_SOURCE, InfoValue::Proc(source))));
+    said.extend(how.email.iter().cloned());
+    if Kind::of(&entry.channel) == Kind::Host {
+        // What only its host understands; and how it is to look, which that may understand.
+        let style = [key::PMIX_LOG_TAG_OUTPUT, key::PMIX_LOG_XML_OUTPUT];
+        let theirs = |info: &&Info| {
+            let key = info.key.as_str();
+            style.contains(&key) || (key != key::IOF_LOG_RELAYED && How::keys().all(|known| known != key))
+        };
+        said.extend(directives.iter().filter(theirs).cloned());
     }
-    directives.extend(how.email.iter().cloned());
-    Log { data: vec![LogEntry { required: true, ..entry }], directives }
+    Log { data: vec![LogEntry { required: true, ..entry.clone() }], directives: said }
 }
 
-/// Has the gateway that listens on `socket` log it, and waits for that.
-pub(super) fn relay(socket: &Path, log: &Log) -> Result<(), Failure> {
+/// Has the gateway that listens on `socket` log it, and waits for that. One that has stalled a short time ago is not asked.
+pub(super) fn relay(socket: &Path, log: &Log, stalls: &Stalls) -> Result<(), Failure> {
+    let name = format!("the gateway at {}", socket.display());
+    stalls.may_have(&name)?;
     let failed = |error: &dyn ToString| {
-        let reason = format!("the gateway at {}: {}", socket.display(), error.to_string());
+        let reason = format!("{name}: {}", error.to_string());
         Failure { status: Status::ERR_NOT_AVAILABLE, reason }
     };
-    let mut gateway = Tool::connect(socket, "iof gateway").map_err(|error| failed(&error))?;
+    let mut gateway = Tool::connect(socket, "iof gateway").map_err(|error| {
+        if matches!(error, AttachError::Silent { .. } | AttachError::Connect(ConnectError::Full(_))) {
+            stalls.note(&name);
+        }
+        failed(&error)
+    })?;
     let report = match gateway.log_within(log, PATIENCE) {
         Ok(Some(report)) => report,
-        Ok(None) => return Err(failed(&format!("it has not answered for {} s", PATIENCE.as_secs()))),
+        Ok(None) => {
+            stalls.note(&name);
+            return Err(failed(&format!("it has not answered for {} s", PATIENCE.as_secs())));
+        }
         Err(RequestError::Denied(Failure { status, reason })) => {
             return Err(Failure { status, ..failed(&reason) });
         }

@@ -20,20 +20,14 @@ fn unavailable(reason: String) -> Failure {
 }
 
 impl State {
-    /// Whose stdout and stderr are meant: the process that was named; of no rank, the job as a whole, which is that of
-    /// a tool that names no process, if there is only one.
+    /// Whose stdout and stderr are meant: the process that is the source; of no rank, the job as a whole.
     pub(super) fn log_target(&self, how: &How) -> Result<Proc, Failure> {
         let target = match &how.source {
             Some(source) if source.rank == Rank::WILDCARD => Proc { rank: Rank::UNDEF, ..source.clone() },
             Some(source) => source.clone(),
             None => {
-                let mut jobs = self.jobs.keys();
-                let (Some(nspace), None) = (jobs.next(), jobs.next()) else {
-                    let reason =
-                        "it is not clear whose output is meant: name a process or a job as the source";
-                    return Err(Failure { status: Status::ERR_BAD_PARAM, reason: reason.into() });
-                };
-                Proc { nspace: nspace.clone(), rank: Rank::UNDEF }
+                let reason = "it is not clear whose output is meant: name a process or a job as the source";
+                return Err(Failure { status: Status::ERR_BAD_PARAM, reason: reason.into() });
             }
         };
         let job = self.jobs.get(&target.nspace);
@@ -74,8 +68,8 @@ impl State {
         how: &How,
     ) -> Result<(), Failure> {
         let target = self.log_target(how)?;
+        let bytes = output(text, &target, channel, how)?;
         let stream = self.log_stream(capture, &target, channel)?;
-        let bytes = output(text, &target, channel, how);
         let Some(delivery) = self.deliveries.get_mut(&stream) else {
             return Err(unavailable(format!("the output of {target} is complete")));
         };

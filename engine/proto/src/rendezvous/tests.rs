@@ -363,3 +363,16 @@ fn files_of_a_real_pmix_server_are_neither_found_nor_touched() {
     assert_eq!(names_in(&dir), left);
     assert!(left.iter().all(|name| fs::read_to_string(dir.path().join(name)).unwrap() == text));
 }
+
+#[test]
+fn whose_queue_is_full_is_waited_for_no_longer_than_the_limit() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let short = Duration::from_millis(20);
+    let mut waiting: Vec<_> = (0..100_000).map_while(|_| connect_within(&path, short).ok()).collect();
+    let full = connect_within(&path, short).unwrap_err();
+    assert_eq!(full.kind(), io::ErrorKind::WouldBlock, "{full}");
+    listener.accept().unwrap();
+    waiting.push(connect_within(&path, Duration::from_secs(60)).unwrap());
+}
