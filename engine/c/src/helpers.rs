@@ -35,7 +35,10 @@ pub unsafe extern "C" fn iof_Value_load(
 ) -> iof_status_t {
     guard(|| {
         // SAFETY: the header's promise.
-        unsafe { *read::place(val)? = value::load(data, r#type)? };
+        unsafe {
+            let place = read::place(val)?;
+            *place = value::load(data, r#type)?;
+        }
         Ok(IOF_SUCCESS)
     })
 }
@@ -103,7 +106,10 @@ pub unsafe extern "C" fn iof_Value_destruct(val: *mut iof_value_t) {
 pub unsafe extern "C" fn iof_Value_xfer(dest: *mut iof_value_t, src: *const iof_value_t) -> iof_status_t {
     guard(|| {
         // SAFETY: the header's promise.
-        unsafe { *read::place(dest)? = value::copy(read::one(src)?, 0)? };
+        unsafe {
+            let place = read::place(dest)?;
+            *place = value::copy(read::one(src)?, 0)?;
+        }
         Ok(IOF_SUCCESS)
     })
 }
@@ -172,7 +178,10 @@ pub unsafe extern "C" fn iof_Info_required(info: *mut iof_info_t) {
 pub unsafe extern "C" fn iof_Info_xfer(dest: *mut iof_info_t, src: *const iof_info_t) -> iof_status_t {
     guard(|| {
         // SAFETY: the header's promise.
-        unsafe { *read::place(dest)? = copied(read::one(src)?)? };
+        unsafe {
+            let place = read::place(dest)?;
+            *place = copied(read::one(src)?)?;
+        }
         Ok(IOF_SUCCESS)
     })
 }
