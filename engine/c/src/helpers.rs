@@ -173,6 +173,13 @@ pub unsafe extern "C" fn iof_Info_required(info: *mut iof_info_t) {
     });
 }
 
+/// Frees an array of infos that the library gave, or PMIX_INFO_CREATE, with all their values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_Info_free(info: *mut iof_info_t, ninfo: usize) {
+    // SAFETY: the header's promise.
+    guard_or((), || unsafe { value::free_infos(info, ninfo) });
+}
+
 /// Copies an info with all that its value points to. Frees nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_xfer(dest: *mut iof_info_t, src: *const iof_info_t) -> iof_status_t {
