@@ -27,6 +27,7 @@ int main(int argc, char **argv)
     iof_info_t block, spawn[2];
     iof_proc_t all;
     iof_rank_t first = 0;
+    iof_iof_channel_t outputs = IOF_FWD_STDOUT_CHANNEL | IOF_FWD_STDERR_CHANNEL | IOF_FWD_STDDIAG_CHANNEL;
     char nspace[IOF_MAX_NSLEN + 1];
     int exit_code = 1;
 
@@ -42,11 +43,9 @@ int main(int argc, char **argv)
     iof_Info_load(&block, IOF_DROP_NONE, NULL, IOF_BOOL);
     check("cannot start the engine", iof_server_init(NULL, &block, 1));
 
-    /* Our terminal is a reader like all others, there before the first byte: without a callback, output is printed. */
+    /* Our terminal is an ordinary reader, there from the start. Without a callback, output is printed. */
     iof_Load_procid(&all, nspace, IOF_RANK_WILDCARD);
-    check("cannot read the output",
-          iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL | IOF_FWD_STDERR_CHANNEL | IOF_FWD_STDDIAG_CHANNEL,
-                       NULL, NULL, NULL));
+    check("cannot read the output", iof_IOF_pull(&all, 1, NULL, 0, outputs, NULL, NULL, NULL));
 
     iof_Info_load(&spawn[0], IOF_NSPACE, nspace, IOF_STRING);
     iof_Info_load(&spawn[1], IOF_STDIN_INHERIT, &first, IOF_PROC_RANK);

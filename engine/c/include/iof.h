@@ -1055,9 +1055,6 @@ int iof_progress_timeout(void);
 // knows more than the status. Valid until the thread's next call.
 const char *iof_last_error(void);
 
-// Frees an array of infos that the library gave, or PMIX_INFO_CREATE, with all their values.
-void iof_Info_free(struct iof_info_t *info, size_t ninfo);
-
 // Fills a process.
 iof_status_t iof_Load_procid(struct iof_proc_t *p, const char *ns, iof_rank_t rk);
 
@@ -1087,6 +1084,9 @@ iof_status_t iof_Info_load(struct iof_info_t *info, const char *key, const void 
 
 // Says that who can't honour an info is to refuse what it comes with.
 void iof_Info_required(struct iof_info_t *info);
+
+// Frees an array of infos that the library gave, or PMIX_INFO_CREATE, with all their values.
+void iof_Info_free(struct iof_info_t *info, size_t ninfo);
 
 // Copies an info with all that its value points to. Frees nothing.
 iof_status_t iof_Info_xfer(struct iof_info_t *dest, const struct iof_info_t *src);

@@ -35,7 +35,10 @@ pub unsafe extern "C" fn iof_Value_load(
 ) -> iof_status_t {
     guard(|| {
         // SAFETY: the header's promise.
-        unsafe { *read::place(val)? = value::load(data, r#type)? };
+        unsafe {
+            let place = read::place(val)?;
+            *place = value::load(data, r#type)?;
+        }
         Ok(IOF_SUCCESS)
     })
 }
@@ -103,7 +106,10 @@ pub unsafe extern "C" fn iof_Value_destruct(val: *mut iof_value_t) {
 pub unsafe extern "C" fn iof_Value_xfer(dest: *mut iof_value_t, src: *const iof_value_t) -> iof_status_t {
     guard(|| {
         // SAFETY: the header's promise.
-        unsafe { *read::place(dest)? = value::copy(read::one(src)?, 0)? };
+        unsafe {
+            let place = read::place(dest)?;
+            *place = value::copy(read::one(src)?, 0)?;
+        }
         Ok(IOF_SUCCESS)
     })
 }
@@ -167,12 +173,22 @@ pub unsafe extern "C" fn iof_Info_required(info: *mut iof_info_t) {
     });
 }
 
+/// Frees an array of infos that the library gave, or PMIX_INFO_CREATE, with all their values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_Info_free(info: *mut iof_info_t, ninfo: usize) {
+    // SAFETY: the header's promise.
+    guard_or((), || unsafe { value::free_infos(info, ninfo) });
+}
+
 /// Copies an info with all that its value points to. Frees nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_xfer(dest: *mut iof_info_t, src: *const iof_info_t) -> iof_status_t {
     guard(|| {
         // SAFETY: the header's promise.
-        unsafe { *read::place(dest)? = copied(read::one(src)?)? };
+        unsafe {
+            let place = read::place(dest)?;
+            *place = copied(read::one(src)?)?;
+        }
         Ok(IOF_SUCCESS)
     })
 }

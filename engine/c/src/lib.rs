@@ -13,7 +13,7 @@
 //! | `library`, `init` | what the process has, a tool or a server; the infos of an init |
 //! | `session`, `core` | one connection: who progresses it, what is under way |
 //! | `pushes`, `print`, `events` | pushes under way; output without a callback; event handlers |
-//! | `tool`, `helpers`, `strings` | entry points of tools |
+//! | `tool`, `progress`, `helpers`, `strings` | entry points of tools |
 //! | `server`, `host` | entry points of launchers; the engine's upcalls |
 //!
 //! # Safety
@@ -38,6 +38,7 @@ mod make;
 mod memory;
 mod owned;
 mod print;
+mod progress;
 mod pushes;
 mod read;
 mod server;
@@ -51,6 +52,7 @@ pub use callbacks::*;
 pub use constants::*;
 pub use helpers::*;
 pub use keys::*;
+pub use progress::*;
 pub use server::*;
 pub use strings::*;
 pub use tool::*;

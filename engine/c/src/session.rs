@@ -86,7 +86,7 @@ pub(crate) struct Session {
 
 enum Progress {
     Thread(Mutex<Option<JoinHandle<()>>>),
-    Caller(Mutex<Option<Box<Core>>>),
+    Caller(Box<Mutex<Option<Core>>>),
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -137,7 +137,7 @@ impl Session {
             let thread = thread::Builder::new().name("iof-c".into()).spawn(move || run(core))?;
             Progress::Thread(Mutex::new(Some(thread)))
         } else {
-            Progress::Caller(Mutex::new(Some(Box::new(core))))
+            Progress::Caller(Box::new(Mutex::new(Some(core))))
         };
         Ok(Session { shared, progress, connect })
     }
@@ -220,9 +220,7 @@ impl Session {
 
     pub(crate) fn timeout(&self) -> Option<Duration> {
         match &self.progress {
-            Progress::Caller(core) if !is_in_callback() => {
-                lock(core).as_ref().and_then(|core| core.timeout())
-            }
+            Progress::Caller(core) if !is_in_callback() => lock(core).as_ref().and_then(Core::timeout),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! The tool's functions, which a server may call as well: what its own terminal shows is an ordinary registration.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::process;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::callbacks::{
 use crate::constants::*;
 use crate::core::pull;
 use crate::events::MAX_CODES;
-use crate::guard::{OrStatus, Outcome, guard, guard_or, is_in_callback, may_wait, reason};
+use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait};
 use crate::init::Infos;
 use crate::keys::*;
-use crate::library::{LIBRARY, Library, Tool, session, session_so_far};
+use crate::library::{LIBRARY, Library, Tool, session};
 use crate::pushes::Payload;
 use crate::session::{Command, Session, lock};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t};
-use crate::{make, memory, read, value};
+use crate::{make, memory, read};
 
 /// Connects to an engine, as PMIx_tool_init does; proc, which may be NULL, gets what the tool is called. Without infos
 /// it looks for the engine that has started the process (IOF_SERVER in the environment), else for the node's
@@ -448,54 +448,4 @@ pub unsafe extern "C" fn iof_Deregister_event_handler(
         }
         Ok(IOF_SUCCESS)
     })
-}
-
-/// Does what there is to do, and calls callbacks, without a wait, if the program has said IOF_EXTERNAL_PROGRESS; else
-/// nothing. Functions that wait do the same meanwhile. To be called when iof_progress_fd is readable, or the time of
-/// iof_progress_timeout is over. In a callback it does nothing.
-#[unsafe(no_mangle)]
-pub extern "C" fn iof_Progress() {
-    guard_or((), || {
-        if let Some(session) = session_so_far()
-            && !is_in_callback()
-        {
-            session.progress();
-        }
-    });
-}
-
-/// A descriptor for the program's own event loop (poll, epoll): it is readable when iof_Progress is to be called. It
-/// stays the library's. Below zero: there is none, without IOF_EXTERNAL_PROGRESS. A server has it once it has called
-/// iof_IOF_pull or another function of a tool.
-#[unsafe(no_mangle)]
-pub extern "C" fn iof_progress_fd() -> c_int {
-    guard_or(IOF_ERROR, || {
-        let session = session_so_far();
-        session.and_then(|session| session.descriptor()).unwrap_or(IOF_ERR_NOT_AVAILABLE)
-    })
-}
-
-/// For how many milliseconds at most the event loop may wait for iof_progress_fd, to be asked before each wait; -1:
-/// without end.
-#[unsafe(no_mangle)]
-pub extern "C" fn iof_progress_timeout() -> c_int {
-    guard_or(0, || {
-        let timeout = session_so_far().and_then(|session| session.timeout());
-        // Rounded up, or the loop would spin for the last part of a millisecond.
-        timeout.map_or(-1, |timeout| timeout.as_micros().div_ceil(1000).try_into().unwrap_or(c_int::MAX))
-    })
-}
-
-/// Why the last call on this thread failed that gave an error, in words, and what to do about it; empty if nobody
-/// knows more than the status. Valid until the thread's next call.
-#[unsafe(no_mangle)]
-pub extern "C" fn iof_last_error() -> *const c_char {
-    guard_or(c"".as_ptr(), reason)
-}
-
-/// Frees an array of infos that the library gave, or PMIX_INFO_CREATE, with all their values.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iof_Info_free(info: *mut iof_info_t, ninfo: usize) {
-    // SAFETY: the header's promise.
-    guard_or((), || unsafe { value::free_infos(info, ninfo) });
 }

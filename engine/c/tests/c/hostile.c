@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <iof.h>
@@ -20,7 +21,7 @@ static uint64_t any(uint64_t below)
 }
 
 static char texts[3][1200];
-static int64_t number = 42;
+static struct timeval number; /* Room for the largest of plain values. */
 static iof_proc_t procs[4];
 static iof_info_t infos[4], fields[2];
 static iof_byte_object_t bytes;
@@ -126,7 +127,7 @@ static void garbage(void)
         ranks[at] = (iof_adopted_t){any(3), null_or(texts[any(3)]), bad[any(3)], bad[any(3)], bad[any(3)],
                                     bad[any(3)], bad[any(3)], any(2) ? 0 : -1};
     }
-    number = any(UINT64_MAX);
+    number.tv_sec = any(UINT64_MAX);
 }
 
 static void op(iof_status_t status, void *cbdata)
@@ -178,7 +179,9 @@ static void call(void)
     case 1: iof_IOF_deregister(any(8), somewhere(infos), count(4), cb, NULL); break;
     case 2: iof_IOF_push(somewhere(procs), count(4), any(8) ? &bytes : NULL, NULL, count(1), cb, NULL); break;
     case 3:
-        if (iof_Query_info(somewhere(queries), count(2), &results, null_or(&nresults)) >= 0) {
+        results = NULL;
+        iof_Query_info(somewhere(queries), count(2), &results, null_or(&nresults));
+        if (results) {
             iof_Info_free(results, nresults);
         }
         break;

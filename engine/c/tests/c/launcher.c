@@ -219,10 +219,11 @@ int main(void)
     fflush(stdout);
 
     while (fgets(line, sizeof line, stdin)) {
-        if (!strncmp(line, "spawn ", 6)) {
-            char *argv[] = {"sh", "-c", (char *)script, NULL};
+        bool stay = !strcmp(line, "stay\n");
+        if (stay || !strncmp(line, "spawn ", 6)) {
+            char *argv[] = {"sh", "-c", (char *)(stay ? "cat; while echo; do sleep 0.1; done" : script), NULL};
             char *env[] = {"COLOUR=blue", NULL};
-            iof_app_t app = {.cmd = "sh", .argv = argv, .env = env, .maxprocs = job.count = atoi(line + 6)};
+            iof_app_t app = {.cmd = "sh", .argv = argv, .env = env, .maxprocs = job.count = stay ? 1 : atoi(line + 6)};
             iof_proc_t all;
             iof_info_t info[2];
             char nspace[IOF_MAX_NSLEN + 1];
