@@ -392,6 +392,41 @@ fn only_the_ranks_of_the_list_are_shown_and_files_get_all() {
 }
 
 #[test]
+fn what_is_logged_of_the_job_as_a_whole_is_shown_with_any_ranks_and_has_files_of_its_own() {
+    let site = Site::new();
+    let at = site.path().join("out");
+    let list = format!("dir={}:copy,json", at.display());
+    let iof = common::site::iof();
+    let log = format!(
+        "{} log --rendezvous-dir {} --nspace job --channel stdout",
+        iof.get_program().display(),
+        site.path().display()
+    );
+    let mut gate = site.gate("gate");
+    let script = format!("[ $IOF_RANK = 1 ] || {log} all; : < {}", gate.path());
+    let args = ["-n", "2", "--nspace", "job", "--ranks", "1", "--output", &list];
+    let run = site.run_sh(&args, &script);
+    let logged = |site: &Site| site.streams()?.iter().any(|of| of.0["logged"] == true).then_some(());
+    wait_for("the log", || logged(&site));
+    let pulls = [&["--ranks", "1"][..], &["--rank", "1"], &["--rank", "0"]].map(|args| site.pull(args));
+    wait_for("the pulls", || {
+        let pulls = |of: &common::site::Stream| of.pulls();
+        let streams = site.streams()?;
+        (streams.iter().map(pulls).sum::<usize>() == 3 * 3 + 1).then_some(())
+    });
+    gate.open();
+    let [shown, one, other] = pulls.map(|pull| pull.finish());
+    assert_eq!([shown.text(), one.text(), other.text()], ["all\n", "", ""], "{shown:?}");
+    let done = run.finish();
+    assert_eq!(done.code, 0, "{done:?}");
+    let line: serde_json::Value = serde_json::from_str(done.text()).unwrap();
+    assert_eq!((&line["rank"], &line["data"]), (&serde_json::Value::Null, &"all\n".into()));
+    let files = tree(&at);
+    let of_job: Vec<_> = files.iter().filter(|(_, text)| !text.is_empty()).collect();
+    assert_eq!((of_job.len(), of_job[0].0.as_str()), (1, "job/job/stdout"), "{files:?}");
+}
+
+#[test]
 fn what_is_not_forwarded_is_drained_and_can_be_pulled() {
     let site = Site::new();
     let mut gate = site.gate("gate");

@@ -225,6 +225,7 @@ impl Style {
         let Source { nspace, rank, channel, host, pid } = source;
         let nspace = serde_json::Value::from(nspace.as_str());
         let (host, pid) = (serde_json::Value::from(host.clone()), serde_json::Value::from(*pid));
+        let rank = serde_json::Value::from((*rank != Rank::UNDEF).then_some(rank.0));
         let before = format!("{{\"nspace\":{nspace},\"rank\":{rank},\"channel\":\"{channel}\",\"time\":");
         let behind = format!(",\"host\":{host},\"pid\":{pid},\"data\":");
         (before.into(), b",\"offset\":".to_vec(), behind.into())
