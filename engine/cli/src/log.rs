@@ -247,7 +247,7 @@ fn channels(text: &str) -> Result<LogOrder, String> {
 
 fn priority(text: &str) -> Result<u32, String> {
     let is = |words: &&[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
-    let known = PRIORITIES.iter().position(|words| is(words)).and_then(|at| u32::try_from(at).ok());
+    let known = PRIORITIES.iter().position(is).and_then(|at| u32::try_from(at).ok());
     let number = || text.parse().ok().filter(|number| *number < 8);
     known.or_else(number).ok_or_else(|| {
         let words: Vec<&str> = PRIORITIES.iter().filter_map(|words| words.first().copied()).collect();
