@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use iof_capture::raise_file_limit;
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Job, Process, Rendezvous};
-use iof_proto::message::query::IOF_STATS;
+use iof_proto::query::key::IOF_STATS;
 use iof_proto::{Channels, Nspace, Proc, Rank, Value};
 use iof_tool::{Delivery, Pull, Tool};
 

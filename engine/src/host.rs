@@ -87,7 +87,8 @@ pub trait Host: Send + Sync {
     /// A tool wants `channels` of `procs`, of which nothing was granted before (`pmix_server_iof_fn_t`): the host is to
     /// see to it that what they write there arrives, by [`Engine::deliver`](crate::Engine::deliver) if they run
     /// elsewhere; or to deny it. Of what the engine itself captures only permission is asked. A wildcard rank stands for
-    /// all processes of its job; ranks that were granted before are part of it from then on.
+    /// all processes of its job; ranks that were granted before are part of it from then on. No rank
+    /// ([`Rank::UNDEF`](iof_proto::Rank::UNDEF)) is what is logged of the job as a whole.
     ///
     /// The tool, and any that comes to ask for some of it, waits for `reply`, which may be used at once or later, on any
     /// thread. If it is denied, the tool is told so and gets nothing, not even what is there; so are those that asked for

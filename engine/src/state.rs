@@ -195,7 +195,10 @@ impl State {
     /// Whether `proc` is, or may yet become, a source.
     pub(crate) fn may_exist(&self, proc: &Proc) -> bool {
         match self.jobs.get(&proc.nspace) {
-            Some(job) if job.is_whole() => proc.rank == Rank::WILDCARD || job.has_rank(proc.rank),
+            // Of no rank is what is logged of the job as a whole.
+            Some(job) if job.is_whole() => {
+                [Rank::WILDCARD, Rank::UNDEF].contains(&proc.rank) || job.has_rank(proc.rank)
+            }
             _ => true,
         }
     }

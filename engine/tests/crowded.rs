@@ -6,7 +6,7 @@ mod common;
 use common::{nspace, spec, wait, wait_for};
 use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
 use iof_proto::limits::MAX_CONNECTIONS_PER_PROCESS;
-use iof_proto::message::query::PMIX_QUERY_NAMESPACES;
+use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{AttachError, Delivery, Pull, Tool};
 

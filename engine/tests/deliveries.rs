@@ -10,7 +10,7 @@ use common::streams::{Ledger, Pipes, all_of, assert_gone, engine_that, wait_for_
 use common::{PATIENCE, shell, wait};
 use iof_engine::{App, Grant, JobSpec, Policy};
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
-use iof_proto::message::query;
+use iof_proto::query::key;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank, Status};
 use iof_tool::{Delivery, Pull, RequestError};
 
@@ -194,7 +194,7 @@ fn requests_between_deliveries_lose_nothing() {
     let mut more = 0;
     while let Some(delivery) = tool.next(None).unwrap() {
         ledger.note(&delivery);
-        tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
+        tool.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap();
         assert!(matches!(tool.query(&["no.such.key"]), Err(RequestError::Denied(_))));
         if more < 20 {
             more += 1;
@@ -236,7 +236,7 @@ fn when_the_engine_ends_every_stream_is_drained_to_its_end_once_and_requests_fai
     }
     assert!(ledger.job_ends.is_empty());
     assert_eq!(tool.timeout(), None);
-    assert_gone(tool.query(&[query::PMIX_QUERY_NAMESPACES]));
+    assert_gone(tool.query(&[key::PMIX_QUERY_NAMESPACES]));
     assert_gone(tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)));
     assert_gone(tool.deregister(1));
     assert!(tool.next(None).unwrap().is_none());

@@ -9,7 +9,7 @@ use std::thread;
 use common::{Got, nspace, puller, wait_for, written_by_hand};
 use iof_engine::{Config, Engine, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous};
 use iof_proto::directive::key;
-use iof_proto::message::query;
+use iof_proto::query::key as query;
 use iof_proto::{Channel, Channels, Found, Info, Proc, Rank, Status, StreamStats, Value};
 use iof_tool::{Pull, RequestError, Tool};
 

@@ -13,7 +13,7 @@ use common::streams::{Ledger, Pipes, all_of, engine_that};
 use crossbeam::channel::unbounded;
 use iof_engine::{Grant, Policy};
 use iof_proto::directive::key;
-use iof_proto::message::query;
+use iof_proto::query::key as query;
 use iof_proto::{Channels, Info};
 use iof_tool::{Delivery, Pull, Tool};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -12,7 +12,7 @@ use common::raw::Raw;
 use common::{PATIENCE, nspace, shell, spec, wait};
 use iof_engine::{Config, Engine, Grant, Host, Policy, Rendezvous, Reply, same_user};
 use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
-use iof_proto::message::query;
+use iof_proto::query::key;
 use iof_proto::{
     Channel, Channels, Failure, FromTool, Granted, Info, Proc, Rank, Status, ToTool, Value, socket,
 };
@@ -134,7 +134,7 @@ impl World {
     /// That the host was asked nothing until now: the engine has answered `tool` since.
     fn nothing_asked(&self, tool: &mut Tool) {
         // The engine speaks to its host when it has answered its tools, so it has done so before the second.
-        (0..2).for_each(|_| drop(tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap()));
+        (0..2).for_each(|_| drop(tool.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap()));
         assert!(self.asked.try_recv().is_err(), "the host was asked");
     }
 
@@ -145,7 +145,7 @@ impl World {
     /// Readers of all streams together.
     fn readers(&self) -> usize {
         let mut own = self.engine.attach("looks", Grant::Never).unwrap();
-        let Value::Streams(streams) = own.query(&[query::IOF_STATS]).unwrap().remove(0).value else {
+        let Value::Streams(streams) = own.query(&[key::IOF_STATS]).unwrap().remove(0).value else {
             panic!("no streams");
         };
         streams.iter().map(|stream| stream.readers.len()).sum()

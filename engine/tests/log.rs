@@ -7,6 +7,7 @@ mod peers;
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant};
 use common::raw::Raw;
 use common::{PATIENCE, nspace, shell, spec};
 use iof_engine::{
-    Config, Engine, Grant, Host, Job, LogConfig, MailServer, Policy, Rendezvous, Reply, Standalone, Syslog,
-    ViaGateway,
+    App, Config, Engine, Grant, Host, Job, LogConfig, MailServer, Policy, Rendezvous, Reply, Standalone,
+    Syslog, ViaGateway,
 };
 use iof_proto::limits::{MAX_LOG_TEXT, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
@@ -814,4 +815,41 @@ fn what_nobody_reads_is_refused_beyond_a_limit_where_a_reader_holds_it_back() {
     assert_eq!(refused.expect("a limit").status, Status::ERR_RESOURCE_BUSY);
     drop(stalled);
     job.end();
+}
+
+#[test]
+fn what_was_logged_to_a_job_whose_start_has_failed_has_an_end_for_its_readers() {
+    let world = world(config(), Standalone);
+    // It looks like a program until the kernel has to run it.
+    let bad = world.directory.path().join("bad");
+    fs::write(&bad, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).unwrap();
+    let apps = [App { nprocs: 50, ..App::new("true", [""; 0]) }, App::new(bad, [""; 0])];
+    let mut reader = world.tool();
+    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    reader.pull(&Pull::new(vec![all], Channels::STDERR)).unwrap();
+    let log = with(vec![source(Rank(50))], Log::to([key::PMIX_LOG_STDERR], "early"));
+    let mut tool = world.tool();
+    // Until something was logged while the job was being started: otherwise it is as if it had never been.
+    let logged = common::wait_for("a message while the job was being started", || {
+        let mut logged = 0;
+        thread::scope(|scope| {
+            let spawning =
+                scope.spawn(|| world.engine.spawn(&spec(apps.clone())).err().expect("a bad program"));
+            while !spawning.is_finished() {
+                logged += usize::from(tool.log(&log).is_ok_and(|report| report.status == Status::SUCCESS));
+            }
+        });
+        (logged > 0).then_some(logged)
+    });
+    let mut text = Vec::new();
+    loop {
+        match reader.next(Some(PATIENCE)).unwrap().expect("the end of the job") {
+            Delivery::Bytes(bytes) => text.extend_from_slice(&bytes),
+            Delivery::JobEnded { .. } => break,
+            _ => {}
+        }
+    }
+    assert_eq!(String::from_utf8(text).unwrap(), "early\n".repeat(logged));
+    assert!(world.engine.forget(&nspace()));
 }

@@ -6,7 +6,7 @@ mod common;
 
 use common::{engine, run, shell, spec, wait};
 use iof_engine::{App, Exit, JobSpec};
-use iof_proto::message::query;
+use iof_proto::query::key;
 use iof_proto::{ProcState, Value};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
@@ -22,7 +22,7 @@ fn a_job_ends_with_its_output_whole_and_ranks_that_have_ended_in_an_unknown_way(
     assert_eq!(status.code(), 1);
 
     let mut tool = engine.attach("test", iof_engine::Grant::Never).unwrap();
-    let found = tool.query(&[query::PMIX_QUERY_PROC_TABLE]).unwrap();
+    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE]).unwrap();
     let Value::Procs(procs) = &found[0].value else { panic!("{found:?}") };
     assert!(
         procs.iter().all(|proc| proc.state == ProcState::Failed && proc.exit_code.is_none()),

@@ -14,7 +14,7 @@ use common::wait_for;
 use iof_engine::{Config, Engine, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::limits::MAX_PUSH_BYTES_PER_PROCESS;
-use iof_proto::message::query;
+use iof_proto::query::key as query;
 use iof_proto::{FromTool, Info, Query, Status, ToTool};
 use iof_tool::{Push, Tool};
 use tempfile::TempDir;

@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock};
 
 use arbitrary::Arbitrary;
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Policy, Process, Rendezvous};
-use iof_proto::message::query::IOF_STATS;
+use iof_proto::query::key::IOF_STATS;
 use iof_proto::{
     Channels, Decoder, FromTool, Info, InfoValue, Log, Nspace, PROTOCOL_VERSION, Proc, Query, Rank, ToTool,
     encode, socket,

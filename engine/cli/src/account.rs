@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use iof_engine::{Engine, Grant};
 use iof_output::PrintReport;
-use iof_proto::message::query;
+use iof_proto::query::key;
 use iof_proto::{Channel, Found, ProcInfo, Rank, Value};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
@@ -42,7 +42,7 @@ impl Account {
     ) -> Result<Account, Box<dyn Error>> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let mut tool = engine.attach("iof run", Grant::Never)?;
-        let found = tool.query(&[query::IOF_STATS, query::PMIX_QUERY_PROC_TABLE])?;
+        let found = tool.query(&[key::IOF_STATS, key::PMIX_QUERY_PROC_TABLE])?;
         let (user, system) = (duration(usage.user_time()), duration(usage.system_time()));
         let (channels, exits) = (BTreeMap::new(), BTreeMap::new());
         let mut account = Account { elapsed, user, system, channels, exits, forwarded, whole };

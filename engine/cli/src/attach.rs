@@ -1,6 +1,6 @@
 //! Finding an engine and attaching to it, for the commands that are tools.
 
-use iof_proto::message::query;
+use iof_proto::query::key;
 use iof_proto::{Found, Nspace, Value};
 use iof_tool::{AttachError, Tool};
 
@@ -38,7 +38,7 @@ pub fn attach(args: &EngineArgs, name: &Name) -> Result<Tool, Failure> {
 
 /// The names of an engine's jobs.
 pub fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
-    let found = tool.query(&[query::PMIX_QUERY_NAMESPACES]).map_err(Failure::running)?;
+    let found = tool.query(&[key::PMIX_QUERY_NAMESPACES]).map_err(Failure::running)?;
     let names = found.into_iter().find_map(|Found { value, .. }| match value {
         Value::Text(names) => Some(names),
         _ => None,

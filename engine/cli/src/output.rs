@@ -59,7 +59,7 @@ pub struct OutputArgs {
 
     /// Show only these ranks, such as 0,3-5
     ///
-    /// Files get all.
+    /// And what is logged of the job as a whole. Files get all.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST|all", value_parser = ranks)]
     pub ranks: Option<Ranks>,
 
@@ -120,6 +120,12 @@ pub struct Part<'a> {
     pub channels: Channels,
     /// And these ranks, if not of all.
     pub ranks: Option<&'a Ranks>,
+}
+
+/// What is pulled for `ranks` to be shown: they, and what is logged of the job as a whole, which belongs to none of them.
+pub fn with_job(ranks: &[Rank]) -> Vec<Rank> {
+    let job = (ranks != [Rank::WILDCARD]).then_some(Rank::UNDEF);
+    ranks.iter().copied().chain(job).collect()
 }
 
 /// What the options ask for.

@@ -7,7 +7,7 @@ use iof_tool::{Pull, RequestError, Tool};
 use crate::Failure;
 use crate::args::{PullArgs, Ranks};
 use crate::attach::{Name, attach, namespaces};
-use crate::output::Part;
+use crate::output::{Part, with_job};
 
 /// Writes the output of a running job to stdout and stderr, or to files, until it is complete.
 pub fn pull(args: &PullArgs) -> Result<(), Failure> {
@@ -66,7 +66,7 @@ fn open(args: &PullArgs, part: &Part<'_>) -> Result<Option<Tool>, Failure> {
 fn both(pulled: &Ranks, shown: Option<&Ranks>) -> Vec<Rank> {
     let all = [Rank::WILDCARD];
     match shown {
-        Some(shown) if shown.0 != all && pulled.0 == all => shown.0.clone(),
+        Some(shown) if shown.0 != all && pulled.0 == all => with_job(&shown.0),
         Some(shown) if shown.0 != all => {
             pulled.0.iter().copied().filter(|rank| shown.0.binary_search(rank).is_ok()).collect()
         }

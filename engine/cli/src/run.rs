@@ -18,7 +18,7 @@ use crate::args::RunArgs;
 use crate::follow::{Event, Follow};
 use crate::keyboard::{Keyboard, window_size};
 use crate::log;
-use crate::output::{Part, no_thread};
+use crate::output::{Part, no_thread, with_job};
 use crate::signals::Signals;
 use crate::{Failure, say};
 
@@ -91,8 +91,8 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
 /// Our own outputs are ordinary registrations, except that they may hold the ranks back.
 fn attach(engine: &Engine, nspace: &Nspace, part: Part<'_>) -> Result<Tool, Failure> {
     let mut tool = engine.attach("iof run", Grant::Block).map_err(Failure::running)?;
-    let ranks = part.ranks.map_or(&[Rank::WILDCARD][..], |ranks| &ranks.0);
-    let procs = ranks.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect();
+    let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
+    let procs = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();
     tool.pull(&Pull::new(procs, part.channels)).map_err(Failure::running)?;
     Ok(tool)
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use iof_proto::message::query;
+use iof_proto::query::key;
 use iof_proto::{Found, StreamStats, Value};
 use iof_tool::{LostError, RequestError, Tool};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -193,7 +193,7 @@ fn watch_keys(events: &Sender<Event>) {
 fn watch_engine(mut tool: Tool, interval: Duration, events: &Sender<Event>) {
     let wait = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
     loop {
-        let event = match tool.query(&[query::IOF_STATS]) {
+        let event = match tool.query(&[key::IOF_STATS]) {
             Ok(found) => Event::Sample(Instant::now(), found.into_iter().flat_map(streams).collect()),
             Err(error) => Event::Lost(error),
         };

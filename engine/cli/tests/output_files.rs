@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::process::{Done, Process};
-use common::site::{Site, iof};
+use common::site::{Site, Stream, iof};
 use common::wait_for;
 
 /// The lines, in no order.
@@ -250,4 +250,39 @@ fn a_pull_has_the_same_options() {
     let names: Vec<String> = tree(&at).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["02", "03", "04"].map(|rank| format!("launcher@1/rank.{rank}/stdout")));
     assert_eq!(run.finish().code, 0);
+}
+
+#[test]
+fn what_is_logged_of_the_job_as_a_whole_is_shown_with_any_ranks_and_has_files_of_its_own() {
+    let site = Site::new();
+    let at = site.path().join("out");
+    let list = format!("dir={}:copy,json", at.display());
+    let iof = iof();
+    let log = format!(
+        "{} log --rendezvous-dir {} --nspace job --channel stdout",
+        iof.get_program().display(),
+        site.path().display()
+    );
+    let mut gate = site.gate("gate");
+    let script = format!("[ $IOF_RANK = 1 ] || {log} all; : < {}", gate.path());
+    let args = ["-n", "2", "--nspace", "job", "--ranks", "1", "--output", &list];
+    let run = site.run_sh(&args, &script);
+    let logged = |site: &Site| site.streams()?.iter().any(|of| of.0["logged"] == true).then_some(());
+    wait_for("the log", || logged(&site));
+    let pulls = [&["--ranks", "1"][..], &["--rank", "1"], &["--rank", "0"]].map(|args| site.pull(args));
+    wait_for("the pulls", || {
+        let pulls = |of: &Stream| of.pulls();
+        let streams = site.streams()?;
+        (streams.iter().map(pulls).sum::<usize>() == 3 * 3 + 1).then_some(())
+    });
+    gate.open();
+    let [shown, one, other] = pulls.map(|pull| pull.finish());
+    assert_eq!([shown.text(), one.text(), other.text()], ["all\n", "", ""], "{shown:?}");
+    let done = run.finish();
+    assert_eq!(done.code, 0, "{done:?}");
+    let line: serde_json::Value = serde_json::from_str(done.text()).unwrap();
+    assert_eq!((&line["rank"], &line["data"]), (&serde_json::Value::Null, &"all\n".into()));
+    let files = tree(&at);
+    let of_job: Vec<_> = files.iter().filter(|(_, text)| !text.is_empty()).collect();
+    assert_eq!((of_job.len(), of_job[0].0.as_str()), (1, "job/job/stdout"), "{files:?}");
 }

@@ -11,7 +11,7 @@ use common::process::Process;
 use common::site::Site;
 use common::{DEADLINE, wait_for};
 use iof_proto::directive::key;
-use iof_proto::message::query;
+use iof_proto::query::key as query;
 use iof_proto::rendezvous::Search;
 use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank};
 use iof_tool::{Delivery, LostError, Pull, RequestError, Tool};

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use iof_proto::{Channel, Nspace};
+use iof_proto::{Channel, Nspace, Rank};
 use memchr::{memchr, memrchr};
 use nix::errno::Errno;
 
@@ -21,6 +21,9 @@ pub const MAX_OPEN_FILES: usize = 1024;
 
 /// Full files that are kept of one at most: each is renamed whenever one is full.
 pub const MAX_KEPT_FILES: u32 = 1000;
+
+/// What stands for the rank where there is none.
+const OF_JOB: &str = "job";
 
 /// The modes of what is made, which the umask may narrow: prterun's.
 const DIRECTORY_MODE: u32 = 0o750;
@@ -69,11 +72,17 @@ impl Files {
     pub fn path(&self, source: &Source, nprocs: u32) -> PathBuf {
         let Source { nspace, rank, channel, host, .. } = source;
         let width = nprocs.max(1).ilog10() as usize + 1;
-        let padded = format!("{:0width$}", rank.0);
+        // What is of no rank is of the job as a whole.
+        let of_job = *rank == Rank::UNDEF;
+        let (padded, number) = match rank.0 {
+            _ if of_job => (OF_JOB.to_owned(), OF_JOB.to_owned()),
+            number => (format!("{number:0width$}"), number.to_string()),
+        };
         let is_out = self.is_out(*channel);
         let name = match &self.place {
             Place::Tree(dir) => {
-                let rank = dir.join(nspace.as_str()).join(format!("rank.{padded}"));
+                let rank = if of_job { padded } else { format!("rank.{padded}") };
+                let rank = dir.join(nspace.as_str()).join(rank);
                 return rank.join(if is_out { "stdout" } else { "stderr" });
             }
             Place::Name(name) => {
@@ -83,7 +92,7 @@ impl Files {
             }
             Place::Pattern(pattern) => {
                 let host = host.as_deref().unwrap_or("unknown");
-                let words = Words { nspace: nspace.as_str(), padded: &padded, rank: rank.0, host };
+                let words = Words { nspace: nspace.as_str(), padded: &padded, rank: &number, host };
                 pattern.expand(words).into_os_string()
             }
         };
@@ -354,8 +363,6 @@ impl Written {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use iof_proto::Rank;
-
     use super::*;
 
     fn files(place: Place) -> Files {
@@ -381,6 +388,16 @@ mod tests {
         assert_eq!(path(&name, 3, Channel::Stderr, 12), at("x/f.prterun-node1-77@1.03.err"));
         let pattern = Place::Pattern(crate::Pattern::new(Path::new("%h/%n-%r-%R")).unwrap());
         assert_eq!(path(&files(pattern), 3, Channel::Stdout, 12), at("node1/prterun-node1-77@1-03-3.out"));
+    }
+
+    #[test]
+    fn what_is_of_the_job_as_a_whole_lies_in_files_of_the_job() {
+        let of_job = source(Rank::UNDEF.0, Channel::Stderr);
+        let path = |place| files(place).path(&of_job, 12).to_str().unwrap().to_owned();
+        assert_eq!(path(Place::Tree("d".into())), "d/prterun-node1-77@1/job/stderr");
+        assert_eq!(path(Place::Name("x/f".into())), "x/f.prterun-node1-77@1.job.err");
+        let pattern = Place::Pattern(crate::Pattern::new(Path::new("%n-%r-%R")).unwrap());
+        assert_eq!(path(pattern), "prterun-node1-77@1-job-job.err");
     }
 
     #[test]

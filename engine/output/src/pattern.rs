@@ -26,7 +26,7 @@ pub struct Words<'a> {
     /// The rank with leading zeros.
     pub padded: &'a str,
     /// The rank.
-    pub rank: u32,
+    pub rank: &'a str,
     /// Its host.
     pub host: &'a str,
 }
@@ -87,7 +87,7 @@ impl Pattern {
                 Piece::Text(text) => name.extend_from_slice(text),
                 Piece::Nspace => name.extend_from_slice(words.nspace.as_bytes()),
                 Piece::PaddedRank => name.extend_from_slice(words.padded.as_bytes()),
-                Piece::Rank => name.extend_from_slice(words.rank.to_string().as_bytes()),
+                Piece::Rank => name.extend_from_slice(words.rank.as_bytes()),
                 // A host's name is what some process table said.
                 Piece::Host => {
                     name.extend(words.host.bytes().map(|byte| if byte == b'/' { b'_' } else { byte }))
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn words_are_expanded_and_unknown_ones_refused() {
-        let words = Words { nspace: "job@1", padded: "07", rank: 7, host: "no/de" };
+        let words = Words { nspace: "job@1", padded: "07", rank: "7", host: "no/de" };
         let expand = |text: &str| Pattern::new(Path::new(text)).unwrap().expand(words);
         assert_eq!(expand("out/%n-%r-%R-%h-%%"), Path::new("out/job@1-07-7-no_de-%"));
         assert_eq!(expand("plain"), Path::new("plain"));

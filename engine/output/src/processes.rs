@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use iof_proto::message::query::PMIX_QUERY_PROC_TABLE;
+use iof_proto::query::key::PMIX_QUERY_PROC_TABLE;
 use iof_proto::{Nspace, Proc, Value};
 use iof_tool::Tool;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Policy, Process, Rendezvous};
 use iof_output::{Finish, Notes, Options, Output, Patience, PrintReport, Printer, Style};
 use iof_proto::directive::key::PMIX_IOF_CACHE_SIZE;
-use iof_proto::message::query::IOF_STATS;
+use iof_proto::query::key::IOF_STATS;
 use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank, Value};
 use iof_tool::{Pull, Tool};
 use proptest::prelude::*;

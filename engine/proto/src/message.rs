@@ -20,8 +20,6 @@ use crate::push::{Lagging, PushGranted, PushReport};
 use crate::query::{Answer, Query};
 use crate::status::Status;
 
-pub use crate::query::key as query;
-
 /// The version of the protocol that this build speaks. An engine refuses any other.
 pub const PROTOCOL_VERSION: u32 = 4;
 

@@ -12,7 +12,7 @@ use crate::status::Status;
 /// The keys, each with the type of its value, and those of qualifiers.
 ///
 /// An engine answers all that it has something to say of, and asks its host for the rest: keys that are not here, and
-/// those of a scheduler.
+/// those of a scheduler. Of jobs and ranks that it does not know it has nothing to say, whatever the key.
 pub mod key {
     /// The names of all jobs, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
     pub const PMIX_QUERY_NAMESPACES: &str = "pmix.qry.ns";
@@ -25,7 +25,8 @@ pub mod key {
     /// How a queue of the scheduler is (RFC0001), that of the qualifier `pmix.alloc.queue`. The host's.
     pub const PMIX_QUERY_QUEUE_STATUS: &str = "pmix.qry.qst";
     /// The processes, of the jobs and ranks of the qualifiers or all: [`Value::Procs`](super::Value::Procs) (RFC0010).
-    /// Of those that run elsewhere an engine knows no more than that they wrote something; its host may know more.
+    /// Of those that run elsewhere an engine knows no more than that they wrote something; its host may know more. Those of
+    /// a job that is being started are all there, [launching](super::ProcState::Launching).
     pub const PMIX_QUERY_PROC_TABLE: &str = "pmix.qry.ptable";
     /// The same, of the processes that run on this node.
     pub const PMIX_QUERY_LOCAL_PROC_TABLE: &str = "pmix.qry.lptable";

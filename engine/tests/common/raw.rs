@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_engine::Engine;
-use iof_proto::message::query;
+use iof_proto::query::key;
 use iof_proto::{
     Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, PushGranted, Query, ToTool,
     encode, socket,
@@ -127,7 +127,7 @@ impl Raw {
 
     /// Waits until the engine has heard all that was sent.
     pub fn until_heard(&mut self) {
-        self.send(&FromTool::Query { request: 2, queries: vec![Query::new([query::IOF_STATS])] });
+        self.send(&FromTool::Query { request: 2, queries: vec![Query::new([key::IOF_STATS])] });
         while !matches!(self.receive(), ToTool::Answer { .. }) {}
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Job, Policy, Process, Rendezvous};
-use iof_proto::message::query;
+use iof_proto::query::key;
 use iof_proto::{Channel, Nspace, Proc, Rank, Value};
 use iof_tool::{Counts, Delivery, LostError, Tool};
 use nix::fcntl::OFlag;
@@ -76,7 +76,7 @@ impl Pipes {
 pub fn wait_for_produced(asker: &mut Tool, nspace: &str, rank: u32, bytes: u64) {
     let proc = Proc { nspace: Nspace::new(nspace).unwrap(), rank: Rank(rank) };
     wait_for("bytes to be read", || {
-        let found = asker.query(&[query::IOF_STATS]).unwrap();
+        let found = asker.query(&[key::IOF_STATS]).unwrap();
         let Value::Streams(streams) = &found[0].value else { panic!("{found:?}") };
         let of =
             |stream: &&iof_proto::StreamStats| stream.source == proc && stream.channel == Channel::Stdout;
