@@ -47,7 +47,14 @@ impl Drain {
 
 fn source() -> Source {
     let nspace = Nspace::new("prterun-node1-77@1").unwrap();
-    Source { nspace, rank: Rank(3), channel: Channel::Stdout, host: Some("node1".into()), pid: Some(4711) }
+    Source {
+        nspace,
+        rank: Rank(3),
+        channel: Channel::Stdout,
+        logged: false,
+        host: Some("node1".into()),
+        pid: Some(4711),
+    }
 }
 
 fn lines(length: usize) -> Vec<u8> {
