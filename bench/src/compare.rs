@@ -8,6 +8,7 @@ mod processes;
 mod rank;
 mod report;
 mod sample;
+mod scale;
 mod systems;
 mod trouble;
 mod works;
@@ -19,8 +20,9 @@ pub use rank::{Rank, run as rank};
 use job::Site;
 use report::{Report, Row, machine};
 use sample::Rounds;
+use scale::Scale;
 use systems::System;
-use works::{Scale, Work};
+use works::Work;
 
 /// The command line.
 #[derive(clap::Args)]
@@ -42,14 +44,13 @@ pub struct Args {
 /// Runs what is asked for, and reports.
 pub fn run(args: &Args) {
     let rounds = if args.quick { 1 } else { args.rounds };
+    let scale = if args.quick { Scale::Quick } else { Scale::Full };
+    let works = wanted(&args.only, scale);
     let mut report = Report::new(machine::describe(), rounds);
     let systems = installed(&mut report);
     report.print_head();
-    let site = Site::new();
-    let wanted =
-        |name: &str| args.only.is_empty() || args.only.iter().any(|only| name.contains(only.as_str()));
-    let works = works::all(if args.quick { Scale::Quick } else { Scale::Full });
-    for work in works.iter().filter(|work| wanted(&work.name())) {
+    let site = Site::new(scale);
+    for work in works {
         let rows = compare(work.as_ref(), &systems, &site, rounds);
         report.print(&rows);
         report.rows.extend(rows);
@@ -57,6 +58,19 @@ pub fn run(args: &Args) {
     if let Some(directory) = &args.out {
         report.write(directory);
     }
+}
+
+/// The works in whose names one of these occurs, or all; if there is none, says which there are, and ends.
+fn wanted(only: &[String], scale: Scale) -> Vec<Box<dyn Work>> {
+    let named = |name: String| only.is_empty() || only.iter().any(|part| name.contains(part.as_str()));
+    let (works, others): (Vec<_>, Vec<_>) =
+        works::all(scale).into_iter().partition(|work| named(work.name()));
+    if works.is_empty() {
+        eprintln!("No work has a name with {} in it. There are:", only.join(" or "));
+        others.iter().for_each(|work| eprintln!("  {}", work.name()));
+        std::process::exit(2);
+    }
+    works
 }
 
 /// The systems that are here; says how to get the others.

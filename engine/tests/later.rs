@@ -11,7 +11,7 @@ use common::stdins::{Stdins, engine_with_cache, last, procs};
 use common::{PATIENCE, engine, nspace, shell, spec, wait};
 use iof_engine::{Config, Engine, Grant, Host, Rendezvous, Reply as HostReply};
 use iof_proto::query::{Query, key};
-use iof_proto::{Channels, Info, Proc, Rank, Status};
+use iof_proto::{Channels, Info, Log, Proc, Rank, Status};
 use iof_tool::{Delivery, Pull, Reply, Tool};
 
 fn all() -> Pull {
@@ -72,6 +72,18 @@ fn several_requests_are_answered_each_by_its_number() {
     tool.push_room(granted.push)[..2].copy_from_slice(b"hi");
     tool.fill(granted.push, 2, true).unwrap();
     assert_eq!(ranks.rest(0), b"hi");
+}
+
+#[test]
+fn a_log_that_is_not_waited_for_is_answered_by_its_number() {
+    let engine = engine();
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    let asked = tool.log_later(&Log::to(["site.nowhere"], "half done")).unwrap();
+    assert!(!tool.is_done() && !tool.is_gone());
+    let (request, Reply::Logged(Ok(report))) = reply(&mut tool) else { panic!() };
+    assert_eq!((request, report.status), (asked, Status::ERR_OPERATION_FAILED));
+    drop(engine);
+    assert!(tool.next(Some(PATIENCE)).unwrap().is_none() && tool.is_gone());
 }
 
 /// Keeps the request that it gets.

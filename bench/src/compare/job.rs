@@ -15,31 +15,35 @@ use nix::unistd::pipe2;
 use super::gate::{Done, Gate};
 use super::output::{Out, Reader, Taken};
 use super::processes::{self, Forwarder};
+use super::scale::Scale;
 use super::trouble::Trouble;
 use crate::cpu;
 
 /// Until all ranks are at the gate.
 const START: Duration = Duration::from_secs(60);
-/// Until all ranks have done their work, unless the plan says otherwise.
-pub const WORK: Duration = Duration::from_secs(120);
+/// Until all ranks have done their work.
+const WORK: Duration = Duration::from_secs(120);
 /// Until the forwarder rests when the ranks have, and until it ends when they end.
 const END: Duration = Duration::from_secs(30);
 /// Between two looks whether a launcher has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Where jobs are run: a directory of our own.
-pub struct Site(tempfile::TempDir);
+/// Where jobs are run: a directory of our own, and how long they may take.
+pub struct Site {
+    directory: tempfile::TempDir,
+    scale: Scale,
+}
 
 impl Site {
     /// Makes it. From now on, what descends from us and loses its parent becomes our child.
-    pub fn new() -> Site {
+    pub fn new(scale: Scale) -> Site {
         nix::sys::prctl::set_child_subreaper(true).unwrap();
-        Site(tempfile::tempdir().unwrap())
+        Site { directory: tempfile::tempdir().unwrap(), scale }
     }
 
     /// The directory.
     pub fn path(&self) -> &Path {
-        self.0.path()
+        self.directory.path()
     }
 
     /// A gate for one job.
@@ -87,7 +91,7 @@ impl<'a> Plan<'a> {
     /// A job without input and tools.
     pub fn new(site: &'a Site, gate: &'a Gate, launcher: Command, ranks: u32, out: Out) -> Plan<'a> {
         let (input, early, late) = (None, Vec::new(), None);
-        Plan { site, gate, launcher, ranks, out, input, early, late, limit: WORK }
+        Plan { site, gate, launcher, ranks, out, input, early, late, limit: site.scale.time(WORK) }
     }
 }
 
@@ -125,6 +129,7 @@ pub fn run(plan: Plan) -> Result<Ran, Trouble> {
 struct Running<'a> {
     launcher: Child,
     reader: Option<Reader>,
+    /// The launcher's stdin, which is open until all that comes through it was counted.
     input: Option<OwnedFd>,
     /// All of the plan that is still to be done.
     plan: Plan<'a>,
@@ -155,23 +160,25 @@ impl<'a> Running<'a> {
 
     fn finish(mut self) -> Result<Ran, Trouble> {
         let (pid, site) = (self.launcher.id(), self.plan.site);
-        let until = Instant::now() + START;
+        let (start, end) = (site.scale.time(START), site.scale.time(END));
+        let until = Instant::now() + start;
         let gathered =
             self.plan.gate.gather(self.plan.ranks, until, || self.launcher.try_wait().unwrap().is_some());
-        let mut waiting = gathered.ok_or_else(|| self.ended_or_hung("at the start", START))?;
+        let mut waiting = gathered.ok_or_else(|| self.ended_or_hung("at the start", start))?;
         let early = std::mem::take(&mut self.plan.early).into_iter();
-        let tools: Vec<_> = early.map(|(start, out)| Tool::start(start(pid), out, site)).collect();
+        let mut tools: Vec<_> = early.map(|(begin, out)| Tool::start(begin(pid), out, site)).collect();
         let mut forwarder = Forwarder::find(pid, &waiting.pids());
         let mut attached = Forwarder::of(tools.iter().map(|tool| tool.process.id()).collect());
         if !(forwarder.rest(until) && attached.rest(until)) {
-            return Err(Trouble::Hung("busy before its ranks began", START));
+            return Err(Trouble::Hung("busy before its ranks began", start));
         }
 
         forwarder.begin();
         attached.begin();
         let begun = cpu::monotonic();
         waiting.release();
-        if let (Some(pipe), Some((block, times))) = (self.input.take(), self.plan.input) {
+        if let (Some(pipe), Some((block, times))) = (&self.input, self.plan.input) {
+            let pipe = pipe.try_clone().unwrap();
             // Ends when all is written, or nobody reads any more.
             thread::spawn(move || feed(pipe, block, times));
         }
@@ -179,22 +186,28 @@ impl<'a> Running<'a> {
         if done.len() < self.plan.ranks as usize {
             return Err(self.ended_or_hung("at work", self.plan.limit));
         }
-        let until = Instant::now() + END;
+        let until = Instant::now() + end;
         if !(forwarder.rest(until) && attached.rest(until)) {
-            return Err(Trouble::Hung("busy when its ranks were done", END));
+            return Err(Trouble::Hung("busy when its ranks were done", end));
         }
         let elapsed = done.iter().map(|done| done.at).max().unwrap_or(begun) - begun;
         let (cpu, tools_cpu) = (forwarder.cpu(), attached.cpu());
-        let late = self.plan.late.take().map(|(start, bytes)| attach(start(pid), bytes, site)).transpose()?;
+        let late =
+            self.plan.late.take().map(|(begin, bytes)| attach(begin(pid), bytes, site, end)).transpose()?;
         let memory = forwarder.memory();
 
-        drop(waiting);
-        let status = self.ended(END).ok_or(Trouble::Hung("at the end", END))?;
+        drop((waiting, self.input.take()));
+        let status = self.ended(end).ok_or(Trouble::Hung("at the end", end))?;
         if !status.success() {
             return Err(Trouble::failed(status.to_string()));
         }
+        for tool in &mut tools {
+            wait(&mut tool.process, end).ok_or(Trouble::Hung("at the end of a tool", end))?;
+        }
+        // What is left now holds pipes open for no reason.
+        processes::sweep();
         let taken = self.reader.take().map(Reader::join).unwrap_or_default();
-        let tools = tools.into_iter().map(Tool::finish);
+        let tools = tools.into_iter().map(Tool::taken);
         Ok(Ran {
             elapsed: Duration::from_nanos(elapsed),
             cpu,
@@ -286,19 +299,19 @@ impl Tool {
         Tool { process, reader, said }
     }
 
-    /// What came out of it; waits for its end.
-    fn finish(self) -> (Taken, u64) {
+    /// What came out of it, and the bytes of which it said that they are missing.
+    fn taken(self) -> (Taken, u64) {
         let taken = self.reader.map(Reader::join).unwrap_or_default();
         (taken, reported(&self.said))
     }
 }
 
 /// How long a tool takes from its start until it has so many bytes.
-fn attach(command: Command, bytes: u64, site: &Site) -> Result<Duration, Trouble> {
+fn attach(command: Command, bytes: u64, site: &Site, limit: Duration) -> Result<Duration, Trouble> {
     let (out, arrived) = Out::until(bytes);
     let begun = Instant::now();
     let _tool = Tool::start(command, out, site);
-    let arrived = arrived.recv_timeout(END).map_err(|_| Trouble::Hung("when a tool attached", END))?;
+    let arrived = arrived.recv_timeout(limit).map_err(|_| Trouble::Hung("when a tool attached", limit))?;
     Ok(arrived - begun)
 }
 

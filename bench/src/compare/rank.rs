@@ -24,8 +24,12 @@ pub struct Rank {
 enum What {
     /// Write to stdout
     Write(Write),
-    /// Read stdin to its end
-    Read,
+    /// Read from stdin
+    Read {
+        /// So many bytes
+        #[arg(long)]
+        bytes: u64,
+    },
 }
 
 #[derive(clap::Args)]
@@ -44,7 +48,7 @@ struct Write {
 pub fn run(args: &Rank) {
     match &args.what {
         What::Write(what) => write(&args.gate, what),
-        What::Read => read(&args.gate),
+        What::Read { bytes } => read(&args.gate, *bytes),
     }
 }
 
@@ -67,18 +71,20 @@ fn write(gate: &Path, args: &Write) {
     ticket.leave(args.write.total(), 0);
 }
 
-fn read(gate: &Path) {
+fn read(gate: &Path, wanted: u64) {
     let ticket = Ticket::wait(gate);
     let (mut bytes, mut sum, mut piece) = (0, 0, Vec::with_capacity(PIECE));
-    loop {
+    // Not to the end: who feeds us may end with its input, and is to be looked at before.
+    while bytes < wanted {
         piece.clear();
         stdin().lock().take(PIECE as u64).read_to_end(&mut piece).unwrap();
         if piece.is_empty() {
-            break ticket.leave(bytes, sum);
+            break;
         }
         bytes += piece.len() as u64;
         sum = add(sum, &piece);
     }
+    ticket.leave(bytes, sum);
 }
 
 /// The sum of all that comes to stdin when it is `blocks` times the same `block`.

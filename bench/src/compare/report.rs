@@ -144,7 +144,9 @@ fn table(rows: &[Row]) -> String {
 fn cell(told: &Told) -> String {
     let Told { median, least, most, to_bare } = told;
     let by_bare = to_bare.map_or(String::new(), |ratio| format!(" {ratio:.2}x"));
-    format!("{} ({} to {}){by_bare}", short(*median), short(*least), short(*most))
+    let range =
+        if least < most { format!(" ({} to {})", short(*least), short(*most)) } else { String::new() };
+    format!("{}{range}{by_bare}", short(*median))
 }
 
 /// With three digits that say something.

@@ -1,10 +1,10 @@
 //! What the systems are made to do.
 
 use std::path::Path;
-use std::time::Duration;
 
 use super::job::Site;
 use super::sample::Sample;
+use super::scale::Scale;
 use super::systems::System;
 use super::trouble::Trouble;
 
@@ -38,37 +38,6 @@ pub trait Work {
         format!("{}, {size} {unit}{}", self.family(), if size == 1 { "" } else { "s" })
     }
 }
-
-/// How much is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
-    /// Enough to measure it.
-    Full,
-    /// Enough to see that it works.
-    Quick,
-}
-
-impl Scale {
-    /// Of so many bytes, lines, ranks.
-    fn part(self, all: u64) -> u64 {
-        if self == Scale::Full { all } else { all.div_ceil(QUICK) }
-    }
-
-    /// Of these sizes; a quick one is the first that is more than one.
-    fn sizes(self, all: &[u32]) -> &[u32] {
-        let first = all.iter().position(|size| *size > 1).unwrap_or(0);
-        if self == Scale::Full { all } else { &all[first..=first] }
-    }
-
-    /// Of the time in which nothing happens.
-    fn time(self, all: Duration) -> Duration {
-        if self == Scale::Full { all } else { all / QUICK_TIME }
-    }
-}
-
-/// What is divided by, quickly.
-const QUICK: u64 = 32;
-const QUICK_TIME: u32 = 8;
 
 /// All that there are.
 pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
@@ -161,7 +130,5 @@ mod tests {
             names.len()
         };
         assert!(names(Scale::Quick) < names(Scale::Full));
-        assert_eq!(Scale::Quick.sizes(&[1, 8, 64]), [8]);
-        assert_eq!(Scale::Quick.sizes(&[1]), [1]);
     }
 }

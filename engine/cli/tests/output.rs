@@ -5,19 +5,14 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::bytes::collect;
 use common::process::{Done, Process};
 use common::site::{Site, iof};
-use common::wait_for;
 use serde_json::Value;
 
 /// The lines, in no order.
@@ -29,26 +24,6 @@ fn run(site: &Site, options: &[&str], script: &str) -> Done {
     let done = site.run_sh(&[&["--nspace", "launcher@1"], options].concat(), script).finish();
     assert_eq!(done.code, 0, "{done:?}");
     done
-}
-
-/// All files below `directory`, by their paths from there.
-fn tree(directory: &Path) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        if path.is_dir() {
-            found.extend(tree(&path).into_iter().map(|(below, text)| (format!("{name}/{below}"), text)));
-        } else {
-            found.push((name, fs::read_to_string(&path).unwrap()));
-        }
-    }
-    found.sort_unstable();
-    found
-}
-
-fn files(wanted: &[(&str, &str)]) -> Vec<(String, String)> {
-    wanted.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
 }
 
 #[test]
@@ -350,211 +325,6 @@ fn a_tagged_line_ends_where_bytes_are_missing() {
     assert!(gaps > 0, "{stderr}");
     assert_eq!(stdout.lines().count(), gaps + 1, "{stderr}");
     assert!(stdout.lines().all(|line| line.starts_with("[0]<stdout>: ")), "{stderr}");
-}
-
-#[test]
-fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
-    let site = Site::new();
-    let at = site.path().join("made/out");
-    let at = at.to_str().unwrap();
-    let script = "echo out $IOF_RANK; [ $IOF_RANK = 1 ] || echo err >&2";
-    let done = run(&site, &["-n", "2", "--output", &format!("dir={at}")], script);
-    assert_eq!((done.text(), done.stderr.as_str()), ("", ""));
-    let wanted = [
-        ("launcher@1/rank.0/stderr", "err\n"),
-        ("launcher@1/rank.0/stdout", "out 0\n"),
-        ("launcher@1/rank.1/stderr", ""),
-        ("launcher@1/rank.1/stdout", "out 1\n"),
-    ];
-    assert_eq!(tree(Path::new(at)), files(&wanted));
-    let mode = |path: &str| fs::metadata(Path::new(at).join(path)).unwrap().permissions().mode() & 0o7777;
-    // The umask may take more away.
-    assert_eq!(mode("launcher@1/rank.0") & 0o027, 0);
-    assert_eq!(mode("launcher@1/rank.0/stdout") & 0o133, 0);
-
-    let copied = site.path().join("copied");
-    let list = format!("tag,merge,file={}/f:copy", copied.display());
-    let done =
-        run(&site, &["-n", "10", "--output", &list], "[ $IOF_RANK -ge 1 ] || { echo out; echo err >&2; }");
-    let both = BTreeSet::from(["[1,0]<stdout>: out", "[1,0]<stderr>: err"]);
-    assert_eq!((lines(done.text()), done.stderr.as_str()), (both.clone(), ""));
-    let found = tree(&copied);
-    assert_eq!(found.len(), 10);
-    assert!(found[1..].iter().all(|(_, text)| text.is_empty()), "{found:?}");
-    assert_eq!((found[0].0.as_str(), lines(&found[0].1)), ("f.launcher@1.00.out", both));
-
-    let patterns = site.path().join("patterns");
-    let list = format!("file={}/%R/%n.%r.%%:pattern", patterns.display());
-    run(&site, &["-n", "2", "--output", &list], script);
-    let names: Vec<String> = tree(&patterns).into_iter().map(|(name, _)| name).collect();
-    let wanted =
-        ["0/launcher@1.0.%.err", "0/launcher@1.0.%.out", "1/launcher@1.1.%.err", "1/launcher@1.1.%.out"];
-    assert_eq!(names, wanted);
-}
-
-#[test]
-fn several_lists_are_one_and_names_of_files_are_bytes() {
-    let site = Site::new();
-    let done = run(&site, &["--output", "tag", "--output", "merge,timestamp=ns"], "echo err >&2");
-    assert!(done.text().ends_with("][1,0]<stderr>: err\n"), "{done:?}");
-    let list = [b"dir=", site.path().as_os_str().as_bytes(), b"/\xff out"].concat();
-    let mut iof = site.iof("run");
-    iof.args(["--nspace", "j", "--output"]).arg(OsStr::from_bytes(&list)).args(["--", "echo", "x"]);
-    assert_eq!(Process::start(&mut iof).finish().code, 0);
-    let file = site.path().join(OsStr::from_bytes(b"\xff out")).join("j/rank.0/stdout");
-    assert_eq!(fs::read_to_string(file).unwrap(), "x\n");
-}
-
-#[test]
-fn only_the_ranks_of_the_list_are_shown_and_files_get_all() {
-    let site = Site::new();
-    let at = site.path().join("out");
-    let list = format!("dir={}:copy", at.display());
-    let done = run(&site, &["-n", "4", "--ranks", "1,3", "--output", &list], "echo $IOF_RANK");
-    assert_eq!(lines(done.text()), BTreeSet::from(["1", "3"]));
-    assert_eq!(tree(&at).iter().filter(|(_, text)| !text.is_empty()).count(), 4);
-    let many = "head -c 10000000 /dev/zero; echo $IOF_RANK done >&2";
-    let done = run(&site, &["-n", "2", "--ranks", "1", "--cache-size", "16K"], many);
-    assert_eq!(
-        (done.stdout.len(), done.stderr.as_str()),
-        (10_000_000, "1 done\n"),
-        "the other one is drained"
-    );
-}
-
-#[test]
-fn what_is_not_forwarded_is_drained_and_can_be_pulled() {
-    let site = Site::new();
-    let mut gate = site.gate("gate");
-    let at = site.path().join("out");
-    let list = format!("dir={}:copy", at.display());
-    let script =
-        format!("echo early; head -c 3000000 /dev/zero; echo err >&2; : < {}; echo late", gate.path());
-    let run = site.run_sh(&["--no-forward", "stdout,stddiag", "--output", &list], &script);
-    site.wait_for_bytes(0, "stderr", 4);
-    let mut pull = site.pull(&["--no-backlog"]);
-    let (pulled, _) = pull.collect();
-    site.wait_for_pulls(0, "stdout", 1);
-    gate.open();
-    assert_eq!((pulled.get(), pull.wait()), (b"late\n".to_vec(), 0));
-    let done = run.finish();
-    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", "err\n"));
-    assert!(tree(&at).iter().all(|(name, text)| name.ends_with("rank.0/stderr") && text == "err\n"));
-    let nothing =
-        common::site::Site::new().run_sh(&["--no-forward", "stdout,stderr,stddiag"], "seq 100000; exit 3");
-    let done = nothing.finish();
-    assert_eq!((done.code, done.text(), done.stderr.as_str()), (3, "", ""));
-}
-
-#[test]
-fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
-    let site = Site::new();
-    let at = site.path().join("out");
-    let list = format!("file={}/f", at.display());
-    for (options, wanted) in
-        [(&[][..], "x\n"), (&["--open-mode", "append"], "x\nx\n"), (&["--open-mode", "truncate"], "x\n")]
-    {
-        run(&site, &[&["--output", &list], options].concat(), "echo x");
-        assert_eq!(
-            tree(&at),
-            files(&[("f.launcher@1.0.err", ""), ("f.launcher@1.0.out", wanted)]),
-            "{options:?}"
-        );
-    }
-    let script = "i=10000; while [ $i -le 12200 ]; do echo $i; i=$((i+1)); done";
-    run(&site, &["--output", &list, "--file-size", "4K", "--file-count", "2"], script);
-    // 682 lines of 6 bytes fit.
-    let numbers = |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
-    let wanted = [
-        ("f.launcher@1.0.err", &String::new()),
-        ("f.launcher@1.0.out", &numbers(12046..=12200)),
-        ("f.launcher@1.0.out.1", &numbers(11364..=12045)),
-        ("f.launcher@1.0.out.2", &numbers(10682..=11363)),
-    ];
-    assert_eq!(tree(&at), files(&wanted.map(|(name, text)| (name, text.as_str()))));
-    run(&site, &["--output", &list], "echo new >&2");
-    let wanted = [("f.launcher@1.0.err", "new\n"), ("f.launcher@1.0.out", "")];
-    assert_eq!(tree(&at), files(&wanted), "nothing of an earlier run is left");
-}
-
-#[test]
-fn there_may_be_more_files_than_can_be_open() {
-    let site = Site::new();
-    let mut gate = site.gate("gate");
-    let out = site.path().join("out");
-    fs::create_dir(&out).unwrap();
-    let script = format!("echo out; echo err >&2; : < {}; echo out; echo err >&2", gate.path());
-    let mut command = Command::new("sh");
-    // As many as 60 ranks need, and a few of their 120 files.
-    command.arg("-c").arg(format!(
-        "ulimit -n 475; exec {} run --rendezvous-dir {} --nspace j -n 60 --output dir={} -- sh -c '{script}'",
-        iof().get_program().to_str().unwrap(),
-        site.path().display(),
-        out.display(),
-    ));
-    let run = Process::start(&mut command);
-    wait_for("all files", || {
-        let written = tree(&out).iter().filter(|(_, text)| !text.is_empty()).count();
-        (written == 120).then_some(())
-    });
-    gate.open();
-    let done = run.finish();
-    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
-    for (name, text) in tree(&out) {
-        let word = if name.ends_with("stdout") { "out" } else { "err" };
-        assert_eq!(text, format!("{word}\n{word}\n"), "{name}");
-    }
-}
-
-#[test]
-fn a_file_that_cannot_be_written_ends_the_run_and_is_named_with_whose_it_is() {
-    let site = Site::new();
-    let at = site.path().join("out");
-    fs::create_dir_all(at.join("launcher@1/rank.0/stdout")).unwrap();
-    let options = ["--nspace", "launcher@1", "--output", &format!("dir={}", at.display())];
-    let done = site.run_sh(&options, "echo x; exec sleep 1000").finish();
-    assert_eq!(done.code, 1, "{done:?}");
-    let said = "iof: writing what rank 0 writes to stdout: ";
-    assert!(
-        done.stderr.starts_with(said) && done.stderr.contains("rank.0/stdout: Is a directory"),
-        "{done:?}"
-    );
-    assert!(done.stderr.contains("; the job was ended because of it"), "{done:?}");
-
-    // One that can be opened, but takes nothing.
-    let full = site.path().join("full");
-    fs::create_dir_all(&full).unwrap();
-    std::os::unix::fs::symlink("/dev/full", full.join("rank.1.err")).unwrap();
-    let list = format!("merge=false,file={}/rank.%R:pattern", full.display());
-    let done = site.run_sh(&["-n", "2", "--output", &list], "echo x >&2; exec sleep 1000").finish();
-    assert_eq!(done.code, 1, "{done:?}");
-    assert!(done.stderr.contains("what rank 1 writes to stderr: "), "{done:?}");
-    assert!(done.stderr.contains("rank.1.err: No space left on device"), "{done:?}");
-}
-
-#[test]
-fn a_pull_has_the_same_options() {
-    let site = Site::new();
-    let at = site.path().join("out");
-    let mut gate = site.gate("gate");
-    let script = format!("echo out; echo err >&2; : < {}", gate.path());
-    let run = site.run_sh(&["-n", "10", "--nspace", "launcher@1", "--no-forward", "stderr"], &script);
-    for rank in 0..10 {
-        site.wait_for_bytes(rank, "stderr", 4);
-    }
-    let list = format!("tag,merge,dir={}:copy", at.display());
-    let mut pull = site.pull(&["--rank", "2-4", "--ranks", "0,3", "--output", &list]);
-    let pulled = pull.collect();
-    for rank in 2..=4 {
-        site.wait_for_pulls(rank, "stderr", if rank == 3 { 2 } else { 1 });
-    }
-    gate.open();
-    let shown = BTreeSet::from(["[1,3]<stdout>: out", "[1,3]<stderr>: err"]);
-    assert_eq!(lines(std::str::from_utf8(&pulled.0.get()).unwrap()), shown);
-    assert_eq!((pulled.1.get(), pull.wait()), (Vec::new(), 0));
-    let names: Vec<String> = tree(&at).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["02", "03", "04"].map(|rank| format!("launcher@1/rank.{rank}/stdout")));
-    assert_eq!(run.finish().code, 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Requests whose answer is not waited for: it comes as a delivery, among all others.
 
-use iof_proto::{Answer, Failure, FromTool, Granted, PushGranted, Query, Status};
+use iof_proto::{Answer, Failure, FromTool, Granted, Log, LogReport, PushGranted, Query, Status};
 
 use crate::delivery::Delivery;
 use crate::error::RequestError;
@@ -18,6 +18,8 @@ pub enum Reply {
     Answered(Result<Answer, Failure>),
     /// Of [`Tool::push_later`]: as [`Tool::begin_push`] gives it.
     PushBegun(Result<PushGranted, Failure>),
+    /// Of [`Tool::log_later`]: as [`Tool::log`] gives it.
+    Logged(Result<LogReport, Failure>),
 }
 
 /// A request whose answer is still to come.
@@ -25,6 +27,7 @@ pub(crate) enum Pending {
     Pull(Registration),
     Query,
     Push,
+    Log,
 }
 
 /// For tools that must not wait, such as those with an event loop: each gives the number of the request, and
@@ -92,6 +95,15 @@ impl Tool {
         self.ask_later(&push.message(request, size), request, Pending::Push)
     }
 
+    /// [`Tool::log`] without a wait.
+    ///
+    /// # Errors
+    /// As [`Tool::pull_later`].
+    pub fn log_later(&mut self, log: &Log) -> Result<u32, RequestError> {
+        let request = self.next_request();
+        self.ask_later(&FromTool::Log { request, log: log.clone() }, request, Pending::Log)
+    }
+
     fn ask_later(&mut self, message: &FromTool, request: u32, pending: Pending) -> Result<u32, RequestError> {
         self.check_engine()?;
         self.link.send(message)?;
@@ -119,6 +131,7 @@ impl Tool {
                 Pending::Pull(_) => Reply::Pulled(Err(gone())),
                 Pending::Query => Reply::Answered(Err(gone())),
                 Pending::Push => Reply::PushBegun(Err(gone())),
+                Pending::Log => Reply::Logged(Err(gone())),
             };
             self.events.push_back(Event::Reply { request, reply });
         }

@@ -181,6 +181,11 @@ impl Tool {
         self.engine_pid
     }
 
+    /// Whether the engine has gone: it ended, or closed the connection. What is in memory still comes.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// Registers for output (`PMIx_IOF_pull`); gives the handler id, 1 or more, and which optional directives are
     /// ignored. What comes is handed out by [`Tool::next`].
     ///

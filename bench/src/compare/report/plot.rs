@@ -6,18 +6,33 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
-use super::Row;
+use super::{Row, short};
 use crate::compare::sample::Figure;
 
 const SIZE: (u32, u32) = (900, 540);
+/// The systems' colours, which are told from one another by most eyes.
+const COLOURS: [RGBColor; 10] = [
+    RGBColor(0, 0, 0),
+    RGBColor(150, 150, 150),
+    RGBColor(227, 26, 28),
+    RGBColor(31, 120, 180),
+    RGBColor(166, 206, 227),
+    RGBColor(51, 160, 44),
+    RGBColor(255, 127, 0),
+    RGBColor(106, 61, 154),
+    RGBColor(177, 89, 40),
+    RGBColor(240, 120, 180),
+];
 
 /// Draws all that `rows` give.
 pub fn all(rows: &[Row], directory: &Path) {
+    let systems: BTreeSet<&str> = rows.iter().map(|row| row.system).collect();
+    let colours: BTreeMap<&str, RGBColor> = systems.into_iter().zip(COLOURS.into_iter().cycle()).collect();
     let plots: BTreeSet<(&str, Figure)> =
         rows.iter().flat_map(|row| row.figures.keys().map(|figure| (row.family.as_str(), *figure))).collect();
     for (family, figure) in plots {
         let path = directory.join(format!("{}-{}.svg", name(family), name(figure.label())));
-        draw(rows, family, figure, &path);
+        draw(rows, family, figure, &colours, &path);
     }
 }
 
@@ -31,7 +46,7 @@ fn name(text: &str) -> String {
 /// The points of one system: size, and least, median and most.
 type Points = Vec<(u32, [f64; 3])>;
 
-fn draw(rows: &[Row], family: &str, figure: Figure, path: &Path) {
+fn draw(rows: &[Row], family: &str, figure: Figure, colours: &BTreeMap<&str, RGBColor>, path: &Path) {
     let mut systems: BTreeMap<&str, Points> = BTreeMap::new();
     let mut unit = "";
     for row in rows.iter().filter(|row| row.family == family) {
@@ -72,14 +87,16 @@ fn draw(rows: &[Row], family: &str, figure: Figure, path: &Path) {
         .y_desc(figure.label())
         .x_labels(2 * places.len() + 1)
         .x_label_formatter(&place)
+        .y_label_formatter(&|value| short(*value))
         .disable_x_mesh()
         .draw()
         .unwrap();
     let count = systems.len();
+    // A little beside one another, so that none covers another.
+    let apart = 0.5 / f64::from(u32::try_from(count * places.len()).unwrap());
     for (at, (system, points)) in systems.iter().enumerate() {
-        let colour = Palette99::pick(at).to_rgba();
-        // A little beside one another, so that none covers another.
-        let aside = (at as f64 - count as f64 / 2.0) * 0.03;
+        let colour = colours[system];
+        let aside = (at as f64 - (count as f64 - 1.0) / 2.0) * apart;
         let x = |size: u32| places.iter().position(|place| *place == size).unwrap() as f64 + aside;
         let medians = points.iter().map(|(size, [_, median, _])| (x(*size), *median));
         chart

@@ -107,7 +107,8 @@ impl System for Pmix {
             return None;
         }
         let mode = match job.stdin {
-            Stdin::None if job.tools != Tools::None => "-",
+            // The first tool that pulls takes all that was kept.
+            Stdin::None if job.tools == Tools::Late => "-",
             Stdin::None => self.pull,
             Stdin::Rank0 => self.push,
             Stdin::All => "push-all",

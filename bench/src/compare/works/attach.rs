@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Outcome, Scale, Work, Write, boxed, mib};
+use super::{Outcome, Work, Write, boxed, mib};
 use crate::compare::job::{self, Plan, Site};
 use crate::compare::output::Out;
 use crate::compare::sample::{Figure, Sample, Verdict};
+use crate::compare::scale::Scale;
 use crate::compare::systems::{Attach as Finds, Launch, System, Tools, cache};
 
 /// Bytes of a write, and writes of each rank.

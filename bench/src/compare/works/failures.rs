@@ -3,18 +3,19 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Outcome, Scale, Work, boxed};
+use super::{Outcome, Work, boxed};
 use crate::compare::job::{self, Site};
 use crate::compare::line::Found;
 use crate::compare::output::{Consumer, Out};
 use crate::compare::sample::{Sample, Verdict};
+use crate::compare::scale::Scale;
 use crate::compare::systems::{Launch, System};
 use crate::compare::trouble::Trouble;
 
 /// What takes longer has stood still.
 const LIMIT: Duration = Duration::from_secs(10);
 /// What is tried in a round where it does not fail each time.
-const TRIES: u32 = 4;
+const TRIES: u64 = 4;
 /// Bytes of a long line, number of short ones.
 const LONG: usize = 10_000_000;
 const SHORT: usize = 100_000;
@@ -31,18 +32,21 @@ enum Failure {
     Grandchild,
 }
 
-/// One of them, with the time that it is given.
-struct Trial(Failure, Duration);
+/// One of them, and how it is tried.
+struct Trial {
+    failure: Failure,
+    scale: Scale,
+}
 
 /// All that there are.
 pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
     let all = [Failure::EndingAtOnce, Failure::ShortLines, Failure::LongLine, Failure::Grandchild];
-    all.map(|failure| boxed(Trial(failure, scale.time(LIMIT)))).into()
+    all.map(|failure| boxed(Trial { failure, scale })).into()
 }
 
 impl Work for Trial {
     fn family(&self) -> String {
-        match self.0 {
+        match self.failure {
             Failure::EndingAtOnce => "ranks that end at once".to_owned(),
             Failure::ShortLines => format!("{SHORT} tagged lines of one character"),
             Failure::LongLine => format!("a tagged line of {} MB", LONG / 1_000_000),
@@ -51,28 +55,28 @@ impl Work for Trial {
     }
 
     fn size(&self) -> (u32, &'static str) {
-        (if self.0 == Failure::EndingAtOnce { 64 } else { 1 }, "rank")
+        (if self.failure == Failure::EndingAtOnce { 64 } else { 1 }, "rank")
     }
 
     fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
-        let script = match self.0 {
+        let script = match self.failure {
             Failure::EndingAtOnce => "exit 0".to_owned(),
             Failure::ShortLines => format!("yes a | head -n {SHORT}"),
             Failure::LongLine => format!("head -c {LONG} /dev/zero | tr '\\0' x; echo"),
             Failure::Grandchild => "(sleep 1; echo late) & echo early".to_owned(),
         };
         let command = ["sh", "-c", &script].map(str::to_owned);
-        let tagged = matches!(self.0, Failure::ShortLines | Failure::LongLine);
+        let tagged = matches!(self.failure, Failure::ShortLines | Failure::LongLine);
         let ranks = self.size().0;
         let launch = Launch { tagged, ..Launch::new(site.path(), ranks, &command) };
-        let tries = if self.0 == Failure::EndingAtOnce { TRIES } else { 1 };
+        let tries = if self.failure == Failure::EndingAtOnce { self.scale.part(TRIES) } else { 1 };
         let mut verdict = Verdict::default();
         for _ in 0..tries {
             let launcher = system.launch(&launch)?;
-            match once(site, launcher, self.1) {
+            match once(site, launcher, self.scale.time(LIMIT)) {
                 Ok(bytes) => {
                     let tags = if tagged { [system.tag(0), system.tag(1)] } else { Default::default() };
-                    self.0.judge(&bytes, &tags, &mut verdict);
+                    self.failure.judge(&bytes, &tags, &mut verdict);
                 }
                 Err(trouble) => verdict.note(&trouble.to_string()),
             }

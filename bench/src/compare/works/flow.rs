@@ -1,10 +1,11 @@
 //! Ranks that write as fast as they can.
 
-use super::{Outcome, Scale, Work, Write, boxed, mib};
+use super::{Outcome, Work, Write, boxed, mib};
 use crate::compare::job::{self, Plan, Ran, Site};
 use crate::compare::line::Checker;
 use crate::compare::output::Out;
 use crate::compare::sample::{Figure, Sample, Verdict};
+use crate::compare::scale::Scale;
 use crate::compare::systems::{Launch, System};
 use crate::compare::trouble::Trouble;
 use crate::cpu;

@@ -1,11 +1,12 @@
 //! A lone line: from its rank to whoever reads what the launcher writes.
 
 use super::flow::tags;
-use super::{Outcome, Scale, Work, Write, boxed, mib};
+use super::{Outcome, Work, Write, boxed, mib};
 use crate::compare::job::{self, Plan, Site};
 use crate::compare::line::Checker;
 use crate::compare::output::Out;
 use crate::compare::sample::{Figure, Sample, Verdict};
+use crate::compare::scale::Scale;
 use crate::compare::systems::{Launch, System};
 use crate::cpu;
 

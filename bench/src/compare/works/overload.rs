@@ -1,9 +1,10 @@
 //! A reader that is slower than the ranks, under each policy of what then becomes of the bytes.
 
-use super::{Outcome, Scale, Work, Write, boxed, mib};
+use super::{Outcome, Work, Write, boxed, mib};
 use crate::compare::job::{self, Plan, Site};
 use crate::compare::output::{Consumer, Out};
 use crate::compare::sample::{Figure, Sample, Verdict};
+use crate::compare::scale::Scale;
 use crate::compare::systems::{Full, Launch, System};
 
 const RANKS: u32 = 8;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Outcome, Scale, Work, boxed};
+use super::{Outcome, Work, boxed};
 use crate::compare::job::{self, Site};
 use crate::compare::output::Out;
 use crate::compare::sample::{Figure, Sample, Verdict};
+use crate::compare::scale::Scale;
 use crate::compare::systems::{Launch, System};
 use crate::compare::trouble::Trouble;
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Outcome, Scale, Work, Write, boxed, mib};
+use super::{Outcome, Work, Write, boxed, mib};
 use crate::compare::job::{self, Plan, Site};
 use crate::compare::line::Checker;
 use crate::compare::output::{Consumer, Out};
 use crate::compare::sample::{Figure, Sample, Verdict};
+use crate::compare::scale::Scale;
 use crate::compare::systems::{Attach, Launch, System, Tools};
 use crate::cpu;
 

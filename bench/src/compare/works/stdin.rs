@@ -3,11 +3,12 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use super::{Outcome, Scale, Work, boxed, mib, rank};
+use super::{Outcome, Work, boxed, mib, rank};
 use crate::compare::job::{self, Plan, Site};
 use crate::compare::output::Out;
 use crate::compare::rank::sum_of;
 use crate::compare::sample::{Figure, Sample, Verdict};
+use crate::compare::scale::Scale;
 use crate::compare::systems::{Launch, Stdin as Fed, System};
 
 /// Bytes in all.
@@ -38,14 +39,16 @@ impl Work for Stdin {
 
     fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
         let gate = site.gate();
-        let (blocks, reader) = (self.scale.part(BYTES / BLOCK.len() as u64), rank(gate.path(), "read"));
+        let blocks = self.scale.part(BYTES / BLOCK.len() as u64);
+        let each = blocks * BLOCK.len() as u64;
+        let mut reader = rank(gate.path(), "read");
+        reader.push(format!("--bytes={each}"));
         let stdin = if self.ranks == 1 { Fed::Rank0 } else { Fed::All };
         let launch = Launch { stdin, ..Launch::new(site.path(), self.ranks, &reader) };
         let mut plan = Plan::new(site, &gate, system.launch(&launch)?, self.ranks, Out::Null);
         plan.input = Some((&BLOCK, blocks));
         plan.limit = self.scale.time(LIMIT);
         Some(job::run(plan).map(|ran| {
-            let each = blocks * BLOCK.len() as u64;
             let gb = (each * u64::from(self.ranks)) as f64 / 1e9;
             let figures = vec![
                 (Figure::CpuPerGb, ran.cpu.as_secs_f64() / gb),

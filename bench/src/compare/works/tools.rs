@@ -1,10 +1,11 @@
 //! Tools that pull all of the output while the ranks write as fast as they can.
 
-use super::{Outcome, Scale, Work, Write, boxed, mib};
+use super::{Outcome, Work, Write, boxed, mib};
 use crate::compare::job::{self, Plan, Site, StartTool};
 use crate::compare::line::Checker;
 use crate::compare::output::Out;
 use crate::compare::sample::{Figure, Sample, Verdict};
+use crate::compare::scale::Scale;
 use crate::compare::systems::{Attach, Launch, System, Tools as Attached};
 use crate::cpu;
 

@@ -243,8 +243,9 @@ impl Tool {
                     pushing.ended(report);
                 }
             }
+            ToTool::Logged { request, result } => self.reply(request, Reply::Logged(result)),
             // The answer to a request that nobody waits for any more.
-            ToTool::Lagging { .. } | ToTool::Logged { .. } => {}
+            ToTool::Lagging { .. } => {}
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
             }

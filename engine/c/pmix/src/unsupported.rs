@@ -1,0 +1,162 @@
+//! What PMIx has and this library has not: never a missing symbol, always the same answer.
+//!
+//! Arguments are not looked at. By the C calling conventions of all systems that Linux runs on, a function may be called
+//! with more of them than it takes.
+
+use std::ffi::{c_char, c_int};
+use std::ptr;
+
+use iof::{IOF_ERR_NOT_SUPPORTED, iof_status_t};
+
+macro_rules! not_supported {
+    ($($name:ident)+) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name() -> iof_status_t {
+                IOF_ERR_NOT_SUPPORTED
+            }
+        )+
+    };
+}
+
+not_supported! {
+    PMIx_Abort
+    PMIx_Allocation_request
+    PMIx_Allocation_request_nb
+    PMIx_Commit
+    PMIx_Compute_distances
+    PMIx_Compute_distances_nb
+    PMIx_Connect
+    PMIx_Connect_nb
+    PMIx_Data_copy
+    PMIx_Data_copy_payload
+    PMIx_Data_embed
+    PMIx_Data_load
+    PMIx_Data_pack
+    PMIx_Data_print
+    PMIx_Data_unload
+    PMIx_Data_unpack
+    PMIx_Disconnect
+    PMIx_Disconnect_nb
+    PMIx_Fabric_deregister
+    PMIx_Fabric_deregister_nb
+    PMIx_Fabric_register
+    PMIx_Fabric_register_nb
+    PMIx_Fabric_update
+    PMIx_Fabric_update_nb
+    PMIx_Fence
+    PMIx_Fence_nb
+    PMIx_Finalize
+    PMIx_Get
+    PMIx_Get_cpuset
+    PMIx_Get_credential
+    PMIx_Get_credential_nb
+    PMIx_Get_nb
+    PMIx_Get_relative_locality
+    PMIx_Group_construct
+    PMIx_Group_construct_nb
+    PMIx_Group_destruct
+    PMIx_Group_destruct_nb
+    PMIx_Group_invite
+    PMIx_Group_invite_nb
+    PMIx_Group_join
+    PMIx_Group_join_nb
+    PMIx_Group_leave
+    PMIx_Group_leave_nb
+    PMIx_Init
+    PMIx_Job_control
+    PMIx_Job_control_nb
+    PMIx_Load_topology
+    PMIx_Lookup
+    PMIx_Lookup_nb
+    PMIx_Notify_event
+    PMIx_Parse_cpuset_string
+    PMIx_Process_monitor
+    PMIx_Process_monitor_nb
+    PMIx_Publish
+    PMIx_Publish_nb
+    PMIx_Put
+    PMIx_Resolve_nodes
+    PMIx_Resolve_peers
+    PMIx_Spawn
+    PMIx_Spawn_nb
+    PMIx_Store_internal
+    PMIx_Unpublish
+    PMIx_Unpublish_nb
+    PMIx_Validate_credential
+    PMIx_Validate_credential_nb
+    PMIx_tool_attach_to_server
+    PMIx_tool_connect_to_server
+    PMIx_tool_disconnect
+    PMIx_tool_get_servers
+    PMIx_tool_set_server
+}
+
+macro_rules! not_known {
+    ($($name:ident)+) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name() -> *const c_char {
+                c"NOT SUPPORTED".as_ptr()
+            }
+        )+
+    };
+}
+
+// Their texts are never freed.
+not_known! {
+    PMIx_Alloc_directive_string
+    PMIx_Data_range_string
+    PMIx_Device_type_string
+    PMIx_Get_attribute_name
+    PMIx_Get_attribute_string
+    PMIx_Job_state_string
+    PMIx_Link_state_string
+    PMIx_Persistence_string
+    PMIx_Scope_string
+    PMIx_Value_comparison_string
+}
+
+macro_rules! nothing {
+    ($($name:ident)+) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name() -> *mut c_char {
+                ptr::null_mut()
+            }
+        )+
+    };
+}
+
+// Their texts would be freed by who gets them.
+nothing! {
+    PMIx_Info_directives_string
+    PMIx_Info_string
+    PMIx_Value_string
+}
+
+/// There is nothing that was constructed.
+#[unsafe(no_mangle)]
+extern "C" fn PMIx_Topology_destruct() {}
+
+/// Likewise.
+#[unsafe(no_mangle)]
+extern "C" fn PMIx_Cpuset_destruct() {}
+
+/// Bytes stay as they are.
+#[unsafe(no_mangle)]
+extern "C" fn PMIx_Data_compress() -> bool {
+    false
+}
+
+/// Likewise.
+#[unsafe(no_mangle)]
+extern "C" fn PMIx_Data_decompress() -> bool {
+    false
+}
+
+/// `PMIX_VALUE_COMPARISON_NOT_AVAIL`
+#[unsafe(no_mangle)]
+extern "C" fn PMIx_Value_compare() -> c_int {
+    5
+}

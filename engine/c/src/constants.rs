@@ -1,0 +1,180 @@
+//! The numbers, with PMIx's values. Those that PMIx does not have are named so.
+
+use crate::types::{
+    iof_data_type_t, iof_info_directives_t, iof_iof_channel_t, iof_proc_state_t, iof_rank_t, iof_status_t,
+};
+
+/// The longest name of a job, without its terminator.
+pub const IOF_MAX_NSLEN: usize = 255;
+/// The longest key, without its terminator.
+pub const IOF_MAX_KEYLEN: usize = 511;
+
+/// No rank.
+pub const IOF_RANK_UNDEF: iof_rank_t = 4294967295u32;
+/// Every rank of a job.
+pub const IOF_RANK_WILDCARD: iof_rank_t = 4294967294u32;
+
+/// It worked.
+pub const IOF_SUCCESS: iof_status_t = 0;
+/// A bug of the library.
+pub const IOF_ERROR: iof_status_t = -1;
+/// There is such a thing already.
+pub const IOF_ERR_EXISTS: iof_status_t = -11;
+/// Called in a callback, where it would wait for what comes after the callback.
+pub const IOF_ERR_WOULD_BLOCK: iof_status_t = -15;
+/// It is not allowed.
+pub const IOF_ERR_NO_PERMISSIONS: iof_status_t = -23;
+/// It took too long.
+pub const IOF_ERR_TIMEOUT: iof_status_t = -24;
+/// There is no engine, or it has gone.
+pub const IOF_ERR_UNREACH: iof_status_t = -25;
+/// An argument makes no sense.
+pub const IOF_ERR_BAD_PARAM: iof_status_t = -27;
+/// Something is in the way that may pass: try again.
+pub const IOF_ERR_RESOURCE_BUSY: iof_status_t = -28;
+/// A limit is reached.
+pub const IOF_ERR_OUT_OF_RESOURCE: iof_status_t = -29;
+/// Not initialized, or as something else.
+pub const IOF_ERR_INIT: iof_status_t = -31;
+/// No memory.
+pub const IOF_ERR_NOMEM: iof_status_t = -32;
+/// Nothing is known of it.
+pub const IOF_ERR_NOT_FOUND: iof_status_t = -46;
+/// It makes sense, but is not offered.
+pub const IOF_ERR_NOT_SUPPORTED: iof_status_t = -47;
+/// A value is of another type.
+pub const IOF_ERR_TYPE_MISMATCH: iof_status_t = -18;
+/// A type that this library does not handle.
+pub const IOF_ERR_UNKNOWN_DATA_TYPE: iof_status_t = -16;
+/// Some of it worked.
+pub const IOF_ERR_PARTIAL_SUCCESS: iof_status_t = -52;
+/// The engine has gone.
+pub const IOF_ERR_LOST_CONNECTION: iof_status_t = -61;
+/// It is not to be had now.
+pub const IOF_ERR_NOT_AVAILABLE: iof_status_t = -64;
+/// A job has ended, with exit code 0.
+pub const IOF_EVENT_JOB_END: iof_status_t = -145;
+/// It worked at once; no callback follows.
+pub const IOF_OPERATION_SUCCEEDED: iof_status_t = -157;
+/// Forwarding itself failed.
+pub const IOF_ERR_IOF_FAILURE: iof_status_t = -172;
+/// The stream is complete: nothing will follow.
+pub const IOF_ERR_IOF_COMPLETE: iof_status_t = -173;
+/// A signal ended the process of a job that failed first.
+pub const IOF_ERR_JOB_ABORTED_BY_SIG: iof_status_t = -184;
+/// A process of a job ended with another exit code than 0.
+pub const IOF_ERR_JOB_NON_ZERO_TERM: iof_status_t = -187;
+/// A job could not be started.
+pub const IOF_ERR_JOB_FAILED_TO_LAUNCH: iof_status_t = -181;
+/// A job has started.
+pub const IOF_EVENT_JOB_START: iof_status_t = -191;
+/// Send no more until told. Ours.
+pub const IOF_ERR_IOF_XOFF: iof_status_t = -405;
+/// Nobody could log it (RFC0032). Ours.
+pub const IOF_ERR_OPERATION_FAILED: iof_status_t = -3331;
+
+/// Type: nothing.
+pub const IOF_UNDEF: iof_data_type_t = 0;
+/// Type: bool
+pub const IOF_BOOL: iof_data_type_t = 1;
+/// Type: uint8_t
+pub const IOF_BYTE: iof_data_type_t = 2;
+/// Type: char *
+pub const IOF_STRING: iof_data_type_t = 3;
+/// Type: size_t
+pub const IOF_SIZE: iof_data_type_t = 4;
+/// Type: pid_t
+pub const IOF_PID: iof_data_type_t = 5;
+/// Type: int
+pub const IOF_INT: iof_data_type_t = 6;
+/// Type: int8_t
+pub const IOF_INT8: iof_data_type_t = 7;
+/// Type: int16_t
+pub const IOF_INT16: iof_data_type_t = 8;
+/// Type: int32_t
+pub const IOF_INT32: iof_data_type_t = 9;
+/// Type: int64_t
+pub const IOF_INT64: iof_data_type_t = 10;
+/// Type: unsigned int
+pub const IOF_UINT: iof_data_type_t = 11;
+/// Type: uint8_t
+pub const IOF_UINT8: iof_data_type_t = 12;
+/// Type: uint16_t
+pub const IOF_UINT16: iof_data_type_t = 13;
+/// Type: uint32_t
+pub const IOF_UINT32: iof_data_type_t = 14;
+/// Type: uint64_t
+pub const IOF_UINT64: iof_data_type_t = 15;
+/// Type: float
+pub const IOF_FLOAT: iof_data_type_t = 16;
+/// Type: double
+pub const IOF_DOUBLE: iof_data_type_t = 17;
+/// Type: struct timeval
+pub const IOF_TIMEVAL: iof_data_type_t = 18;
+/// Type: time_t
+pub const IOF_TIME: iof_data_type_t = 19;
+/// Type: iof_status_t
+pub const IOF_STATUS: iof_data_type_t = 20;
+/// Type: iof_value_t
+pub const IOF_VALUE: iof_data_type_t = 21;
+/// Type: iof_proc_t
+pub const IOF_PROC: iof_data_type_t = 22;
+/// Type: iof_info_t
+pub const IOF_INFO: iof_data_type_t = 24;
+/// Type: iof_byte_object_t
+pub const IOF_BYTE_OBJECT: iof_data_type_t = 27;
+/// Type: void *
+pub const IOF_POINTER: iof_data_type_t = 31;
+/// Type: iof_proc_state_t
+pub const IOF_PROC_STATE: iof_data_type_t = 37;
+/// Type: iof_proc_info_t
+pub const IOF_PROC_INFO: iof_data_type_t = 38;
+/// Type: iof_data_array_t
+pub const IOF_DATA_ARRAY: iof_data_type_t = 39;
+/// Type: iof_rank_t
+pub const IOF_PROC_RANK: iof_data_type_t = 40;
+/// Type: iof_query_t
+pub const IOF_QUERY: iof_data_type_t = 41;
+/// Type: iof_iof_channel_t
+pub const IOF_IOF_CHANNEL: iof_data_type_t = 45;
+/// Type: iof_envar_t
+pub const IOF_ENVAR: iof_data_type_t = 46;
+/// Type: iof_regattr_t
+pub const IOF_REGATTR: iof_data_type_t = 48;
+/// Type: iof_nspace_t
+pub const IOF_PROC_NSPACE: iof_data_type_t = 60;
+
+/// Flag: required.
+pub const IOF_INFO_REQD: iof_info_directives_t = 0x1;
+/// Flag: the last of an array.
+pub const IOF_INFO_ARRAY_END: iof_info_directives_t = 0x2;
+/// Flag: the value is not to be freed with the info.
+pub const IOF_INFO_PERSISTENT: iof_info_directives_t = 0x10;
+
+/// None.
+pub const IOF_FWD_NO_CHANNELS: iof_iof_channel_t = 0x0;
+/// What a process reads.
+pub const IOF_FWD_STDIN_CHANNEL: iof_iof_channel_t = 0x1;
+/// Its ordinary output.
+pub const IOF_FWD_STDOUT_CHANNEL: iof_iof_channel_t = 0x2;
+/// Its errors.
+pub const IOF_FWD_STDERR_CHANNEL: iof_iof_channel_t = 0x4;
+/// Its diagnostics.
+pub const IOF_FWD_STDDIAG_CHANNEL: iof_iof_channel_t = 0x8;
+/// All that there are and will be.
+pub const IOF_FWD_ALL_CHANNELS: iof_iof_channel_t = 0xff;
+
+/// Nobody knows.
+pub const IOF_PROC_STATE_UNDEF: iof_proc_state_t = 0;
+/// Being started.
+pub const IOF_PROC_STATE_LAUNCH_UNDERWAY: iof_proc_state_t = 2;
+/// Running.
+pub const IOF_PROC_STATE_RUNNING: iof_proc_state_t = 5;
+/// Ended, with exit code 0.
+pub const IOF_PROC_STATE_TERMINATED: iof_proc_state_t = 20;
+/// Could not be started.
+pub const IOF_PROC_STATE_FAILED_TO_START: iof_proc_state_t = 53;
+/// A signal ended it.
+pub const IOF_PROC_STATE_ABORTED_BY_SIG: iof_proc_state_t = 54;
+/// Ended, with another exit code.
+pub const IOF_PROC_STATE_TERM_NON_ZERO: iof_proc_state_t = 62;

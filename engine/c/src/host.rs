@@ -1,0 +1,383 @@
+//! The host's part: upcalls of the engine become calls of the launcher's module, and its callbacks become replies.
+//!
+//! A launcher answers with the number of a request, which is what its `cbdata` is: so an answer that comes twice, or to
+//! something that nobody asked, is an unknown number and nothing else. What an upcall points to stays until the answer.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use iof_engine::{Grant, Host, QueryReply, Reply, StdinPush, same_user};
+use iof_proto::log::key::PMIX_LOG_SOURCE;
+use iof_proto::{
+    Channels, Failure, Found, Info, InfoValue, Log, LogValue, Proc, ProcInfo, ProcState, Query, Status,
+    Value, socket,
+};
+
+use crate::callbacks::iof_server_module_t;
+use crate::constants::*;
+use crate::guard::{Outcome, calling, guard_or};
+use crate::keys::*;
+use crate::owned::{OwnedInfos, OwnedQueries};
+use crate::session::lock;
+use crate::types::{
+    iof_byte_object_t, iof_data_array_t, iof_info_t, iof_proc_info_t, iof_proc_t, iof_status_t, iof_value_t,
+};
+use crate::{make, memory, read};
+
+/// For how long a tool waits for the launcher's word, while no other is served.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Infos of one answer.
+const MAX_ANSWER: usize = 1 << 16;
+
+/// What waits for the launcher's word, by number, with what the launcher was given.
+struct Waiting<T> {
+    last: usize,
+    all: BTreeMap<usize, (T, Option<Arc<Args>>)>,
+}
+
+impl<T> Waiting<T> {
+    const fn new() -> Waiting<T> {
+        Waiting { last: 0, all: BTreeMap::new() }
+    }
+}
+
+/// What one is called by.
+fn note<T>(waiting: &Mutex<Waiting<T>>, what: T, args: Option<Arc<Args>>) -> *mut c_void {
+    let mut waiting = lock(waiting);
+    waiting.last = waiting.last.wrapping_add(1);
+    let number = waiting.last;
+    waiting.all.insert(number, (what, args));
+    ptr::without_provenance_mut(number)
+}
+
+/// What it stood for, once.
+fn take<T>(waiting: &Mutex<Waiting<T>>, number: *mut c_void) -> Option<T> {
+    let taken = lock(waiting).all.remove(&number.addr());
+    taken.map(|(what, _)| what)
+}
+
+static REPLIES: Mutex<Waiting<Reply>> = Mutex::new(Waiting::new());
+static QUERIES: Mutex<Waiting<(QueryReply, Vec<Query>)>> = Mutex::new(Waiting::new());
+static APPROVALS: Mutex<Waiting<Arc<Approval>>> = Mutex::new(Waiting::new());
+
+/// What the launcher says of a tool.
+#[derive(Default)]
+struct Approval {
+    status: Mutex<Option<iof_status_t>>,
+    said: Condvar,
+}
+
+/// What one upcall points to.
+#[derive(Default)]
+struct Args {
+    procs: Vec<iof_proc_t>,
+    data: OwnedInfos,
+    directives: OwnedInfos,
+    queries: OwnedQueries,
+    bytes: Vec<u8>,
+    bo: Option<iof_byte_object_t>,
+}
+
+// SAFETY: all that it points to is its own, and is looked at by the launcher alone until it has answered.
+unsafe impl Send for Args {}
+// SAFETY: as above; nothing in it is changed after it was made.
+unsafe impl Sync for Args {}
+
+/// The launcher.
+pub(crate) struct CHost(pub iof_server_module_t);
+
+impl Host for CHost {
+    fn approve(&self, tool: &socket::Peer) -> Result<Grant, Failure> {
+        let Some(tool_connected) = self.0.tool_connected else { return same_user(tool) };
+        let mut infos = [
+            make::info(IOF_USERID, make::uint32(tool.uid)),
+            make::info(IOF_GRPID, make::uint32(tool.gid)),
+            make::info(IOF_PROC_PID, make::pid(tool.pid)),
+        ];
+        let approval = Arc::new(Approval::default());
+        let number = note(&APPROVALS, Arc::clone(&approval), None);
+        // SAFETY: the header's promise; the infos live until it returns.
+        calling(|| unsafe { tool_connected(infos.as_mut_ptr(), infos.len(), Some(approved), number) });
+        let unsaid = |status: &mut Option<iof_status_t>| status.is_none();
+        let waited = approval.said.wait_timeout_while(lock(&approval.status), PATIENCE, unsaid);
+        let said = waited.map_or(None, |(status, _)| *status);
+        drop(take(&APPROVALS, number));
+        match said {
+            Some(IOF_SUCCESS | IOF_OPERATION_SUCCEEDED) => Ok(Grant::Never),
+            Some(status) => Err(denial(status, "the launcher does not let this tool in")),
+            None => {
+                Err(denial(IOF_ERR_TIMEOUT, "the launcher has not said in time whether this tool is let in"))
+            }
+        }
+    }
+
+    fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
+        let Some(_) = self.0.iof_pull else { return reply.grant() };
+        let args = Args { directives: OwnedInfos::of(directives), ..args_of(procs) };
+        self.call_pull(args, channels, Some(reply));
+    }
+
+    fn iof_stop(&self, procs: &[Proc], channels: Channels) {
+        let stop = [Info::new(IOF_IOF_STOP, true)];
+        self.call_pull(Args { directives: OwnedInfos::of(&stop), ..args_of(procs) }, channels, None);
+    }
+
+    fn forwards_stdin(&self) -> bool {
+        self.0.push_stdin.is_some()
+    }
+
+    fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
+        let Some(push_stdin) = self.0.push_stdin else { return drop(reply) };
+        let mut args = Args { directives: OwnedInfos::of(&stdin.directives), ..args_of(&stdin.targets) };
+        args.bytes = bytes.to_vec();
+        let at = if bytes.is_empty() { ptr::null_mut() } else { args.bytes.as_mut_ptr().cast() };
+        args.bo = Some(iof_byte_object_t { bytes: at, size: bytes.len() });
+        let (args, source) = (Arc::new(args), nobody());
+        let number = note(&REPLIES, reply, Some(Arc::clone(&args)));
+        let (targets, directives) = (&args.procs, args.directives.as_slice());
+        let bo = args.bo.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: the header's promise; what it points to lives as long as `args`.
+        let status = calling(|| unsafe {
+            push_stdin(
+                &source,
+                targets.as_ptr(),
+                targets.len(),
+                directives.as_ptr(),
+                directives.len(),
+                bo,
+                Some(done),
+                number,
+            )
+        });
+        returned(number, status);
+    }
+
+    fn query(&self, queries: &[Query], reply: QueryReply) {
+        let Some(query) = self.0.query else { return drop(reply) };
+        let args = Arc::new(Args { queries: OwnedQueries::of(queries), ..Args::default() });
+        let number = note(&QUERIES, (reply, queries.to_vec()), Some(Arc::clone(&args)));
+        let (mut asker, asked) = (nobody(), args.queries.as_slice());
+        // SAFETY: the header's promise; what it points to lives as long as `args`.
+        let status = calling(|| unsafe {
+            query(&mut asker, asked.as_ptr().cast_mut(), asked.len(), Some(answered), number)
+        });
+        if status != IOF_SUCCESS
+            && let Some((reply, _)) = take(&QUERIES, number)
+        {
+            reply.deny(Status(status.min(IOF_ERROR)), "the launcher knows nothing of it");
+        }
+    }
+
+    fn log(&self, log: &Log, reply: Reply) {
+        let Some(call) = self.0.log else {
+            return reply.deny(Status::ERR_NOT_SUPPORTED, "the launcher logs nothing");
+        };
+        let source = log.directives.iter().find(|info| info.key == PMIX_LOG_SOURCE);
+        let client = match source.map(|info| &info.value) {
+            Some(InfoValue::Proc(proc)) => memory::proc(proc),
+            _ => nobody(),
+        };
+        let data: Vec<Info> = log.data.iter().filter_map(log_entry).collect();
+        let (data, directives) = (OwnedInfos::of(&data), OwnedInfos::of(&log.directives));
+        let args = Arc::new(Args { data, directives, ..Args::default() });
+        let number = note(&REPLIES, reply, Some(Arc::clone(&args)));
+        let (data, directives) = (args.data.as_slice(), args.directives.as_slice());
+        // SAFETY: the header's promise; what it points to lives as long as `args`.
+        calling(|| unsafe {
+            call(
+                &client,
+                data.as_ptr(),
+                data.len(),
+                directives.as_ptr(),
+                directives.len(),
+                Some(done),
+                number,
+            );
+        });
+    }
+}
+
+impl CHost {
+    /// `reply` is None where nobody waits for the answer.
+    fn call_pull(&self, args: Args, channels: Channels, reply: Option<Reply>) {
+        let Some(iof_pull) = self.0.iof_pull else { return };
+        let args = Arc::new(args);
+        let number = match reply {
+            Some(reply) => note(&REPLIES, reply, Some(Arc::clone(&args))),
+            // Of no request.
+            None => ptr::null_mut(),
+        };
+        let (procs, directives) = (&args.procs, args.directives.as_slice());
+        // SAFETY: the header's promise; what it points to lives as long as `args`.
+        let status = calling(|| unsafe {
+            iof_pull(
+                procs.as_ptr(),
+                procs.len(),
+                directives.as_ptr(),
+                directives.len(),
+                channels.bits(),
+                Some(done),
+                number,
+            )
+        });
+        returned(number, status);
+    }
+}
+
+fn args_of(procs: &[Proc]) -> Args {
+    Args { procs: procs.iter().map(memory::proc).collect(), ..Args::default() }
+}
+
+fn nobody() -> iof_proc_t {
+    iof_proc_t { nspace: [0; 256], rank: IOF_RANK_UNDEF }
+}
+
+/// What a launcher logs is text; an email the engine sends itself.
+fn log_entry(entry: &iof_proto::LogEntry) -> Option<Info> {
+    let LogValue::Text(text) = &entry.value else { return None };
+    let value = InfoValue::Text(text.clone());
+    Some(Info { key: entry.channel.clone(), value, required: entry.required })
+}
+
+fn denial(status: iof_status_t, reason: &str) -> Failure {
+    Failure { status: Status(status.min(IOF_ERROR)), reason: reason.to_owned() }
+}
+
+/// An upcall has returned: unless it was successful, or is answered already, that is the answer.
+fn returned(number: *mut c_void, status: iof_status_t) {
+    if status != IOF_SUCCESS {
+        reply(number, status);
+    }
+}
+
+fn reply(number: *mut c_void, status: iof_status_t) {
+    match (take(&REPLIES, number), status) {
+        (None, _) => {}
+        (Some(reply), IOF_SUCCESS | IOF_OPERATION_SUCCEEDED) => reply.grant(),
+        (Some(reply), status) => reply.deny(Status(status.min(IOF_ERROR)), "the launcher refuses"),
+    }
+}
+
+/// What the launcher calls with its answer.
+unsafe extern "C" fn done(status: iof_status_t, number: *mut c_void) {
+    guard_or((), || reply(number, status));
+}
+
+unsafe extern "C" fn approved(status: iof_status_t, _proc: *mut iof_proc_t, number: *mut c_void) {
+    guard_or((), || {
+        if let Some(approval) = take(&APPROVALS, number) {
+            *lock(&approval.status) = Some(status);
+            approval.said.notify_all();
+        }
+    });
+}
+
+unsafe extern "C" fn answered(
+    status: iof_status_t,
+    info: *mut iof_info_t,
+    ninfo: usize,
+    number: *mut c_void,
+    release_fn: crate::callbacks::iof_release_cbfunc_t,
+    release_cbdata: *mut c_void,
+) {
+    guard_or((), || {
+        if let Some((reply, queries)) = take(&QUERIES, number) {
+            let known = matches!(status, IOF_SUCCESS | IOF_ERR_PARTIAL_SUCCESS);
+            // SAFETY: the header's promise.
+            match unsafe { found(&queries, info, ninfo) } {
+                Ok(found) if known => reply.answer(found),
+                Ok(_) => reply.deny(Status(status.min(IOF_ERROR)), "the launcher knows nothing of it"),
+                Err(status) => reply.deny(Status(status), "the launcher's answer can't be understood"),
+            }
+        }
+        if let Some(release) = release_fn {
+            // SAFETY: the launcher has given both for that.
+            calling(|| unsafe { release(release_cbdata) });
+        }
+    });
+}
+
+/// Which infos answer which queries.
+///
+/// # Safety
+/// That of [`read`].
+unsafe fn found(queries: &[Query], infos: *const iof_info_t, count: usize) -> Outcome<Vec<Found>> {
+    let mut found: Vec<Found> = Vec::new();
+    // SAFETY: as promised to us.
+    for info in unsafe { read::slice(infos, count, MAX_ANSWER) }? {
+        let key = read::key(info)?;
+        // The first that asks for it and has no answer.
+        let asks = |(at, query): &(u32, &Query)| {
+            query.keys.iter().any(|of| of == key) && !found.iter().any(|of| of.query == *at && of.key == key)
+        };
+        let Some((query, _)) = (0..).zip(queries).find(asks) else { continue };
+        // SAFETY: as promised to us.
+        let value = unsafe { answer(key, &info.value) }?;
+        found.push(Found { query, key: key.to_owned(), value });
+    }
+    Ok(found)
+}
+
+/// # Safety
+/// That of [`read`].
+unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
+    if from.r#type == IOF_STATUS {
+        let status = read::number(from).and_then(|number| i32::try_from(number).ok());
+        return status.map(|status| Value::Status(Status(status))).ok_or(IOF_ERR_BAD_PARAM);
+    }
+    if from.r#type == IOF_DATA_ARRAY {
+        // SAFETY: the type says what is there.
+        let array: &iof_data_array_t = unsafe { read::one(from.data.darray) }?;
+        // SAFETY: and so does the array's.
+        return unsafe {
+            match array.r#type {
+                IOF_PROC_INFO => {
+                    let procs: &[iof_proc_info_t] = read::slice(array.array.cast(), array.size, MAX_ANSWER)?;
+                    Ok(Value::Procs(procs.iter().map(|info| proc_info(info)).collect::<Outcome<_>>()?))
+                }
+                IOF_INFO => Ok(Value::Infos(read::infos(array.array.cast(), array.size)?)),
+                _ => Err(IOF_ERR_UNKNOWN_DATA_TYPE),
+            }
+        };
+    }
+    // SAFETY: as promised to us.
+    Ok(match unsafe { read::value(from, iof_proto::limits::MAX_LOG_TEXT) }? {
+        InfoValue::Text(text) => Value::Text(text),
+        value => Value::Infos(vec![Info { key: key.to_owned(), value, required: false }]),
+    })
+}
+
+/// # Safety
+/// That of [`read`].
+unsafe fn proc_info(from: &iof_proc_info_t) -> Outcome<ProcInfo> {
+    // SAFETY: as promised to us.
+    let name = |at| unsafe {
+        let known = if ptr::addr_eq::<_, ()>(at, ptr::null()) {
+            ""
+        } else {
+            read::text(at, iof_proto::limits::MAX_TEXT)?
+        };
+        Ok::<_, iof_status_t>(known.to_owned())
+    };
+    let states = [
+        ProcState::Launching,
+        ProcState::Running,
+        ProcState::Terminated,
+        ProcState::Failed,
+        ProcState::Killed,
+        ProcState::FailedToStart,
+    ];
+    let state = states.into_iter().find(|state| state.code() == from.state).unwrap_or(ProcState::Unknown);
+    let has_ended = !matches!(state, ProcState::Launching | ProcState::Running | ProcState::Unknown);
+    Ok(ProcInfo {
+        proc: read::proc(&from.proc)?,
+        pid: from.pid.cast_unsigned(),
+        host: name(from.hostname.cast_const())?,
+        executable: name(from.executable_name.cast_const())?,
+        state,
+        exit_code: has_ended.then_some(from.exit_code),
+    })
+}

@@ -1,0 +1,171 @@
+//! What Rust answers, made into values of C. Where there is no memory, a text is NULL and an array empty.
+
+use std::ffi::c_void;
+
+use iof_proto::{Answer, Attributes, Found, Info, InfoValue, JobInfo, ProcInfo, Status, StreamStats, Value};
+
+use crate::constants::*;
+use crate::keys::*;
+use crate::memory;
+use crate::types::{
+    iof_data_array_t, iof_data_type_t, iof_info_t, iof_proc_info_t, iof_regattr_t, iof_value_data_t,
+    iof_value_t,
+};
+use crate::value::NOTHING;
+
+/// An info that is not required.
+pub(crate) fn info(key: &str, value: iof_value_t) -> iof_info_t {
+    iof_info_t { key: memory::key(key), flags: 0, value }
+}
+
+pub(crate) fn boolean(flag: bool) -> iof_value_t {
+    iof_value_t { r#type: IOF_BOOL, data: iof_value_data_t { flag } }
+}
+
+pub(crate) fn uint32(uint32: u32) -> iof_value_t {
+    with(IOF_UINT32, |data| data.uint32 = uint32)
+}
+
+pub(crate) fn uint64(uint64: u64) -> iof_value_t {
+    with(IOF_UINT64, |data| data.uint64 = uint64)
+}
+
+pub(crate) fn integer(integer: i32) -> iof_value_t {
+    with(IOF_INT, |data| data.integer = integer)
+}
+
+pub(crate) fn pid(pid: u32) -> iof_value_t {
+    with(IOF_PID, |data| data.pid = pid.cast_signed())
+}
+
+pub(crate) fn status(status: Status) -> iof_value_t {
+    with(IOF_STATUS, |data| data.status = status.0)
+}
+
+pub(crate) fn text(text: &str) -> iof_value_t {
+    with(IOF_STRING, |data| data.string = memory::text(text.as_bytes()))
+}
+
+pub(crate) fn proc(proc: &iof_proto::Proc) -> iof_value_t {
+    with(IOF_PROC, |data| data.proc = boxed(memory::proc(proc)))
+}
+
+/// With all bits of the union set, so that it can be copied as it is.
+fn with(r#type: iof_data_type_t, fill: impl FnOnce(&mut iof_value_data_t)) -> iof_value_t {
+    let mut value = iof_value_t { r#type, ..NOTHING };
+    fill(&mut value.data);
+    value
+}
+
+fn boxed<T>(value: T) -> *mut T {
+    let place: *mut T = memory::zeroed(1);
+    if !place.is_null() {
+        // SAFETY: there is room for one, and nobody else has it.
+        unsafe { place.write(value) };
+    }
+    place
+}
+
+fn array<T: Copy>(r#type: iof_data_type_t, elements: &[T]) -> iof_value_t {
+    let place: *mut T = memory::zeroed(elements.len());
+    let size = if place.is_null() { 0 } else { elements.len() };
+    if size > 0 {
+        // SAFETY: there is room for so many.
+        unsafe { std::ptr::copy_nonoverlapping(elements.as_ptr(), place, size) };
+    }
+    let array = iof_data_array_t { r#type, size, array: place.cast::<c_void>() };
+    with(IOF_DATA_ARRAY, |data| data.darray = boxed(array))
+}
+
+fn infos(infos: &[iof_info_t]) -> iof_value_t {
+    array(IOF_INFO, infos)
+}
+
+/// Infos as they are: directives, or what a host said.
+pub(crate) fn from_infos(from: &[Info]) -> Vec<iof_info_t> {
+    let one = |Info { key, value, required }: &Info| {
+        let value = match value {
+            InfoValue::Bool(flag) => boolean(*flag),
+            InfoValue::Number(number) => match u32::try_from(*number) {
+                Ok(number) => uint32(number),
+                Err(_) => uint64(*number),
+            },
+            InfoValue::Text(of) => text(of),
+            InfoValue::Proc(of) => proc(of),
+        };
+        iof_info_t { flags: if *required { IOF_INFO_REQD } else { 0 }, ..info(key, value) }
+    };
+    from.iter().map(one).collect()
+}
+
+/// The answer to a query: one info for each key of which something is known.
+pub(crate) fn answer(answer: &Answer) -> Vec<iof_info_t> {
+    answer.found.iter().map(|Found { key, value, .. }| info(key, found(value))).collect()
+}
+
+fn found(value: &Value) -> iof_value_t {
+    match value {
+        Value::Text(of) => text(of),
+        Value::Status(of) => status(*of),
+        Value::Procs(procs) => array(IOF_PROC_INFO, &procs.iter().map(proc_info).collect::<Vec<_>>()),
+        Value::Streams(streams) => infos(&streams.iter().map(stream).collect::<Vec<_>>()),
+        Value::Jobs(jobs) => infos(&jobs.iter().map(job).collect::<Vec<_>>()),
+        Value::Attributes(all) => infos(&all.iter().map(attributes).collect::<Vec<_>>()),
+        Value::Infos(all) => infos(&from_infos(all)),
+    }
+}
+
+fn proc_info(from: &ProcInfo) -> iof_proc_info_t {
+    let known = |name: &str| {
+        if name.is_empty() { std::ptr::null_mut() } else { memory::text(name.as_bytes()) }
+    };
+    iof_proc_info_t {
+        proc: memory::proc(&from.proc),
+        hostname: known(&from.host),
+        executable_name: known(&from.executable),
+        pid: from.pid.cast_signed(),
+        exit_code: from.exit_code.unwrap_or(0),
+        state: from.state.code(),
+    }
+}
+
+fn job(from: &JobInfo) -> iof_info_t {
+    let mut of = vec![
+        info(IOF_NSPACE, text(from.nspace.as_str())),
+        info(IOF_JOB_SIZE, uint32(from.procs)),
+        info(IOF_QUERY_JOB_STATUS, status(from.status)),
+        info(IOF_CMD_LINE, text(&from.command)),
+    ];
+    of.extend(from.exit_code.map(|code| info(IOF_EXIT_CODE, integer(code))));
+    info(IOF_QUERY_NAMESPACE_INFO, infos(&of))
+}
+
+fn stream(from: &StreamStats) -> iof_info_t {
+    let of = [
+        info(IOF_PROCID, proc(&from.source)),
+        info("iof.channel", with(IOF_IOF_CHANNEL, |data| data.uint16 = channel(from.channel))),
+        info(IOF_LOGGED, boolean(from.logged)),
+        info("iof.produced", uint64(from.produced)),
+        info("iof.cached", uint64(from.cached)),
+        info("iof.dropped", uint64(from.dropped)),
+        info("iof.generation", uint64(from.generation)),
+        info("iof.readers", uint32(from.readers.len().try_into().unwrap_or(u32::MAX))),
+        info(IOF_IOF_COMPLETE, boolean(from.complete)),
+    ];
+    info(IOF_QUERY_STATS, infos(&of))
+}
+
+/// The bit of a channel.
+pub(crate) fn channel(channel: iof_proto::Channel) -> u16 {
+    iof_proto::Channels::from(channel).bits()
+}
+
+fn attributes(from: &Attributes) -> iof_info_t {
+    let attribute = |key: &String| iof_regattr_t {
+        name: memory::text(key.as_bytes()),
+        string: memory::key(key),
+        r#type: IOF_UNDEF,
+        description: std::ptr::null_mut(),
+    };
+    info(&from.function, array(IOF_REGATTR, &from.keys.iter().map(attribute).collect::<Vec<_>>()))
+}

@@ -1,0 +1,367 @@
+//! Values: how they are filled, copied and freed, wherever they point. What is theirs is malloc's.
+//!
+//! The promise behind every `unsafe` here is the caller's, as in [`read`](crate::read): a value's type says which field
+//! is there, and what that points to is there, too. What is freed or filled is nobody else's meanwhile.
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+use crate::constants::*;
+use crate::guard::Outcome;
+use crate::types::{
+    iof_byte_object_t, iof_data_array_t, iof_data_type_t, iof_envar_t, iof_info_t, iof_nspace_t,
+    iof_proc_info_t, iof_proc_t, iof_query_t, iof_regattr_t, iof_value_data_t, iof_value_t,
+};
+use crate::{memory, read};
+
+/// Arrays in arrays go this deep at most: what is deeper has no end.
+const MAX_DEPTH: usize = 16;
+/// Elements of one array.
+const MAX_ELEMENTS: usize = 1 << 20;
+/// Bytes of one text.
+const MAX_BYTES: usize = 64 << 20;
+
+/// No value.
+pub(crate) const NOTHING: iof_value_t =
+    iof_value_t { r#type: IOF_UNDEF, data: iof_value_data_t { envar: NO_ENVAR } };
+const NO_ENVAR: iof_envar_t = iof_envar_t { envar: ptr::null_mut(), value: ptr::null_mut(), separator: 0 };
+
+/// How many bytes a plain value of this type has; `None` for others, and those that have pointers.
+pub(crate) fn plain_size(of: iof_data_type_t) -> Option<usize> {
+    Some(match of {
+        IOF_BOOL | IOF_BYTE | IOF_INT8 | IOF_UINT8 | IOF_PROC_STATE => 1,
+        IOF_INT16 | IOF_UINT16 | IOF_IOF_CHANNEL => 2,
+        IOF_PID | IOF_INT | IOF_INT32 | IOF_UINT | IOF_UINT32 | IOF_FLOAT | IOF_STATUS | IOF_PROC_RANK => 4,
+        IOF_SIZE | IOF_INT64 | IOF_UINT64 | IOF_DOUBLE | IOF_TIME | IOF_POINTER => 8,
+        IOF_TIMEVAL => size_of::<libc::timeval>(),
+        _ => return None,
+    })
+}
+
+/// How many bytes an element of an array of this type has.
+fn element_size(of: iof_data_type_t) -> Option<usize> {
+    Some(match of {
+        IOF_STRING => size_of::<*mut c_char>(),
+        IOF_VALUE => size_of::<iof_value_t>(),
+        IOF_INFO => size_of::<iof_info_t>(),
+        IOF_PROC => size_of::<iof_proc_t>(),
+        IOF_PROC_NSPACE => size_of::<iof_nspace_t>(),
+        IOF_BYTE_OBJECT => size_of::<iof_byte_object_t>(),
+        IOF_PROC_INFO => size_of::<iof_proc_info_t>(),
+        IOF_ENVAR => size_of::<iof_envar_t>(),
+        IOF_REGATTR => size_of::<iof_regattr_t>(),
+        IOF_QUERY => size_of::<iof_query_t>(),
+        _ => return plain_size(of),
+    })
+}
+
+/// A value of `data`: what PMIx_Value_load is told.
+///
+/// # Safety
+/// The module's promise; `data` points to what `of` says, or is the text itself.
+pub(crate) unsafe fn load(data: *const c_void, of: iof_data_type_t) -> Outcome<iof_value_t> {
+    let mut value = iof_value_t { r#type: of, ..NOTHING };
+    if data.is_null() {
+        return match of {
+            // A flag that is just there.
+            IOF_BOOL => {
+                value.data.flag = true;
+                Ok(value)
+            }
+            IOF_UNDEF | IOF_STRING | IOF_POINTER | IOF_BYTE_OBJECT => Ok(value),
+            _ => Err(IOF_ERR_BAD_PARAM),
+        };
+    }
+    if of == IOF_POINTER {
+        value.data.ptr = data.cast_mut();
+        return Ok(value);
+    }
+    if let Some(size) = plain_size(of) {
+        // SAFETY: all fields begin where the union does, which has room for the largest of them.
+        unsafe { ptr::copy_nonoverlapping(data.cast::<u8>(), (&raw mut value.data).cast(), size) };
+        return Ok(value);
+    }
+    let mut from = iof_value_t { r#type: of, ..NOTHING };
+    // SAFETY: as promised to us, and each is looked at as what the type says.
+    unsafe {
+        match of {
+            IOF_STRING => from.data.string = data.cast_mut().cast(),
+            IOF_PROC => from.data.proc = data.cast_mut().cast(),
+            IOF_PROC_NSPACE => from.data.nspace = data.cast_mut().cast(),
+            IOF_PROC_INFO => from.data.pinfo = data.cast_mut().cast(),
+            IOF_DATA_ARRAY => from.data.darray = data.cast_mut().cast(),
+            IOF_BYTE_OBJECT => from.data.bo = *read::one(data.cast())?,
+            IOF_ENVAR => from.data.envar = *read::one(data.cast())?,
+            _ => return Err(IOF_ERR_UNKNOWN_DATA_TYPE),
+        }
+        copy(&from, 0)
+    }
+}
+
+/// A copy of a value, with copies of all that it points to.
+///
+/// # Safety
+/// The module's promise.
+pub(crate) unsafe fn copy(from: &iof_value_t, depth: usize) -> Outcome<iof_value_t> {
+    let mut to = *from;
+    // SAFETY: as promised to us; the type says which field there is.
+    unsafe {
+        match from.r#type {
+            IOF_STRING => to.data.string = copy_text(from.data.string)?,
+            IOF_BYTE_OBJECT => to.data.bo = copy_bytes(&from.data.bo)?,
+            IOF_ENVAR => to.data.envar = copy_envar(&from.data.envar)?,
+            IOF_PROC => to.data.proc = boxed(*read::one(from.data.proc)?)?,
+            IOF_PROC_NSPACE => to.data.nspace = boxed(*read::one(from.data.nspace)?)?,
+            IOF_PROC_INFO => to.data.pinfo = boxed(copy_proc_info(read::one(from.data.pinfo)?)?)?,
+            IOF_DATA_ARRAY => {
+                to.data.darray = boxed(copy_array(read::one(from.data.darray)?, depth)?)?;
+            }
+            IOF_UNDEF => {}
+            of if plain_size(of).is_some() => {}
+            _ => return Err(IOF_ERR_UNKNOWN_DATA_TYPE),
+        }
+    }
+    Ok(to)
+}
+
+/// `value`, where it can be pointed to.
+fn boxed<T>(value: T) -> Outcome<*mut T> {
+    let place: *mut T = memory::zeroed(1);
+    if place.is_null() {
+        return Err(IOF_ERR_NOMEM);
+    }
+    // SAFETY: there is room for one, and nobody else has it.
+    unsafe { place.write(value) };
+    Ok(place)
+}
+
+unsafe fn copy_text(from: *mut c_char) -> Outcome<*mut c_char> {
+    if from.is_null() {
+        return Ok(from);
+    }
+    // SAFETY: as promised to us.
+    let to = memory::text(unsafe { read::bytes(from, MAX_BYTES) }?);
+    if to.is_null() { Err(IOF_ERR_NOMEM) } else { Ok(to) }
+}
+
+unsafe fn copy_bytes(from: &iof_byte_object_t) -> Outcome<iof_byte_object_t> {
+    // SAFETY: as promised to us.
+    let bytes = unsafe { memory::copied(from.bytes, from.size) };
+    if bytes.is_null() && from.size > 0 && !from.bytes.is_null() {
+        return Err(IOF_ERR_NOMEM);
+    }
+    Ok(iof_byte_object_t { bytes, size: if bytes.is_null() { 0 } else { from.size } })
+}
+
+unsafe fn copy_envar(from: &iof_envar_t) -> Outcome<iof_envar_t> {
+    // SAFETY: as promised to us.
+    let (envar, value) = unsafe { (copy_text(from.envar)?, copy_text(from.value)?) };
+    Ok(iof_envar_t { envar, value, ..*from })
+}
+
+unsafe fn copy_proc_info(from: &iof_proc_info_t) -> Outcome<iof_proc_info_t> {
+    // SAFETY: as promised to us.
+    let (hostname, executable_name) =
+        unsafe { (copy_text(from.hostname)?, copy_text(from.executable_name)?) };
+    Ok(iof_proc_info_t { hostname, executable_name, ..*from })
+}
+
+/// A copy of an array with copies of all that its elements point to.
+///
+/// # Safety
+/// The module's promise.
+pub(crate) unsafe fn copy_array(from: &iof_data_array_t, depth: usize) -> Outcome<iof_data_array_t> {
+    let size = element_size(from.r#type).ok_or(IOF_ERR_UNKNOWN_DATA_TYPE)?;
+    if depth >= MAX_DEPTH || from.size > MAX_ELEMENTS || (from.array.is_null() && from.size > 0) {
+        return Err(IOF_ERR_BAD_PARAM);
+    }
+    let total = from.size.checked_mul(size).ok_or(IOF_ERR_BAD_PARAM)?;
+    let mut to = iof_data_array_t { array: memory::zeroed::<u8>(total).cast(), ..*from };
+    if to.array.is_null() && total > 0 {
+        return Err(IOF_ERR_NOMEM);
+    }
+    for at in 0..from.size {
+        // SAFETY: as promised to us; elements that are not copied yet are zero, which is freed as nothing.
+        let copied = unsafe { copy_element(from.r#type, nth(from, at), nth(&to, at), depth) };
+        if let Err(status) = copied {
+            // SAFETY: it is ours.
+            unsafe { destroy_array(&mut to, depth) };
+            return Err(status);
+        }
+    }
+    Ok(to)
+}
+
+/// Where an element is.
+fn nth(array: &iof_data_array_t, at: usize) -> *mut c_void {
+    let size = element_size(array.r#type).unwrap_or_default();
+    array.array.cast::<u8>().wrapping_add(at.saturating_mul(size)).cast()
+}
+
+unsafe fn copy_element(of: iof_data_type_t, from: *mut c_void, to: *mut c_void, depth: usize) -> Outcome<()> {
+    /// One of these.
+    ///
+    /// # Safety
+    /// `from` and `to` are of this type.
+    unsafe fn one<T>(from: *mut c_void, to: *mut c_void, copy: impl FnOnce(&T) -> Outcome<T>) -> Outcome<()> {
+        // SAFETY: as promised to us.
+        unsafe { to.cast::<T>().write(copy(read::one(from.cast())?)?) };
+        Ok(())
+    }
+    let deeper = depth.saturating_add(1);
+    // SAFETY: as promised to us; the type says what the elements are.
+    unsafe {
+        match of {
+            IOF_STRING => one(from, to, |text| copy_text(*text)),
+            IOF_VALUE => one(from, to, |value| copy(value, deeper)),
+            IOF_INFO => one(from, to, |info: &iof_info_t| {
+                Ok(iof_info_t {
+                    value: copy(&info.value, deeper)?,
+                    flags: info.flags & !IOF_INFO_PERSISTENT,
+                    ..*info
+                })
+            }),
+            IOF_BYTE_OBJECT => one(from, to, |bo| copy_bytes(bo)),
+            IOF_PROC_INFO => one(from, to, |info| copy_proc_info(info)),
+            IOF_ENVAR => one(from, to, |envar| copy_envar(envar)),
+            IOF_REGATTR => one(from, to, |attr: &iof_regattr_t| {
+                Ok(iof_regattr_t { name: copy_text(attr.name)?, description: ptr::null_mut(), ..*attr })
+            }),
+            IOF_QUERY => Err(IOF_ERR_UNKNOWN_DATA_TYPE),
+            _ => {
+                let size = element_size(of).unwrap_or_default();
+                ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), size);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Frees what a value points to, and leaves nothing there. What it can't know is left alone.
+///
+/// # Safety
+/// The module's promise.
+pub(crate) unsafe fn destroy(value: &mut iof_value_t, depth: usize) {
+    // SAFETY: as promised to us; the type says which field there is.
+    unsafe {
+        match value.r#type {
+            IOF_STRING => memory::free(value.data.string),
+            IOF_BYTE_OBJECT => memory::free(value.data.bo.bytes),
+            IOF_ENVAR => destroy_envar(&value.data.envar),
+            IOF_PROC => memory::free(value.data.proc),
+            IOF_PROC_NSPACE => memory::free(value.data.nspace),
+            IOF_PROC_INFO => {
+                if let Ok(info) = read::place(value.data.pinfo) {
+                    destroy_proc_info(info);
+                    memory::free(value.data.pinfo);
+                }
+            }
+            IOF_DATA_ARRAY => {
+                if let Ok(array) = read::place(value.data.darray) {
+                    destroy_array(array, depth);
+                    memory::free(value.data.darray);
+                }
+            }
+            _ => {}
+        }
+    }
+    *value = NOTHING;
+}
+
+/// Frees the elements of an array, and leaves it empty.
+///
+/// # Safety
+/// The module's promise.
+pub(crate) unsafe fn destroy_array(array: &mut iof_data_array_t, depth: usize) {
+    if element_size(array.r#type).is_some() && depth < MAX_DEPTH && array.size <= MAX_ELEMENTS {
+        let count = if array.array.is_null() { 0 } else { array.size };
+        for at in 0..count {
+            // SAFETY: as promised to us.
+            unsafe { destroy_element(array.r#type, nth(array, at), depth) };
+        }
+    }
+    // SAFETY: as promised to us.
+    unsafe { memory::free(array.array) };
+    *array = iof_data_array_t { r#type: IOF_UNDEF, size: 0, array: ptr::null_mut() };
+}
+
+unsafe fn destroy_element(of: iof_data_type_t, element: *mut c_void, depth: usize) {
+    let deeper = depth.saturating_add(1);
+    // SAFETY: as promised to us; the type says what the elements are.
+    unsafe {
+        match of {
+            IOF_STRING => memory::free(*element.cast::<*mut c_char>()),
+            IOF_VALUE => destroy(&mut *element.cast(), deeper),
+            IOF_INFO => destroy_info(&mut *element.cast(), deeper),
+            IOF_BYTE_OBJECT => memory::free((*element.cast::<iof_byte_object_t>()).bytes),
+            IOF_PROC_INFO => destroy_proc_info(&mut *element.cast()),
+            IOF_ENVAR => destroy_envar(&*element.cast()),
+            IOF_REGATTR => {
+                let attr = &*element.cast::<iof_regattr_t>();
+                memory::free(attr.name);
+                free_texts(attr.description);
+            }
+            IOF_QUERY => {
+                let query = &*element.cast::<iof_query_t>();
+                free_texts(query.keys);
+                free_infos(query.qualifiers, query.nqual);
+            }
+            _ => {}
+        }
+    }
+}
+
+unsafe fn destroy_envar(envar: &iof_envar_t) {
+    // SAFETY: as promised to us.
+    unsafe {
+        memory::free(envar.envar);
+        memory::free(envar.value);
+    }
+}
+
+unsafe fn destroy_proc_info(info: &mut iof_proc_info_t) {
+    // SAFETY: as promised to us.
+    unsafe {
+        memory::free(info.hostname);
+        memory::free(info.executable_name);
+    }
+}
+
+unsafe fn destroy_info(info: &mut iof_info_t, depth: usize) {
+    if info.flags & IOF_INFO_PERSISTENT == 0 {
+        // SAFETY: as promised to us.
+        unsafe { destroy(&mut info.value, depth) };
+    }
+}
+
+/// Frees texts that end with NULL, and their array.
+unsafe fn free_texts(texts: *mut *mut c_char) {
+    if texts.is_null() {
+        return;
+    }
+    let mut at = texts;
+    // SAFETY: as promised to us: the array ends with NULL.
+    unsafe {
+        while !(*at).is_null() {
+            memory::free(*at);
+            at = at.wrapping_add(1);
+        }
+        memory::free(texts);
+    }
+}
+
+/// Frees an array of infos.
+///
+/// # Safety
+/// The module's promise.
+pub(crate) unsafe fn free_infos(infos: *mut iof_info_t, count: usize) {
+    if infos.is_null() || !infos.is_aligned() {
+        return;
+    }
+    for at in 0..count.min(MAX_ELEMENTS) {
+        // SAFETY: as promised to us.
+        unsafe { destroy_info(&mut *infos.wrapping_add(at), 0) };
+    }
+    // SAFETY: as promised to us.
+    unsafe { memory::free(infos) };
+}

@@ -1,0 +1,264 @@
+/* A launcher with callbacks and a host of its own. It spawns ranks and is told by lines on its stdin what to do. */
+#define _GNU_SOURCE
+#include <assert.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <iof.h>
+
+#define CHECK(call)                                                                                        \
+    do {                                                                                                   \
+        int status_ = (call);                                                                              \
+        if (status_ < 0) {                                                                                 \
+            fprintf(stderr, "%s: %s %s\n", #call, iof_Error_string(status_), iof_last_error());             \
+            abort();                                                                                       \
+        }                                                                                                  \
+    } while (0)
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t bytes, ends, lost, pulls, stops, tools, logs, deliveries;
+static char pushed[256];
+
+static void output(size_t handler, iof_iof_channel_t channel, iof_proc_t *source, iof_byte_object_t *payload,
+                   iof_info_t info[], size_t ninfo)
+{
+    assert(handler > 0 && channel && source && payload && ninfo > 0);
+    pthread_mutex_lock(&lock);
+    bytes += payload->size;
+    for (size_t at = 0; at < ninfo; at++) {
+        if (!strcmp(info[at].key, IOF_IOF_COMPLETE)) {
+            ends++;
+        }
+        if (!strcmp(info[at].key, IOF_LOST)) {
+            lost += info[at].value.data.uint64;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static iof_status_t pull(const iof_proc_t procs[], size_t nprocs, const iof_info_t directives[], size_t ndirs,
+                         iof_iof_channel_t channels, iof_op_cbfunc_t cbfunc, void *cbdata)
+{
+    assert(procs && nprocs > 0 && channels && cbfunc);
+    for (size_t at = 0; at < ndirs; at++) {
+        if (!strcmp(directives[at].key, IOF_IOF_STOP)) {
+            stops++;
+            return IOF_OPERATION_SUCCEEDED;
+        }
+    }
+    if (!strcmp(procs[0].nspace, "secret")) {
+        return IOF_ERR_NO_PERMISSIONS;
+    }
+    pulls++;
+    cbfunc(IOF_SUCCESS, cbdata);
+    cbfunc(IOF_SUCCESS, cbdata); /* Once too often, which is nothing. */
+    return IOF_SUCCESS;
+}
+
+static iof_status_t push_stdin(const iof_proc_t *source, const iof_proc_t targets[], size_t ntargets,
+                               const iof_info_t directives[], size_t ndirs, const iof_byte_object_t *bo,
+                               iof_op_cbfunc_t cbfunc, void *cbdata)
+{
+    (void)directives, (void)ndirs, (void)cbfunc, (void)cbdata;
+    assert(source && targets && ntargets == 1 && bo);
+    strncat(pushed, bo->bytes ? bo->bytes : "", bo->size);
+    if (bo->size == 0) {
+        strcat(pushed, "$");
+    }
+    return IOF_OPERATION_SUCCEEDED;
+}
+
+static iof_status_t query(iof_proc_t *proct, iof_query_t *queries, size_t nqueries, iof_info_cbfunc_t cbfunc,
+                          void *cbdata)
+{
+    (void)proct;
+    assert(nqueries > 0 && queries[0].keys);
+    if (strcmp(queries[0].keys[0], IOF_QUERY_QUEUE_LIST)) {
+        return IOF_ERR_NOT_FOUND;
+    }
+    iof_info_t info;
+    CHECK(iof_Info_load(&info, IOF_QUERY_QUEUE_LIST, "short,long", IOF_STRING));
+    cbfunc(IOF_SUCCESS, &info, 1, cbdata, NULL, NULL);
+    iof_Value_destruct(&info.value);
+    return IOF_SUCCESS;
+}
+
+static void tool_connected(iof_info_t *info, size_t ninfo, iof_tool_connection_cbfunc_t cbfunc, void *cbdata)
+{
+    assert(ninfo == 3 && !strcmp(info[0].key, IOF_USERID) && info[0].value.data.uint32 == getuid());
+    /* What would wait for the engine is refused. */
+    assert(iof_server_finalize() == IOF_ERR_WOULD_BLOCK && iof_server_wait("job", NULL) == IOF_ERR_WOULD_BLOCK);
+    tools++;
+    cbfunc(IOF_SUCCESS, NULL, cbdata);
+}
+
+static void logged(const iof_proc_t *client, const iof_info_t data[], size_t ndata, const iof_info_t directives[],
+                   size_t ndirs, iof_op_cbfunc_t cbfunc, void *cbdata)
+{
+    (void)client, (void)directives, (void)ndirs;
+    assert(ndata == 1 && !strcmp(data[0].value.data.string, "half done"));
+    logs++;
+    cbfunc(IOF_SUCCESS, cbdata);
+}
+
+static void delivered(iof_status_t status, void *cbdata)
+{
+    assert(status == IOF_SUCCESS && cbdata == &deliveries);
+    __atomic_add_fetch(&deliveries, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Starts ranks as launchers do that have their own way, and hands over their pipes. Their ends are ours to find out, or
+ * else the library's. */
+static void adopt(const char *nspace, const char *script, int count, pid_t *pids, bool ours)
+{
+    iof_adopted_t ranks[8];
+    assert(count <= 8);
+    for (int rank = 0; rank < count; rank++) {
+        int in[2], out[2], err[2];
+        assert(!pipe2(in, O_CLOEXEC) && !pipe2(out, O_CLOEXEC) && !pipe2(err, O_CLOEXEC));
+        pids[rank] = fork();
+        assert(pids[rank] >= 0);
+        if (pids[rank] == 0) {
+            dup2(in[0], 0);
+            dup2(out[1], 1);
+            dup2(err[1], 2);
+            execlp("sh", "sh", "-c", script, (char *)NULL);
+            _exit(127);
+        }
+        close(in[0]);
+        close(out[1]);
+        close(err[1]);
+        ranks[rank] = (iof_adopted_t){.rank = rank, .executable = "sh", .stdin_fd = in[1], .stdout_fd = out[0],
+                                      .stderr_fd = err[0], .stddiag_fd = -1, .pidfd = -1,
+                                      .pid = ours ? 0 : pids[rank]};
+    }
+    CHECK(iof_server_adopt(nspace, ranks, count, NULL, 0));
+}
+
+struct job {
+    const char *nspace;
+    int count;
+    pid_t pids[8];
+};
+
+/* Says how the ranks of a job ended, when they have. */
+static void *report(void *of)
+{
+    struct job *job = of;
+    for (int rank = 0; rank < job->count; rank++) {
+        iof_proc_t proc;
+        int status;
+        assert(waitpid(job->pids[rank], &status, 0) == job->pids[rank]);
+        CHECK(iof_Load_procid(&proc, job->nspace, rank));
+        CHECK(iof_server_report_exit(&proc, status));
+        assert(iof_server_report_exit(&proc, status) == IOF_ERR_NOT_FOUND);
+    }
+    return NULL;
+}
+
+static void adopt_one(bool ours)
+{
+    struct job job = {.nspace = "adopted", .count = 1};
+    iof_proc_t all;
+    int exit_code = 0;
+    CHECK(iof_Load_procid(&all, "adopted", IOF_RANK_WILDCARD));
+    CHECK(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL));
+    adopt("adopted", "echo adopted; exit 7", 1, job.pids, ours);
+    if (ours) {
+        report(&job);
+    }
+    CHECK(iof_server_wait("adopted", &exit_code));
+    assert(exit_code == 7 && bytes == 8);
+    CHECK(iof_server_forget("adopted"));
+    assert(iof_server_forget("adopted") == IOF_ERR_NOT_FOUND);
+    bytes = ends = 0;
+}
+
+/* Output of ranks elsewhere, whose stdin tools push to. */
+static void deliver(void)
+{
+    iof_proc_t far;
+    iof_byte_object_t bo = {"far away\n", 9};
+    iof_info_t end;
+    CHECK(iof_Load_procid(&far, "far", 3));
+    CHECK(iof_Info_load(&end, IOF_IOF_COMPLETE, NULL, IOF_BOOL));
+    CHECK(iof_server_IOF_deliver(&far, IOF_FWD_STDOUT_CHANNEL, &bo, NULL, 0, delivered, &deliveries));
+    CHECK(iof_server_IOF_deliver(&far, IOF_FWD_STDOUT_CHANNEL, NULL, &end, 1, delivered, &deliveries));
+    assert(iof_server_IOF_deliver(&far, IOF_FWD_STDOUT_CHANNEL, &bo, NULL, 0, NULL, NULL) == IOF_ERR_IOF_COMPLETE);
+    assert(iof_server_IOF_deliver(&far, IOF_FWD_STDIN_CHANNEL, &bo, NULL, 0, NULL, NULL) == IOF_ERR_BAD_PARAM);
+}
+
+int main(void)
+{
+    iof_server_module_t module = {.query = query, .tool_connected = tool_connected, .log = logged,
+                                  .iof_pull = pull, .push_stdin = push_stdin};
+    iof_info_t infos[2];
+    char line[64];
+    const char *backend = getenv("IOF_TEST_BACKEND");
+    const char *script = "seq 1000; echo oops >&2; read line; echo \"got $line\"";
+    /* Where the kernel gives no pidfds, as under valgrind. */
+    bool ours = getenv("IOF_TEST_ADOPT");
+    struct job job = {.nspace = "job"};
+    pthread_t reporter;
+    CHECK(iof_Info_load(&infos[0], IOF_DROP_NONE, NULL, IOF_BOOL));
+    CHECK(iof_Info_load(&infos[1], IOF_BACKEND, backend, IOF_STRING));
+    assert(!iof_Initialized());
+    CHECK(iof_server_init(&module, infos, backend ? 2 : 1));
+    iof_Value_destruct(&infos[1].value);
+    assert(iof_Initialized() && iof_server_init(NULL, NULL, 0) == IOF_ERR_EXISTS);
+    assert(iof_tool_init(NULL, NULL, 0) == IOF_ERR_INIT);
+    adopt_one(ours);
+    deliver();
+    printf("uri %s\n", iof_server_uri());
+    fflush(stdout);
+
+    while (fgets(line, sizeof line, stdin)) {
+        bool stay = !strcmp(line, "stay\n");
+        if (stay || !strncmp(line, "spawn ", 6)) {
+            char *argv[] = {"sh", "-c", (char *)(stay ? "cat; while echo; do sleep 0.1; done" : script), NULL};
+            char *env[] = {"COLOUR=blue", NULL};
+            iof_app_t app = {.cmd = "sh", .argv = argv, .env = env, .maxprocs = job.count = stay ? 1 : atoi(line + 6)};
+            iof_proc_t all;
+            iof_info_t info[2];
+            char nspace[IOF_MAX_NSLEN + 1];
+            iof_rank_t any = IOF_RANK_WILDCARD;
+            CHECK(iof_Info_load(&info[0], IOF_NSPACE, "job", IOF_STRING));
+            CHECK(iof_Info_load(&info[1], IOF_STDIN_TGT, &any, IOF_PROC_RANK));
+            CHECK(iof_Load_procid(&all, "job", IOF_RANK_WILDCARD));
+            CHECK(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL | IOF_FWD_STDERR_CHANNEL, output, NULL, NULL));
+            if (ours) {
+                adopt("job", script, job.count, job.pids, ours);
+                assert(!pthread_create(&reporter, NULL, report, &job));
+            } else {
+                CHECK(iof_server_spawn(info, 2, &app, 1, nspace));
+                assert(!strcmp(nspace, "job") && iof_server_spawn(info, 2, &app, 1, NULL) == IOF_ERR_EXISTS);
+            }
+            iof_Value_destruct(&info[0].value);
+            printf("spawned\n");
+        } else if (!strcmp(line, "wait\n")) {
+            int exit_code = -1;
+            if (ours) {
+                assert(!pthread_join(reporter, NULL));
+            }
+            CHECK(iof_server_wait("job", &exit_code));
+            CHECK(iof_server_end_job("far", 0));
+            assert(iof_server_end_job("far", 0) == IOF_ERR_NOT_FOUND);
+            pthread_mutex_lock(&lock);
+            printf("exit %d bytes %zu lost %zu pulls %zu tools %zu logs %zu pushed %s\n", exit_code, bytes, lost, pulls,
+                   tools, logs, pushed);
+            pthread_mutex_unlock(&lock);
+        }
+        fflush(stdout);
+    }
+    CHECK(iof_server_finalize());
+    assert(!iof_Initialized() && iof_server_finalize() == IOF_ERR_INIT && !iof_server_uri());
+    assert(__atomic_load_n(&deliveries, __ATOMIC_SEQ_CST) == 2);
+    printf("ends %zu stops %zu\n", ends, stops);
+    return 0;
+}

@@ -1,0 +1,233 @@
+/* A tool of some ranks of a job called `job`: pulls, pushes, asks, logs. Compiled with -DPMIX it uses PMIx's own header
+ * and names, and nothing else. */
+#include <assert.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef PMIX
+#include <pmix_tool.h>
+#define F(name) PMIx_##name
+#define T(name) pmix_##name##_t
+#define C(name) PMIX_##name
+#else
+#include <iof.h>
+#define F(name) iof_##name
+#define T(name) iof_##name##_t
+#define C(name) IOF_##name
+#endif
+
+#define CHECK(call)                                                                                        \
+    do {                                                                                                   \
+        int status_ = (call);                                                                              \
+        if (status_ < 0) {                                                                                 \
+            fprintf(stderr, "%s: %s\n", #call, F(Error_string)(status_));                                  \
+            abort();                                                                                       \
+        }                                                                                                  \
+    } while (0)
+
+static volatile size_t bytes, ends, job_ended, registered, calls, handler_told;
+static volatile bool blocked;
+static bool own_loop;
+
+static void turn(void)
+{
+#ifndef PMIX
+    if (own_loop) {
+        struct pollfd fd = {.fd = iof_progress_fd(), .events = POLLIN};
+        poll(&fd, 1, iof_progress_timeout());
+        iof_Progress();
+        return;
+    }
+#endif
+    poll(NULL, 0, 1);
+}
+
+#define WAIT(condition)                                                                                    \
+    while (!(condition)) {                                                                                 \
+        turn();                                                                                            \
+    }
+
+static void output(size_t handler, T(iof_channel) channel, T(proc) *source, T(byte_object) *payload, T(info) info[],
+                   size_t ninfo)
+{
+    T(info) *results;
+    size_t nresults;
+    T(query) query = {0};
+    char *keys[] = {C(QUERY_NAMESPACES), NULL};
+    assert(handler && source && payload && source->rank < 8);
+    assert(channel == C(FWD_STDOUT_CHANNEL) || channel == C(FWD_STDERR_CHANNEL));
+    bytes += payload->size;
+    for (size_t at = 0; at < ninfo; at++) {
+        if (!strcmp(info[at].key, C(IOF_COMPLETE))) {
+            assert(payload->size == 0 && info[at].value.type == C(BOOL) && info[at].value.data.flag);
+            ends++;
+        }
+    }
+    /* What would wait for us is refused, and nothing hangs. */
+    query.keys = keys;
+    if (F(Query_info)(&query, 1, &results, &nresults) == -15 && F(tool_finalize)() == -15
+        && F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == -15) {
+        blocked = true;
+    }
+}
+
+static void is_registered(T(status) status, size_t id, void *cbdata)
+{
+    assert(cbdata == &registered);
+    CHECK(status);
+    handler_told = id;
+    registered++;
+}
+
+static void done(T(status) status, void *cbdata)
+{
+    assert(cbdata == &calls);
+    CHECK(status);
+    calls++;
+}
+
+static void refused(T(status) status, void *cbdata)
+{
+    *(volatile int *)cbdata = status;
+}
+
+static void answered(T(status) status, T(info) *info, size_t ninfo, void *cbdata, T(release_cbfunc) release_fn,
+                     void *release_cbdata)
+{
+    assert(status == C(SUCCESS) && ninfo == 1 && info[0].value.type == C(STRING));
+    assert(strstr(info[0].value.data.string, "job"));
+    release_fn(release_cbdata);
+    done(status, cbdata);
+}
+
+static void event(size_t id, T(status) status, const T(proc) *source, T(info) info[], size_t ninfo, T(info) *results,
+                  size_t nresults, T(event_notification_cbfunc_fn) cbfunc, void *cbdata)
+{
+    (void)results, (void)nresults;
+    assert(id > 0 && status == C(EVENT_JOB_END) && !strcmp(source->nspace, "job"));
+    for (size_t at = 0; at < ninfo; at++) {
+        if (!strcmp(info[at].key, C(EXIT_CODE))) {
+            assert(info[at].value.data.integer == 0);
+        }
+    }
+    job_ended++;
+    cbfunc(C(SUCCESS), NULL, 0, NULL, NULL, cbdata);
+}
+
+/* What the process table has, and what the launcher knows. */
+static void ask(int ranks)
+{
+    char *keys[] = {C(QUERY_LOCAL_PROC_TABLE), C(QUERY_QUEUE_LIST), NULL};
+    T(query) query = {.keys = keys};
+    T(info) *results = NULL;
+    size_t nresults = 0;
+    CHECK(F(Query_info)(&query, 1, &results, &nresults));
+    assert(nresults == 2 && results[0].value.type == C(DATA_ARRAY));
+    T(data_array) *table = results[0].value.data.darray;
+    T(proc_info) *procs = table->array;
+    assert(table->type == C(PROC_INFO) && (int)table->size >= ranks);
+    assert(!strcmp(procs[0].executable_name, "sh") && procs[0].state == C(PROC_STATE_RUNNING));
+    assert(!strcmp(results[1].value.data.string, "short,long"));
+#ifdef PMIX
+    PMIX_INFO_FREE(results, nresults);
+#else
+    iof_Info_free(results, nresults);
+#endif
+    char *unknown[] = {"no.such.key", NULL};
+    query.keys = unknown;
+    results = (void *)&query;
+    assert(F(Query_info)(&query, 1, &results, &nresults) == C(ERR_NOT_FOUND) && !results && !nresults);
+}
+
+int main(int argc, char **argv)
+{
+    T(proc) self, all, far;
+    T(info) info[2];
+    int ranks = atoi(argv[2]);
+    (void)argc;
+    own_loop = argc > 3;
+    assert(!F(Initialized)());
+    memset(&all, 0, sizeof all);
+    strcpy(all.nspace, "job");
+    all.rank = C(RANK_WILDCARD);
+    far = all;
+    strcpy(far.nspace, "far");
+    far.rank = 3;
+    assert(F(IOF_pull)(&all, 1, NULL, 0, C(FWD_STDOUT_CHANNEL), output, NULL, NULL) == C(ERR_INIT));
+
+    /* Nobody listens there. */
+    CHECK(F(Info_load)(&info[0], C(SERVER_URI), "/nowhere/at/all", C(STRING)));
+    assert(F(tool_init)(&self, info, 1) == C(ERR_UNREACH));
+    F(Value_destruct)(&info[0].value);
+    CHECK(F(Info_load)(&info[0], C(SERVER_URI), argv[1], C(STRING)));
+    CHECK(F(Info_load)(&info[1], "pmix.evext", &own_loop, C(BOOL)));
+    CHECK(F(tool_init)(&self, info, 2));
+    CHECK(F(tool_init)(&self, NULL, 0));
+    assert(F(Initialized)() && self.nspace[0] && self.rank == 0);
+    F(Value_destruct)(&info[0].value);
+
+    int code = C(EVENT_JOB_END);
+    int id = F(Register_event_handler)(&code, 1, NULL, 0, event, NULL, NULL);
+    CHECK(id);
+    CHECK(F(IOF_pull)(&all, 1, NULL, 0, C(FWD_STDOUT_CHANNEL) | C(FWD_STDERR_CHANNEL), output, is_registered,
+                      (void *)&registered));
+    WAIT(registered == 1);
+    int handler = F(IOF_pull)(&all, 1, NULL, 0, C(FWD_STDOUT_CHANNEL), output, NULL, NULL);
+    CHECK(handler);
+    assert(handler != (int)handler_told);
+
+    /* What is denied. */
+    T(proc) secret = all;
+    strcpy(secret.nspace, "secret");
+    assert(F(IOF_pull)(&secret, 1, NULL, 0, C(FWD_STDOUT_CHANNEL), output, NULL, NULL) == C(ERR_NO_PERMISSIONS));
+    assert(F(IOF_pull)(&all, 1, NULL, 0, C(FWD_STDIN_CHANNEL), output, NULL, NULL) == C(ERR_NOT_SUPPORTED));
+
+    /* What is there already comes to both, and then the second goes. */
+    size_t written = 3893 + 5, there = ranks * (written + 3893);
+    WAIT(bytes >= there);
+    assert(F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == C(SUCCESS));
+    assert(F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == C(ERR_NOT_FOUND));
+    assert(blocked && bytes == there);
+
+    ask(ranks);
+    char *keys[] = {C(QUERY_NAMESPACES), NULL};
+    T(query) query = {.keys = keys};
+    CHECK(F(Query_info_nb)(&query, 1, answered, (void *)&calls));
+    WAIT(calls == 1);
+
+    CHECK(F(Info_load)(&info[0], "site.notebook", "half done", C(STRING)));
+    CHECK(F(Log)(info, 1, NULL, 0));
+    CHECK(F(Log_nb)(info, 1, NULL, 0, done, (void *)&calls));
+    WAIT(calls == 2);
+    F(Value_destruct)(&info[0].value);
+    CHECK(F(Info_load)(&info[0], "site.nowhere", "lost", C(STRING)));
+
+    /* To ranks elsewhere, and to those here: with a callback, and to be waited for. */
+    T(byte_object) bo = {"hello\n", 6};
+    T(info) end;
+    CHECK(F(Info_load)(&end, C(IOF_COMPLETE), NULL, C(BOOL)));
+    CHECK(F(IOF_push)(&far, 1, &bo, NULL, 0, done, (void *)&calls));
+    CHECK(F(IOF_push)(&far, 1, NULL, &end, 1, NULL, NULL));
+    WAIT(calls == 3);
+    CHECK(F(IOF_push)(&all, 1, &bo, &end, 1, NULL, NULL));
+    F(Value_destruct)(&info[0].value);
+
+    /* All of it, the ends, and then the job's. */
+    WAIT(job_ended == 1);
+    assert(bytes == there + ranks * strlen("got hello\n"));
+    assert(ends == 2 * (size_t)ranks);
+    volatile int status = 0;
+    CHECK(F(IOF_push)(&all, 1, &bo, &end, 1, refused, (void *)&status));
+    WAIT(status < 0);
+    CHECK(F(Deregister_event_handler)(id, done, (void *)&calls));
+    WAIT(calls == 4);
+    CHECK(F(tool_finalize)());
+    assert(F(Initialized)());
+    CHECK(F(tool_finalize)());
+    assert(!F(Initialized)() && F(tool_finalize)() == C(ERR_INIT));
+    printf("bytes %zu ends %zu\n", bytes, ends);
+    return 0;
+}

@@ -1,0 +1,59 @@
+/*
+ * A launcher in small, in C: what the example launcher.rs is in Rust.
+ *
+ *     engine/c/install /tmp/iof
+ *     export PKG_CONFIG_PATH=/tmp/iof/lib/pkgconfig LD_LIBRARY_PATH=/tmp/iof/lib
+ *     cc engine/examples/launcher.c -o launcher $(pkg-config --cflags --libs iof)
+ *     ./launcher 4 sh -c 'echo hello from rank $IOF_RANK'
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <iof.h>
+
+/* Ends with what was wrong, and why. */
+static void check(const char *what, iof_status_t status)
+{
+    if (status < 0) {
+        fprintf(stderr, "launcher: %s: %s %s\n", what, iof_Error_string(status), iof_last_error());
+        exit(1);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    iof_app_t app = {0};
+    iof_info_t block, spawn[2];
+    iof_proc_t all;
+    iof_rank_t first = 0;
+    iof_iof_channel_t outputs = IOF_FWD_STDOUT_CHANNEL | IOF_FWD_STDERR_CHANNEL | IOF_FWD_STDDIAG_CHANNEL;
+    char nspace[IOF_MAX_NSLEN + 1];
+    int exit_code = 1;
+
+    if (argc < 3 || (app.maxprocs = atoi(argv[1])) < 1) {
+        fprintf(stderr, "usage: launcher N PROG ARGS...\n");
+        return 2;
+    }
+    app.cmd = argv[2];
+    app.argv = argv + 2;
+    snprintf(nspace, sizeof nspace, "launcher-%d", (int)getpid());
+
+    /* Tools find us in the usual place. Where our own terminal is too slow, ranks wait for it. */
+    iof_Info_load(&block, IOF_DROP_NONE, NULL, IOF_BOOL);
+    check("cannot start the engine", iof_server_init(NULL, &block, 1));
+
+    /* Our terminal is an ordinary reader, there from the start. Without a callback, output is printed. */
+    iof_Load_procid(&all, nspace, IOF_RANK_WILDCARD);
+    check("cannot read the output", iof_IOF_pull(&all, 1, NULL, 0, outputs, NULL, NULL, NULL));
+
+    iof_Info_load(&spawn[0], IOF_NSPACE, nspace, IOF_STRING);
+    iof_Info_load(&spawn[1], IOF_STDIN_INHERIT, &first, IOF_PROC_RANK);
+    check("cannot start the job", iof_server_spawn(spawn, 2, &app, 1, NULL));
+    iof_Value_destruct(&spawn[0].value);
+
+    /* Every rank has ended, and what they wrote is on its way to the terminal; then it is there. */
+    check("cannot wait for the job", iof_server_wait(nspace, &exit_code));
+    check("cannot end the engine", iof_server_finalize());
+    return exit_code;
+}
