@@ -34,7 +34,7 @@ pub enum Grant {
 
 /// I/O forwarding for one launcher: drains the ranks' pipes into shared rings and serves tools.
 ///
-/// It has two threads, and one more each for the syslog and job record, for mail, and for the gateway once something is
+/// It has two threads, and one more each for the syslog, the job record, mail and the gateway once something is
 /// logged there. It installs no signal handlers, prints nothing and never exits the process. It learns of its ranks'
 /// ends by pidfds and waits for each by name, so it needs no SIGCHLD. Where the embedder ignores that signal, or waits
 /// for any child, see waitpid(2), ends are still noticed, but how they were is [`Exit::Unknown`](crate::Exit). Where

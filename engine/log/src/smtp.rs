@@ -3,9 +3,10 @@
 //! (lettre's own has a time-out for each read, which a server that drips bytes never meets, and no bound on a line that
 //! does not end.)
 
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use lettre::Message;
@@ -93,8 +94,13 @@ struct Session {
 impl Session {
     fn connect(host: &str, port: u16, deadline: Instant) -> Result<Session, SmtpError> {
         let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
-        for address in (host, port).to_socket_addrs().map_err(SmtpError::Socket)? {
-            match TcpStream::connect_timeout(&address, left(deadline)?) {
+        let addresses = (host, port).to_socket_addrs().map_err(SmtpError::Socket)?;
+        let mut addresses: VecDeque<SocketAddr> = addresses.collect();
+        while let Some(address) = addresses.pop_front() {
+            // One that does not answer leaves the others their share of the time.
+            let shares = u32::try_from(addresses.len()).unwrap_or(u32::MAX).saturating_add(1);
+            let share = left(deadline)?.checked_div(shares).unwrap_or_default().max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(&address, share) {
                 Ok(stream) => return Ok(Session { stream, deadline, received: Vec::new() }),
                 Err(failed) => error = failed,
             }
