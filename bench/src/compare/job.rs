@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use super::gate::{Done, Gate};
+use super::gate::{Done, Gate, Waiting};
 use super::output::{Out, Reader, Taken};
 use super::processes::{self, Forwarder};
 use super::scale::Scale;
@@ -120,7 +120,7 @@ pub struct Ran {
 /// Runs the job.
 pub fn run(plan: Plan) -> Result<Ran, Trouble> {
     let said = plan.site.said();
-    let ran = Running::start(plan).and_then(Running::finish);
+    let ran = Running::start(plan).finish();
     // What the launcher said explains more than what followed from it.
     ran.map_err(|trouble| trouble.with(&fs::read(&said).unwrap()))
 }
@@ -142,7 +142,7 @@ impl Drop for Running<'_> {
 }
 
 impl<'a> Running<'a> {
-    fn start(mut plan: Plan<'a>) -> Result<Running<'a>, Trouble> {
+    fn start(mut plan: Plan<'a>) -> Running<'a> {
         let (stdout, reader) = std::mem::replace(&mut plan.out, Out::Null).open();
         // Nobody but the launcher may hold what it was given, so the command does not outlive this.
         let mut launcher = std::mem::replace(&mut plan.launcher, Command::new("false"));
@@ -155,20 +155,19 @@ impl<'a> Running<'a> {
             }
         };
         let launcher = launcher.stdin(stdin).spawn().unwrap();
-        Ok(Running { launcher, reader, input, plan })
+        Running { launcher, reader, input, plan }
     }
 
     fn finish(mut self) -> Result<Ran, Trouble> {
         let (pid, site) = (self.launcher.id(), self.plan.site);
         let (start, end) = (site.scale.time(START), site.scale.time(END));
-        let until = Instant::now() + start;
-        let gathered =
-            self.plan.gate.gather(self.plan.ranks, until, || self.launcher.try_wait().unwrap().is_some());
-        let mut waiting = gathered.ok_or_else(|| self.ended_or_hung("at the start", start))?;
+        let mut waiting = self.gather(start)?;
+        let ranks = waiting.pids();
         let early = std::mem::take(&mut self.plan.early).into_iter();
         let mut tools: Vec<_> = early.map(|(begin, out)| Tool::start(begin(pid), out, site)).collect();
-        let mut forwarder = Forwarder::find(pid, &waiting.pids());
+        let mut forwarder = Forwarder::find(pid, &ranks);
         let mut attached = Forwarder::of(tools.iter().map(|tool| tool.process.id()).collect());
+        let until = Instant::now() + start;
         if !(forwarder.rest(until) && attached.rest(until)) {
             return Err(Trouble::Hung("busy before its ranks began", start));
         }
@@ -176,6 +175,43 @@ impl<'a> Running<'a> {
         forwarder.begin();
         attached.begin();
         let begun = cpu::monotonic();
+        let done = self.work(&mut waiting)?;
+        forwarder.add(&Forwarder::find(pid, &ranks));
+        let until = Instant::now() + end;
+        if !(forwarder.rest(until) && attached.rest(until)) {
+            return Err(Trouble::Hung("busy when its ranks were done", end));
+        }
+        let elapsed = done.iter().map(|done| done.at).max().unwrap_or(begun) - begun;
+        let (cpu, tools_cpu) = (forwarder.cpu(), attached.cpu());
+        let late = self.plan.late.take().map(|(begin, bytes)| attach(begin(pid), bytes, site, end));
+        let late = late.transpose()?;
+        let memory = forwarder.memory();
+
+        drop(waiting);
+        self.end(&mut tools, end)?;
+        Ok(Ran {
+            elapsed: Duration::from_nanos(elapsed),
+            cpu,
+            tools_cpu,
+            memory,
+            done,
+            taken: self.reader.take().map(Reader::join).unwrap_or_default(),
+            tools: tools.into_iter().map(Tool::taken).collect(),
+            attached: late,
+            reported: reported(&site.said()),
+        })
+    }
+
+    /// Waits until all ranks are at the gate.
+    fn gather(&mut self, limit: Duration) -> Result<Waiting, Trouble> {
+        let until = Instant::now() + limit;
+        let gone = || self.launcher.try_wait().unwrap().is_some();
+        let gathered = self.plan.gate.gather(self.plan.ranks, until, gone);
+        gathered.ok_or_else(|| self.ended_or_hung("at the start", limit))
+    }
+
+    /// Opens the gate, and waits until all ranks have done their work.
+    fn work(&mut self, waiting: &mut Waiting) -> Result<Vec<Done>, Trouble> {
         waiting.release();
         if let (Some(pipe), Some((block, times))) = (&self.input, self.plan.input) {
             let pipe = pipe.try_clone().unwrap();
@@ -183,47 +219,24 @@ impl<'a> Running<'a> {
             thread::spawn(move || feed(pipe, block, times));
         }
         let done = waiting.done(Instant::now() + self.plan.limit);
-        if done.len() < self.plan.ranks as usize {
-            return Err(self.ended_or_hung("at work", self.plan.limit));
+        match done.len() < self.plan.ranks as usize {
+            true => Err(self.ended_or_hung("at work", self.plan.limit)),
+            false => Ok(done),
         }
-        let until = Instant::now() + end;
-        if !(forwarder.rest(until) && attached.rest(until)) {
-            return Err(Trouble::Hung("busy when its ranks were done", end));
-        }
-        let elapsed = done.iter().map(|done| done.at).max().unwrap_or(begun) - begun;
-        let (cpu, tools_cpu) = (forwarder.cpu(), attached.cpu());
-        let late =
-            self.plan.late.take().map(|(begin, bytes)| attach(begin(pid), bytes, site, end)).transpose()?;
-        let memory = forwarder.memory();
+    }
 
-        drop((waiting, self.input.take()));
-        let status = self.ended(end).ok_or(Trouble::Hung("at the end", end))?;
+    /// Waits until launcher and tools have ended; leaves nobody who could hold their output.
+    fn end(&mut self, tools: &mut [Tool], limit: Duration) -> Result<(), Trouble> {
+        drop(self.input.take());
+        let status = wait(&mut self.launcher, limit).ok_or(Trouble::Hung("at the end", limit))?;
         if !status.success() {
             return Err(Trouble::failed(status.to_string()));
         }
-        for tool in &mut tools {
-            wait(&mut tool.process, end).ok_or(Trouble::Hung("at the end of a tool", end))?;
+        for tool in tools {
+            wait(&mut tool.process, limit).ok_or(Trouble::Hung("at the end of a tool", limit))?;
         }
-        // What is left now holds pipes open for no reason.
         processes::sweep();
-        let taken = self.reader.take().map(Reader::join).unwrap_or_default();
-        let tools = tools.into_iter().map(Tool::taken);
-        Ok(Ran {
-            elapsed: Duration::from_nanos(elapsed),
-            cpu,
-            tools_cpu,
-            memory,
-            done,
-            taken,
-            tools: tools.collect(),
-            attached: late,
-            reported: reported(&self.plan.site.said()),
-        })
-    }
-
-    /// How the launcher ended, if it does within `limit`.
-    fn ended(&mut self, limit: Duration) -> Option<ExitStatus> {
-        wait(&mut self.launcher, limit)
+        Ok(())
     }
 
     fn ended_or_hung(&mut self, stage: &'static str, limit: Duration) -> Trouble {

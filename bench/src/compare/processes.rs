@@ -31,6 +31,12 @@ impl Forwarder {
         Forwarder { pids, cpu: Duration::ZERO }
     }
 
+    /// Those of `others` as well that are not known yet; what they have cost counts.
+    pub fn add(&mut self, others: &Forwarder) {
+        let new: Vec<u32> = others.pids.iter().copied().filter(|pid| !self.pids.contains(pid)).collect();
+        self.pids.extend(new);
+    }
+
     /// Counts what they cost from now on.
     pub fn begin(&mut self) {
         self.cpu = spent(&self.pids);
