@@ -23,7 +23,7 @@ pub struct Rank {
 #[derive(clap::Subcommand)]
 enum What {
     /// Write to stdout
-    Write(Write),
+    Write(Lines),
     /// Read from stdin
     Read {
         /// So many bytes
@@ -33,7 +33,7 @@ enum What {
 }
 
 #[derive(clap::Args)]
-struct Write {
+struct Lines {
     #[command(flatten)]
     write: load::Write,
     /// Numbered lines of so many bytes each
@@ -52,7 +52,7 @@ pub fn run(args: &Rank) {
     }
 }
 
-fn write(gate: &Path, args: &Write) {
+fn write(gate: &Path, args: &Lines) {
     let number = args.rank_from.as_ref().map(|name| std::env::var(name).unwrap().parse().unwrap());
     let ticket = Ticket::wait(gate);
     match args.line {
