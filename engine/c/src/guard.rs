@@ -16,7 +16,7 @@ pub(crate) type Outcome<T> = Result<T, iof_status_t>;
 /// Runs the body of an entry point that gives a status. A panic, which is a bug of ours, has been told on stderr by the
 /// hook of the process; C gets [`IOF_ERROR`].
 pub(crate) fn guard(body: impl FnOnce() -> Outcome<iof_status_t>) -> iof_status_t {
-    REASON.take();
+    note(CString::default());
     guard_or(IOF_ERROR, || body().unwrap_or_else(|status| status))
 }
 
@@ -59,7 +59,7 @@ impl<T, E: Display> OrStatus<T> for Result<T, E> {
     fn or_status(self, status: iof_status_t) -> Outcome<T> {
         self.map_err(|reason| {
             // A text of ours has no NUL.
-            REASON.set(CString::new(reason.to_string()).unwrap_or_default());
+            note(CString::new(reason.to_string()).unwrap_or_default());
             status
         })
     }
@@ -76,9 +76,14 @@ thread_local! {
     static REASON: RefCell<CString> = RefCell::default();
 }
 
+/// Keeps why a call has failed. A thread that is at its end (handlers of atexit(3) run there) has no place for it.
+fn note(reason: CString) {
+    let _ = REASON.try_with(|place| place.replace(reason));
+}
+
 /// Why the last call on this thread failed; valid until the next.
 pub(crate) fn reason() -> *const c_char {
-    REASON.with_borrow(|reason| reason.as_ptr())
+    REASON.try_with(|reason| reason.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 #[cfg(test)]
