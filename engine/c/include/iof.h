@@ -1059,7 +1059,8 @@ int iof_progress_fd(void);
 int iof_progress_timeout(void);
 
 // Why the last call on this thread failed that gave an error, in words, and what to do about it; empty if nobody
-// knows more than the status. Valid until the thread's next call.
+// knows more than the status. It stays where it is until the thread ends, and says something else after the thread's
+// next call.
 const char *iof_last_error(void);
 
 // Fills a process.
@@ -1187,7 +1188,7 @@ iof_status_t iof_server_report_exit(const struct iof_proc_t *proc,
 
 // Waits until every process of a job that runs here has ended, all that they wrote was read, and the launcher's own
 // registrations have it. exit_code, which may be NULL, gets the exit code of the process that failed first, 128 + n if
-// signal n ended it, or 0. Not in a callback.
+// signal n ended it, or 0. Not in a callback. IOF_ERR_UNREACH: the library was finalized meanwhile, or the job forgotten.
 iof_status_t iof_server_wait(const char *nspace,
                              int *exit_code);
 

@@ -382,7 +382,7 @@ pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_st
 
 /// Waits until every process of a job that runs here has ended, all that they wrote was read, and the launcher's own
 /// registrations have it. exit_code, which may be NULL, gets the exit code of the process that failed first, 128 + n if
-/// signal n ended it, or 0. Not in a callback.
+/// signal n ended it, or 0. Not in a callback. IOF_ERR_UNREACH: the library was finalized meanwhile, or the job forgotten.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut c_int) -> iof_status_t {
     guard(|| {
@@ -393,16 +393,17 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
         let session = server.session_so_far();
         // It must not keep the engine from ending.
         drop(server);
-        let wait = move || -> JobStatus {
-            let status = job.wait();
+        let wait = move || -> Option<JobStatus> {
+            job.wait();
             // It fails when the engine ends.
             job.flush(None);
-            status
+            job.try_wait_exit()
         };
         let status = match session {
             Some(session) => session.wait_while(wait)?,
             None => wait(),
         };
+        let status = status.ok_or("nobody knows how the job ended").or_status(IOF_ERR_UNREACH)?;
         if !exit_code.is_null() {
             // SAFETY: the header's promise.
             *unsafe { read::place(exit_code) }? = status.code();

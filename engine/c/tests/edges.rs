@@ -68,6 +68,11 @@ fn finalizing_waits_for_calls_of_other_threads_that_are_under_way() {
 }
 
 #[test]
+fn who_waits_for_a_job_that_does_not_end_hears_that_the_library_is_finalized() {
+    ends("wait");
+}
+
+#[test]
 fn bytes_that_there_is_no_memory_for_are_refused() {
     ends("huge");
 }

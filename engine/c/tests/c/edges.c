@@ -188,6 +188,17 @@ static void *signals(void *arg)
     return NULL;
 }
 
+static void *waits(void *arg)
+{
+    int exit_code = 77;
+    reached++;
+    iof_status_t status = iof_server_wait("job", &exit_code);
+    /* IOF_ERR_INIT: it came too late to find anything. */
+    assert((status == IOF_ERR_UNREACH || status == IOF_ERR_INIT) && exit_code == 77);
+    (void)arg;
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -234,6 +245,16 @@ int main(int argc, char **argv)
         spawn("trap '' HUP; exec sleep 1000", 0);
         assert(pthread_create(&thread, NULL, signals, NULL) == 0);
         until(&reached, 1000);
+        assert(iof_server_finalize() == IOF_SUCCESS);
+        assert(pthread_join(thread, NULL) == 0);
+        printf("over\n");
+        return 0;
+    } else if (!strcmp(what, "wait")) {
+        spawn("exec sleep 1000", 0);
+        assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL) > 0);
+        assert(pthread_create(&thread, NULL, waits, NULL) == 0);
+        until(&reached, 1);
+        poll(NULL, 0, 10);
         assert(iof_server_finalize() == IOF_SUCCESS);
         assert(pthread_join(thread, NULL) == 0);
         printf("over\n");
