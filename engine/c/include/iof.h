@@ -9,11 +9,16 @@
  * be, or an array is not aligned, or a text or name is not terminated within its limit, IOF_ERR_BAD_PARAM. A bug of the
  * library's own is IOF_ERROR, and nothing is thrown or aborted.
  *
- * All functions may be called from any thread, at any time, unless their own comment says otherwise. Callbacks come one
- * after the other, on a thread of the library's, or where the program progresses the library itself (see
- * IOF_EXTERNAL_PROGRESS) on the threads that do so. In a callback every function may be called that does not wait: one
- * that would wait gives IOF_ERR_WOULD_BLOCK. Such are iof_tool_finalize, iof_server_finalize, iof_server_wait, and
- * those with a callback argument of their own that is NULL. A callback must not throw or longjmp.
+ * All functions may be called from any thread, at any time, unless their own comment says otherwise; but not in a
+ * signal handler, and in a child of fork(2) all that need the engine give IOF_ERR_INIT until it has called exec(3).
+ * Signals may be handled on threads of the library's, unless they were blocked when it was initialized.
+ *
+ * Callbacks come one after the other, on a thread of the library's, or where the program progresses the library itself
+ * (see IOF_EXTERNAL_PROGRESS) on the threads that do so. Those of a launcher's module, and of iof_server_IOF_deliver,
+ * come on the engine's thread in any case, also while another callback runs. In a callback every function may be called
+ * that does not wait: one that would wait gives IOF_ERR_WOULD_BLOCK. Such are those that initialize, finalize or wait by
+ * their names, iof_Query_info, iof_Log, and iof_IOF_pull, iof_IOF_deregister and iof_IOF_push if their last callback
+ * argument is NULL. A callback must return, for finalizing waits for it, and must not throw or longjmp.
  *
  * Memory that the library gives to the program is malloc's, to be freed by the function that is named there, or as
  * PMIx's macros do.
@@ -520,7 +525,8 @@ typedef void (*iof_notification_fn_t)(size_t evhdlr_registration_id,
 typedef int (*iof_server_unused_fn_t)(void);
 
 // A tool asks what the engine does not know. IOF_SUCCESS: cbfunc will be called with cbdata, now or later, on any
-// thread; anything else: it will not, and nothing is known. What it is called with is copied at once.
+// thread; anything else: it will not, and nothing is known. The arguments are valid until cbfunc is called, and what
+// that is called with is copied at once.
 typedef iof_status_t (*iof_server_query_fn_t)(struct iof_proc_t *proct,
                                               struct iof_query_t *queries,
                                               size_t nqueries,
@@ -531,14 +537,15 @@ typedef iof_status_t (*iof_server_query_fn_t)(struct iof_proc_t *proct,
 typedef void (*iof_tool_connection_cbfunc_t)(iof_status_t status, struct iof_proc_t *proc, void *cbdata);
 
 // A tool has connected. The infos say who it is: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits until cbfunc was
-// called with cbdata, which must be in the callback, or soon on another thread: after a second the tool is refused.
+// called with cbdata, which must be in the callback, or soon on another thread: after a second the tool is refused. The
+// infos are valid until this returns.
 typedef void (*iof_server_tool_connection_fn_t)(struct iof_info_t *info,
                                                 size_t ninfo,
                                                 iof_tool_connection_cbfunc_t cbfunc,
                                                 void *cbdata);
 
 // Something is to be logged on a channel that the engine does not know. cbfunc must be called with cbdata, now or
-// later, on any thread. Must not be handed back to iof_Log.
+// later, on any thread; until then the arguments are valid. Must not be handed back to iof_Log.
 typedef void (*iof_server_log_fn_t)(const struct iof_proc_t *client,
                                     const struct iof_info_t *data,
                                     size_t ndata,
@@ -945,7 +952,7 @@ int iof_Initialized(void);
 
 // Registers for the output of processes, which need not exist yet. What they wrote before and is still cached comes
 // first. For the callback see iof_iof_cbfunc_t; without one, output goes to the program's own stdout and stderr, in
-// whole lines.
+// whole lines, and what is missing is told on stderr.
 //
 // Without regcbfunc it waits, and gives the handler's number, 1 or more. With one it gives IOF_SUCCESS, and regcbfunc
 // is called with the number or the error, before anything comes of the registration.
@@ -1052,7 +1059,8 @@ int iof_progress_fd(void);
 int iof_progress_timeout(void);
 
 // Why the last call on this thread failed that gave an error, in words, and what to do about it; empty if nobody
-// knows more than the status. Valid until the thread's next call.
+// knows more than the status. It stays where it is until the thread ends, and says something else after the thread's
+// next call.
 const char *iof_last_error(void);
 
 // Fills a process.
@@ -1180,7 +1188,7 @@ iof_status_t iof_server_report_exit(const struct iof_proc_t *proc,
 
 // Waits until every process of a job that runs here has ended, all that they wrote was read, and the launcher's own
 // registrations have it. exit_code, which may be NULL, gets the exit code of the process that failed first, 128 + n if
-// signal n ended it, or 0. Not in a callback.
+// signal n ended it, or 0. Not in a callback. IOF_ERR_UNREACH: the library was finalized meanwhile, or the job forgotten.
 iof_status_t iof_server_wait(const char *nspace,
                              int *exit_code);
 

@@ -85,7 +85,8 @@ pub type iof_tool_connection_cbfunc_t =
     Option<unsafe extern "C" fn(status: iof_status_t, proc: *mut iof_proc_t, cbdata: *mut c_void)>;
 
 /// A tool has connected. The infos say who it is: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits until cbfunc was
-/// called with cbdata, which must be in the callback, or soon on another thread: after a second the tool is refused.
+/// called with cbdata, which must be in the callback, or soon on another thread: after a second the tool is refused. The
+/// infos are valid until this returns.
 pub type iof_server_tool_connection_fn_t = Option<
     unsafe extern "C" fn(
         info: *mut iof_info_t,
@@ -96,7 +97,8 @@ pub type iof_server_tool_connection_fn_t = Option<
 >;
 
 /// A tool asks what the engine does not know. IOF_SUCCESS: cbfunc will be called with cbdata, now or later, on any
-/// thread; anything else: it will not, and nothing is known. What it is called with is copied at once.
+/// thread; anything else: it will not, and nothing is known. The arguments are valid until cbfunc is called, and what
+/// that is called with is copied at once.
 pub type iof_server_query_fn_t = Option<
     unsafe extern "C" fn(
         proct: *mut iof_proc_t,
@@ -108,7 +110,7 @@ pub type iof_server_query_fn_t = Option<
 >;
 
 /// Something is to be logged on a channel that the engine does not know. cbfunc must be called with cbdata, now or
-/// later, on any thread. Must not be handed back to iof_Log.
+/// later, on any thread; until then the arguments are valid. Must not be handed back to iof_Log.
 pub type iof_server_log_fn_t = Option<
     unsafe extern "C" fn(
         client: *const iof_proc_t,

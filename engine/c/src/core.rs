@@ -197,6 +197,11 @@ impl Core {
             // What the engine spoke is nonsense: it is told once, and counts as gone from then on.
             Err(_) => {}
             Ok(Some(Delivery::Bytes(bytes))) => deliver(&bytes.origin(), bytes.as_slice(), describe(&bytes)),
+            Ok(Some(Delivery::Gap { origin, gap }))
+                if handlers.get(&origin.handler).is_some_and(|handler| handler.callback.is_none()) =>
+            {
+                prints.missing(&origin, &gap);
+            }
             Ok(Some(Delivery::Gap { origin, gap })) => {
                 let so_far = lost.entry(stream(&origin)).or_default();
                 *so_far = so_far.saturating_add(gap.lost);

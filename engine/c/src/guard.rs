@@ -1,7 +1,7 @@
 //! The one door between C and Rust: no panic gets out, and nobody waits in a callback for what comes after it.
 
-use std::cell::{Cell, RefCell};
-use std::ffi::{CString, c_char};
+use std::cell::Cell;
+use std::ffi::c_char;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -16,7 +16,7 @@ pub(crate) type Outcome<T> = Result<T, iof_status_t>;
 /// Runs the body of an entry point that gives a status. A panic, which is a bug of ours, has been told on stderr by the
 /// hook of the process; C gets [`IOF_ERROR`].
 pub(crate) fn guard(body: impl FnOnce() -> Outcome<iof_status_t>) -> iof_status_t {
-    REASON.take();
+    note("");
     guard_or(IOF_ERROR, || body().unwrap_or_else(|status| status))
 }
 
@@ -58,8 +58,7 @@ pub(crate) trait OrStatus<T> {
 impl<T, E: Display> OrStatus<T> for Result<T, E> {
     fn or_status(self, status: iof_status_t) -> Outcome<T> {
         self.map_err(|reason| {
-            // A text of ours has no NUL.
-            REASON.set(CString::new(reason.to_string()).unwrap_or_default());
+            note(&reason.to_string());
             status
         })
     }
@@ -72,13 +71,25 @@ pub(crate) fn or_failure<T>(result: Result<T, Failure>) -> Outcome<T> {
     result.map_err(|failure| failure.reason).or_status(status.min(-1))
 }
 
+/// Bytes of a reason, with its terminator.
+const MAX_REASON: usize = 1024;
+
 thread_local! {
-    static REASON: RefCell<CString> = RefCell::default();
+    // Its place stays, so that who still has an older reason reads no freed memory; and nothing is to be dropped, so that
+    // it is there in handlers of atexit(3) as well.
+    static REASON: [Cell<c_char>; MAX_REASON] = const { [const { Cell::new(0) }; MAX_REASON] };
 }
 
-/// Why the last call on this thread failed; valid until the next.
+/// Keeps why a call has failed.
+fn note(reason: &str) {
+    let end = reason.floor_char_boundary(MAX_REASON.saturating_sub(1));
+    let bytes = reason.bytes().take(end).map(|byte| byte.cast_signed() as c_char);
+    REASON.with(|place| place.iter().zip(bytes.chain([0])).for_each(|(to, byte)| to.set(byte)));
+}
+
+/// Why the last call on this thread failed.
 pub(crate) fn reason() -> *const c_char {
-    REASON.with_borrow(|reason| reason.as_ptr())
+    REASON.with(|place| place.as_ptr().cast())
 }
 
 #[cfg(test)]
@@ -90,6 +101,19 @@ mod tests {
     fn a_panic_is_a_status() {
         assert_eq!(guard(|| panic!("as a test")), IOF_ERROR);
         assert_eq!(guard_or(7, || panic!("as a test")), 7);
+    }
+
+    #[test]
+    fn a_reason_is_cut_between_characters_and_stays_where_it_is() {
+        let shown = || {
+            // SAFETY: it is terminated.
+            unsafe { std::ffi::CStr::from_ptr(reason()) }.to_str().map(str::to_owned)
+        };
+        note(&"ü".repeat(MAX_REASON));
+        let before = reason();
+        assert_eq!(shown(), Ok("ü".repeat(511)));
+        note("short");
+        assert_eq!((reason(), shown()), (before, Ok("short".to_owned())));
     }
 
     #[test]

@@ -71,14 +71,29 @@ struct Approval {
 }
 
 /// What one upcall points to.
-#[derive(Default)]
 struct Args {
+    /// Who asks, as far as that is known.
+    asker: iof_proc_t,
     procs: Vec<iof_proc_t>,
     data: OwnedInfos,
     directives: OwnedInfos,
     queries: OwnedQueries,
     bytes: Vec<u8>,
     bo: Option<iof_byte_object_t>,
+}
+
+impl Default for Args {
+    fn default() -> Args {
+        Args {
+            asker: iof_proc_t { nspace: [0; 256], rank: IOF_RANK_UNDEF },
+            procs: Vec::new(),
+            data: OwnedInfos::default(),
+            directives: OwnedInfos::default(),
+            queries: OwnedQueries::default(),
+            bytes: Vec::new(),
+            bo: None,
+        }
+    }
 }
 
 // SAFETY: all that it points to is its own, and is looked at by the launcher alone until it has answered.
@@ -135,14 +150,14 @@ impl Host for CHost {
         args.bytes = bytes.to_vec();
         let at = if bytes.is_empty() { ptr::null_mut() } else { args.bytes.as_mut_ptr().cast() };
         args.bo = Some(iof_byte_object_t { bytes: at, size: bytes.len() });
-        let (args, source) = (Arc::new(args), nobody());
+        let args = Arc::new(args);
         let number = note(&REPLIES, reply, Some(Arc::clone(&args)));
         let (targets, directives) = (&args.procs, args.directives.as_slice());
         let bo = args.bo.as_ref().map_or(ptr::null(), ptr::from_ref);
         // SAFETY: the header's promise; what it points to lives as long as `args`.
         let status = calling(|| unsafe {
             push_stdin(
-                &source,
+                &args.asker,
                 targets.as_ptr(),
                 targets.len(),
                 directives.as_ptr(),
@@ -159,10 +174,10 @@ impl Host for CHost {
         let Some(query) = self.0.query else { return drop(reply) };
         let args = Arc::new(Args { queries: OwnedQueries::of(queries), ..Args::default() });
         let number = note(&QUERIES, (reply, queries.to_vec()), Some(Arc::clone(&args)));
-        let (mut asker, asked) = (nobody(), args.queries.as_slice());
+        let (asker, asked) = (ptr::from_ref(&args.asker).cast_mut(), args.queries.as_slice());
         // SAFETY: the header's promise; what it points to lives as long as `args`.
         let status = calling(|| unsafe {
-            query(&mut asker, asked.as_ptr().cast_mut(), asked.len(), Some(answered), number)
+            query(asker, asked.as_ptr().cast_mut(), asked.len(), Some(answered), number)
         });
         if status != IOF_SUCCESS
             && let Some((reply, _)) = take(&QUERIES, number)
@@ -176,19 +191,19 @@ impl Host for CHost {
             return reply.deny(Status::ERR_NOT_SUPPORTED, "the launcher logs nothing");
         };
         let source = log.directives.iter().find(|info| info.key == PMIX_LOG_SOURCE);
-        let client = match source.map(|info| &info.value) {
+        let asker = match source.map(|info| &info.value) {
             Some(InfoValue::Proc(proc)) => memory::proc(proc),
-            _ => nobody(),
+            _ => Args::default().asker,
         };
         let data: Vec<Info> = log.data.iter().filter_map(log_entry).collect();
         let (data, directives) = (OwnedInfos::of(&data), OwnedInfos::of(&log.directives));
-        let args = Arc::new(Args { data, directives, ..Args::default() });
+        let args = Arc::new(Args { asker, data, directives, ..Args::default() });
         let number = note(&REPLIES, reply, Some(Arc::clone(&args)));
         let (data, directives) = (args.data.as_slice(), args.directives.as_slice());
         // SAFETY: the header's promise; what it points to lives as long as `args`.
         calling(|| unsafe {
             call(
-                &client,
+                &args.asker,
                 data.as_ptr(),
                 data.len(),
                 directives.as_ptr(),
@@ -229,10 +244,6 @@ impl CHost {
 
 fn args_of(procs: &[Proc]) -> Args {
     Args { procs: procs.iter().map(memory::proc).collect(), ..Args::default() }
-}
-
-fn nobody() -> iof_proc_t {
-    iof_proc_t { nspace: [0; 256], rank: IOF_RANK_UNDEF }
 }
 
 /// What a launcher logs is text; an email the engine sends itself.

@@ -11,7 +11,7 @@
 //! | `memory`, `value`, `owned` | malloc's memory; values with all that they point to; what is lent to C |
 //! | `call` | calling back into C |
 //! | `library`, `init` | what the process has, a tool or a server; the infos of an init |
-//! | `session`, `core` | one connection: who progresses it, what is under way |
+//! | `session`, `core`, `turns` | one connection: who progresses it, what is under way |
 //! | `pushes`, `print`, `events` | pushes under way; output without a callback; event handlers |
 //! | `tool`, `progress`, `helpers`, `strings` | entry points of tools |
 //! | `server`, `host` | entry points of launchers; the engine's upcalls |
@@ -45,6 +45,7 @@ mod server;
 mod session;
 mod strings;
 mod tool;
+mod turns;
 mod types;
 mod value;
 

@@ -3,6 +3,8 @@
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
+use crate::constants::IOF_ERR_NOMEM;
+use crate::guard::{OrStatus, Outcome};
 use crate::types::{iof_info_t, iof_key_t, iof_nspace_t, iof_proc_t};
 
 /// Room for `count` values, all zero; NULL if there is no memory, or for none.
@@ -39,6 +41,14 @@ pub(crate) unsafe fn copied(from: *const c_char, size: usize) -> *mut c_char {
         unsafe { ptr::copy_nonoverlapping(from, copy, size) };
     }
     copy
+}
+
+/// A copy for ourselves, of what may be more than there is memory for.
+pub(crate) fn owned(bytes: &[u8]) -> Outcome<Vec<u8>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).or_status(IOF_ERR_NOMEM)?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 /// Gives back what one of the above gave, or what C has of malloc.

@@ -4,11 +4,14 @@
 //! or the `iof` command.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use iof_proto::{Channel, Proc};
-use iof_tool::Origin;
+use iof_tool::{Gap, Origin};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// For how long the begin of a line waits for its end.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -43,6 +46,15 @@ impl Prints {
         }
     }
 
+    /// Says that bytes are missing: what was printed has them nowhere.
+    pub(crate) fn missing(&mut self, origin: &Origin<'_>, gap: &Gap) {
+        // What came before them is written before.
+        self.print(origin, &[]);
+        let (rank, channel, Gap { offset, lost }) = (origin.source.rank, origin.channel, gap);
+        let line = format!("iof: rank {rank} {channel}: {lost} bytes are missing at offset {offset}\n");
+        write(Channel::Stderr, line.as_bytes());
+    }
+
     /// Writes what has waited long enough; gives when to look again.
     pub(crate) fn flush(&mut self) -> Option<Instant> {
         let now = Instant::now();
@@ -65,14 +77,20 @@ impl Prints {
     }
 }
 
-/// Writes all of it, waiting as long as that takes. That the reader of our output has gone is the program's to find out.
-fn write(channel: Channel, bytes: &[u8]) {
-    if bytes.is_empty() {
-        return;
+/// Writes all of it, waiting as long as that takes, also where the program has made its output non-blocking. That the
+/// reader of our output has gone is the program's to find out.
+fn write(channel: Channel, mut bytes: &[u8]) {
+    let (stdout, stderr) = (io::stdout(), io::stderr());
+    let to = if channel == Channel::Stdout { stdout.as_fd() } else { stderr.as_fd() };
+    while !bytes.is_empty() {
+        match nix::unistd::write(to, bytes) {
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => {
+                // What it can't tell the next write does.
+                let _ = poll(&mut [PollFd::new(to, PollFlags::POLLOUT)], PollTimeout::NONE);
+            }
+            Err(_) => return,
+        }
     }
-    let _ = if channel == Channel::Stdout {
-        io::stdout().write_all(bytes).and_then(|()| io::stdout().flush())
-    } else {
-        io::stderr().write_all(bytes)
-    };
 }

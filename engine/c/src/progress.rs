@@ -43,7 +43,8 @@ pub extern "C" fn iof_progress_timeout() -> c_int {
 }
 
 /// Why the last call on this thread failed that gave an error, in words, and what to do about it; empty if nobody
-/// knows more than the status. Valid until the thread's next call.
+/// knows more than the status. It stays where it is until the thread ends, and says something else after the thread's
+/// next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_last_error() -> *const c_char {
     guard_or(c"".as_ptr(), reason)

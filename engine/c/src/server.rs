@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{self, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_engine::{
     AdoptSpec, AdoptedRank, App, BackendKind, Config, DeliverError, Engine, Exit, Grant, Job, JobSpec,
@@ -25,7 +25,7 @@ use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait, or_failure};
 use crate::host::CHost;
 use crate::init::Infos;
 use crate::keys::*;
-use crate::library::{LIBRARY, Library, server};
+use crate::library::{Library, library, library_to_begin, server, unused};
 use crate::session::{Session, lock};
 use crate::tool::attach_status;
 use crate::types::{
@@ -46,6 +46,8 @@ pub(crate) struct Server {
     engine: Engine,
     jobs: Mutex<BTreeMap<Nspace, Job>>,
     session: Mutex<Option<Arc<Session>>>,
+    /// Held by who begins the session.
+    beginning: Mutex<()>,
     own_thread: bool,
     /// The path of its socket, if it has one.
     socket: Option<CString>,
@@ -54,23 +56,26 @@ pub(crate) struct Server {
 
 impl Server {
     /// The launcher's own session, in which its registrations may hold ranks back.
-    pub(crate) fn session(self: &Arc<Server>) -> Outcome<Arc<Session>> {
-        let mut session = lock(&self.session);
-        if let Some(session) = &*session {
-            return Ok(Arc::clone(session));
+    pub(crate) fn session(&self) -> Outcome<Arc<Session>> {
+        if let Some(session) = self.session_so_far() {
+            return Ok(session);
         }
-        // The engine's own thread, on which upcalls come, has a part in that.
+        // The engine's own thread, on which upcalls come, has a part in what follows: so nobody asks there for what is
+        // locked meanwhile.
         may_wait()?;
+        let _one = lock(&self.beginning);
+        if let Some(session) = self.session_so_far() {
+            return Ok(session);
+        }
         let tool = self.engine.attach("launcher", Grant::Block);
         let status = tool.as_ref().err().map_or(IOF_SUCCESS, attach_status);
-        let weak = Arc::downgrade(self);
-        let again = Box::new(move || match weak.upgrade() {
-            Some(server) => server.engine.attach("launcher", Grant::Block),
-            None => Err(iof_tool::LostError::Closed.into()),
-        });
-        let begun = Session::begin(tool.or_status(status)?, again, self.own_thread);
+        let again = || match server() {
+            Ok(server) => server.engine.attach("launcher", Grant::Block),
+            Err(_) => Err(iof_tool::LostError::Closed.into()),
+        };
+        let begun = Session::begin(tool.or_status(status)?, Box::new(again), self.own_thread);
         let begun = Arc::new(begun.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
-        *session = Some(Arc::clone(&begun));
+        *lock(&self.session) = Some(Arc::clone(&begun));
         Ok(begun)
     }
 
@@ -106,7 +111,7 @@ pub unsafe extern "C" fn iof_server_init(
         let mut infos = Infos(unsafe { read::infos(info, ninfo) }?);
         // SAFETY: the header's promise.
         let module = if module.is_null() { None } else { Some(*unsafe { read::one(module) }?) };
-        let mut library = lock(&LIBRARY);
+        let mut library = library_to_begin()?;
         match *library {
             Library::Nothing => {}
             Library::Server(_) => return Err(IOF_ERR_EXISTS),
@@ -120,8 +125,15 @@ pub unsafe extern "C" fn iof_server_init(
         };
         let engine = engine.or_status(IOF_ERR_OUT_OF_RESOURCE)?;
         let socket = engine.socket().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
-        let (jobs, session, spawned) = (Mutex::default(), Mutex::default(), AtomicU32::default());
-        *library = Library::Server(Arc::new(Server { engine, jobs, session, own_thread, socket, spawned }));
+        *library = Library::Server(Arc::new(Server {
+            engine,
+            jobs: Mutex::default(),
+            session: Mutex::default(),
+            beginning: Mutex::default(),
+            own_thread,
+            socket,
+            spawned: AtomicU32::default(),
+        }));
         Ok(IOF_SUCCESS)
     })
 }
@@ -159,15 +171,17 @@ fn config(infos: &mut Infos) -> Outcome<Config> {
 pub extern "C" fn iof_server_finalize() -> iof_status_t {
     guard(|| {
         may_wait()?;
-        let mut library = lock(&LIBRARY);
-        let Library::Server(server) = &*library else { return Err(IOF_ERR_INIT) };
-        let server = Arc::clone(server);
-        *library = Library::Nothing;
+        let mut library = library()?;
+        if !matches!(*library, Library::Server(_)) {
+            return Err(IOF_ERR_INIT);
+        }
+        let found = std::mem::take(&mut *library);
         // Callbacks that come meanwhile may want it.
         drop(library);
-        let session = lock(&server.session).take();
-        // Other threads may still be at work with it: the last ends it.
-        drop(server);
+        let Library::Server(server) = found else { return Err(IOF_ERR_INIT) };
+        let Server { engine, session, .. } = unused(server);
+        drop(engine);
+        let session = session.into_inner().unwrap_or_else(PoisonError::into_inner);
         session.map_or(Ok(()), |session| session.end_after_all())?;
         Ok(IOF_SUCCESS)
     })
@@ -177,8 +191,8 @@ pub extern "C" fn iof_server_finalize() -> iof_status_t {
 /// iof_server_finalize.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_server_uri() -> *const c_char {
-    guard_or(std::ptr::null(), || match &*lock(&LIBRARY) {
-        Library::Server(server) => server.socket.as_ref().map_or(std::ptr::null(), |path| path.as_ptr()),
+    guard_or(std::ptr::null(), || match library().as_deref() {
+        Ok(Library::Server(server)) => server.socket.as_ref().map_or(std::ptr::null(), |path| path.as_ptr()),
         _ => std::ptr::null(),
     })
 }
@@ -368,7 +382,7 @@ pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_st
 
 /// Waits until every process of a job that runs here has ended, all that they wrote was read, and the launcher's own
 /// registrations have it. exit_code, which may be NULL, gets the exit code of the process that failed first, 128 + n if
-/// signal n ended it, or 0. Not in a callback.
+/// signal n ended it, or 0. Not in a callback. IOF_ERR_UNREACH: the library was finalized meanwhile, or the job forgotten.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut c_int) -> iof_status_t {
     guard(|| {
@@ -379,16 +393,17 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
         let session = server.session_so_far();
         // It must not keep the engine from ending.
         drop(server);
-        let wait = move || -> JobStatus {
-            let status = job.wait();
+        let wait = move || -> Option<JobStatus> {
+            job.wait();
             // It fails when the engine ends.
             job.flush(None);
-            status
+            job.try_wait_exit()
         };
         let status = match session {
             Some(session) => session.wait_while(wait)?,
             None => wait(),
         };
+        let status = status.ok_or("nobody knows how the job ended").or_status(IOF_ERR_UNREACH)?;
         if !exit_code.is_null() {
             // SAFETY: the header's promise.
             *unsafe { read::place(exit_code) }? = status.code();
@@ -417,11 +432,15 @@ pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_
         let server = server()?;
         // SAFETY: the header's promise.
         let name = read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?;
-        server.job(&name)?;
+        // Held, or one that is started meanwhile by this name would be taken for it.
+        let mut jobs = lock(&server.jobs);
+        if !jobs.contains_key(&name) {
+            return Err(IOF_ERR_NOT_FOUND);
+        }
         if !server.engine.forget(&name) {
             return Err(IOF_ERR_RESOURCE_BUSY);
         }
-        lock(&server.jobs).remove(&name);
+        jobs.remove(&name);
         Ok(IOF_SUCCESS)
     })
 }
@@ -467,7 +486,8 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
             let cbdata = cbdata;
             call::op(cbfunc, IOF_SUCCESS, cbdata);
         };
-        let delivered = server()?.engine.deliver(&source, channel, bytes.to_vec(), &infos, taken);
+        let server = server()?;
+        let delivered = server.engine.deliver(&source, channel, memory::owned(bytes)?, &infos, taken);
         let status = delivered.as_ref().err().map_or(IOF_SUCCESS, |error: &DeliverError| error.status().0);
         delivered.or_status(status)?;
         Ok(IOF_SUCCESS)

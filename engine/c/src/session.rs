@@ -21,8 +21,9 @@ use crate::callbacks::iof_iof_cbfunc_t;
 use crate::constants::IOF_ERR_OUT_OF_RESOURCE;
 use crate::core::Core;
 use crate::events::Events;
-use crate::guard::{OrStatus, Outcome, is_in_callback, may_wait, or_failure};
+use crate::guard::{OrStatus, Outcome, may_wait, or_failure};
 use crate::pushes::{Payload, gone};
+use crate::turns::{Turns, Waited};
 
 /// Commands that may wait for the thread.
 const MAX_COMMANDS: usize = 1024;
@@ -86,7 +87,7 @@ pub(crate) struct Session {
 
 enum Progress {
     Thread(Mutex<Option<JoinHandle<()>>>),
-    Caller(Box<Mutex<Option<Core>>>),
+    Caller(Turns),
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -137,7 +138,7 @@ impl Session {
             let thread = thread::Builder::new().name("iof-c".into()).spawn(move || run(core))?;
             Progress::Thread(Mutex::new(Some(thread)))
         } else {
-            Progress::Caller(Box::new(Mutex::new(Some(core))))
+            Progress::Caller(Turns::new(core))
         };
         Ok(Session { shared, progress, connect })
     }
@@ -182,34 +183,38 @@ impl Session {
 
     fn wait_for<T>(&self, told: &Receiver<Result<T, Failure>>) -> Result<T, Failure> {
         let ended = || gone("the library was finalized meanwhile");
-        let core = match &self.progress {
+        let turns = match &self.progress {
             Progress::Thread(_) => return told.recv().unwrap_or_else(|_| Err(ended())),
-            Progress::Caller(core) => core,
+            Progress::Caller(turns) => turns,
         };
-        // Held while we wait, so that nobody else takes what would have woken us.
-        let mut core = lock(core);
+        let hear = || match told.try_recv() {
+            Ok(result) => Some(result),
+            Err(TryRecvError::Disconnected) => Some(Err(ended())),
+            Err(TryRecvError::Empty) => None,
+        };
         loop {
-            match told.try_recv() {
-                Ok(result) => return result,
-                Err(TryRecvError::Disconnected) => return Err(ended()),
-                Err(TryRecvError::Empty) => {}
-            }
-            let Some(core) = core.as_mut() else { return Err(ended()) };
-            let timeout = core.turn();
-            match told.try_recv() {
-                Ok(result) => return result,
-                Err(_) => self.shared.wait(timeout),
+            let mut turn = match turns.wait(hear) {
+                Waited::Heard(result) => return result,
+                Waited::Ended => return Err(ended()),
+                Waited::Turn(turn) => turn,
+            };
+            // Kept while we wait, so that nobody else takes what would have woken us.
+            while let Some(timeout) = turn.turn() {
+                if let Some(result) = hear() {
+                    return result;
+                }
+                self.shared.wait(timeout);
             }
         }
     }
 
-    /// Does what there is to do, if that is the caller's part; not in a callback, which is called from here.
+    /// Does what there is to do, if that is the caller's part; not in a callback, which is called from here. Who waits
+    /// meanwhile on another thread does it himself, for as long as he waits.
     pub(crate) fn progress(&self) {
-        if let Progress::Caller(core) = &self.progress
-            && !is_in_callback()
-            && let Some(core) = lock(core).as_mut()
+        if let Progress::Caller(turns) = &self.progress
+            && let Some(mut turn) = turns.take()
         {
-            core.turn();
+            turn.turn();
         }
     }
 
@@ -220,8 +225,8 @@ impl Session {
 
     pub(crate) fn timeout(&self) -> Option<Duration> {
         match &self.progress {
-            Progress::Caller(core) if !is_in_callback() => lock(core).as_ref().and_then(Core::timeout),
-            _ => None,
+            Progress::Caller(turns) => turns.timeout(),
+            Progress::Thread(_) => None,
         }
     }
 
@@ -268,9 +273,10 @@ impl Session {
                     let _ = thread.join();
                 }
             }
-            Progress::Caller(core) => {
-                if let Some(mut core) = lock(core).take() {
-                    core.last_turn();
+            // Who waits with it meanwhile may end it as well.
+            Progress::Caller(turns) => {
+                if let Waited::Turn(mut turn) = turns.wait(|| None::<()>) {
+                    turn.turn();
                 }
             }
         }

@@ -20,9 +20,9 @@ use crate::events::MAX_CODES;
 use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait};
 use crate::init::Infos;
 use crate::keys::*;
-use crate::library::{LIBRARY, Library, Tool, session};
+use crate::library::{Library, Tool, library, library_to_begin, session};
 use crate::pushes::Payload;
-use crate::session::{Command, Session, lock};
+use crate::session::{Command, Session};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t};
 use crate::{make, memory, read};
 
@@ -46,7 +46,9 @@ pub unsafe extern "C" fn iof_tool_init(
         may_wait()?;
         // SAFETY: the header's promise.
         let mut infos = Infos(unsafe { read::infos(info, ninfo) }?);
-        let mut library = lock(&LIBRARY);
+        // SAFETY: the header's promise.
+        let place = if proc.is_null() { None } else { Some(unsafe { read::place(proc) }?) };
+        let mut library = library_to_begin()?;
         let name = match &mut *library {
             Library::Server(_) => return Err(IOF_ERR_INIT),
             Library::Tool(tool) => {
@@ -61,9 +63,8 @@ pub unsafe extern "C" fn iof_tool_init(
                 name
             }
         };
-        if !proc.is_null() {
-            // SAFETY: the header's promise.
-            *unsafe { read::place(proc) }? = memory::proc(&name);
+        if let Some(place) = place {
+            *place = memory::proc(&name);
         }
         Ok(IOF_SUCCESS)
     })
@@ -126,7 +127,7 @@ pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
 pub extern "C" fn iof_tool_finalize() -> iof_status_t {
     guard(|| {
         may_wait()?;
-        let mut library = lock(&LIBRARY);
+        let mut library = library()?;
         let Library::Tool(tool) = &mut *library else { return Err(IOF_ERR_INIT) };
         tool.count = tool.count.saturating_sub(1);
         if tool.count > 0 {
@@ -144,12 +145,12 @@ pub extern "C" fn iof_tool_finalize() -> iof_status_t {
 /// 1 if the process is a tool or a server, else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Initialized() -> c_int {
-    guard_or(0, || c_int::from(!matches!(*lock(&LIBRARY), Library::Nothing)))
+    guard_or(0, || c_int::from(library().is_ok_and(|library| !matches!(*library, Library::Nothing))))
 }
 
 /// Registers for the output of processes, which need not exist yet. What they wrote before and is still cached comes
 /// first. For the callback see iof_iof_cbfunc_t; without one, output goes to the program's own stdout and stderr, in
-/// whole lines.
+/// whole lines, and what is missing is told on stderr.
 ///
 /// Without regcbfunc it waits, and gives the handler's number, 1 or more. With one it gives IOF_SUCCESS, and regcbfunc
 /// is called with the number or the error, before anything comes of the registration.
@@ -249,7 +250,7 @@ pub unsafe extern "C" fn iof_IOF_push(
             }
         };
         let payload = if cbfunc.is_some() {
-            Payload::Copied(bytes.to_vec())
+            Payload::Copied(memory::owned(bytes)?)
         } else {
             Payload::Lent(bytes.as_ptr(), bytes.len())
         };
