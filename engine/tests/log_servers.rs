@@ -152,10 +152,19 @@ fn what_was_relayed_once_is_not_relayed_again() {
     let end = world(LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
     let middle = world(config(), ViaGateway { socket: end.engine.socket().unwrap().to_owned() });
     let first = world(config(), ViaGateway { socket: middle.engine.socket().unwrap().to_owned() });
-    let report = first.log(&Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "x"));
-    let failure = report.outcomes[0].result.as_ref().unwrap_err();
-    assert!(failure.reason.contains("this engine is no gateway"), "{failure}");
+    // Of a process that only the first knows, too.
+    let job = Waiting::start(&first);
+    let channels = [key::PMIX_LOG_GLOBAL_SYSLOG, key::PMIX_LOG_EMAIL, "site.pager"];
+    for directives in [email("").directives, [email("").directives, vec![source(Rank(0))]].concat()] {
+        let report = first.log(&with(directives, Log::to(channels, "x")));
+        for outcome in &report.outcomes {
+            let failure = outcome.result.as_ref().unwrap_err();
+            assert!(failure.reason.contains("this engine is no gateway"), "{failure}");
+        }
+        assert_eq!(tried(&report), channels.map(|channel| (channel, false)));
+    }
     assert!(syslog.is_empty());
+    job.end();
 }
 
 #[test]

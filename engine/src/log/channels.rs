@@ -17,6 +17,7 @@ pub(super) struct LogChannels {
     pub config: LogConfig,
     node: String,
     record: Option<JobRecord>,
+    /// A gateway has none, so that what was relayed once is not relayed again.
     gateway: Option<PathBuf>,
     host: BTreeSet<String>,
     reports: Arc<Reports>,
@@ -86,43 +87,34 @@ impl LogChannels {
     pub(super) fn keys(&self) -> Vec<String> {
         let has = |(kind, key): &(Kind, &str)| match kind {
             Kind::Stdout | Kind::Stderr | Kind::Email => true,
-            Kind::Syslog => {
-                self.has(key::PMIX_LOG_LOCAL_SYSLOG, false) || self.has(key::PMIX_LOG_GLOBAL_SYSLOG, false)
-            }
-            _ => self.has(key, false),
+            Kind::Syslog => self.has(key::PMIX_LOG_LOCAL_SYSLOG) || self.has(key::PMIX_LOG_GLOBAL_SYSLOG),
+            _ => self.has(key),
         };
         let own = Kind::own().filter(has).map(|(_, key)| key.to_owned());
         let theirs = self.host.iter().filter(|channel| Kind::of(channel) == Kind::Host).cloned();
         own.chain(theirs).collect()
     }
 
-    /// Whether there is a channel whose being there does not depend on the request, but for its being `relayed`: that is
-    /// not for others. Which channels a gateway has it says when it is asked for them.
-    pub(super) fn has(&self, channel: &str, relayed: bool) -> bool {
-        let elsewhere = self.gateway.is_some() && !relayed;
+    /// Whether there is a channel whose being there does not depend on the request. Which channels a gateway has it says
+    /// when it is asked for them.
+    pub(super) fn has(&self, channel: &str) -> bool {
         match Kind::of(channel) {
             Kind::LocalSyslog => self.config.syslog.is_there(),
             Kind::GlobalSyslog => {
-                self.config.gateway || elsewhere || (self.host.contains(channel) && !relayed)
+                self.config.gateway || self.gateway.is_some() || self.host.contains(channel)
             }
             Kind::JobRecord => self.record.is_some(),
-            Kind::Host => self.host.contains(channel) || elsewhere,
+            Kind::Host => self.gateway.is_some() || self.host.contains(channel),
             Kind::Stdout | Kind::Stderr | Kind::Syslog | Kind::Email | Kind::Any => false,
         }
     }
 
     /// Has an entry logged, on any channel but stdout and stderr.
     pub(super) fn begin(&mut self, entry: Entry) -> Begun {
-        let relayed = entry.how.relayed.is_some();
-        let elsewhere = self.gateway.clone().filter(|_| !relayed);
-        match (Kind::of(&entry.entry.channel), elsewhere) {
+        match (Kind::of(&entry.entry.channel), self.gateway.clone()) {
             (Kind::LocalSyslog, _) => self.syslog(&entry),
             (Kind::GlobalSyslog, _) if self.config.gateway => self.syslog(&entry),
             (Kind::GlobalSyslog, Some(gateway)) => self.relay(gateway, &entry),
-            (Kind::GlobalSyslog, None) if relayed => {
-                let reason = "this engine is no gateway, and hands nothing on that others handed to it";
-                failed(Status::ERR_NOT_SUPPORTED, reason)
-            }
             (Kind::Email, Some(gateway)) if self.config.mail.is_none() && !names_server(&entry) => {
                 self.relay(gateway, &entry)
             }
