@@ -5,9 +5,11 @@ mod common;
 #[path = "../../log/tests/common/mod.rs"]
 mod peers;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
@@ -136,6 +138,21 @@ fn a_message_takes_the_order_of_the_environment_to_the_syslog_and_the_job_record
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 1);
     assert_eq!((&lines[0]["message"], &lines[0]["rank"]), (&"half done".into(), &0.into()));
+}
+
+#[test]
+fn empty_variables_say_nothing_and_those_that_are_no_text_are_an_error() {
+    let site = Site::new();
+    let once = "PMIX_MCA_plog_base_log_once";
+    let empty = [ORDER, once, "IOF_MAIL_SERVER", "IOF_GATEWAY"].map(|variable| (variable, ""));
+    let done = run_with(&site, &empty, "$IOF log m");
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", "m\n"));
+    for variable in [ORDER, once] {
+        let odd = OsStr::from_bytes(b"email\xff");
+        let done = Process::start(site.iof("run").env(variable, odd).args(["--", "true"])).finish();
+        assert_eq!(done.code, 2, "{done:?}");
+        assert!(done.stderr.starts_with(&format!("iof: {variable}: 'email\u{fffd}' is n")), "{done:?}");
+    }
 }
 
 #[test]
