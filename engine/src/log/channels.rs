@@ -118,7 +118,7 @@ impl LogChannels {
             (Kind::Email, Some(gateway)) if self.config.mail.is_none() && !names_server(&entry) => {
                 self.relay(gateway, &entry)
             }
-            (Kind::Email, _) => self.mail(&entry),
+            (Kind::Email, _) => self.mail(entry),
             (Kind::JobRecord, _) => self.job_record(&entry),
             (Kind::Host, Some(gateway)) if !self.host.contains(&entry.entry.channel) => {
                 self.relay(gateway, &entry)
@@ -143,20 +143,17 @@ impl LogChannels {
         begun(self.to_record.submit(job))
     }
 
-    /// Mail is not begun once its asker has gone: behind a slow server it would only keep others waiting.
-    fn mail(&mut self, entry: &Entry) -> Begun {
+    /// Mail is not begun once its asker has gone: behind a slow server it would only keep others waiting. It is made where
+    /// it is sent: to know who sends it, a directory service may have to be asked.
+    fn mail(&mut self, entry: Entry) -> Begun {
         let server = self.config.mail.clone().unwrap_or_default();
-        let mail = match Mail::new(fields(entry), &entry.how, &server, &self.node) {
-            Ok(mail) => mail,
-            Err(failure) => return Begun::Done(Err(failure)),
-        };
-        let (stalls, asker) = (self.stalls.clone(), entry.asker.clone());
+        let (node, stalls) = (self.node.clone(), self.stalls.clone());
         let job = job(&self.reports, entry.step, move || {
-            if asker.is_some_and(|asker| asker.strong_count() == 0) {
+            if entry.asker.as_ref().is_some_and(|asker| asker.strong_count() == 0) {
                 let reason = "whoever asked for it has gone".into();
                 return Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason });
             }
-            mail.send(&stalls)
+            Mail::new(fields(&entry), &entry.how, &server, &node)?.send(&stalls)
         });
         begun(self.to_mail.submit(job))
     }
