@@ -109,6 +109,9 @@ pub fn log(args: &LogArgs) -> Result<(), Failure> {
         Some(message) => message.to_owned(),
     };
     let log = Log { data: data(args, &message), directives: directives(args) };
+    if args.mail_to.is_none() && log.data.iter().any(|entry| entry.channel == key::PMIX_LOG_EMAIL) {
+        return Err(Failure::usage("email needs an address: say --mail-to"));
+    }
     let mut tool = attach(&args.engine, &Name::Log)?;
     let LogReport { status, outcomes, ignored } = tool.log(&log).map_err(|error| match error {
         RequestError::Denied(failure) if failure.status == Status::ERR_BAD_PARAM => {

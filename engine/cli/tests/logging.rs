@@ -272,11 +272,12 @@ fn bad_input_is_one_line_and_exit_code_2() {
     let run = site.run(&["--nspace", "job"], ["cat"]);
     site.wait_for_ranks(1);
     let long = "x".repeat(100_000);
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&[], "nothing came on stdin to be logged: give a MESSAGE"),
         (&["--channel", "mail", "m"], "'mail' is no log channel: say stdout, stderr, syslog, "),
         (&["--channel", "email:no", "m"], "':no' is no flag of a log channel"),
         (&["--channel", "", "m"], "name a channel"),
+        (&["--channel", "stderr", "--required", "email", "m"], "email needs an address: say --mail-to"),
         (&["--priority", "urgent", "m"], "'urgent' is no priority: say emerg, "),
         (
             &["--channel", "email", "--mail-to", "a@x", "--mail-server", "x:0", "m"],
