@@ -129,8 +129,9 @@ impl LogChannels {
 
     fn syslog(&mut self, entry: &Entry) -> Begun {
         let line = syslog_line(text(entry), &entry.origin, &self.node, &entry.how);
-        let (syslog, priority) = (self.config.syslog.clone(), entry.how.priority);
-        let job = job(&self.reports, entry.step, move || syslog.send(priority, &line));
+        let (syslog, priority, stalls) =
+            (self.config.syslog.clone(), entry.how.priority, self.stalls.clone());
+        let job = job(&self.reports, entry.step, move || syslog.send(priority, &line, &stalls));
         begun(self.to_syslog.submit(job))
     }
 
