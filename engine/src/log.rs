@@ -224,15 +224,19 @@ impl State {
 
     fn prepare(&self, asker: &Asker, log: &Log) -> Result<Prepared, Failure> {
         let (mut how, mut ignored) = How::read(&log.directives, &self.host_keys)?;
-        self.check_source(asker, &how)?;
         let relayed = how.relayed.is_some();
+        if relayed && !self.logs.channels.config.gateway {
+            let reason = "this engine is no gateway: it logs nothing that others hand on to it".into();
+            return Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason });
+        }
+        self.check_source(asker, &how)?;
         if how.source.is_none() && !relayed {
             how.source = self.only_job();
         }
         let available = |channel: &str| match Kind::of(channel) {
             Kind::Stdout | Kind::Stderr => self.log_target(&how).is_ok(),
             Kind::Email => how.email.iter().any(|info| info.key == key::PMIX_LOG_EMAIL_ADDR),
-            _ => self.logs.channels.has(channel, relayed),
+            _ => self.logs.channels.has(channel),
         };
         let config = &self.logs.channels.config;
         let entries = plan(log, &config.order, available)?;
@@ -265,7 +269,7 @@ impl State {
             [Rank::WILDCARD, Rank::UNDEF].contains(&source.rank) || has_rank
         };
         let is_others = matches!(asker.to, To::Embedder(_))
-            || (how.relayed.is_some() && self.logs.channels.config.gateway)
+            || how.relayed.is_some()
             || self.host_keys.contains(key::PMIX_LOG_SOURCE);
         if is_others || self.jobs.get(&source.nspace).is_some_and(is_known) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Log requests: the way through the channels, what reaches whom, and what becomes of it all when somebody stalls.
+//! Log requests: the way through the channels, whose message it is, and what reaches whom.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -6,113 +6,30 @@ mod common;
 mod peers;
 
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
 
+use common::logging::{Waiting, config, flag, scripted, source, tried, with, world};
 use common::raw::Raw;
 use common::{PATIENCE, nspace, shell, spec};
-use iof_engine::{
-    App, Config, Engine, Grant, Host, Job, LogConfig, MailServer, Policy, Rendezvous, Reply, Standalone,
-    Syslog, ViaGateway,
-};
+use iof_engine::{App, Config, Engine, Host, LogConfig, Policy, Rendezvous, Standalone, Syslog};
 use iof_proto::limits::{MAX_LOG_TEXT, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
 use iof_proto::query::key as query;
 use iof_proto::{
-    Channel, Channels, Failure, FromTool, Info, InfoValue, Log, LogEntry, LogReport, Proc, Query, Rank,
-    Status, ToTool, Value,
+    Channel, Channels, Failure, FromTool, Info, Log, LogEntry, LogReport, Proc, Query, Rank, Status, ToTool,
+    Value,
 };
 use iof_tool::{Delivery, Pull, RequestError, Tool};
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
-use peers::{SyslogSocket, mail_server, nobody, stalling_server};
-use tempfile::TempDir;
+use peers::SyslogSocket;
 
 const FAILED: Status = Status::ERR_OPERATION_FAILED;
 const PARTIAL: Status = Status::ERR_PARTIAL_COMPLETION;
 
-/// An engine in a directory of its own.
-struct World {
-    engine: Engine,
-    directory: TempDir,
-}
-
-fn world(log: LogConfig, host: impl Host + 'static) -> World {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let config = Config { rendezvous, policy: Policy::Block, log, ..Config::default() };
-    World { engine: Engine::start_with(config, Arc::new(host)).unwrap(), directory }
-}
-
-/// Without a syslog, so that what this machine has does not matter.
-fn config() -> LogConfig {
-    LogConfig { syslog: Syslog::at("/no/such/socket"), ..LogConfig::default() }
-}
-
-impl World {
-    fn tool(&self) -> Tool {
-        Tool::connect(self.engine.socket().unwrap(), "test").unwrap()
-    }
-
-    fn log(&self, log: &Log) -> LogReport {
-        self.tool().log(log).unwrap()
-    }
-
-    fn record(&self) -> Vec<String> {
-        let mut files = fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().path());
-        let record = files.find(|path| path.extension().is_some_and(|extension| extension == "record"));
-        let text = record.map(|path| fs::read_to_string(path).unwrap()).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
-/// A job of one rank, which writes a line and then waits for its end.
-struct Waiting {
-    job: Job,
-    gate: PathBuf,
-}
-
-impl Waiting {
-    fn start(world: &World) -> Waiting {
-        let gate = world.directory.path().join("gate");
-        mkfifo(&gate, Mode::S_IRWXU).unwrap();
-        let script = format!("echo own; : < {}", gate.display());
-        Waiting { job: world.engine.spawn(&spec([shell(&script)])).unwrap(), gate }
-    }
-
-    fn end(self) {
-        // For reading, too, so that this does not wait for anybody.
-        let _open = fs::File::options().read(true).write(true).open(self.gate).unwrap();
-        common::wait(&self.job);
-    }
-}
-
-fn source(rank: Rank) -> Info {
-    let value = InfoValue::Proc(Proc { nspace: nspace(), rank });
-    Info { key: key::PMIX_LOG_SOURCE.into(), value, required: true }
-}
-
-fn with(directives: Vec<Info>, log: Log) -> Log {
-    Log { directives, ..log }
-}
-
-fn flag(key: &str) -> Info {
-    Info::required(key, true)
-}
-
 fn required(channel: &str, text: &str) -> LogEntry {
     LogEntry { required: true, ..LogEntry::new(channel, text) }
-}
-
-/// The channels that were tried, each with whether it took the message.
-fn tried(report: &LogReport) -> Vec<(&str, bool)> {
-    report.outcomes.iter().map(|of| (of.channel.as_str(), of.result.is_ok())).collect()
 }
 
 fn denied(error: RequestError) -> Failure {
@@ -120,51 +37,6 @@ fn denied(error: RequestError) -> Failure {
         RequestError::Denied(failure) => failure,
         other => panic!("{other}"),
     }
-}
-
-fn mail_to(server: SocketAddr, patience: Duration) -> MailServer {
-    MailServer { host: server.ip().to_string(), port: server.port(), patience }
-}
-
-/// An email as a tool asks for it.
-fn email(text: &str) -> Log {
-    let to = Info::required(key::PMIX_LOG_EMAIL_ADDR, "a@example.org");
-    with(vec![to], Log::to([key::PMIX_LOG_EMAIL], text))
-}
-
-/// One for another server than the engine's.
-fn email_by(server: SocketAddr, text: &str) -> Log {
-    let mut log = email(text);
-    log.directives.extend([
-        Info::required(key::PMIX_LOG_EMAIL_SERVER, server.ip().to_string().as_str()),
-        Info::required(key::PMIX_LOG_EMAIL_SRVR_PORT, u32::from(server.port())),
-    ]);
-    log
-}
-
-/// Tells the test what it is to log, and leaves the answer to it.
-struct Scripted {
-    asked: Mutex<Sender<(Log, Reply)>>,
-}
-
-impl Host for Scripted {
-    fn log_channels(&self) -> Vec<String> {
-        vec![key::PMIX_LOG_GLOBAL_DATASTORE.into(), "site.pager".into()]
-    }
-
-    fn directives(&self) -> Vec<String> {
-        vec!["site.credential".into()]
-    }
-
-    fn log(&self, log: &Log, reply: Reply) {
-        // The test may be over.
-        let _ = self.asked.lock().unwrap().send((log.clone(), reply));
-    }
-}
-
-fn scripted(log: LogConfig) -> (World, Receiver<(Log, Reply)>) {
-    let (tell, asked) = channel();
-    (world(log, Scripted { asked: Mutex::new(tell) }), asked)
 }
 
 #[test]
@@ -250,14 +122,16 @@ fn nobody_speaks_for_processes_that_the_engine_does_not_know_unless_the_host_doe
     let world = world(config(), Standalone);
     let refused = |log: &Log| {
         let failure = denied(world.tool().log(log).unwrap_err());
-        assert_eq!(failure.status, Status::ERR_NOT_FOUND);
-        failure.reason
+        (failure.status, failure.reason)
     };
-    for log in [of(Rank(0)), of(Rank::WILDCARD), relayed(Rank(0))] {
-        assert!(refused(&log).starts_with("there is no job."), "{log:?}");
+    for log in [of(Rank(0)), of(Rank::WILDCARD)] {
+        let (status, reason) = refused(&log);
+        assert_eq!(status, Status::ERR_NOT_FOUND);
+        assert!(reason.starts_with("there is no job."), "{reason}");
     }
+    assert_eq!(refused(&relayed(Rank(0))).0, Status::ERR_NOT_SUPPORTED, "it is no gateway");
     let job = Waiting::start(&world);
-    assert!(refused(&of(Rank(1))).starts_with("there is no job.1 here"));
+    assert!(refused(&of(Rank(1))).1.starts_with("there is no job.1 here"));
     for rank in [Rank(0), Rank::WILDCARD, Rank::UNDEF] {
         assert_eq!(world.log(&of(rank)).status, Status::SUCCESS, "{rank}");
     }
@@ -476,109 +350,6 @@ fn a_host_that_never_answers_costs_one_process_no_more_than_its_share_and_nothin
 }
 
 #[test]
-fn a_gateway_serves_what_others_cannot() {
-    let syslog = SyslogSocket::bind();
-    let (server, inbox) = mail_server();
-    let gateway = LogConfig {
-        syslog: Syslog::at(syslog.path()),
-        mail: Some(mail_to(server, PATIENCE)),
-        gateway: true,
-        ..config()
-    };
-    let gateway = world(gateway, Standalone);
-    let socket = gateway.engine.socket().unwrap().to_owned();
-    let backend = world(config(), ViaGateway { socket: socket.clone() });
-    let job = Waiting::start(&backend);
-    let priority = Info::required(key::PMIX_LOG_SYSLOG_PRI, 2u32);
-    let log = with(vec![source(Rank(0)), priority.clone()], Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "far"));
-    assert_eq!(backend.log(&log).status, Status::SUCCESS);
-    let message = syslog.next();
-    assert!(
-        message.starts_with("<10>")
-            && message.ends_with(&format!(
-                ":CRITICAL PROC job.0 by test (pid {0}) through iof gateway (pid {0}) REPORTS: far",
-                std::process::id()
-            )),
-        "{message}"
-    );
-    // The syslog is the global one where there is one.
-    let report = backend.log(&Log::to([key::PMIX_LOG_SYSLOG], "either"));
-    assert_eq!(tried(&report), [(key::PMIX_LOG_GLOBAL_SYSLOG, true)]);
-    assert!(syslog.next().ends_with("REPORTS: either"));
-    assert_eq!(backend.log(&email("by mail")).status, Status::SUCCESS);
-    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("by mail"));
-    let found = backend.tool().query(&[query::PMIX_QUERY_LOG_CHANNELS]).unwrap();
-    let Value::Text(channels) = &found[0].value else { panic!("{found:?}") };
-    assert!(channels.contains(key::PMIX_LOG_GLOBAL_SYSLOG), "{channels}");
-    // At the gateway itself its own syslog is the global one.
-    assert_eq!(gateway.log(&Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "near")).status, Status::SUCCESS);
-    assert!(syslog.next().ends_with("REPORTS: near"));
-    drop(gateway);
-    let report = backend.log(&log);
-    assert_eq!(report.status, FAILED);
-    let failure = report.outcomes[0].result.as_ref().unwrap_err();
-    assert!(failure.reason.starts_with(&format!("the gateway at {}: ", socket.display())), "{failure}");
-    job.end();
-}
-
-#[test]
-fn a_gateway_has_what_its_host_has_and_the_longest_message_reaches_it() {
-    let syslog = SyslogSocket::bind();
-    let (tell, asked) = channel();
-    let log = LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..config() };
-    let gateway = world(log, Scripted { asked: Mutex::new(tell) });
-    let backend = world(config(), ViaGateway { socket: gateway.engine.socket().unwrap().to_owned() });
-    let job = Waiting::start(&backend);
-    let text = "x".repeat(MAX_LOG_TEXT);
-    let long = "y".repeat(1000);
-    let mut directives = vec![source(Rank(0)), flag("site.unknown-here"), flag(key::PMIX_LOG_TAG_OUTPUT)];
-    directives[1].required = false;
-    directives.extend((0..14).map(|_| Info::new("site.filler", long.as_str())));
-    let log = with(directives, Log::to(["site.pager", key::PMIX_LOG_JOB_RECORD, "site.unknown"], &text));
-    let mut tool = backend.tool();
-    let asking = thread::spawn(move || tool.log(&log).unwrap());
-    for grants in [true, false] {
-        let (log, reply) = asked.recv_timeout(PATIENCE).unwrap();
-        assert_eq!((log.data.len(), log.data[0].text()), (1, Some(text.as_str())));
-        let value = |key: &str| log.directives.iter().find(|info| info.key == key).map(|info| &info.value);
-        assert_eq!(value(key::PMIX_LOG_TAG_OUTPUT), Some(&InfoValue::Bool(true)));
-        assert_eq!(value("site.unknown-here"), Some(&InfoValue::Bool(true)));
-        let InfoValue::Text(by) = value(key::IOF_LOG_RELAYED).unwrap() else { panic!("{log:?}") };
-        assert_eq!(*by, format!("test (pid {})", std::process::id()));
-        if grants { reply.grant() } else { reply.deny(Status::ERR_NOT_SUPPORTED, "no such channel") }
-    }
-    let report = asking.join().unwrap();
-    let names = ["site.pager", key::PMIX_LOG_JOB_RECORD, "site.unknown"];
-    assert_eq!(tried(&report), [(names[0], true), (names[1], false), (names[2], false)], "{report:?}");
-    let failure = report.outcomes[2].result.as_ref().unwrap_err();
-    assert!(failure.reason.ends_with("no such channel"), "{failure}");
-    job.end();
-}
-
-#[test]
-fn the_longest_message_goes_to_all_channels_of_one_request() {
-    let syslog = SyslogSocket::bind();
-    let (server, inbox) = mail_server();
-    let log =
-        LogConfig { syslog: Syslog::at(syslog.path()), mail: Some(mail_to(server, PATIENCE)), ..config() };
-    let world = world(log, Standalone);
-    let job = Waiting::start(&world);
-    let channels = [
-        key::PMIX_LOG_STDOUT,
-        key::PMIX_LOG_STDERR,
-        key::PMIX_LOG_LOCAL_SYSLOG,
-        key::PMIX_LOG_EMAIL,
-        key::PMIX_LOG_JOB_RECORD,
-    ];
-    let text = "x".repeat(MAX_LOG_TEXT);
-    let report = world.log(&Log { directives: email("").directives, ..Log::to(channels, &text) });
-    assert_eq!(tried(&report), channels.map(|channel| (channel, true)), "{report:?}");
-    assert!(syslog.next().ends_with(&text) && world.record()[0].contains(&text));
-    assert!(inbox.recv_timeout(PATIENCE).unwrap().text.len() > MAX_LOG_TEXT);
-    job.end();
-}
-
-#[test]
 fn what_is_required_and_a_channel_cannot_do_is_an_error_of_that_channel() {
     let world = world(config(), Standalone);
     let job = Waiting::start(&world);
@@ -647,174 +418,6 @@ fn the_record_says_whose_message_it_is_and_who_says_so_and_an_earlier_one_is_put
     log(&engine, vec![]);
     assert_eq!(fs::read_to_string(&record).unwrap().lines().count(), 1);
     assert_eq!(fs::read_to_string(record.with_extension("record.old")).unwrap(), text);
-}
-
-#[test]
-fn a_gateway_that_says_nothing_is_given_up_and_then_left_alone() {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("gateway");
-    let silent = UnixListener::bind(&socket).unwrap();
-    let backend = world(config(), ViaGateway { socket });
-    let log = Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "x");
-    let reason = || backend.log(&log).outcomes[0].result.clone().unwrap_err().reason;
-    let first = reason();
-    assert!(first.contains("has not answered for 5 s"), "{first}");
-    let second = reason();
-    assert!(second.contains("has stalled, and is sent nothing for 60 s"), "{second}");
-    silent.set_nonblocking(true).unwrap();
-    assert_eq!(silent.incoming().map_while(Result::ok).count(), 1, "it was asked once");
-}
-
-#[test]
-fn what_was_relayed_once_is_not_relayed_again() {
-    let syslog = SyslogSocket::bind();
-    let end = world(LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
-    let middle = world(config(), ViaGateway { socket: end.engine.socket().unwrap().to_owned() });
-    let first = world(config(), ViaGateway { socket: middle.engine.socket().unwrap().to_owned() });
-    let report = first.log(&Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "x"));
-    let failure = report.outcomes[0].result.as_ref().unwrap_err();
-    assert!(failure.reason.contains("this engine is no gateway"), "{failure}");
-    assert!(syslog.is_empty());
-}
-
-#[test]
-fn the_gateways_role_is_a_directive_for_who_starts_an_engine() {
-    let mut config = Config::default();
-    let gateway = "pmix.srv.gway";
-    assert!(!config.log.gateway);
-    assert_eq!(config.direct(&[Info::required(gateway, true)]).unwrap(), [""; 0]);
-    assert!(config.log.gateway);
-    assert!(config.direct(&[Info::required(gateway, 1u32)]).is_err());
-}
-
-#[test]
-fn a_mail_server_that_is_down_or_stalls_is_reported() {
-    let down = world(LogConfig { mail: Some(mail_to(nobody(), PATIENCE)), ..config() }, Standalone);
-    let report = down.log(&email("x"));
-    assert_eq!((report.status, tried(&report)), (FAILED, vec![(key::PMIX_LOG_EMAIL, false)]));
-    let (address, _listener) = stalling_server();
-    let server = mail_to(address, Duration::from_millis(50));
-    let stalls = world(LogConfig { mail: Some(server), ..config() }, Standalone);
-    let report = stalls.log(&email("x"));
-    let failure = report.outcomes[0].result.as_ref().unwrap_err();
-    assert!(failure.reason.contains("has not taken the mail within 0.05 s"), "{failure}");
-}
-
-#[test]
-fn while_a_mail_server_stalls_the_job_and_the_other_channels_go_on_and_too_much_mail_is_refused() {
-    let (address, listener) = stalling_server();
-    let world = world(LogConfig { mail: Some(mail_to(address, PATIENCE)), ..config() }, Standalone);
-    let (told, reports) = channel();
-    let send = || {
-        let told = told.clone();
-        world.engine.log(&email("x"), move |report| drop(told.send(report))).unwrap();
-    };
-    // One that is being sent, 64 that wait, and some too many.
-    send();
-    let first = listener.accept().unwrap();
-    (0..69).for_each(|_| send());
-    let next = || {
-        let report: LogReport = reports.recv_timeout(PATIENCE).unwrap();
-        assert_eq!(report.status, FAILED);
-        report.outcomes[0].result.clone().unwrap_err()
-    };
-    let refused: Vec<Failure> = (0..5).map(|_| next()).collect();
-    assert!(refused.iter().all(|failure| failure.status == Status::ERR_RESOURCE_BUSY), "{refused:?}");
-    assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
-    let job = Waiting::start(&world);
-    assert_eq!(world.log(&Log::to([key::PMIX_LOG_STDOUT], "m")).status, Status::SUCCESS);
-    job.end();
-    assert!(reports.try_recv().is_err(), "the server has said nothing so far");
-    // When it closes its connections each of them is told so.
-    drop((first, listener));
-    (0..65).for_each(|_| assert_eq!(next().status, Status::ERR_NOT_AVAILABLE));
-}
-
-#[test]
-fn mail_behind_a_server_that_stalls_is_soon_told_so_and_other_servers_get_theirs() {
-    let (address, _listener) = stalling_server();
-    let server = mail_to(address, Duration::from_secs(3));
-    let world = world(LogConfig { mail: Some(server), ..config() }, Standalone);
-    let (told, reports) = channel();
-    for _ in 0..64 {
-        let told = told.clone();
-        world.engine.log(&email("x"), move |report| drop(told.send(report))).unwrap();
-    }
-    let (other, inbox) = mail_server();
-    let log = email_by(other, "to another");
-    // Until the queue has room.
-    let deadline = Instant::now() + PATIENCE;
-    while world.log(&log).status != Status::SUCCESS {
-        assert!(Instant::now() < deadline, "the queue stays full");
-    }
-    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("to another"));
-    let reasons: Vec<String> = (0..64)
-        .map(|_| reports.recv_timeout(PATIENCE).unwrap().outcomes[0].result.clone().unwrap_err().reason)
-        .collect();
-    let of = |words: &str| reasons.iter().filter(|reason| reason.contains(words)).count();
-    assert_eq!((of("has not taken the mail within"), of("has stalled")), (1, 63), "{reasons:#?}");
-}
-
-#[test]
-fn a_syslog_that_stalls_holds_up_no_other_channel_and_too_much_for_it_is_refused() {
-    let syslog = SyslogSocket::bind();
-    syslog.fill();
-    let world = world(LogConfig { syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
-    let (told, reports) = channel();
-    for _ in 0..100 {
-        let told = told.clone();
-        let log = Log::to([key::PMIX_LOG_LOCAL_SYSLOG], "x");
-        world.engine.log(&log, move |report| drop(told.send(report))).unwrap();
-    }
-    assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
-    let report: LogReport = reports.recv_timeout(PATIENCE).unwrap();
-    let refused = report.outcomes[0].result.clone().unwrap_err();
-    assert!(refused.reason.contains("64 messages wait to be logged"), "{refused}");
-}
-
-#[test]
-fn mail_whose_asker_has_gone_is_not_begun() {
-    let (address, listener) = stalling_server();
-    let world = world(LogConfig { mail: Some(mail_to(address, PATIENCE)), ..config() }, Standalone);
-    let (told, reports) = channel();
-    world.engine.log(&email("first"), move |report| drop(told.send(report))).unwrap();
-    let (first, _) = listener.accept().unwrap();
-    let (other, inbox) = mail_server();
-    let mut raw = Raw::connect(&world.engine);
-    raw.until_heard();
-    raw.send(&FromTool::Log { request: 1, log: email_by(other, "of one that goes") });
-    raw.until_heard();
-    drop(raw);
-    let mut stays = Raw::connect(&world.engine);
-    stays.until_heard();
-    stays.send(&FromTool::Log { request: 1, log: email_by(other, "of one that stays") });
-    stays.until_heard();
-    // The engine has heard by now that the first has gone: it serves tools in their order.
-    drop(first);
-    assert_eq!(reports.recv_timeout(PATIENCE).unwrap().status, FAILED);
-    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("of one that stays"));
-}
-
-#[test]
-fn what_nobody_reads_is_refused_beyond_a_limit_where_a_reader_holds_it_back() {
-    let world = world(config(), Standalone);
-    let job = Waiting::start(&world);
-    let mut stalled = world.engine.attach("stalled", Grant::Block).unwrap();
-    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
-    stalled.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
-    let log = Log::to([key::PMIX_LOG_STDOUT], &"x".repeat(MAX_LOG_TEXT));
-    let mut tool = world.tool();
-    let mut refused = None;
-    for _ in 0..1000 {
-        let report = tool.log(&log).unwrap();
-        refused = report.outcomes[0].result.clone().err();
-        if refused.is_some() {
-            break;
-        }
-    }
-    assert_eq!(refused.expect("a limit").status, Status::ERR_RESOURCE_BUSY);
-    drop(stalled);
-    job.end();
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! `iof log`: a message for the channels of a running engine; and what `iof run` is told of those.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, Read};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -109,6 +109,9 @@ pub fn log(args: &LogArgs) -> Result<(), Failure> {
         Some(message) => message.to_owned(),
     };
     let log = Log { data: data(args, &message), directives: directives(args) };
+    if args.mail_to.is_none() && log.data.iter().any(|entry| entry.channel == key::PMIX_LOG_EMAIL) {
+        return Err(Failure::usage("email needs an address: say --mail-to"));
+    }
     let mut tool = attach(&args.engine, &Name::Log)?;
     let LogReport { status, outcomes, ignored } = tool.log(&log).map_err(|error| match error {
         RequestError::Denied(failure) if failure.status == Status::ERR_BAD_PARAM => {
@@ -208,17 +211,17 @@ fn directives(args: &LogArgs) -> Vec<Info> {
 pub fn config() -> Result<LogConfig, Failure> {
     let mut config = LogConfig::default();
     let wrong = |name: &str, error: &dyn ToString| Failure::usage(format!("{name}: {}", error.to_string()));
-    if let Ok(order) = env::var(ORDER) {
+    if let Some(order) = text(ORDER) {
         config.order = order.parse().map_err(|error| wrong(ORDER, &error))?;
     }
-    if let Ok(once) = env::var(ONCE) {
+    if let Some(once) = text(ONCE) {
         let neither = || format!("'{once}' is neither true nor false: say true, false, or a number");
         config.once = truth(&once).ok_or_else(|| wrong(ONCE, &neither()))?;
     }
-    if let Some(path) = path(SYSLOG) {
+    if let Some(path) = value(SYSLOG) {
         config.syslog = Syslog::at(path);
     }
-    if let Some(name) = env::var(MAIL_SERVER).ok().filter(|name| !name.is_empty()) {
+    if let Some(name) = text(MAIL_SERVER) {
         let Server { host, port } = server(&name).map_err(|error| wrong(MAIL_SERVER, &error))?;
         let usual = MailServer::default();
         let port = port.and_then(|port| u16::try_from(port).ok()).unwrap_or(usual.port);
@@ -229,14 +232,20 @@ pub fn config() -> Result<LogConfig, Failure> {
 
 /// Who hosts the engine of `iof run`: it knows a gateway if the environment does.
 pub fn host() -> Arc<dyn Host> {
-    match path(GATEWAY) {
-        Some(socket) => Arc::new(ViaGateway { socket }),
+    match value(GATEWAY) {
+        Some(socket) => Arc::new(ViaGateway { socket: socket.into() }),
         None => Arc::new(Standalone),
     }
 }
 
-fn path(variable: &str) -> Option<PathBuf> {
-    env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
+/// What a variable says, unless it is empty.
+fn value(variable: &str) -> Option<OsString> {
+    env::var_os(variable).filter(|value| !value.is_empty())
+}
+
+/// The same as text. What is none is no name of anything either, and an error that shows it.
+fn text(variable: &str) -> Option<String> {
+    value(variable).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// A truth as PMIx's library and its users write one: a number, or a word in any case.

@@ -5,9 +5,11 @@ mod common;
 #[path = "../../log/tests/common/mod.rs"]
 mod peers;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
@@ -139,6 +141,21 @@ fn a_message_takes_the_order_of_the_environment_to_the_syslog_and_the_job_record
 }
 
 #[test]
+fn empty_variables_say_nothing_and_those_that_are_no_text_are_an_error() {
+    let site = Site::new();
+    let once = "PMIX_MCA_plog_base_log_once";
+    let empty = [ORDER, once, "IOF_MAIL_SERVER", "IOF_GATEWAY"].map(|variable| (variable, ""));
+    let done = run_with(&site, &empty, "$IOF log m");
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", "m\n"));
+    for variable in [ORDER, once] {
+        let odd = OsStr::from_bytes(b"email\xff");
+        let done = Process::start(site.iof("run").env(variable, odd).args(["--", "true"])).finish();
+        assert_eq!(done.code, 2, "{done:?}");
+        assert!(done.stderr.starts_with(&format!("iof: {variable}: 'email\u{fffd}' is n")), "{done:?}");
+    }
+}
+
+#[test]
 fn email_goes_to_the_server_that_was_named() {
     let site = Site::new();
     let (server, inbox) = mail_server();
@@ -255,11 +272,12 @@ fn bad_input_is_one_line_and_exit_code_2() {
     let run = site.run(&["--nspace", "job"], ["cat"]);
     site.wait_for_ranks(1);
     let long = "x".repeat(100_000);
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&[], "nothing came on stdin to be logged: give a MESSAGE"),
         (&["--channel", "mail", "m"], "'mail' is no log channel: say stdout, stderr, syslog, "),
         (&["--channel", "email:no", "m"], "':no' is no flag of a log channel"),
         (&["--channel", "", "m"], "name a channel"),
+        (&["--channel", "stderr", "--required", "email", "m"], "email needs an address: say --mail-to"),
         (&["--priority", "urgent", "m"], "'urgent' is no priority: say emerg, "),
         (
             &["--channel", "email", "--mail-to", "a@x", "--mail-server", "x:0", "m"],

@@ -5,7 +5,7 @@ use iof_proto::log::key;
 use iof_proto::{Failure, Log, LogEntry, LogOutcome, LogValue, Status};
 
 use crate::channel::Kind;
-use crate::order::{Order, Preference};
+use crate::order::Order;
 
 /// The entries of a request, each with a channel of its own: what has none goes to those of `order`. Of these, optional
 /// ones that are not `available`, by their keys, are left out. What would be logged on a channel twice is logged there
@@ -19,6 +19,8 @@ pub fn plan(log: &Log, order: &Order, available: impl Fn(&str) -> bool) -> Resul
         return Err(bad("nothing is to be logged: give a message".into()));
     }
     let mut entries = Vec::new();
+    let (local, global) = (key::PMIX_LOG_LOCAL_SYSLOG, key::PMIX_LOG_GLOBAL_SYSLOG);
+    let syslog = if available(global) { global } else { local };
     for entry in &log.data {
         let channel = &entry.channel;
         let Some(text) = entry.text() else {
@@ -34,17 +36,15 @@ pub fn plan(log: &Log, order: &Order, available: impl Fn(&str) -> bool) -> Resul
             Kind::Host => entries.push(entry.clone()),
             _ if !value_fits => return Err(bad(format!("the value for {channel} has the wrong type"))),
             Kind::Any => {
-                let preferred = order.0.iter().filter(|of| of.required || available(&of.channel));
-                entries.extend(preferred.map(|Preference { channel, required }| LogEntry {
-                    required: *required || entry.required,
-                    ..LogEntry::new(channel.clone(), text)
+                let resolved = |channel| if Kind::of(channel) == Kind::Syslog { syslog } else { channel };
+                let order = order.0.iter().map(|of| (resolved(of.channel.as_str()), of.required));
+                let preferred = order.filter(|(channel, required)| *required || available(channel));
+                entries.extend(preferred.map(|(channel, required)| LogEntry {
+                    required: required || entry.required,
+                    ..LogEntry::new(channel, text)
                 }));
             }
-            Kind::Syslog => {
-                let global = available(key::PMIX_LOG_GLOBAL_SYSLOG);
-                let syslog = if global { key::PMIX_LOG_GLOBAL_SYSLOG } else { key::PMIX_LOG_LOCAL_SYSLOG };
-                entries.push(LogEntry { channel: syslog.to_owned(), ..entry.clone() });
-            }
+            Kind::Syslog => entries.push(LogEntry { channel: syslog.to_owned(), ..entry.clone() }),
             _ => entries.push(entry.clone()),
         }
     }
@@ -281,6 +281,10 @@ mod tests {
             (&[], key::PMIX_LOG_LOCAL_SYSLOG),
         ] {
             assert_eq!(planned(&log, "", available), [(wanted.to_owned(), false)]);
+            let ordered = Log::new("text");
+            assert_eq!(planned(&ordered, "syslog:req", available), [(wanted.to_owned(), true)]);
+            let there = [available, &[key::PMIX_LOG_LOCAL_SYSLOG]].concat();
+            assert_eq!(planned(&ordered, "syslog", &there), [(wanted.to_owned(), false)]);
         }
     }
 

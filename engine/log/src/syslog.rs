@@ -13,6 +13,8 @@ use iof_proto::{Failure, Status};
 use jiff::Zoned;
 use nix::libc;
 
+use crate::stalls::Stalls;
+
 /// Where a node's syslog daemon listens.
 pub const SYSLOG_SOCKET: &str = "/dev/log";
 
@@ -71,11 +73,13 @@ impl Syslog {
     }
 
     /// Sends one message with `priority`, 0 to 7, as syslog(3) does. Waits for a daemon that does not read, for two
-    /// seconds at most.
+    /// seconds at most; nothing is sent to one that has stalled so a short time ago.
     ///
     /// # Errors
     /// Nobody is there, or it does not read.
-    pub fn send(&self, priority: u8, text: &str) -> Result<(), Failure> {
+    pub fn send(&self, priority: u8, text: &str, stalls: &Stalls) -> Result<(), Failure> {
+        let daemon = format!("the syslog daemon at {}", self.path.display());
+        stalls.may_have(&daemon)?;
         let code = FACILITY | priority.min(7);
         let time = Zoned::now().strftime("%b %e %H:%M:%S");
         let datagram = format!("<{code}>{time} {IDENT}[{}]: {text}", process::id());
@@ -83,7 +87,12 @@ impl Syslog {
             Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => self.send_stream(datagram),
             sent => sent,
         };
-        sent.map_err(|error| self.failed(&error))
+        sent.map_err(|error| {
+            if error.kind() == io::ErrorKind::WouldBlock {
+                stalls.note(&daemon);
+            }
+            self.failed(&daemon, &error)
+        })
     }
 
     fn send_datagram(&self, datagram: &str) -> io::Result<()> {
@@ -101,19 +110,21 @@ impl Syslog {
         socket.write_all(message.as_bytes())
     }
 
-    fn failed(&self, error: &io::Error) -> Failure {
-        let path = self.path.display();
+    fn failed(&self, daemon: &str, error: &io::Error) -> Failure {
         let reason = match error.kind() {
             io::ErrorKind::WouldBlock => {
                 return Failure {
                     status: Status::ERR_RESOURCE_BUSY,
-                    reason: format!("the syslog daemon at {path} has not read for {} s", PATIENCE.as_secs()),
+                    reason: format!("{daemon} has not read for {} s", PATIENCE.as_secs()),
                 };
             }
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                format!("no syslog daemon listens on {path}: start one, or choose another channel")
+                format!(
+                    "no syslog daemon listens on {}: start one, or choose another channel",
+                    self.path.display()
+                )
             }
-            _ => format!("the syslog daemon at {path}: {error}"),
+            _ => format!("{daemon}: {error}"),
         };
         Failure { status: Status::ERR_NOT_AVAILABLE, reason }
     }

@@ -48,7 +48,7 @@ fn a_syslog_message_has_priority_time_name_and_pid_and_the_words_of_pmix() {
     for (priority, code, word) in [(None, 14, "INFO"), (Some(3u32), 11, "ERROR"), (Some(7), 15, "DEBUG")] {
         let info = priority.map(|priority| Info::required(key::PMIX_LOG_SYSLOG_PRI, priority));
         let how = how(info.as_slice());
-        syslog.send(how.priority, &syslog_line("hello", &origin(), "n1", &how)).unwrap();
+        syslog.send(how.priority, &syslog_line("hello", &origin(), "n1", &how), &Stalls::default()).unwrap();
         let message = daemon.next();
         let (head, text) = message.split_once(" PMIx Log Report:").unwrap();
         let time = head.strip_prefix(&format!("<{code}>")).unwrap();
@@ -70,12 +70,14 @@ fn a_syslog_that_nobody_reads_or_that_is_not_there_is_an_error_and_no_wait_for_e
     let daemon = SyslogSocket::bind();
     let syslog = Syslog::at(daemon.path());
     // Until the socket's queue is full.
-    let full = (0..100_000).find_map(|_| syslog.send(6, &"x".repeat(1024)).err()).expect("a limit");
+    let full = (0..100_000)
+        .find_map(|_| syslog.send(6, &"x".repeat(1024), &Stalls::default()).err())
+        .expect("a limit");
     assert_eq!(full.status, Status::ERR_RESOURCE_BUSY, "{full}");
     daemon.next();
-    syslog.send(6, "room again").unwrap();
+    syslog.send(6, "room again", &Stalls::default()).unwrap();
     drop(daemon);
-    let gone = syslog.send(6, "nobody").unwrap_err();
+    let gone = syslog.send(6, "nobody", &Stalls::default()).unwrap_err();
     assert!(gone.reason.contains("no syslog daemon listens on"), "{gone}");
     assert!(!syslog.is_there());
 }
@@ -87,13 +89,13 @@ fn a_daemon_that_listens_on_a_stream_gets_its_messages_too_each_with_its_end() {
     let daemon = UnixListener::bind(&path).unwrap();
     let syslog = Syslog::at(&path);
     assert!(syslog.is_there());
-    syslog.send(6, "hello").unwrap();
+    syslog.send(6, "hello", &Stalls::default()).unwrap();
     let (mut stream, _) = daemon.accept().unwrap();
     let mut message = String::new();
     stream.read_to_string(&mut message).unwrap();
     assert!(message.starts_with("<14>") && message.ends_with("]: hello\0"), "{message:?}");
     // Nobody accepts.
-    let full = (0..100_000).find_map(|_| syslog.send(6, "x").err()).expect("a limit");
+    let full = (0..100_000).find_map(|_| syslog.send(6, "x", &Stalls::default()).err()).expect("a limit");
     assert_eq!(full.status, Status::ERR_RESOURCE_BUSY, "{full}");
 }
 
@@ -104,7 +106,7 @@ fn what_is_no_socket_is_no_syslog() {
     for path in [directory.path().join("file"), "/dev/null".into(), directory.path().to_owned()] {
         let syslog = Syslog::at(&path);
         assert!(!syslog.is_there(), "{}", path.display());
-        assert_eq!(syslog.send(6, "x").unwrap_err().status, Status::ERR_NOT_AVAILABLE);
+        assert_eq!(syslog.send(6, "x", &Stalls::default()).unwrap_err().status, Status::ERR_NOT_AVAILABLE);
     }
     // As /dev/log is where systemd has it.
     let daemon = SyslogSocket::bind();
@@ -154,7 +156,8 @@ fn a_real_daemon_files_the_message_under_its_priority() {
         assert!(Instant::now() < deadline, "the daemon does nothing");
         thread::sleep(Duration::from_millis(5));
     };
-    while syslog.send(4, &syslog_line("to a daemon", &origin(), "n1", &how(&[]))).is_err() {
+    while syslog.send(4, &syslog_line("to a daemon", &origin(), "n1", &how(&[])), &Stalls::default()).is_err()
+    {
         wait();
     }
     let filed = loop {

@@ -17,6 +17,7 @@ pub(super) struct LogChannels {
     pub config: LogConfig,
     node: String,
     record: Option<JobRecord>,
+    /// A gateway has none, so that what was relayed once is not relayed again.
     gateway: Option<PathBuf>,
     host: BTreeSet<String>,
     reports: Arc<Reports>,
@@ -86,47 +87,38 @@ impl LogChannels {
     pub(super) fn keys(&self) -> Vec<String> {
         let has = |(kind, key): &(Kind, &str)| match kind {
             Kind::Stdout | Kind::Stderr | Kind::Email => true,
-            Kind::Syslog => {
-                self.has(key::PMIX_LOG_LOCAL_SYSLOG, false) || self.has(key::PMIX_LOG_GLOBAL_SYSLOG, false)
-            }
-            _ => self.has(key, false),
+            Kind::Syslog => self.has(key::PMIX_LOG_LOCAL_SYSLOG) || self.has(key::PMIX_LOG_GLOBAL_SYSLOG),
+            _ => self.has(key),
         };
         let own = Kind::own().filter(has).map(|(_, key)| key.to_owned());
         let theirs = self.host.iter().filter(|channel| Kind::of(channel) == Kind::Host).cloned();
         own.chain(theirs).collect()
     }
 
-    /// Whether there is a channel whose being there does not depend on the request, but for its being `relayed`: that is
-    /// not for others. Which channels a gateway has it says when it is asked for them.
-    pub(super) fn has(&self, channel: &str, relayed: bool) -> bool {
-        let elsewhere = self.gateway.is_some() && !relayed;
+    /// Whether there is a channel whose being there does not depend on the request. Which channels a gateway has it says
+    /// when it is asked for them.
+    pub(super) fn has(&self, channel: &str) -> bool {
         match Kind::of(channel) {
             Kind::LocalSyslog => self.config.syslog.is_there(),
             Kind::GlobalSyslog => {
-                self.config.gateway || elsewhere || (self.host.contains(channel) && !relayed)
+                self.config.gateway || self.gateway.is_some() || self.host.contains(channel)
             }
             Kind::JobRecord => self.record.is_some(),
-            Kind::Host => self.host.contains(channel) || elsewhere,
+            Kind::Host => self.gateway.is_some() || self.host.contains(channel),
             Kind::Stdout | Kind::Stderr | Kind::Syslog | Kind::Email | Kind::Any => false,
         }
     }
 
     /// Has an entry logged, on any channel but stdout and stderr.
     pub(super) fn begin(&mut self, entry: Entry) -> Begun {
-        let relayed = entry.how.relayed.is_some();
-        let elsewhere = self.gateway.clone().filter(|_| !relayed);
-        match (Kind::of(&entry.entry.channel), elsewhere) {
+        match (Kind::of(&entry.entry.channel), self.gateway.clone()) {
             (Kind::LocalSyslog, _) => self.syslog(&entry),
             (Kind::GlobalSyslog, _) if self.config.gateway => self.syslog(&entry),
             (Kind::GlobalSyslog, Some(gateway)) => self.relay(gateway, &entry),
-            (Kind::GlobalSyslog, None) if relayed => {
-                let reason = "this engine is no gateway, and hands nothing on that others handed to it";
-                failed(Status::ERR_NOT_SUPPORTED, reason)
-            }
             (Kind::Email, Some(gateway)) if self.config.mail.is_none() && !names_server(&entry) => {
                 self.relay(gateway, &entry)
             }
-            (Kind::Email, _) => self.mail(&entry),
+            (Kind::Email, _) => self.mail(entry),
             (Kind::JobRecord, _) => self.job_record(&entry),
             (Kind::Host, Some(gateway)) if !self.host.contains(&entry.entry.channel) => {
                 self.relay(gateway, &entry)
@@ -137,8 +129,9 @@ impl LogChannels {
 
     fn syslog(&mut self, entry: &Entry) -> Begun {
         let line = syslog_line(text(entry), &entry.origin, &self.node, &entry.how);
-        let (syslog, priority) = (self.config.syslog.clone(), entry.how.priority);
-        let job = job(&self.reports, entry.step, move || syslog.send(priority, &line));
+        let (syslog, priority, stalls) =
+            (self.config.syslog.clone(), entry.how.priority, self.stalls.clone());
+        let job = job(&self.reports, entry.step, move || syslog.send(priority, &line, &stalls));
         begun(self.to_syslog.submit(job))
     }
 
@@ -151,20 +144,17 @@ impl LogChannels {
         begun(self.to_record.submit(job))
     }
 
-    /// Mail is not begun once its asker has gone: behind a slow server it would only keep others waiting.
-    fn mail(&mut self, entry: &Entry) -> Begun {
+    /// Mail is not begun once its asker has gone: behind a slow server it would only keep others waiting. It is made where
+    /// it is sent: to know who sends it, a directory service may have to be asked.
+    fn mail(&mut self, entry: Entry) -> Begun {
         let server = self.config.mail.clone().unwrap_or_default();
-        let mail = match Mail::new(fields(entry), &entry.how, &server, &self.node) {
-            Ok(mail) => mail,
-            Err(failure) => return Begun::Done(Err(failure)),
-        };
-        let (stalls, asker) = (self.stalls.clone(), entry.asker.clone());
+        let (node, stalls) = (self.node.clone(), self.stalls.clone());
         let job = job(&self.reports, entry.step, move || {
-            if asker.is_some_and(|asker| asker.strong_count() == 0) {
+            if entry.asker.as_ref().is_some_and(|asker| asker.strong_count() == 0) {
                 let reason = "whoever asked for it has gone".into();
                 return Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason });
             }
-            mail.send(&stalls)
+            Mail::new(fields(&entry), &entry.how, &server, &node)?.send(&stalls)
         });
         begun(self.to_mail.submit(job))
     }

@@ -1,0 +1,137 @@
+//! Engines that log, and what is logged there.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use iof_engine::{Config, Engine, Host, Job, LogConfig, MailServer, Policy, Rendezvous, Reply, Syslog};
+use iof_proto::log::key;
+use iof_proto::{Info, InfoValue, Log, LogReport, Proc, Rank};
+use iof_tool::Tool;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use tempfile::TempDir;
+
+use super::{nspace, shell, spec};
+
+/// An engine in a directory of its own.
+pub struct World {
+    pub engine: Engine,
+    pub directory: TempDir,
+}
+
+pub fn world(log: LogConfig, host: impl Host + 'static) -> World {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    let config = Config { rendezvous, policy: Policy::Block, log, ..Config::default() };
+    World { engine: Engine::start_with(config, Arc::new(host)).unwrap(), directory }
+}
+
+/// Without a syslog, so that what this machine has does not matter.
+pub fn config() -> LogConfig {
+    LogConfig { syslog: Syslog::at("/no/such/socket"), ..LogConfig::default() }
+}
+
+impl World {
+    pub fn tool(&self) -> Tool {
+        Tool::connect(self.engine.socket().unwrap(), "test").unwrap()
+    }
+
+    pub fn log(&self, log: &Log) -> LogReport {
+        self.tool().log(log).unwrap()
+    }
+
+    pub fn record(&self) -> Vec<String> {
+        let mut files = fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().path());
+        let record = files.find(|path| path.extension().is_some_and(|extension| extension == "record"));
+        let text = record.map(|path| fs::read_to_string(path).unwrap()).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+/// A job of one rank, which writes a line and then waits for its end.
+pub struct Waiting {
+    job: Job,
+    gate: PathBuf,
+}
+
+impl Waiting {
+    pub fn start(world: &World) -> Waiting {
+        let gate = world.directory.path().join("gate");
+        mkfifo(&gate, Mode::S_IRWXU).unwrap();
+        let script = format!("echo own; : < {}", gate.display());
+        Waiting { job: world.engine.spawn(&spec([shell(&script)])).unwrap(), gate }
+    }
+
+    pub fn end(self) {
+        // For reading, too, so that this does not wait for anybody.
+        let _open = fs::File::options().read(true).write(true).open(self.gate).unwrap();
+        super::wait(&self.job);
+    }
+}
+
+pub fn source(rank: Rank) -> Info {
+    let value = InfoValue::Proc(Proc { nspace: nspace(), rank });
+    Info { key: key::PMIX_LOG_SOURCE.into(), value, required: true }
+}
+
+pub fn with(directives: Vec<Info>, log: Log) -> Log {
+    Log { directives, ..log }
+}
+
+pub fn flag(key: &str) -> Info {
+    Info::required(key, true)
+}
+
+/// The channels that were tried, each with whether it took the message.
+pub fn tried(report: &LogReport) -> Vec<(&str, bool)> {
+    report.outcomes.iter().map(|of| (of.channel.as_str(), of.result.is_ok())).collect()
+}
+
+pub fn mail_to(server: SocketAddr, patience: Duration) -> MailServer {
+    MailServer { host: server.ip().to_string(), port: server.port(), patience }
+}
+
+/// An email as a tool asks for it.
+pub fn email(text: &str) -> Log {
+    let to = Info::required(key::PMIX_LOG_EMAIL_ADDR, "a@example.org");
+    with(vec![to], Log::to([key::PMIX_LOG_EMAIL], text))
+}
+
+/// One for another server than the engine's.
+pub fn email_by(server: SocketAddr, text: &str) -> Log {
+    let mut log = email(text);
+    log.directives.extend([
+        Info::required(key::PMIX_LOG_EMAIL_SERVER, server.ip().to_string().as_str()),
+        Info::required(key::PMIX_LOG_EMAIL_SRVR_PORT, u32::from(server.port())),
+    ]);
+    log
+}
+
+/// Tells the test what it is to log, and leaves the answer to it.
+pub struct Scripted {
+    pub asked: Mutex<Sender<(Log, Reply)>>,
+}
+
+impl Host for Scripted {
+    fn log_channels(&self) -> Vec<String> {
+        vec![key::PMIX_LOG_GLOBAL_DATASTORE.into(), "site.pager".into()]
+    }
+
+    fn directives(&self) -> Vec<String> {
+        vec!["site.credential".into()]
+    }
+
+    fn log(&self, log: &Log, reply: Reply) {
+        // The test may be over.
+        let _ = self.asked.lock().unwrap().send((log.clone(), reply));
+    }
+}
+
+pub fn scripted(log: LogConfig) -> (World, Receiver<(Log, Reply)>) {
+    let (tell, asked) = channel();
+    (world(log, Scripted { asked: Mutex::new(tell) }), asked)
+}
