@@ -199,6 +199,18 @@ static void *waits(void *arg)
     return NULL;
 }
 
+/* Copies what comes from one descriptor to another, to its end. */
+static void *copies(void *arg)
+{
+    int *pair = arg;
+    char bytes[4096];
+    ssize_t count;
+    while ((count = read(pair[0], bytes, sizeof bytes)) > 0) {
+        assert(write(pair[1], bytes, count) == count);
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -266,6 +278,21 @@ int main(int argc, char **argv)
         iof_status_t status;
         assert(bo.bytes != MAP_FAILED);
         assert(iof_IOF_push(&rank0, 1, &bo, NULL, 0, op, &status) == IOF_ERR_NOMEM && *iof_last_error());
+    } else if (!strcmp(what, "slow")) {
+        /* Nobody reads what is printed before the rank has written all of it. */
+        int pipes[2], pair[2], written[2];
+        char script[64];
+        assert(pipe2(pipes, O_CLOEXEC) == 0 && pipe(written) == 0);
+        pair[0] = pipes[0], pair[1] = dup(1);
+        assert(pair[1] > 0 && dup2(pipes[1], 1) == 1 && close(pipes[1]) == 0);
+        assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, NULL, NULL, NULL) > 0);
+        snprintf(script, sizeof script, "seq 1000000; echo > /proc/%d/fd/%d", (int)getpid(), written[1]);
+        spawn(script, 0);
+        assert(read(written[0], script, 1) == 1);
+        assert(pthread_create(&thread, NULL, copies, pair) == 0);
+        assert(iof_server_wait("job", NULL) == IOF_SUCCESS && iof_server_finalize() == IOF_SUCCESS);
+        assert(close(1) == 0 && pthread_join(thread, NULL) == 0);
+        return 0;
     } else if (!strcmp(what, "nonblocking")) {
         assert(fcntl(1, F_SETFL, fcntl(1, F_GETFL) | O_NONBLOCK) == 0);
         assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, NULL, NULL, NULL) > 0);
