@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,6 +238,7 @@ int main(int argc, char **argv)
     } else if (!strcmp(what, "threads")) {
         spawn("head -c 1; exec sleep 1000", 1);
         ends_well(as_tool("tool-with-threads"));
+        assert(iof_server_signal("job", SIGKILL) == IOF_SUCCESS);
     } else if (!strcmp(what, "upcall")) {
         pid_t tool = as_tool("tool-that-asks");
         until(&asked, 1);
@@ -254,7 +256,7 @@ int main(int argc, char **argv)
         printf("over\n");
         return 0;
     } else if (!strcmp(what, "busy")) {
-        spawn("trap '' HUP; exec sleep 1000", 0);
+        spawn("trap '' HUP; while echo; do sleep 0.1; done", 0); /* Until the engine has gone. */
         assert(pthread_create(&thread, NULL, signals, NULL) == 0);
         until(&reached, 1000);
         assert(iof_server_finalize() == IOF_SUCCESS);
@@ -262,7 +264,7 @@ int main(int argc, char **argv)
         printf("over\n");
         return 0;
     } else if (!strcmp(what, "wait")) {
-        spawn("exec sleep 1000", 0);
+        spawn("while echo; do sleep 0.1; done", 0); /* Until the engine has gone. */
         assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL) > 0);
         assert(pthread_create(&thread, NULL, waits, NULL) == 0);
         until(&reached, 1);
