@@ -84,3 +84,16 @@ fn what_is_printed_to_a_full_pipe_that_does_not_block_is_printed_whole() {
         assert!(output.stdout == expected.as_bytes(), "{} bytes", output.stdout.len());
     }
 }
+
+#[test]
+fn what_is_missing_where_output_is_printed_is_told_to_the_byte() {
+    let Some(output) = edge("slow") else { return };
+    let said = String::from_utf8(output.stderr).unwrap();
+    let lost = |line: &str| {
+        let rest = line.strip_prefix("iof: rank 0 stdout: ")?;
+        rest.split(' ').next()?.parse::<usize>().ok()
+    };
+    let lost: usize = said.lines().map(|line| lost(line).expect(line)).sum();
+    assert!(lost > 0, "{said}");
+    assert_eq!(output.stdout.len() + lost, 6_888_896, "{said}");
+}

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,6 +200,18 @@ static void *waits(void *arg)
     return NULL;
 }
 
+/* Copies what comes from one descriptor to another, to its end. */
+static void *copies(void *arg)
+{
+    int *pair = arg;
+    char bytes[4096];
+    ssize_t count;
+    while ((count = read(pair[0], bytes, sizeof bytes)) > 0) {
+        assert(write(pair[1], bytes, count) == count);
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -225,6 +238,7 @@ int main(int argc, char **argv)
     } else if (!strcmp(what, "threads")) {
         spawn("head -c 1; exec sleep 1000", 1);
         ends_well(as_tool("tool-with-threads"));
+        assert(iof_server_signal("job", SIGKILL) == IOF_SUCCESS);
     } else if (!strcmp(what, "upcall")) {
         pid_t tool = as_tool("tool-that-asks");
         until(&asked, 1);
@@ -242,7 +256,7 @@ int main(int argc, char **argv)
         printf("over\n");
         return 0;
     } else if (!strcmp(what, "busy")) {
-        spawn("trap '' HUP; exec sleep 1000", 0);
+        spawn("trap '' HUP; while echo; do sleep 0.1; done", 0); /* Until the engine has gone. */
         assert(pthread_create(&thread, NULL, signals, NULL) == 0);
         until(&reached, 1000);
         assert(iof_server_finalize() == IOF_SUCCESS);
@@ -250,7 +264,7 @@ int main(int argc, char **argv)
         printf("over\n");
         return 0;
     } else if (!strcmp(what, "wait")) {
-        spawn("exec sleep 1000", 0);
+        spawn("while echo; do sleep 0.1; done", 0); /* Until the engine has gone. */
         assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL) > 0);
         assert(pthread_create(&thread, NULL, waits, NULL) == 0);
         until(&reached, 1);
@@ -266,6 +280,21 @@ int main(int argc, char **argv)
         iof_status_t status;
         assert(bo.bytes != MAP_FAILED);
         assert(iof_IOF_push(&rank0, 1, &bo, NULL, 0, op, &status) == IOF_ERR_NOMEM && *iof_last_error());
+    } else if (!strcmp(what, "slow")) {
+        /* Nobody reads what is printed before the rank has written all of it. */
+        int pipes[2], pair[2], written[2];
+        char script[64];
+        assert(pipe2(pipes, O_CLOEXEC) == 0 && pipe(written) == 0);
+        pair[0] = pipes[0], pair[1] = dup(1);
+        assert(pair[1] > 0 && dup2(pipes[1], 1) == 1 && close(pipes[1]) == 0);
+        assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, NULL, NULL, NULL) > 0);
+        snprintf(script, sizeof script, "seq 1000000; echo > /proc/%d/fd/%d", (int)getpid(), written[1]);
+        spawn(script, 0);
+        assert(read(written[0], script, 1) == 1);
+        assert(pthread_create(&thread, NULL, copies, pair) == 0);
+        assert(iof_server_wait("job", NULL) == IOF_SUCCESS && iof_server_finalize() == IOF_SUCCESS);
+        assert(close(1) == 0 && pthread_join(thread, NULL) == 0);
+        return 0;
     } else if (!strcmp(what, "nonblocking")) {
         assert(fcntl(1, F_SETFL, fcntl(1, F_GETFL) | O_NONBLOCK) == 0);
         assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, NULL, NULL, NULL) > 0);
