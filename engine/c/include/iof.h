@@ -983,7 +983,7 @@ iof_status_t iof_IOF_deregister(size_t iofhdlr,
 // copied. At a target the bytes of one push come in one piece, behind those of pushes that came before.
 //
 // With IOF_IOF_PUSH_STDIN and without bo, the library reads the program's own stdin until its end and pushes that; it
-// answers when it has begun.
+// answers when it has begun. A thread of its own goes on reading until then, also when the library is finalized.
 //
 // Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL, IOF_IOF_CACHE_SIZE.
 // IOF_ERR_PARTIAL_SUCCESS: some targets did not get all; IOF_ERR_IOF_FAILURE: none did. While a target does not read,
@@ -1155,7 +1155,8 @@ const char *iof_server_uri(void);
 
 // Starts the processes of a job, as PMIx_Spawn has it done by a host: ranks are numbered on from one program to the
 // next, and have in their environment IOF_NSPACE, IOF_RANK, IOF_NPROCS, IOF_APPNUM, IOF_SERVER and IOF_STDDIAG_FD.
-// nspace, which may be NULL, gets the job's name. Each rank has a process group of its own.
+// nspace, which may be NULL, gets the job's name. Each rank has a process group of its own. Until it returns, the other
+// functions for launchers give IOF_ERR_NOT_FOUND for the job, in callbacks as well.
 //
 // Infos of the job: IOF_NSPACE (its name; else one is made), IOF_STDIN_TGT, IOF_STDIN_INHERIT, IOF_ELSEWHERE,
 // IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST,
@@ -1173,8 +1174,9 @@ iof_status_t iof_server_spawn(const struct iof_info_t *job_info,
 // from this call on, and closed if it fails, unless that is with IOF_ERR_BAD_PARAM or IOF_ERR_INIT. Infos: as
 // iof_server_spawn, those of stdin and the name excepted.
 //
-// IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_NOT_SUPPORTED: a descriptor is of a kind that can't be read, or
-// a process is not the launcher's child.
+// IOF_ERR_BAD_PARAM: there is no rank, or a number that no rank can have or that two have; or a descriptor is not open,
+// or named twice; IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_NOT_SUPPORTED: a descriptor is of a kind that
+// can't be read, or a process is not the launcher's child.
 iof_status_t iof_server_adopt(const char *nspace,
                               const struct iof_adopted_t *ranks,
                               size_t nranks,
@@ -1193,6 +1195,7 @@ iof_status_t iof_server_wait(const char *nspace,
                              int *exit_code);
 
 // Sends a signal to every process of a job, with the children that they have in their process groups.
+// IOF_ERR_BAD_PARAM: it is no signal, or 0, or a real-time one.
 iof_status_t iof_server_signal(const char *nspace, int signal);
 
 // Forgets a job that has ended, with what is cached of it; its name is free again. IOF_ERR_NOT_FOUND: there is no such

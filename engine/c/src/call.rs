@@ -66,8 +66,11 @@ pub(crate) fn answered(
         Ok(answer) => (answer.status, make::answer(answer)),
         Err(failure) => (failure.status, Vec::new()),
     };
-    let given = Box::new(Given { infos: memory::give(&infos), count: infos.len() });
-    let (array, count) = (given.infos, given.count);
+    let array = memory::give(&infos);
+    // Without memory for an answer there is none.
+    let (status, count) =
+        if array.is_null() && !infos.is_empty() { (IOF_ERR_NOMEM, 0) } else { (status, infos.len()) };
+    let given = Box::new(Given { infos: array, count });
     let given = Box::into_raw(given).cast();
     // SAFETY: the module's promise; what is to be released is given back once, as the header asks.
     calling(|| unsafe { callback(status, array, count, cbdata, Some(release), given) });

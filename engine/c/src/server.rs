@@ -1,6 +1,6 @@
 //! The launcher's functions: an engine, its jobs, and what it is brought from other nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsString, c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_engine::{
     AdoptSpec, AdoptedRank, App, BackendKind, Config, DeliverError, Engine, Exit, Grant, Job, JobSpec,
-    JobStatus, LaunchError, Policy, Process, Rendezvous, Stdin,
+    JobStatus, LaunchError, MAX_RANKS, Policy, Process, Rendezvous, Stdin,
 };
 use iof_proto::directive::Level;
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
@@ -199,7 +199,8 @@ pub extern "C" fn iof_server_uri() -> *const c_char {
 
 /// Starts the processes of a job, as PMIx_Spawn has it done by a host: ranks are numbered on from one program to the
 /// next, and have in their environment IOF_NSPACE, IOF_RANK, IOF_NPROCS, IOF_APPNUM, IOF_SERVER and IOF_STDDIAG_FD.
-/// nspace, which may be NULL, gets the job's name. Each rank has a process group of its own.
+/// nspace, which may be NULL, gets the job's name. Each rank has a process group of its own. Until it returns, the other
+/// functions for launchers give IOF_ERR_NOT_FOUND for the job, in callbacks as well.
 ///
 /// Infos of the job: IOF_NSPACE (its name; else one is made), IOF_STDIN_TGT, IOF_STDIN_INHERIT, IOF_ELSEWHERE,
 /// IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST,
@@ -284,8 +285,9 @@ unsafe fn app(from: &iof_app_t) -> Outcome<App> {
 /// from this call on, and closed if it fails, unless that is with IOF_ERR_BAD_PARAM or IOF_ERR_INIT. Infos: as
 /// iof_server_spawn, those of stdin and the name excepted.
 ///
-/// IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_NOT_SUPPORTED: a descriptor is of a kind that can't be read, or
-/// a process is not the launcher's child.
+/// IOF_ERR_BAD_PARAM: there is no rank, or a number that no rank can have or that two have; or a descriptor is not open,
+/// or named twice; IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_NOT_SUPPORTED: a descriptor is of a kind that
+/// can't be read, or a process is not the launcher's child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_adopt(
     nspace: *const c_char,
@@ -307,6 +309,10 @@ pub unsafe extern "C" fn iof_server_adopt(
         // SAFETY: the header's promise.
         let names = all.iter().map(|of| unsafe { executable(of) }).collect::<Outcome<Vec<String>>>()?;
         // Nothing is taken before all was looked at.
+        let numbers: BTreeSet<u32> = all.iter().map(|of| of.rank).filter(|rank| *rank < MAX_RANKS).collect();
+        if all.is_empty() || numbers.len() < all.len() {
+            return Err(IOF_ERR_BAD_PARAM);
+        }
         for (at, of) in all.iter().enumerate() {
             let same = |fd| all.iter().take(at).any(|other| descriptors(other).contains(&fd));
             let own = descriptors(of);
@@ -413,6 +419,7 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
 }
 
 /// Sends a signal to every process of a job, with the children that they have in their process groups.
+/// IOF_ERR_BAD_PARAM: it is no signal, or 0, or a real-time one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_signal(nspace: *const c_char, signal: c_int) -> iof_status_t {
     guard(|| {

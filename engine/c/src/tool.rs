@@ -208,7 +208,7 @@ pub unsafe extern "C" fn iof_IOF_deregister(
 /// copied. At a target the bytes of one push come in one piece, behind those of pushes that came before.
 ///
 /// With IOF_IOF_PUSH_STDIN and without bo, the library reads the program's own stdin until its end and pushes that; it
-/// answers when it has begun.
+/// answers when it has begun. A thread of its own goes on reading until then, also when the library is finalized.
 ///
 /// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL, IOF_IOF_CACHE_SIZE.
 /// IOF_ERR_PARTIAL_SUCCESS: some targets did not get all; IOF_ERR_IOF_FAILURE: none did. While a target does not read,

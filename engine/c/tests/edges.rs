@@ -73,6 +73,11 @@ fn who_waits_for_a_job_that_does_not_end_hears_that_the_library_is_finalized() {
 }
 
 #[test]
+fn what_cannot_be_adopted_is_not_taken() {
+    ends("adopt");
+}
+
+#[test]
 fn bytes_that_there_is_no_memory_for_are_refused() {
     ends("huge");
 }

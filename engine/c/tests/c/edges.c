@@ -212,6 +212,22 @@ static void *copies(void *arg)
     return NULL;
 }
 
+/* What is refused as a bad parameter stays the launcher's. */
+static void refused_adoptions(void)
+{
+    int out[2];
+    iof_adopted_t ranks[2] = {{.stdin_fd = -1, .stderr_fd = -1, .stddiag_fd = -1, .pidfd = -1}};
+    assert(pipe(out) == 0);
+    ranks[1] = ranks[0];
+    ranks[0].stdout_fd = out[0];
+    ranks[1].stdout_fd = -1;
+    assert(iof_server_adopt("job", ranks, 0, NULL, 0) == IOF_ERR_BAD_PARAM);
+    assert(iof_server_adopt("job", ranks, 2, NULL, 0) == IOF_ERR_BAD_PARAM); /* Rank 0 twice. */
+    ranks[1].rank = IOF_RANK_WILDCARD;
+    assert(iof_server_adopt("job", ranks, 2, NULL, 0) == IOF_ERR_BAD_PARAM);
+    assert(fcntl(out[0], F_GETFD) >= 0);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -273,6 +289,8 @@ int main(int argc, char **argv)
         assert(pthread_join(thread, NULL) == 0);
         printf("over\n");
         return 0;
+    } else if (!strcmp(what, "adopt")) {
+        refused_adoptions();
     } else if (!strcmp(what, "huge")) {
         /* More than there is memory for; nobody looks at it. */
         size_t size = (size_t)1 << 45;
