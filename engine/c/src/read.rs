@@ -43,6 +43,21 @@ pub(crate) unsafe fn one<'a, T>(at: *const T) -> Outcome<&'a T> {
     unsafe { slice(at, 1, 1) }?.first().ok_or(IOF_ERR_BAD_PARAM)
 }
 
+/// The bytes that `at` describes, at most `limit`; none if it is NULL.
+///
+/// # Safety
+/// The module's promise.
+pub(crate) unsafe fn payload<'a>(at: *const iof_byte_object_t, limit: usize) -> Outcome<&'a [u8]> {
+    if at.is_null() {
+        return Ok(&[]);
+    }
+    // SAFETY: as promised to us.
+    unsafe {
+        let object = one(at)?;
+        slice(object.bytes.cast(), object.size, limit)
+    }
+}
+
 /// A place to put something.
 ///
 /// # Safety

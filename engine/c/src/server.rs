@@ -479,15 +479,8 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
             IOF_FWD_STDDIAG_CHANNEL => Channel::Stddiag,
             _ => return Err(IOF_ERR_BAD_PARAM),
         };
-        let bytes: &[u8] = if bo.is_null() {
-            &[]
-        } else {
-            // SAFETY: the header's promise.
-            unsafe {
-                let bo = read::one(bo)?;
-                read::slice(bo.bytes.cast(), bo.size, MAX_DELIVERY)?
-            }
-        };
+        // SAFETY: the header's promise.
+        let bytes = unsafe { read::payload(bo, MAX_DELIVERY) }?;
         let cbdata = CbData(cbdata);
         let taken = move || {
             let cbdata = cbdata;

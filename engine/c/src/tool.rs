@@ -240,15 +240,8 @@ pub unsafe extern "C" fn iof_IOF_push(
         if bo.is_null() && !ends {
             return Err(IOF_ERR_BAD_PARAM);
         }
-        let bytes: &[u8] = if bo.is_null() {
-            &[]
-        } else {
-            // SAFETY: the header's promise.
-            unsafe {
-                let bo = read::one(bo)?;
-                read::slice(bo.bytes.cast(), bo.size, isize::MAX.cast_unsigned())?
-            }
-        };
+        // SAFETY: the header's promise.
+        let bytes = unsafe { read::payload(bo, isize::MAX.cast_unsigned()) }?;
         let payload = if cbfunc.is_some() {
             Payload::Copied(memory::owned(bytes)?)
         } else {

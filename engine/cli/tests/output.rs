@@ -11,20 +11,10 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::bytes::collect;
-use common::process::{Done, Process};
+use common::output::{lines, run};
+use common::process::Process;
 use common::site::{Site, iof};
 use serde_json::Value;
-
-/// The lines, in no order.
-fn lines(text: &str) -> BTreeSet<&str> {
-    text.lines().collect()
-}
-
-fn run(site: &Site, options: &[&str], script: &str) -> Done {
-    let done = site.run_sh(&[&["--nspace", "launcher@1"], options].concat(), script).finish();
-    assert_eq!(done.code, 0, "{done:?}");
-    done
-}
 
 #[test]
 fn lines_have_the_tags_that_were_asked_for() {

@@ -12,20 +12,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::process::{Done, Process};
+use common::output::{lines, run};
+use common::process::Process;
 use common::site::{Site, Stream, iof};
 use common::wait_for;
-
-/// The lines, in no order.
-fn lines(text: &str) -> BTreeSet<&str> {
-    text.lines().collect()
-}
-
-fn run(site: &Site, options: &[&str], script: &str) -> Done {
-    let done = site.run_sh(&[&["--nspace", "launcher@1"], options].concat(), script).finish();
-    assert_eq!(done.code, 0, "{done:?}");
-    done
-}
 
 /// All files below `directory`, by their paths from there.
 fn tree(directory: &Path) -> Vec<(String, String)> {

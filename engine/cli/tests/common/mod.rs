@@ -7,6 +7,7 @@
 
 pub mod bytes;
 pub mod noise;
+pub mod output;
 pub mod process;
 pub mod site;
 pub mod terminal;
