@@ -17,6 +17,7 @@ use iof_capture::Capture;
 use iof_log::{Course, How, Kind, MailServer, Order, Origin, Syslog, plan};
 use iof_proto::limits::{MAX_LOG_BYTES, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
+use iof_proto::names::shown;
 use iof_proto::{Channel, Failure, Info, Log, LogReport, Proc, Rank, Status, ToTool};
 
 use crate::control::Reports;
@@ -90,7 +91,7 @@ impl Asker {
     /// A tool, in its request of this number.
     pub(crate) fn tool(id: PeerId, peer: &Peer, request: u32) -> Asker {
         // Its name is what it likes, and ends up in files and terminals.
-        let name: String = printable(&peer.name).chars().take(MAX_NAME).collect();
+        let name: String = shown(&peer.name).chars().take(MAX_NAME).collect();
         Asker {
             by: format!("{name} (pid {})", peer.pid),
             to: To::Tool { peer: id, request, pid: (!peer.own).then_some(peer.pid) },
@@ -245,7 +246,7 @@ impl State {
         let bytes = entries.iter().map(length).fold(0, usize::saturating_add);
         self.logs.check_room(&asker.to, bytes)?;
         let by = match &how.relayed {
-            Some(first) => format!("{} through {}", printable(first), asker.by),
+            Some(first) => format!("{} through {}", shown(first), asker.by),
             None => asker.by.clone(),
         };
         let origin = Origin { source: how.source.clone(), by };
@@ -354,9 +355,4 @@ impl State {
             (To::Embedder(_), Err(_)) => {}
         }
     }
-}
-
-/// What another engine says of who asked it, for files and terminals.
-fn printable(words: &str) -> String {
-    words.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

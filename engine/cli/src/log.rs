@@ -9,12 +9,12 @@ use clap::Args;
 use iof_engine::{Host, LOG_PRIORITIES, LogConfig, LogOrder, MailServer, Standalone, Syslog, ViaGateway};
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::log::key;
+use iof_proto::names::shown;
 use iof_proto::{Info, InfoValue, Log, LogEntry, LogOutcome, LogReport, Proc, Rank, Status};
 use iof_tool::{RequestError, own_proc};
 
 use crate::args::EngineArgs;
 use crate::attach::{Name, attach};
-use crate::print::shown;
 use crate::{Failure, say};
 
 /// The order of channels, and whether the first is enough, as PMIx's library has them from its environment.

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Write};
 
+use iof_proto::names::shown;
 use nix::sys::signal::Signal;
 
 use crate::Failure;
@@ -17,12 +18,6 @@ pub fn failed(error: io::Error) -> Failure {
         ErrorKind::BrokenPipe => Failure::Signal(Signal::SIGPIPE),
         _ => Failure::running(format!("writing the answer: {error}")),
     }
-}
-
-/// A text that somebody else has chosen (a tool's name, a program's, a server's reply), without what a terminal would take
-/// for commands.
-pub fn shown(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 /// Columns as wide as their widest cell, two blanks between them. Cells are [`shown`].

@@ -6,6 +6,7 @@ use std::io;
 
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
+use iof_proto::names::shown;
 use iof_proto::query::key;
 use iof_proto::{
     Answer, Attributes, Found, Info, InfoValue, JobInfo, ProcInfo, Query, Rank, Status, StreamStats, Value,
@@ -16,7 +17,7 @@ use serde_json::json;
 use crate::Failure;
 use crate::args::{EngineArgs, Ranks, ranks};
 use crate::attach::{Name, attach};
-use crate::print::{shown, table, write};
+use crate::print::{table, write};
 
 /// The keys that have names, without `PMIX_QUERY_`, and those of them that are short.
 const NAMES: [(&str, Option<&str>, &str); 10] = [

@@ -5,8 +5,7 @@ use std::io::{self, Write};
 use std::sync::OnceLock;
 
 use iof_output::Notes;
-
-use crate::print::shown;
+use iof_proto::names::shown;
 
 /// Stderr, once output may be written there or beside it.
 static NOTES: OnceLock<Notes> = OnceLock::new();

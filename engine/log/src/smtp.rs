@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use iof_proto::names::shown;
 use lettre::Message;
 use lettre::transport::smtp::commands::{Data, Ehlo, Mail, Quit, Rcpt};
 use lettre::transport::smtp::extension::{ClientId, Extension, MailBodyParameter, MailParameter, ServerInfo};
@@ -186,8 +187,8 @@ fn end_of_reply(bytes: &[u8]) -> Option<usize> {
 /// What a server says, for a terminal: in one line, and not too much of it.
 fn words(reply: &Response) -> String {
     let said = reply.message().collect::<Vec<_>>().join(" ");
-    let said: String = said.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect();
-    format!("{} {said}", reply.code())
+    let said: String = said.chars().take(200).collect();
+    format!("{} {}", reply.code(), shown(&said))
 }
 
 /// A mail as it is sent after DATA: no line of it can be taken for its end (RFC 5321, 4.5.2).

@@ -258,6 +258,16 @@ impl From<Channel> for Channels {
     }
 }
 
+/// A text that somebody else has chosen (a tool's name, a program's, a server's reply), without what a terminal would take
+/// for commands.
+///
+/// ```
+/// assert_eq!(iof_proto::names::shown("tool\x1b[2J\n"), "tool?[2J?");
+/// ```
+pub fn shown(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

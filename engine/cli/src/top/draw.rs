@@ -5,7 +5,7 @@ use std::env;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use iof_proto::StreamStats;
+use iof_proto::{StreamStats, names};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -13,7 +13,6 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row as TableRow, Table};
 
 use super::board::{Board, Row, Sort};
-use crate::print;
 
 /// The most columns that the name of a job gets.
 const MAX_NSPACE: usize = 20;
@@ -160,7 +159,7 @@ fn short(bytes: u64) -> String {
 fn shown(name: &str) -> String {
     static UTF8: LazyLock<bool> = LazyLock::new(locale_has_utf8);
     let has_letter = |letter: char| letter.is_ascii() || *UTF8;
-    print::shown(name).chars().map(|letter| if has_letter(letter) { letter } else { '?' }).collect()
+    names::shown(name).chars().map(|letter| if has_letter(letter) { letter } else { '?' }).collect()
 }
 
 /// What the locale says of the terminal, see locale(7).
