@@ -1,12 +1,11 @@
 //! What some launchers are known to fail at, and all are tried with.
 
-use std::process::Command;
 use std::time::Duration;
 
 use super::{Outcome, Work, boxed};
-use crate::compare::job::{self, Site};
+use crate::compare::job::{self, Site, Whole};
 use crate::compare::line::Found;
-use crate::compare::output::{Consumer, Out};
+use crate::compare::output::{Consumer, Out, Taken};
 use crate::compare::sample::{Sample, Verdict};
 use crate::compare::scale::Scale;
 use crate::compare::systems::{Launch, System};
@@ -19,6 +18,8 @@ const TRIES: u64 = 4;
 /// Bytes of a long line, number of short ones.
 const LONG: usize = 10_000_000;
 const SHORT: usize = 100_000;
+/// Bytes that a rank writes before it is killed.
+const BEFORE: usize = 1_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Failure {
@@ -30,6 +31,10 @@ enum Failure {
     LongLine,
     /// A child of a rank writes when its rank has ended.
     Grandchild,
+    /// A rank's last line has no newline.
+    Unended,
+    /// A rank writes and is killed.
+    Killed,
 }
 
 /// One of them, and how it is tried.
@@ -40,8 +45,10 @@ struct Trial {
 
 /// All that there are.
 pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
-    let all = [Failure::EndingAtOnce, Failure::ShortLines, Failure::LongLine, Failure::Grandchild];
-    all.map(|failure| boxed(Trial { failure, scale })).into()
+    use Failure::{EndingAtOnce, Grandchild, Killed, LongLine, ShortLines, Unended};
+    [EndingAtOnce, ShortLines, LongLine, Grandchild, Unended, Killed]
+        .map(|failure| boxed(Trial { failure, scale }))
+        .into()
 }
 
 impl Work for Trial {
@@ -51,6 +58,8 @@ impl Work for Trial {
             Failure::ShortLines => format!("{SHORT} tagged lines of one character"),
             Failure::LongLine => format!("a tagged line of {} MB", LONG / 1_000_000),
             Failure::Grandchild => "a line of a rank's child after the rank's end".to_owned(),
+            Failure::Unended => "a last line without a newline".to_owned(),
+            Failure::Killed => format!("{} MB of a rank that is killed then", BEFORE / 1_000_000),
         }
     }
 
@@ -64,6 +73,8 @@ impl Work for Trial {
             Failure::ShortLines => format!("yes a | head -n {SHORT}"),
             Failure::LongLine => format!("head -c {LONG} /dev/zero | tr '\\0' x; echo"),
             Failure::Grandchild => "(sleep 1; echo late) & echo early".to_owned(),
+            Failure::Unended => "echo early; printf last".to_owned(),
+            Failure::Killed => format!("yes | head -c {BEFORE}; kill -KILL $$"),
         };
         let command = ["sh", "-c", &script].map(str::to_owned);
         let tagged = matches!(self.failure, Failure::ShortLines | Failure::LongLine);
@@ -73,8 +84,11 @@ impl Work for Trial {
         let mut verdict = Verdict::default();
         for _ in 0..tries {
             let launcher = system.launch(&launch)?;
-            match once(site, launcher, self.scale.time(LIMIT)) {
-                Ok(bytes) => {
+            match job::whole(site, launcher, keeping(), self.scale.time(LIMIT)) {
+                Ok(whole) if !whole.status.success() && self.failure != Failure::Killed => {
+                    verdict.note(&Trouble::failed(whole.status.to_string()).to_string());
+                }
+                Ok(Whole { taken: Taken { kept: bytes, .. }, .. }) => {
                     let tags = if tagged { [system.tag(0), system.tag(1)] } else { Default::default() };
                     self.failure.judge(&bytes, &tags, &mut verdict);
                 }
@@ -85,14 +99,9 @@ impl Work for Trial {
     }
 }
 
-/// What one run writes.
-fn once(site: &Site, launcher: Command, limit: Duration) -> Result<Vec<u8>, Trouble> {
-    let keeping = Consumer { keep: true, ..Consumer::default() };
-    let whole = job::whole(site, launcher, Out::Pipe(Box::new(keeping)), limit)?;
-    match whole.status.success() {
-        true => Ok(whole.taken.kept),
-        false => Err(Trouble::failed(whole.status.to_string())),
-    }
+/// Read as fast as it comes, and kept.
+fn keeping() -> Out {
+    Out::Pipe(Box::new(Consumer { keep: true, ..Consumer::default() }))
 }
 
 impl Failure {
@@ -116,12 +125,25 @@ impl Failure {
                     verdict.note(&format!("the line is another, by {more} bytes"));
                 }
             }
-            Failure::Grandchild => {
-                if bytes != b"early\nlate\n" {
-                    verdict.note(&format!("only {:?}", String::from_utf8_lossy(bytes)));
+            Failure::Killed => {
+                let came = bytes.iter().zip(b"y\n".iter().cycle()).take_while(|(is, was)| is == was).count();
+                if came < BEFORE {
+                    verdict.note(&format!("{} bytes lost", BEFORE - came));
+                }
+                if bytes.len() > came {
+                    verdict.note(&format!("{} bytes more", bytes.len() - came));
                 }
             }
+            Failure::Grandchild => expect(bytes, b"early\nlate\n", verdict),
+            Failure::Unended => expect(bytes, b"early\nlast", verdict),
         }
+    }
+}
+
+/// Notes what came if it is anything else.
+fn expect(bytes: &[u8], all: &[u8], verdict: &mut Verdict) {
+    if bytes != all {
+        verdict.note(&format!("only {:?}", String::from_utf8_lossy(bytes)));
     }
 }
 
@@ -155,7 +177,17 @@ mod tests {
     }
 
     #[test]
-    fn a_late_line_must_come() {
+    fn what_a_killed_rank_wrote_must_come_and_nothing_else() {
+        let right = "y\n".repeat(BEFORE / 2);
+        assert_eq!(judged(Failure::Killed, right.as_bytes()), "nothing wrong");
+        assert_eq!(judged(Failure::Killed, &right.as_bytes()[4..]), "4 bytes lost");
+        assert_eq!(judged(Failure::Killed, format!("{right}killed").as_bytes()), "6 bytes more");
+    }
+
+    #[test]
+    fn a_late_line_and_an_unended_one_must_come() {
+        assert_eq!(judged(Failure::Unended, b"early\n"), "only \"early\\n\"");
+        assert_eq!(judged(Failure::Unended, b"early\nlast"), "nothing wrong");
         assert_eq!(judged(Failure::Grandchild, b"early\n"), "only \"early\\n\"");
         assert_eq!(judged(Failure::Grandchild, b"early\nlate\n"), "nothing wrong");
     }
