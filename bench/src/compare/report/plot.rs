@@ -8,26 +8,28 @@ use plotters::prelude::*;
 
 use super::{Row, short};
 use crate::compare::sample::Figure;
+use crate::compare::systems;
 
 const SIZE: (u32, u32) = (900, 540);
-/// The systems' colours, which are told from one another by most eyes.
-const COLOURS: [RGBColor; 10] = [
+/// The legend has a place of its own for so many sizes.
+const SIZES_A_LEGEND: usize = 3;
+/// The systems' colours, in their order, which are told from one another by most eyes.
+const COLOURS: [RGBColor; 9] = [
     RGBColor(0, 0, 0),
     RGBColor(150, 150, 150),
+    RGBColor(166, 206, 227),
     RGBColor(227, 26, 28),
     RGBColor(31, 120, 180),
-    RGBColor(166, 206, 227),
     RGBColor(51, 160, 44),
     RGBColor(255, 127, 0),
     RGBColor(106, 61, 154),
     RGBColor(177, 89, 40),
-    RGBColor(240, 120, 180),
 ];
 
 /// Draws all that `rows` give.
 pub fn all(rows: &[Row], directory: &Path) {
-    let systems: BTreeSet<&str> = rows.iter().map(|row| row.system).collect();
-    let colours: BTreeMap<&str, RGBColor> = systems.into_iter().zip(COLOURS.into_iter().cycle()).collect();
+    let names = systems::all().into_iter().map(|system| system.name());
+    let colours: BTreeMap<&str, RGBColor> = names.zip(COLOURS.into_iter().cycle()).collect();
     let plots: BTreeSet<(&str, Figure)> =
         rows.iter().flat_map(|row| row.figures.keys().map(|figure| (row.family.as_str(), *figure))).collect();
     for (family, figure) in plots {
@@ -58,14 +60,17 @@ fn draw(rows: &[Row], family: &str, figure: Figure, colours: &BTreeMap<&str, RGB
         }
     }
     let values = || systems.values().flatten().flat_map(|(_, points)| points.iter().copied());
-    let bottom = values().filter(|value| *value > 1e-9).fold(f64::INFINITY, f64::min) * 0.7;
-    let top = values().fold(0.0, f64::max) * 1.4;
-    if top <= bottom {
+    let least = values().filter(|value| *value > 1e-9).fold(f64::INFINITY, f64::min);
+    let most = values().fold(0.0, f64::max);
+    if most < least {
         return;
     }
+    // The scale has its steps from the first power of ten on that is above its bottom.
+    let (bottom, top) = (10f64.powf(least.log10().floor()) * 0.99, most * 1.4);
     let sizes: BTreeSet<u32> = systems.values().flatten().map(|(size, _)| *size).collect();
     let places: Vec<u32> = sizes.into_iter().collect();
-    let last = places.len() as f64 - 0.5;
+    let width = places.len() + places.len().div_ceil(SIZES_A_LEGEND);
+    let last = width as f64 - 0.5;
 
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE).unwrap();
@@ -85,10 +90,12 @@ fn draw(rows: &[Row], family: &str, figure: Figure, colours: &BTreeMap<&str, RGB
         .configure_mesh()
         .x_desc(format!("{unit}s"))
         .y_desc(figure.label())
-        .x_labels(2 * places.len() + 1)
+        .x_labels(2 * width + 1)
         .x_label_formatter(&place)
+        .y_labels(20)
         .y_label_formatter(&|value| short(*value))
         .disable_x_mesh()
+        .max_light_lines(0)
         .draw()
         .unwrap();
     let count = systems.len();
@@ -111,7 +118,7 @@ fn draw(rows: &[Row], family: &str, figure: Figure, colours: &BTreeMap<&str, RGB
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(SeriesLabelPosition::UpperRight)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK)
         .draw()
