@@ -13,12 +13,14 @@ mod systems;
 mod trouble;
 mod works;
 
-use std::path::PathBuf;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
 pub use rank::{Rank, run as rank};
 
 use job::Site;
-use report::{Report, Row, machine};
+use report::{Report, Row, machine, plot};
 use sample::Rounds;
 use scale::Scale;
 use systems::System;
@@ -46,6 +48,9 @@ pub fn run(args: &Args) {
     let rounds = if args.quick { 1 } else { args.rounds };
     let scale = if args.quick { Scale::Quick } else { Scale::Full };
     let works = wanted(&args.only, scale);
+    if let Some(directory) = &args.out {
+        must(fs::create_dir_all(directory), directory);
+    }
     let mut report = Report::new(machine::describe(), rounds);
     let systems = installed(&mut report);
     report.print_head();
@@ -54,9 +59,21 @@ pub fn run(args: &Args) {
         let rows = compare(work.as_ref(), &systems, &site, rounds);
         report.print(&rows);
         report.rows.extend(rows);
+        // So that what was seen is there if the rest is not waited for.
+        if let Some(directory) = &args.out {
+            must(report.write(directory), directory);
+        }
     }
     if let Some(directory) = &args.out {
-        report.write(directory);
+        plot::all(&report.rows, directory);
+    }
+}
+
+/// What can't be written there ends the program.
+fn must(done: io::Result<()>, directory: &Path) {
+    if let Err(error) = done {
+        eprintln!("The report can't be written to {}: {error}", directory.display());
+        std::process::exit(2);
     }
 }
 

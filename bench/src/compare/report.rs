@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
@@ -12,7 +13,7 @@ use super::systems::BARE;
 use super::works::Work;
 
 pub mod machine;
-mod plot;
+pub mod plot;
 
 /// All of a run of the command.
 #[derive(Serialize)]
@@ -105,12 +106,9 @@ impl Report {
         print!("{}", table(rows));
     }
 
-    /// Writes the report as JSON, and its plots, into a directory, which is made if need be.
-    pub fn write(&self, directory: &Path) {
-        fs::create_dir_all(directory).unwrap();
-        let file = fs::File::create(directory.join("report.json")).unwrap();
-        serde_json::to_writer_pretty(file, self).unwrap();
-        plot::all(&self.rows, directory);
+    /// Writes what there is as JSON into a directory.
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        fs::write(directory.join("report.json"), serde_json::to_vec_pretty(self)?)
     }
 }
 
@@ -194,7 +192,7 @@ mod tests {
     }
 
     fn rows() -> Vec<Row> {
-        let seen = [(BARE, rounds(&[2.0, 4.0, 3.0])), ("it", rounds(&[6.0, 4.5, 5.0])), ("can't", None)];
+        let seen = [(BARE, rounds(&[2.0, 4.0, 3.0])), ("cat", rounds(&[6.0, 4.5, 5.0])), ("can't", None)];
         Row::of(&SomeWork, seen.into_iter())
     }
 
@@ -223,7 +221,7 @@ mod tests {
         );
         assert_eq!(
             lines[4].split_whitespace().collect::<Vec<_>>().join(" "),
-            "it 5.00 (4.50 to 6.00) 1.67x nothing wrong"
+            "cat 5.00 (4.50 to 6.00) 1.67x nothing wrong"
         );
     }
 
@@ -232,11 +230,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut report = Report::new(BTreeMap::from([("kernel", "6".to_owned())]), 3);
         report.rows = rows();
-        report.write(&directory.path().join("made"));
-        let text = fs::read(directory.path().join("made/report.json")).unwrap();
+        report.write(directory.path()).unwrap();
+        plot::all(&report.rows, directory.path());
+        let text = fs::read(directory.path().join("report.json")).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(json["rows"][1]["figures"]["p50"]["median"], 5.0);
-        let plot = fs::read_to_string(directory.path().join("made/some-work-p50-us.svg")).unwrap();
+        let plot = fs::read_to_string(directory.path().join("some-work-p50-us.svg")).unwrap();
         assert!(plot.contains("<svg") && plot.contains("some work") && plot.contains("bare loop"));
     }
 }
