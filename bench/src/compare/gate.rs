@@ -119,16 +119,29 @@ impl Waiting {
         self.streams.iter_mut().for_each(|stream| drop(stream.write_all(&[1])));
     }
 
-    /// What those report that are done by `until`.
-    pub fn done(&mut self, until: Instant) -> Vec<Done> {
+    /// What all report when they are done, or why one does not.
+    pub fn done(&mut self, until: Instant) -> Result<Vec<Done>, Missing> {
         let report = |stream: &mut UnixStream| {
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             stream.set_read_timeout(Some(left)).unwrap();
             let mut bytes = [0; Done::SIZE];
-            stream.read_exact(&mut bytes).ok().map(|()| Done::from_bytes(bytes))
+            match stream.read_exact(&mut bytes) {
+                Ok(()) => Ok(Done::from_bytes(bytes)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Err(Missing::Late),
+                Err(_) => Err(Missing::Gone),
+            }
         };
-        self.streams.iter_mut().filter_map(report).collect()
+        self.streams.iter_mut().map(report).collect()
     }
+}
+
+/// Why a rank does not report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It was not done in time.
+    Late,
+    /// It has ended before.
+    Gone,
 }
 
 #[cfg(test)]
@@ -147,12 +160,28 @@ mod tests {
         let mut waiting = gate.gather(2, Instant::now() + Duration::from_secs(60), || false).unwrap();
         assert_eq!(waiting.pids(), [std::process::id(); 2]);
         waiting.release();
-        let mut sums: Vec<u64> =
-            waiting.done(Instant::now() + Duration::from_secs(60)).iter().map(|done| done.sum).collect();
+        let mut sums: Vec<u64> = waiting
+            .done(Instant::now() + Duration::from_secs(60))
+            .unwrap()
+            .iter()
+            .map(|done| done.sum)
+            .collect();
         sums.sort_unstable();
         assert_eq!(sums, [1, 2]);
         drop(waiting);
         ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    }
+
+    #[test]
+    fn a_rank_that_is_late_is_told_from_one_that_has_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = Gate::open(directory.path());
+        let rank = UnixStream::connect(gate.path()).unwrap();
+        let mut waiting = gate.gather(1, Instant::now() + Duration::from_secs(60), || false).unwrap();
+        waiting.release();
+        assert_eq!(waiting.done(Instant::now()), Err(Missing::Late));
+        drop(rank);
+        assert_eq!(waiting.done(Instant::now() + Duration::from_secs(60)), Err(Missing::Gone));
     }
 
     #[test]

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use super::gate::{Done, Gate, Waiting};
+use super::gate::{Done, Gate, Missing, Waiting};
+use super::line::Checker;
 use super::output::{Out, Reader, Taken};
 use super::processes::{self, Forwarder};
 use super::scale::Scale;
@@ -25,6 +26,10 @@ const START: Duration = Duration::from_secs(60);
 const WORK: Duration = Duration::from_secs(120);
 /// Until the forwarder rests when the ranks have, and until it ends when they end.
 const END: Duration = Duration::from_secs(30);
+/// What a tool has to attach, at least.
+const ATTACH: Duration = Duration::from_millis(200);
+/// Until a launcher of which a rank has ended too early ends as well.
+const FOLLOW: Duration = Duration::from_secs(1);
 /// Between two looks whether a launcher has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -81,8 +86,9 @@ pub struct Plan<'a> {
     pub input: Option<(&'static [u8], u64)>,
     /// Tools that attach before the gate is opened, and where their stdout goes.
     pub early: Vec<(StartTool<'a>, Out)>,
-    /// A tool that attaches when the ranks have done their work and the forwarder rests, and how many bytes it then gets.
-    pub late: Option<(StartTool<'a>, u64)>,
+    /// A tool that attaches when the ranks have done their work and the forwarder rests, how many bytes it then gets, and
+    /// who looks at them.
+    pub late: Option<(StartTool<'a>, u64, Checker)>,
     /// Until all ranks have done their work.
     pub limit: Duration,
 }
@@ -109,7 +115,7 @@ pub struct Ran {
     pub done: Vec<Done>,
     /// What came out of the launcher.
     pub taken: Taken,
-    /// What came out of each tool, and the bytes of which it said that they are missing.
+    /// What came out of each tool, a late one last, and the bytes of which it said that they are missing.
     pub tools: Vec<(Taken, u64)>,
     /// How long the late tool took from its start until it had all.
     pub attached: Option<Duration>,
@@ -168,6 +174,9 @@ impl<'a> Running<'a> {
         let mut forwarder = Forwarder::find(pid, &ranks);
         let mut attached = Forwarder::of(tools.iter().map(|tool| tool.process.id()).collect());
         let until = Instant::now() + start;
+        if !tools.is_empty() {
+            thread::sleep(ATTACH);
+        }
         if !(forwarder.rest(until) && attached.rest(until)) {
             return Err(Trouble::Hung("busy before its ranks began", start));
         }
@@ -175,6 +184,7 @@ impl<'a> Running<'a> {
         forwarder.begin();
         attached.begin();
         let begun = cpu::monotonic();
+        self.reader.iter().chain(tools.iter().filter_map(|tool| tool.reader.as_ref())).for_each(Reader::open);
         let done = self.work(&mut waiting)?;
         forwarder.add(&Forwarder::find(pid, &ranks));
         let until = Instant::now() + end;
@@ -183,8 +193,12 @@ impl<'a> Running<'a> {
         }
         let elapsed = done.iter().map(|done| done.at).max().unwrap_or(begun) - begun;
         let (cpu, tools_cpu) = (forwarder.cpu(), attached.cpu());
-        let late = self.plan.late.take().map(|(begin, bytes)| attach(begin(pid), bytes, site, end));
-        let late = late.transpose()?;
+        let mut late = None;
+        if let Some((begin, bytes, checker)) = self.plan.late.take() {
+            let (tool, time) = attach(begin(pid), bytes, checker, site, end)?;
+            tools.push(tool);
+            late = Some(time);
+        }
         let memory = forwarder.memory();
 
         drop(waiting);
@@ -218,11 +232,13 @@ impl<'a> Running<'a> {
             // Ends when all is written, or nobody reads any more.
             thread::spawn(move || feed(pipe, block, times));
         }
-        let done = waiting.done(Instant::now() + self.plan.limit);
-        match done.len() < self.plan.ranks as usize {
-            true => Err(self.ended_or_hung("at work", self.plan.limit)),
-            false => Ok(done),
-        }
+        waiting.done(Instant::now() + self.plan.limit).map_err(|missing| match missing {
+            Missing::Late => self.ended_or_hung("at work", self.plan.limit),
+            Missing::Gone => match wait(&mut self.launcher, FOLLOW) {
+                Some(status) => Trouble::failed(format!("at work, {status}")),
+                None => Trouble::failed("a rank ended before its work was done".to_owned()),
+            },
+        })
     }
 
     /// Waits until launcher and tools have ended; leaves nobody who could hold their output.
@@ -233,7 +249,11 @@ impl<'a> Running<'a> {
             return Err(Trouble::failed(status.to_string()));
         }
         for tool in tools {
-            wait(&mut tool.process, limit).ok_or(Trouble::Hung("at the end of a tool", limit))?;
+            let status =
+                wait(&mut tool.process, limit).ok_or(Trouble::Hung("at the end of a tool", limit))?;
+            if !status.success() {
+                return Err(Trouble::failed(format!("a tool, {status}")));
+            }
         }
         processes::sweep();
         Ok(())
@@ -319,13 +339,19 @@ impl Tool {
     }
 }
 
-/// How long a tool takes from its start until it has so many bytes.
-fn attach(command: Command, bytes: u64, site: &Site, limit: Duration) -> Result<Duration, Trouble> {
-    let (out, arrived) = Out::until(bytes);
+/// A tool, and how long it took from its start until it had so many bytes.
+fn attach(
+    command: Command,
+    bytes: u64,
+    checker: Checker,
+    site: &Site,
+    limit: Duration,
+) -> Result<(Tool, Duration), Trouble> {
+    let (out, arrived) = Out::until(bytes, checker);
     let begun = Instant::now();
-    let _tool = Tool::start(command, out, site);
+    let tool = Tool::start(command, out, site);
     let arrived = arrived.recv_timeout(limit).map_err(|_| Trouble::Hung("when a tool attached", limit))?;
-    Ok(arrived - begun)
+    Ok((tool, arrived - begun))
 }
 
 /// The bytes of which this says that they are missing.

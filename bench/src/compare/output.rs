@@ -32,9 +32,9 @@ pub enum Out {
 pub struct Consumer {
     /// Who looks at the lines, if anybody does; else the bytes are counted.
     pub checker: Option<Checker>,
-    /// How long nothing is read at first.
+    /// How long nothing is read from the opening of the gate on.
     pub stall: Duration,
-    /// So many bytes a second at most.
+    /// So many bytes a second at most from then on, and none before.
     pub rate: Option<u64>,
     /// Who is told when so many bytes have come.
     pub tell: Option<(u64, Sender<Instant>)>,
@@ -64,10 +64,11 @@ impl Out {
         Out::Pipe(Box::new(Consumer { checker: Some(checker), ..Consumer::default() }))
     }
 
-    /// Read as fast as it comes; says when so many bytes have come.
-    pub fn until(bytes: u64) -> (Out, Receiver<Instant>) {
+    /// Read as fast as it comes, and looked at; says when so many bytes have come.
+    pub fn until(bytes: u64, checker: Checker) -> (Out, Receiver<Instant>) {
         let (tell, told) = channel();
-        (Out::Pipe(Box::new(Consumer { tell: Some((bytes, tell)), ..Consumer::default() })), told)
+        let consumer = Consumer { checker: Some(checker), tell: Some((bytes, tell)), ..Consumer::default() };
+        (Out::Pipe(Box::new(consumer)), told)
     }
 
     /// What is given to the process, and who reads the other end.
@@ -77,24 +78,42 @@ impl Out {
             Out::File(path) => (File::create(path).unwrap().into(), None),
             Out::Pipe(consumer) => {
                 let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
-                (write.into(), Some(Reader(thread::spawn(move || consumer.take(read)))))
+                let (gate, opened) = channel();
+                (
+                    write.into(),
+                    Some(Reader { thread: thread::spawn(move || consumer.take(read, &opened)), gate }),
+                )
             }
         }
     }
 }
 
 /// Who reads.
-pub struct Reader(JoinHandle<Taken>);
+pub struct Reader {
+    thread: JoinHandle<Taken>,
+    gate: Sender<()>,
+}
 
 impl Reader {
+    /// Says that the gate is opened now.
+    pub fn open(&self) {
+        // One that does not wait for it may have ended.
+        let _ = self.gate.send(());
+    }
+
     /// Waits until the last writer is gone.
     pub fn join(self) -> Taken {
-        self.0.join().unwrap()
+        drop(self.gate);
+        self.thread.join().unwrap()
     }
 }
 
 impl Consumer {
-    fn take(mut self, pipe: OwnedFd) -> Taken {
+    fn take(mut self, pipe: OwnedFd, opened: &Receiver<()>) -> Taken {
+        if !self.stall.is_zero() || self.rate.is_some() {
+            // If nobody is there any more to open it, what there is, is read.
+            let _ = opened.recv();
+        }
         thread::sleep(self.stall);
         let (mut pipe, mut piece, begun) = (File::from(pipe), vec![0; PIECE], Instant::now());
         let (mut bytes, mut kept) = (0, Vec::new());
@@ -129,6 +148,7 @@ mod tests {
 
     fn written(out: Out, bytes: u32) -> Taken {
         let (stdout, reader) = out.open();
+        reader.iter().for_each(Reader::open);
         let script = format!("head -c {bytes} /dev/zero");
         assert!(Command::new("sh").args(["-c", &script]).stdout(stdout).status().unwrap().success());
         reader.unwrap().join()
@@ -144,10 +164,24 @@ mod tests {
     #[test]
     fn who_waits_for_so_many_bytes_is_told_when_they_have_come_and_not_before() {
         for (written_bytes, told) in [(99_999, false), (100_000, true)] {
-            let (out, arrived) = Out::until(100_000);
+            let (out, arrived) = Out::until(100_000, Checker::new(80, Vec::new(), || 0));
             written(out, written_bytes);
             assert_eq!(arrived.try_recv().is_ok(), told);
         }
+    }
+
+    #[test]
+    fn who_stands_still_does_so_from_the_opening_of_the_gate_on() {
+        let stalled = Consumer { stall: Duration::from_millis(1), keep: true, ..Consumer::default() };
+        let (stdout, reader) = Out::Pipe(Box::new(stalled)).open();
+        let mut writer = Command::new("sh").args(["-c", "head -c 200000 /dev/zero"]).stdout(stdout).spawn();
+        let writer = writer.as_mut().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(writer.try_wait().unwrap().is_none(), "its pipe is full");
+        let reader = reader.unwrap();
+        reader.open();
+        assert!(writer.wait().unwrap().success());
+        assert_eq!(reader.join().bytes, 200_000);
     }
 
     #[test]

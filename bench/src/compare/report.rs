@@ -119,7 +119,7 @@ fn table(rows: &[Row]) -> String {
         rows.iter().flat_map(|row| row.figures.keys().map(|figure| (*figure, ()))).collect();
     let mut lines = vec![vec![String::new()]];
     lines[0].extend(figures.keys().map(|figure| figure.label().to_owned()));
-    lines[0].push("lines".to_owned());
+    lines[0].push("seen".to_owned());
     for row in rows {
         let mut line = vec![row.system.to_owned()];
         line.extend(figures.keys().map(|figure| row.figures.get(figure).map_or("-".to_owned(), cell)));

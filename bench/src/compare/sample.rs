@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::line::Found;
+use super::output::Taken;
 use super::trouble::Trouble;
 use crate::table::Figures;
 
@@ -92,6 +93,18 @@ impl Verdict {
         for (trouble, times) in &other.troubles {
             *self.troubles.entry(trouble.clone()).or_default() += times;
         }
+    }
+
+    /// Of tools to each of which so many lines were due, whose lines were looked at.
+    pub fn of_tools(tools: Vec<(Taken, u64)>, lines: u64) -> Verdict {
+        let mut all = Verdict::default();
+        for (taken, reported) in tools {
+            all.bytes_reported += reported;
+            if let Some(checker) = taken.checker {
+                all.lines.add(&checker.end(lines).0);
+            }
+        }
+        all
     }
 
     /// Notes something else that went wrong once.
@@ -194,9 +207,6 @@ mod tests {
         let verdict = Verdict { lines, ..Verdict::default() };
         rounds.add(Ok(Sample { figures: vec![(Figure::P50, 3.0)], verdict }));
         assert_eq!(rounds.figures[&Figure::P50].median(), 3.0);
-        assert_eq!(
-            rounds.verdict.to_string(),
-            "all of 1 lines whole; 2 times hung at work, killed after 9 s"
-        );
+        assert_eq!(rounds.verdict.to_string(), "all of 1 lines whole; 2 times hung at work, killed after 9s");
     }
 }

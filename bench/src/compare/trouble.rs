@@ -34,8 +34,8 @@ impl Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Hung("", limit) => write!(f, "hung, killed after {} s", limit.as_secs()),
-            Trouble::Hung(stage, limit) => write!(f, "hung {stage}, killed after {} s", limit.as_secs()),
+            Trouble::Hung("", limit) => write!(f, "hung, killed after {limit:?}"),
+            Trouble::Hung(stage, limit) => write!(f, "hung {stage}, killed after {limit:?}"),
             Trouble::Failed(how, said) if said.is_empty() => write!(f, "failed: {how}"),
             Trouble::Failed(how, said) => write!(f, "failed: {how}: {said}"),
         }
@@ -52,6 +52,6 @@ mod tests {
         let text = Trouble::failed("exit status: 1".to_owned()).with(said.as_bytes()).to_string();
         assert!(text.starts_with("failed: exit status: 1: xxx") && text.ends_with("xxx the end"), "{text}");
         let hung = Trouble::Hung("at work", Duration::from_secs(9)).with(b"noise");
-        assert_eq!(hung.to_string(), "hung at work, killed after 9 s");
+        assert_eq!(hung.to_string(), "hung at work, killed after 9s");
     }
 }

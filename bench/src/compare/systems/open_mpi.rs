@@ -25,7 +25,8 @@ impl System for OpenMpi {
             return None;
         }
         let mut command = Command::new(find(&PROGRAMS, SIGN)?.0);
-        command.args(["--oversubscribe", "-np", &job.ranks.to_string()]);
+        // By itself it binds a job of one or two ranks to as many processors, as nobody else does.
+        command.args(["--oversubscribe", "--bind-to", "none", "-np", &job.ranks.to_string()]);
         if nix::unistd::getuid().is_root() {
             command.arg("--allow-run-as-root");
         }

@@ -27,6 +27,7 @@ pub struct Pmix {
     /// Modes of the host's own tool.
     pull: &'static str,
     push: &'static str,
+    push_all: Option<&'static str>,
     built: OnceLock<Option<TempDir>>,
 }
 
@@ -40,6 +41,7 @@ impl Pmix {
             most: u32::MAX,
             pull: "pull",
             push: "push-one",
+            push_all: Some("push-all"),
             built: OnceLock::new(),
         }
     }
@@ -54,6 +56,7 @@ impl Pmix {
             most: 8,
             pull: "pull-local",
             push: "push-blocking",
+            push_all: None,
             built: OnceLock::new(),
         }
     }
@@ -111,14 +114,14 @@ impl System for Pmix {
             Stdin::None if job.tools == Tools::Late => "-",
             Stdin::None => self.pull,
             Stdin::Rank0 => self.push,
-            Stdin::All => "push-all",
+            Stdin::All => self.push_all?,
         };
         self.host(job, mode)
     }
 
     fn tool(&self, attach: &Attach) -> Option<Command> {
         let mut command = Command::new(self.program("pmix_tool")?);
-        command.arg(attach.site).arg(attach.launcher.to_string()).arg("pull");
+        command.arg(attach.site).arg(attach.launcher.to_string()).arg(self.pull);
         Some(command)
     }
 

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use super::{Outcome, Work, Write, boxed, mib};
 use crate::compare::job::{self, Plan, Site};
+use crate::compare::line::Checker;
 use crate::compare::output::Out;
 use crate::compare::sample::{Figure, Sample, Verdict};
 use crate::compare::scale::Scale;
 use crate::compare::systems::{Attach as Finds, Launch, System, Tools, cache};
+use crate::cpu;
 
-/// Bytes of a write, and writes of each rank.
+/// Bytes of a write, of a line in it, and writes of each rank.
 const SIZE: usize = 4096;
+const LINE: usize = 64;
 const WRITES: u64 = 4;
 
 struct Attach {
@@ -33,18 +36,20 @@ impl Work for Attach {
 
     fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
         let gate = site.gate();
-        let write = Write::new(SIZE, WRITES);
+        let write = Write { line: Some(LINE), ..Write::new(SIZE, WRITES) };
         let rank = write.command(system, gate.path());
         let launch = Launch { tools: Tools::Late, ..Launch::new(site.path(), self.ranks, &rank) };
         let out = Out::File(cache(site.path()));
         let mut plan = Plan::new(site, &gate, system.launch(&launch)?, self.ranks, out);
         let tool = |launcher| system.tool(&Finds { site: site.path(), launcher, number: None });
         tool(0)?;
-        plan.late = Some((Box::new(move |launcher| tool(launcher).unwrap()), write.bytes(self.ranks)));
+        let checker = Checker::new(LINE, Vec::new(), cpu::monotonic);
+        plan.late =
+            Some((Box::new(move |launcher| tool(launcher).unwrap()), write.bytes(self.ranks), checker));
         Some(job::run(plan).map(|ran| {
             let attached = ran.attached.as_ref().map_or(0.0, Duration::as_secs_f64);
             let figures = vec![(Figure::Attached, attached * 1e3), (Figure::Memory, mib(ran.memory))];
-            Sample { figures, verdict: Verdict::default() }
+            Sample { figures, verdict: Verdict::of_tools(ran.tools, write.lines(self.ranks)) }
         }))
     }
 }

@@ -12,9 +12,8 @@ use crate::cpu;
 
 /// Bytes of a write in bulk.
 const BULK: usize = 64 * 1024;
-/// Bytes of the numbered lines in it.
-const BULK_LINE: usize = 64;
-/// Bytes of a line that is a write of its own.
+/// Bytes of a line that is a write of its own, and of those that are looked at in bulk: no power of two, so that pieces of
+/// output that are taken for whole lines are none.
 const LINE: usize = 80;
 /// What all ranks of a run write together: bytes in bulk, lines.
 const BULK_BYTES: u64 = 1 << 30;
@@ -131,10 +130,10 @@ impl Flow {
 
     /// Another run, into a pipe, whose lines are numbered and looked at.
     fn looked_at(&self, system: &dyn System, site: &Site) -> Option<Result<Verdict, Trouble>> {
-        let length = if self.what == What::Bulk { BULK_LINE } else { LINE };
-        let write = Write { line: Some(length), ..self.write(LOOKED_AT) };
+        let write = self.write(LOOKED_AT);
+        let write = Write { line: Some(LINE), size: write.size / LINE * LINE, ..write };
         let tags = if self.what == What::Tagged { tags(system, self.ranks) } else { Vec::new() };
-        let checker = Checker::new(length, tags, cpu::monotonic);
+        let checker = Checker::new(LINE, tags, cpu::monotonic);
         let ran = self.job(system, site, write, Out::checked(checker))?;
         Some(ran.map(|mut ran| {
             let lines = ran.taken.checker.take().unwrap().end(write.lines(self.ranks)).0;

@@ -2,10 +2,12 @@
 
 use super::{Outcome, Work, Write, boxed, mib};
 use crate::compare::job::{self, Plan, Site};
+use crate::compare::line::Checker;
 use crate::compare::output::{Consumer, Out};
 use crate::compare::sample::{Figure, Sample, Verdict};
 use crate::compare::scale::Scale;
 use crate::compare::systems::{Full, Launch, System};
+use crate::cpu;
 
 const RANKS: u32 = 8;
 /// Bytes of a line, and of all.
@@ -40,13 +42,15 @@ impl Work for Overload {
 
     fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
         let gate = site.gate();
-        let write = Write::new(LINE, self.scale.part(BYTES / LINE as u64 / u64::from(RANKS)));
+        let count = self.scale.part(BYTES / LINE as u64 / u64::from(RANKS));
+        let write = Write { line: Some(LINE), ..Write::new(LINE, count) };
         let rank = write.command(system, gate.path());
         let launch = Launch { full: self.full, ..Launch::new(site.path(), RANKS, &rank) };
-        let slow = Consumer { rate: Some(RATE), ..Consumer::default() };
+        let checker = Some(Checker::new(LINE, Vec::new(), cpu::monotonic));
+        let slow = Consumer { rate: Some(RATE), checker, ..Consumer::default() };
         let out = Out::Pipe(Box::new(slow));
         let ran = job::run(Plan::new(site, &gate, system.launch(&launch)?, RANKS, out));
-        Some(ran.map(|ran| {
+        Some(ran.map(|mut ran| {
             let bytes = write.bytes(RANKS);
             let figures = vec![
                 (Figure::Throughput, bytes as f64 / 1e9 / ran.elapsed.as_secs_f64()),
@@ -54,6 +58,7 @@ impl Work for Overload {
                 (Figure::Memory, mib(ran.memory)),
             ];
             let verdict = Verdict {
+                lines: ran.taken.checker.take().unwrap().end(write.lines(RANKS)).0,
                 bytes_lost: bytes.saturating_sub(ran.taken.bytes),
                 bytes_reported: ran.reported,
                 ..Verdict::default()

@@ -59,7 +59,8 @@ impl Work for Stalled {
         if self.who == Who::Tool {
             let tool = |launcher| system.tool(&Attach { site: site.path(), launcher, number: Some(0) });
             tool(0)?;
-            let stalled = Consumer { stall: stalls, ..Consumer::default() };
+            let checker = Checker::new(LINE, Vec::new(), cpu::monotonic);
+            let stalled = Consumer { stall: stalls, checker: Some(checker), ..Consumer::default() };
             let out = Out::Pipe(Box::new(stalled));
             plan.early.push((Box::new(move |launcher| tool(launcher).unwrap()), out));
         }
@@ -67,7 +68,9 @@ impl Work for Stalled {
             let lines = ran.taken.checker.take().unwrap().end(write.lines(1)).0;
             let figures =
                 vec![(Figure::RanksDone, ran.elapsed.as_secs_f64()), (Figure::Memory, mib(ran.memory))];
-            Sample { figures, verdict: Verdict { lines, ..Verdict::default() } }
+            let mut verdict = Verdict::of_tools(ran.tools, write.lines(1));
+            verdict.lines.add(&lines);
+            Sample { figures, verdict }
         }))
     }
 }
