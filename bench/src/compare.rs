@@ -77,16 +77,17 @@ fn must(done: io::Result<()>, directory: &Path) {
     }
 }
 
-/// The works in whose names one of these occurs, or all; if there is none, says which there are, and ends.
+/// The works in whose names one of these occurs, or all; if one occurs in none, says which works there are, and ends.
 fn wanted(only: &[String], scale: Scale) -> Vec<Box<dyn Work>> {
-    let named = |name: String| only.is_empty() || only.iter().any(|part| name.contains(part.as_str()));
-    let (works, others): (Vec<_>, Vec<_>) =
-        works::all(scale).into_iter().partition(|work| named(work.name()));
-    if works.is_empty() {
-        eprintln!("No work has a name with {} in it. There are:", only.join(" or "));
-        others.iter().for_each(|work| eprintln!("  {}", work.name()));
+    let mut works = works::all(scale);
+    let nowhere = |part: &&str| !works.iter().any(|work| work.name().contains(part));
+    let unknown: Vec<&str> = only.iter().map(String::as_str).filter(nowhere).collect();
+    if !unknown.is_empty() {
+        eprintln!("No work has a name with {} in it. There are:", unknown.join(" or "));
+        works.iter().for_each(|work| eprintln!("  {}", work.name()));
         std::process::exit(2);
     }
+    works.retain(|work| only.is_empty() || only.iter().any(|part| work.name().contains(part.as_str())));
     works
 }
 

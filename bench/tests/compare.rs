@@ -30,12 +30,13 @@ fn a_quick_comparison_ends_with_a_table_a_report_and_plots() {
 }
 
 #[test]
-fn a_work_that_there_is_not_is_no_comparison() {
+fn a_work_that_there_is_not_is_no_comparison_even_beside_one_that_there_is() {
     let output = Command::new(env!("CARGO_BIN_EXE_iof-bench"))
-        .args(["compare", "--quick", "--only", "no such work"])
+        .args(["compare", "--quick", "--only", "latency", "--only", "no such work"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("no such work") && said.contains("latency of a lone line, 1 rank"), "{said}");
+    assert!(said.starts_with("No work has a name with no such work in it."), "{said}");
+    assert!(said.contains("\n  latency of a lone line, 1 rank\n"), "{said}");
 }
