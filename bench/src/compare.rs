@@ -9,6 +9,7 @@ mod rank;
 mod report;
 mod sample;
 mod scale;
+mod signals;
 mod systems;
 mod trouble;
 mod works;
@@ -53,6 +54,7 @@ pub fn run(args: &Args) {
     if let Some(directory) = &args.out {
         must(fs::create_dir_all(directory), directory);
     }
+    signals::leave_nothing_behind();
     let mut report = Report::new(machine::describe(), rounds);
     let systems = installed(&mut report);
     let mut printing = printed(report.print_head(), args);
