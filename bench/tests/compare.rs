@@ -101,7 +101,7 @@ fn on_a_full_stdout_the_report_is_written_all_the_same() {
 #[test]
 fn a_signal_ends_the_comparison_and_all_that_belongs_to_it() {
     let directory = tempfile::tempdir().unwrap();
-    let ours = || fs::read_dir(&directory).unwrap().flatten().filter(|entry| is_ours(entry)).count();
+    let ours = || fs::read_dir(&directory).unwrap().flatten().filter(is_ours).count();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let mut command = quick("bulk");
         command.env("TMPDIR", directory.path()).env(MARK, directory.path());

@@ -73,6 +73,7 @@ fn built() -> &'static Result<PathBuf, Missing> {
 }
 
 fn build() -> Result<PathBuf, Missing> {
+    // It goes with all temporary files of the comparison.
     let directory = tempfile::tempdir().unwrap().keep();
     let flags = pkg_config(&["--cflags", "--libs"])?;
     for (name, source) in SOURCES {
