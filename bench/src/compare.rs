@@ -9,13 +9,16 @@ mod rank;
 mod report;
 mod sample;
 mod scale;
+mod signals;
 mod systems;
 mod trouble;
 mod works;
 
+use std::fmt::Display;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::exit;
 
 pub use rank::{Rank, run as rank};
 
@@ -23,7 +26,7 @@ use job::Site;
 use report::{Report, Row, machine, plot};
 use sample::Rounds;
 use scale::Scale;
-use systems::System;
+use systems::{Missing, System};
 use works::Work;
 
 /// The command line.
@@ -51,55 +54,83 @@ pub fn run(args: &Args) {
     if let Some(directory) = &args.out {
         must(fs::create_dir_all(directory), directory);
     }
+    signals::leave_nothing_behind();
     let mut report = Report::new(machine::describe(), rounds);
     let systems = installed(&mut report);
-    report.print_head();
+    let mut printing = printed(report.print_head(), args);
     let site = Site::new(scale);
     for work in works {
         let rows = compare(work.as_ref(), &systems, &site, rounds);
-        report.print(&rows);
-        report.rows.extend(rows);
+        report.rows.extend(rows.iter().cloned());
         // So that what was seen is there if the rest is not waited for.
         if let Some(directory) = &args.out {
             must(report.write(directory), directory);
         }
+        printing = printing && printed(report.print(&rows), args);
     }
     if let Some(directory) = &args.out {
         plot::all(&report.rows, directory);
     }
+    if !printing {
+        exit(1);
+    }
+}
+
+/// Whether that was printed. If not, the program ends here, unless a report is written and stdout was not just closed by
+/// who read it.
+fn printed(done: io::Result<()>, args: &Args) -> bool {
+    let Err(error) = done else { return true };
+    let closed = error.kind() == io::ErrorKind::BrokenPipe;
+    if !closed {
+        say(format_args!("The tables can't be printed: {error}"));
+    }
+    if closed || args.out.is_none() {
+        exit(1);
+    }
+    false
+}
+
+/// A line on stderr, if that can take it.
+fn say(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// What can't be written there ends the program.
 fn must(done: io::Result<()>, directory: &Path) {
     if let Err(error) = done {
-        eprintln!("The report can't be written to {}: {error}", directory.display());
-        std::process::exit(2);
+        say(format_args!("The report can't be written to {}: {error}", directory.display()));
+        exit(2);
     }
 }
 
-/// The works in whose names one of these occurs, or all; if there is none, says which there are, and ends.
+/// The works in whose names one of these occurs, or all; if one occurs in none, says which works there are, and ends.
 fn wanted(only: &[String], scale: Scale) -> Vec<Box<dyn Work>> {
-    let named = |name: String| only.is_empty() || only.iter().any(|part| name.contains(part.as_str()));
-    let (works, others): (Vec<_>, Vec<_>) =
-        works::all(scale).into_iter().partition(|work| named(work.name()));
-    if works.is_empty() {
-        eprintln!("No work has a name with {} in it. There are:", only.join(" or "));
-        others.iter().for_each(|work| eprintln!("  {}", work.name()));
-        std::process::exit(2);
+    let mut works = works::all(scale);
+    let nowhere = |part: &&str| !works.iter().any(|work| work.name().contains(part));
+    let unknown: Vec<&str> = only.iter().map(String::as_str).filter(nowhere).collect();
+    if !unknown.is_empty() {
+        say(format_args!("No work has a name with {} in it. There are:", unknown.join(" or ")));
+        works.iter().for_each(|work| say(format_args!("  {}", work.name())));
+        exit(2);
     }
+    works.retain(|work| only.is_empty() || only.iter().any(|part| work.name().contains(part.as_str())));
     works
 }
 
-/// The systems that are here; says how to get the others.
+/// The systems that are here; says why others are not, and ends if one is needed.
 fn installed(report: &mut Report) -> Vec<Box<dyn System>> {
     let mut here = |system: &dyn System| match system.version() {
         Ok(version) => {
             report.systems.insert(system.name(), version);
             true
         }
-        Err(install) => {
-            eprintln!("{} is left out, as it is not installed: {install}", system.name());
+        Err(Missing::LeftOut(why)) => {
+            say(format_args!("{} is left out, {why}", system.name()));
             false
+        }
+        Err(Missing::Needed(why)) => {
+            say(format_args!("{} is needed, {why}", system.name()));
+            exit(2);
         }
     };
     systems::all().into_iter().filter(|system| here(system.as_ref())).collect()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use serde::Serialize;
@@ -95,15 +95,20 @@ impl Report {
     }
 
     /// Prints what is compared and where.
-    pub fn print_head(&self) {
-        self.machine.iter().for_each(|(what, is)| println!("{what}: {is}"));
-        self.systems.iter().for_each(|(system, version)| println!("{system}: {version}"));
-        println!("median of {} rounds (least to most), and by that of the {BARE}", self.rounds);
+    pub fn print_head(&self) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        for (what, is) in &self.machine {
+            writeln!(stdout, "{what}: {is}")?;
+        }
+        for (system, version) in &self.systems {
+            writeln!(stdout, "{system}: {version}")?;
+        }
+        writeln!(stdout, "median of {} rounds (least to most), and by that of the {BARE}", self.rounds)
     }
 
     /// Prints the rows of one work.
-    pub fn print(&self, rows: &[Row]) {
-        print!("{}", table(rows));
+    pub fn print(&self, rows: &[Row]) -> io::Result<()> {
+        io::stdout().write_all(table(rows).as_bytes())
     }
 
     /// Writes what there is as JSON into a directory.

@@ -1,7 +1,9 @@
 //! What is compared: launchers, and the least that does the same.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Mutex;
 
 mod iof;
 mod limits;
@@ -17,8 +19,8 @@ pub trait System {
     /// What the tables call it.
     fn name(&self) -> &'static str;
 
-    /// What is installed; or the command that installs it.
-    fn version(&self) -> Result<String, &'static str>;
+    /// What is installed.
+    fn version(&self) -> Result<String, Missing>;
 
     /// How it runs the job, whose output then comes to the launcher's stdout; none if it can't.
     fn launch(&self, job: &Launch) -> Option<Command>;
@@ -34,6 +36,22 @@ pub trait System {
     /// What it writes before a line of a rank when that is asked for.
     fn tag(&self, _: u32) -> String {
         String::new()
+    }
+}
+
+/// Why a system can't be compared.
+#[derive(Clone, Debug)]
+pub enum Missing {
+    /// The others can without it.
+    LeftOut(String),
+    /// Without it there is nothing to compare.
+    Needed(String),
+}
+
+impl Missing {
+    /// It is left out until this command is run.
+    fn until(install: &str) -> Missing {
+        Missing::LeftOut(format!("not installed: {install}"))
     }
 }
 
@@ -137,11 +155,18 @@ fn beside_us(name: &str) -> PathBuf {
 
 /// What the first of `programs` says of its version in which `wanted` occurs, with that program.
 fn find(programs: &[&'static str], wanted: &str) -> Option<(&'static str, String)> {
-    programs.iter().find_map(|program| {
+    let mut said = programs.iter().filter_map(|program| Some((*program, says(program)?)));
+    said.find(|(_, text)| text.contains(wanted))
+}
+
+/// What a program says of its version, for which it is run once only.
+fn says(program: &'static str) -> Option<String> {
+    static SAID: Mutex<BTreeMap<&str, Option<String>>> = Mutex::new(BTreeMap::new());
+    let ask = || {
         let Output { stdout, .. } = Command::new(program).arg("--version").output().ok()?;
-        let text = String::from_utf8_lossy(&stdout).into_owned();
-        text.contains(wanted).then_some((*program, text))
-    })
+        Some(String::from_utf8_lossy(&stdout).into_owned())
+    };
+    SAID.lock().unwrap().entry(program).or_insert_with(ask).clone()
 }
 
 /// The word that follows `before` in a text.

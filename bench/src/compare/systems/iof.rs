@@ -1,8 +1,14 @@
 //! `iof run`, and `iof pull`.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use super::{Attach, Full, Launch, Stdin, System, beside_us};
+use super::{Attach, Full, Launch, Missing, Stdin, System, beside_us};
+use crate::compare::say;
+
+const BUILD: &str = "cargo build --release -p iof-cli";
 
 /// Built beside us.
 pub struct Iof;
@@ -12,10 +18,17 @@ impl System for Iof {
         "iof run"
     }
 
-    fn version(&self) -> Result<String, &'static str> {
-        let output = Command::new(beside_us("iof")).arg("--version").output();
-        let text = output.map_err(|_| "cargo build --release -p iof-cli")?.stdout;
-        Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    fn version(&self) -> Result<String, Missing> {
+        let iof = beside_us("iof");
+        let output = Command::new(&iof).arg("--version").output();
+        let missing = |error| Missing::Needed(format!("{}: {error}: {BUILD}", iof.display()));
+        let text = output.map_err(missing)?.stdout;
+        let version = String::from_utf8_lossy(&text);
+        let version = format!("{}; rank 0 has the launcher's stdin itself", version.trim());
+        let Some(age) = older_than_sources(&iof) else { return Ok(version) };
+        let age = format!("built {} s before its sources were changed", age.as_secs());
+        say(format_args!("{} may be stale, {age}: {BUILD}", iof.display()));
+        Ok(format!("{version}, {age}"))
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {
@@ -50,5 +63,36 @@ impl System for Iof {
 
     fn tag(&self, rank: u32) -> String {
         format!("[1,{rank}]<stdout>: ")
+    }
+}
+
+/// How long a program was built before the newest of its sources, which cargo lists beside it, was changed; none if it
+/// is newer than all of them.
+fn older_than_sources(program: &Path) -> Option<Duration> {
+    let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let sources = fs::read_to_string(program.with_extension("d")).ok()?;
+    let newest = sources.split_whitespace().skip(1).filter_map(|source| changed(source.as_ref())).max()?;
+    newest.duration_since(changed(program)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn a_program_is_stale_when_a_source_was_changed_after_it_was_built() {
+        let directory = tempfile::tempdir().unwrap();
+        let [program, list, source] = ["iof", "iof.d", "main.rs"].map(|name| directory.path().join(name));
+        fs::write(&list, format!("{}: {}\n", program.display(), source.display())).unwrap();
+        let built = SystemTime::now();
+        for (path, time) in [(&program, built), (&source, built - Duration::from_secs(60))] {
+            fs::File::create(path).unwrap().set_modified(time).unwrap();
+        }
+        assert_eq!(older_than_sources(&program), None);
+        let later = Duration::from_secs(60);
+        fs::File::create(&source).unwrap().set_modified(built + later).unwrap();
+        assert_eq!(older_than_sources(&program), Some(later));
     }
 }

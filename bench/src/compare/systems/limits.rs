@@ -5,7 +5,7 @@ use std::process::Command;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use super::{Attach, Full, Launch, Stdin, System, Tools, cache};
+use super::{Attach, Full, Launch, Missing, Stdin, System, Tools, cache};
 use crate::bare;
 
 /// The name of the limit to which all figures are related.
@@ -19,7 +19,7 @@ impl System for Bare {
         BARE
     }
 
-    fn version(&self) -> Result<String, &'static str> {
+    fn version(&self) -> Result<String, Missing> {
         Ok("epoll_wait, read and write of 64 KiB at most; no tags, no lines".to_owned())
     }
 
@@ -69,7 +69,7 @@ impl System for Cat {
         "cat"
     }
 
-    fn version(&self) -> Result<String, &'static str> {
+    fn version(&self) -> Result<String, Missing> {
         Ok("cat(1) behind one rank; no tags".to_owned())
     }
 
@@ -112,7 +112,7 @@ impl System for Tee {
         "tee"
     }
 
-    fn version(&self) -> Result<String, &'static str> {
+    fn version(&self) -> Result<String, Missing> {
         Ok("tee(1) into the stdin of ranks".to_owned())
     }
 

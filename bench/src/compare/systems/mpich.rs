@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Full, Launch, Stdin, System, Tools, find, word_behind};
+use super::{Full, Launch, Missing, Stdin, System, Tools, find, word_behind};
 
 const PROGRAMS: [&str; 3] = ["mpiexec.hydra", "mpiexec.mpich", "mpiexec"];
 const SIGN: &str = "HYDRA";
@@ -15,8 +15,8 @@ impl System for Mpich {
         "mpiexec"
     }
 
-    fn version(&self) -> Result<String, &'static str> {
-        let (_, text) = find(&PROGRAMS, SIGN).ok_or("apt install mpich")?;
+    fn version(&self) -> Result<String, Missing> {
+        let (_, text) = find(&PROGRAMS, SIGN).ok_or_else(|| Missing::until("apt install mpich"))?;
         Ok(format!("MPICH {}", word_behind(&text, "Version:")))
     }
 

@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
-use super::{Full, Launch, Stdin, System, Tools, find, word_behind};
+use super::{Full, Launch, Missing, Stdin, System, Tools, find, word_behind};
 
 const PROGRAMS: [&str; 2] = ["mpirun.openmpi", "mpirun"];
+/// What each version of it says.
+const OPEN_MPI: &str = "(Open MPI)";
 const SIGN: &str = "(Open MPI) 4";
 
 /// The Debian package.
@@ -15,9 +17,15 @@ impl System for OpenMpi {
         "mpirun"
     }
 
-    fn version(&self) -> Result<String, &'static str> {
-        let (_, text) = find(&PROGRAMS, SIGN).ok_or("apt install openmpi-bin")?;
-        Ok(format!("Open MPI {}", word_behind(&text, "(Open MPI)")))
+    fn version(&self) -> Result<String, Missing> {
+        let version = |text: &str| format!("Open MPI {}", word_behind(text, OPEN_MPI));
+        if let Some((_, text)) = find(&PROGRAMS, SIGN) {
+            return Ok(version(&text));
+        }
+        Err(match find(&PROGRAMS, OPEN_MPI) {
+            Some((_, text)) => Missing::LeftOut(format!("found {}, needs Open MPI 4", version(&text))),
+            None => Missing::until("apt install openmpi-bin"),
+        })
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Full, Launch, Stdin, System, Tools, find, word_behind};
+use super::{Full, Launch, Missing, Stdin, System, Tools, find, word_behind};
 
 /// The Debian package.
 pub struct Parallel;
@@ -12,8 +12,9 @@ impl System for Parallel {
         "parallel"
     }
 
-    fn version(&self) -> Result<String, &'static str> {
-        let (_, text) = find(&["parallel"], "GNU parallel").ok_or("apt install parallel")?;
+    fn version(&self) -> Result<String, Missing> {
+        let (_, text) =
+            find(&["parallel"], "GNU parallel").ok_or_else(|| Missing::until("apt install parallel"))?;
         Ok(format!("GNU parallel {}", word_behind(&text, "GNU parallel")))
     }
 

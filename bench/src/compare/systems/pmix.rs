@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use tempfile::TempDir;
-
-use super::{Attach, Full, Launch, Stdin, System, Tools};
+use super::{Attach, Full, Launch, Missing, Stdin, System, Tools};
 use crate::bare;
 
 const SOURCES: [(&str, &str); 2] = [
@@ -28,7 +26,6 @@ pub struct Pmix {
     pull: &'static str,
     push: &'static str,
     push_all: Option<&'static str>,
-    built: OnceLock<Option<TempDir>>,
 }
 
 impl Pmix {
@@ -42,7 +39,6 @@ impl Pmix {
             pull: "pull",
             push: "push-one",
             push_all: Some("push-all"),
-            built: OnceLock::new(),
         }
     }
 
@@ -57,12 +53,11 @@ impl Pmix {
             pull: "pull-local",
             push: "push-blocking",
             push_all: None,
-            built: OnceLock::new(),
         }
     }
 
     fn program(&self, name: &str) -> Option<PathBuf> {
-        self.built.get_or_init(build).as_ref().map(|directory| directory.path().join(name))
+        built().as_ref().ok().map(|directory| directory.join(name))
     }
 
     /// The host, whose own tool is in this mode.
@@ -74,20 +69,46 @@ impl Pmix {
     }
 }
 
-/// The programs in a directory of theirs.
-fn build() -> Option<TempDir> {
-    let directory = tempfile::tempdir().ok()?;
-    let flags = Command::new("pkg-config").args(["--cflags", "--libs", "pmix"]).output().ok()?;
-    let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
+/// The directory with the programs, which are built once; or why there are none.
+fn built() -> &'static Result<PathBuf, Missing> {
+    static BUILT: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+    BUILT.get_or_init(build)
+}
+
+fn build() -> Result<PathBuf, Missing> {
+    // It goes with all temporary files of the comparison.
+    let directory = tempfile::tempdir().unwrap().keep();
+    let flags = pkg_config(&["--cflags", "--libs"])?;
     for (name, source) in SOURCES {
-        let file = directory.path().join(name).with_extension("c");
-        fs::write(&file, source).ok()?;
+        let file = directory.join(name).with_extension("c");
+        fs::write(&file, source).unwrap();
         let mut cc = Command::new("cc");
-        cc.args(["-O2", "-o"]).arg(directory.path().join(name)).arg(file);
-        let built = cc.args(flags.split_whitespace()).arg("-lpthread").status().ok()?;
-        built.success().then_some(())?;
+        cc.args(["-O2", "-o"]).arg(directory.join(name)).arg(file);
+        cc.args(flags.split_whitespace()).arg("-lpthread");
+        let Output { status, stderr, .. } = cc.output().map_err(|_| Missing::until(INSTALL))?;
+        if !status.success() {
+            let why = format!("{name}.c does not compile here: {}", complaint(&stderr));
+            return Err(Missing::LeftOut(why));
+        }
     }
-    Some(directory)
+    Ok(directory)
+}
+
+/// What pkg-config says of libpmix.
+fn pkg_config(args: &[&str]) -> Result<String, Missing> {
+    let output =
+        Command::new("pkg-config").args(args).arg("pmix").output().map_err(|_| Missing::until(INSTALL))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        false => Err(Missing::until(INSTALL)),
+    }
+}
+
+/// The line of what a compiler says that tells most: its first error, or its last words.
+fn complaint(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let error = text.lines().find(|line| line.contains("error:")).or(text.lines().last());
+    error.unwrap_or_default().trim().to_owned()
 }
 
 impl System for Pmix {
@@ -95,13 +116,9 @@ impl System for Pmix {
         self.name
     }
 
-    fn version(&self) -> Result<String, &'static str> {
-        let output =
-            Command::new("pkg-config").args(["--modversion", "pmix"]).output().map_err(|_| INSTALL)?;
-        if !output.status.success() || self.program("pmix_host").is_none() {
-            return Err(INSTALL);
-        }
-        let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    fn version(&self) -> Result<String, Missing> {
+        let version = pkg_config(&["--modversion"])?;
+        built().as_ref().map_err(Missing::clone)?;
         Ok(format!("OpenPMIx {version}: {}", self.way))
     }
 
@@ -127,5 +144,18 @@ impl System for Pmix {
 
     fn rank_variable(&self) -> &'static str {
         bare::RANK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_is_quoted_with_its_first_error_or_else_its_last_words() {
+        let gcc = b"x.c: In function 'main':\nx.c:3:5: error: 'a' undeclared\n    3 | a;\n      | ^\n";
+        assert_eq!(complaint(gcc), "x.c:3:5: error: 'a' undeclared");
+        assert_eq!(complaint(b"some words\nnot enough memory\n"), "not enough memory");
+        assert_eq!(complaint(b""), "");
     }
 }
