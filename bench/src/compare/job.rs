@@ -30,6 +30,8 @@ const END: Duration = Duration::from_secs(30);
 const ATTACH: Duration = Duration::from_millis(200);
 /// Until a launcher of which a rank has ended too early ends as well.
 const FOLLOW: Duration = Duration::from_secs(1);
+/// Where launchers leave what is temporary, some when they are killed, too: it goes with the site.
+const TEMPORARY: &str = "TMPDIR";
 /// Between two looks whether a launcher has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -153,6 +155,7 @@ impl<'a> Running<'a> {
         // Nobody but the launcher may hold what it was given, so the command does not outlive this.
         let mut launcher = std::mem::replace(&mut plan.launcher, Command::new("false"));
         launcher.stdout(stdout).stderr(File::create(plan.site.said()).unwrap());
+        launcher.env(TEMPORARY, plan.site.path());
         let (stdin, input) = match plan.input {
             None => (Stdio::null(), None),
             Some(_) => {
@@ -283,6 +286,7 @@ pub struct Whole {
 pub fn whole(site: &Site, mut launcher: Command, out: Out, limit: Duration) -> Result<Whole, Trouble> {
     let (stdout, reader) = out.open();
     launcher.stdin(Stdio::null()).stdout(stdout).stderr(File::create(site.said()).unwrap());
+    launcher.env(TEMPORARY, site.path());
     let (begun, before) = (Instant::now(), cpu::of_children());
     let mut child = launcher.spawn().unwrap();
     drop(launcher);

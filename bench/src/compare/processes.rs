@@ -1,6 +1,6 @@
 //! The processes of a forwarder, seen from outside: which they are, what they have cost, what memory they have.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Processes that are ours to look at, as long as they live.
 #[derive(Clone, Debug)]
 pub struct Forwarder {
-    pids: Vec<u32>,
-    cpu: Duration,
+    /// Each with what it had cost when we began to count.
+    pids: BTreeMap<u32, Duration>,
 }
 
 impl Forwarder {
@@ -28,28 +28,32 @@ impl Forwarder {
 
     /// These processes, of which each may be gone at any time.
     pub fn of(pids: Vec<u32>) -> Forwarder {
-        Forwarder { pids, cpu: Duration::ZERO }
+        Forwarder { pids: pids.into_iter().map(|pid| (pid, Duration::ZERO)).collect() }
     }
 
     /// Those of `others` as well that are not known yet; what they have cost counts.
     pub fn add(&mut self, others: &Forwarder) {
-        let new: Vec<u32> = others.pids.iter().copied().filter(|pid| !self.pids.contains(pid)).collect();
-        self.pids.extend(new);
+        for pid in others.pids.keys() {
+            self.pids.entry(*pid).or_default();
+        }
     }
 
     /// Counts what they cost from now on.
     pub fn begin(&mut self) {
-        self.cpu = spent(&self.pids);
+        for (pid, begun) in &mut self.pids {
+            *begun = cpu::of_process(*pid).unwrap_or_default();
+        }
     }
 
-    /// CPU time since then.
+    /// CPU time since then; nothing of those that have ended, which can't be asked any more.
     pub fn cpu(&self) -> Duration {
-        spent(&self.pids).saturating_sub(self.cpu)
+        let since = |(pid, begun): (&u32, &Duration)| Some(cpu::of_process(*pid)?.saturating_sub(*begun));
+        self.pids.iter().filter_map(since).sum()
     }
 
     /// Waits until they sleep and go on sleeping; whether they did by `until`.
     pub fn rest(&self, until: Instant) -> bool {
-        let look = || (self.pids.iter().all(|pid| sleeps(*pid)), spent(&self.pids));
+        let look = || (self.pids.keys().all(|pid| sleeps(*pid)), self.cpu());
         let mut last = look();
         while Instant::now() < until {
             std::thread::sleep(LOOK);
@@ -64,7 +68,7 @@ impl Forwarder {
 
     /// The most memory that they had, in bytes, what several of their mappings share counted once: see [`peak`].
     pub fn memory(&self) -> u64 {
-        self.pids.iter().filter_map(|pid| peak(*pid)).sum()
+        self.pids.keys().filter_map(|pid| peak(*pid)).sum()
     }
 }
 
@@ -109,10 +113,6 @@ fn below(parents: &HashMap<u32, u32>, root: u32, without: &HashSet<u32>) -> Vec<
         }
     }
     found
-}
-
-fn spent(pids: &[u32]) -> Duration {
-    pids.iter().filter_map(|pid| cpu::of_process(*pid)).sum()
 }
 
 /// Whether no thread of a process runs or could.
@@ -177,5 +177,23 @@ mod tests {
         assert!(forwarder.cpu() > Duration::ZERO && forwarder.memory() > 0);
         drop(child.stdin.take());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_ends_takes_nothing_away_from_what_others_cost() {
+        let (ms, us) = (Duration::from_millis, std::process::id());
+        let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        while cpu::of_process(child.id()).unwrap() < ms(50) {
+            std::thread::sleep(ms(1));
+        }
+        let mut forwarder = Forwarder::of(vec![child.id(), us]);
+        forwarder.begin();
+        let begun = cpu::of_process(us).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        while cpu::of_process(us).unwrap() < begun + ms(10) {
+            std::hint::spin_loop();
+        }
+        assert!(forwarder.cpu() >= ms(10));
     }
 }
