@@ -103,7 +103,7 @@ impl<B: Backend> Driver<B> {
             self.backend.take(&mut answers);
             let turned = Instant::now();
             let elapsed = turned.duration_since(mem::replace(&mut last, turned));
-            moderation.turned(yield_of(&answers, elapsed, &mut self.desk));
+            moderation.turned(yield_of(&answers, elapsed));
             // One clock reading for the whole batch.
             self.time = now();
             let mut deaf = None;
@@ -434,19 +434,16 @@ fn same(error: &io::Error) -> io::Error {
 }
 
 /// What a turn that brought `answers` has read and written.
-fn yield_of(answers: &[Answer], elapsed: Duration, desk: &mut Desk) -> Yield {
-    let mut all = Yield { bytes: 0, largest: 0, elapsed, lags: true };
-    for (token, result) in answers {
-        let Ok(bytes) = result else { continue };
-        all.lags &= match token {
-            Token::Source(at) => desk.source_mut(*at).is_some_and(|source| source.lags()),
-            Token::Target(_) => false,
-            _ => continue,
-        };
-        all.bytes = all.bytes.saturating_add(*bytes as u64);
-        all.largest = all.largest.max(*bytes);
-    }
-    Yield { lags: all.lags && all.bytes > 0, ..all }
+fn yield_of(answers: &[Answer], elapsed: Duration) -> Yield {
+    let reads = answers.iter().filter_map(|(token, result)| match token {
+        Token::Source(_) | Token::Target(_) => result.as_ref().ok().copied(),
+        _ => None,
+    });
+    reads.fold(Yield { bytes: 0, largest: 0, elapsed }, |sum, bytes| Yield {
+        bytes: sum.bytes.saturating_add(bytes as u64),
+        largest: sum.largest.max(bytes),
+        ..sum
+    })
 }
 
 fn now() -> u64 {

@@ -4,8 +4,6 @@
 //! little lets each read bring many lines, at a fraction of the cost. But a lone line must go through at once, and so
 //! must the lines of a conversation, where the next comes only when the last was answered. So patience is tried, and
 //! kept up only if it pays: if a turn that waited brings a multiple of the bytes of one that did not.
-//!
-//! Bytes that nobody waits for, as their stream was full a moment ago, need not be tried with: they may pile up.
 
 use std::time::Duration;
 
@@ -48,16 +46,12 @@ pub(crate) struct Yield {
     pub largest: usize,
     /// How long the turn took, from the one before.
     pub elapsed: Duration,
-    /// Nobody waits for what it brought: the readers have other bytes to read before.
-    pub lags: bool,
 }
 
 /// Decides on the wait of each turn by what those before brought.
 pub(crate) struct Moderation {
     phase: Phase,
     wait: Duration,
-    /// Nobody waits for what comes, and it comes in small pieces.
-    lags: bool,
     /// For how long patience is not tried if it does not pay the next time.
     hold_off: u32,
     /// Turns and bytes of the sample so far.
@@ -67,29 +61,18 @@ pub(crate) struct Moderation {
 
 impl Moderation {
     pub(crate) fn new() -> Moderation {
-        Moderation {
-            phase: Phase::Measuring,
-            wait: Duration::ZERO,
-            lags: false,
-            hold_off: HOLD_OFF,
-            turns: 0,
-            bytes: 0,
-        }
+        Moderation { phase: Phase::Measuring, wait: Duration::ZERO, hold_off: HOLD_OFF, turns: 0, bytes: 0 }
     }
 
     /// How long the next turn is to let traffic pile up; zero: not at all.
     pub(crate) fn wait(&self) -> Duration {
-        if self.lags { MOST } else { self.wait }
+        self.wait
     }
 
     /// Takes note of a turn.
     pub(crate) fn turned(&mut self, brought: Yield) {
         // A late turn that brought much was not quiet: others had the processor.
-        let quiet = brought.elapsed > self.wait().saturating_add(DENSE) && brought.bytes < MUCH;
-        self.lags = brought.lags && brought.largest < LARGE && !quiet;
-        if self.lags {
-            return;
-        }
+        let quiet = brought.elapsed > self.wait.saturating_add(DENSE) && brought.bytes < MUCH;
         match self.phase {
             Phase::Trying { .. } if quiet => self.give_up(),
             Phase::Measuring | Phase::Patient if quiet => self.enter(Phase::Measuring, Duration::ZERO),
@@ -155,7 +138,7 @@ mod tests {
     fn run(moderation: &mut Moderation, turns: u32, quiet: Duration, bytes: impl Fn(Duration) -> u64) {
         for _ in 0..turns {
             let (wait, bytes) = (moderation.wait(), bytes(moderation.wait()));
-            moderation.turned(Yield { bytes, largest: bytes as usize, elapsed: wait + quiet, lags: false });
+            moderation.turned(Yield { bytes, largest: bytes as usize, elapsed: wait + quiet });
         }
     }
 
@@ -218,33 +201,6 @@ mod tests {
             run(&mut moderation, 1, SOON, |_| LARGE as u64);
             assert_eq!(moderation.wait(), Duration::ZERO);
         }
-    }
-
-    /// What readers that don't keep up will get some time.
-    fn lagging(bytes: u64, elapsed: Duration) -> Yield {
-        Yield { bytes, largest: bytes as usize, elapsed, lags: true }
-    }
-
-    #[test]
-    fn what_nobody_waits_for_piles_up_unless_it_comes_in_large_pieces_or_seldom() {
-        let mut moderation = Moderation::new();
-        moderation.turned(lagging(LINE, SOON));
-        assert_eq!(moderation.wait(), MOST);
-        moderation.turned(lagging(LINE, MOST + SOON));
-        assert_eq!(moderation.wait(), MOST);
-        moderation.turned(lagging(LARGE as u64, MOST + SOON));
-        assert_eq!(moderation.wait(), Duration::ZERO);
-        moderation.turned(lagging(LINE, SOON));
-        moderation.turned(lagging(LINE, MOST + DENSE * 2));
-        assert_eq!(moderation.wait(), Duration::ZERO);
-    }
-
-    #[test]
-    fn a_line_that_somebody_waits_for_is_not_waited_for_beside_those_that_nobody_does() {
-        let mut moderation = Moderation::new();
-        moderation.turned(lagging(LINE, SOON));
-        run(&mut moderation, 1, SOON, |_| LINE);
-        assert_eq!(moderation.wait(), Duration::ZERO);
     }
 
     #[test]

@@ -28,9 +28,6 @@ pub const READ_MAX: usize = 64 * 1024;
 /// Bytes that a write to a pipe in packet mode (O_DIRECT) puts together at most, see pipe(2): a read that asks for fewer
 /// loses the rest, and nobody says so.
 pub(crate) const PACKET_MAX: usize = libc::PIPE_BUF;
-/// Reads in which a stream that was full is taken to have readers that don't keep up: those that fill a ring of the usual
-/// size again, if each brings a quarter of what a pipe holds. Should a conversation follow, it is soon as quick as ever.
-const LAG: u32 = 64;
 
 /// Where a source stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +128,6 @@ pub(crate) struct Source {
     lasting: bool,
     /// Nobody has the terminal open at the moment.
     hung_up: bool,
-    /// Reads to come that nobody waits for.
-    lag: u32,
     /// Readers have something to see since the last [`Source::take_news`].
     news: bool,
 }
@@ -158,7 +153,6 @@ impl Source {
             not_now: false,
             lasting: false,
             hung_up: false,
-            lag: 0,
             news: false,
         }
     }
@@ -200,11 +194,6 @@ impl Source {
         mem::take(&mut self.news)
     }
 
-    /// Whether nobody waits for its next bytes: the readers for whom it had to wait have others to read before.
-    pub(crate) fn lags(&self) -> bool {
-        self.lag > 0
-    }
-
     /// What to do now; `readable` if the pipe is known to have bytes or to be at its end.
     pub(crate) fn next(&mut self, readable: bool) -> Next<'_> {
         if self.in_flight() {
@@ -244,7 +233,6 @@ impl Source {
             }
             Reserve::Wait => {
                 self.state = State::Waiting;
-                self.lag = LAG;
                 Next::Wait
             }
             Reserve::Later => {
@@ -260,7 +248,6 @@ impl Source {
             State::Reading => {
                 if let Ok(n @ 1..) = result {
                     self.stream.commit(n, time);
-                    self.lag = self.lag.saturating_sub(1);
                     self.news = true;
                 }
                 self.after(result)

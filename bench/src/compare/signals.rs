@@ -1,4 +1,5 @@
-//! Nothing of a comparison is left, whatever ends it: it runs in a process of its own, behind which another one cleans up.
+//! Nothing of a comparison is left, whatever but SIGKILL ends it: it runs in a process of its own, behind which another
+//! one cleans up.
 
 use std::fs;
 use std::process;
@@ -11,17 +12,19 @@ use nix::unistd::{ForkResult, Pid, fork};
 use super::processes;
 
 /// What ends a comparison, unless we were started to ignore it, as by nohup(1).
-const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// Goes on in a new process, with a directory of its own for temporary files. The process that called this stays behind
 /// until that has ended or one of [`ENDING`] comes; then it kills all that is left, removes the directory, and ends in the
 /// same way. Call it before any thread is started.
 pub fn leave_nothing_behind() {
-    let directory = tempfile::tempdir().unwrap();
-    tempfile::env::override_temp_dir(directory.path()).unwrap();
+    // Who started us may have it ignored, and then nobody would hear of the ends of children.
+    act_by_default(Signal::SIGCHLD);
     let signals: SigSet =
         ENDING.into_iter().filter(|signal| !ignored(*signal)).chain([Signal::SIGCHLD]).collect();
     let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    tempfile::env::override_temp_dir(directory.path()).unwrap();
     // What loses its parent when the new process is gone becomes our child.
     prctl::set_child_subreaper(true).unwrap();
     // SAFETY: no other thread has been started, so nothing is locked that only such a thread would unlock.
@@ -62,12 +65,16 @@ fn end_like(status: WaitStatus) -> ! {
         process::exit(code);
     }
     let WaitStatus::Signaled(_, signal, _) = status else { unreachable!("{status:?} is no end") };
-    let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: it runs no code of ours. It fails for SIGKILL, whose action nothing changes.
-    let _ = unsafe { sigaction(signal, &action) };
+    act_by_default(signal);
     let _ = raise(signal);
     let _ = SigSet::from(signal).thread_unblock();
     unreachable!("{signal} does not end us")
+}
+
+fn act_by_default(signal: Signal) {
+    let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: it runs no code of ours. It fails for SIGKILL, whose action nothing changes.
+    let _ = unsafe { sigaction(signal, &action) };
 }
 
 /// Whether we were started to ignore a signal, see proc_pid_status(5).

@@ -123,28 +123,6 @@ fn a_blocked_stream_has_nothing_in_flight() {
 }
 
 #[test]
-fn nobody_waits_for_the_next_reads_of_a_stream_that_was_full_for_a_reader() {
-    for (policy, lags) in [(Policy::Block, true), (Policy::DropNewest, false)] {
-        let (mut source, _write) = source(policy);
-        let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
-        let slot = area.take_slot().unwrap();
-        let at = source.stream_mut().attach(&area, slot, Start::Oldest, true).unwrap();
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let mut reader = unsafe { Reader::new(at, area, Start::Oldest) }.unwrap();
-        assert!(!source.lags());
-        fill(&mut source);
-        assert_eq!(source.lags(), lags, "{policy:?}");
-        for _ in 0..LAG {
-            reader.peek();
-            reader.consume(usize::MAX);
-            source.next(true);
-            source.done(Ok(1), 1);
-        }
-        assert!(!source.lags(), "{policy:?}: the reader keeps up by now");
-    }
-}
-
-#[test]
 fn a_pipe_that_has_nothing_now_is_polled_and_then_read() {
     let (mut source, _write) = source(Policy::DropNewest);
     assert!(matches!(source.next(false), Next::Read(..)));
