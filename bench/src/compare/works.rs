@@ -18,6 +18,9 @@ mod stalled;
 mod stdin;
 mod tools;
 
+/// Runs in which each line is looked at, beside those that are measured, have this part of the work.
+const LOOKED_AT: u64 = 8;
+
 /// What one run of a work gave.
 pub type Outcome = Result<Sample, Trouble>;
 

@@ -1,6 +1,6 @@
 //! Ranks that write as fast as they can.
 
-use super::{Outcome, Work, Write, boxed, mib};
+use super::{LOOKED_AT, Outcome, Work, Write, boxed, mib};
 use crate::compare::job::{self, Plan, Ran, Site};
 use crate::compare::line::Checker;
 use crate::compare::output::Out;
@@ -18,8 +18,6 @@ const LINE: usize = 80;
 /// What all ranks of a run write together: bytes in bulk, lines.
 const BULK_BYTES: u64 = 1 << 30;
 const LINES: u64 = 1_000_000;
-/// The runs in which each line is looked at have this part of it.
-const LOOKED_AT: u64 = 8;
 
 /// Where it goes.
 #[derive(Clone, Copy, PartialEq, Eq)]

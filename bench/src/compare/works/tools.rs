@@ -1,6 +1,6 @@
 //! Tools that pull all of the output while the ranks write as fast as they can.
 
-use super::{Outcome, Work, Write, boxed, mib};
+use super::{LOOKED_AT, Outcome, Work, Write, boxed, mib};
 use crate::compare::job::{self, Plan, Ran, Site, StartTool};
 use crate::compare::line::Checker;
 use crate::compare::output::Out;
@@ -15,8 +15,6 @@ const RANKS: u32 = 8;
 const LINE: usize = 80;
 /// Lines of all ranks together.
 const LINES: u64 = 1_000_000;
-/// The run in which each line is looked at has this part of it.
-const LOOKED_AT: u64 = 8;
 
 struct Tools {
     tools: u32,
