@@ -31,13 +31,34 @@ struct Desk {
     free: Mutex<FreeSlots>,
 }
 
-/// Slots that no ring uses.
+/// Slots that no ring uses. The engine's own memory: nothing that a tool writes to its area changes it.
 #[derive(Default)]
 struct FreeSlots {
     returned: Vec<u32>,
-    /// Slots from here on were never used; their pages may have no memory yet.
-    fresh: u32,
+    /// Whether a ring uses the slot, for every slot that was ever used. Slots beyond its length were never used; their
+    /// pages may have no memory yet.
+    taken: Vec<bool>,
     populated: u64,
+}
+
+impl FreeSlots {
+    /// Takes the slot that was returned last.
+    fn take_returned(&mut self) -> Option<u32> {
+        let slot = self.returned.pop()?;
+        if let Some(taken) = self.taken.get_mut(slot as usize) {
+            *taken = true;
+        }
+        Some(slot)
+    }
+
+    /// Frees a taken slot. Any other slot stays as it is.
+    fn put_back(&mut self, slot: u32) {
+        if let Some(taken) = self.taken.get_mut(slot as usize)
+            && std::mem::replace(taken, false)
+        {
+            self.returned.push(slot);
+        }
+    }
 }
 
 #[expect(dead_code, reason = "held only to be dropped with the area")]
@@ -143,13 +164,13 @@ impl Area {
     pub fn take_slot(&self) -> Result<u32, CreateError> {
         let Some(desk) = &self.desk else { return Err(CreateError::Slots) };
         let mut free = desk.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(slot) = free.returned.pop() {
+        if let Some(slot) = free.take_returned() {
             return Ok(slot);
         }
-        let slot = free.fresh;
-        if slot as usize >= MAX_SLOTS {
-            return Err(CreateError::Slots);
-        }
+        let slot = match u32::try_from(free.taken.len()) {
+            Ok(slot) if (slot as usize) < MAX_SLOTS => slot,
+            _ => return Err(CreateError::Slots),
+        };
         if let Some(fd) = &desk.file {
             let end = slot_offset(slot.saturating_add(1));
             if end > free.populated {
@@ -162,17 +183,14 @@ impl Area {
                 free.populated = free.populated.saturating_add(len);
             }
         }
-        free.fresh = slot.saturating_add(1);
+        free.taken.push(true);
         Ok(slot)
     }
 
-    /// Gives back a slot that no ring's reader uses any more.
+    /// Returns a slot that no ring's reader uses any more, in constant time. A slot that is not taken stays as it is.
     pub fn return_slot(&self, slot: u32) {
         if let Some(desk) = &self.desk {
-            let mut free = desk.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if slot < free.fresh && !free.returned.contains(&slot) {
-                free.returned.push(slot);
-            }
+            desk.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).put_back(slot);
         }
     }
 

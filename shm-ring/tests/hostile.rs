@@ -371,3 +371,19 @@ fn a_ring_of_the_largest_capacity_that_nobody_ever_wrote_is_empty() {
     .unwrap();
     assert_eq!(reader.peek(), Peek::Ended);
 }
+
+#[test]
+fn a_slot_is_handed_out_again_once_however_often_it_is_returned() {
+    let area = Area::create(doorbell().unwrap().0).unwrap();
+    let slots: Vec<u32> = (0..MAX_SLOTS).map(|_| area.take_slot().unwrap()).collect();
+    assert!(matches!(area.take_slot(), Err(CreateError::Slots)));
+    for slot in [slots[5], slots[5], MAX_SLOTS as u32, u32::MAX] {
+        area.return_slot(slot);
+    }
+    assert_eq!(area.take_slot().unwrap(), slots[5]);
+    assert!(matches!(area.take_slot(), Err(CreateError::Slots)));
+    slots.iter().for_each(|slot| area.return_slot(*slot));
+    let mut again: Vec<u32> = slots.iter().map(|_| area.take_slot().unwrap()).collect();
+    again.sort_unstable();
+    assert_eq!(again, slots);
+}
