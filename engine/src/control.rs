@@ -314,7 +314,8 @@ impl Drop for Control {
 
 /// Notes that a stream is complete, and why if that was not its end of file.
 fn completed(state: &mut State, capture: &Capture, stream: SourceId, end: &End) {
-    let Some(StreamName { source, channel, logged }) = state.streams.get(&stream).map(|of| of.name.clone())
+    let Some(StreamName { source, channel, logged, .. }) =
+        state.streams.get(&stream).map(|of| of.name.clone())
     else {
         return;
     };

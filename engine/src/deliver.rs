@@ -269,9 +269,10 @@ impl Engine {
 
     /// A job; if nobody has spoken of it yet, one that runs elsewhere.
     fn job_elsewhere<'a>(&self, state: &'a mut State, nspace: &Nspace) -> &'a mut JobState {
+        let run = if state.jobs.contains_key(nspace) { 0 } else { state.next_run() };
         let new = || {
             let job = JobState::elsewhere(Wish::of(&self.config));
-            JobState { entry: self.announce(nspace), ..job }
+            JobState { run, entry: self.announce(nspace), ..job }
         };
         state.jobs.entry(nspace.clone()).or_insert_with(new)
     }
@@ -291,7 +292,7 @@ impl Engine {
             Elsewhere::Running => {}
         }
         let mut stream = Stream::create(job.wish.config(), &format!("{from} {channel}"))?;
-        let name = StreamName { source: from.clone(), channel, logged: false };
+        let name = StreamName { source: from.clone(), channel, logged: false, run: job.run };
         let mut new = StreamState::new(name, job.wish, job.forward);
         new.let_go = job.let_go;
         let id = state.add_stream(new, &mut stream);

@@ -68,6 +68,7 @@ impl Engine {
                     && known.elsewhere == Elsewhere::Running
                     && !known.delivered.keys().any(|(rank, _)| job.launching.contains_key(rank)) =>
             {
+                job.run = known.run;
                 job.elsewhere = known.elsewhere;
                 job.entry = known.entry.take();
                 job.delivered = mem::take(&mut known.delivered);
@@ -79,6 +80,7 @@ impl Engine {
             Some(_) => return None,
             None => {
                 job.entry = self.announce(nspace);
+                job.run = state.next_run();
                 state.jobs.insert(nspace.clone(), job);
             }
         }
@@ -124,14 +126,14 @@ impl Engine {
         let mut state = self.tables.lock();
         // Since `begin` there is a job, and it is to have this rank.
         let job = state.jobs.get_mut(nspace);
-        let (wish, forward, launching) = job.map_or((Wish::of(&self.config), None, None), |job| {
-            (job.wish, job.forward, job.launching.remove(&rank))
+        let (run, wish, forward, launching) = job.map_or((0, Wish::of(&self.config), None, None), |job| {
+            (job.run, job.wish, job.forward, job.launching.remove(&rank))
         });
         let Launching { executable, pid } =
             launching.unwrap_or_else(|| Launching { executable: String::new(), pid: 0 });
         let mut ids = [SourceId(0); CHANNELS.len()];
         for ((id, stream), channel) in ids.iter_mut().zip(&mut streams).zip(CHANNELS) {
-            let name = StreamName { source: source.clone(), channel, logged: false };
+            let name = StreamName { source: source.clone(), channel, logged: false, run };
             *id = state.add_stream(StreamState::new(name, wish, forward), stream);
         }
         let signaller = child.as_ref().map(Child::signaller);

@@ -75,6 +75,8 @@ pub(crate) enum Elsewhere {
 
 /// What the engine knows of one job.
 pub(crate) struct JobState {
+    /// Its number among all jobs: tells the jobs that have one name one after the other apart.
+    pub run: u64,
     /// What it wants of its streams.
     pub wish: Wish,
     /// The channels that its spawner wants forwarded, if it said anything.
@@ -112,6 +114,8 @@ impl JobState {
     /// Without ranks yet.
     pub(crate) fn new(grace: Option<Duration>, wish: Wish, forward: Option<Channels>) -> JobState {
         JobState {
+            // Until it is added to the tables.
+            run: 0,
             wish,
             forward,
             entry: None,

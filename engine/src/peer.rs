@@ -3,7 +3,7 @@
 //! Everything that comes from it is taken for hostile. It costs the engine one [`Peer`] with bounded buffers;
 //! when it breaks the protocol it loses its connection, and nobody else notices.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -38,10 +38,12 @@ pub(crate) struct Registration {
     pub directives: Directives,
     /// What it holds of the host's; nothing if it is the embedder's own.
     pub ticket: Option<Ticket>,
+    /// It goes on when its jobs have ended, with later jobs of the same names.
+    pub persistent: bool,
     /// The tool was told that no further source will come.
     pub announced: bool,
-    /// The jobs of whose end the tool was told.
-    pub ends_told: BTreeSet<Nspace>,
+    /// The last run of each name of whose end the tool was told.
+    pub ends_told: BTreeMap<Nspace, u64>,
 }
 
 impl Registration {
@@ -55,6 +57,25 @@ impl Registration {
     /// Whether it is for processes of `nspace`.
     pub(crate) fn names(&self, nspace: &Nspace) -> bool {
         self.procs.iter().any(|proc| proc.nspace == *nspace)
+    }
+
+    /// Whether a job that has this name now is part of it.
+    pub(crate) fn goes_on(&self, nspace: &Nspace) -> bool {
+        self.persistent || !self.ends_told.contains_key(nspace)
+    }
+
+    /// Whether nothing more will come of it: the first job of each of its names has ended, and no later one is part of it.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.procs.iter().any(|proc| self.goes_on(&proc.nspace))
+    }
+
+    /// Notes that the end of run `run` of `nspace` is told now; `false` if it was told before, or is not part of it.
+    pub(crate) fn tell_end(&mut self, nspace: &Nspace, run: u64) -> bool {
+        if !self.names(nspace) || !self.goes_on(nspace) || self.ends_told.get(nspace) == Some(&run) {
+            return false;
+        }
+        self.ends_told.insert(nspace.clone(), run);
+        true
     }
 }
 

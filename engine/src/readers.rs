@@ -58,6 +58,7 @@ impl StreamState {
     fn wish_of(&self, peer: &Peer, registration: &Registration) -> Option<Wish> {
         let for_it = registration.channels.contains(Channels::from(self.name.channel))
             && registration.covers(&self.name.source)
+            && registration.goes_on(&self.name.source.nspace)
             // What is not to be forwarded is for tools that ask for it, not for the launcher's own readers.
             && !(peer.own && self.forward == Some(false));
         for_it.then(|| self.wish.under(&registration.directives))
@@ -265,22 +266,38 @@ impl State {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let of = |reading: &Reading| handler.is_none_or(|handler| reading.handler == handler);
         let gone: Vec<(u32, Reading)> = peer.readings.extract_if(|_, reading| of(reading)).collect();
+        self.take_off(capture, peer_id, gone);
+    }
+
+    /// Takes `peer_id`'s readers at `slots`, which it has read to the ends of their streams, off those. A slot without a
+    /// reader is passed over: the tool has said the same twice.
+    pub(crate) fn drained(&mut self, capture: &Capture, peer_id: PeerId, slots: &[u32]) {
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
+        let gone = slots.iter().filter_map(|slot| Some((*slot, peer.readings.remove(slot)?))).collect();
+        self.take_off(capture, peer_id, gone);
+    }
+
+    /// Takes readers of `peer_id`, which does not touch their rings any more, off their streams, and returns their slots.
+    fn take_off(&mut self, capture: &Capture, peer_id: PeerId, gone: Vec<(u32, Reading)>) {
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let mut changes = Vec::with_capacity(gone.len());
         for (slot, reading) in &gone {
-            let change = self.streams.get_mut(&reading.source).map(|stream| {
+            // A job that was forgotten has no streams.
+            if let Some(stream) = self.streams.get_mut(&reading.source) {
                 stream.left(peer_id, reading.handler);
-                stream.change(&self.keeper, Start::Now)
-            });
-            changes.push((reading.source, *slot, change.unwrap_or_default()));
+                changes.push((reading.source, *slot, stream.change(&self.keeper, Start::Now)));
+            }
         }
         let area: &Arc<Area> = &peer.area;
-        let _ = capture.with_streams(|streams| {
-            for (source, slot, change) in &changes {
-                if let Some(mut tap) = streams.get_mut(*source) {
-                    tap.detach(area, *slot);
-                    change.make(&mut tap, &self.keeper);
+        let _ = (!changes.is_empty()).then(|| {
+            capture.with_streams(|streams| {
+                for (source, slot, change) in &changes {
+                    if let Some(mut tap) = streams.get_mut(*source) {
+                        tap.detach(area, *slot);
+                        change.make(&mut tap, &self.keeper);
+                    }
                 }
-            }
+            })
         });
         // A tool drops its readers before it deregisters.
         for (slot, reading) in gone {
@@ -368,6 +385,7 @@ impl Peer {
             source: name.source.clone(),
             channel: name.channel,
             logged: name.logged,
+            run: name.run,
             slot,
             follows,
             start,

@@ -1,6 +1,6 @@
 //! What a tool may ask for, and what it gets.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::Capture;
 use iof_proto::directive::Level;
@@ -39,10 +39,12 @@ pub(crate) fn serve(
             // It is done with its slot, and says so by asking. If it was moved already, that is on its way to it.
             state.follow(capture, peer_id, slot, slot);
         }
-        FromTool::Pull { request, procs, channels, backlog, directives } => {
+        FromTool::Drained { slots } => state.drained(capture, peer_id, &slots),
+        FromTool::Pull { request, procs, channels, backlog, persistent, directives } => {
             let Some(peer) = state.peers.get(&peer_id) else { return Ok(()) };
             match registration(state, peer, procs, channels, backlog, &directives) {
                 Ok((registration, ignored)) => {
+                    let registration = Registration { persistent, ..registration };
                     state.pull(capture, peer_id, Pull { request, registration, directives, ignored });
                 }
                 Err(failure) => state.refuse_pull(peer_id, request, failure),
@@ -132,8 +134,15 @@ fn registration(
         return Err(failure(Status::ERR_OUT_OF_RESOURCE, reason));
     }
     let start = if backlog { Start::Oldest } else { Start::Now };
-    let ends_told = BTreeSet::new();
-    let registration =
-        Registration { procs, channels, start, directives, ticket: None, announced: false, ends_told };
+    let registration = Registration {
+        procs,
+        channels,
+        start,
+        directives,
+        ticket: None,
+        persistent: false,
+        announced: false,
+        ends_told: BTreeMap::new(),
+    };
     Ok((registration, ignored))
 }

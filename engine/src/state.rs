@@ -29,6 +29,8 @@ pub(crate) struct StreamName {
     pub channel: Channel,
     /// It is what was logged there.
     pub logged: bool,
+    /// The run of the job's name that the source belongs to.
+    pub run: u64,
 }
 
 /// All tables, behind the engine's one lock. The capture thread never takes it.
@@ -66,6 +68,7 @@ pub(crate) struct State {
     pub demand: Demand,
     /// What the control thread is to say to the host once it has let go of the tables.
     pub upcalls: Vec<Upcall>,
+    last_run: u64,
     next_source: u64,
     next_push: u64,
     next_peer: PeerId,
@@ -125,6 +128,7 @@ impl State {
             host_stdin: false,
             demand: Demand::default(),
             upcalls: Vec::new(),
+            last_run: 0,
             next_source: 0,
             next_push: 0,
             next_peer: first_peer,
@@ -137,6 +141,12 @@ impl State {
         self.next_peer = self.next_peer.wrapping_add(1);
         self.peers.insert(id, peer);
         id
+    }
+
+    /// A number that no job has had, higher than all before it.
+    pub(crate) fn next_run(&mut self) -> u64 {
+        self.last_run = self.last_run.saturating_add(1);
+        self.last_run
     }
 
     /// A number that no stream has had.
@@ -162,7 +172,7 @@ impl State {
                 // A job that has ended may be forgotten by now.
                 let ended = &registration.ends_told;
                 let whole = |proc: &Proc| {
-                    ended.contains(&proc.nspace) || jobs.get(&proc.nspace).is_some_and(JobState::is_whole)
+                    ended.contains_key(&proc.nspace) || jobs.get(&proc.nspace).is_some_and(JobState::is_whole)
                 };
                 if !registration.announced && registration.procs.iter().all(whole) {
                     registration.announced = true;
@@ -175,21 +185,27 @@ impl State {
         }
     }
 
-    /// Tells who registered for `nspace` that it is over, if it is. All its rings were announced before.
+    /// Tells who registered for `nspace` that it is over, if it is, and ends the registrations of which nothing more will
+    /// come. All its rings were announced before.
     pub(crate) fn announce_end(&mut self, nspace: &Nspace) {
         let Some(job) = self.jobs.get(nspace).filter(|job| job.has_ended()) else { return };
-        let exit_code = job.exit_code();
+        let (run, exit_code) = (job.run, job.exit_code());
+        let mut tickets = Vec::new();
         for peer in self.peers.values_mut() {
             let mut told = Vec::new();
             for (handler, registration) in &mut peer.registrations {
-                if registration.names(nspace) && registration.ends_told.insert(nspace.clone()) {
+                if registration.tell_end(nspace, run) {
                     told.push(*handler);
                 }
             }
             for handler in told {
-                peer.answer(&ToTool::JobEnded { handler, nspace: nspace.clone(), exit_code });
+                peer.answer(&ToTool::JobEnded { handler, nspace: nspace.clone(), run, exit_code });
             }
+            // What is over counts towards no limit, and holds nothing of the host's. Its readers stay until they are drained.
+            let over = peer.registrations.extract_if(.., |_, registration| registration.is_over());
+            tickets.extend(over.filter_map(|(_, registration)| registration.ticket));
         }
+        tickets.into_iter().for_each(|ticket| self.release(ticket));
     }
 
     /// Whether `proc` is, or may yet become, a source.

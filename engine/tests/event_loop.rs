@@ -126,7 +126,7 @@ fn news_that_come_with_an_answer_are_not_slept_over() {
     for round in 0..200 {
         let nspace = format!("job{round}");
         // Registered for before or after it has come.
-        let pull = Pull::new(vec![all_of(&nspace)], Channels::STDOUT);
+        let pull = Pull { persistent: true, ..Pull::new(vec![all_of(&nspace)], Channels::STDOUT) };
         let pipes = if round % 2 == 0 {
             tool.pull(&pull).unwrap();
             Pipes::of(&engine, &nspace, 2)

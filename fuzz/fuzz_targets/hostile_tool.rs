@@ -75,6 +75,7 @@ impl Message {
                     .collect(),
                 channels: Channels::from_bits_truncate(channels),
                 backlog,
+                persistent: request % 2 == 0,
                 directives: directives.into_iter().map(Directive::wire).collect(),
             },
             Message::Follow { slot } => FromTool::Follow { slot: slot % 8 },

@@ -1,6 +1,6 @@
 //! The core of a session: whoever has it asks the engine what the program wants, and calls the program back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const TURN: usize = 64;
 
 /// Whose answer is still to come.
 enum Asked {
-    Pull(iof_iof_cbfunc_t, BTreeSet<Nspace>, Done<usize>),
+    Pull(iof_iof_cbfunc_t, BTreeMap<Nspace, u64>, Done<usize>),
     Push(Payload, bool, Done<()>),
     Query(Done<Answer>),
     Log(Done<()>),
@@ -32,8 +32,8 @@ enum Asked {
 struct Handler {
     /// None: what comes is printed.
     callback: iof_iof_cbfunc_t,
-    /// Jobs whose end was not told.
-    jobs: BTreeSet<Nspace>,
+    /// The names of its jobs, each with the last run of whose end it was told; 0 for none.
+    jobs: BTreeMap<Nspace, u64>,
 }
 
 /// See the module.
@@ -44,6 +44,8 @@ pub(crate) struct Core {
     handlers: BTreeMap<u32, Handler>,
     /// Registrations that end.
     ending: BTreeMap<u32, Done<()>>,
+    /// Ends of jobs, by name and run, of which some registrations were not told yet.
+    ends: BTreeMap<Nspace, BTreeMap<u64, Option<i32>>>,
     /// Bytes that are missing before the next ones of a stream.
     lost: BTreeMap<Stream, u64>,
     pushes: Pushes,
@@ -62,6 +64,7 @@ impl Core {
             asked: BTreeMap::new(),
             handlers: BTreeMap::new(),
             ending: BTreeMap::new(),
+            ends: BTreeMap::new(),
             lost: BTreeMap::new(),
             pushes: Pushes::default(),
             prints: Prints::default(),
@@ -136,7 +139,7 @@ impl Core {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Pull(pull, callback, done) => {
-                let jobs = pull.procs.iter().map(|proc| proc.nspace.clone()).collect();
+                let jobs = pull.procs.iter().map(|proc| (proc.nspace.clone(), 0)).collect();
                 self.ask(Tool::pull_later, &pull, Asked::Pull(callback, jobs, done));
             }
             Command::Push(push, payload, done) => {
@@ -212,12 +215,13 @@ impl Core {
             Ok(Some(Delivery::Gone { origin, counts })) => {
                 deliver(&origin, &[], end(counts.produced, IOF_GONE));
             }
-            Ok(Some(Delivery::JobEnded { handler, nspace, exit_code })) => {
-                self.job_ended(handler, nspace, exit_code);
+            Ok(Some(Delivery::JobEnded { handler, nspace, run, exit_code })) => {
+                self.job_ended(handler, nspace, run, exit_code);
             }
             Ok(Some(Delivery::Reply { request, reply })) => self.answered(request, reply),
             Ok(Some(Delivery::Deregistered { handler })) => {
-                self.handlers.remove(&handler);
+                let jobs = self.handlers.remove(&handler).map_or_else(BTreeMap::new, |of| of.jobs);
+                jobs.keys().for_each(|nspace| self.tell_ends(nspace));
                 if let Some(done) = self.ending.remove(&handler) {
                     done(Ok(()));
                 }
@@ -247,13 +251,26 @@ impl Core {
         }
     }
 
-    /// Tells of the end of a job when the last registration that it is in was told.
-    fn job_ended(&mut self, handler: u32, nspace: Nspace, exit_code: Option<i32>) {
-        if let Some(of) = self.handlers.get_mut(&handler) {
-            of.jobs.remove(&nspace);
+    /// Notes that a registration was told of the end of run `run` of `nspace`.
+    fn job_ended(&mut self, handler: u32, nspace: Nspace, run: u64, exit_code: Option<i32>) {
+        if let Some(told) = self.handlers.get_mut(&handler).and_then(|of| of.jobs.get_mut(&nspace)) {
+            *told = run;
         }
-        if !self.handlers.values().any(|of| of.jobs.contains(&nspace)) {
-            self.tell(&Event::JobEnded { nspace, exit_code });
+        self.ends.entry(nspace.clone()).or_default().insert(run, exit_code);
+        self.tell_ends(&nspace);
+    }
+
+    /// Tells of the ends of those jobs called `nspace` of which all registrations that name it were told.
+    fn tell_ends(&mut self, nspace: &Nspace) {
+        let told = self.handlers.values().filter_map(|of| of.jobs.get(nspace)).min().copied();
+        let told = told.unwrap_or(u64::MAX);
+        while let Some(ends) = self.ends.get_mut(nspace) {
+            let Some(end) = ends.first_entry().filter(|end| *end.key() <= told) else { break };
+            let exit_code = end.remove();
+            if ends.is_empty() {
+                self.ends.remove(nspace);
+            }
+            self.tell(&Event::JobEnded { nspace: nspace.clone(), exit_code });
         }
     }
 
@@ -349,5 +366,6 @@ pub(crate) fn pull(procs: Vec<Proc>, channels: iof_proto::Channels, infos: Vec<i
         .into_iter()
         .partition(|info| info.key == IOF_NO_BACKLOG && matches!(info.value, InfoValue::Bool(_)));
     let backlog = !now.iter().any(|info| info.value == InfoValue::Bool(true));
-    Pull { backlog, directives, ..Pull::new(procs, channels) }
+    // PMIx's registrations last until they are deregistered.
+    Pull { backlog, persistent: true, directives, ..Pull::new(procs, channels) }
 }

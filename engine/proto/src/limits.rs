@@ -18,6 +18,10 @@ pub const MAX_RINGS_IN_FLIGHT: u32 = 64;
 /// Procs named by one pull; a tool that wants more names a wildcard rank or pulls again.
 pub const MAX_PROCS_PER_PULL: usize = 4096;
 
+/// Slots named by one [`FromTool::Drained`](crate::FromTool::Drained); a tool that has more to return sends several. A
+/// longer message costs the tool its connection.
+pub const MAX_SLOTS_PER_MESSAGE: usize = 4096;
+
 /// Directives with one request.
 pub const MAX_DIRECTIVES: usize = 64;
 

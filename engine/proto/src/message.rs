@@ -13,7 +13,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::directive::Info;
-use crate::limits::{Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_TEXT, within};
+use crate::limits::{
+    Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_SLOTS_PER_MESSAGE, MAX_TEXT, within,
+};
 use crate::log::{Log, LogReport};
 use crate::names::{Channel, Channels, Nspace, Proc};
 use crate::push::{Lagging, PushGranted, PushReport};
@@ -21,7 +23,7 @@ use crate::query::{Answer, Query};
 use crate::status::Status;
 
 /// The version of the protocol that this build speaks. An engine refuses any other.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// What makes a type a message: how large it may be and what comes with it.
 ///
@@ -63,6 +65,10 @@ pub enum FromTool {
         channels: Channels,
         /// Start at the oldest byte that is still in the ring, not at the next one.
         backlog: bool,
+        /// Keep the registration when its jobs have ended, for later jobs of the same names, until it is deregistered.
+        /// Otherwise a job that takes one of the names after its first end is not part of it, and the engine drops the
+        /// registration once every job that it names has ended.
+        persistent: bool,
         /// How it is to be done.
         directives: Vec<Info>,
     },
@@ -71,6 +77,12 @@ pub enum FromTool {
     Follow {
         /// The slot of the drained ring.
         slot: u32,
+    },
+    /// "I have read these rings to the ends of their streams and unmapped them": the engine may use their slots for other
+    /// rings.
+    Drained {
+        /// The slots of the rings.
+        slots: Vec<u32>,
     },
     /// "I have mapped these many more rings": the engine has at most
     /// [`MAX_RINGS_IN_FLIGHT`](crate::limits::MAX_RINGS_IN_FLIGHT) on their way to a tool.
@@ -146,6 +158,7 @@ impl Message for FromTool {
             }
             FromTool::Query { queries, .. } => Query::check(queries),
             FromTool::Log { log, .. } => log.check(),
+            FromTool::Drained { slots } => within("slots", slots.len(), MAX_SLOTS_PER_MESSAGE),
             FromTool::Follow { .. }
             | FromTool::Taken { .. }
             | FromTool::Deregister { .. }
@@ -193,6 +206,8 @@ pub enum ToTool {
         channel: Channel,
         /// It is not what the source has written there, but what was logged there.
         logged: bool,
+        /// The run of the job's name that the source belongs to, see [`ToTool::JobEnded`].
+        run: u64,
         /// The place of this ring in the tool's reader area.
         slot: u32,
         /// The slot whose ring this generation goes on from; `None` for a new stream.
@@ -206,19 +221,22 @@ pub enum ToTool {
         /// How it is to be read.
         terms: Terms,
     },
-    /// No further source will be announced for this registration. What is logged to one of a job that has not ended may
+    /// No further source of the jobs that there are will be announced for this registration; of a persistent registration,
+    /// later jobs of the same names have more. What is logged to one of a job that has not ended may
     /// still bring a stream.
     Announced {
         /// The registration.
         handler: u32,
     },
     /// A job of a registration is over: its processes have ended and its streams are complete, and all rings of it were
-    /// announced before.
+    /// announced before. Sent once for each run of a name.
     JobEnded {
         /// The registration.
         handler: u32,
         /// The job.
         nspace: Nspace,
+        /// Which of the jobs that have had this name. A job that starts later has a higher number.
+        run: u64,
         /// Its exit code, as a shell would show it; `None` if nobody here knows.
         exit_code: Option<i32>,
     },

@@ -43,6 +43,7 @@ fn arrive_in_order_with_their_frames() {
             },
             channel: iof_proto::Channel::Stdout,
             logged: false,
+            run: 1,
             slot: 0,
             follows: None,
             start: 0,

@@ -3,7 +3,7 @@
 
 use iof_proto::limits::{
     MAX_ANSWER, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_FIELDS, MAX_LOG_TEXT, MAX_MESSAGE,
-    MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT,
+    MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_SLOTS_PER_MESSAGE, MAX_TEXT,
 };
 use iof_proto::log::key as log;
 use iof_proto::{
@@ -26,9 +26,11 @@ fn from_tool() -> Vec<FromTool> {
             procs: vec![source(Rank::WILDCARD)],
             channels: Channels::ALL,
             backlog: true,
+            persistent: true,
             directives: vec![Info::required("pmix.iof.csize", 4096u32), Info::new("x", true)],
         },
         FromTool::Follow { slot: 3 },
+        FromTool::Drained { slots: vec![0, 16_383] },
         FromTool::Deregister { request: 2, handler: 1 },
         FromTool::Query {
             request: 3,
@@ -115,13 +117,14 @@ fn to_tool() -> Vec<ToTool> {
         ToTool::Welcome { version: 1, engine_pid: 5, may_block: true },
         ToTool::Refused { status: Status(-9999), reason: "busy".into() },
         ToTool::Pulled { request: 1, result: Ok(Granted { handler: 1, ignored: vec!["x".into()] }) },
-        ToTool::JobEnded { handler: 1, nspace: Nspace::new("job").unwrap(), exit_code: Some(3) },
+        ToTool::JobEnded { handler: 1, nspace: Nspace::new("job").unwrap(), run: 7, exit_code: Some(3) },
         ToTool::Pulled { request: 1, result: Err(failure.clone()) },
         ToTool::Ring {
             handler: 1,
             source: source(Rank(7)),
             channel: Channel::Stdout,
             logged: true,
+            run: 7,
             slot: 2,
             follows: Some(1),
             start: 1 << 40,
@@ -282,6 +285,7 @@ fn limits_hold_on_both_sides() {
         procs: vec![source(Rank(0)); procs],
         channels: Channels::STDOUT,
         backlog: false,
+        persistent: false,
         directives: Vec::new(),
     };
     let push = |targets, directives: usize| FromTool::Push {
@@ -301,7 +305,9 @@ fn limits_hold_on_both_sides() {
         FromTool::Log { request: 1, log: Log::to([log::PMIX_LOG_EMAIL], &"x".repeat(MAX_LOG_TEXT + 1)) },
         FromTool::Log { request: 1, log: Log { directives: fat_fields(17), ..Log::new("text") } },
         FromTool::Hello { version: 1, pid: 1, name: "n".repeat(MAX_TEXT + 1) },
+        FromTool::Drained { slots: vec![0; MAX_SLOTS_PER_MESSAGE + 1] },
     ];
+    encode(&FromTool::Drained { slots: vec![u32::MAX; MAX_SLOTS_PER_MESSAGE] }).unwrap();
     encode(&pull(MAX_PROCS_PER_PULL)).unwrap();
     encode(&push(MAX_PROCS_PER_PULL, MAX_DIRECTIVES)).unwrap();
     for message in excessive {
@@ -317,6 +323,7 @@ fn limits_hold_on_both_sides() {
         procs: vec![long; 1000],
         channels: Channels::STDOUT,
         backlog: false,
+        persistent: false,
         directives: Vec::new(),
     };
     assert!(matches!(encode(&fat), Err(EncodeError::TooLong { cap: MAX_MESSAGE, .. })));

@@ -102,7 +102,7 @@ impl State {
         check_files(FILES_IN_PASSING.saturating_add(1)).map_err(|error| out_of(&error))?;
         let label = format!("{target} {channel} log");
         let mut stream = Stream::create(job.wish.config(), &label).map_err(|error| out_of(&error))?;
-        let name = StreamName { source: target.clone(), channel, logged: true };
+        let name = StreamName { source: target.clone(), channel, logged: true, run: job.run };
         let mut new = StreamState::new(name, job.wish, job.forward);
         new.let_go = job.let_go;
         let id = self.add_stream(new, &mut stream);

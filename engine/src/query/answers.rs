@@ -355,10 +355,12 @@ fn unread(name: &StreamName) -> StreamStats {
 
 /// Those of ranks that are being started: their pipes are there, or will be, and their rings are not.
 fn streams_to_come(state: &State, scope: &Scope) -> impl Iterator<Item = StreamStats> {
-    let ranks =
-        state.jobs.iter().flat_map(|(nspace, job)| job.launching.keys().map(move |rank| (nspace, *rank)));
-    ranks.filter(|(nspace, rank)| scope.has(nspace, *rank)).flat_map(|(nspace, rank)| {
+    let ranks = state
+        .jobs
+        .iter()
+        .flat_map(|(nspace, job)| job.launching.keys().map(move |rank| (nspace, *rank, job.run)));
+    ranks.filter(|(nspace, rank, _)| scope.has(nspace, *rank)).flat_map(|(nspace, rank, run)| {
         let source = Proc { nspace: nspace.clone(), rank };
-        CHANNELS.map(|channel| unread(&StreamName { source: source.clone(), channel, logged: false }))
+        CHANNELS.map(|channel| unread(&StreamName { source: source.clone(), channel, logged: false, run }))
     })
 }

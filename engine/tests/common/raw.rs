@@ -50,7 +50,14 @@ impl Raw {
     }
 
     pub fn pull_with(&mut self, procs: Vec<Proc>, channels: Channels, directives: Vec<Info>) {
-        self.send(&FromTool::Pull { request: 1, procs, channels, backlog: true, directives });
+        self.send(&FromTool::Pull {
+            request: 1,
+            procs,
+            channels,
+            backlog: true,
+            persistent: false,
+            directives,
+        });
     }
 
     /// Begins a push; gives the file of its inlet, too.

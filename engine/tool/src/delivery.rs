@@ -11,6 +11,7 @@ use crate::error::LostError;
 use crate::feed::{Counts, Feed, Item};
 use crate::feeds::FeedId;
 use crate::later::Reply;
+use crate::registration::JobEnd;
 use crate::tool::{Event, Poll, Tool};
 
 /// One source and channel of one registration.
@@ -58,12 +59,14 @@ pub enum Delivery<'a> {
         /// Its books, as far as they go.
         counts: Counts,
     },
-    /// A job is over, and so are all of its streams.
+    /// A job is over, and so are all of its streams. Jobs that have one name one after the other end one after the other.
     JobEnded {
         /// The registration that this is told to.
         handler: u32,
         /// The job.
         nspace: Nspace,
+        /// Which of the jobs that have had this name: a later one has a higher number.
+        run: u64,
         /// Its exit code, as a shell would show it; `None` if nobody knows.
         exit_code: Option<i32>,
     },
@@ -190,8 +193,9 @@ enum Step {
 
 impl Tool {
     /// What comes next of any registration; waits for it, for `timeout` at most (`None`: without end, zero: not at
-    /// all). `None` if nothing came in time, and at once when nothing more will come, see [`Tool::is_done`]. What
-    /// belongs to a registration made by [`Tool::pull_with`] goes to its callback on the way.
+    /// all). `None` if nothing came in time, and at once when nothing more will come, see [`Tool::is_done`]; while there is a
+    /// [persistent](crate::Pull::persistent) registration, that is when the engine has gone. What belongs to a
+    /// registration made by [`Tool::pull_with`] goes to its callback on the way.
     ///
     /// Bytes are consumed, which makes room for the source, when this is called again, unless [`Tool::consume`] did
     /// otherwise.
@@ -303,8 +307,9 @@ impl Tool {
                     Item::Quiet | Item::Flushed => return None,
                 }
             }
-            Next::Event(Event::JobEnded { handler, nspace, exit_code }) => {
-                Delivery::JobEnded { handler, nspace, exit_code }
+            Next::Event(Event::JobEnded { handler, nspace, end: JobEnd { run, exit_code } }) => {
+                self.forget_if_over(handler);
+                Delivery::JobEnded { handler, nspace, run, exit_code }
             }
             Next::Event(Event::Reply { request, reply }) => Delivery::Reply { request, reply },
             Next::Event(Event::Deregistered { handler }) => {

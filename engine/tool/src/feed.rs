@@ -65,6 +65,8 @@ pub(crate) struct Feed {
     source: Proc,
     channel: Channel,
     logged: bool,
+    /// The run of the job's name that the source belongs to.
+    run: u64,
     reader: Reader,
     next: VecDeque<Attached>,
     state: State,
@@ -77,6 +79,16 @@ pub(crate) struct Feed {
     read_before: u64,
     /// The last look found nothing.
     settled: bool,
+}
+
+/// Which stream a feed is of.
+pub(crate) struct StreamOf {
+    pub source: Proc,
+    pub channel: Channel,
+    /// It is what was logged there.
+    pub logged: bool,
+    /// The run of the job's name that the source belongs to.
+    pub run: u64,
 }
 
 /// What is still to be read before the registration ends.
@@ -101,12 +113,14 @@ enum State {
 }
 
 impl Feed {
-    pub(crate) fn new(handler: u32, source: Proc, channel: Channel, logged: bool, reader: Reader) -> Self {
+    pub(crate) fn new(handler: u32, stream: StreamOf, reader: Reader) -> Self {
+        let StreamOf { source, channel, logged, run } = stream;
         Feed {
             handler,
             source,
             channel,
             logged,
+            run,
             reader,
             next: VecDeque::new(),
             state: State::Open,
@@ -206,6 +220,11 @@ impl Feed {
     /// The process that writes.
     pub(crate) fn source(&self) -> &Proc {
         &self.source
+    }
+
+    /// The run of the job's name that the process belongs to.
+    pub(crate) fn run(&self) -> u64 {
+        self.run
     }
 
     /// The channel it writes to.

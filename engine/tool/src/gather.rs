@@ -57,7 +57,10 @@ impl Tool {
     ) -> Result<Gathered, LostError> {
         streams.clear();
         let poll = self.poll(deadline, Tool::is_drained)?;
-        self.events.clear();
+        if !self.events.is_empty() {
+            self.events.clear();
+            self.registrations.retain(|_, registration| !registration.is_over());
+        }
         streams.extend_from_slice(self.feeds.active());
         Ok(match poll {
             Poll::News => Gathered::News,

@@ -19,6 +19,8 @@ pub(crate) struct Registration {
     /// If what comes is not for [`Tool::next`](crate::Tool::next) to return.
     pub callback: Option<Callback>,
     pub closing: Closing,
+    /// It goes on when its jobs have ended.
+    persistent: bool,
     jobs: BTreeMap<Nspace, Job>,
 }
 
@@ -36,21 +38,29 @@ pub(crate) enum Closing {
     Asked(u32),
 }
 
-/// One of its jobs.
+/// A name of a job, and the jobs that have it one after the other.
 #[derive(Default)]
 struct Job {
-    /// Streams that were announced and are not over.
-    open: usize,
-    end: JobEnd,
+    /// Those whose end was not told, by the engine's number.
+    runs: BTreeMap<u64, Run>,
+    /// The last one whose end was told; 0 if there was none.
+    told: u64,
 }
 
+/// One job.
 #[derive(Default)]
-enum JobEnd {
-    #[default]
-    Unknown,
-    /// The engine said that it is over.
-    Known(Option<i32>),
-    Told,
+struct Run {
+    /// Streams that were announced and are not over.
+    open: usize,
+    /// The engine said that it is over, with this exit code.
+    end: Option<Option<i32>>,
+}
+
+/// How a job has ended.
+#[derive(Debug)]
+pub(crate) struct JobEnd {
+    pub run: u64,
+    pub exit_code: Option<i32>,
 }
 
 impl Registration {
@@ -60,51 +70,55 @@ impl Registration {
             announced: false,
             callback,
             closing: Closing::No,
+            persistent: pull.persistent,
             jobs: pull.procs.iter().map(|proc| (proc.nspace.clone(), Job::default())).collect(),
         }
     }
 
-    /// A stream of `nspace` was announced.
-    pub(crate) fn opened(&mut self, nspace: &Nspace) {
+    /// Notes that a stream of a job was announced.
+    pub(crate) fn opened(&mut self, nspace: &Nspace, run: u64) {
         if let Some(job) = self.jobs.get_mut(nspace) {
-            job.open = job.open.saturating_add(1);
+            let run = job.runs.entry(run).or_default();
+            run.open = run.open.saturating_add(1);
         }
     }
 
-    /// A stream of `nspace` is over.
-    pub(crate) fn closed(&mut self, nspace: &Nspace) {
-        if let Some(job) = self.jobs.get_mut(nspace) {
-            job.open = job.open.saturating_sub(1);
+    /// Notes that a stream of a job is over.
+    pub(crate) fn closed(&mut self, nspace: &Nspace, run: u64) {
+        if let Some(run) = self.jobs.get_mut(nspace).and_then(|job| job.runs.get_mut(&run)) {
+            run.open = run.open.saturating_sub(1);
         }
     }
 
-    /// The engine says that `nspace` is over.
-    pub(crate) fn ended(&mut self, nspace: &Nspace, exit_code: Option<i32>) {
-        if let Some(job @ Job { end: JobEnd::Unknown, .. }) = self.jobs.get_mut(nspace) {
-            job.end = JobEnd::Known(exit_code);
+    /// Notes that a job is over, as the engine says.
+    pub(crate) fn ended(&mut self, nspace: &Nspace, run: u64, exit_code: Option<i32>) {
+        if let Some(job) = self.jobs.get_mut(nspace).filter(|job| run > job.told) {
+            job.runs.entry(run).or_default().end.get_or_insert(exit_code);
         }
     }
 
-    /// How `nspace` has ended, once, when all of its streams are over.
-    pub(crate) fn take_end(&mut self, nspace: &Nspace) -> Option<Option<i32>> {
-        let job = self.jobs.get_mut(nspace).filter(|job| job.open == 0 && self.closing == Closing::No)?;
-        let JobEnd::Known(exit_code) = job.end else { return None };
-        job.end = JobEnd::Told;
-        Some(exit_code)
+    /// Returns how the oldest job of this name has ended whose end was not told, once all of its streams are over.
+    pub(crate) fn take_end(&mut self, nspace: &Nspace) -> Option<JobEnd> {
+        let job = self.jobs.get_mut(nspace).filter(|_| self.closing == Closing::No)?;
+        let first = job.runs.first_entry().filter(|run| run.get().open == 0)?;
+        let exit_code = first.get().end?;
+        let (run, _) = first.remove_entry();
+        job.told = run;
+        Some(JobEnd { run, exit_code })
     }
 
     /// Whether no stream is left that was announced.
     pub(crate) fn is_drained(&self) -> bool {
-        self.jobs.values().all(|job| job.open == 0)
+        self.jobs.values().flat_map(|job| job.runs.values()).all(|run| run.open == 0)
     }
 
     /// Whether all there is to tell of it was told.
     pub(crate) fn is_over(&self) -> bool {
-        self.closing == Closing::No && self.jobs.values().all(|job| matches!(job.end, JobEnd::Told))
+        !self.persistent && self.closing == Closing::No && self.jobs.values().all(|job| job.told > 0)
     }
 
     /// Whether no further stream will be announced.
     pub(crate) fn has_all_streams(&self) -> bool {
-        self.announced || self.is_over()
+        !self.persistent && (self.announced || self.is_over())
     }
 }

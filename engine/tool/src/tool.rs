@@ -39,19 +39,23 @@ pub struct Pull {
     pub channels: Channels,
     /// Whether to begin with the oldest byte in the engine's cache, or with what comes from now on.
     pub backlog: bool,
+    /// Whether the registration goes on when its jobs have ended, with later jobs of the same names, until it is
+    /// [deregistered](Tool::deregister) or the engine ends. Otherwise the first end of each job that it names is the last:
+    /// then the registration is over, [`Tool::next`] says so, and a later job of the name is not part of it.
+    pub persistent: bool,
     /// How it is to be done (RFC0025): [`iof_proto::directive::key`] has the keys.
     pub directives: Vec<Info>,
 }
 
 impl Pull {
-    /// The backlog first, and no directives.
+    /// Registers for `procs` until their jobs have ended, with the backlog first and without directives.
     pub fn new(procs: Vec<Proc>, channels: Channels) -> Pull {
-        Pull { procs, channels, backlog: true, directives: Vec::new() }
+        Pull { procs, channels, backlog: true, persistent: false, directives: Vec::new() }
     }
 
     pub(crate) fn message(&self, request: u32) -> FromTool {
-        let Pull { procs, channels, backlog, directives } = self.clone();
-        FromTool::Pull { request, procs, channels, backlog, directives }
+        let Pull { procs, channels, backlog, persistent, directives } = self.clone();
+        FromTool::Pull { request, procs, channels, backlog, persistent, directives }
     }
 }
 
@@ -232,8 +236,8 @@ impl Tool {
     /// callback, nor while a delivery is borrowed.
     ///
     /// # Errors
-    /// [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`]: there is no such registration, or it is being ended
-    /// already. [`RequestError::Lost`]: the engine is gone, and what is unread comes without this.
+    /// [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`]: there is no such registration, it is being ended
+    /// already, or it is over. [`RequestError::Lost`]: the engine is gone, and what is unread comes without this.
     pub fn deregister(&mut self, handler: u32) -> Result<(), RequestError> {
         // What the engine has announced is to be flushed, too.
         self.take_messages()?;
@@ -277,6 +281,16 @@ impl Tool {
         self.tell(&FromTool::Deregister { request, handler })
     }
 
+    /// Forgets a registration that is over once no event of it waits.
+    pub(crate) fn forget_if_over(&mut self, handler: u32) {
+        let waits = |event: &Event| matches!(event, Event::JobEnded { handler: of, .. } if *of == handler);
+        if self.registrations.get(&handler).is_some_and(Registration::is_over)
+            && !self.events.iter().any(waits)
+        {
+            self.registrations.remove(&handler);
+        }
+    }
+
     pub(crate) fn next_request(&mut self) -> u32 {
         self.last_request = self.last_request.wrapping_add(1);
         self.last_request
@@ -315,8 +329,9 @@ impl Tool {
         }
     }
 
-    /// Whether nothing more will come: every job of every registration has ended and was told, or the engine is gone,
-    /// no reply is still to come, and all that there was has been handed out.
+    /// Whether nothing more will come: every registration is over (none is [persistent](Pull::persistent), and every job
+    /// of them has ended and was told), or the engine is gone, no reply is still to come, and all that there was has been
+    /// handed out.
     pub fn is_done(&self) -> bool {
         let told = self.gone || self.registrations.values().all(Registration::is_over);
         let heard = self.events.is_empty() && self.put_back.is_none() && self.pending.is_empty();

@@ -66,7 +66,7 @@ fn pull(engine: &Engine, tool: &mut Tool, with: &[ToTool]) {
 }
 
 fn job_ended() -> ToTool {
-    ToTool::JobEnded { handler: 1, nspace: nspace(), exit_code: Some(5) }
+    ToTool::JobEnded { handler: 1, nspace: nspace(), run: 1, exit_code: Some(5) }
 }
 
 fn assert_job_ended(delivery: Option<Delivery<'_>>) {
@@ -164,6 +164,7 @@ fn ring() -> Vec<u8> {
         source: Proc { nspace: nspace(), rank: Rank(0) },
         channel: iof_proto::Channel::Stdout,
         logged: false,
+        run: 1,
         slot: 0,
         follows: None,
         start: 0,

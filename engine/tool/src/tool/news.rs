@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
-use iof_proto::{Channel, FromTool, Nspace, Proc, Terms, ToTool};
+use iof_proto::limits::{MAX_RINGS_IN_FLIGHT, MAX_SLOTS_PER_MESSAGE};
+use iof_proto::{FromTool, Nspace, Terms, ToTool};
 use iof_shm_ring::{Attached, Grouping, Ring};
 
 use crate::error::LostError;
-use crate::feed::{Feed, reader};
+use crate::feed::{Feed, StreamOf, reader};
 use crate::feeds::Settled;
 use crate::later::Reply;
 use crate::link::Received;
 use crate::naps::NAP;
-use crate::registration::{Closing, Registration};
+use crate::registration::{Closing, JobEnd, Registration};
 use crate::tool::Tool;
 use crate::wakeup::Heard;
 
@@ -34,7 +34,7 @@ pub(crate) enum Poll {
 /// What is told of a registration, not of a stream.
 #[derive(Debug)]
 pub(crate) enum Event {
-    JobEnded { handler: u32, nspace: Nspace, exit_code: Option<i32> },
+    JobEnded { handler: u32, nspace: Nspace, end: JobEnd },
     Deregistered { handler: u32 },
     Reply { request: u32, reply: Reply },
 }
@@ -130,26 +130,31 @@ impl Tool {
     fn settle(&mut self) -> Result<(), LostError> {
         let Settled { ask, over, read, large } = self.feeds.settle();
         self.naps.read(read, large);
-        let ended: Vec<(u32, Nspace)> =
-            over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone())).collect();
+        let slots: Vec<u32> = over.iter().map(Feed::slot).collect();
+        let ended: Vec<(u32, Nspace, u64)> =
+            over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone(), feed.run())).collect();
         // First of all: their rings are not to be touched once the engine was told.
         drop(over);
-        for (handler, nspace) in &ended {
+        for slots in slots.chunks(MAX_SLOTS_PER_MESSAGE) {
+            self.tell(&FromTool::Drained { slots: slots.to_vec() })?;
+        }
+        for (handler, nspace, run) in &ended {
             if let Some(registration) = self.registrations.get_mut(handler) {
-                registration.closed(nspace);
+                registration.closed(nspace, *run);
             }
-            self.note_job_end(*handler, nspace);
+            self.note_job_ends(*handler, nspace);
         }
         for slot in ask {
             self.tell(&FromTool::Follow { slot })?;
         }
-        ended.iter().try_for_each(|(handler, _)| self.end_if_flushed(*handler))
+        ended.iter().try_for_each(|(handler, ..)| self.end_if_flushed(*handler))
     }
 
-    fn note_job_end(&mut self, handler: u32, nspace: &Nspace) {
-        let end = self.registrations.get_mut(&handler).and_then(|of| of.take_end(nspace));
-        let event = |exit_code| Event::JobEnded { handler, nspace: nspace.clone(), exit_code };
-        self.events.extend(end.map(event));
+    fn note_job_ends(&mut self, handler: u32, nspace: &Nspace) {
+        let Some(registration) = self.registrations.get_mut(&handler) else { return };
+        while let Some(end) = registration.take_end(nspace) {
+            self.events.push_back(Event::JobEnded { handler, nspace: nspace.clone(), end });
+        }
     }
 
     /// Handles all that the engine has sent.
@@ -185,6 +190,7 @@ impl Tool {
                 source,
                 channel,
                 logged,
+                run,
                 slot,
                 follows,
                 start,
@@ -198,7 +204,10 @@ impl Tool {
                 let given = Attached { ring, slot, start, dropped, passed };
                 match follows {
                     Some(old) => self.feeds.next_generation(old, given),
-                    None => self.new_feed(handler, source, (channel, logged), given, terms)?,
+                    None => {
+                        let stream = StreamOf { source, channel, logged, run };
+                        self.new_feed(handler, stream, given, terms)?;
+                    }
                 }
                 self.ring_taken()?;
             }
@@ -209,11 +218,11 @@ impl Tool {
                     self.feeds.activate_all(handler);
                 }
             }
-            ToTool::JobEnded { handler, nspace, exit_code } => {
+            ToTool::JobEnded { handler, nspace, run, exit_code } => {
                 if let Some(registration) = self.registrations.get_mut(&handler) {
-                    registration.ended(&nspace, exit_code);
+                    registration.ended(&nspace, run, exit_code);
                 }
-                self.note_job_end(handler, &nspace);
+                self.note_job_ends(handler, &nspace);
             }
             // The engine knows each registration that we ask it to end.
             ToTool::Deregistered { request, result: _ } => {
@@ -256,8 +265,7 @@ impl Tool {
     fn new_feed(
         &mut self,
         handler: u32,
-        source: Proc,
-        (channel, logged): (Channel, bool),
+        stream: StreamOf,
         first: Attached,
         terms: Terms,
     ) -> Result<(), LostError> {
@@ -274,8 +282,8 @@ impl Tool {
             let time = terms.buffering_time.map(Duration::from_micros);
             reader.group(Some(Grouping { bytes: terms.buffering_size, time }));
         }
-        registration.opened(&source.nspace);
-        let mut feed = Feed::new(handler, source, channel, logged, reader);
+        registration.opened(&stream.source.nspace, stream.run);
+        let mut feed = Feed::new(handler, stream, reader);
         if registration.closing != Closing::No {
             feed.flush();
         }
