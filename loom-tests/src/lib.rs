@@ -117,8 +117,9 @@ impl Model {
 
     /// Moves `reader`, which found its generation sealed, to the newest.
     pub fn follow(&mut self, reader: &mut Reader) {
-        let to = self.next(reader);
+        let (old, to) = (reader.slot(), self.next(reader));
         go_on(reader, to);
+        self.area.return_slot(old);
     }
 
     /// The engine's half of [`Model::follow`].

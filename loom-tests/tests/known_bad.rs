@@ -12,6 +12,7 @@ const RACE: &str = "Causality violation";
 const BYTE: &str = "a byte is not the one that belongs here";
 const END: &str = "came before the last byte and gap";
 const WAKE: &str = "a wake-up was lost";
+const DUE: &str = "a reader that was due lost a byte";
 const TWO: &str = "a snapshot of two generations";
 const ROOM: &str = "a writer waits in vain";
 
@@ -25,6 +26,7 @@ const CAUGHT: &[(Point, fn(), &str)] = &[
     (Point::WantedFence, models::room, ROOM),
     (Point::WantedCheck, models::room, ROOM),
     (Point::HoldSeen, models::overwriting, RACE),
+    (Point::DueCheck, models::reconfigured_twice, DUE),
     (Point::EntryFence, models::reused_entry, BYTE),
     (Point::EntryPublished, models::early, BYTE),
     (Point::IndexFence, models::early, BYTE),

@@ -18,10 +18,12 @@ use crate::sync::{Ordering::Relaxed, Point, broken};
 use crate::writer::{Refused, Writer};
 
 mod member;
+mod reconfigure;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use member::{Member, Newest, effective_hold, lowest_hold};
+use reconfigure::Wanted;
 
 /// No claim takes more than one part in so many of the ring: what is claimed is lost to late readers, and a
 /// source that waits for readers is not woken before there is room for so much.
@@ -41,7 +43,7 @@ pub enum Policy {
 }
 
 /// How a stream is made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
     /// Bytes of cache (`PMIX_IOF_CACHE_SIZE`), rounded up to whole pages.
     pub capacity: u64,
@@ -108,8 +110,8 @@ pub struct Stream {
     /// The ring may say that its writer waits.
     waiting: bool,
     label: String,
-    /// Comes into force when nothing is in flight.
-    wanted: Option<StreamConfig>,
+    /// Comes into force when nothing is in flight and no reader loses a byte by it.
+    wanted: Option<Wanted>,
     /// A generation that its last reader gave back: the next one costs no page faults.
     spare: Option<Ring>,
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
@@ -156,31 +158,6 @@ impl Stream {
         })
     }
 
-    /// Changes capacity and policy, if they are others, from the next [`Stream::reserve`] on: the stream goes on in a
-    /// generation of the new kind, and every reader of the newest is due there from its first byte. If the kernel has
-    /// no memory for it then, or a reader that blocks is still to come along to this generation, the stream stays as it
-    /// is and tries again with every `reserve`.
-    ///
-    /// # Errors
-    /// [`CreateError::Capacity`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY).
-    pub fn reconfigure(&mut self, config: StreamConfig) -> Result<(), CreateError> {
-        let capacity = self.writer.ring().capacity_for(config.capacity)?;
-        let as_it_is = config.policy == self.policy && capacity == self.writer.ring().capacity();
-        self.wanted = (!as_it_is).then_some(StreamConfig { capacity, ..config });
-        Ok(())
-    }
-
-    /// Goes on as [`Stream::reconfigure`] asked, now that nothing is in flight.
-    fn apply_wanted(&mut self) {
-        if let Some(config) = self.wanted
-            && !self.awaits_a_blocker()
-            && self.next_generation(config, 0).is_ok()
-        {
-            self.policy = config.policy;
-            self.wanted = None;
-        }
-    }
-
     /// Whether a reader that holds the source back is still in the generation before this one: yet another would cost
     /// it what is in this one.
     fn awaits_a_blocker(&self) -> bool {
@@ -211,19 +188,11 @@ impl Stream {
         if self.complete {
             return Reserve::Discard;
         }
-        self.apply_wanted();
-        let capacity = self.writer.ring().capacity();
-        let want = (want as u64).clamp(1, (capacity / CLAIM_PART).max(1));
+        self.apply_wanted(want as u64);
+        let (want, min) = self.claim_sizes(want as u64);
         if self.writer.claimed() >= want {
             return Reserve::Ready(self.span(want));
         }
-        let min = match self.policy {
-            Policy::DropNewest => 1,
-            // A claim that a borrowed slice cuts short is not worth a read: better a fresh generation.
-            Policy::DropOldest => want,
-            // Not woken for every byte.
-            Policy::Block => want,
-        };
         for _ in 0..CLAIM_TRIES {
             let refused = match self.claim(want, min) {
                 Ok(len) => return Reserve::Ready(self.span(len)),
@@ -246,11 +215,25 @@ impl Stream {
             return Reserve::Wait;
         }
         // Somebody is in the way while others keep up, or plays with its hold, or the index is full.
-        if self.next_generation(self.config(), 1).is_err() {
+        if self.move_away().is_err() {
             return self.without_memory();
         }
+        let (want, min) = self.claim_sizes(want);
         // Nobody holds anything in a fresh ring but its first byte.
         self.claim(want, min).map_or(Reserve::Discard, |len| Reserve::Ready(self.span(len)))
+    }
+
+    /// How many bytes to claim where `want` would do, and how few are worth a claim.
+    fn claim_sizes(&self, want: u64) -> (u64, u64) {
+        let want = want.clamp(1, (self.writer.ring().capacity() / CLAIM_PART).max(1));
+        let min = match self.policy {
+            Policy::DropNewest => 1,
+            // A claim that a borrowed slice cuts short is not worth a read: better a fresh generation.
+            Policy::DropOldest => want,
+            // Not woken for every byte.
+            Policy::Block => want,
+        };
+        (want, min)
     }
 
     /// Whether a reader that may hold the source back does; it will ring the room bell then.
@@ -269,8 +252,12 @@ impl Stream {
     }
 
     fn in_the_way(&self, member: &Member, room: u64) -> bool {
-        let needed = self.writer.tail().saturating_add(room).saturating_sub(self.writer.ring().capacity());
-        effective_hold(member, self.newest(), self.writer.floor()) < needed
+        effective_hold(member, self.newest(), self.writer.floor()) < self.needed(room)
+    }
+
+    /// The position below which the next `room` bytes overwrite.
+    fn needed(&self, room: u64) -> u64 {
+        self.writer.tail().saturating_add(room).saturating_sub(self.writer.ring().capacity())
     }
 
     fn span(&mut self, len: u64) -> Span {
@@ -498,6 +485,14 @@ impl Stream {
         StreamConfig { capacity: self.writer.ring().capacity(), policy: self.policy }
     }
 
+    /// Leaves the readers that are in the way this generation, and goes on in one that is as the stream is to be, or at
+    /// least as it is.
+    fn move_away(&mut self) -> Result<(), CreateError> {
+        let now = self.config();
+        let config = self.wanted.map_or(now, |wanted| wanted.config);
+        self.next_generation(config, 1).or_else(|_| self.next_generation(now, 1))
+    }
+
     /// Seals this generation and goes on in a fresh one; who is in the way of `room` bytes stays behind, all others
     /// are due.
     fn next_generation(&mut self, config: StreamConfig, room: u64) -> Result<(), CreateError> {
@@ -510,11 +505,12 @@ impl Stream {
             overwrite: config.policy == Policy::DropOldest,
             label: &self.label,
         };
-        let ring = match self.spare.take() {
-            Some(spare) if spare.capacity() == config.capacity => spare.reuse(shape),
-            // One of another size will not be wanted again.
-            _ => (self.new_ring)(shape)?,
+        let ring = match self.spare.take_if(|spare| spare.capacity() == config.capacity) {
+            Some(spare) => spare.reuse(shape),
+            None => (self.new_ring)(shape)?,
         };
+        // One of another size will not be wanted again.
+        self.spare = None;
         let due: Vec<bool> = self
             .members
             .iter()
@@ -525,6 +521,8 @@ impl Stream {
         }
         self.writer.seal();
         self.writer = Writer::new(Arc::new(ring), shape.dropped);
+        self.policy = config.policy;
+        self.wanted.take_if(|wanted| wanted.config == config);
         self.give_back(old);
         Ok(())
     }

@@ -33,6 +33,7 @@ points! {
     WantedFence: "between the wish for room and the look at the holds, `Writer::wait_for`",
     WantedCheck: "the look at the holds after the wish for room, `Stream::must_wait`",
     HoldSeen: "the load of `hold`, `stream::effective_hold`",
+    DueCheck: "whether a reader is still to come along to the newest generation, `Stream::may_become`",
     EntryFence: "before an entry is overwritten, `Marks::put`",
     EntryPublished: "the store of the entries' `tail`, `Marks::put`",
     IndexFence: "after the load of the entries' `tail`, `Marks::published`",

@@ -104,6 +104,11 @@ impl Writer {
         self.intent.saturating_sub(self.ring.capacity()).max(self.ring.base())
     }
 
+    /// How many bytes a claim for `want` takes, if no reader is in its way.
+    pub(crate) fn ahead(&self, want: u64) -> u64 {
+        want.max(CLAIM.min(self.ring.capacity() / AHEAD_PART))
+    }
+
     /// Claims room for `want` bytes, or for at least `min`; gives the number.
     ///
     /// `lowest_hold(floor)` gives the lowest position at or above `floor` that a reader holds, else [`NONE`].
@@ -128,8 +133,7 @@ impl Writer {
         let mut lowest = lowest_hold(floor);
         // The second round is for a hold that came between the first look and the claim.
         for _ in 0..2 {
-            let ahead = want.max(CLAIM.min(capacity / AHEAD_PART));
-            let end = self.tail.saturating_add(ahead).min(lowest.saturating_add(capacity));
+            let end = self.tail.saturating_add(self.ahead(want)).min(lowest.saturating_add(capacity));
             if end <= self.intent {
                 break;
             }

@@ -15,6 +15,10 @@ const CAPACITY: u64 = 4096;
 const CASES: u32 = if cfg!(miri) { 8 } else { 2000 };
 const STEPS: usize = if cfg!(miri) { 20 } else { 200 };
 
+/// A reader that was never further behind loses nothing. What is claimed ahead, a quarter and an eighth of a ring, is no
+/// part of an overwriting reader's cache.
+const WELL_WITHIN: u64 = CAPACITY / 2;
+
 /// One step of a random history.
 #[derive(Clone, Debug)]
 enum Op {
@@ -66,6 +70,7 @@ fn op() -> impl Strategy<Value = Op> {
     let reader = 0usize..4;
     prop_oneof![
         4 => (1usize..3000).prop_map(Op::Push),
+        4 => (1usize..300).prop_map(Op::Push),
         1 => (any::<bool>(), prop_oneof![Just(Start::Oldest), Just(Start::Now)], prop_oneof![Just(0), 0usize..20_000])
             .prop_map(|(may_block, start, late)| Op::Attach { may_block, start, late }),
         1 => (prop_oneof![Just(Start::Oldest), Just(Start::Now)], prop_oneof![Just(0), 0usize..20_000])
@@ -76,7 +81,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (reader.clone(), 0usize..5000).prop_map(|(reader, len)| Op::Copy { reader, len }),
         1 => (reader.clone(), prop::option::of(1u64..6000)).prop_map(|(reader, bytes)| Op::Group { reader, bytes }),
         1 => (reader.clone(), 1usize..60).prop_map(|(reader, times)| Op::Trickle { reader, times }),
-        1 => (1u64..4, policy()).prop_map(|(pages, policy)| Op::Reconfigure { pages, policy }),
+        3 => (1u64..4, policy()).prop_map(|(pages, policy)| Op::Reconfigure { pages, policy }),
         1 => reader.prop_map(|reader| Op::Detach { reader }),
     ]
 }
@@ -97,6 +102,12 @@ struct Client {
     lost: u64,
     /// No gap may lie beyond: what was produced before it held the source back may be gone, and nothing else.
     lossless_from: Option<u64>,
+    /// What the source had produced when it was attached.
+    attached_at: u64,
+    /// What the source had produced before the oldest byte that was cached then, or before that moment.
+    starts_at: u64,
+    /// It was further behind than any cache surely reaches.
+    was_far_behind: bool,
 }
 
 impl Client {
@@ -111,6 +122,8 @@ impl Client {
         self.lost += gap.lost;
         let end = self.at() as u64;
         assert!(self.lossless_from.is_none_or(|from| end <= from), "a reader that blocks lost a byte");
+        let within = !self.was_far_behind && end > self.attached_at;
+        assert!(!within, "a reader that was well within its cache lost a byte");
         assert_eq!(self.reader.lost(), self.lost);
         assert_eq!(self.reader.produced(), end);
     }
@@ -248,6 +261,10 @@ impl World {
             "only a granted reader may hold the source back, and only by this policy"
         );
         self.produced.extend_from_slice(&bytes[..taken]);
+        for client in &mut self.clients {
+            let behind = self.produced.len() - client.at().max(client.starts_at as usize);
+            client.was_far_behind |= behind as u64 > WELL_WITHIN;
+        }
         assert_eq!(self.stream.stats().produced, self.produced.len() as u64);
     }
 
@@ -255,6 +272,7 @@ impl World {
     fn attach(&mut self, may_block: bool, passed: bool, start: Start, late: usize) {
         let slot = self.area.take_slot().unwrap();
         let now = self.produced.len() as u64;
+        let cached = if start == Start::Now { 0 } else { self.stream.stats().cached };
         let attached = if passed {
             self.stream.attach_passed(&self.area, slot, start).unwrap()
         } else {
@@ -267,7 +285,18 @@ impl World {
         let reader = unsafe { Reader::new(attached, Arc::clone(&self.area), start) }.unwrap();
         let began = if start == Start::Now { now } else { 0 };
         let lossless_from = (may_block && self.policy == Policy::Block).then_some(now);
-        self.clients.push(Client { reader, may_block, passed, began, delivered: 0, lost: 0, lossless_from });
+        self.clients.push(Client {
+            reader,
+            may_block,
+            passed,
+            began,
+            delivered: 0,
+            lost: 0,
+            lossless_from,
+            attached_at: now,
+            starts_at: now - cached,
+            was_far_behind: cached + late as u64 > WELL_WITHIN,
+        });
     }
 
     fn reconfigure(&mut self, pages: u64, policy: Policy) {

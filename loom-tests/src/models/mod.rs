@@ -16,7 +16,7 @@ macro_rules! for_each_model {
         $do! {
             gated overwriting lapped passed passed_on let_pass unnoted released dropped copied killed killed_beside_another
             ended woken woken_for_a_group woken_for_a_gap room
-            gaps moved_on reconfigured early reused_entry timed followed overtaken inspected
+            gaps moved_on reconfigured reconfigured_twice early reused_entry timed followed overtaken inspected
         }
     };
 }

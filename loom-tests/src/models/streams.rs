@@ -72,6 +72,40 @@ pub fn reconfigured() {
     assert_eq!(reader.lost(), 1);
 }
 
+/// A stream is to change twice while one reader comes along and another is paused. The second change waits for the paused
+/// reader, so neither loses a byte.
+///
+/// Bound: 1 byte, then each change and 1 more byte beside 2 looks of the reader that comes along.
+pub fn reconfigured_twice() {
+    let mut model = Model::new(Policy::DropNewest);
+    let (mut reader, mut paused) = (model.reader(false), model.reader(false));
+    model.write(1);
+    for policy in [Policy::Block, Policy::DropNewest] {
+        let payload = model.payload.clone();
+        let reading = thread::spawn(move || {
+            for _ in 0..2 {
+                read_once(&mut reader, &payload);
+            }
+            reader
+        });
+        model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy }).unwrap();
+        model.write(1);
+        reader = reading.join().unwrap();
+        model.settle(&mut reader);
+    }
+    model.settle(&mut paused);
+    assert_eq!((reader.lost(), paused.lost()), (0, 0), "a reader that was due lost a byte");
+    model.write(1);
+    assert_eq!(
+        model.stream.stats().generation,
+        2,
+        "the second change comes when all readers have come along"
+    );
+    model.settle(&mut paused);
+    model.settle(&mut reader);
+    assert_eq!((reader.lost(), paused.lost()), (0, 0), "a reader that was due lost a byte");
+}
+
 /// A reader that was overtaken looks for the oldest byte while the writer overwrites the index entry that tells about
 /// it, in the claim in which it gave that entry up.
 ///

@@ -8,5 +8,6 @@
 
 mod policies;
 mod readers;
+mod reconfigure;
 mod times;
 mod tool;

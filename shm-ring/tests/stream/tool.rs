@@ -22,6 +22,16 @@ impl Tool {
     pub fn attach(&self, stream: &mut Stream, start: Start, may_block: bool) -> Reader {
         let slot = self.area.take_slot().unwrap();
         let attached = stream.attach(&self.area, slot, start, may_block).unwrap();
+        self.open(attached, start)
+    }
+
+    pub fn attach_passed(&self, stream: &mut Stream, start: Start) -> Reader {
+        let slot = self.area.take_slot().unwrap();
+        let attached = stream.attach_passed(&self.area, slot, start).unwrap();
+        self.open(attached, start)
+    }
+
+    fn open(&self, attached: Attached, start: Start) -> Reader {
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
         unsafe { Reader::new(mapped(attached), Arc::clone(&self.area), start) }.unwrap()
     }
