@@ -3,7 +3,7 @@
 //! Everything that comes from it is taken for hostile. It costs the engine one [`Peer`] with bounded buffers;
 //! when it breaks the protocol it loses its connection, and nobody else notices.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -87,6 +87,8 @@ pub(crate) struct Reading {
     pub wish: Wish,
     /// The slot of the generation before, until the tool has left it for certain.
     pub old_slot: Option<u32>,
+    /// The ring was sent to the tool.
+    pub sent: bool,
 }
 
 /// Something on its way to the tool.
@@ -98,6 +100,8 @@ struct Outgoing {
     answers: bool,
     /// It tells of room for this push.
     room_of: Option<u32>,
+    /// It announces the ring of the reading at this slot.
+    ring_at: Option<u32>,
 }
 
 /// The descriptors that go with the first byte of a message.
@@ -314,6 +318,18 @@ impl Peer {
         self.queue(message, With::Ring(ring));
     }
 
+    /// Drops the rings at `slots`, whose readings have ended, that were not sent. The tool never maps them.
+    pub(crate) fn drop_rings(&mut self, slots: &HashSet<u32>) {
+        if slots.is_empty() {
+            return;
+        }
+        self.outgoing.retain_mut(|out| {
+            let ended = out.ring_at.take_if(|slot| slots.contains(slot)).is_some();
+            // The tool waits for the rest of a message that it has a part of.
+            !ended || out.sent > 0
+        });
+    }
+
     fn queue(&mut self, message: &ToTool, with: With) {
         debug_assert_eq!(with.fds().len(), usize::from(message.fds()));
         match encode(message) {
@@ -324,7 +340,8 @@ impl Peer {
                     self.answer_bytes = self.answer_bytes.saturating_add(frame.len());
                 }
                 let room_of = if let ToTool::Room { push, .. } = message { Some(*push) } else { None };
-                self.outgoing.push_back(Outgoing { frame, sent: 0, with, answers, room_of });
+                let ring_at = if let ToTool::Ring { slot, .. } = message { Some(*slot) } else { None };
+                self.outgoing.push_back(Outgoing { frame, sent: 0, with, answers, room_of, ring_at });
             }
             Err(error) => self.queue_refusal(message, &error),
         }
@@ -385,6 +402,9 @@ impl Peer {
                 if out.answers {
                     self.answers = self.answers.saturating_sub(1);
                     self.answer_bytes = self.answer_bytes.saturating_sub(out.frame.len());
+                }
+                if let Some(reading) = out.ring_at.and_then(|slot| self.readings.get_mut(&slot)) {
+                    reading.sent = true;
                 }
                 self.outgoing.pop_front();
             }

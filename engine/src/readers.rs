@@ -119,6 +119,13 @@ impl Change {
 
     /// Does it, after who came has come and who went has gone.
     fn make(&self, tap: &mut Tap<'_>, keeper: &Arc<Area>) {
+        // Before the keeper comes: a cache that nobody reads any more is made smaller at once.
+        if let Some(config) = self.config
+            && let Err(error) = tap.reconfigure(config)
+        {
+            // Sizes were checked when they were asked for.
+            tracing::error!(%error, "a stream stays as it is");
+        }
         if let Some(Keep { slot, start, may_block }) = self.keep {
             // Fails for slots that do not exist only.
             let _ = tap.attach(keeper, slot, start, may_block);
@@ -127,12 +134,6 @@ impl Change {
             && tap.detach(keeper, slot)
         {
             keeper.return_slot(slot);
-        }
-        if let Some(config) = self.config
-            && let Err(error) = tap.reconfigure(config)
-        {
-            // Sizes were checked when they were asked for.
-            tracing::error!(%error, "a stream stays as it is");
         }
     }
 }
@@ -223,9 +224,19 @@ impl State {
         }
     }
 
+    /// Moves the reader at `slot` of `peer_id` to the newest generation, as its tool asks. A tool can't be done with a ring
+    /// that was not sent to it: such a reader stays where it is, or each of its requests would leave another ring in the
+    /// queue.
+    pub(crate) fn follow(&mut self, capture: &Capture, peer_id: PeerId, slot: u32) {
+        let reading = self.peers.get(&peer_id).and_then(|peer| peer.readings.get(&slot));
+        if reading.is_some_and(|reading| reading.sent) {
+            self.move_reader(capture, peer_id, slot, slot);
+        }
+    }
+
     /// Moves the reader at `slot` of `peer_id` to `new_slot` in the newest generation, if it is not there yet; whether
     /// it was moved.
-    pub(crate) fn follow(&mut self, capture: &Capture, peer_id: PeerId, slot: u32, new_slot: u32) -> bool {
+    fn move_reader(&mut self, capture: &Capture, peer_id: PeerId, slot: u32, new_slot: u32) -> bool {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return false };
         let Some(&Reading { source, handler, wish, .. }) = peer.readings.get(&slot) else { return false };
         let Some(stream) = self.streams.get(&source) else { return false };
@@ -250,7 +261,7 @@ impl State {
             if let Some((&peer_id, _)) = peer
                 && let Ok(new_slot) = area.take_slot()
             {
-                let moved = self.follow(capture, peer_id, slot, new_slot);
+                let moved = self.move_reader(capture, peer_id, slot, new_slot);
                 let reading = self.peers.get_mut(&peer_id).and_then(|peer| peer.readings.get_mut(&new_slot));
                 match reading.filter(|_| moved) {
                     // The tool may be borrowing bytes by its old slot.
@@ -280,6 +291,9 @@ impl State {
     /// Takes readers of `peer_id`, which does not touch their rings any more, off their streams, and returns their slots.
     fn take_off(&mut self, capture: &Capture, peer_id: PeerId, gone: Vec<(u32, Reading)>) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
+        // One that was brought along may have two.
+        let unsent = |(slot, reading): &(u32, Reading)| [(!reading.sent).then_some(*slot), reading.old_slot];
+        peer.drop_rings(&gone.iter().flat_map(unsent).flatten().collect());
         let mut changes = Vec::with_capacity(gone.len());
         for (slot, reading) in &gone {
             // A job that was forgotten has no streams.
@@ -379,7 +393,7 @@ impl Peer {
         wish: Wish,
     ) {
         let Attached { ring, slot, start, dropped, passed } = attached;
-        self.readings.insert(slot, Reading { source, handler, wish, old_slot: None });
+        self.readings.insert(slot, Reading { source, handler, wish, old_slot: None, sent: false });
         let message = ToTool::Ring {
             handler,
             source: name.source.clone(),

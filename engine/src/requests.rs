@@ -37,7 +37,7 @@ pub(crate) fn serve(
         FromTool::Taken { rings } => peer.taken(rings),
         FromTool::Follow { slot } => {
             // It is done with its slot, and says so by asking. If it was moved already, that is on its way to it.
-            state.follow(capture, peer_id, slot, slot);
+            state.follow(capture, peer_id, slot);
         }
         FromTool::Drained { slots } => state.drained(capture, peer_id, &slots),
         FromTool::Pull { request, procs, channels, backlog, persistent, directives } => {

@@ -1,7 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use iof_proto::limits::MAX_ANSWER;
-use iof_proto::{Laggard, PushReport, Short, ShortBy};
+use iof_proto::{Channel, Laggard, PushReport, Short, ShortBy, Terms};
+use iof_shm_ring::{Policy, Stream, StreamConfig};
 
 use super::*;
 
@@ -33,6 +34,42 @@ fn of_room_for_a_push_the_last_word_waits_and_is_no_answer() {
     peer.outgoing.front_mut().unwrap().sent = 1;
     peer.tell_room(1, 1001);
     assert_eq!(queued(&peer), [room(1, 1000), room(2, 2000), room(1, 1001)]);
+}
+
+/// A ring to be announced at `slot`.
+fn ring(peer: &mut Peer, slot: u32) -> ToTool {
+    let config = StreamConfig { capacity: 4096, policy: Policy::DropNewest };
+    let mut stream = Stream::create(config, "test").unwrap();
+    let ring = stream.attach(&peer.area, slot, Start::Oldest, false).unwrap().ring;
+    let message = ToTool::Ring {
+        handler: 1,
+        source: target(0),
+        channel: Channel::Stdout,
+        logged: false,
+        run: 0,
+        slot,
+        follows: None,
+        start: 0,
+        dropped: 0,
+        passed: false,
+        terms: Terms { buffering_size: 0, buffering_time: None },
+    };
+    peer.announce(&message, ring);
+    message
+}
+
+#[test]
+fn rings_of_readings_that_have_ended_are_not_sent() {
+    let mut peer = peer();
+    let rings: Vec<ToTool> = (0..4).map(|slot| ring(&mut peer, slot)).collect();
+    peer.outgoing.front_mut().unwrap().sent = 1;
+    peer.drop_rings(&HashSet::from([0, 1, 3]));
+    assert_eq!(queued(&peer), [rings[0].clone(), rings[2].clone()], "the tool has a part of the first");
+    // Another reading may have the slot by now.
+    let again = ring(&mut peer, 0);
+    peer.drop_rings(&HashSet::from([0]));
+    assert!(!queued(&peer)[1..].contains(&again));
+    assert_eq!(queued(&peer).len(), 2);
 }
 
 #[test]

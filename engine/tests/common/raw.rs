@@ -132,6 +132,13 @@ impl Raw {
         }
     }
 
+    /// Receives what has arrived, for its files alone.
+    pub fn take_files(&mut self) {
+        let receive =
+            |fds: &mut VecDeque<OwnedFd>| socket::receive(&self.socket, &mut [0; 4096], fds, true, false);
+        while receive(&mut self.fds).is_ok_and(|count| count > 0) {}
+    }
+
     /// Waits until the engine has heard all that was sent.
     pub fn until_heard(&mut self) {
         self.send(&FromTool::Query { request: 2, queries: vec![Query::new([key::IOF_STATS])] });

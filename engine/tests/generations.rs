@@ -1,0 +1,158 @@
+//! What tools cost in generations of rings: files and maps of the engine, and bytes of other tools.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, PoisonError};
+
+use common::raw::Raw;
+use common::{Got, PATIENCE, nspace, puller, wait_for, written_by_hand};
+use iof_engine::{Config, Engine, Grant, Policy, Rendezvous};
+use iof_proto::directive::key;
+use iof_proto::query::key as query;
+use iof_proto::{Channel, Channels, Found, FromTool, Info, Proc, Rank, Value};
+use iof_tool::{Delivery, Tool};
+use tempfile::TempDir;
+
+const CACHE: usize = 64 * 1024;
+const MIB: u32 = 1 << 20;
+
+/// Rings of one stream with an honest reader: the newest, that of the reader, that of the hostile tool, and one that was
+/// given back.
+const RINGS: usize = 4;
+
+/// Rings are counted for the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn engine() -> (Engine, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    let policy = Policy::DropNewest;
+    let config = Config { rendezvous, policy, cache_size: CACHE as u32, ..Config::default() };
+    (Engine::start(config).unwrap(), directory)
+}
+
+fn rank() -> Proc {
+    Proc { nspace: nspace(), rank: Rank(0) }
+}
+
+/// The files of rings that this process has open, by inode.
+fn ring_files() -> BTreeSet<u64> {
+    let files = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let is_ring = |path: &std::path::PathBuf| {
+        fs::read_link(path).is_ok_and(|name| name.to_string_lossy().contains("memfd:iof-ring"))
+    };
+    files.filter(is_ring).filter_map(|path| Some(fs::metadata(path).ok()?.ino())).collect()
+}
+
+/// The maps of rings, of which each ring has three with the engine and three with each tool of this process.
+fn ring_maps() -> usize {
+    fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:iof-ring").count()
+}
+
+fn wait_for_readers(asker: &mut Tool, readers: usize) {
+    wait_for("readers to be attached", || {
+        let found = asker.query(&[query::IOF_STATS]).unwrap();
+        let Some(Found { value: Value::Streams(streams), .. }) = found.into_iter().next() else {
+            panic!("no streams")
+        };
+        let stdout = streams.into_iter().find(|stream| stream.channel == Channel::Stdout).unwrap();
+        (stdout.readers.len() == readers).then_some(())
+    });
+}
+
+/// A rank that writes no more than an honest tool has read.
+struct Beside {
+    stdout: File,
+    honest: Tool,
+    written: u64,
+}
+
+impl Beside {
+    fn write(&mut self, bytes: usize) {
+        let piece: Vec<u8> = (self.written..).take(bytes).map(|at| (at % 251) as u8).collect();
+        self.stdout.write_all(&piece).unwrap();
+        let mut got = Vec::new();
+        while got.len() < bytes {
+            match self.honest.next(Some(PATIENCE)).unwrap() {
+                Some(Delivery::Bytes(bytes)) => got.extend_from_slice(&bytes),
+                other => panic!("the honest tool got {other:?} after {} bytes", self.written),
+            }
+        }
+        assert!(got == piece, "not what was written behind {}", self.written);
+        self.written += bytes as u64;
+    }
+}
+
+#[test]
+fn a_tool_that_follows_and_never_reads_its_socket_keeps_no_generations() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (engine, _directory) = engine();
+    let (_job, stdout) = written_by_hand(&engine, &[]);
+    let mut beside = Beside { stdout, honest: puller(&engine, Grant::Never, vec![]), written: 0 };
+    let mut hostile = Raw::connect(&engine);
+    hostile.pull(vec![rank()], Channels::STDOUT);
+    wait_for_readers(&mut beside.honest, 2);
+    let others = (ring_files().len(), ring_maps());
+    for _ in 0..200 * 4 {
+        beside.write(CACHE / 4);
+        hostile.send(&FromTool::Follow { slot: 0 });
+    }
+    let (files, maps) = (ring_files().len() - others.0, ring_maps() - others.1);
+    assert!(files < RINGS, "{files} more files");
+    assert!(maps < 6 * RINGS, "{maps} more maps");
+    // What was sent to it is in memory as long as it may be received.
+    hostile.take_files();
+    let in_flight = ring_files().len() - others.0;
+    assert!(in_flight <= 2 * RINGS, "{in_flight} more rings in flight");
+}
+
+#[test]
+fn readers_that_stall_keep_one_old_generation_each_until_they_go() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    const READERS: usize = 32;
+    let (engine, _directory) = engine();
+    let (_job, stdout) = written_by_hand(&engine, &[]);
+    let mut beside = Beside { stdout, honest: puller(&engine, Grant::Never, vec![]), written: 0 };
+    let others = ring_files().len();
+    let mut stalled = Raw::connect(&engine);
+    for reader in 1..=READERS {
+        stalled.pull(vec![rank()], Channels::STDOUT);
+        wait_for_readers(&mut beside.honest, 1 + reader);
+        (0..8).for_each(|_| beside.write(CACHE / 4));
+    }
+    let files = ring_files().len() - others;
+    assert!(files <= READERS + RINGS, "{files} rings for {READERS} readers that stall");
+    drop(stalled);
+    wait_for_readers(&mut beside.honest, 1);
+    (0..8).for_each(|_| beside.write(CACHE / 4));
+    let files = ring_files().len().saturating_sub(others);
+    assert!(files < RINGS, "{files} rings are left");
+}
+
+#[test]
+fn tools_that_come_and_go_with_other_caches_cost_a_paused_tool_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (engine, _directory) = engine();
+    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let visitor =
+        |mib: u32| puller(&engine, Grant::Never, vec![Info::required(key::PMIX_IOF_CACHE_SIZE, mib * MIB)]);
+    let mut paused = visitor(8);
+    let all: Vec<u8> = (0..6 * MIB).map(|at| (at % 251) as u8).collect();
+    let mut visitors = Vec::new();
+    for (mib, piece) in [9, 10, 12].into_iter().cycle().zip(all.chunks(50_000)) {
+        visitors.push(visitor(mib));
+        stdout.write_all(piece).unwrap();
+        if visitors.len() > 2 {
+            visitors.remove(0);
+        }
+    }
+    drop(stdout);
+    let got = Got::all(&mut paused);
+    assert_eq!(got.lost(), 0, "{:?}", got.gaps);
+    assert!(got.bytes == all);
+}
