@@ -500,6 +500,14 @@ impl Reader {
         }
     }
 
+    /// Whether the writer waits, as of now, until a reader that can hold it back makes room. `false` once
+    /// this generation is sealed or the writer is gone.
+    pub fn writer_waits(&self) -> bool {
+        // Partner: the stores in `Writer::wait_for` and `Writer::stop_waiting`. Relaxed: nothing else is
+        // read because of it.
+        !self.sealed && !self.writer_gone && self.ring.control().claimed.wanted.load(Relaxed) != NONE
+    }
+
     /// The position of the next byte: how many were stored before it, in all generations.
     pub fn position(&self) -> u64 {
         self.cursor

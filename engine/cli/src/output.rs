@@ -53,7 +53,9 @@ pub struct OutputArgs {
 
     /// How long to wait for its end
     ///
-    /// Ten times that for 4 KiB and more, which a rank may be in the middle of writing.
+    /// The line is written without its end when its stream was quiet for as long; ten times that for 4 KiB and more,
+    /// which a rank may be in the middle of writing, and for a line that grows all the time. Time in which iof can't
+    /// write, or is stopped, does not count.
     #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = seconds)]
     pub max_line_time: Duration,
 

@@ -4,12 +4,24 @@ use std::time::{Duration, Instant};
 
 use memchr::{memchr, memrchr};
 
-/// When a part of a line is passed on: prompts and progress bars are to be seen, and nothing may wait for ever.
+/// When a part of a line is passed on without its end, so that prompts and progress bars appear.
+///
+/// A part is passed on
+/// * when it reaches `max_line` bytes;
+/// * when its stream was quiet for `max_time`: no byte came, and none was held back by a full ring. A
+///   part of 4,096 bytes (`PIPE_BUF`, pipe(7)) or more waits ten times as long, because its rank may be
+///   in the middle of a write;
+/// * when it has waited for ten times `max_time` although it grows, as a row of dots does.
+///
+/// Both times count only while the printer runs and can write. A pause of the printer, because its
+/// output blocks, its process is stopped or its thread is not scheduled, counts as one short step, and
+/// the quiet time of every stream starts anew after it: ranks that were held back or stopped as well
+/// have not run since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// As soon as it has so many bytes.
+    /// The longest line that is written in one piece, in bytes.
     pub max_line: usize,
-    /// As soon as it has waited for so long; ten times that if it has 4,096 bytes or more.
+    /// How long the stream of a part of a line must be quiet.
     pub max_time: Duration,
 }
 
@@ -22,14 +34,91 @@ impl Default for Patience {
 
 /// What a pipe takes whole or not at all (`PIPE_BUF`, pipe(7)).
 const PIPE_BUF: usize = 4096;
-/// How many times as long a part of a line may wait that is longer than that.
+/// How many times `max_time` a part waits that has `PIPE_BUF` bytes or grows.
 const LONG_WAIT: u32 = 10;
+/// Looks at a part during `max_time`: what happens between two of them counts as one step of time.
+const LOOKS: u32 = 4;
+/// The longest time between two looks at a part.
+const MAX_STEP: Duration = Duration::from_millis(250);
+/// Steps after which a look is so late that the printer has paused.
+const PAUSE: u32 = 2;
 
 impl Patience {
-    /// How long a part of a line of `part` bytes waits for more: a prompt is short and comes whole, but a rank that
-    /// writes more at once may be in the middle of it, and wait for its turn on a busy machine.
-    fn time_for(&self, part: usize) -> Duration {
-        if part < PIPE_BUF { self.max_time } else { self.max_time.saturating_mul(LONG_WAIT) }
+    /// How long the stream of a part of `len` bytes must be quiet.
+    fn quiet_time(&self, len: usize) -> Duration {
+        if len < PIPE_BUF { self.max_time } else { self.longest() }
+    }
+
+    /// How long a part that grows waits.
+    fn longest(&self) -> Duration {
+        self.max_time.saturating_mul(LONG_WAIT)
+    }
+}
+
+/// The clock of a printer: it advances only while the printer looks at its streams, by short steps.
+#[derive(Debug)]
+pub(crate) struct Attention {
+    /// Time since the printer began, without its pauses.
+    now: Duration,
+    /// When the printer went on after its last pause.
+    resumed: Duration,
+    looked: Instant,
+    step: Duration,
+}
+
+impl Attention {
+    /// Starts the clock at `looked`, for parts that wait by `patience`.
+    pub fn new(patience: &Patience, looked: Instant) -> Attention {
+        let step = (patience.max_time / LOOKS).min(MAX_STEP);
+        Attention { now: Duration::ZERO, resumed: Duration::ZERO, looked, step }
+    }
+
+    /// Notes that the printer looks at its streams at `at`.
+    pub fn look(&mut self, at: Instant) {
+        let elapsed = at.saturating_duration_since(self.looked);
+        self.looked = at;
+        self.now = self.now.saturating_add(elapsed.min(self.step));
+        if elapsed > self.step.saturating_mul(PAUSE) {
+            self.resumed = self.now;
+        }
+    }
+
+    /// Returns when to look at a part again that has to wait. `None` is never.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.looked.checked_add(self.step)
+    }
+}
+
+/// The wait of a part of a line for the rest, on the clock of an [`Attention`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// When the part was seen first.
+    began: Duration,
+    /// When its last byte was seen first.
+    grew: Duration,
+    len: usize,
+}
+
+impl Wait {
+    /// Begins the wait of a part of `len` bytes.
+    pub fn begin(len: usize, clock: &Attention) -> Wait {
+        Wait { began: clock.now, grew: clock.now, len }
+    }
+
+    /// Notes that the part has `len` bytes now; `is_stalled` if its stream has to wait for a reader.
+    pub fn go_on(&mut self, len: usize, is_stalled: bool, clock: &Attention) {
+        if is_stalled {
+            *self = Wait::begin(len, clock);
+        } else if len != self.len {
+            (self.grew, self.len) = (clock.now, len);
+        }
+    }
+
+    /// Whether the part is to be passed on.
+    pub fn is_over(&self, patience: &Patience, clock: &Attention) -> bool {
+        let quiet = clock.now.saturating_sub(self.grew.max(clock.resumed));
+        let waited = clock.now.saturating_sub(self.began);
+        quiet >= patience.quiet_time(self.len) || waited >= patience.longest()
     }
 }
 
@@ -71,23 +160,8 @@ pub(crate) struct Held {
     pub offset: u64,
     /// When the first of them was read.
     pub time: Option<u64>,
-    /// Since when a part of a line waits, here or in the ring.
-    pub since: Option<Instant>,
-    /// So many bytes of it.
-    pub part: usize,
-}
-
-impl Held {
-    /// Notes that a part of a line waits, and says until when it does.
-    pub fn wait(&mut self, patience: &Patience) -> Option<Instant> {
-        let time = patience.time_for(self.part);
-        self.since.get_or_insert_with(Instant::now).checked_add(time)
-    }
-
-    /// Whether it has waited for long enough.
-    pub fn is_due(&self, patience: &Patience) -> bool {
-        self.since.is_some_and(|since| since.elapsed() >= patience.time_for(self.part))
-    }
+    /// How long a part of a line, here or in the ring, has waited for the rest.
+    pub wait: Option<Wait>,
 }
 
 #[cfg(test)]
@@ -112,13 +186,101 @@ mod tests {
         assert_eq!(of(&[b'x'; 32], 0), (32, 0));
     }
 
+    const MILLI: Duration = Duration::from_millis(1);
+
+    /// A printer with a part of a line, seen at each of its looks.
+    struct Rig {
+        patience: Patience,
+        clock: Attention,
+        wait: Wait,
+        len: usize,
+        is_stalled: bool,
+    }
+
+    impl Rig {
+        fn new(len: usize) -> Rig {
+            let patience = Patience::default();
+            let clock = Attention::new(&patience, Instant::now());
+            let wait = Wait::begin(len, &clock);
+            Rig { patience, clock, wait, len, is_stalled: false }
+        }
+
+        /// Looks at the part after `time`; whether it is passed on.
+        fn look_after(&mut self, time: Duration) -> bool {
+            let at = self.clock.looked.checked_add(time);
+            at.into_iter().for_each(|at| self.clock.look(at));
+            self.wait.go_on(self.len, self.is_stalled, &self.clock);
+            self.wait.is_over(&self.patience, &self.clock)
+        }
+
+        /// Lets the printer look again and again, `change` the part before each look, and gives the time
+        /// after which it was passed on.
+        fn passed_after(&mut self, mut change: impl FnMut(&mut Rig)) -> Duration {
+            let mut time = Duration::ZERO;
+            while time < Duration::from_secs(60) {
+                change(self);
+                time += 20 * MILLI;
+                if self.look_after(20 * MILLI) {
+                    return time;
+                }
+            }
+            Duration::MAX
+        }
+    }
+
     #[test]
-    fn what_a_rank_may_be_in_the_middle_of_writing_waits_longer_than_a_prompt() {
-        let patience = Patience::default();
-        let long_ago = Instant::now().checked_sub(patience.max_time * 2);
-        let is_due = |part| Held { since: long_ago, part, ..Held::default() }.is_due(&patience);
-        assert!(is_due(1) && is_due(PIPE_BUF - 1));
-        assert!(!is_due(PIPE_BUF) && !is_due(60_000));
+    fn a_part_is_passed_on_when_its_stream_was_quiet_for_the_time() {
+        assert_eq!(Rig::new(1).passed_after(|_| {}), 100 * MILLI);
+        assert_eq!(Rig::new(PIPE_BUF - 1).passed_after(|_| {}), 100 * MILLI);
+    }
+
+    #[test]
+    fn a_part_that_its_rank_may_be_in_the_middle_of_writing_waits_longer_than_a_prompt() {
+        assert_eq!(Rig::new(PIPE_BUF).passed_after(|_| {}), 1000 * MILLI);
+        assert_eq!(Rig::new(60_000).passed_after(|_| {}), 1000 * MILLI);
+    }
+
+    #[test]
+    fn a_part_that_grows_is_not_quiet_but_waits_for_a_bounded_time() {
+        let mut rig = Rig::new(1);
+        assert!(!rig.look_after(20 * MILLI) && !rig.look_after(20 * MILLI));
+        rig.len += 1;
+        assert_eq!(rig.passed_after(|_| {}), 120 * MILLI, "it grew at the first of these looks");
+        assert_eq!(Rig::new(1).passed_after(|rig| rig.len += 1), 1000 * MILLI);
+    }
+
+    #[test]
+    fn a_pause_of_the_printer_is_not_waiting_and_the_quiet_time_starts_anew_after_it() {
+        let mut rig = Rig::new(1);
+        assert!(!rig.look_after(20 * MILLI) && !rig.look_after(20 * MILLI));
+        assert!(!rig.look_after(Duration::from_secs(3600)));
+        assert_eq!(rig.passed_after(|_| {}), 100 * MILLI);
+    }
+
+    #[test]
+    fn a_printer_that_pauses_again_and_again_passes_a_part_on_in_the_end() {
+        let mut rig = Rig::new(1);
+        let looks = (1..1000).take_while(|_| !rig.look_after(Duration::from_secs(1))).count();
+        assert_eq!(looks, 39, "each second counts as a step of 25 ms, up to ten times the time");
+    }
+
+    #[test]
+    fn a_part_of_a_stream_that_waits_for_a_reader_is_not_quiet() {
+        let mut rig = Rig::new(1);
+        rig.is_stalled = true;
+        let mut looks = 0;
+        let passed = rig.passed_after(|rig| {
+            looks += 1;
+            rig.is_stalled = looks <= 500;
+        });
+        assert_eq!(passed, (500 * 20 + 100) * MILLI);
+    }
+
+    #[test]
+    fn without_a_time_no_part_waits() {
+        let patience = Patience { max_time: Duration::ZERO, ..Patience::default() };
+        let clock = Attention::new(&patience, Instant::now());
+        assert!(Wait::begin(1, &clock).is_over(&patience, &clock));
     }
 
     #[test]

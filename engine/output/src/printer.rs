@@ -12,7 +12,7 @@ use iof_tool::{FeedId, Gap, Gathered, Look, LostError, Origin, Tool};
 use crate::batch::Batch;
 use crate::choice::Choice;
 use crate::files::{FileError, Files, OpenFiles};
-use crate::lines::Patience;
+use crate::lines::{Attention, Patience};
 use crate::output::Output;
 use crate::processes::Processes;
 use crate::stream::{Page, Stream, Taken, Turn};
@@ -103,7 +103,7 @@ impl Default for Options {
 /// Writes everything that a tool pulls, on a thread of its own.
 ///
 /// The order within each source and channel is kept, and lines of different sources do not mix: a line is written in
-/// one piece, unless it is longer than [`Patience::max_line`] or its end does not come in [`Patience::max_time`]. Then
+/// one piece, unless its end does not come in time, see [`Patience`]. Then
 /// what is there is written; where lines are tagged, it is ended with a newline before another source's line begins, and
 /// where bytes are missing.
 /// If all that is written to an output or a file is of one stream there is nothing to mix with, and what comes is
@@ -137,6 +137,7 @@ impl Printer {
         };
         let desk = Desk {
             to,
+            clock: Attention::new(&options.patience, Instant::now()),
             options,
             streams: Vec::new(),
             due: BTreeSet::new(),
@@ -169,9 +170,10 @@ enum To {
 struct Desk {
     to: To,
     options: Options,
+    clock: Attention,
     /// By the numbers of their feeds.
     streams: Vec<Option<Stream>>,
-    /// When parts of lines have waited for long enough.
+    /// When streams are looked at again because parts of their lines wait.
     due: BTreeSet<(Instant, FeedId)>,
     processes: Processes,
     /// Memory for batches.
@@ -194,6 +196,7 @@ impl Desk {
             if tool.gather(deadline, &mut news)? == Gathered::Done {
                 return Ok(self.report);
             }
+            self.clock.look(Instant::now());
             for chunk in news.chunks(MAX_STREAMS) {
                 let turns = self.look(&mut tool, chunk, &mut on_gap)?;
                 self.print(&mut tool, &turns)?;
@@ -231,12 +234,11 @@ impl Desk {
             if matches!(look, Look::Complete(_) | Look::Gone(_) | Look::Flushed) {
                 self.over.push(id);
             }
-            let patience = self.options.patience;
             let Some(stream) = self.stream(id) else { continue };
-            let ends = !matches!(look, Look::Bytes | Look::Nothing) || stream.held.is_due(&patience);
+            let ends = !matches!(look, Look::Bytes | Look::Nothing);
             let has_bytes = look == Look::Bytes;
             let gap = matches!(look, Look::Gap(_));
-            if has_bytes || gap || (ends && !stream.held.bytes.is_empty()) {
+            if has_bytes || gap || !stream.held.bytes.is_empty() {
                 turns.push(Turn { id, has_bytes, ends, gap });
             }
         }
@@ -287,7 +289,7 @@ impl Desk {
         }
     }
 
-    /// Has streams looked at whose parts of lines have waited for long enough.
+    /// Has streams looked at again whose parts of lines wait.
     fn revisit_due(&mut self, tool: &mut Tool) {
         if self.due.is_empty() {
             return;
@@ -347,17 +349,10 @@ impl Desk {
         if taken.leave {
             tool.leave(id);
         }
-        let patience = self.options.patience;
-        let Some(stream) = self.stream(id) else { return };
-        if !taken.waits {
-            stream.held.since = None;
-        } else if let Some(at) = stream.held.wait(&patience)
-            && stream.due.is_none()
-        {
-            // Where this is too early, it is found out then.
-            stream.due = Some(at);
-            self.due.insert((at, id));
-        }
+        let next = self.clock.next_look().filter(|_| taken.waits);
+        let Some(stream) = self.stream(id).filter(|stream| stream.due.is_none()) else { return };
+        stream.due = next;
+        self.due.extend(next.map(|at| (at, id)));
     }
 
     /// Puts together what the first of `turns` have to write, all of them if that is not too much; one `Taken` for each.
@@ -370,8 +365,15 @@ impl Desk {
     ) -> (Batch<'a>, Vec<Taken>) {
         let most = if self.options.style.is_plain() { MAX_LENT } else { MAX_COPIED };
         let batch = Batch::new(mem::take(&mut self.buffer));
-        let mut page =
-            Page { options: &self.options, open, is_ours, batch, times: &mut self.times, written: 0 };
+        let mut page = Page {
+            options: &self.options,
+            clock: &self.clock,
+            open,
+            is_ours,
+            batch,
+            times: &mut self.times,
+            written: 0,
+        };
         let mut taken = Vec::with_capacity(turns.len());
         for turn in turns {
             let room = most.saturating_sub(page.batch.len());

@@ -8,7 +8,7 @@ use memchr::memchr;
 
 use crate::batch::Batch;
 use crate::files::FileId;
-use crate::lines::{Cut, Held, cut};
+use crate::lines::{Attention, Cut, Held, Wait, cut};
 use crate::printer::Options;
 use crate::style::{Label, Open, Run};
 
@@ -23,7 +23,7 @@ pub(crate) struct Stream {
     key: u64,
     label: Label,
     pub held: Held,
-    /// When it is to be looked at again because a part of a line waits.
+    /// When it is looked at again because a part of a line waits.
     pub due: Option<Instant>,
     /// Where it goes, if that is a file of its rank.
     pub file: Option<FileId>,
@@ -36,7 +36,7 @@ pub(crate) struct Turn {
     pub id: FeedId,
     /// There are bytes in its ring.
     pub has_bytes: bool,
-    /// What there is of a line is not to wait any longer.
+    /// The line ends here, even without a newline.
     pub ends: bool,
     /// Bytes are missing before what comes next.
     pub gap: bool,
@@ -56,6 +56,7 @@ pub(crate) struct Taken {
 /// What many streams write to together, in one go.
 pub(crate) struct Page<'p, 'a> {
     pub options: &'p Options,
+    pub clock: &'p Attention,
     /// In whose line it ends.
     pub open: &'p mut Open,
     /// No other printer writes there.
@@ -83,13 +84,7 @@ impl Stream {
     pub fn print<'a>(&mut self, turn: &Turn, tool: &'a Tool, room: usize, page: &mut Page<'_, 'a>) -> Taken {
         page.times.clear();
         let Some(bytes) = tool.bytes(turn.id).filter(|_| turn.has_bytes) else {
-            if !self.held.bytes.is_empty() {
-                self.print_held(page);
-            }
-            if turn.gap && *page.open == Some(self.key) {
-                page.options.style.end_line(page.open, &mut page.batch);
-            }
-            return Taken::nothing(turn.id);
+            return self.print_without_bytes(turn, tool, page);
         };
         if page.options.style.shows_time() {
             bytes.times(page.times);
@@ -101,18 +96,23 @@ impl Stream {
             cut(&bytes, self.held.bytes.len(), room, max_line)
         };
         let behind = bytes.behind();
+        if pass > 0 {
+            // What waits from now on is another line.
+            self.held.wait = None;
+        }
         let waits = part > 0
             && !turn.ends
             && !matches!(behind, Behind::Gap | Behind::Nothing)
-            && !self.may_go(tool, page);
+            && !self.may_go(tool, page)
+            && self.has_to_wait(part, turn.id, tool, page);
         if part > 0 && !waits {
             pass = bytes.len();
         }
         if pass > 0 {
             self.print_bytes(bytes, pass, page);
         }
-        self.held.part = self.held.bytes.len().saturating_add(part);
         if !waits {
+            self.held.wait = None;
             return Taken { bytes: pass, ..Taken::nothing(turn.id) };
         }
         if behind == Behind::Bytes && part as u64 <= bytes.capacity() / HELD_PART {
@@ -120,6 +120,38 @@ impl Stream {
         }
         self.hold(bytes, pass, page.times);
         Taken { id: turn.id, bytes: bytes.len(), leave: false, waits }
+    }
+
+    /// Puts on the page what was taken out of the ring before, unless that has to wait: the ring has
+    /// nothing more.
+    fn print_without_bytes(&mut self, turn: &Turn, tool: &Tool, page: &mut Page<'_, '_>) -> Taken {
+        let holds = !self.held.bytes.is_empty();
+        if holds && !turn.ends && self.has_to_wait(0, turn.id, tool, page) {
+            return Taken { waits: true, ..Taken::nothing(turn.id) };
+        }
+        if holds {
+            self.print_held(page);
+        }
+        self.held.wait = None;
+        if turn.gap && *page.open == Some(self.key) {
+            page.options.style.end_line(page.open, &mut page.batch);
+        }
+        Taken::nothing(turn.id)
+    }
+
+    /// Whether a part of a line has to wait for the rest: what was taken out of the ring, and `part`
+    /// bytes in it.
+    fn has_to_wait(&mut self, part: usize, id: FeedId, tool: &Tool, page: &Page<'_, '_>) -> bool {
+        let len = self.held.bytes.len().saturating_add(part);
+        let clock = page.clock;
+        let wait = match &mut self.held.wait {
+            Some(wait) => {
+                wait.go_on(len, tool.is_stalled(id), clock);
+                wait
+            }
+            wait => wait.insert(Wait::begin(len, clock)),
+        };
+        !wait.is_over(&page.options.patience, clock)
     }
 
     /// Whether a part of a line may be written at once: nobody can write into it, or it does not matter.
@@ -149,8 +181,6 @@ impl Stream {
             self.held.bytes.extend_from_slice(passed.get(..from).unwrap_or_default());
             self.print_held(page);
         }
-        // What waits from now on is another line.
-        self.held.since = None;
         let Some(rest) = passed.get(from..).filter(|rest| !rest.is_empty()) else { return };
         let run = Run { bytes: rest, offset: bytes.offset().saturating_add(from as u64), times: page.times };
         let style = &page.options.style;

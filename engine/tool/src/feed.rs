@@ -278,6 +278,11 @@ impl Feed {
         (read, read >= self.reader.ring().capacity() / LARGE_PART)
     }
 
+    /// Whether its writer waits for a reader, or its next generation has not come yet.
+    pub(crate) fn is_stalled(&self) -> bool {
+        matches!(self.state, State::Asking | State::Asked) || self.reader.writer_waits()
+    }
+
     /// When to look again for bytes that are held back.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.reader.deadline()

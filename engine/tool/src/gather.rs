@@ -9,7 +9,7 @@ use iof_shm_ring::Gap;
 
 use crate::delivery::{Bytes, Origin, origin};
 use crate::error::LostError;
-use crate::feed::{Counts, Item};
+use crate::feed::{Counts, Feed, Item};
 use crate::feeds::FeedId;
 use crate::tool::{Poll, Tool};
 
@@ -92,6 +92,12 @@ impl Tool {
     /// Which stream it is.
     pub fn origin(&self, stream: FeedId) -> Option<Origin<'_>> {
         self.feeds.get(stream).map(origin)
+    }
+
+    /// Whether a stream stands still although its source may have more: the source has to wait until a
+    /// reader makes room, or the stream goes on in a ring that has not come yet.
+    pub fn is_stalled(&self, stream: FeedId) -> bool {
+        self.feeds.get(stream).is_some_and(Feed::is_stalled)
     }
 
     /// Consumes the first `n` of the bytes that a look found (at most all), which makes room for the source. The others

@@ -54,6 +54,22 @@ fn block_loses_nothing_and_the_reader_says_when_there_is_room() {
 }
 
 #[test]
+fn every_reader_sees_that_the_writer_waits_for_one_that_holds_it_back() {
+    let (mut stream, tool) = (stream(Policy::Block), Tool::new());
+    let mut holds = tool.attach(&mut stream, Start::Oldest, true);
+    let mut other = tool.attach(&mut stream, Start::Oldest, false);
+    let all = bytes(CAPACITY as usize + 1);
+    assert_eq!(stream.push(&all[..CAPACITY as usize], 1), CAPACITY as usize);
+    assert!(!holds.writer_waits() && !other.writer_waits(), "a full ring alone is no wait");
+    read(&mut other);
+    assert_eq!(stream.push(&all[CAPACITY as usize..], 1), 0);
+    assert!(holds.writer_waits() && other.writer_waits());
+    read(&mut holds);
+    assert_eq!(stream.push(&all[CAPACITY as usize..], 1), 1);
+    assert!(!holds.writer_waits() && !other.writer_waits());
+}
+
+#[test]
 fn a_laggard_keeps_its_generation_and_costs_nobody_else_a_byte() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut keeps_up = tool.attach(&mut stream, Start::Oldest, false);
