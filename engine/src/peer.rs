@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use iof_capture::{PushId, SourceId};
 use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
@@ -80,15 +80,23 @@ impl Registration {
 }
 
 /// A ring that the tool reads.
-#[derive(Clone, Copy)]
 pub(crate) struct Reading {
     pub source: SourceId,
     pub handler: u32,
     pub wish: Wish,
     /// The slot of the generation before, until the tool has left it for certain.
     pub old_slot: Option<u32>,
+    /// As long as the stream knows this reader.
+    pub ring: Weak<Ring>,
     /// The ring was sent to the tool.
     pub sent: bool,
+}
+
+impl Reading {
+    /// Returns whether the tool can have read the ring to its end, and the stream goes on in another.
+    pub(crate) fn may_follow(&self) -> bool {
+        self.sent && self.ring.upgrade().is_some_and(|ring| ring.is_sealed())
+    }
 }
 
 /// Something on its way to the tool.

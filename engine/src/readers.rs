@@ -224,12 +224,12 @@ impl State {
         }
     }
 
-    /// Moves the reader at `slot` of `peer_id` to the newest generation, as its tool asks. A tool can't be done with a ring
-    /// that was not sent to it: such a reader stays where it is, or each of its requests would leave another ring in the
-    /// queue.
+    /// Moves the reader at `slot` of `peer_id` to the newest generation, as its tool asks. What it asks without reason is
+    /// ignored: the queue would have another ring for each request that comes before the ring was sent, and the capture
+    /// thread would be woken by each that comes before the ring is sealed.
     pub(crate) fn follow(&mut self, capture: &Capture, peer_id: PeerId, slot: u32) {
         let reading = self.peers.get(&peer_id).and_then(|peer| peer.readings.get(&slot));
-        if reading.is_some_and(|reading| reading.sent) {
+        if reading.is_some_and(Reading::may_follow) {
             self.move_reader(capture, peer_id, slot, slot);
         }
     }
@@ -393,7 +393,9 @@ impl Peer {
         wish: Wish,
     ) {
         let Attached { ring, slot, start, dropped, passed } = attached;
-        self.readings.insert(slot, Reading { source, handler, wish, old_slot: None, sent: false });
+        let reading =
+            Reading { source, handler, wish, old_slot: None, ring: Arc::downgrade(&ring), sent: false };
+        self.readings.insert(slot, reading);
         let message = ToTool::Ring {
             handler,
             source: name.source.clone(),

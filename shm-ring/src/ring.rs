@@ -385,6 +385,12 @@ impl Ring {
         if self.file.is_some() { checked_capacity(asked, file::page_size()) } else { heap_capacity(asked) }
     }
 
+    /// Returns whether its stream goes on in another generation. Reads one word, on any thread.
+    pub fn is_sealed(&self) -> bool {
+        // Partner: the Release store in `Writer::seal`. No other word is read by this.
+        self.control().published.sealed.load(Relaxed) != NONE
+    }
+
     /// Whether it was another generation before.
     pub(crate) fn is_reused(&self) -> bool {
         self.reused

@@ -73,7 +73,7 @@ pub enum FromTool {
         directives: Vec<Info>,
     },
     /// "I have drained this ring, which is sealed; give me the next generation." Answered by a
-    /// [`ToTool::Ring`] that `follows` it. Ignored if the ring was not sent to the tool yet, or is the newest.
+    /// [`ToTool::Ring`] that `follows` it. Ignored if the ring was not sent to the tool yet, or is not sealed.
     Follow {
         /// The slot of the drained ring.
         slot: u32,
