@@ -232,8 +232,9 @@ impl Peer {
         own: bool,
         may_block: bool,
     ) -> Result<Peer, iof_shm_ring::CreateError> {
-        let failed = |source| iof_shm_ring::CreateError::Memory { step: "pipe2", len: 0, source };
-        let (ringer, bell) = iof_shm_ring::doorbell().map_err(failed)?;
+        let failed = |source| iof_shm_ring::CreateError::Memory { step: "doorbell", len: 0, source };
+        let (ringer, bell) =
+            if own { iof_shm_ring::bell() } else { iof_shm_ring::doorbell() }.map_err(failed)?;
         Ok(Peer {
             socket,
             decoder: Decoder::new(),

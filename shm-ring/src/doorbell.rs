@@ -1,30 +1,49 @@
 //! A doorbell: one side rings, the other sleeps on a file descriptor.
 //!
-//! It is a pipe, not an eventfd, because the two sides need not trust each other. An eventfd is one open file
-//! description: whoever gets it can make it blocking and full, and then the engine's next ring blocks. A pipe's
-//! ends are two; the ringing end stays ours.
+//! Between processes it is a Unix stream socket pair, because the two sides need not trust each other, and nothing that
+//! the listener does may block a ring:
+//! * An eventfd is one open file description: the listener can make it blocking and full. The ends of a socket pair are
+//!   two descriptions, and `MSG_DONTWAIT` holds for one call whatever their flags are.
+//! * A pipe has one lock for both ends, which a reader holds while the kernel copies to its memory. A listener whose
+//!   memory faults slowly (a mapped file on a hung file system, userfaultfd(2)) would hold it for as long as it likes.
+//!   A stream socket's readers have a lock of their own.
+//!
+//! Within a process it is an eventfd, which is cheaper.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::unistd::{pipe2, read, write};
+use nix::sys::socket::sockopt::SndBuf;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, send, setsockopt, shutdown, socketpair,
+};
+use nix::unistd::{read, write};
 
 /// The side that rings. Ringing never blocks and never raises SIGPIPE.
 #[derive(Debug)]
 pub struct Ringer {
     end: OwnedFd,
-    /// Keeps the other end open, so that a peer that goes away costs no signal.
-    _other: Option<OwnedFd>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Socket,
+    /// Non-blocking.
+    EventFd,
 }
 
 impl Ringer {
-    /// Rings; rings that nobody heard yet are one.
+    /// Rings. Rings that the other side has not heard yet count as one.
     pub fn ring(&self) {
-        // EAGAIN: it is ringing already. Nothing else can happen to a pipe or eventfd that we hold open.
-        while let Err(Errno::EINTR) = write(&self.end, &1u64.to_ne_bytes()) {}
+        let ring = || match self.kind {
+            Kind::Socket => send(self.end.as_raw_fd(), &[1], MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL),
+            Kind::EventFd => write(&self.end, &1u64.to_ne_bytes()),
+        };
+        // EAGAIN: it is ringing already. EPIPE, ECONNRESET: the listener has gone or does not want to hear.
+        while let Err(Errno::EINTR) = ring() {}
     }
 
     /// Another handle for the same bell.
@@ -32,17 +51,14 @@ impl Ringer {
     /// # Errors
     /// When the process has no file descriptor left.
     pub fn try_clone(&self) -> io::Result<Ringer> {
-        Ok(Ringer {
-            end: self.end.try_clone()?,
-            _other: self._other.as_ref().map(OwnedFd::try_clone).transpose()?,
-        })
+        Ok(Ringer { end: self.end.try_clone()?, kind: self.kind })
     }
 }
 
 impl From<OwnedFd> for Ringer {
     /// Rings what was received from a peer or made by [`bell`]: an eventfd, non-blocking.
     fn from(end: OwnedFd) -> Self {
-        Ringer { end, _other: None }
+        Ringer { end, kind: Kind::EventFd }
     }
 }
 
@@ -76,19 +92,20 @@ impl AsFd for Bell {
     }
 }
 
-/// A doorbell between processes that need not trust each other.
+/// Makes a doorbell between processes that need not trust each other. The listener can send nothing back.
 ///
 /// # Errors
 /// When the process has no file descriptors left.
 pub fn doorbell() -> io::Result<(Ringer, Bell)> {
-    let (listen, ring) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-    // One page is plenty and spares the user's pipe budget (pipe(7)); keep what there is if it is refused.
-    let _ = fcntl(&ring, FcntlArg::F_SETPIPE_SZ(4096));
-    let other = listen.try_clone()?;
-    Ok((Ringer { end: ring, _other: Some(other) }, Bell(listen)))
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let (end, listen) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
+    shutdown(end.as_raw_fd(), Shutdown::Read)?;
+    // Rings are kernel memory until they are heard: the least size (socket(7)) holds a few, and one is enough.
+    setsockopt(&end, SndBuf, &0)?;
+    Ok((Ringer { end, kind: Kind::Socket }, Bell(listen)))
 }
 
-/// A doorbell within one process: cheaper, an eventfd(2).
+/// Makes a doorbell within one process: an eventfd(2), which is cheaper.
 ///
 /// # Errors
 /// When the process has no file descriptors left.
