@@ -13,13 +13,14 @@ use nix::sys::signal::{SigSet, Signal};
 use crate::backend::{Backend, BackendKind, Epoll, Uring};
 use crate::child::Child;
 use crate::desk::OnEvent;
-use crate::driver::{Command, Driver};
+use crate::driver::{Command, Driver, Inbox};
 use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
 use crate::job::run_there;
 use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
+use crate::watchdog::{Watchdog, Watched};
 
 /// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it, which is logged.
 ///
@@ -89,6 +90,8 @@ pub struct Capture {
     backend: BackendKind,
     fallback: Option<StartError>,
     thread: Option<JoinHandle<()>>,
+    /// Dropped, so ended, after the capture thread has ended.
+    _watchdog: Watchdog,
 }
 
 impl Capture {
@@ -96,11 +99,12 @@ impl Capture {
     /// is logged, and [`Capture::fallback`] has it.
     ///
     /// `on_event` runs on that thread, so it must not block, nor call [`Capture::with_streams`] or anything else
-    /// that waits for this capture. If it panics the capture ends, see [`Stopped`].
+    /// that waits for this capture. If it panics the capture ends, see [`Stopped`]. [`Event::Stalled`] alone comes on
+    /// another thread, possibly at the same time.
     ///
     /// # Errors
     /// [`StartError`]: no file descriptor or thread to be had.
-    pub fn start(on_event: impl Fn(Event) + Send + 'static) -> Result<Capture, StartError> {
+    pub fn start(on_event: impl Fn(Event) + Send + Sync + 'static) -> Result<Capture, StartError> {
         Capture::launch(None, on_event)
     }
 
@@ -110,20 +114,25 @@ impl Capture {
     /// [`StartError`]; [`StartError::Refused`] if the kernel gives no io_uring, with the likely cause.
     pub fn start_on(
         backend: BackendKind,
-        on_event: impl Fn(Event) + Send + 'static,
+        on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Capture, StartError> {
         Capture::launch(Some(backend), on_event)
     }
 
     fn launch(
         wanted: Option<BackendKind>,
-        on_event: impl Fn(Event) + Send + 'static,
+        on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Capture, StartError> {
         // Now, while low numbers are free.
         spawn::stddiag_seat();
         let (ringer, listen) = bell().map_err(|source| StartError::Bell { source })?;
         let fed = Arc::<Mutex<Names>>::default();
         let names = Arc::clone(&fed);
+        let on_event = Arc::new(on_event);
+        let watched = Arc::<Watched>::default();
+        let on_stall = Arc::clone(&on_event);
+        let watchdog = Watchdog::start(Arc::clone(&watched), move |event| on_stall(event))
+            .map_err(|source| StartError::Thread { source })?;
         let on_event: OnEvent = Box::new(move |event| {
             match &event {
                 Event::Shut { target } => drop(lock(&names).targets.remove(target)),
@@ -134,7 +143,9 @@ impl Capture {
         });
         let (commands, receive) = unbounded();
         let (tell, started) = bounded(1);
-        let body = Thread { bell: listen, commands: receive, on_event, tell };
+        let own = ringer.try_clone().map_err(|source| StartError::Bell { source })?;
+        let inbox = Inbox { commands: Sender::clone(&commands), ringer: own };
+        let body = Thread { bell: listen, commands: receive, inbox, watched, on_event, tell };
         let thread = thread::Builder::new()
             .name("iof-capture".into())
             .spawn(move || body.run(wanted))
@@ -155,6 +166,7 @@ impl Capture {
             backend,
             fallback,
             thread: Some(thread),
+            _watchdog: watchdog,
         })
     }
 
@@ -261,6 +273,17 @@ impl Capture {
     /// [`Stopped`].
     pub fn finish(&self, id: SourceId) -> Result<(), Stopped> {
         self.send(Command::Finish(id))
+    }
+
+    /// Has a source's pipe read by a thread of its own from now on, so that what blocks it blocks no other: see
+    /// [`Event::Stalled`]. Its bytes are copied once more then. A thread that is stuck when the source is closed or removed
+    /// keeps the pipe open until the kernel lets it go, and nobody waits for it. Sources without a pipe and terminals stay
+    /// as they are.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn isolate(&self, id: SourceId) -> Result<(), Stopped> {
+        self.send(Command::Isolate(id))
     }
 
     /// Drops a source's stream and frees its name; closes the source first if it is not complete. Readers keep
@@ -413,6 +436,8 @@ impl Drop for Capture {
 struct Thread {
     bell: Bell,
     commands: Receiver<Command>,
+    inbox: Inbox,
+    watched: Arc<Watched>,
     on_event: OnEvent,
     tell: Sender<Result<Started, StartError>>,
 }
@@ -443,7 +468,7 @@ impl Thread {
 
     fn drive<B: Backend>(self, backend: B, fallback: Option<StartError>) {
         let _ = self.tell.send(Ok(Started { backend: B::KIND, fallback }));
-        Driver::new(backend, self.bell, self.commands, self.on_event).run();
+        Driver::new(backend, self.bell, self.commands, self.inbox, self.watched, self.on_event).run();
     }
 }
 
@@ -453,7 +478,7 @@ impl Thread {
 /// SIGPIPE as well: the kernel sends it to the thread that wrote to a pipe without readers (see write(2)), not to the
 /// process, so here it stays pending, unseen, and goes with the thread. The same with io_uring, where the writer is this
 /// thread, or one of the kernel's own, which blocks all but SIGKILL and SIGSTOP.
-fn leave_signals_to_others() {
+pub(crate) fn leave_signals_to_others() {
     let mut signals = SigSet::all();
     for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP] {
         signals.remove(fault);

@@ -10,27 +10,30 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crossbeam::channel::Receiver;
-use iof_shm_ring::{Bell, Inlet, Stream};
+use crossbeam::channel::{Receiver, Sender};
+use iof_shm_ring::{Bell, Inlet, Ringer, Stream};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::{Answer, Backend, Token};
 use crate::child::Child;
 use crate::desk::{Desk, OnEvent};
-use crate::event::{End, Event, ProcessId, PushEnd, PushId, SourceId, TargetId};
+use crate::event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
 use crate::ioctl;
+use crate::isolated::{Found, ThreadId};
 use crate::job::Job;
 use crate::moderation::{Moderation, Yield};
 use crate::slots::Slots;
 use crate::source::{Close, Next, PACKET_MAX, Ready, Source, Step};
 use crate::streams::Streams;
 use crate::targets::Targets;
+use crate::watchdog::Watched;
 
 mod deliver;
+mod isolate;
 mod push;
 
-/// What the handle asks of the capture thread.
+/// What the handle, and threads of isolated sources, ask of the capture thread.
 pub(crate) enum Command {
     Add { id: SourceId, pipe: OwnedFd, stream: Box<Stream>, leader: Option<(ProcessId, Child)> },
     Open { id: SourceId, stream: Box<Stream> },
@@ -38,6 +41,8 @@ pub(crate) enum Command {
     Close(SourceId),
     Finish(SourceId),
     Remove(SourceId),
+    Isolate(SourceId),
+    Found { at: usize, thread: ThreadId, found: Found },
     Watch { id: ProcessId, child: Child },
     AddTarget { id: TargetId, pipe: OwnedFd },
     Push { id: PushId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool },
@@ -46,6 +51,12 @@ pub(crate) enum Command {
     Shut(TargetId),
     Run(Job),
     Stop,
+}
+
+/// How threads of isolated sources reach the capture thread.
+pub(crate) struct Inbox {
+    pub commands: Sender<Command>,
+    pub ringer: Ringer,
 }
 
 /// Bytes that a terminal has for its master at most, about: what is wanted of one that is to be finished.
@@ -69,13 +80,22 @@ pub(crate) struct Driver<B: Backend> {
     waiting: Vec<usize>,
     bell: Bell,
     commands: Receiver<Command>,
+    inbox: Inbox,
+    watched: Arc<Watched>,
     /// Nanoseconds since 1970 when this turn's answers were taken.
     time: u64,
     stopping: bool,
 }
 
 impl<B: Backend> Driver<B> {
-    pub(crate) fn new(backend: B, bell: Bell, commands: Receiver<Command>, on_event: OnEvent) -> Driver<B> {
+    pub(crate) fn new(
+        backend: B,
+        bell: Bell,
+        commands: Receiver<Command>,
+        inbox: Inbox,
+        watched: Arc<Watched>,
+        on_event: OnEvent,
+    ) -> Driver<B> {
         Driver {
             backend,
             desk: Desk::new(on_event),
@@ -84,6 +104,8 @@ impl<B: Backend> Driver<B> {
             waiting: Vec::new(),
             bell,
             commands,
+            inbox,
+            watched,
             time: 0,
             stopping: false,
         }
@@ -92,6 +114,7 @@ impl<B: Backend> Driver<B> {
     /// Works until told to stop and everything has ended.
     pub(crate) fn run(mut self) {
         let mut answers = Vec::new();
+        self.watched.begin();
         // SAFETY: the bell is dropped after the backend.
         unsafe { self.backend.register(Token::Bell, self.bell.as_fd()) };
         self.backend.poll(Token::Bell, self.bell.as_fd());
@@ -100,6 +123,7 @@ impl<B: Backend> Driver<B> {
             if let Err(error) = self.backend.turn(moderation.wait()) {
                 return self.fail(&error);
             }
+            self.watched.turn();
             self.backend.take(&mut answers);
             let turned = Instant::now();
             let elapsed = turned.duration_since(mem::replace(&mut last, turned));
@@ -148,9 +172,12 @@ impl<B: Backend> Driver<B> {
     /// Does what a source needs, as far as that can be done now.
     fn follow(&mut self, at: usize, step: Step) {
         let readable = match step {
+            Step::End(end) => return self.end(at, end),
+            _ if self.desk.source_mut(at).is_some_and(|source| source.can_be_isolated()) => {
+                return self.hand_over(at);
+            }
             Step::Go { readable } => readable,
             Step::Measure => return self.measure(at),
-            Step::End(end) => return self.end(at, end),
         };
         let Some(source) = self.desk.touch(at) else { return };
         if source.has_queue() {
@@ -195,6 +222,9 @@ impl<B: Backend> Driver<B> {
                             // deregisters it before. Those that have not ended go after the backend.
                             unsafe { self.backend.register(Token::Source(at), pipe) };
                         }
+                        if let Some(pipe) = source.shared_pipe() {
+                            self.watched.add(Token::Source(at), PipeId::Source(id), &pipe);
+                        }
                     }
                     if let Some((process, child)) = leader {
                         self.watch(Process { id: process, child, terminal: Some(id) });
@@ -218,6 +248,12 @@ impl<B: Backend> Driver<B> {
                         self.close(at);
                     }
                 }
+                Command::Isolate(id) => {
+                    if let Some(at) = self.desk.find(id) {
+                        self.isolate(at);
+                    }
+                }
+                Command::Found { at, thread, found } => self.found(at, &thread, found),
                 Command::Watch { id, child } => self.watch(Process { id, child, terminal: None }),
                 Command::AddTarget { id, pipe } => self.add_target(id, pipe),
                 Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
@@ -244,9 +280,12 @@ impl<B: Backend> Driver<B> {
         };
         if source.pipe().is_some() {
             self.backend.deregister(Token::Source(at));
+            self.watched.remove(Token::Source(at));
         }
         let (id, spilled) = (source.id(), source.spill());
-        self.report_taken(id, spilled);
+        if !source.is_isolated() {
+            self.report_taken(id, spilled);
+        }
         self.desk.end(at, end);
     }
 
@@ -446,7 +485,8 @@ fn yield_of(answers: &[Answer], elapsed: Duration) -> Yield {
     })
 }
 
-fn now() -> u64 {
+/// Returns the time, in nanoseconds since 1970.
+pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

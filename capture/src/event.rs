@@ -19,7 +19,16 @@ pub struct TargetId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PushId(pub u64);
 
-/// Something ended, or has room.
+/// A pipe that the capture has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PipeId {
+    /// A source's.
+    Source(SourceId),
+    /// A target's.
+    Target(TargetId),
+}
+
+/// Something ended, or has room, or blocks.
 #[derive(Debug)]
 pub enum Event {
     /// A source had its last byte. Comes once for each source, after its readers were told.
@@ -51,6 +60,14 @@ pub enum Event {
         /// How it ended; an error if somebody else took the status: a `waitpid(-1)` elsewhere in this process,
         /// or an ignored `SIGCHLD`, see waitpid(2).
         status: io::Result<ExitStatus>,
+    },
+    /// A pipe keeps the capture thread from all others, for half a second or so by now: a process writes to it from memory
+    /// that faults slowly, or reads it into such memory, as a mapped file on a hung file system is. Comes on a thread of
+    /// its own, which does not wait for the capture thread. [`Capture::isolate`](crate::Capture::isolate) keeps a source
+    /// from doing so again.
+    Stalled {
+        /// Which pipe.
+        pipe: PipeId,
     },
     /// All targets of a push have taken what lies before `position`, so that there is room again. Told when it is worth
     /// it: by a quarter of the inlet at least.

@@ -21,6 +21,7 @@
 //! | `queue` | what is delivered to a source without a pipe, without any I/O |
 //! | `fills` | what pushes were filled with since the capture thread looked |
 //! | `push`, `target`, `targets` | bytes that are pushed; one process's stdin; all of both, without any I/O |
+//! | `isolated`, `watchdog` | pipes that block: threads of their own for them; which they are |
 //! | `desk` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
 //! | `backend` | what it asks of the kernel; `backend::uring`, `backend::epoll`: two ways to do it (unsafe) |
@@ -55,6 +56,7 @@ mod driver;
 mod event;
 mod fills;
 mod ioctl;
+mod isolated;
 mod job;
 mod limit;
 mod moderation;
@@ -69,11 +71,12 @@ mod start;
 mod streams;
 mod target;
 mod targets;
+mod watchdog;
 
 pub use backend::BackendKind;
 pub use capture::{AddError, Capture, PushError, Stopped};
 pub use child::{Child, Signaller};
-pub use event::{End, Event, ProcessId, PushEnd, PushId, SourceId, TargetId};
+pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 pub use limit::{TooFewFiles, check_files, raise_file_limit};
 pub use pty::{Pty, PtyMaster, WindowSize};
 pub use refused::{SpawnError, check};

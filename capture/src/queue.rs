@@ -64,6 +64,11 @@ impl Queue {
         self.deliveries.iter().map(|delivery| delivery.rest().len() as u64).sum()
     }
 
+    /// Whether the stream has all of it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.deliveries.is_empty()
+    }
+
     /// Moves what `stream` takes.
     pub(crate) fn pour(&mut self, stream: &mut Stream) -> (Taken, Then) {
         let mut taken = Taken::default();

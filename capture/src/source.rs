@@ -16,11 +16,13 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use iof_shm_ring::{Policy, Reserve, Span, Stream};
 use nix::unistd::isatty;
 
 use crate::event::{End, SourceId};
+use crate::isolated::{Isolated, ThreadId};
 use crate::queue::{Queue, Taken, Then};
 
 /// Bytes that one read asks for at most: what a pipe holds by default, see pipe(7).
@@ -108,8 +110,10 @@ pub(crate) enum Ready {
 
 /// Where bytes come from.
 enum Input {
-    Pipe(OwnedFd),
+    Pipe(Arc<OwnedFd>),
     Queue(Queue),
+    /// A pipe that a thread of its own reads, and what that has read.
+    Isolated(Queue, Isolated),
     /// Nowhere any more.
     Ended,
 }
@@ -122,6 +126,10 @@ pub(crate) struct Source {
     state: State,
     closing: bool,
     finish: Option<Finish>,
+    /// The pipe is to be read by a thread of its own once nothing is in flight.
+    isolating: bool,
+    /// The kernel had no memory for bytes that the pipe has.
+    no_memory: bool,
     /// The pipe has nothing and does not wait by itself: it is non-blocking, on a kernel that takes it at its word.
     not_now: bool,
     /// Somebody may open the terminal again when nobody has it open.
@@ -134,7 +142,7 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(id: SourceId, pipe: OwnedFd, stream: Stream) -> Source {
-        Source::of(id, Input::Pipe(pipe), stream)
+        Source::of(id, Input::Pipe(Arc::new(pipe)), stream)
     }
 
     /// Without a pipe.
@@ -150,6 +158,8 @@ impl Source {
             state: State::Idle,
             closing: false,
             finish: None,
+            isolating: false,
+            no_memory: false,
             not_now: false,
             lasting: false,
             hung_up: false,
@@ -164,6 +174,11 @@ impl Source {
     /// The pipe, until the end.
     pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         if let Input::Pipe(pipe) = &self.input { Some(pipe.as_fd()) } else { None }
+    }
+
+    /// The same, to be kept while it is in use elsewhere.
+    pub(crate) fn shared_pipe(&self) -> Option<Arc<OwnedFd>> {
+        if let Input::Pipe(pipe) = &self.input { Some(Arc::clone(pipe)) } else { None }
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -209,6 +224,20 @@ impl Source {
             self.state = State::Polling;
             return Next::Poll(pipe);
         }
+        if self.no_memory {
+            let waits = matches!(self.stream.without_memory(), Reserve::Later);
+            // Polled for first: whether it was the pipe's bytes that had no room is not known.
+            self.no_memory = !waits && !readable;
+            self.state = if waits { State::Pausing } else { State::Polling };
+            return match (waits, readable) {
+                (true, _) => Next::Pause,
+                (false, false) => Next::Poll(pipe),
+                (false, true) => {
+                    self.state = State::Idle;
+                    Next::Drain(pipe)
+                }
+            };
+        }
         let generation = self.stream.stats().generation;
         let reserve = self.stream.reserve(READ_MAX);
         self.news |= self.stream.stats().generation != generation;
@@ -250,7 +279,13 @@ impl Source {
                     self.stream.commit(n, time);
                     self.news = true;
                 }
-                self.after(result)
+                match result {
+                    Err(error) if lacks_memory(&error) && !self.closing => {
+                        self.no_memory = true;
+                        if self.finish.is_some() { Step::Measure } else { Step::Go { readable: false } }
+                    }
+                    result => self.after(result),
+                }
             }
             State::Polling if result.is_err() || self.closing => self.after(result),
             // However the pause came to its end.
@@ -301,6 +336,8 @@ impl Source {
                 }
                 None => Step::Go { readable: false },
             },
+            // It was cancelled, and goes on in another thread.
+            Err(error) if self.isolating && is_for_now(&error) => Step::Go { readable: false },
             Err(error) if self.finish == Some(Finish::Asked) && is_for_now(&error) => {
                 self.not_now = error.kind() == io::ErrorKind::WouldBlock;
                 Step::Measure
@@ -326,9 +363,61 @@ impl Source {
         self.pipe().is_some_and(|pipe| isatty(pipe).unwrap_or(false))
     }
 
-    /// Whether it has no pipe, but deliveries.
+    /// Asks for a thread of its own to read the pipe; terminals, which do not block, need none.
+    pub(crate) fn isolate(&mut self) -> Close {
+        if self.closing || self.pipe().is_none() || self.is_terminal() {
+            return Close::Already;
+        }
+        self.isolating = true;
+        if self.in_flight() { Close::Cancel } else { Close::Now }
+    }
+
+    /// Whether a thread is to read the pipe from now on.
+    pub(crate) fn can_be_isolated(&self) -> bool {
+        self.isolating && !self.in_flight()
+    }
+
+    /// A thread reads the pipe now; or, if there is none to be had, it goes on as before.
+    pub(crate) fn isolated(&mut self, isolated: Option<Isolated>) {
+        self.isolating = false;
+        if let Some(isolated) = isolated {
+            if self.finish.is_some() {
+                isolated.finish();
+            }
+            self.state = State::Idle;
+            self.input = Input::Isolated(Queue::default(), isolated);
+        }
+    }
+
+    /// Whether what `thread` has found is for this source.
+    pub(crate) fn is_read_by(&self, thread: &ThreadId) -> bool {
+        matches!(&self.input, Input::Isolated(_, isolated) if isolated.is(thread))
+    }
+
+    /// Whether a thread of its own reads the pipe.
+    pub(crate) fn is_isolated(&self) -> bool {
+        matches!(self.input, Input::Isolated(..))
+    }
+
+    /// Has that thread go on if all that it found is in the stream.
+    pub(crate) fn go_on_isolated(&self) {
+        if let Input::Isolated(queue, isolated) = &self.input
+            && queue.is_empty()
+        {
+            isolated.go_on();
+        }
+    }
+
+    fn queue_mut(&mut self) -> Option<&mut Queue> {
+        match &mut self.input {
+            Input::Queue(queue) | Input::Isolated(queue, _) => Some(queue),
+            Input::Pipe(_) | Input::Ended => None,
+        }
+    }
+
+    /// Whether its bytes come in deliveries.
     pub(crate) fn has_queue(&self) -> bool {
-        matches!(self.input, Input::Queue(_))
+        matches!(self.input, Input::Queue(_) | Input::Isolated(..))
     }
 
     /// Bytes that were delivered and are not in the stream.
@@ -342,23 +431,31 @@ impl Source {
 
     /// Takes a delivery; `None` if there are none to be taken, or no more.
     pub(crate) fn deliver(&mut self, bytes: Vec<u8>, time: u64) -> Option<Ready> {
-        let Input::Queue(queue) = &mut self.input else { return None };
-        queue.push(bytes, time).then(|| self.ready())
+        self.queue_mut()?.push(bytes, time).then(|| self.ready())
     }
 
-    /// No delivery will follow; `None` if it is a pipe, or has ended.
+    /// No delivery will follow, but for what a thread of its own finds in the pipe now; `None` if it is a pipe, or has
+    /// ended.
     pub(crate) fn finish_queue(&mut self) -> Option<Ready> {
-        let Input::Queue(queue) = &mut self.input else { return None };
-        queue.finish();
+        match &mut self.input {
+            Input::Queue(queue) => queue.finish(),
+            Input::Isolated(_, isolated) => {
+                isolated.finish();
+                return Some(Ready::Later);
+            }
+            Input::Pipe(_) | Input::Ended => return None,
+        }
         Some(self.ready())
     }
 
     /// Moves what was delivered into the stream, as far as it goes.
     pub(crate) fn pour(&mut self) -> (Taken, Then) {
-        let Input::Queue(queue) = &mut self.input else { return (Taken::default(), Then::Nothing) };
         if self.state == State::Pausing {
             return (Taken::default(), Then::Nothing);
         }
+        let (Input::Queue(queue) | Input::Isolated(queue, _)) = &mut self.input else {
+            return (Taken::default(), Then::Nothing);
+        };
         let before = (self.stream.stats().generation, self.stream.stats().produced);
         let (taken, then) = queue.pour(&mut self.stream);
         self.news |= before != (self.stream.stats().generation, self.stream.stats().produced);
@@ -372,7 +469,9 @@ impl Source {
 
     /// Gives up what was delivered and is not in the stream: it counts as dropped.
     pub(crate) fn spill(&mut self) -> Taken {
-        let Input::Queue(queue) = &mut self.input else { return Taken::default() };
+        let (Input::Queue(queue) | Input::Isolated(queue, _)) = &mut self.input else {
+            return Taken::default();
+        };
         queue.spill(&mut self.stream)
     }
 
@@ -418,6 +517,11 @@ impl Source {
 fn is_for_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
         || error.raw_os_error() == Some(libc::ECANCELED)
+}
+
+/// Whether a read failed because there is no memory for its bytes, where it was to put them or in the kernel.
+fn lacks_memory(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ENOMEM))
 }
 
 #[cfg(test)]

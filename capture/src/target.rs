@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use iof_shm_ring::Lent;
 
@@ -54,7 +55,7 @@ pub(crate) enum Done {
 /// The write end of one pipe, and who waits to write into it.
 pub(crate) struct Target {
     id: TargetId,
-    pipe: OwnedFd,
+    pipe: Arc<OwnedFd>,
     /// The numbers of pushes, in the order of their turns.
     turns: VecDeque<usize>,
     state: State,
@@ -66,7 +67,14 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn new(id: TargetId, pipe: OwnedFd) -> Target {
-        Target { id, pipe, turns: VecDeque::new(), state: State::Idle, closing: None, not_now: false }
+        Target {
+            id,
+            pipe: Arc::new(pipe),
+            turns: VecDeque::new(),
+            state: State::Idle,
+            closing: None,
+            not_now: false,
+        }
     }
 
     pub(crate) fn id(&self) -> TargetId {
@@ -75,6 +83,11 @@ impl Target {
 
     pub(crate) fn pipe(&self) -> BorrowedFd<'_> {
         self.pipe.as_fd()
+    }
+
+    /// The same, to be kept while it is in use elsewhere.
+    pub(crate) fn shared_pipe(&self) -> &Arc<OwnedFd> {
+        &self.pipe
     }
 
     pub(crate) fn in_flight(&self) -> bool {

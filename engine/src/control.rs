@@ -237,7 +237,8 @@ impl Control {
             Event::Freed { push, position } => state.freed(push, position),
             Event::Fed { push, target, delivered, end } => state.fed(push, target, delivered, end),
             // Known by then, target for target.
-            Event::PushOver { .. } => {}
+            // The watchdog's thread sees to stalls, see `stalls`.
+            Event::PushOver { .. } | Event::Stalled { .. } => {}
             Event::Shut { target } => state.shut(target),
             Event::Exited { process, status } => {
                 if let Some(proc) = state.processes.remove(&process)

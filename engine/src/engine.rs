@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::{io, process};
 
-use iof_capture::{BackendKind, Capture, StartError as CaptureError, check_files, raise_file_limit};
+use iof_capture::{
+    BackendKind, Capture, Event, PipeId, StartError as CaptureError, check_files, raise_file_limit,
+};
 use iof_proto::rendezvous::{Level, Listener};
 use iof_shm_ring::Area;
 use iof_tool::{AttachError, Tool};
@@ -18,6 +20,7 @@ use crate::error::StartError;
 use crate::grace::Graces;
 use crate::host::{Host, Standalone};
 use crate::log::Logs;
+use crate::stalls::Stalls;
 use crate::state::{State, Tables};
 
 /// Files that an engine has open, with two readers in its own process and a job of one rank: less makes no sense.
@@ -68,6 +71,7 @@ pub struct Engine {
     pub(crate) config: Config,
     pub(crate) tables: Arc<Tables>,
     pub(crate) capture: Arc<Capture>,
+    pub(crate) stalls: Arc<Stalls>,
     registry: Registry,
     control: Option<JoinHandle<()>>,
     pub(crate) listener: Option<Arc<Listener>>,
@@ -96,9 +100,18 @@ impl Engine {
         let poll = mio::Poll::new()?;
         let (reports, receive) = Reports::new(poll.registry())?;
         let reports = Arc::new(reports);
+        let stalls = Arc::new(Stalls::new(Arc::clone(&host)));
         let on_event = {
-            let reports = Arc::clone(&reports);
-            move |event| reports.send(event)
+            let (reports, stalls) = (Arc::clone(&reports), Arc::clone(&stalls));
+            move |event| {
+                match &event {
+                    Event::Stalled { pipe } => return stalls.stalled(*pipe),
+                    Event::Complete { source, .. } => stalls.forget(PipeId::Source(*source)),
+                    Event::Shut { target } => stalls.forget(PipeId::Target(*target)),
+                    _ => {}
+                }
+                reports.send(event);
+            }
         };
         let capture = match config.backend {
             Some(backend) => Capture::start_on(backend, on_event)?,
@@ -111,6 +124,7 @@ impl Engine {
         };
         let listener = listener.map(Arc::new);
         let capture = Arc::new(capture);
+        stalls.watch(&capture);
         // Nobody listens: the keeper only holds.
         let (unheard, _) = iof_shm_ring::bell()?;
         let keeper = Area::create(unheard).map_err(io::Error::other)?;
@@ -138,7 +152,7 @@ impl Engine {
             .name("iof-control".into())
             .spawn(move || control.run())
             .map_err(|source| StartError::Thread { source })?;
-        Ok(Engine { config, tables, capture, registry, control: Some(control), listener })
+        Ok(Engine { config, tables, capture, stalls, registry, control: Some(control), listener })
     }
 
     /// The absolute path of the socket that tools connect to, if there is one.

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{AddError, Child, PtyMaster, SourceId, Stopped};
+use iof_capture::{AddError, Child, PipeId, PtyMaster, SourceId, Stopped};
 use iof_proto::rendezvous;
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank, Unopen};
 use iof_shm_ring::{CreateError, Stream};
@@ -159,6 +159,10 @@ impl Engine {
                 None
             }
         };
+        let stdin_of = source.clone();
+        for (id, channel) in ids.into_iter().zip(CHANNELS) {
+            self.stalls.add(PipeId::Source(id), &source, channel);
+        }
         state.processes.insert(process, source);
         if let Some(job) = state.jobs.get_mut(nspace) {
             job.open_streams = job.open_streams.saturating_add(ids.len());
@@ -166,6 +170,7 @@ impl Engine {
         }
         // Before its end can be reported.
         if let Some(pipe) = pipe {
+            self.stalls.add(PipeId::Target(target), &stdin_of, Channel::Stdin);
             self.capture.add_target(target, pipe).map_err(|_| AddError::Stopped(Stopped))?;
         }
         let has_terminal = isatty(&pipes[0]).unwrap_or(false);

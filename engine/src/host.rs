@@ -9,7 +9,7 @@ use iof_proto::log::key as log;
 #[cfg(doc)]
 use iof_proto::query::key;
 use iof_proto::socket;
-use iof_proto::{Channels, Failure, Info, Log, LogReport, Proc, Query, Status};
+use iof_proto::{Channel, Channels, Failure, Info, Log, LogReport, Proc, Query, Status};
 use nix::unistd::{Uid, geteuid};
 
 use crate::control::{Report, Reports};
@@ -157,11 +157,35 @@ pub trait Host: Send + Sync {
         reply.deny(Status::ERR_NOT_SUPPORTED, reason);
     }
 
+    /// A rank has kept the engine from forwarding the output of all others for half a second or so by now: it writes to
+    /// `channel` from memory that faults slowly, such as a mapped file on a hung file system, and so holds the lock of its
+    /// pipe; or it reads its stdin into such memory. `remedy` says what the engine does about it. Called once for each such
+    /// pipe, on a thread of the engine's that serves nothing else, possibly while another upcall runs. It must not wait for
+    /// the engine, which may be stuck. Unless it is overridden, this logs a warning.
+    fn stalled(&self, source: &Proc, channel: Channel, remedy: Remedy) {
+        tracing::warn!(%source, %channel, ?remedy, "a rank keeps the engine from all others");
+    }
+
     /// Nobody wants anything of `channels` of `procs` any more. Comes once for what was granted; that of a wildcard rank
     /// is for all ranks that were granted, too.
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
         let (_, _) = (procs, channels);
     }
+}
+
+/// What the engine does about a rank that keeps it from all others, see [`Host::stalled`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// The rank's output is read by threads of its own from now on: it delays nothing but itself.
+    Isolated,
+    /// None: too many streams have threads of their own. It may happen again.
+    TooMany {
+        /// How many may, [`MAX_ISOLATED_STREAMS`](iof_proto::limits::MAX_ISOLATED_STREAMS).
+        limit: usize,
+    },
+    /// None: it is the rank's stdin. It may happen again when something is pushed to the rank.
+    None,
 }
 
 /// A host that forwards what its own ranks write to all tools of its own user.

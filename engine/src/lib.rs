@@ -15,6 +15,7 @@
 //! | `job`, `exit` | ranks and how they ended |
 //! | `control` | the control thread (mio): accepts and serves tools |
 //! | `host` | the embedder's part: what the engine asks of it |
+//! | `stalls` | ranks that keep the capture thread from all others |
 //! | `peer`, `requests` | one connected tool; what it may ask |
 //! | `demand`, `pulls` | what the host is asked for, and who waits for its answer |
 //! | `log` | log requests: the way through their channels, streams of what is logged, the gateway |
@@ -44,6 +45,7 @@ mod push;
 mod query;
 mod readers;
 mod requests;
+mod stalls;
 mod state;
 mod terms;
 
@@ -55,7 +57,7 @@ pub use deliver::{DeliverError, MAX_DELIVERED};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;
-pub use host::{Host, Reply, Standalone, ViaGateway, same_user};
+pub use host::{Host, Remedy, Reply, Standalone, ViaGateway, same_user};
 pub use iof_capture::{
     BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, Stdin, WindowSize,
 };

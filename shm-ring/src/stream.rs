@@ -170,8 +170,9 @@ impl Stream {
         self.members.iter().filter(move |member| block && member.may_block)
     }
 
-    /// What there is to do without memory for more.
-    fn without_memory(&self) -> Reserve {
+    /// What to do when there is no memory for bytes that have room: [`Reserve::Later`] if a reader holds the source back,
+    /// and else [`Reserve::Discard`].
+    pub fn without_memory(&self) -> Reserve {
         if self.blockers().next().is_some() { Reserve::Later } else { Reserve::Discard }
     }
 

@@ -21,7 +21,11 @@ impl<B: Backend> Driver<B> {
         let Some(source) = self.desk.touch(at) else { return };
         let id = source.id();
         let (taken, then) = source.pour();
-        self.report_taken(id, taken);
+        if !source.is_isolated() {
+            self.report_taken(id, taken);
+        } else if taken.deliveries > 0 {
+            source.go_on_isolated();
+        }
         match then {
             Then::Nothing => {}
             Then::Wait => self.waiting.push(at),

@@ -9,6 +9,7 @@ impl<B: Backend> Driver<B> {
         if let Some(target) = self.targets.get_mut(at) {
             // SAFETY: a target goes in `end_target` alone, which deregisters it before, or after the backend.
             unsafe { self.backend.register(Token::Target(at), target.pipe()) };
+            self.watched.add(Token::Target(at), PipeId::Target(id), target.shared_pipe());
         }
     }
 
@@ -96,6 +97,7 @@ impl<B: Backend> Driver<B> {
     /// Ends a target that has nothing in flight.
     pub(super) fn end_target(&mut self, at: usize, end: PushEnd) {
         self.backend.deregister(Token::Target(at));
+        self.watched.remove(Token::Target(at));
         let events = self.targets.end(at, end);
         self.report_all(events);
     }

@@ -116,6 +116,7 @@ fn how() -> impl Strategy<Value = How> {
         4 => (1usize..2000).prop_map(How::Short),
         2 => Just(How::Not(libc::EAGAIN)),
         2 => Just(How::Not(libc::EINTR)),
+        1 => prop_oneof![Just(libc::EFAULT), Just(libc::ENOMEM)].prop_map(How::Not),
         1 => prop_oneof![Just(libc::EIO), Just(libc::EBADF), Just(libc::EPIPE)].prop_map(How::Not),
     ]
 }

@@ -7,6 +7,7 @@ mod pipes;
 mod processes;
 mod ptys;
 mod pushing;
+mod stalls;
 
 use iof_shm_ring::{Policy, Reader, Stream};
 

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
-use iof_engine::{Job, JobStatus};
+use iof_engine::{Job, JobStatus, Remedy};
 use iof_output::PrintReport;
-use iof_proto::Rank;
+use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
 
 use crate::keyboard::{Keyboard, window_size};
@@ -35,6 +35,12 @@ pub enum Event {
     Exited(JobStatus),
     /// Every stream is complete, too.
     Over(JobStatus),
+    /// A rank keeps us from forwarding the output of all others.
+    Stalled {
+        rank: Rank,
+        channel: Channel,
+        remedy: Remedy,
+    },
     /// One of our outputs has ended.
     Output(Result<PrintReport, Failure>),
 }
@@ -90,6 +96,7 @@ impl Follow {
                     self.over = true;
                     report_cut_off(&status);
                 }
+                Some(Event::Stalled { rank, channel, remedy }) => say_stalled(rank, channel, remedy),
                 Some(Event::Output(Ok(report))) => self.written(report),
                 Some(Event::Output(Err(failure))) => self.output_failed(failure),
                 None => self.grace_is_over(),
@@ -215,6 +222,25 @@ impl Follow {
             self.grace = Some((Instant::now() + GRACE, Then::Kill));
         }
     }
+}
+
+/// Says which rank holds all others up, why that may be, and what becomes of it.
+fn say_stalled(rank: Rank, channel: Channel, remedy: Remedy) {
+    let how = match channel {
+        Channel::Stdin => "it reads its stdin into memory".to_owned(),
+        _ => format!("it writes to {channel} from memory"),
+    };
+    let then = match remedy {
+        Remedy::Isolated => "from now on it delays only its own".to_owned(),
+        Remedy::TooMany { limit } => {
+            format!("it may happen again, because {limit} streams are isolated already")
+        }
+        _ => "it may happen again".to_owned(),
+    };
+    say(format_args!(
+        "rank {rank} delays the output of all ranks: {how} that is slow to load, such as a mapped file on a hung file \
+         system; {then}"
+    ));
 }
 
 /// Says which ranks' output is not known to be whole, a line for each.

@@ -3,10 +3,10 @@
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use clap::Args;
-use iof_engine::{Host, LOG_PRIORITIES, LogConfig, LogOrder, MailServer, Standalone, Syslog, ViaGateway};
+use iof_engine::{LOG_PRIORITIES, LogConfig, LogOrder, MailServer, Syslog};
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::log::key;
 use iof_proto::names::shown;
@@ -230,12 +230,9 @@ pub fn config() -> Result<LogConfig, Failure> {
     Ok(config)
 }
 
-/// Who hosts the engine of `iof run`: it knows a gateway if the environment does.
-pub fn host() -> Arc<dyn Host> {
-    match value(GATEWAY) {
-        Some(socket) => Arc::new(ViaGateway { socket: socket.into() }),
-        None => Arc::new(Standalone),
-    }
+/// Returns the gateway's socket, if the environment names one.
+pub fn gateway() -> Option<PathBuf> {
+    value(GATEWAY).map(PathBuf::from)
 }
 
 /// What a variable says, unless it is empty.

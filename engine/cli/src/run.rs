@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::process::{self, ExitCode};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
-use iof_engine::{CaptureError, Config, Engine, Grant, Job, JobSpec, Pty, Rendezvous, StartError};
-use iof_proto::{Nspace, Proc, Rank};
+use iof_engine::{
+    CaptureError, Config, Engine, Grant, Host, Job, JobSpec, Pty, Remedy, Rendezvous, StartError,
+};
+use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_tool::{Pull, Tool};
 use nix::sys::signal::Signal;
 
@@ -29,14 +33,17 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
     let outputs = args.output.prepare(Some(nprocs))?;
     let stdin = args.stdin.plan(nprocs)?;
+    let (events, received) = unbounded();
     let signals = Signals::take().map_err(Failure::running)?;
-    let engine = Engine::start_with(config(args)?, log::host()).map_err(|error| match error {
-        error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
-        StartError::Capture(error @ CaptureError::Refused { .. }) => {
-            Failure::Usage(format!("{error}; or use --backend epoll"))
-        }
-        error => Failure::running(error),
-    })?;
+    let engine = Engine::start_with(config(args)?, Arc::new(Launcher { events: events.clone() })).map_err(
+        |error| match error {
+            error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
+            StartError::Capture(error @ CaptureError::Refused { .. }) => {
+                Failure::Usage(format!("{error}; or use --backend epoll"))
+            }
+            error => Failure::running(error),
+        },
+    )?;
     let nspace = match &args.nspace {
         Some(nspace) => nspace.clone(),
         None => Nspace::new(format!("iof-{}", process::id())).map_err(Failure::running)?,
@@ -53,7 +60,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     };
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
-    let (events, received) = unbounded();
     let written = writers.len();
     let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
@@ -79,6 +85,22 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
     }
     ended
+}
+
+/// The host of the command's engine.
+struct Launcher {
+    events: Sender<Event>,
+}
+
+impl Host for Launcher {
+    fn gateway(&self) -> Option<PathBuf> {
+        log::gateway()
+    }
+
+    fn stalled(&self, source: &Proc, channel: Channel, remedy: Remedy) {
+        // Nothing listens any more when the job is over.
+        let _ = self.events.send(Event::Stalled { rank: source.rank, channel, remedy });
+    }
 }
 
 fn config(args: &RunArgs) -> Result<Config, Failure> {

@@ -91,6 +91,10 @@ pub const MAX_TOOLS: usize = 1024;
 /// Of these at most so many may be connections of one process, so that it cannot keep all others out.
 pub const MAX_CONNECTIONS_PER_PROCESS: usize = 256;
 
+/// Output streams of ranks that are read by threads of their own at a time, because their ranks once kept the engine from
+/// all other ranks. Of a rank beyond that the host is told so, and it may do it again.
+pub const MAX_ISOLATED_STREAMS: usize = 256;
+
 /// More of something than its limit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{count} {what} in one message, and the limit is {limit}")]

@@ -82,6 +82,8 @@ impl World {
             _ if cancelled && !late => fails(libc::ECANCELED),
             (Asked::Pause, How::Well) => fails(libc::ETIME),
             (Asked::Pause, _) => Ok(0),
+            // No memory for what was read ends nothing.
+            (Asked::Read(_), How::Not(errno @ (libc::EFAULT | libc::ENOMEM))) => fails(errno),
             (_, How::Not(errno)) => {
                 self.fail(token, errno);
                 fails(errno)

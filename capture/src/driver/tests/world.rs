@@ -99,8 +99,12 @@ impl World {
                 std::panic::resume_unwind(Box::new(Panicked));
             }
         });
+        let inbox = {
+            let world = world.borrow();
+            Inbox { commands: world.commands.clone(), ringer: world.ringer.try_clone().unwrap() }
+        };
         let played = Played { world: Rc::clone(&world), panicked };
-        (world, Driver::new(played, listen, receive, on_event))
+        (world, Driver::new(played, listen, receive, inbox, Arc::default(), on_event))
     }
 
     fn send(&mut self, command: Command) {
@@ -306,6 +310,7 @@ impl World {
                 }
                 Event::PushOver { push } => self.pushes[push.0 as usize].end(),
                 Event::Shut { target } => self.targets[target.0 as usize].end(self.broken),
+                Event::Stalled { pipe } => panic!("{pipe:?} is watched"),
             }
         }
     }

@@ -228,10 +228,15 @@ pub fn iof() -> Command {
     iof
 }
 
+/// The path of one of the programs in `examples`.
+pub fn program(name: &str) -> String {
+    let program = Path::new(env!("CARGO_BIN_EXE_iof")).with_file_name("examples").join(name);
+    assert!(program.exists(), "{}: run `cargo build -p iof-cli --examples`", program.display());
+    program.to_str().unwrap().to_owned()
+}
+
 /// The generator program, `examples/rank.rs`, with its arguments.
 pub fn rank<A: AsRef<str>>(args: impl IntoIterator<Item = A>) -> Vec<String> {
-    let program = Path::new(env!("CARGO_BIN_EXE_iof")).with_file_name("examples").join("rank");
-    assert!(program.exists(), "{}: run `cargo build -p iof-cli --example rank`", program.display());
     let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
-    std::iter::once(program.to_str().unwrap().to_owned()).chain(args).collect()
+    std::iter::once(program("rank")).chain(args).collect()
 }

@@ -1,0 +1,77 @@
+//! Rings whose memory can't be had. All rings of this process, so one test, alone in its process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+
+use common::{pattern, pipe, rig_on, stream, tool, wait_end, wait_until};
+use iof_capture::{BackendKind, SourceId};
+use iof_shm_ring::Policy;
+
+const ID: SourceId = SourceId(1);
+
+/// Takes the data of this process's rings away from whoever writes it, or gives it back.
+fn protect(access: libc::c_int) {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let mut found = 0;
+    for map in maps.lines().filter(|map| map.contains("iof-ring") && map.contains("s ")) {
+        let fields: Vec<&str> = map.split_whitespace().collect();
+        if fields[1].starts_with("r-") {
+            // A reader's.
+            continue;
+        }
+        let (start, end) = fields[0].split_once('-').unwrap();
+        let [start, end, offset] =
+            [start, end, fields[2]].map(|number| usize::from_str_radix(number, 16).unwrap());
+        // The words and the index of a ring this small are in its first page.
+        let start = if offset == 0 { start + 4096 } else { start };
+        if start == end {
+            continue;
+        }
+        // SAFETY: a map of the writer's data, which only the kernel writes here, and nobody reads through this map.
+        let done =
+            unsafe { libc::mprotect(std::ptr::with_exposed_provenance_mut(start), end - start, access) };
+        assert_eq!(done, 0);
+        found += 1;
+    }
+    assert!(found > 0, "there is no ring: {maps}");
+}
+
+#[test]
+fn a_read_that_finds_no_memory_waits_or_drops_by_the_policy_and_ends_nothing() {
+    for backend in [BackendKind::IoUring, BackendKind::Epoll] {
+        for policy in [Policy::Block, Policy::DropNewest, Policy::DropOldest] {
+            let rig = rig_on(backend);
+            let mut tool = tool();
+            let mut stream = stream(64 * 1024, policy);
+            let mut reader = tool.attach_first(&mut stream, policy == Policy::Block);
+            reader.tell_room(rig.capture.room_bell().unwrap());
+            let (read, mut write) = pipe();
+            rig.capture.add(ID, read, stream).unwrap();
+            let bytes = pattern(3000, 1);
+            let mut produced = 1000;
+            write.write_all(&bytes[..1000]).unwrap();
+            wait_until(&rig.capture, ID, |stats| stats.produced == 1000);
+            protect(libc::PROT_NONE);
+            write.write_all(&bytes[1000..2000]).unwrap();
+            if policy != Policy::Block {
+                produced = 2000;
+                wait_until(&rig.capture, ID, |stats| (stats.produced, stats.dropped) == (2000, 1000));
+            }
+            wait_until(&rig.capture, ID, |stats| stats.produced == produced && !stats.complete);
+            protect(libc::PROT_READ | libc::PROT_WRITE);
+            write.write_all(&bytes[2000..]).unwrap();
+            drop(write);
+            let end = wait_end(&rig.events, ID);
+            assert!(end.error.is_none() && !end.closed, "{end:?}");
+            let lost = if policy == Policy::Block { 0 } else { 1000 };
+            assert_eq!((end.produced, end.dropped), (3000, lost), "{backend} {policy:?}");
+            let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+            assert_eq!(gaps.iter().map(|gap| gap.lost).sum::<u64>(), lost);
+            assert!(got.ends_with(&bytes[2000..]) && got.starts_with(&bytes[..1000]));
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! A rank for the integration tests that writes from memory that faults slowly.
+//!
+//! ```text
+//! stall DIR
+//! ```
+//!
+//! For N of 1 and 2: it waits until the fifo `DIR/goN` is opened for writing, writes `before N`, begins to write `after N`
+//! from a page that is not there, makes the file `DIR/stalledN`, and has the page resolved once `DIR/resolveN` is opened.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "to die loudly is what a broken test needs")]
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::{env, io, thread};
+
+use iof_stalled_memory::StalledPage;
+
+fn main() {
+    let directory = PathBuf::from(env::args_os().nth(1).unwrap());
+    for round in 1..=2 {
+        let path = |name: &str| directory.join(format!("{name}{round}"));
+        let (page, text) = (StalledPage::new().unwrap(), format!("after {round}\n"));
+        File::open(path("go")).unwrap();
+        io::stdout().write_all(format!("before {round}\n").as_bytes()).unwrap();
+        thread::scope(|threads| {
+            let writer = threads.spawn(|| page.write_to(io::stdout(), text.len()).unwrap());
+            page.wait_for_use().unwrap();
+            File::create(path("stalled")).unwrap();
+            File::open(path("resolve")).unwrap();
+            page.resolve(text.as_bytes()).unwrap();
+            assert_eq!(writer.join().unwrap(), text.len());
+        });
+    }
+}
