@@ -4,15 +4,12 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{self, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::Arc;
 
-use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Pid, getpgid, pipe2};
-
-use crate::spawn::ProcessGroup;
+use nix::unistd::{Pid, getpgid};
 
 /// A child of this process, until somebody waits for it. Dropping it neither ends nor reaps it.
 ///
@@ -103,22 +100,10 @@ impl Child {
         Ok(Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), group } })
     }
 
-    /// Gets the pidfd of a process that std has just started; without one the process is ended again.
-    pub(crate) fn open(mut process: process::Child, group: ProcessGroup) -> io::Result<Child> {
-        let pid = process.id();
-        let pidfd = match pidfd_open(pid) {
-            Ok(pidfd) => pidfd,
-            // It has ended, and somebody was told to wait for it or for any child: nobody can know how it ended.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => stand_in()?,
-            Err(error) => {
-                let _ = process.kill();
-                let _ = process.wait();
-                return Err(error);
-            }
-        };
-        let number = Pid::from_raw(pid.try_into().map_err(io::Error::other)?);
-        let group = (group == ProcessGroup::Own).then_some(number);
-        Ok(Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), group } })
+    /// A child that was just started; `leads` if it has a process group of its own.
+    pub(crate) fn started(pid: u32, pidfd: OwnedFd, leads: bool) -> Child {
+        let number = pid.try_into().ok().map(Pid::from_raw).filter(|_| leads);
+        Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), group: number } }
     }
 
     /// Its process id.
@@ -165,12 +150,6 @@ fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<u32> {
     pid.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
 }
 
-/// Takes the place of the pidfd of a process that is gone: readable, as if it had ended, and no pidfd to any call.
-fn stand_in() -> io::Result<OwnedFd> {
-    let (at_its_end, _) = pipe2(OFlag::O_CLOEXEC)?;
-    Ok(at_its_end)
-}
-
 impl AsFd for Child {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.signaller.pidfd.as_fd()
@@ -184,7 +163,7 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     use super::*;
-    use crate::spawn::{ProcessSpec, Spawned, spawn};
+    use crate::spawn::{ProcessGroup, ProcessSpec, Spawned, spawn};
 
     /// Runs `script` in a process group of its own until its first process has ended, which is not reaped.
     fn ended(script: &str) -> (Child, std::fs::File) {

@@ -54,6 +54,7 @@ mod child;
 mod desk;
 mod driver;
 mod event;
+mod exec;
 mod fills;
 mod ioctl;
 mod isolated;

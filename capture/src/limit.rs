@@ -47,13 +47,25 @@ pub struct TooFewFiles {
 /// [`TooFewFiles`], with the numbers.
 pub fn check_files(needed: u64) -> Result<(), TooFewFiles> {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
-    let open = match fs::read_dir("/proc/self/fd") {
+    let open = open_files(limit);
+    if needed.saturating_add(open) > limit { Err(TooFewFiles { needed, open, limit }) } else { Ok(()) }
+}
+
+/// Returns how many files this process has open; 0 without /proc.
+fn open_files(limit: u64) -> u64 {
+    // Since Linux 6.2 the directory's size is the number of files. Before it is 0, and listing takes longer with each file.
+    match fs::metadata("/proc/self/fd").map(|directory| directory.len()) {
+        Ok(0) => {}
+        // One that was inherited may have a number beyond the limit.
+        Ok(open) => return open.min(limit),
+        Err(_) => return 0,
+    }
+    match fs::read_dir("/proc/self/fd") {
         // One of them is for looking.
         Ok(files) => u64::try_from(files.count()).unwrap_or(u64::MAX).saturating_sub(1),
         Err(error) if error.raw_os_error() == Some(libc::EMFILE) => limit,
         Err(_) => 0,
-    };
-    if needed.saturating_add(open) > limit { Err(TooFewFiles { needed, open, limit }) } else { Ok(()) }
+    }
 }
 
 /// The soft and hard limit that a child is to have; `None` if it needs no change.

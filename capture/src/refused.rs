@@ -16,7 +16,7 @@ use nix::unistd::{AccessFlags, access};
 use crate::spawn::{ProcessSpec, Stdin};
 
 /// Where programs are looked for when there is no `PATH`, as execvp(3) does.
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
+pub(crate) const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Why a process was not started.
 #[derive(Debug, thiserror::Error)]
@@ -222,7 +222,7 @@ fn no_stdin(program: &Path, path: &Path, source: io::Error) -> SpawnError {
     SpawnError::Stdin { program: program.into(), path: path.into(), source }
 }
 
-/// Why `Command::spawn` failed, which tells by errno alone.
+/// Explains why a process did not start, by the error number alone.
 pub(crate) fn explain(program: &Path, cwd: Option<&Path>, source: io::Error) -> SpawnError {
     if let Err(error) = check_directory(program, cwd) {
         return error;

@@ -1,25 +1,22 @@
 //! Processes with a pipe on each output channel.
 
+use std::collections::BTreeMap;
+use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
 use std::sync::OnceLock;
 
-use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
-use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
-use nix::unistd::{pipe2, setsid};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::pipe2;
 
 use crate::child::Child;
-use crate::limit;
+use crate::exec::{self, Group, Plan};
 use crate::pty::{Pty, PtyMaster};
 use crate::refused::{SpawnError, explain, failed, no_pty, open_stdin};
-use crate::{ioctl, pty};
+use crate::{limit, pty};
 
 /// The environment variable in which a child finds the number of its stddiag descriptor.
 pub const STDDIAG_FD: &str = "IOF_STDDIAG_FD";
@@ -102,7 +99,8 @@ pub struct Spawned {
 
 /// The process's ends of its standard files, and ours.
 struct Stdio {
-    stdin: process::Stdio,
+    /// Ours if `None`.
+    stdin: Option<OwnedFd>,
     pushed: Option<OwnedFd>,
     stdout: (OwnedFd, OwnedFd),
     stderr: (OwnedFd, OwnedFd),
@@ -112,13 +110,16 @@ struct Stdio {
 impl Stdio {
     fn pipes(program: &Path, stdin: &Stdin) -> Result<Stdio, SpawnError> {
         let (stdin, pushed) = match stdin {
-            Stdin::Inherit => (process::Stdio::inherit(), None),
-            Stdin::Null => (process::Stdio::null(), None),
+            Stdin::Inherit => (None, None),
+            Stdin::Null => {
+                let null = File::open("/dev/null").map_err(|error| failed(program, "open /dev/null", error))?;
+                (Some(null.into()), None)
+            }
             Stdin::Pipe => {
                 let (read, write) = pipe(program)?;
-                (read.into(), Some(write))
+                (Some(read), Some(write))
             }
-            Stdin::File(path) => (open_stdin(program, path)?.into(), None),
+            Stdin::File(path) => (Some(open_stdin(program, path)?.into()), None),
         };
         Ok(Stdio { stdin, pushed, stdout: pipe(program)?, stderr: pipe(program)?, pty: None })
     }
@@ -135,7 +136,7 @@ impl Stdio {
         // Nobody has its other end, so it is at its end.
         let (nothing, _) = pipe(program)?;
         Ok(Stdio {
-            stdin: stdin.into(),
+            stdin: Some(stdin),
             pushed: None,
             stdout: (ours, stdout),
             stderr: (nothing, stderr),
@@ -161,55 +162,36 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     };
     let ((stdout, stdout_child), (stderr, stderr_child)) = (stdio.stdout, stdio.stderr);
     let (stddiag, stddiag_child) = pipe(&program)?;
-    // Not among the first three, where std puts the child's other descriptors.
-    let stddiag_child = above_stdio(stddiag_child).map_err(|error| failed(&program, "fcntl", error))?;
+    // None among the first three, which each becomes.
+    let above = |end| above_stdio(end).map_err(|error| failed(&program, "fcntl", error));
+    let stddiag_child = above(stddiag_child)?;
     let seat = stddiag_seat().unwrap_or(stddiag_child.as_raw_fd());
-
-    let mut command = Command::new(&spec.program);
-    command.args(&spec.args).envs(spec.env).env(STDDIAG_FD, seat.to_string());
-    command.stdin(stdio.stdin).stdout(stdout_child).stderr(stderr_child);
-    let has_pty = spec.pty.is_some();
-    let group = if has_pty { ProcessGroup::Own } else { spec.group };
-    // Who leads a group can't begin a session.
-    if group == ProcessGroup::Own && !has_pty {
-        command.process_group(0);
-    }
-    if let Some(cwd) = &spec.cwd {
-        command.current_dir(cwd);
-    }
-    let limit = limit::for_children();
-    let prepare = move || {
-        // Here, in the child alone: inheritable in the parent, whatever other threads start would get it too.
-        if stddiag_child.as_raw_fd() == seat {
-            fcntl(&stddiag_child, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        } else {
-            // SAFETY: this runs in the child, between fork and exec.
-            unsafe { dup_onto(&stddiag_child, seat) }?;
-        }
-        if has_pty {
-            setsid()?;
-            ioctl::control_by_stdin()?;
-        }
-        // std resets SIGPIPE, but lets the child inherit the mask of the thread that spawns it.
-        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-        // A process whose parent ignores SIGCHLD would not learn how its own children ended. SIGXFSZ is ignored by those
-        // whose own files may be full.
-        for at_its_default in [Signal::SIGCHLD, Signal::SIGXFSZ] {
-            // SAFETY: the default action is no code of ours.
-            unsafe { signal(at_its_default, SigHandler::SigDfl) }?;
-        }
-        if let Some((soft, hard)) = limit {
-            setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
-        }
-        Ok(())
+    let mut env: BTreeMap<OsString, OsString> = env::vars_os().collect();
+    env.extend(spec.env);
+    env.insert(STDDIAG_FD.into(), seat.to_string().into());
+    let group = match spec.group {
+        // Who leads a group can't begin a session.
+        _ if spec.pty.is_some() => Group::Session,
+        ProcessGroup::Own => Group::Own,
+        ProcessGroup::Inherit => Group::Inherit,
     };
-    // SAFETY: between fork and exec `prepare` makes system calls only, which are async-signal-safe; it takes no
-    // lock and no memory, nor do the conversions of its errors. It owns all that it uses.
-    unsafe { command.pre_exec(prepare) };
-    let process = start(&mut command).map_err(|error| explain(&program, spec.cwd.as_deref(), error))?;
-    // Closes our copies of the write ends, or the pipes would never end.
-    drop(command);
-    let child = Child::open(process, group).map_err(|error| failed(&program, "pidfd_open", error))?;
+    let plan = Plan {
+        program: &spec.program,
+        args: &spec.args,
+        env,
+        cwd: spec.cwd.as_deref(),
+        stdin: stdio.stdin.map(above).transpose()?,
+        stdout: above(stdout_child)?,
+        stderr: above(stderr_child)?,
+        stddiag: stddiag_child,
+        stddiag_number: seat,
+        group,
+        files: limit::for_children(),
+    };
+    // This closes our copies of the write ends, or the pipes would never end.
+    let started = exec::start(plan);
+    let (pid, pidfd) = started.map_err(|error| explain(&program, spec.cwd.as_deref(), error))?;
+    let child = Child::started(pid, pidfd, group != Group::Inherit);
     Ok(Spawned { child, stdin: stdio.pushed, stdout, stderr, stddiag, pty: stdio.pty })
 }
 
@@ -217,18 +199,8 @@ fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {
     pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(program, "pipe2", error.into()))
 }
 
-/// `Command::spawn`, which waits for a child that could not exec, and panics if it is not the one to be told of its
-/// end: where SIGCHLD is ignored, or another thread waits for any child.
-fn start(command: &mut Command) -> io::Result<process::Child> {
-    let lost = |_| {
-        Err(io::Error::other("it failed in the child, and a foreign wait(2) or an ignored SIGCHLD hides why"))
-    };
-    catch_unwind(AssertUnwindSafe(|| command.spawn())).unwrap_or_else(lost)
-}
-
 /// A descriptor number that shells can name (dash knows one digit), held by this process from the first call on, so
-/// that in a child stddiag can take its place and nothing else, such as the pipe over which std reports that exec
-/// failed, can be there. `None` if all such numbers were taken when it was first asked for.
+/// that in a child stddiag can take its place and nothing else is there. `None` if all such numbers were taken when it was first asked for.
 pub(crate) fn stddiag_seat() -> Option<RawFd> {
     static SEAT: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let seat = SEAT.get_or_init(|| {
@@ -237,18 +209,6 @@ pub(crate) fn stddiag_seat() -> Option<RawFd> {
         (seat.as_raw_fd() <= 9).then_some(seat)
     });
     seat.as_ref().map(AsRawFd::as_raw_fd)
-}
-
-/// dup2(2): makes `number` another, inheritable, name of `end`.
-///
-/// # Safety
-/// Nobody else owns `number`: in a child between fork and exec it is the seat.
-unsafe fn dup_onto(end: &OwnedFd, number: RawFd) -> io::Result<()> {
-    // SAFETY: as the caller promises; it stays open.
-    if unsafe { libc::dup2(end.as_raw_fd(), number) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 fn above_stdio(end: OwnedFd) -> io::Result<OwnedFd> {
