@@ -237,9 +237,8 @@ fn reset_signals() {
 /// Makes `number` the inheritable name of what `end` names.
 fn become_number(end: RawFd, number: RawFd) -> io::Result<()> {
     // SAFETY: plain numbers. The table of descriptors is the child's own, where none but the plan's matter.
-    let done = unsafe {
-        if end == number { libc::fcntl(end, libc::F_SETFD, 0) } else { libc::dup2(end, number) }
-    };
+    let done =
+        unsafe { if end == number { libc::fcntl(end, libc::F_SETFD, 0) } else { libc::dup2(end, number) } };
     checked(done)
 }
 

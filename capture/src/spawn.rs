@@ -112,7 +112,8 @@ impl Stdio {
         let (stdin, pushed) = match stdin {
             Stdin::Inherit => (None, None),
             Stdin::Null => {
-                let null = File::open("/dev/null").map_err(|error| failed(program, "open /dev/null", error))?;
+                let null =
+                    File::open("/dev/null").map_err(|error| failed(program, "open /dev/null", error))?;
                 (Some(null.into()), None)
             }
             Stdin::Pipe => {

@@ -229,7 +229,8 @@ impl Control {
 
     fn take_event(&mut self, state: &mut State, event: Event) {
         match event {
-            Event::Complete { source, end, .. } => {
+            Event::Complete { source, produced, end, .. } => {
+                state.stream_completed(source, produced);
                 state.bring_along(&self.capture, source);
                 completed(state, &self.capture, source, &end);
             }

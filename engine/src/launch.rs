@@ -65,7 +65,7 @@ impl Engine {
     }
 
     fn spawn_ranks(&self, spec: &JobSpec) -> Result<(), LaunchError> {
-        // All processes before all rings: fork(2) takes longer with every map that the process has.
+        // All processes before all rings: each child starts with a copy of the table of descriptors, which is short then.
         let mut spawned = Vec::new();
         let mut signallers = Vec::new();
         let mut started = Ok(());

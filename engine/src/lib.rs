@@ -25,6 +25,7 @@
 //! | `terms` | what the directives of server, spawn and registration come to |
 
 mod adopt;
+mod backlog;
 mod config;
 mod control;
 mod deliver;

@@ -18,6 +18,7 @@ use iof_proto::{
 use iof_shm_ring::{Area, Bell, Inlet, Ring, Ringer, Start};
 use nix::errno::Errno;
 
+use crate::backlog::{Backlog, Item, Key};
 use crate::demand::Ticket;
 use crate::pulls::Pull;
 use crate::terms::Wish;
@@ -90,6 +91,10 @@ pub(crate) struct Reading {
     pub ring: Weak<Ring>,
     /// The ring was sent to the tool.
     pub sent: bool,
+    /// How many bytes the source had produced where the registration begins.
+    pub begin: u64,
+    /// How many bytes the tool misses if it never gets the ring; `None` until the stream is forgotten.
+    pub unread: Option<u64>,
 }
 
 impl Reading {
@@ -100,9 +105,9 @@ impl Reading {
 }
 
 /// Something on its way to the tool.
-struct Outgoing {
-    frame: Vec<u8>,
-    sent: usize,
+pub(crate) struct Outgoing {
+    pub frame: Vec<u8>,
+    pub sent: usize,
     with: With,
     /// It is an answer.
     answers: bool,
@@ -110,6 +115,23 @@ struct Outgoing {
     room_of: Option<u32>,
     /// It announces the ring of the reading at this slot.
     ring_at: Option<u32>,
+    /// What it is for the backlog.
+    pub item: Item,
+}
+
+impl Outgoing {
+    /// What the tool misses under `key`, encoded when it is sent.
+    pub(crate) fn missed(key: Key) -> Outgoing {
+        Outgoing {
+            frame: Vec::new(),
+            sent: 0,
+            with: With::Nothing,
+            answers: false,
+            room_of: None,
+            ring_at: None,
+            item: Item::Missed(key),
+        }
+    }
 }
 
 /// The descriptors that go with the first byte of a message.
@@ -172,6 +194,7 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::Ring { .. }
         | ToTool::Announced { .. }
         | ToTool::JobEnded { .. }
+        | ToTool::Missed { .. }
         // One for each push at most.
         | ToTool::Room { .. } => false,
     }
@@ -196,7 +219,9 @@ pub(crate) struct Peer {
     input: Vec<u8>,
     /// The socket may have more to read.
     readable: bool,
-    outgoing: VecDeque<Outgoing>,
+    pub outgoing: VecDeque<Outgoing>,
+    /// What it has not read of forgotten jobs.
+    pub backlog: Backlog,
     /// Outgoing answers, and their bytes.
     answers: usize,
     answer_bytes: usize,
@@ -221,6 +246,8 @@ pub(crate) struct Peer {
     pub last_push: u32,
     /// By slot.
     pub readings: HashMap<u32, Reading>,
+    /// The slots of these, by stream and registration.
+    pub slots: HashMap<(SourceId, u32), u32>,
     /// As long as it is here: what it alone wants need not be begun any more once it has gone.
     pub here: Arc<()>,
 }
@@ -241,6 +268,7 @@ impl Peer {
             input: Vec::new(),
             readable: true,
             outgoing: VecDeque::new(),
+            backlog: Backlog::default(),
             answers: 0,
             answer_bytes: 0,
             rings_in_flight: 0,
@@ -257,6 +285,7 @@ impl Peer {
             pushes: BTreeMap::new(),
             last_push: 0,
             readings: HashMap::new(),
+            slots: HashMap::new(),
             here: Arc::new(()),
         })
     }
@@ -350,7 +379,9 @@ impl Peer {
                 }
                 let room_of = if let ToTool::Room { push, .. } = message { Some(*push) } else { None };
                 let ring_at = if let ToTool::Ring { slot, .. } = message { Some(*slot) } else { None };
-                self.outgoing.push_back(Outgoing { frame, sent: 0, with, answers, room_of, ring_at });
+                let item = Item::of(message);
+                self.backlog.queued(&item);
+                self.outgoing.push_back(Outgoing { frame, sent: 0, with, answers, room_of, ring_at, item });
             }
             Err(error) => self.queue_refusal(message, &error),
         }
@@ -386,6 +417,11 @@ impl Peer {
     /// Sends what waits, as far as the socket and the tool take it.
     pub(crate) fn flush(&mut self) -> Result<Flushed, Dismissed> {
         while let Some(out) = self.outgoing.front_mut() {
+            if let Item::Missed(key) = &out.item
+                && out.frame.is_empty()
+            {
+                out.frame = self.backlog.tell(key).unwrap_or_default();
+            }
             let is_ring = matches!(out.with, With::Ring(_));
             if out.sent == 0 && is_ring && self.rings_in_flight >= MAX_RINGS_IN_FLIGHT {
                 break;
@@ -402,6 +438,7 @@ impl Peer {
                 Err(error) if is_for_now(&error) => return Ok(Flushed::Retry),
                 Err(error) if is_deaf(&error) => {
                     self.outgoing.clear();
+                    self.backlog.nothing_is_sent();
                     (self.answers, self.answer_bytes) = (0, 0);
                     break;
                 }
@@ -415,6 +452,7 @@ impl Peer {
                 if let Some(reading) = out.ring_at.and_then(|slot| self.readings.get_mut(&slot)) {
                     reading.sent = true;
                 }
+                self.backlog.sent(&out.item);
                 self.outgoing.pop_front();
             }
         }

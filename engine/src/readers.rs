@@ -28,6 +28,10 @@ pub(crate) struct StreamState {
     kept: Option<u32>,
     /// The host waits no longer for somebody to register, or there is nothing more to be kept.
     pub let_go: bool,
+    /// The registrations of tools that read too many streams to be attached to it.
+    missing: Vec<(PeerId, u32)>,
+    /// How many bytes its source has produced, once it is complete.
+    pub produced: u64,
     /// It is not as its job wants it, for the sake of its readers.
     adjusted: bool,
 }
@@ -51,7 +55,22 @@ struct Keep {
 impl StreamState {
     pub(crate) fn new(name: StreamName, wish: Wish, forward: Option<Channels>) -> StreamState {
         let forward = forward.map(|channels| channels.contains(name.channel.into()));
-        StreamState { name, wish, forward, readers: Vec::new(), kept: None, let_go: false, adjusted: false }
+        StreamState {
+            name,
+            wish,
+            forward,
+            readers: Vec::new(),
+            kept: None,
+            let_go: false,
+            missing: Vec::new(),
+            produced: 0,
+            adjusted: false,
+        }
+    }
+
+    /// The tools that read it, with their registrations.
+    pub(crate) fn readers(&self) -> impl Iterator<Item = (PeerId, u32)> {
+        self.readers.iter().map(|(peer_id, handler, _)| (*peer_id, *handler))
     }
 
     /// What `registration` of `peer` wants of this stream, if it is for it.
@@ -150,14 +169,18 @@ impl State {
                 .filter_map(|(handler, of)| Some((*handler, of.start, new.wish_of(peer, of)?)))
                 .collect();
             for (handler, start, wish) in wishes {
-                let attached =
-                    peer.area.take_slot().and_then(|slot| peer.attach(&mut tap, slot, start, wish));
+                let slot = if peer.is_behind() { Err(CreateError::Slots) } else { peer.area.take_slot() };
+                let attached = slot.and_then(|slot| peer.attach(&mut tap, slot, start, wish));
                 match attached {
                     Ok(attached) => {
                         new.joined(*peer_id, handler, wish);
                         peer.announce_ring(handler, id, &new.name, None, attached, wish);
                     }
-                    Err(error) => tracing::warn!(tool = peer_id, %error, "a tool misses a new source"),
+                    // The tool is told when it is known how much it misses.
+                    Err(error) => {
+                        tracing::debug!(tool = peer_id, %error, "a tool misses a new source");
+                        new.missing.push((*peer_id, handler));
+                    }
                 }
             }
         }
@@ -238,7 +261,9 @@ impl State {
     /// it was moved.
     fn move_reader(&mut self, capture: &Capture, peer_id: PeerId, slot: u32, new_slot: u32) -> bool {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return false };
-        let Some(&Reading { source, handler, wish, .. }) = peer.readings.get(&slot) else { return false };
+        let Some(&Reading { source, handler, wish, begin, .. }) = peer.readings.get(&slot) else {
+            return false;
+        };
         let Some(stream) = self.streams.get(&source) else { return false };
         let area = Arc::clone(&peer.area);
         let followed = capture
@@ -248,6 +273,9 @@ impl State {
         let Some(attached) = followed else { return false };
         peer.readings.remove(&slot);
         peer.announce_ring(handler, source, &stream.name, Some(slot), attached, wish);
+        if let Some(reading) = peer.readings.get_mut(&new_slot) {
+            reading.begin = begin;
+        }
         true
     }
 
@@ -314,9 +342,21 @@ impl State {
             })
         });
         // A tool drops its readers before it deregisters.
-        for (slot, reading) in gone {
-            area.return_slot(slot);
+        for (slot, reading) in &gone {
+            area.return_slot(*slot);
             reading.old_slot.inspect(|old| area.return_slot(*old));
+        }
+        gone.iter().for_each(|(_, reading)| peer.left(reading));
+    }
+
+    /// Notes how many bytes a complete stream has, and tells tools that were not sent it.
+    pub(crate) fn stream_completed(&mut self, source: SourceId, produced: u64) {
+        let Some(stream) = self.streams.get_mut(&source) else { return };
+        stream.produced = produced;
+        for (peer_id, handler) in mem::take(&mut stream.missing) {
+            if let Some(peer) = self.peers.get_mut(&peer_id) {
+                peer.misses(handler, &stream.name, produced);
+            }
         }
     }
 
@@ -393,9 +433,19 @@ impl Peer {
         wish: Wish,
     ) {
         let Attached { ring, slot, start, dropped, passed } = attached;
-        let reading =
-            Reading { source, handler, wish, old_slot: None, ring: Arc::downgrade(&ring), sent: false };
+        let from_start = self.registrations.get(&handler).is_none_or(|of| of.start == Start::Oldest);
+        let reading = Reading {
+            source,
+            handler,
+            wish,
+            old_slot: None,
+            ring: Arc::downgrade(&ring),
+            sent: false,
+            begin: if from_start { 0 } else { start.saturating_add(dropped) },
+            unread: None,
+        };
         self.readings.insert(slot, reading);
+        self.slots.insert((source, handler), slot);
         let message = ToTool::Ring {
             handler,
             source: name.source.clone(),

@@ -199,7 +199,13 @@ impl State {
                 }
             }
             for handler in told {
-                peer.answer(&ToTool::JobEnded { handler, nspace: nspace.clone(), run, exit_code });
+                peer.answer(&ToTool::JobEnded {
+                    handler,
+                    nspace: nspace.clone(),
+                    run,
+                    exit_code,
+                    skipped: 0,
+                });
             }
             // What is over counts towards no limit, and holds nothing of the host's. Its readers stay until they are drained.
             let over = peer.registrations.extract_if(.., |_, registration| registration.is_over());

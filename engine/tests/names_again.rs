@@ -3,13 +3,15 @@
 
 mod common;
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::streams::{Pipes, all_of};
-use common::{PATIENCE, engine, wait, wait_for};
+use common::{PATIENCE, engine, wait};
 use iof_engine::{Config, Engine, Grant, Rendezvous};
 use iof_output::{Options, Output, Printer};
-use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
+use iof_proto::limits::{MAX_FORGOTTEN_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL};
+use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 use iof_shm_ring::MAX_SLOTS;
 use iof_tool::{Delivery, Pull, RequestError, Tool};
@@ -28,6 +30,15 @@ fn run(engine: &Engine, line: &str) {
     pipes.write(0, line.as_bytes());
     wait(&pipes.end(0));
     assert!(engine.forget(&name()));
+}
+
+/// Forgets the job called `job` once it is over. There are too many of them to sleep for each.
+fn forget(engine: &Engine) {
+    let deadline = Instant::now() + PATIENCE;
+    while !engine.forget(&name()) {
+        assert!(Instant::now() < deadline, "the job does not end");
+        thread::yield_now();
+    }
 }
 
 /// Takes what comes until `jobs` have ended; returns the bytes and the runs, in the order of their ends.
@@ -135,7 +146,7 @@ fn read_more_streams_than_slots(engine: &Engine, tool: &mut Tool) {
         }
         assert!(engine.end_job(&name(), Some(0)));
         assert_eq!(take(tool, 1).0.len(), 10 * RANKS, "job {job}");
-        wait_for("the job to be over", || engine.forget(&name()).then_some(()));
+        forget(engine);
     }
 }
 
@@ -153,4 +164,123 @@ fn a_tool_from_outside_reads_more_streams_than_it_has_slots() {
     let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     read_more_streams_than_slots(&engine, &mut tool);
+}
+
+/// What a tool got of jobs called `job`.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Account {
+    jobs: u64,
+    streams: u64,
+    bytes: u64,
+    /// Of these, what it was told that it does not get.
+    skipped: u64,
+    missed_streams: u64,
+    missed_bytes: u64,
+}
+
+/// Takes what comes until `jobs` have ended.
+fn account(tool: &mut Tool, jobs: u64) -> Account {
+    let mut account = Account::default();
+    while account.jobs < jobs {
+        match tool.next(Some(PATIENCE)).unwrap().expect("more is to come") {
+            Delivery::Bytes(got) => account.bytes += got.len() as u64,
+            Delivery::Complete { counts, .. } => {
+                assert_eq!(counts.lost, 0);
+                account.streams += 1;
+            }
+            Delivery::Missed { missed, .. } => {
+                assert_eq!((&missed.nspace, missed.channel), (&name(), Channel::Stdout));
+                account.streams += missed.streams;
+                account.missed_streams += missed.streams;
+                account.bytes += missed.bytes;
+                account.missed_bytes += missed.bytes;
+            }
+            Delivery::JobEnded { skipped, .. } => {
+                account.jobs += 1 + skipped;
+                account.skipped += skipped;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    account
+}
+
+/// Runs jobs called `job` of three ranks, each of which writes ten bytes, and forgets them.
+fn run_many(engine: &Engine, jobs: u64, mut after: impl FnMut()) {
+    for _ in 0..jobs {
+        for rank in 0..3 {
+            let from = Proc { nspace: name(), rank: Rank(rank) };
+            engine.deliver(&from, Channel::Stdout, vec![b'x'; 10], &[], || {}).unwrap();
+        }
+        assert!(engine.end_job(&name(), Some(0)));
+        forget(engine);
+        after();
+    }
+}
+
+/// Runs a job for a tool that has read all.
+fn assert_has_room(engine: &Engine, tool: &mut Tool) {
+    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    tool.query(&[PMIX_QUERY_NAMESPACES]).expect("the engine has heard what the tool has read");
+    run(engine, "it has room again\n");
+    assert_eq!(take(tool, 1).0, "it has room again\n");
+}
+
+fn engine_with_small_caches() -> Engine {
+    let config = Config { rendezvous: Rendezvous::None, cache_size: 16 * 1024, ..Config::default() };
+    Engine::start(config).unwrap()
+}
+
+#[test]
+fn a_tool_that_does_not_read_is_told_what_it_misses_of_forgotten_jobs() {
+    const JOBS: u64 = 2 * MAX_FORGOTTEN_PER_TOOL as u64;
+    let engine = engine_with_small_caches();
+    let mut tool = engine.attach("stopped", Grant::Never).unwrap();
+    tool.pull(&persistent(Channels::STDOUT)).unwrap();
+    run_many(&engine, JOBS, || {});
+    let got = account(&mut tool, JOBS);
+    assert_eq!((got.jobs, got.streams, got.bytes), (JOBS, 3 * JOBS, 30 * JOBS), "{got:?}");
+    assert_eq!(got.missed_bytes, 10 * got.missed_streams);
+    assert!(got.missed_streams > 0 && got.skipped > 0, "{got:?}");
+    assert!(3 * JOBS - got.missed_streams <= MAX_FORGOTTEN_PER_TOOL as u64 + 64, "{got:?}");
+    assert_has_room(&engine, &mut tool);
+}
+
+#[test]
+fn a_tool_that_takes_rings_and_does_not_read_them_is_told_what_it_misses() {
+    const JOBS: u64 = MAX_FORGOTTEN_PER_TOOL as u64;
+    let engine = engine_with_small_caches();
+    let mut tool = engine.attach("slow", Grant::Never).unwrap();
+    tool.pull(&persistent(Channels::STDOUT)).unwrap();
+    run_many(&engine, JOBS, || drop(tool.query(&[PMIX_QUERY_NAMESPACES]).unwrap()));
+    let got = account(&mut tool, JOBS);
+    assert_eq!((got.jobs, got.streams, got.bytes), (JOBS, 3 * JOBS, 30 * JOBS), "{got:?}");
+    assert!(got.missed_streams > 0, "{got:?}");
+    assert_has_room(&engine, &mut tool);
+}
+
+#[test]
+fn a_tool_that_does_not_read_costs_one_that_does_nothing() {
+    const JOBS: u64 = 2 * MAX_FORGOTTEN_PER_TOOL as u64 / 3;
+    let engine = engine_with_small_caches();
+    let mut stopped = engine.attach("stopped", Grant::Never).unwrap();
+    stopped.pull(&persistent(Channels::STDOUT)).unwrap();
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    tool.pull(&persistent(Channels::STDOUT)).unwrap();
+    let mut all = Account::default();
+    run_many(&engine, JOBS, || {
+        let got = account(&mut tool, 1);
+        all = Account {
+            jobs: all.jobs + got.jobs,
+            streams: all.streams + got.streams,
+            bytes: all.bytes + got.bytes,
+            skipped: all.skipped + got.skipped,
+            missed_streams: all.missed_streams + got.missed_streams,
+            missed_bytes: all.missed_bytes + got.missed_bytes,
+        };
+    });
+    let whole = Account { jobs: JOBS, streams: 3 * JOBS, bytes: 30 * JOBS, ..Account::default() };
+    assert_eq!(all, whole);
+    let got = account(&mut stopped, JOBS);
+    assert_eq!((got.jobs, got.streams, got.bytes), (JOBS, 3 * JOBS, 30 * JOBS), "{got:?}");
 }

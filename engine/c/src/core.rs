@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::directive::key::PMIX_IOF_DROP_NEWEST;
-use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc};
-use iof_tool::{Bytes, Delivery, Origin, Pull, Push, Reply, RequestError, Tool};
+use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc, Rank};
+use iof_tool::{Bytes, Delivery, Gap, Origin, Pull, Push, Reply, RequestError, Tool};
 
 use crate::callbacks::iof_iof_cbfunc_t;
 use crate::events::Event;
@@ -215,8 +215,17 @@ impl Core {
             Ok(Some(Delivery::Gone { origin, counts })) => {
                 deliver(&origin, &[], end(counts.produced, IOF_GONE));
             }
-            Ok(Some(Delivery::JobEnded { handler, nspace, run, exit_code })) => {
+            Ok(Some(Delivery::JobEnded { handler, nspace, run, exit_code, .. })) => {
                 self.job_ended(handler, nspace, run, exit_code);
+            }
+            Ok(Some(Delivery::Missed { handler, missed })) => {
+                let source = Proc { nspace: missed.nspace, rank: Rank::WILDCARD };
+                let origin = Origin { handler, source: &source, channel: missed.channel, logged: false };
+                if handlers.get(&handler).is_some_and(|handler| handler.callback.is_none()) {
+                    prints.missing(&origin, &Gap { offset: 0, lost: missed.bytes });
+                } else {
+                    deliver(&origin, &[], vec![make::info(IOF_LOST, make::uint64(missed.bytes))]);
+                }
             }
             Ok(Some(Delivery::Reply { request, reply })) => self.answered(request, reply),
             Ok(Some(Delivery::Deregistered { handler })) => {

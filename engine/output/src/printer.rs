@@ -6,7 +6,7 @@ use std::mem;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use iof_proto::{Channel, Proc};
+use iof_proto::{Channel, Missed, Proc, Rank};
 use iof_tool::{FeedId, Gap, Gathered, Look, LostError, Origin, Tool};
 
 use crate::batch::Batch;
@@ -116,7 +116,8 @@ pub struct Printer {
 
 impl Printer {
     /// Starts writing what `tool`'s registrations bring. `on_gap` is called on the printer's thread for every gap, at
-    /// its place in the stream.
+    /// its place in the stream; with the wildcard rank for bytes of streams that do not come at all
+    /// ([`Delivery::Missed`](iof_tool::Delivery::Missed)).
     ///
     /// # Errors
     /// When the process has no threads left.
@@ -193,7 +194,11 @@ impl Desk {
         let mut news = Vec::new();
         loop {
             let deadline = self.due.first().map(|(at, _)| *at);
-            if tool.gather(deadline, &mut news)? == Gathered::Done {
+            let gathered = tool.gather(deadline, &mut news)?;
+            while let Some(missed) = tool.take_missed() {
+                self.miss(missed, &mut on_gap);
+            }
+            if gathered == Gathered::Done {
                 return Ok(self.report);
             }
             self.clock.look(Instant::now());
@@ -203,6 +208,16 @@ impl Desk {
                 self.forget_over();
             }
             self.revisit_due(&mut tool);
+        }
+    }
+
+    /// Reports bytes of streams that do not come, as a gap of no rank in particular.
+    fn miss(&mut self, missed: Missed, on_gap: &mut impl FnMut(&Proc, Channel, Gap)) {
+        let Missed { nspace, channel, bytes, .. } = missed;
+        if bytes > 0 {
+            let lost = self.report.lost.entry(channel).or_default();
+            *lost = lost.saturating_add(bytes);
+            on_gap(&Proc { nspace, rank: Rank::WILDCARD }, channel, Gap { offset: 0, lost: bytes });
         }
     }
 

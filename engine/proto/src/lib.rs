@@ -36,7 +36,7 @@ pub mod wire;
 
 pub use directive::{Directives, Info, InfoValue};
 pub use log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
-pub use message::{Failure, FromTool, Granted, Message, PROTOCOL_VERSION, Terms, ToTool};
+pub use message::{Failure, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, Terms, ToTool};
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
 pub use push::{Laggard, Lagging, PushDirectives, PushGranted, PushReport, Short, ShortBy, Skipped, Unopen};
 pub use query::{

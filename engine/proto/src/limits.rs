@@ -22,6 +22,14 @@ pub const MAX_PROCS_PER_PULL: usize = 4096;
 /// longer message costs the tool its connection.
 pub const MAX_SLOTS_PER_MESSAGE: usize = 4096;
 
+/// Streams and job ends of jobs that the launcher has forgotten and that one tool has not read yet. Beyond these the older
+/// half of what was not sent to it is dropped for this tool alone, which is told how much that was, and it is not attached
+/// to new streams until it has read some. Does not hold for the launcher's own readers that sources wait for.
+pub const MAX_FORGOTTEN_PER_TOOL: usize = 1024;
+
+/// The same for all tools together. Beyond it, half of what was not sent is dropped for the tool that has most.
+pub const MAX_FORGOTTEN: usize = 4 * MAX_FORGOTTEN_PER_TOOL;
+
 /// Directives with one request.
 pub const MAX_DIRECTIVES: usize = 64;
 

@@ -239,6 +239,15 @@ pub enum ToTool {
         run: u64,
         /// Its exit code, as a shell would show it; `None` if nobody here knows.
         exit_code: Option<i32>,
+        /// Earlier jobs of this name that have ended and are not told of, because the tool did not read. 0 in general.
+        skipped: u64,
+    },
+    /// Streams of a registration that the tool is not sent, because it reads too many already. They are complete.
+    Missed {
+        /// The registration.
+        handler: u32,
+        /// What is missing.
+        missed: Missed,
     },
     /// The result of [`FromTool::Deregister`].
     Deregistered {
@@ -315,6 +324,19 @@ pub struct Granted {
     pub handler: u32,
     /// The keys of optional directives that could not be honoured.
     pub ignored: Vec<String>,
+}
+
+/// Complete streams that a tool was not sent, of all processes of the jobs of one name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missed {
+    /// The name of the jobs.
+    pub nspace: Nspace,
+    /// The channel of the streams.
+    pub channel: Channel,
+    /// How many streams.
+    pub streams: u64,
+    /// How many bytes their sources had produced, since the registration was made if it left out the backlog.
+    pub bytes: u64,
 }
 
 /// How a tool reads a ring: what became of the directives of server, spawn and registration.

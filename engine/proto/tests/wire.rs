@@ -9,8 +9,8 @@ use iof_proto::log::key as log;
 use iof_proto::{
     Answer, Attributes, Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool,
     Granted, Info, JobInfo, Laggard, Lagging, Log, LogEntry, LogOutcome, LogReport, LogValue, Message,
-    Nspace, Proc, ProcInfo, ProcState, PushGranted, PushReport, Query, Rank, ReaderStats, Short, ShortBy,
-    Skipped, Status, StreamStats, Terms, ToTool, Unopen, Value, encode,
+    Missed, Nspace, Proc, ProcInfo, ProcState, PushGranted, PushReport, Query, Rank, ReaderStats, Short,
+    ShortBy, Skipped, Status, StreamStats, Terms, ToTool, Unopen, Value, encode,
 };
 use proptest::prelude::*;
 
@@ -117,7 +117,22 @@ fn to_tool() -> Vec<ToTool> {
         ToTool::Welcome { version: 1, engine_pid: 5, may_block: true },
         ToTool::Refused { status: Status(-9999), reason: "busy".into() },
         ToTool::Pulled { request: 1, result: Ok(Granted { handler: 1, ignored: vec!["x".into()] }) },
-        ToTool::JobEnded { handler: 1, nspace: Nspace::new("job").unwrap(), run: 7, exit_code: Some(3) },
+        ToTool::JobEnded {
+            handler: 1,
+            nspace: Nspace::new("job").unwrap(),
+            run: 7,
+            exit_code: Some(3),
+            skipped: 2,
+        },
+        ToTool::Missed {
+            handler: 1,
+            missed: Missed {
+                nspace: Nspace::new("job").unwrap(),
+                channel: Channel::Stderr,
+                streams: 3,
+                bytes: 1 << 40,
+            },
+        },
         ToTool::Pulled { request: 1, result: Err(failure.clone()) },
         ToTool::Ring {
             handler: 1,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use iof_proto::{Channel, Nspace, Proc};
+use iof_proto::{Channel, Missed, Nspace, Proc};
 use iof_shm_ring::{Behind, Gap};
 
 use crate::error::LostError;
@@ -69,6 +69,18 @@ pub enum Delivery<'a> {
         run: u64,
         /// Its exit code, as a shell would show it; `None` if nobody knows.
         exit_code: Option<i32>,
+        /// Earlier jobs of this name that have ended and are not told of one by one, because this tool read too little for
+        /// too long. 0 in general.
+        skipped: u64,
+    },
+    /// Streams that are complete and do not come, because this tool reads too many already: it is slow, and the launcher has
+    /// [forgotten](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL) their jobs. What it gets of all streams of a name, what is
+    /// reported as gaps, and this, are together what was produced.
+    Missed {
+        /// The registration that this is told to.
+        handler: u32,
+        /// What is missing.
+        missed: Missed,
     },
     /// What came of a request that was not waited for, see [`Tool::pull_later`].
     Reply {
@@ -92,7 +104,9 @@ impl Delivery<'_> {
             Delivery::Gap { origin, .. }
             | Delivery::Complete { origin, .. }
             | Delivery::Gone { origin, .. } => origin.handler,
-            Delivery::JobEnded { handler, .. } | Delivery::Deregistered { handler } => *handler,
+            Delivery::JobEnded { handler, .. }
+            | Delivery::Missed { handler, .. }
+            | Delivery::Deregistered { handler } => *handler,
             Delivery::Reply { reply: Reply::Pulled(Ok(granted)), .. } => granted.handler,
             Delivery::Reply { .. } => 0,
         }
@@ -105,7 +119,10 @@ impl Delivery<'_> {
             Delivery::Gap { origin, .. }
             | Delivery::Complete { origin, .. }
             | Delivery::Gone { origin, .. } => Some(*origin),
-            Delivery::JobEnded { .. } | Delivery::Deregistered { .. } | Delivery::Reply { .. } => None,
+            Delivery::JobEnded { .. }
+            | Delivery::Missed { .. }
+            | Delivery::Deregistered { .. }
+            | Delivery::Reply { .. } => None,
         }
     }
 }
@@ -251,7 +268,11 @@ impl Tool {
         let Some(next) = self.look_for(deadline)? else { return Ok(Step::Nothing) };
         let handler = match &next {
             Next::Of(id, _) => self.feeds.get(*id).map(Feed::handler),
-            Next::Event(Event::JobEnded { handler, .. } | Event::Deregistered { handler }) => Some(*handler),
+            Next::Event(
+                Event::JobEnded { handler, .. }
+                | Event::Missed { handler, .. }
+                | Event::Deregistered { handler },
+            ) => Some(*handler),
             // Not for a registration's callback.
             Next::Event(Event::Reply { .. }) => return Ok(Step::Found(next)),
         };
@@ -307,10 +328,11 @@ impl Tool {
                     Item::Quiet | Item::Flushed => return None,
                 }
             }
-            Next::Event(Event::JobEnded { handler, nspace, end: JobEnd { run, exit_code } }) => {
+            Next::Event(Event::JobEnded { handler, nspace, end: JobEnd { run, exit_code, skipped } }) => {
                 self.forget_if_over(handler);
-                Delivery::JobEnded { handler, nspace, run, exit_code }
+                Delivery::JobEnded { handler, nspace, run, exit_code, skipped }
             }
+            Next::Event(Event::Missed { handler, missed }) => Delivery::Missed { handler, missed },
             Next::Event(Event::Reply { request, reply }) => Delivery::Reply { request, reply },
             Next::Event(Event::Deregistered { handler }) => {
                 self.registrations.remove(&handler);

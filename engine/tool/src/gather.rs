@@ -5,13 +5,14 @@
 
 use std::time::Instant;
 
+use iof_proto::Missed;
 use iof_shm_ring::Gap;
 
 use crate::delivery::{Bytes, Origin, origin};
 use crate::error::LostError;
 use crate::feed::{Counts, Feed, Item};
 use crate::feeds::FeedId;
-use crate::tool::{Poll, Tool};
+use crate::tool::{Event, Poll, Tool};
 
 /// What [`Tool::gather`] waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,8 @@ impl Tool {
     /// Waits for news, until `deadline` at most (`None`: without end), and puts the streams that may have some into
     /// `streams`. Those that were named before come again until a look found nothing, or they were [left](Tool::leave).
     ///
-    /// It is for bytes: that jobs have ended is not told, and callbacks are not called. Not to be mixed with
+    /// It is for bytes: that jobs have ended is not told, callbacks are not called, and streams that do not come are told of
+    /// by [`Tool::take_missed`]. Not to be mixed with
     /// [`Tool::next`] and [`Tool::dispatch`].
     ///
     /// # Errors
@@ -58,7 +60,8 @@ impl Tool {
         streams.clear();
         let poll = self.poll(deadline, Tool::is_drained)?;
         if !self.events.is_empty() {
-            self.events.clear();
+            let missed = |event| if let Event::Missed { missed, .. } = event { Some(missed) } else { None };
+            self.missed.extend(self.events.drain(..).filter_map(missed));
             self.registrations.retain(|_, registration| !registration.is_over());
         }
         streams.extend_from_slice(self.feeds.active());
@@ -67,6 +70,12 @@ impl Tool {
             Poll::Quiet => Gathered::Quiet,
             Poll::Done => Gathered::Done,
         })
+    }
+
+    /// Returns streams that do not come because this tool read too few, as in [`Delivery::Missed`](crate::Delivery), if
+    /// [`Tool::gather`] has heard of any.
+    pub fn take_missed(&mut self) -> Option<Missed> {
+        self.missed.pop_front()
     }
 
     /// What comes next in a stream; a gap or an end is told once.

@@ -51,7 +51,7 @@ impl Tool {
         let message = FromTool::Log { request, log: log.clone() };
         let result = self.ask(&message, |received| match received.message {
             ToTool::Logged { request: of, result } if of == request => Ok(result),
-            message => Err(Received { message, ..received }),
+            message => Err(Box::new(Received { message, ..received })),
         })?;
         Ok(result?)
     }

@@ -168,7 +168,7 @@ impl Tool {
         let (result, mut fds) =
             self.ask(&push.message(request, size), |received| match received.message {
                 ToTool::PushBegun { request: of, result } if of == request => Ok((result, received.fds)),
-                message => Err(Received { message, ..received }),
+                message => Err(Box::new(Received { message, ..received })),
             })?;
         let granted = result?;
         self.open_inlet(&granted, fds.pop()).map_err(|lost| self.lost(lost))?;
@@ -242,7 +242,7 @@ impl Tool {
         let request = self.next_request();
         self.ask(&FromTool::Lagging { request, push, cut_off }, |received| match received.message {
             ToTool::Lagging { request: of, lagging } if of == request => Ok(lagging),
-            message => Err(Received { message, ..received }),
+            message => Err(Box::new(Received { message, ..received })),
         })
     }
 

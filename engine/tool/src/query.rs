@@ -46,7 +46,7 @@ impl Tool {
         let request = self.next_request();
         let result = self.ask(&FromTool::Query { request, queries }, |received| match received.message {
             ToTool::Answer { request: of, result } if of == request => Ok(result),
-            message => Err(Received { message, ..received }),
+            message => Err(Box::new(Received { message, ..received })),
         })?;
         Ok(result?)
     }

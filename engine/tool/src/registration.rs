@@ -53,7 +53,15 @@ struct Run {
     /// Streams that were announced and are not over.
     open: usize,
     /// The engine said that it is over, with this exit code.
-    end: Option<Option<i32>>,
+    end: Option<End>,
+}
+
+/// What the engine says of a job's end.
+#[derive(Clone, Copy)]
+struct End {
+    exit_code: Option<i32>,
+    /// Earlier jobs of the name that have ended and are not told of.
+    skipped: u64,
 }
 
 /// How a job has ended.
@@ -61,6 +69,7 @@ struct Run {
 pub(crate) struct JobEnd {
     pub run: u64,
     pub exit_code: Option<i32>,
+    pub skipped: u64,
 }
 
 impl Registration {
@@ -91,20 +100,28 @@ impl Registration {
     }
 
     /// Notes that a job is over, as the engine says.
-    pub(crate) fn ended(&mut self, nspace: &Nspace, run: u64, exit_code: Option<i32>) {
+    pub(crate) fn ended(&mut self, nspace: &Nspace, run: u64, exit_code: Option<i32>, skipped: u64) {
         if let Some(job) = self.jobs.get_mut(nspace).filter(|job| run > job.told) {
-            job.runs.entry(run).or_default().end.get_or_insert(exit_code);
+            job.runs.entry(run).or_default().end.get_or_insert(End { exit_code, skipped });
         }
     }
 
     /// Returns how the oldest job of this name has ended whose end was not told, once all of its streams are over.
     pub(crate) fn take_end(&mut self, nspace: &Nspace) -> Option<JobEnd> {
         let job = self.jobs.get_mut(nspace).filter(|_| self.closing == Closing::No)?;
-        let first = job.runs.first_entry().filter(|run| run.get().open == 0)?;
-        let exit_code = first.get().end?;
-        let (run, _) = first.remove_entry();
-        job.told = run;
-        Some(JobEnd { run, exit_code })
+        loop {
+            let (&run, first) = job.runs.first_key_value().filter(|(_, run)| run.open == 0)?;
+            let end = first.end;
+            // An end that is not told comes with a later one.
+            if end.is_none() && !job.runs.values().any(|run| run.end.is_some()) {
+                return None;
+            }
+            job.runs.remove(&run);
+            job.told = run;
+            if let Some(End { exit_code, skipped }) = end {
+                return Some(JobEnd { run, exit_code, skipped });
+            }
+        }
     }
 
     /// Whether no stream is left that was announced.

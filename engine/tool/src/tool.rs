@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::rendezvous::{self, FindError, Search};
-use iof_proto::{Channels, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Status, ToTool, socket};
+use iof_proto::{
+    Channels, Failure, FromTool, Granted, Info, Missed, PROTOCOL_VERSION, Proc, Status, ToTool, socket,
+};
 use iof_shm_ring::{Area, Bell, Ringer};
 
 use crate::delivery::{Delivery, Next};
@@ -84,6 +86,8 @@ pub struct Tool {
     /// Requests whose answer is not waited for, by number.
     pub(crate) pending: BTreeMap<u32, Pending>,
     pub(crate) events: VecDeque<Event>,
+    /// For [`Tool::take_missed`].
+    pub(crate) missed: VecDeque<Missed>,
     /// Feeds that have not had their turn since the last look at who has news.
     pub(crate) turn: Vec<FeedId>,
     /// What was found and not handed out yet.
@@ -171,6 +175,7 @@ impl Tool {
             pushes: BTreeMap::new(),
             pending: BTreeMap::new(),
             events: VecDeque::new(),
+            missed: VecDeque::new(),
             turn: Vec::new(),
             put_back: None,
             lent: None,
@@ -220,7 +225,7 @@ impl Tool {
         let request = self.next_request();
         let granted = self.ask(&pull.message(request), |received| match received.message {
             ToTool::Pulled { request: of, result } if of == request => Ok(result),
-            message => Err(Received { message, ..received }),
+            message => Err(Box::new(Received { message, ..received })),
         })??;
         self.registrations.insert(granted.handler, Registration::new(pull, callback));
         Ok(granted)
@@ -283,7 +288,7 @@ impl Tool {
 
     /// Forgets a registration that is over once no event of it waits.
     pub(crate) fn forget_if_over(&mut self, handler: u32) {
-        let waits = |event: &Event| matches!(event, Event::JobEnded { handler: of, .. } if *of == handler);
+        let waits = |event: &Event| matches!(event, Event::JobEnded { handler: of, .. } | Event::Missed { handler: of, .. } if *of == handler);
         if self.registrations.get(&handler).is_some_and(Registration::is_over)
             && !self.events.iter().any(waits)
         {
@@ -304,7 +309,7 @@ impl Tool {
     pub(crate) fn ask<T>(
         &mut self,
         request: &FromTool,
-        wanted: impl Fn(Received) -> Result<T, Received>,
+        wanted: impl Fn(Received) -> Result<T, Box<Received>>,
     ) -> Result<T, RequestError> {
         self.check_engine()?;
         self.link.send(request)?;
@@ -316,7 +321,7 @@ impl Tool {
             };
             match wanted(received) {
                 Ok(answer) => return Ok(answer),
-                Err(received) => self.handle(received)?,
+                Err(received) => self.handle(*received)?,
             }
         }
     }

@@ -66,7 +66,7 @@ fn pull(engine: &Engine, tool: &mut Tool, with: &[ToTool]) {
 }
 
 fn job_ended() -> ToTool {
-    ToTool::JobEnded { handler: 1, nspace: nspace(), run: 1, exit_code: Some(5) }
+    ToTool::JobEnded { handler: 1, nspace: nspace(), run: 1, exit_code: Some(5), skipped: 0 }
 }
 
 fn assert_job_ended(delivery: Option<Delivery<'_>>) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::limits::{MAX_RINGS_IN_FLIGHT, MAX_SLOTS_PER_MESSAGE};
-use iof_proto::{FromTool, Nspace, Terms, ToTool};
+use iof_proto::{FromTool, Missed, Nspace, Terms, ToTool};
 use iof_shm_ring::{Attached, Grouping, Ring};
 
 use crate::error::LostError;
@@ -35,6 +35,7 @@ pub(crate) enum Poll {
 #[derive(Debug)]
 pub(crate) enum Event {
     JobEnded { handler: u32, nspace: Nspace, end: JobEnd },
+    Missed { handler: u32, missed: Missed },
     Deregistered { handler: u32 },
     Reply { request: u32, reply: Reply },
 }
@@ -218,11 +219,16 @@ impl Tool {
                     self.feeds.activate_all(handler);
                 }
             }
-            ToTool::JobEnded { handler, nspace, run, exit_code } => {
+            ToTool::JobEnded { handler, nspace, run, exit_code, skipped } => {
                 if let Some(registration) = self.registrations.get_mut(&handler) {
-                    registration.ended(&nspace, run, exit_code);
+                    registration.ended(&nspace, run, exit_code, skipped);
                 }
                 self.note_job_ends(handler, &nspace);
+            }
+            ToTool::Missed { handler, missed } => {
+                if self.registrations.contains_key(&handler) {
+                    self.events.push_back(Event::Missed { handler, missed });
+                }
             }
             // The engine knows each registration that we ask it to end.
             ToTool::Deregistered { request, result: _ } => {

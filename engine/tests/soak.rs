@@ -1,0 +1,341 @@
+//! One engine that runs job after job: what a job costs, and what the engine keeps, do not grow.
+//!
+//! `IOF_SOAK_JOBS` says how many jobs; `.ci/soak` runs 100,000. Four fifths of them have one name, the others a name each;
+//! every tenth is a spawned process, the others are pipes. Beside a printer there are two tools in processes of their own:
+//! one that reads, and one that is stopped while the jobs run.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it reports what it has measured")]
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write, stdin};
+use std::os::fd::OwnedFd;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use iof_engine::{
+    AdoptSpec, AdoptedRank, App, Config, Engine, Exit, Grant, JobSpec, Policy, Process, Rendezvous,
+};
+use iof_output::{Options, Output, Printer};
+use iof_proto::limits::MAX_FORGOTTEN_PER_TOOL;
+use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_tool::{Delivery, Pull, Tool};
+use nix::fcntl::OFlag;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, pipe2};
+
+/// The name that is used again and again.
+const AGAIN: &str = "again";
+/// Names for which a tool registers at a time.
+const BATCH: u64 = 200;
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    match (args.next().as_deref(), args.next()) {
+        (Some("--reader"), Some(socket)) => Reader::connect(&socket).run(),
+        // Whoever lists tests gets none, and whoever names one gets all of this.
+        (Some("--list"), _) => {}
+        _ => {
+            soak(std::env::var("IOF_SOAK_JOBS").map_or(5000, |jobs| jobs.parse().expect("a number of jobs")))
+        }
+    }
+}
+
+fn soak(jobs: u64) {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    let config = Config { rendezvous, policy: Policy::Block, ..Config::default() };
+    let engine = Engine::start(config).unwrap();
+    let mut reading = Outside::start(&engine);
+    let mut stopped = Outside::start(&engine);
+    let before = Sample::take();
+
+    let same = jobs * 4 / 5;
+    let (printer, printed) = print(&engine, vec![AGAIN.to_owned()], true);
+    for tool in [&mut reading, &mut stopped] {
+        tool.ask(&format!("persistent {AGAIN}"));
+    }
+    stopped.signal(Signal::SIGSTOP);
+    let course = Course::run("one name", same, |number| {
+        run(&engine, AGAIN, number, number % 10 == 0);
+    });
+    course.assert_flat(before);
+    let read = reading.report(same);
+    assert_eq!(read, Report::of_all(same), "the tool that reads");
+    stopped.signal(Signal::SIGCONT);
+    let got = stopped.report(same);
+    let Report { streams, bytes, .. } = Report::of_all(same);
+    assert_eq!((got.jobs, got.streams, got.bytes), (same, streams, bytes), "the tool that was stopped");
+    println!("  the stopped tool: {got:?}");
+
+    let many = (jobs - same) / BATCH * BATCH;
+    let mut batch = None;
+    let mut lines = 0;
+    let course = Course::run("many names", many, |number| {
+        if number % BATCH == 0 {
+            lines += join(batch.take());
+            let names: Vec<String> = (number..number + BATCH).map(|number| format!("job-{number}")).collect();
+            reading.ask(&format!("names {}", names.join(" ")));
+            batch = Some(print(&engine, names, false));
+        }
+        run(&engine, &format!("job-{number}"), number, number % 10 == 0);
+    });
+    lines += join(batch);
+    assert_eq!(lines, many, "lines that were printed of many names");
+    course.assert_flat(before);
+    let read = reading.report(same + many);
+    assert_eq!(read.jobs, same + many, "{read:?}");
+    assert_eq!(read.bytes, Report::of_all(same).bytes + Report::of_all(many).bytes, "{read:?}");
+
+    let kept = jobs / 50;
+    let course = Course::run("kept jobs", kept, |number| {
+        let spec = JobSpec::new(name(&format!("kept-{number}")), vec![App::new("true", [""; 0])]);
+        assert_eq!(engine.spawn(&spec).unwrap().wait().code(), 0);
+    });
+    println!("  with {kept} kept jobs: {:?}", course.end);
+
+    drop(engine);
+    printer.join().unwrap();
+    assert_eq!(count_lines(printed.path()), same, "lines that were printed of one name");
+}
+
+fn name(name: &str) -> Nspace {
+    Nspace::new(name).unwrap()
+}
+
+fn line(number: u64) -> String {
+    format!("this is the line of job {number}\n")
+}
+
+/// Runs a job that writes one line, and forgets it.
+fn run(engine: &Engine, nspace: &str, number: u64, spawned: bool) {
+    let nspace = name(nspace);
+    let text = line(number);
+    let job = if spawned {
+        engine.spawn(&JobSpec::new(nspace.clone(), vec![App::new("printf", [text])])).unwrap()
+    } else {
+        let (stdout, write): (OwnedFd, OwnedFd) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        let rank = AdoptedRank {
+            rank: Rank(0),
+            executable: "soak".into(),
+            stdin: None,
+            stdout: Some(stdout),
+            stderr: None,
+            stddiag: None,
+            process: Process::Reported { pid: 0 },
+        };
+        let job = engine.adopt(AdoptSpec::new(nspace.clone(), vec![rank])).unwrap();
+        File::from(write).write_all(text.as_bytes()).unwrap();
+        assert!(job.report_exit(Rank(0), Exit::Status(ExitStatus::default())));
+        job
+    };
+    assert_eq!(job.wait().code(), 0);
+    assert!(engine.forget(&nspace));
+}
+
+/// Prints the stdout of jobs into a file.
+fn print(engine: &Engine, names: Vec<String>, persistent: bool) -> (Printer, tempfile::NamedTempFile) {
+    let mut tool = engine.attach("printer", Grant::Block).unwrap();
+    let procs = names.iter().map(|of| Proc { nspace: name(of), rank: Rank::WILDCARD }).collect();
+    tool.pull(&Pull { persistent, ..Pull::new(procs, Channels::STDOUT) }).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let output = Output::new(file.as_file()).unwrap();
+    (Printer::start(tool, output, Options::default(), |_, _, _| panic!("a gap")).unwrap(), file)
+}
+
+/// Waits for a printer; returns how many lines it has printed.
+fn join(printing: Option<(Printer, tempfile::NamedTempFile)>) -> u64 {
+    let Some((printer, file)) = printing else { return 0 };
+    printer.join().unwrap();
+    count_lines(file.path())
+}
+
+fn count_lines(path: &std::path::Path) -> u64 {
+    BufReader::new(File::open(path).unwrap()).lines().count() as u64
+}
+
+/// What the engine's process has.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    files: usize,
+    maps: usize,
+    rss_kib: usize,
+}
+
+impl Sample {
+    fn take() -> Sample {
+        let files = fs::read_dir("/proc/self/fd").unwrap().count();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let rss_kib = rss.trim().strip_suffix("kB").unwrap().trim().parse().unwrap();
+        Sample { files, maps, rss_kib }
+    }
+}
+
+/// Many jobs one after the other, in ten parts.
+struct Course {
+    /// After the first part.
+    begun: Sample,
+    end: Sample,
+}
+
+impl Course {
+    fn run(what: &str, jobs: u64, mut run: impl FnMut(u64)) -> Course {
+        let mut parts: Vec<(Duration, Sample)> = Vec::new();
+        for part in 0..10 {
+            let began = Instant::now();
+            (jobs * part / 10..jobs * (part + 1) / 10).for_each(&mut run);
+            parts.push((began.elapsed(), Sample::take()));
+        }
+        let (first, begun) = parts[0];
+        let (last, end) = parts[9];
+        let each = |part: Duration| part.as_secs_f64() * 1e6 / (jobs as f64 / 10.0);
+        let ratio = last.as_secs_f64() / first.as_secs_f64();
+        println!(
+            "{what}: {jobs} jobs, {:.0} us a job in the first tenth and {:.0} in the last ({ratio:.2}); {begun:?} -> {end:?}",
+            each(first),
+            each(last),
+        );
+        Course { begun, end }
+    }
+
+    /// Whether the stopped tool kept no more than it may, and nothing grew from the first part on.
+    fn assert_flat(&self, before: Sample) {
+        const MARGIN: usize = 256;
+        let Course { begun, end } = self;
+        let rings = MAX_FORGOTTEN_PER_TOOL + MARGIN;
+        assert!(end.files < before.files + rings, "{before:?} {end:?}");
+        assert!(end.maps < before.maps + 6 * rings, "{before:?} {end:?}");
+        // A page each of data, index, times and control words is the least that a ring has.
+        assert!(end.rss_kib < begun.rss_kib + 128 * rings, "{begun:?} {end:?}");
+    }
+}
+
+/// A tool in a process of its own, as its parent sees it.
+struct Outside {
+    child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Outside {
+    fn start(engine: &Engine) -> Outside {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("--reader").arg(engine.socket().unwrap()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (commands, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Outside { child, commands, answers: BufReader::new(answers) }
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        writeln!(self.commands, "{command}").unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        assert!(!answer.is_empty(), "the tool has died");
+        answer.trim_end().to_owned()
+    }
+
+    /// What the tool got once `jobs` have ended.
+    fn report(&mut self, jobs: u64) -> Report {
+        let answer = self.ask(&format!("report {jobs}"));
+        let mut numbers = answer.split(' ').map(|number| number.parse().unwrap());
+        let [jobs, streams, bytes, skipped, missed] = std::array::from_fn(|_| numbers.next().unwrap());
+        Report { jobs, streams, bytes, skipped, missed }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a tool got of stdout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Report {
+    jobs: u64,
+    streams: u64,
+    bytes: u64,
+    /// Of the jobs, how many ends were not told one by one.
+    skipped: u64,
+    /// Of the bytes, how many it was told that it misses.
+    missed: u64,
+}
+
+impl Report {
+    /// What a tool gets that reads all of so many jobs.
+    fn of_all(jobs: u64) -> Report {
+        let bytes = (0..jobs).map(|number| line(number).len() as u64).sum();
+        Report { jobs, streams: jobs, bytes, skipped: 0, missed: 0 }
+    }
+}
+
+/// The same tool in its own process.
+struct Reader {
+    tool: Tool,
+    commands: Receiver<String>,
+    report: Report,
+}
+
+impl Reader {
+    fn connect(socket: &str) -> Reader {
+        let (say, commands) = channel();
+        thread::spawn(move || stdin().lines().for_each(|line| say.send(line.unwrap()).unwrap()));
+        let tool = Tool::connect(socket.as_ref(), "soak").unwrap();
+        Reader { tool, commands, report: Report::default() }
+    }
+
+    fn run(mut self) {
+        let mut awaited = None;
+        loop {
+            if let Ok(command) = self.commands.try_recv() {
+                let (what, rest) = command.split_once(' ').unwrap();
+                match what {
+                    "report" => awaited = Some(rest.parse().unwrap()),
+                    _ => {
+                        let procs = rest.split(' ').map(|of| Proc { nspace: name(of), rank: Rank::WILDCARD });
+                        let pull = Pull::new(procs.collect(), Channels::STDOUT);
+                        self.tool.pull(&Pull { persistent: what == "persistent", ..pull }).unwrap();
+                        println!("ok");
+                    }
+                }
+            }
+            if awaited.is_some_and(|jobs| self.report.jobs >= jobs) {
+                awaited = None;
+                let Report { jobs, streams, bytes, skipped, missed } = self.report;
+                println!("{jobs} {streams} {bytes} {skipped} {missed}");
+            }
+            self.take();
+            if self.tool.is_gone() {
+                return;
+            }
+        }
+    }
+
+    /// Takes what comes next.
+    fn take(&mut self) {
+        let report = &mut self.report;
+        match self.tool.next(Some(Duration::from_millis(2))).unwrap() {
+            Some(Delivery::Bytes(bytes)) => report.bytes += bytes.len() as u64,
+            Some(Delivery::Complete { .. }) => report.streams += 1,
+            Some(Delivery::JobEnded { skipped, .. }) => {
+                report.jobs += 1 + skipped;
+                report.skipped += skipped;
+            }
+            Some(Delivery::Missed { missed, .. }) => {
+                report.streams += missed.streams;
+                report.bytes += missed.bytes;
+                report.missed += missed.bytes;
+            }
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+    }
+}
