@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender};
 use iof_capture::{Capture, End, Event, SourceId};
-use iof_proto::limits::{MAX_CONNECTIONS_PER_PROCESS, MAX_TOOLS};
 use iof_proto::rendezvous::Listener;
-use iof_proto::{Failure, Found, Status, ToTool, encode, socket};
+use iof_proto::{Failure, Found, Status};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use nix::sys::resource::{Resource, getrlimit};
@@ -22,6 +21,7 @@ use crate::engine::Grant;
 use crate::exit::Exit;
 use crate::grace::Graces;
 use crate::host::{Call, Host};
+use crate::in_flight::Budget;
 use crate::peer::{Dismissed, Flushed, Peer};
 use crate::query::QueryId;
 use crate::requests;
@@ -50,6 +50,8 @@ pub(crate) enum Report {
     Capture(Event),
     /// The host has answered an upcall.
     Answered { call: Call, answer: Result<(), Failure> },
+    /// The host has said whether a tool is let in.
+    Approved { peer: PeerId, answer: Result<Grant, Failure> },
     /// The host has answered a query.
     QueryAnswered { id: QueryId, answer: Result<Vec<Found>, Failure> },
 }
@@ -101,6 +103,10 @@ pub(crate) struct Control {
     /// This node's name, as in process tables.
     pub node: String,
     pub graces: Graces,
+    /// Of descriptors in flight.
+    pub budget: Budget,
+    /// The kernel takes no more of them until then.
+    pub crowded_until: Option<Instant>,
 }
 
 impl Control {
@@ -114,13 +120,13 @@ impl Control {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         let mut linger_until: Option<Instant> = None;
-        let (mut served, mut more) = (Flushed::Waits, false);
+        let (mut served, mut more, mut overdue) = (Flushed::Waits, false, None);
         loop {
-            let next = [linger_until, self.graces.next()].into_iter().flatten().min();
+            let next = [linger_until, overdue, self.graces.next()].into_iter().flatten().min();
             let until_next = next.map(|at| at.saturating_duration_since(Instant::now()));
             let timeout = match served {
                 Flushed::More => Some(Duration::ZERO),
-                Flushed::Retry => Some(RETRY),
+                Flushed::Retry | Flushed::Crowded => Some(RETRY),
                 Flushed::Waits if more => Some(RETRY),
                 Flushed::Waits => until_next,
             };
@@ -130,7 +136,6 @@ impl Control {
                 tracing::error!(%error, "the control thread can't wait any more");
                 break;
             }
-            // The host has its say while nobody holds the tables.
             let mut visitors = Vec::new();
             if more || events.iter().any(|event| event.token() == LISTENER) {
                 (visitors, more) = self.accept();
@@ -139,21 +144,24 @@ impl Control {
             let tables = Arc::clone(&self.tables);
             let mut state = tables.lock();
             for event in &events {
-                if let Token(peer_id @ FIRST_PEER..) = event.token()
-                    && let Some(peer) = state.peers.get_mut(&peer_id)
-                {
+                let Token(peer_id) = event.token();
+                if let Some(peer) = state.peers.get_mut(&peer_id) {
                     peer.now_readable();
+                } else if let Some(pending) = state.pending.get_mut(&peer_id) {
+                    pending.now_readable();
                 }
             }
             if !state.stopping {
-                visitors.into_iter().for_each(|visitor| self.admit(&mut state, visitor));
+                visitors.into_iter().for_each(|socket| state.admit(self.poll.registry(), socket));
             }
             self.take_reports(&mut state);
             for stream in self.graces.over(Instant::now()) {
                 // A capture that has ended has completed all its streams; one that is complete stays as it is.
                 let _ = self.capture.finish(stream);
             }
+            state.greet(self.poll.registry(), &self.capture);
             served = self.serve_all(&mut state);
+            overdue = state.next_overdue();
             state.close_logs(&self.capture);
             if state.stopping {
                 let end = *linger_until.get_or_insert_with(|| Instant::now() + LINGER);
@@ -170,17 +178,13 @@ impl Control {
         }
     }
 
-    /// Takes connections from the rendezvous socket, and asks the host about each; `true` if there may be more.
-    fn accept(&self) -> (Vec<Visitor>, bool) {
+    /// Takes connections from the rendezvous socket; `true` if there may be more.
+    fn accept(&self) -> (Vec<UnixStream>, bool) {
         let mut visitors = Vec::new();
         let Some(listener) = &self.listener else { return (visitors, false) };
         while visitors.len() < VISITORS {
             match listener.socket().accept() {
-                Ok((socket, _)) => {
-                    let who = socket::peer(&socket).map_err(|error| internal(&error));
-                    let approved = who.and_then(|who| Ok((who.pid, self.host.approve(&who)?)));
-                    visitors.push(Visitor { socket, approved });
-                }
+                Ok((socket, _)) => visitors.push(socket),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (visitors, false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -192,15 +196,6 @@ impl Control {
         (visitors, true)
     }
 
-    /// Lets a visitor in, if there is room for it, or tells it why not.
-    fn admit(&self, state: &mut State, Visitor { socket, approved }: Visitor) {
-        let admitted =
-            approved.and_then(|(pid, grant)| admit(state, self.poll.registry(), &socket, pid, grant));
-        if let Err(refusal) = admitted {
-            refuse(&socket, refusal);
-        }
-    }
-
     fn take_reports(&mut self, state: &mut State) {
         let mut changed = false;
         let reports: Vec<Report> = self.reports.try_iter().collect();
@@ -210,6 +205,9 @@ impl Control {
                 report,
                 Report::Capture(Event::Freed { .. } | Event::Fed { .. } | Event::Delivered { .. })
             );
+            if let Report::Answered { call, .. } = &report {
+                state.owed.answered(*call);
+            }
             match report {
                 Report::Capture(event) => self.take_event(state, event),
                 Report::Answered { call: Call::Pull(call), answer } => {
@@ -219,7 +217,15 @@ impl Control {
                 Report::Answered { call: Call::Log(step), answer } => {
                     state.log_answered(&self.capture, step, answer);
                 }
-                Report::QueryAnswered { id, answer } => state.query_answered(id, answer),
+                Report::Answered { call: Call::Approve(_) | Call::Query(_), .. } => {}
+                Report::Approved { peer, answer } => {
+                    state.owed.answered(Call::Approve(peer));
+                    state.approved(self.poll.registry(), &self.capture, peer, answer);
+                }
+                Report::QueryAnswered { id, answer } => {
+                    state.owed.answered(Call::Query(id));
+                    state.query_answered(id, answer);
+                }
             }
         }
         if changed {
@@ -261,22 +267,38 @@ impl Control {
     }
 
     /// Serves every tool as far as it goes now; the most that one of them leaves to be done.
-    fn serve_all(&self, state: &mut State) -> Flushed {
+    fn serve_all(&mut self, state: &mut State) -> Flushed {
         let ids: Vec<PeerId> = state.peers.keys().copied().collect();
         let mut left = Flushed::Waits;
+        let mut used = state.fds_in_flight(self.budget);
+        // A send that the kernel refuses makes the socket writable once more, as if there were a reason to try again.
+        let now = Instant::now();
+        let budget =
+            if self.crowded_until.is_some_and(|until| now < until) { Budget::NONE } else { self.budget };
         for peer_id in ids {
-            match self.serve(state, peer_id) {
+            match self.serve(state, peer_id, budget, &mut used) {
                 Ok(flushed) => left = left.max(flushed),
                 Err(reason) => self.dismiss(state, peer_id, &reason),
             }
         }
+        if left == Flushed::Crowded {
+            self.crowded_until = now.checked_add(RETRY);
+        } else if budget == Budget::NONE {
+            left = left.max(Flushed::Retry);
+        }
         left
     }
 
-    fn serve(&self, state: &mut State, peer_id: PeerId) -> Result<Flushed, Dismissed> {
+    fn serve(
+        &self,
+        state: &mut State,
+        peer_id: PeerId,
+        budget: Budget,
+        used: &mut usize,
+    ) -> Result<Flushed, Dismissed> {
         for _ in 0..MESSAGES {
             let Some(peer) = state.peers.get_mut(&peer_id) else { return Ok(Flushed::Waits) };
-            let flushed = peer.flush()?;
+            let flushed = peer.flush(budget, used)?;
             let Some(message) = peer.receive()? else { return Ok(flushed) };
             requests::serve(state, &self.capture, &self.node, peer_id, message)?;
         }
@@ -285,7 +307,7 @@ impl Control {
 
     fn dismiss(&self, state: &mut State, peer_id: PeerId, reason: &Dismissed) {
         state.detach(&self.capture, peer_id, None);
-        if let Some(peer) = state.peers.remove(&peer_id) {
+        if let Some(peer) = state.remove_peer(peer_id) {
             peer.tickets().for_each(|ticket| state.release(ticket));
             state.leave_pushes(&self.capture, peer.pushes.values().copied());
             state.queries.forget(peer_id);
@@ -294,8 +316,9 @@ impl Control {
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
             if !matches!(reason, Dismissed::Closed) {
                 // Tools come and go as they like: no warning, which any of them could have the engine repeat.
-                tracing::info!(tool = peer.name, pid = peer.pid, %reason, "a tool was let go");
+                tracing::info!(tool = peer.name, pid = peer.client.pid, %reason, "a tool was let go");
             }
+            state.departed.extend(peer.depart());
         }
     }
 }
@@ -306,6 +329,7 @@ impl Drop for Control {
         let mut state = self.tables.lock();
         state.stopping = true;
         let (peers, untaken) = (mem::take(&mut state.peers), state.untaken());
+        state.pending.clear();
         drop(state);
         // Tools learn that nobody serves them.
         drop(peers);
@@ -321,6 +345,7 @@ fn completed(state: &mut State, capture: &Capture, stream: SourceId, end: &End) 
     else {
         return;
     };
+    state.queries.streams_changed();
     // What it has, it has: the keeper's slot is wanted elsewhere.
     state.let_go(capture, &[stream]);
     if logged {
@@ -343,78 +368,21 @@ fn completed(state: &mut State, capture: &Capture, stream: SourceId, end: &End) 
     state.announce_end(&source.nspace);
 }
 
-/// A connection from the rendezvous socket: its process, and what the host grants it.
-struct Visitor {
-    socket: UnixStream,
-    approved: Result<(u32, Grant), Failure>,
-}
-
-fn internal(error: &io::Error) -> Failure {
-    Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("the engine: {error}") }
-}
-
-/// Takes a connection, if there is room for another tool.
-fn admit(
-    state: &mut State,
-    registry: &Registry,
-    socket: &UnixStream,
-    pid: u32,
-    grant: Grant,
-) -> Result<(), Failure> {
-    let full = |reason| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason };
-    if state.peers.len() >= MAX_TOOLS {
-        return Err(full(format!("{MAX_TOOLS} tools are attached already")));
-    }
-    if state.peers.values().filter(|peer| peer.pid == pid).count() >= MAX_CONNECTIONS_PER_PROCESS {
-        let reason =
-            format!("process {pid} has {MAX_CONNECTIONS_PER_PROCESS} connections already: close one");
-        return Err(full(reason));
-    }
-    let socket = socket.try_clone().map_err(|error| internal(&error))?;
-    check_spare_files(socket.as_fd())?;
-    let added = add_peer(state, registry, socket, pid, false, grant);
-    added.map(drop).map_err(|error| internal(&error))
+/// Returns how many files this process may open.
+pub(crate) fn file_limit() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }
 
 /// Whether a file that was opened for a tool leaves enough for the job.
 pub(crate) fn check_spare_files(file: BorrowedFd<'_>) -> Result<(), Failure> {
     // The kernel gives the lowest number that is free, so a high one means that few are left.
     let number = u64::try_from(file.as_raw_fd()).unwrap_or(u64::MAX);
-    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    let limit = file_limit();
     if number.saturating_add(RESERVED_FILES) < limit {
         return Ok(());
     }
     let reason = format!("the engine may open {limit} files and keeps the last {RESERVED_FILES} for its job");
     Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason })
-}
-
-/// Adds a connected tool to the tables and the poll set.
-pub(crate) fn add_peer(
-    state: &mut State,
-    registry: &Registry,
-    socket: UnixStream,
-    pid: u32,
-    own: bool,
-    grant: Grant,
-) -> io::Result<PeerId> {
-    socket.set_nonblocking(true)?;
-    let peer = Peer::new(socket, pid, own, grant == Grant::Block).map_err(io::Error::other)?;
-    let fd = peer.socket().as_fd().as_raw_fd();
-    let id = state.add_peer(peer);
-    let registered =
-        registry.register(&mut SourceFd(&fd), Token(id), Interest::READABLE.add(Interest::WRITABLE));
-    if registered.is_err() {
-        state.peers.remove(&id);
-    }
-    registered.map(|()| id)
-}
-
-fn refuse(socket: &UnixStream, Failure { status, reason }: Failure) {
-    tracing::info!(reason, "a tool was refused");
-    if let Ok(frame) = encode(&ToTool::Refused { status, reason }) {
-        // Fits the empty socket buffer; if not, the tool learns less.
-        let _ = socket::send(socket, &frame, &[]);
-    }
 }
 
 /// This node's name, as in process tables.

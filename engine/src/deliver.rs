@@ -260,7 +260,7 @@ impl Engine {
             // A stream that is complete stays as it is, and so do all if the capture has ended.
             let _ = self.capture.finish(stream);
         }
-        state.announce_complete_registrations();
+        state.announce_complete_registrations(nspace);
         state.announce_end(nspace);
         drop(state);
         self.tables.reports.wake();

@@ -64,12 +64,19 @@ struct Known {
     holds: usize,
 }
 
+/// An upcall without an answer.
+struct Call {
+    about: Vec<Source>,
+    /// The pulls that wait for it.
+    tickets: BTreeSet<Ticket>,
+}
+
 /// All pulls and what they hold.
 #[derive(Default)]
 pub(crate) struct Demand {
     known: BTreeMap<Source, Known>,
-    /// What each upcall without an answer is about.
-    calls: BTreeMap<CallId, Vec<Source>>,
+    /// The upcalls without an answer.
+    calls: BTreeMap<CallId, Call>,
     held: BTreeMap<Ticket, BTreeSet<Source>>,
     /// The upcalls that a pull waits for.
     waiting: BTreeMap<Ticket, BTreeSet<CallId>>,
@@ -114,10 +121,15 @@ impl Demand {
                 }
             }
             waits.insert(call);
-            self.calls.insert(call, about);
+            self.calls.insert(call, Call { about, tickets: BTreeSet::new() });
             calls.push((call, sources));
         }
         self.held.insert(ticket, held);
+        for call in &waits {
+            if let Some(call) = self.calls.get_mut(call) {
+                call.tickets.insert(ticket);
+            }
+        }
         if !waits.is_empty() {
             self.waiting.insert(ticket, waits);
         }
@@ -131,11 +143,11 @@ impl Demand {
 
     /// The host has answered `call`. Nothing follows from a second answer.
     pub(crate) fn answer(&mut self, call: CallId, granted: bool) -> Answered {
-        let Some(sources) = self.calls.remove(&call) else { return Answered::default() };
-        if granted { self.grant(call, &sources) } else { self.deny(call, &sources) }
+        let Some(Call { about, tickets }) = self.calls.remove(&call) else { return Answered::default() };
+        if granted { self.grant(call, &about, tickets) } else { self.deny(&about, tickets) }
     }
 
-    fn grant(&mut self, call: CallId, sources: &[Source]) -> Answered {
+    fn grant(&mut self, call: CallId, sources: &[Source], tickets: BTreeSet<Ticket>) -> Answered {
         for source in sources {
             if let Some(known) = self.known.get_mut(source) {
                 known.asked = None;
@@ -147,21 +159,22 @@ impl Demand {
         let unwanted: Vec<Source> =
             sources.iter().filter(|source| self.forget_unwanted(source)).cloned().collect();
         let mut granted = Vec::new();
-        self.waiting.retain(|ticket, waits| {
-            if waits.remove(&call) && waits.is_empty() {
-                granted.push(*ticket);
+        for ticket in tickets {
+            let Some(waits) = self.waiting.get_mut(&ticket) else { continue };
+            waits.remove(&call);
+            if waits.is_empty() {
+                self.waiting.remove(&ticket);
+                granted.push(ticket);
             }
-            !waits.is_empty()
-        });
+        }
         Answered { granted, denied: Vec::new(), stopped: lists(unwanted) }
     }
 
-    fn deny(&mut self, call: CallId, sources: &[Source]) -> Answered {
+    fn deny(&mut self, sources: &[Source], tickets: BTreeSet<Ticket>) -> Answered {
         for source in sources {
             self.known.remove(source);
         }
-        let waits = self.waiting.iter().filter(|(_, waits)| waits.contains(&call));
-        let denied: Vec<Ticket> = waits.map(|(ticket, _)| *ticket).collect();
+        let denied: Vec<Ticket> = tickets.into_iter().collect();
         let mut unwanted = Vec::new();
         for ticket in &denied {
             if let Some(held) = self.held.get_mut(ticket) {
@@ -183,7 +196,11 @@ impl Demand {
     }
 
     fn give_back(&mut self, ticket: Ticket, unwanted: &mut Vec<Source>) {
-        self.waiting.remove(&ticket);
+        for call in self.waiting.remove(&ticket).unwrap_or_default() {
+            if let Some(call) = self.calls.get_mut(&call) {
+                call.tickets.remove(&ticket);
+            }
+        }
         for held in self.held.remove(&ticket).unwrap_or_default() {
             // If it is not there it has become part of its job.
             let source = if self.known.contains_key(&held) { held } else { held.job() };

@@ -1,9 +1,9 @@
 //! The engine as an embedder holds it.
 
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::{io, process};
 
 use iof_capture::{
     BackendKind, Capture, Event, PipeId, StartError as CaptureError, check_files, raise_file_limit,
@@ -19,6 +19,7 @@ use crate::enter::{FILES_IN_PASSING, FILES_PER_RANK};
 use crate::error::StartError;
 use crate::grace::Graces;
 use crate::host::{Host, Standalone};
+use crate::in_flight::Budget;
 use crate::log::Logs;
 use crate::stalls::Stalls;
 use crate::state::{State, Tables};
@@ -135,6 +136,7 @@ impl Engine {
         state.host_keys = host.directives().into_iter().collect();
         state.host_stdin = host.forwards_stdin();
         state.host_queries = host.queries().into_iter().collect();
+        let budget = Budget::of(control::file_limit(), state.places);
         let tables = Arc::new(Tables::new(state, reports));
         let registry = poll.registry().try_clone()?;
         let control = Control {
@@ -146,6 +148,8 @@ impl Engine {
             host,
             node,
             graces: Graces::default(),
+            budget,
+            crowded_until: None,
         };
         control.listen()?;
         let control = thread::Builder::new()
@@ -177,9 +181,7 @@ impl Engine {
     pub fn attach(&self, name: &str, grant: Grant) -> Result<Tool, AttachError> {
         let failed = |error: io::Error| AttachError::Lost(error.into());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-        let mut state = self.tables.lock();
-        control::add_peer(&mut state, &self.registry, ours, process::id(), true, grant).map_err(failed)?;
-        drop(state);
+        self.tables.lock().add_pending(&self.registry, ours, Some(grant)).map_err(failed)?;
         // SAFETY: the socket was made here, and goes nowhere else.
         unsafe { Tool::over(theirs, name) }
     }

@@ -203,7 +203,7 @@ impl Engine {
             }
         }
         state.begin_deferred(&self.capture);
-        state.announce_complete_registrations();
+        state.announce_complete_registrations(&job.nspace);
         // Its ranks may have ended meanwhile.
         state.announce_end(&job.nspace);
         drop(state);

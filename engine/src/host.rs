@@ -19,6 +19,7 @@ use crate::engine::Grant;
 use crate::log::{Done, LogStep};
 use crate::push::StdinPush;
 use crate::query::{QueryId, QueryReply};
+use crate::state::PeerId;
 
 /// What an engine asks of the launcher or resource manager that embeds it. A launcher that forwards the output of its
 /// own ranks, to tools of its own user, has nothing to implement: see [`Standalone`].
@@ -34,8 +35,8 @@ use crate::query::{QueryId, QueryReply};
 ///
 /// # Example
 /// ```
-/// use iof_engine::{Config, Engine, Grant, Host, Rendezvous, Reply, same_user};
-/// use iof_proto::{Channels, Failure, Info, Proc, Status, socket};
+/// use iof_engine::{ApprovalReply, Config, Engine, Grant, Host, Rendezvous, Reply, same_user};
+/// use iof_proto::{Channels, Info, Proc, Status, socket};
 /// use std::sync::Arc;
 ///
 /// /// Lets a group of operators look at stderr.
@@ -44,8 +45,9 @@ use crate::query::{QueryId, QueryReply};
 /// }
 ///
 /// impl Host for Site {
-///     fn approve(&self, tool: &socket::Peer) -> Result<Grant, Failure> {
-///         if tool.gid == self.operators { Ok(Grant::Never) } else { same_user(tool) }
+///     fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
+///         let is_operator = tool.gid == self.operators;
+///         reply.answer(if is_operator { Ok(Grant::Never) } else { same_user(tool) });
 ///     }
 ///
 ///     fn iof_pull(&self, _: &[Proc], channels: Channels, _: &[Info], reply: Reply) {
@@ -64,16 +66,14 @@ use crate::query::{QueryId, QueryReply};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Host: Send + Sync {
-    /// A tool has connected, by the kernel's word (`SO_PEERCRED`, unix(7)) with these ids. Gives whether it is let in,
-    /// and whether its registrations may hold sources back where the policy is
+    /// A tool has connected and said hello, by the kernel's word (`SO_PEERCRED`, unix(7)) with these ids. The answer is
+    /// whether it is let in, and whether its registrations may hold sources back where the policy is
     /// [`Policy::Block`](iof_shm_ring::Policy::Block): a tool that may, and stops reading, stops the job.
     ///
-    /// A tool waits for it for five seconds at most.
-    ///
-    /// # Errors
-    /// It is refused, and is told why.
-    fn approve(&self, tool: &socket::Peer) -> Result<Grant, Failure> {
-        same_user(tool)
+    /// The tool waits for `reply`, which may be used at once or later, on any thread; others are served meanwhile. After
+    /// [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) without an answer it is refused.
+    fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
+        reply.answer(same_user(tool));
     }
 
     /// The keys of directives that this host understands, such as those of a site's credentials: asked once, when the
@@ -220,8 +220,10 @@ pub fn same_user(tool: &socket::Peer) -> Result<Grant, Failure> {
 }
 
 /// What the host is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Call {
+    Approve(PeerId),
+    Query(QueryId),
     Pull(CallId),
     Stdin(PushId),
     Log(LogStep),
@@ -265,8 +267,43 @@ impl Drop for Reply {
     }
 }
 
+/// The host's answer to [`Host::approve`], to be given once, on any thread. Dropping it is a refusal, with
+/// [`Status::ERR_NOT_AVAILABLE`]. Once the tool has gone, or was refused because the answer came too late, nothing follows
+/// from it.
+#[derive(Debug)]
+pub struct ApprovalReply {
+    peer: PeerId,
+    /// Until it is used.
+    reports: Option<Arc<Reports>>,
+}
+
+impl ApprovalReply {
+    pub(crate) fn new(peer: PeerId, reports: Arc<Reports>) -> ApprovalReply {
+        ApprovalReply { peer, reports: Some(reports) }
+    }
+
+    /// Lets the tool in, with this grant, or refuses it for this reason.
+    pub fn answer(mut self, answer: Result<Grant, Failure>) {
+        self.send(answer);
+    }
+
+    fn send(&mut self, answer: Result<Grant, Failure>) {
+        if let Some(reports) = self.reports.take() {
+            reports.send(Report::Approved { peer: self.peer, answer });
+        }
+    }
+}
+
+impl Drop for ApprovalReply {
+    fn drop(&mut self) {
+        let reason = "the host has dropped the request without an answer".into();
+        self.send(Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason }));
+    }
+}
+
 /// What is to be said to the host as soon as nobody holds the tables.
 pub(crate) enum Upcall {
+    Approve { peer: PeerId, other: socket::Peer },
     Pull { call: CallId, sources: Sources, directives: Vec<Info> },
     Stop(Sources),
     Stdin { push: PushId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
@@ -285,6 +322,9 @@ impl Upcall {
     /// Says it.
     pub(crate) fn make(self, host: &dyn Host, reports: &Arc<Reports>) {
         match self {
+            Upcall::Approve { peer, other } => {
+                host.approve(&other, ApprovalReply::new(peer, Arc::clone(reports)));
+            }
             Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
                 host.iof_pull(
                     &procs,

@@ -16,16 +16,22 @@
 //! | `control` | the control thread (mio): accepts and serves tools |
 //! | `host` | the embedder's part: what the engine asks of it |
 //! | `stalls` | ranks that keep the capture thread from all others |
+//! | `pending` | connections that are not tools yet |
 //! | `peer`, `requests` | one connected tool; what it may ask |
+//! | `client` | the process behind a connection, for which limits count |
+//! | `incoming` | what comes from a connection |
+//! | `in_flight` | descriptors that tools have not received |
 //! | `demand`, `pulls` | what the host is asked for, and who waits for its answer |
+//! | `owed` | what the host has not answered |
 //! | `log` | log requests: the way through their channels, streams of what is logged, the gateway |
 //! | `query` | what the engine knows, and what it asks its host |
 //! | `push` | stdin: who may get it, and what becomes of it |
-//! | `state`, `readers` | the tables: jobs, streams, registrations; who reads which stream |
+//! | `state`, `registrations`, `readers` | the tables: jobs, streams; who registered for what; who reads which stream |
 //! | `terms` | what the directives of server, spawn and registration come to |
 
 mod adopt;
 mod backlog;
+mod client;
 mod config;
 mod control;
 mod deliver;
@@ -37,14 +43,19 @@ mod exit;
 mod forget;
 mod grace;
 mod host;
+mod in_flight;
+mod incoming;
 mod job;
 mod launch;
 mod log;
+mod owed;
 mod peer;
+mod pending;
 mod pulls;
 mod push;
 mod query;
 mod readers;
+mod registrations;
 mod requests;
 mod stalls;
 mod state;
@@ -58,7 +69,7 @@ pub use deliver::{DeliverError, MAX_DELIVERED};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;
-pub use host::{Host, Remedy, Reply, Standalone, ViaGateway, same_user};
+pub use host::{ApprovalReply, Host, Remedy, Reply, Standalone, ViaGateway, same_user};
 pub use iof_capture::{
     BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, Stdin, WindowSize,
 };

@@ -20,10 +20,12 @@ use iof_proto::log::key;
 use iof_proto::names::shown;
 use iof_proto::{Channel, Failure, Info, Log, LogReport, Proc, Rank, Status, ToTool};
 
+use crate::client::Client;
 use crate::control::Reports;
 use crate::engine::Engine;
-use crate::host::{Host, Upcall};
+use crate::host::{Call, Host, Upcall};
 use crate::job::{Elsewhere, JobState};
+use crate::owed::size_of_infos;
 use crate::peer::Peer;
 use crate::state::{PeerId, State};
 
@@ -53,11 +55,11 @@ pub struct LogConfig {
 }
 
 /// Names a request that is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct LogId(u64);
 
 /// Names one of its steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LogStep {
     log: LogId,
     step: usize,
@@ -82,7 +84,7 @@ enum To {
         /// Its number for the request.
         request: u32,
         /// The process; `None` if that is the embedder's.
-        pid: Option<u32>,
+        client: Option<Client>,
     },
     Embedder(Done),
 }
@@ -93,8 +95,8 @@ impl Asker {
         // Its name is what it likes, and ends up in files and terminals.
         let name: String = shown(&peer.name).chars().take(MAX_NAME).collect();
         Asker {
-            by: format!("{name} (pid {})", peer.pid),
-            to: To::Tool { peer: id, request, pid: (!peer.own).then_some(peer.pid) },
+            by: format!("{name} (pid {})", peer.client.pid),
+            to: To::Tool { peer: id, request, client: peer.counted() },
             here: Some(Arc::downgrade(&peer.here)),
         }
     }
@@ -167,11 +169,15 @@ impl Logs {
             let reason = format!("messages of {MAX_LOG_BYTES} bytes are being logged: try again");
             return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
         }
-        let To::Tool { peer: tool, pid, .. } = asker else { return Ok(()) };
+        let To::Tool { peer: tool, client, .. } = asker else { return Ok(()) };
         let is_of_tool = |to: &To| matches!(to, To::Tool { peer, .. } if peer == tool);
         within(" of this tool", MAX_WAITING_PER_TOOL, &is_of_tool)?;
-        let is_of_process = |to: &To| matches!(to, To::Tool { pid: of, .. } if of == pid);
-        if pid.is_some() { within(" of this process", MAX_LOGS_PER_PROCESS, &is_of_process) } else { Ok(()) }
+        let is_of_process = |to: &To| matches!(to, To::Tool { client: of, .. } if of == client);
+        if client.is_some() {
+            within(" of this process", MAX_LOGS_PER_PROCESS, &is_of_process)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -337,6 +343,14 @@ impl State {
             Begun::Done(result) => Some(result),
             Begun::Later => None,
             Begun::Host(Entry { entry, directives, .. }) => {
+                let client = match self.logs.underway.get(&step.log)?.asker.to {
+                    To::Tool { client, .. } => client,
+                    To::Embedder(_) => None,
+                };
+                let bytes = entry.text().map_or(0, str::len).saturating_add(size_of_infos(&directives));
+                if let Err(failure) = self.owed.note(Call::Log(step), client, bytes) {
+                    return Some(Err(failure));
+                }
                 self.upcalls.push(Upcall::Log { step, log: Log { data: vec![entry], directives } });
                 None
             }

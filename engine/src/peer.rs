@@ -10,75 +10,28 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 
 use iof_capture::{PushId, SourceId};
-use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
+use iof_proto::limits::MAX_DEFERRED_BYTES;
 use iof_proto::{
-    Channels, DecodeError, Decoder, Directives, EncodeError, Failure, FromTool, Lagging, Message, Nspace,
-    Proc, Rank, Status, ToTool, encode, socket,
+    DecodeError, Decoder, EncodeError, Failure, FromTool, Lagging, Message, PROTOCOL_VERSION, Status, ToTool,
+    encode, socket,
 };
-use iof_shm_ring::{Area, Bell, Inlet, Ring, Ringer, Start};
+use iof_shm_ring::{Area, Bell, Inlet, Ring, Ringer};
 use nix::errno::Errno;
 
 use crate::backlog::{Backlog, Item, Key};
+use crate::client::Client;
 use crate::demand::Ticket;
+use crate::in_flight::{Budget, Departed, InFlight};
+use crate::incoming::Incoming;
 use crate::pulls::Pull;
+use crate::registrations::Registration;
 use crate::terms::Wish;
 
-/// Bytes read from a tool at a time.
-const CHUNK: usize = 16 * 1024;
-/// Answers that wait for a tool before the engine stops reading what it asks for more. What it is told unasked does not
-/// count: of that there is no more than it registered for, and what it says to it must be heard.
+/// Answers that wait for a tool before the engine defers its requests. What it is told unasked does not count: of that
+/// there is no more than it registered for.
 const MAX_ANSWERS_WAITING: usize = 64;
 /// The same for their bytes.
 const MAX_BYTES_WAITING: usize = 256 * 1024;
-
-/// A registration (one pull).
-pub(crate) struct Registration {
-    pub procs: Vec<Proc>,
-    pub channels: Channels,
-    pub start: Start,
-    pub directives: Directives,
-    /// What it holds of the host's; nothing if it is the embedder's own.
-    pub ticket: Option<Ticket>,
-    /// It goes on when its jobs have ended, with later jobs of the same names.
-    pub persistent: bool,
-    /// The tool was told that no further source will come.
-    pub announced: bool,
-    /// The last run of each name of whose end the tool was told.
-    pub ends_told: BTreeMap<Nspace, u64>,
-}
-
-impl Registration {
-    /// Whether this registration is for `source` (on whatever channel).
-    pub(crate) fn covers(&self, source: &Proc) -> bool {
-        self.procs.iter().any(|proc| {
-            proc.nspace == source.nspace && (proc.rank == Rank::WILDCARD || proc.rank == source.rank)
-        })
-    }
-
-    /// Whether it is for processes of `nspace`.
-    pub(crate) fn names(&self, nspace: &Nspace) -> bool {
-        self.procs.iter().any(|proc| proc.nspace == *nspace)
-    }
-
-    /// Whether a job that has this name now is part of it.
-    pub(crate) fn goes_on(&self, nspace: &Nspace) -> bool {
-        self.persistent || !self.ends_told.contains_key(nspace)
-    }
-
-    /// Whether nothing more will come of it: the first job of each of its names has ended, and no later one is part of it.
-    pub(crate) fn is_over(&self) -> bool {
-        !self.procs.iter().any(|proc| self.goes_on(&proc.nspace))
-    }
-
-    /// Notes that the end of run `run` of `nspace` is told now; `false` if it was told before, or is not part of it.
-    pub(crate) fn tell_end(&mut self, nspace: &Nspace, run: u64) -> bool {
-        if !self.names(nspace) || !self.goes_on(nspace) || self.ends_told.get(nspace) == Some(&run) {
-            return false;
-        }
-        self.ends_told.insert(nspace.clone(), run);
-        true
-    }
-}
 
 /// A ring that the tool reads.
 pub(crate) struct Reading {
@@ -173,8 +126,10 @@ pub(crate) enum Dismissed {
 pub(crate) enum Flushed {
     /// Nothing waits, or it waits for the tool to read.
     Waits,
-    /// The kernel has too many descriptors on their way, or no memory: try again in a moment.
+    /// The kernel has no memory: try again in a moment.
     Retry,
+    /// The kernel has too many descriptors on their way: try again in a moment.
+    Crowded,
     /// It is the turn of others, and there may be more to serve.
     More,
 }
@@ -200,10 +155,26 @@ fn is_answer(message: &ToTool) -> bool {
     }
 }
 
-/// Whether a send that failed so may work in a moment: the kernel has too many descriptors on their way, or no memory.
-/// The tool is not to suffer from that: while it is connected, nothing that it borrows is overwritten.
+/// Whether a tool waits for an answer to `message`.
+fn is_request(message: &FromTool) -> bool {
+    match message {
+        FromTool::Pull { .. }
+        | FromTool::Deregister { .. }
+        | FromTool::Query { .. }
+        | FromTool::Push { .. }
+        | FromTool::Lagging { .. }
+        | FromTool::Log { .. } => true,
+        FromTool::Hello { .. }
+        | FromTool::Follow { .. }
+        | FromTool::Drained { .. }
+        | FromTool::Fill { .. } => false,
+    }
+}
+
+/// Whether a send that failed so may work in a moment: the kernel has no memory. The tool is not to suffer from that: while
+/// it is connected, nothing that it borrows is overwritten.
 fn is_for_now(error: &io::Error) -> bool {
-    let now = [Errno::ETOOMANYREFS, Errno::ENOBUFS, Errno::ENOMEM].map(|errno| Some(errno as i32));
+    let now = [Errno::ENOBUFS, Errno::ENOMEM].map(|errno| Some(errno as i32));
     now.contains(&error.raw_os_error())
 }
 
@@ -214,30 +185,29 @@ fn is_deaf(error: &io::Error) -> bool {
 
 /// One connected tool.
 pub(crate) struct Peer {
-    socket: UnixStream,
-    decoder: Decoder<FromTool>,
-    input: Vec<u8>,
-    /// The socket may have more to read.
-    readable: bool,
+    incoming: Incoming,
+    /// Requests, as they came, that wait until the tool has read answers to those before.
+    deferred: VecDeque<Vec<u8>>,
+    /// Their bytes.
+    deferred_bytes: usize,
     pub outgoing: VecDeque<Outgoing>,
     /// What it has not read of forgotten jobs.
     pub backlog: Backlog,
     /// Outgoing answers, and their bytes.
     answers: usize,
     answer_bytes: usize,
-    rings_in_flight: u32,
+    in_flight: InFlight,
     pub name: String,
-    /// By the kernel's word.
-    pub pid: u32,
-    pub greeted: bool,
+    /// The process at the other end.
+    pub client: Client,
     /// It belongs to the embedder.
     pub own: bool,
     /// It may hold sources back that wait for who may.
     pub may_block: bool,
     pub area: Arc<Area>,
-    /// Until the welcome takes it along.
-    pub bell: Option<Bell>,
     pub registrations: BTreeMap<u32, Registration>,
+    /// What these, and the pulls that wait for the host, count for in its budget, in processes.
+    pub procs: usize,
     /// Pulls that wait for the host's word.
     pub waiting: BTreeMap<Ticket, Pull>,
     pub last_handler: u32,
@@ -254,32 +224,29 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn new(
-        socket: UnixStream,
-        pid: u32,
+        incoming: Incoming,
+        client: Client,
+        name: String,
         own: bool,
         may_block: bool,
-    ) -> Result<Peer, iof_shm_ring::CreateError> {
-        let failed = |source| iof_shm_ring::CreateError::Memory { step: "doorbell", len: 0, source };
-        let (ringer, bell) =
-            if own { iof_shm_ring::bell() } else { iof_shm_ring::doorbell() }.map_err(failed)?;
-        Ok(Peer {
-            socket,
-            decoder: Decoder::new(),
-            input: Vec::new(),
-            readable: true,
+        area: Area,
+    ) -> Peer {
+        Peer {
+            incoming,
+            deferred: VecDeque::new(),
+            deferred_bytes: 0,
             outgoing: VecDeque::new(),
             backlog: Backlog::default(),
             answers: 0,
             answer_bytes: 0,
-            rings_in_flight: 0,
-            name: String::new(),
-            pid,
-            greeted: false,
+            in_flight: InFlight::default(),
+            name,
+            client,
             own,
             may_block,
-            area: Arc::new(Area::create(ringer)?),
-            bell: Some(bell),
+            area: Arc::new(area),
             registrations: BTreeMap::new(),
+            procs: 0,
             waiting: BTreeMap::new(),
             last_handler: 0,
             pushes: BTreeMap::new(),
@@ -287,55 +254,70 @@ impl Peer {
             readings: HashMap::new(),
             slots: HashMap::new(),
             here: Arc::new(()),
-        })
+        }
     }
 
     pub(crate) fn socket(&self) -> &UnixStream {
-        &self.socket
+        self.incoming.socket()
+    }
+
+    /// Returns the process behind it, for which limits count; `None` if it is the embedder's own.
+    pub(crate) fn counted(&self) -> Option<Client> {
+        (!self.own).then_some(self.client)
     }
 
     /// The socket became readable (edge-triggered).
     pub(crate) fn now_readable(&mut self) {
-        self.readable = true;
+        self.incoming.now_readable();
     }
 
-    /// The next message of the tool, unless it has not read its answers to the last ones.
+    /// Returns the next message that can be served. While many answers wait for the tool, its requests are deferred, and
+    /// what it says that has no answer is still heard.
     pub(crate) fn receive(&mut self) -> Result<Option<FromTool>, Dismissed> {
         loop {
-            if self.answers >= MAX_ANSWERS_WAITING || self.answer_bytes >= MAX_BYTES_WAITING {
+            let has_unread = self.answers >= MAX_ANSWERS_WAITING || self.answer_bytes >= MAX_BYTES_WAITING;
+            if !has_unread && let Some(frame) = self.deferred.pop_front() {
+                self.deferred_bytes = self.deferred_bytes.saturating_sub(frame.len());
+                return Ok(Decoder::new().decode(&mut frame.as_slice())?);
+            }
+            if self.deferred_bytes >= MAX_DEFERRED_BYTES {
                 return Ok(None);
             }
-            let mut bytes = self.input.as_slice();
-            let message = self.decoder.decode(&mut bytes)?;
-            let used = self.input.len().saturating_sub(bytes.len());
-            self.input.drain(..used);
-            if message.is_some() {
-                return Ok(message);
+            let message = match self.incoming.next() {
+                // It reads no answers any more, and what it asked for is still done.
+                Err(Dismissed::Closed) if !self.deferred.is_empty() => {
+                    self.drop_outgoing();
+                    continue;
+                }
+                arrived => arrived?,
+            };
+            let Some(message) = message else { return Ok(None) };
+            if !(has_unread && is_request(&message)) {
+                return Ok(Some(message));
             }
-            if !self.readable {
-                return Ok(None);
-            }
-            let mut chunk = [0u8; CHUNK];
-            // Descriptors from a tool are not accepted, whatever it sends.
-            match socket::receive(&self.socket, &mut chunk, &mut VecDeque::new(), false, false) {
-                Ok(0) => return Err(Dismissed::Closed),
-                Ok(count) => self.input.extend_from_slice(chunk.get(..count).unwrap_or_default()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
-                Err(error) => return Err(error.into()),
-            }
+            let frame =
+                encode(&message).map_err(|_| Dismissed::Unexpected("a message that breaks its limits"))?;
+            self.deferred_bytes = self.deferred_bytes.saturating_add(frame.len());
+            self.deferred.push_back(frame);
         }
     }
 
-    /// The tool says that it took rings, so that more may follow.
-    pub(crate) fn taken(&mut self, rings: u32) {
-        self.rings_in_flight = self.rings_in_flight.saturating_sub(rings);
+    /// Returns how many descriptors it has not received, as far as is known.
+    pub(crate) fn fds_in_flight(&self) -> usize {
+        self.in_flight.fds()
     }
 
-    pub(crate) fn welcome(&mut self, message: &ToTool, room: Option<Ringer>) {
-        if let Some(bell) = self.bell.take() {
-            let with = With::Welcome { area: Arc::clone(&self.area), bell, room };
-            self.queue(message, with);
-        }
+    /// Ends the connection. What is left of it has to be kept for as long as descriptors are in flight.
+    pub(crate) fn depart(self) -> Option<Departed> {
+        Departed::new(self.incoming.into_socket(), self.in_flight, self.client)
+    }
+
+    /// Lets it in, with its doorbell and, if it may hold sources back, what tells the engine of room.
+    pub(crate) fn welcome(&mut self, bell: Bell, room: Option<Ringer>) {
+        let engine_pid = std::process::id();
+        let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid, may_block: self.may_block };
+        let with = With::Welcome { area: Arc::clone(&self.area), bell, room };
+        self.queue(&message, with);
     }
 
     pub(crate) fn answer(&mut self, message: &ToTool) {
@@ -414,32 +396,37 @@ impl Peer {
         self.queue(&instead, With::Nothing);
     }
 
-    /// Sends what waits, as far as the socket and the tool take it.
-    pub(crate) fn flush(&mut self) -> Result<Flushed, Dismissed> {
+    /// Sends what waits, as far as the socket takes it and `budget` allows, of whose shared part all tools use `used`.
+    pub(crate) fn flush(&mut self, budget: Budget, used: &mut usize) -> Result<Flushed, Dismissed> {
+        let of_pool = |fds| if self.own { 0 } else { budget.of_pool(fds) };
+        let known = of_pool(self.in_flight.fds());
+        self.in_flight.look(self.incoming.socket())?;
+        *used = used.saturating_sub(known.saturating_sub(of_pool(self.in_flight.fds())));
         while let Some(out) = self.outgoing.front_mut() {
             if let Item::Missed(key) = &out.item
                 && out.frame.is_empty()
             {
                 out.frame = self.backlog.tell(key).unwrap_or_default();
             }
-            let is_ring = matches!(out.with, With::Ring(_));
-            if out.sent == 0 && is_ring && self.rings_in_flight >= MAX_RINGS_IN_FLIGHT {
+            let fds = if out.sent == 0 { out.with.fds() } else { Vec::new() };
+            let known = self.in_flight.fds();
+            let after = known.saturating_add(fds.len());
+            if !fds.is_empty() && after > budget.share(known, *used, self.own) {
                 break;
             }
-            let fds = if out.sent == 0 { out.with.fds() } else { Vec::new() };
-            match socket::send(&self.socket, out.frame.get(out.sent..).unwrap_or_default(), &fds) {
+            match socket::send(self.incoming.socket(), out.frame.get(out.sent..).unwrap_or_default(), &fds) {
                 Ok(sent) => {
-                    if out.sent == 0 && is_ring {
-                        self.rings_in_flight = self.rings_in_flight.saturating_add(1);
-                    }
+                    self.in_flight.sent(fds.len());
+                    *used = used.saturating_add(of_pool(after).saturating_sub(of_pool(known)));
                     out.sent = out.sent.saturating_add(sent);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
+                    return Ok(Flushed::Crowded);
+                }
                 Err(error) if is_for_now(&error) => return Ok(Flushed::Retry),
                 Err(error) if is_deaf(&error) => {
-                    self.outgoing.clear();
-                    self.backlog.nothing_is_sent();
-                    (self.answers, self.answer_bytes) = (0, 0);
+                    self.drop_outgoing();
                     break;
                 }
                 Err(error) => return Err(error.into()),
@@ -457,6 +444,13 @@ impl Peer {
             }
         }
         Ok(Flushed::Waits)
+    }
+
+    /// Drops what was to be sent.
+    fn drop_outgoing(&mut self) {
+        self.outgoing.clear();
+        self.backlog.nothing_is_sent();
+        (self.answers, self.answer_bytes) = (0, 0);
     }
 
     /// What its registrations, and its pulls that wait, hold of the host's.

@@ -1,13 +1,13 @@
 //! Pulls on their way: to the host where it has to be asked, and into the tables when it has granted them.
 
-use std::collections::BTreeSet;
-
 use iof_capture::Capture;
-use iof_proto::{Channels, Failure, Granted, Info, Nspace, Proc, Status, ToTool};
+use iof_proto::{Channels, Failure, Granted, Info, Proc, Status, ToTool};
 
 use crate::demand::{CallId, Sources, Ticket};
-use crate::host::Upcall;
-use crate::peer::Registration;
+use crate::host::{Call, Upcall};
+use crate::owed::{size_of_infos, size_of_procs};
+use crate::peer::Peer;
+use crate::registrations::Registration;
 use crate::state::{PeerId, State};
 
 /// A pull that makes sense.
@@ -24,8 +24,7 @@ pub(crate) struct Pull {
 impl Pull {
     /// What it asks the host for.
     fn what(&self) -> (Vec<Proc>, Channels, Vec<Info>) {
-        let Registration { procs, channels, .. } = &self.registration;
-        (procs.clone(), *channels, self.directives.clone())
+        (self.registration.procs().to_vec(), self.registration.channels, self.directives.clone())
     }
 }
 
@@ -36,17 +35,45 @@ impl State {
         if peer.own {
             return self.register(capture, peer_id, pull);
         }
-        let Registration { procs, channels, .. } = &pull.registration;
-        let (ticket, calls) = self.demand.ask(procs, *channels);
+        let (ticket, calls) = self.demand.ask(pull.registration.procs(), pull.registration.channels);
         pull.registration.ticket = Some(ticket);
         if self.demand.is_granted(ticket) {
             return self.register(capture, peer_id, pull);
         }
+        if let Err(failure) = self.owe(&calls, peer_id, &pull.directives) {
+            // These upcalls are not made, so all of them are denied.
+            for (call, _) in &calls {
+                let answered = self.demand.answer(*call, false);
+                self.stop(answered.stopped);
+            }
+            self.release(ticket);
+            return self.refuse_pull(peer_id, pull.request, failure);
+        }
+        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let directives = pull.directives.clone();
+        peer.procs = peer.procs.saturating_add(pull.registration.weight());
         peer.waiting.insert(ticket, pull);
         self.askers.extend(calls.iter().map(|(call, _)| (*call, ticket)));
         let upcall = |(call, sources)| Upcall::Pull { call, sources, directives: directives.clone() };
         self.upcalls.extend(calls.into_iter().map(upcall));
+    }
+
+    /// Notes that the host is to be asked all of `calls` for `peer_id`, or none.
+    fn owe(
+        &mut self,
+        calls: &[(CallId, Sources)],
+        peer_id: PeerId,
+        directives: &[Info],
+    ) -> Result<(), Failure> {
+        let client = self.peers.get(&peer_id).and_then(Peer::counted);
+        for (call, Sources { procs, .. }) in calls {
+            let size = size_of_procs(procs).saturating_add(size_of_infos(directives));
+            if let Err(failure) = self.owed.note(Call::Pull(*call), client, size) {
+                calls.iter().for_each(|(call, _)| self.owed.answered(Call::Pull(*call)));
+                return Err(failure);
+            }
+        }
+        Ok(())
     }
 
     /// The host has answered an upcall.
@@ -78,25 +105,24 @@ impl State {
     }
 
     fn take_waiting(&mut self, ticket: Ticket) -> Option<(PeerId, Pull)> {
-        let waits =
-            |(id, peer): (&PeerId, &mut crate::peer::Peer)| Some((*id, peer.waiting.remove(&ticket)?));
-        self.peers.iter_mut().find_map(waits)
+        self.peers.iter_mut().find_map(|(id, peer)| {
+            let pull = peer.waiting.remove(&ticket)?;
+            peer.procs = peer.procs.saturating_sub(pull.registration.weight());
+            Some((*id, pull))
+        })
     }
 
     /// Attaches to what exists, and answers before the rings follow.
     fn register(&mut self, capture: &Capture, peer_id: PeerId, pull: Pull) {
         let Pull { request, registration, ignored, directives: _ } = pull;
-        let Some(peer) = self.peers.get_mut(&peer_id) else { return };
+        let Some(peer) = self.peers.get(&peer_id) else { return };
         let handler = peer.last_handler.saturating_add(1);
         let ticket = registration.ticket;
-        let nspaces: BTreeSet<Nspace> = registration.procs.iter().map(|proc| proc.nspace.clone()).collect();
-        peer.registrations.insert(handler, registration);
+        self.add_registration(peer_id, handler, registration);
         let attached = match self.attach_existing(capture, peer_id, handler) {
             Ok(attached) => attached,
             Err(error) => {
-                if let Some(peer) = self.peers.get_mut(&peer_id) {
-                    peer.registrations.remove(&handler);
-                }
+                self.remove_registration(peer_id, handler);
                 ticket.inspect(|ticket| self.release(*ticket));
                 let status = Status::ERR_OUT_OF_RESOURCE;
                 return self.refuse_pull(peer_id, request, Failure { status, reason: error.to_string() });
@@ -107,8 +133,8 @@ impl State {
             peer.answer(&ToTool::Pulled { request, result: Ok(Granted { handler, ignored }) });
         }
         self.announce(peer_id, handler, attached);
-        self.announce_complete_registrations();
-        nspaces.iter().for_each(|nspace| self.announce_end(nspace));
+        self.announce_if_complete(peer_id, handler);
+        self.tell_ends(peer_id, handler);
     }
 
     /// Tells a tool that it gets nothing.

@@ -20,9 +20,10 @@ use iof_proto::{
 };
 use iof_shm_ring::Inlet;
 
+use crate::client::Client;
 use crate::control::check_spare_files;
 use crate::job::RankState;
-use crate::peer::Dismissed;
+use crate::peer::{Dismissed, Peer};
 use crate::push::admission::{Admitted, Asked};
 use crate::push::elsewhere::Elsewhere;
 use crate::state::{PeerId, State};
@@ -43,7 +44,7 @@ pub(crate) struct Push {
     /// Whose it is, and its number there; `None` when that tool has gone.
     tool: Option<(PeerId, u32)>,
     /// The process that began it; `None` if that is the embedder's.
-    pid: Option<u32>,
+    client: Option<Client>,
     inlet: Arc<Inlet>,
     filled: u64,
     over: bool,
@@ -147,8 +148,8 @@ impl State {
         if !unopen.is_empty() && !(directives.partial && !(here.is_empty() && elsewhere.is_empty())) {
             return Err(admission::refusal(&unopen));
         }
-        let pid = self.peers.get(&peer_id).and_then(|peer| (!peer.own).then_some(peer.pid));
-        self.check_room(pid, capacity)?;
+        let client = self.peers.get(&peer_id).and_then(Peer::counted);
+        self.check_room(client, capacity)?;
         let out_of_memory =
             |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
         let inlet = Inlet::create(capacity, "stdin").map_err(|error| out_of_memory(&error))?;
@@ -172,7 +173,7 @@ impl State {
         peer.pushes.insert(peer.last_push, id);
         let push = Push {
             tool: Some((peer_id, peer.last_push)),
-            pid,
+            client,
             inlet: Arc::clone(&inlet),
             filled: 0,
             over: false,

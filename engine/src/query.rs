@@ -4,18 +4,22 @@ mod answers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use iof_capture::Capture;
-use iof_proto::limits::MAX_WAITING_PER_TOOL;
-use iof_proto::{Answer, Failure, Found, Query, Status, ToTool, Value};
+use iof_proto::limits::{MAX_WAITING_PER_TOOL, STATS_AGE};
+use iof_proto::query::key;
+use iof_proto::{Answer, Failure, Found, Query, Status, StreamStats, ToTool, Value};
 
 use crate::control::{Report, Reports};
-use crate::host::Upcall;
-use crate::query::answers::{Scope, find, merge};
+use crate::host::{Call, Upcall};
+use crate::owed::size_of_infos;
+use crate::peer::Peer;
+use crate::query::answers::{Scope, find, look_at_streams, merge};
 use crate::state::{PeerId, State};
 
 /// Names a request that waits for the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct QueryId(u64);
 
 /// What was asked: the place of a query in its request, and a key of it.
@@ -48,9 +52,21 @@ struct Waiting {
 pub(crate) struct Queries {
     waiting: BTreeMap<QueryId, Waiting>,
     last: u64,
+    stats: Option<Stats>,
+}
+
+/// The figures of all streams.
+struct Stats {
+    taken: Instant,
+    streams: Vec<StreamStats>,
 }
 
 impl Queries {
+    /// A stream has come or is complete, which the next query is to know.
+    pub(crate) fn streams_changed(&mut self) {
+        self.stats = None;
+    }
+
     /// A tool has gone.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.waiting.retain(|_, waiting| waiting.peer != peer);
@@ -71,7 +87,10 @@ impl State {
         request: u32,
         queries: &[Query],
     ) {
-        let result = match self.look_up(capture, node, queries) {
+        if queries.iter().any(|query| query.keys.iter().any(|key| key == key::IOF_STATS)) {
+            self.look_at_streams(capture, peer_id);
+        }
+        let result = match self.look_up(node, queries) {
             Ok(LookedUp { asked, found, left, refused }) if left.is_empty() => {
                 conclude(&asked, found, refused)
             }
@@ -80,13 +99,27 @@ impl State {
                     format!("{MAX_WAITING_PER_TOOL} queries of this tool wait for the host: try again");
                 Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
             }
-            Ok(looked_up) => return self.ask_host(peer_id, request, looked_up),
+            Ok(looked_up) => match self.ask_host(peer_id, request, looked_up) {
+                Ok(()) => return,
+                Err(failure) => Err(failure),
+            },
             Err(failure) => Err(failure),
         };
         self.answer(peer_id, request, result);
     }
 
-    fn look_up(&self, capture: &Capture, node: &str, queries: &[Query]) -> Result<LookedUp, Failure> {
+    /// Looks at all streams, unless that was done for another tool just before.
+    fn look_at_streams(&mut self, capture: &Capture, peer_id: PeerId) {
+        let own = self.peers.get(&peer_id).is_some_and(|peer| peer.own);
+        let now = Instant::now();
+        let is_fresh = |stats: &Stats| now.saturating_duration_since(stats.taken) < STATS_AGE;
+        if own || !self.queries.stats.as_ref().is_some_and(is_fresh) {
+            let streams = look_at_streams(self, capture);
+            self.queries.stats = Some(Stats { taken: now, streams });
+        }
+    }
+
+    fn look_up(&self, node: &str, queries: &[Query]) -> Result<LookedUp, Failure> {
         let mut all = LookedUp::default();
         for (place, Query { keys, qualifiers }) in (0u32..).zip(queries) {
             let scope = Scope::read(qualifiers)?;
@@ -97,7 +130,7 @@ impl State {
                     continue;
                 }
                 all.asked.push(of.clone());
-                let value = match scope.as_ref().map(|scope| find(self, capture, node, key, scope)) {
+                let value = match scope.as_ref().map(|scope| find(self, node, key, scope)) {
                     Some(Ok(value)) => value,
                     Some(Err(failure)) => {
                         all.refused.get_or_insert(failure);
@@ -115,14 +148,17 @@ impl State {
         Ok(all)
     }
 
-    fn ask_host(&mut self, peer: PeerId, request: u32, looked_up: LookedUp) {
+    fn ask_host(&mut self, peer: PeerId, request: u32, looked_up: LookedUp) -> Result<(), Failure> {
         let LookedUp { asked, found, left, refused } = looked_up;
-        let (places, queries) = left.into_iter().unzip();
-        let waiting = Waiting { peer, request, asked, found, places, refused };
+        let (places, queries): (Vec<u32>, Vec<Query>) = left.into_iter().unzip();
         self.queries.last = self.queries.last.wrapping_add(1);
         let id = QueryId(self.queries.last);
+        let client = self.peers.get(&peer).and_then(Peer::counted);
+        self.owed.note(Call::Query(id), client, size(&queries))?;
+        let waiting = Waiting { peer, request, asked, found, places, refused };
         self.queries.waiting.insert(id, waiting);
         self.upcalls.push(Upcall::Query { id, queries });
+        Ok(())
     }
 
     /// The host has said its part.
@@ -152,6 +188,13 @@ impl State {
             peer.answer(&ToTool::Answer { request, result });
         }
     }
+}
+
+/// How many bytes of text queries have.
+fn size(queries: &[Query]) -> usize {
+    let keys = |query: &Query| query.keys.iter().map(String::len).fold(0, usize::saturating_add);
+    let size = |query: &Query| keys(query).saturating_add(size_of_infos(&query.qualifiers));
+    queries.iter().map(size).fold(0, usize::saturating_add)
 }
 
 /// The answer from what was found; if that is nothing, why it was `refused`, or else that it is nothing.

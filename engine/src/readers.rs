@@ -11,7 +11,8 @@ use iof_capture::{Capture, SourceId, Tap};
 use iof_proto::{Channels, ToTool};
 use iof_shm_ring::{Area, Attached, CreateError, Policy, Start, Stream, StreamConfig};
 
-use crate::peer::{Peer, Reading, Registration};
+use crate::peer::{Peer, Reading};
+use crate::registrations::Registration;
 use crate::state::{PeerId, State, StreamName};
 use crate::terms::Wish;
 
@@ -162,30 +163,27 @@ impl State {
     pub(crate) fn add_stream(&mut self, mut new: StreamState, stream: &mut Stream) -> SourceId {
         let id = self.next_source();
         let mut tap = Tap::of(stream);
-        for (peer_id, peer) in &mut self.peers {
-            let wishes: Vec<(u32, Start, Wish)> = peer
-                .registrations
-                .iter()
-                .filter_map(|(handler, of)| Some((*handler, of.start, new.wish_of(peer, of)?)))
-                .collect();
-            for (handler, start, wish) in wishes {
-                let slot = if peer.is_behind() { Err(CreateError::Slots) } else { peer.area.take_slot() };
-                let attached = slot.and_then(|slot| peer.attach(&mut tap, slot, start, wish));
-                match attached {
-                    Ok(attached) => {
-                        new.joined(*peer_id, handler, wish);
-                        peer.announce_ring(handler, id, &new.name, None, attached, wish);
-                    }
-                    // The tool is told when it is known how much it misses.
-                    Err(error) => {
-                        tracing::debug!(tool = peer_id, %error, "a tool misses a new source");
-                        new.missing.push((*peer_id, handler));
-                    }
+        for (peer_id, handler) in self.by_job.naming(&new.name.source.nspace) {
+            let Some(peer) = self.peers.get_mut(&peer_id) else { continue };
+            let Some(registration) = peer.registrations.get(&handler) else { continue };
+            let Some(wish) = new.wish_of(peer, registration) else { continue };
+            let start = registration.start;
+            let slot = if peer.is_behind() { Err(CreateError::Slots) } else { peer.area.take_slot() };
+            match slot.and_then(|slot| peer.attach(&mut tap, slot, start, wish)) {
+                Ok(attached) => {
+                    new.joined(peer_id, handler, wish);
+                    peer.announce_ring(handler, id, &new.name, None, attached, wish);
+                }
+                // The tool is told when it is known how much it misses.
+                Err(error) => {
+                    tracing::debug!(tool = peer_id, %error, "a tool misses a new source");
+                    new.missing.push((peer_id, handler));
                 }
             }
         }
         new.change(&self.keeper, Start::Oldest).make(&mut tap, &self.keeper);
         self.streams.insert(id, new);
+        self.queries.streams_changed();
         id
     }
 

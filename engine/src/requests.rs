@@ -1,18 +1,16 @@
 //! What a tool may ask for, and what it gets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use iof_capture::Capture;
 use iof_proto::directive::Level;
-use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
-use iof_proto::{
-    Channels, Directives, Failure, FromTool, Info, PROTOCOL_VERSION, Proc, Rank, Status, ToTool,
-};
+use iof_proto::{Channels, Directives, Failure, FromTool, Info, Proc, Rank, Status, ToTool};
 use iof_shm_ring::Start;
 
 use crate::log::Asker;
-use crate::peer::{Dismissed, Peer, Registration};
+use crate::peer::{Dismissed, Peer};
 use crate::pulls::Pull;
+use crate::registrations::Registration;
 use crate::state::{PeerId, State};
 use crate::terms::cache_within;
 
@@ -29,12 +27,8 @@ pub(crate) fn serve(
     message: FromTool,
 ) -> Result<(), Dismissed> {
     let Some(peer) = state.peers.get_mut(&peer_id) else { return Ok(()) };
-    if !peer.greeted {
-        return greet(peer, capture, message);
-    }
     match message {
         FromTool::Hello { .. } => return Err(Dismissed::Unexpected("a second hello")),
-        FromTool::Taken { rings } => peer.taken(rings),
         FromTool::Follow { slot } => {
             // It is done with its slot, and says so by asking. If it was moved already, that is on its way to it.
             state.follow(capture, peer_id, slot);
@@ -44,14 +38,14 @@ pub(crate) fn serve(
             let Some(peer) = state.peers.get(&peer_id) else { return Ok(()) };
             match registration(state, peer, procs, channels, backlog, &directives) {
                 Ok((registration, ignored)) => {
-                    let registration = Registration { persistent, ..registration };
+                    let registration = registration.persistent(persistent);
                     state.pull(capture, peer_id, Pull { request, registration, directives, ignored });
                 }
                 Err(failure) => state.refuse_pull(peer_id, request, failure),
             }
         }
         FromTool::Deregister { request, handler } => {
-            let known = peer.registrations.remove(&handler);
+            let known = state.remove_registration(peer_id, handler);
             state.detach(capture, peer_id, Some(handler));
             known.as_ref().and_then(|registration| registration.ticket).inspect(|of| state.release(*of));
             let unknown = || format!("this tool has no registration {handler}");
@@ -73,25 +67,6 @@ pub(crate) fn serve(
             state.lagging(capture, peer_id, request, push, cut_off);
         }
     }
-    Ok(())
-}
-
-fn greet(peer: &mut Peer, capture: &Capture, message: FromTool) -> Result<(), Dismissed> {
-    let FromTool::Hello { version, name, .. } = message else {
-        return Err(Dismissed::Unexpected("a request before its hello"));
-    };
-    if version != PROTOCOL_VERSION {
-        let reason =
-            format!("the tool speaks version {version} of the protocol and the engine {PROTOCOL_VERSION}");
-        peer.answer(&ToTool::Refused { status: Status::ERR_NOT_SUPPORTED, reason });
-        return Ok(());
-    }
-    peer.name = name;
-    peer.greeted = true;
-    let room = if peer.may_block { Some(capture.room_bell()?) } else { None };
-    let may_block = peer.may_block;
-    let welcome = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: std::process::id(), may_block };
-    peer.welcome(&welcome, room);
     Ok(())
 }
 
@@ -129,20 +104,8 @@ fn registration(
         let reason = format!("there is no rank {}: the last of {} is {last}", unknown.rank, unknown.nspace);
         return Err(failure(Status::ERR_NOT_FOUND, reason));
     }
-    if peer.registrations.len().saturating_add(peer.waiting.len()) >= MAX_REGISTRATIONS_PER_TOOL {
-        let reason = format!("a tool may have {MAX_REGISTRATIONS_PER_TOOL} registrations: end one first");
-        return Err(failure(Status::ERR_OUT_OF_RESOURCE, reason));
-    }
     let start = if backlog { Start::Oldest } else { Start::Now };
-    let registration = Registration {
-        procs,
-        channels,
-        start,
-        directives,
-        ticket: None,
-        persistent: false,
-        announced: false,
-        ends_told: BTreeMap::new(),
-    };
+    let registration = Registration::new(procs, channels, start, directives, infos);
+    state.check_registrations(peer, registration.weight())?;
     Ok((registration, ignored))
 }

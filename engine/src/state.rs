@@ -4,20 +4,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use iof_capture::{ProcessId, PushId, SourceId, TargetId};
-use iof_proto::{Channel, Nspace, Proc, Rank, ToTool};
+use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_shm_ring::Area;
 
 use crate::config::Config;
-use crate::control::Reports;
+use crate::control::{Reports, file_limit};
 use crate::deliver::Delivery;
 use crate::demand::{CallId, Demand, Ticket};
 use crate::host::Upcall;
+use crate::in_flight::Departed;
 use crate::job::JobState;
 use crate::log::Logs;
+use crate::owed::Owed;
 use crate::peer::Peer;
+use crate::pending::{self, Pending};
 use crate::push::{Deferred, Push};
 use crate::query::Queries;
 use crate::readers::StreamState;
+use crate::registrations::ByJob;
 
 /// Names a tool for as long as it is connected; also its token in the poll set.
 pub(crate) type PeerId = usize;
@@ -46,6 +50,14 @@ pub(crate) struct State {
     /// Pushes that wait for their job to be started.
     pub deferred: Vec<Deferred>,
     pub peers: BTreeMap<PeerId, Peer>,
+    /// How many connections from outside there may be.
+    pub places: usize,
+    /// Connections that are not tools yet.
+    pub pending: Pending,
+    /// What is left of those that have gone.
+    pub departed: Vec<Departed>,
+    /// Their registrations, by the jobs that they name.
+    pub by_job: ByJob,
     /// The area of the keeper, which holds what nobody has registered for.
     pub keeper: Arc<Area>,
     /// The pull for which each upcall was made that the host has not answered.
@@ -64,6 +76,8 @@ pub(crate) struct State {
     pub max_cache_size: u32,
     /// The host forwards stdin to ranks elsewhere.
     pub host_stdin: bool,
+    /// What the host has not answered.
+    pub owed: Owed,
     /// What tools have asked the host for.
     pub demand: Demand,
     /// What the control thread is to say to the host once it has let go of the tables.
@@ -117,6 +131,10 @@ impl State {
             pushes: BTreeMap::new(),
             deferred: Vec::new(),
             peers: BTreeMap::new(),
+            places: pending::places(file_limit()),
+            pending: Pending::new(),
+            departed: Vec::new(),
+            by_job: ByJob::default(),
             keeper,
             host_keys: BTreeSet::new(),
             askers: HashMap::new(),
@@ -126,6 +144,7 @@ impl State {
             cache_size: config.cache_size,
             max_cache_size: config.max_cache_size,
             host_stdin: false,
+            owed: Owed::default(),
             demand: Demand::default(),
             upcalls: Vec::new(),
             last_run: 0,
@@ -136,10 +155,10 @@ impl State {
         }
     }
 
-    pub(crate) fn add_peer(&mut self, peer: Peer) -> PeerId {
+    /// A number that no connection has had.
+    pub(crate) fn next_peer(&mut self) -> PeerId {
         let id = self.next_peer;
         self.next_peer = self.next_peer.wrapping_add(1);
-        self.peers.insert(id, peer);
         id
     }
 
@@ -161,57 +180,6 @@ impl State {
         let id = PushId(self.next_push);
         self.next_push = self.next_push.saturating_add(1);
         id
-    }
-
-    /// Tells tools whose registrations can get no further source.
-    pub(crate) fn announce_complete_registrations(&mut self) {
-        for peer in self.peers.values_mut() {
-            let jobs = &self.jobs;
-            let mut told = Vec::new();
-            for (handler, registration) in &mut peer.registrations {
-                // A job that has ended may be forgotten by now.
-                let ended = &registration.ends_told;
-                let whole = |proc: &Proc| {
-                    ended.contains_key(&proc.nspace) || jobs.get(&proc.nspace).is_some_and(JobState::is_whole)
-                };
-                if !registration.announced && registration.procs.iter().all(whole) {
-                    registration.announced = true;
-                    told.push(*handler);
-                }
-            }
-            for handler in told {
-                peer.answer(&ToTool::Announced { handler });
-            }
-        }
-    }
-
-    /// Tells who registered for `nspace` that it is over, if it is, and ends the registrations of which nothing more will
-    /// come. All its rings were announced before.
-    pub(crate) fn announce_end(&mut self, nspace: &Nspace) {
-        let Some(job) = self.jobs.get(nspace).filter(|job| job.has_ended()) else { return };
-        let (run, exit_code) = (job.run, job.exit_code());
-        let mut tickets = Vec::new();
-        for peer in self.peers.values_mut() {
-            let mut told = Vec::new();
-            for (handler, registration) in &mut peer.registrations {
-                if registration.tell_end(nspace, run) {
-                    told.push(*handler);
-                }
-            }
-            for handler in told {
-                peer.answer(&ToTool::JobEnded {
-                    handler,
-                    nspace: nspace.clone(),
-                    run,
-                    exit_code,
-                    skipped: 0,
-                });
-            }
-            // What is over counts towards no limit, and holds nothing of the host's. Its readers stay until they are drained.
-            let over = peer.registrations.extract_if(.., |_, registration| registration.is_over());
-            tickets.extend(over.filter_map(|(_, registration)| registration.ticket));
-        }
-        tickets.into_iter().for_each(|ticket| self.release(ticket));
     }
 
     /// Whether `proc` is, or may yet become, a source.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::streams::{Ledger, Pipes, all_of, assert_gone, engine_that, wait_for_produced};
 use common::{PATIENCE, shell, wait};
 use iof_engine::{App, Grant, JobSpec, Policy};
-use iof_proto::limits::MAX_RINGS_IN_FLIGHT;
+use iof_proto::limits::MAX_FDS_IN_FLIGHT_PER_TOOL;
 use iof_proto::query::key;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank, Status};
 use iof_tool::{Delivery, Pull, RequestError};
@@ -101,7 +101,7 @@ fn the_backlog_is_handed_out_or_left_out_as_asked() {
 #[test]
 fn who_deregisters_at_once_is_handed_out_the_backlog_of_every_stream_there_is() {
     // More rings than may be on their way to a tool at a time.
-    let ranks = 3 * MAX_RINGS_IN_FLIGHT;
+    let ranks = 3 * u32::try_from(MAX_FDS_IN_FLIGHT_PER_TOOL).unwrap();
     let engine = engine_that(Policy::DropNewest, 65_536);
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     for rank in 0..ranks {

@@ -3,13 +3,17 @@
 
 mod common;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process;
 use std::sync::Arc;
 use std::thread;
 
+use common::helper::{As, Helper, NOBODY, argument, ready};
 use common::wait_for;
-use iof_engine::{Config, Engine, Grant, Host, Rendezvous};
+use iof_engine::{ApprovalReply, Config, Engine, Host, Rendezvous};
 use iof_proto::rendezvous::{FindError, Level, Listener, Search, Target};
 use iof_proto::{Failure, Status, socket};
 use iof_tool::{AttachError, Tool};
@@ -35,8 +39,8 @@ fn unwilling(rendezvous: Rendezvous) -> Engine {
 struct Unwilling;
 
 impl Host for Unwilling {
-    fn approve(&self, _: &socket::Peer) -> Result<Grant, Failure> {
-        Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason: "not you".into() })
+    fn approve(&self, _: &socket::Peer, reply: ApprovalReply) {
+        reply.answer(Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason: "not you".into() }));
     }
 }
 
@@ -79,4 +83,22 @@ fn after_an_engine_that_does_not_answer_the_next_one_is_tried() {
     let _stopped = Listener::bind(Level::System, Some(directory.path())).unwrap();
     let _engine = session(directory.path());
     find(Target::Any, directory.path()).unwrap();
+}
+
+#[test]
+#[ignore = "listens for the test below"]
+fn a_listener() {
+    let _listener = UnixListener::bind(argument()).unwrap();
+    ready();
+}
+
+#[test]
+fn a_tool_attaches_to_no_engine_of_another_user_but_root() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let Some(_helper) = Helper::start("a_listener", path.to_str().unwrap(), As::Nobody) else { return };
+    let refused = Tool::connect(&path, "test").err().unwrap();
+    let AttachError::Foreign { path: of, uid } = &refused else { panic!("{refused}") };
+    assert_eq!((of.as_path(), *uid), (path.as_path(), NOBODY));
 }

@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 
 use common::raw::Raw;
-use common::{PATIENCE, nspace, shell, spec, wait};
-use iof_engine::{Config, Engine, Grant, Host, Policy, Rendezvous, Reply, same_user};
-use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
+use common::{PATIENCE, nspace, shell, spec, wait, wait_for};
+use iof_engine::{
+    ApprovalReply, Config, Engine, Grant, Host, Policy, QueryReply, Rendezvous, Reply, same_user,
+};
+use iof_proto::limits::{MAX_OWED_BYTES_PER_USER, MAX_QUERY_KEYS, MAX_REGISTRATIONS_PER_TOOL};
 use iof_proto::query::key;
 use iof_proto::{
-    Channel, Channels, Failure, FromTool, Granted, Info, Proc, Rank, Status, ToTool, Value, socket,
+    Channel, Channels, Failure, FromTool, Granted, Info, Proc, Query, Rank, Status, ToTool, Value, socket,
 };
 use iof_tool::{AttachError, Delivery, Pull, RequestError, Tool};
 use tempfile::TempDir;
@@ -37,8 +39,8 @@ struct Scripted {
 }
 
 impl Host for Scripted {
-    fn approve(&self, tool: &socket::Peer) -> Result<Grant, Failure> {
-        (self.approve)(tool)
+    fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
+        reply.answer((self.approve)(tool));
     }
 
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
@@ -418,6 +420,75 @@ fn tools_are_approved_by_user_and_group() {
     let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     assert_eq!(*seen.get().unwrap(), socket::Peer { pid: std::process::id(), uid, gid });
     assert_eq!((status, reason), (Status::ERR_NO_PERMISSIONS, format!("not group {gid}")));
+}
+
+/// Answers nothing, ever.
+#[derive(Default)]
+struct Mute {
+    approvals: Mutex<Vec<ApprovalReply>>,
+    queries: Mutex<Vec<QueryReply>>,
+    lets_in: bool,
+}
+
+impl Host for Mute {
+    fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
+        if self.lets_in {
+            reply.answer(same_user(tool));
+        } else {
+            self.approvals.lock().unwrap().push(reply);
+        }
+    }
+
+    fn query(&self, _: &[Query], reply: QueryReply) {
+        self.queries.lock().unwrap().push(reply);
+    }
+}
+
+#[test]
+fn a_host_that_does_not_say_whom_it_lets_in_keeps_no_other_tool_waiting() {
+    let host = Arc::new(Mute::default());
+    let (engine, _directory) = engine_of(Arc::clone(&host) as Arc<dyn Host>);
+    let path = engine.socket().unwrap().to_owned();
+    let refused = thread::spawn(move || Tool::connect(&path, "test").err());
+    wait_for("the host to be asked", || (!host.approvals.lock().unwrap().is_empty()).then_some(()));
+    let mut own = engine.attach("own", Grant::Never).unwrap();
+    for _ in 0..100 {
+        own.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap();
+    }
+    assert!(!refused.is_finished(), "the engine has served others meanwhile");
+    let refused = refused.join().unwrap();
+    let Some(AttachError::Refused { status, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!(status, Status::ERR_TIMEOUT);
+    // What comes too late is no answer.
+    host.approvals.lock().unwrap().pop().unwrap().answer(Ok(Grant::Never));
+    own.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap();
+}
+
+#[test]
+fn what_a_host_owes_to_tools_that_come_and_go_is_bounded() {
+    let host = Arc::new(Mute { lets_in: true, ..Mute::default() });
+    let (engine, _directory) = engine_of(Arc::clone(&host) as Arc<dyn Host>);
+    let keys = || (0..MAX_QUERY_KEYS).map(|number| format!("{number:0>1000}"));
+    let ask = || {
+        let mut raw = Raw::connect(&engine);
+        for request in 0..15 {
+            raw.send(&FromTool::Query { request, queries: vec![Query::new(keys())] });
+        }
+        // The engine answers this itself, so it has heard the others.
+        raw.send(&FromTool::Query { request: 15, queries: vec![Query::new([key::PMIX_QUERY_NAMESPACES])] });
+        loop {
+            match raw.receive() {
+                ToTool::Answer { request: 15, .. } => return None,
+                ToTool::Answer { result: Err(failure), .. } => return Some(failure),
+                _ => {}
+            }
+        }
+    };
+    let refused = (0..64).find_map(|_| ask()).expect("the engine refuses some time");
+    assert_eq!(refused.status, Status::ERR_RESOURCE_BUSY);
+    assert!(refused.reason.contains(&MAX_OWED_BYTES_PER_USER.to_string()), "{refused}");
+    drop(host.queries.lock().unwrap().split_off(0));
+    wait_for("the host's answers to be heard", || ask().is_none().then_some(()));
 }
 
 #[test]

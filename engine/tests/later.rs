@@ -5,11 +5,14 @@ mod common;
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use common::stdins::{Stdins, engine_with_cache, last, procs};
 use common::{PATIENCE, engine, nspace, shell, spec, wait};
-use iof_engine::{Config, Engine, Grant, Host, Rendezvous, Reply as HostReply};
+use iof_engine::{
+    AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Host, Process, Rendezvous, Reply as HostReply,
+};
 use iof_proto::query::{Query, key};
 use iof_proto::{Channels, Info, Log, Proc, Rank, Status};
 use iof_tool::{Delivery, Pull, Reply, Tool};
@@ -113,4 +116,34 @@ fn a_tool_does_other_things_while_the_host_takes_its_time_and_learns_that_the_en
     assert!(tool.is_done());
     assert!(tool.pull_later(&all()).is_err());
     open.grant();
+}
+
+#[test]
+fn a_thousand_long_answers_reach_a_tool_that_waited_for_none_of_them() {
+    let engine = engine();
+    let names = (0..200).map(|rank| AdoptedRank {
+        rank: Rank(rank),
+        executable: "rank".into(),
+        stdin: None,
+        stdout: None,
+        stderr: None,
+        stddiag: None,
+        process: Process::Reported { pid: 0 },
+    });
+    let job = engine.adopt(AdoptSpec::new(nspace(), names.collect())).unwrap();
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    let (over, is_over) = channel();
+    let asking = thread::spawn(move || {
+        for _ in 0..1000 {
+            tool.query_later(vec![Query::new([key::PMIX_QUERY_PROC_TABLE])]).unwrap();
+        }
+        for request in 1..=1000 {
+            let (of, Reply::Answered(Ok(answer))) = reply(&mut tool) else { panic!("it was refused") };
+            assert_eq!((of, answer.found.len()), (request, 1));
+        }
+        over.send(()).unwrap();
+    });
+    is_over.recv_timeout(PATIENCE).expect("every answer comes");
+    asking.join().unwrap();
+    (0..200).for_each(|rank| assert!(job.report_exit(Rank(rank), Exit::Unknown)));
 }

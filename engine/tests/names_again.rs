@@ -15,6 +15,7 @@ use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 use iof_shm_ring::MAX_SLOTS;
 use iof_tool::{Delivery, Pull, RequestError, Tool};
+use tempfile::TempDir;
 
 fn persistent(channels: Channels) -> Pull {
     Pull { persistent: true, ..Pull::new(vec![all_of("job")], channels) }
@@ -22,6 +23,13 @@ fn persistent(channels: Channels) -> Pull {
 
 fn name() -> Nspace {
     Nspace::new("job").unwrap()
+}
+
+/// An engine that tools from outside find.
+fn session() -> (Engine, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    (Engine::start(Config { rendezvous, ..Config::default() }).unwrap(), directory)
 }
 
 /// Runs a job called `job` of one rank, which writes `line`, and forgets it.
@@ -120,17 +128,17 @@ fn a_registration_that_is_not_persistent_ends_with_the_first_job_of_its_name() {
 
 #[test]
 fn registrations_of_jobs_that_have_ended_count_towards_no_limit() {
-    let engine = engine();
-    let mut tool = engine.attach("test", Grant::Never).unwrap();
-    for _ in 0..=2 * MAX_REGISTRATIONS_PER_TOOL {
+    let (engine, _directory) = session();
+    let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
+    let other = Pull { persistent: true, ..Pull::new(vec![all_of("other")], Channels::STDOUT) };
+    (1..MAX_REGISTRATIONS_PER_TOOL).for_each(|_| drop(tool.pull(&other).unwrap()));
+    for _ in 0..3 {
         tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)).unwrap();
         run(&engine, "line\n");
         take(&mut tool, 1);
     }
-    for _ in 0..MAX_REGISTRATIONS_PER_TOOL {
-        tool.pull(&persistent(Channels::STDOUT)).unwrap();
-    }
-    let refused = tool.pull(&persistent(Channels::STDOUT)).unwrap_err();
+    tool.pull(&other).unwrap();
+    let refused = tool.pull(&other).unwrap_err();
     let RequestError::Denied(failure) = refused else { panic!("{refused}") };
     assert!(failure.reason.contains(&MAX_REGISTRATIONS_PER_TOOL.to_string()), "{failure}");
 }
@@ -159,9 +167,7 @@ fn a_tool_within_the_process_reads_more_streams_than_it_has_slots() {
 
 #[test]
 fn a_tool_from_outside_reads_more_streams_than_it_has_slots() {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let (engine, _directory) = session();
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     read_more_streams_than_slots(&engine, &mut tool);
 }

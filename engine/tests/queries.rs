@@ -3,20 +3,23 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Instant;
 
 use common::raw::Raw;
 use common::{PATIENCE, nspace, run, shell, spec};
 use iof_engine::{Config, Engine, Grant, Host, QueryReply, Rendezvous};
-use iof_proto::limits::MAX_WAITING_PER_TOOL;
+use iof_proto::limits::{MAX_WAITING_PER_TOOL, STATS_AGE};
 use iof_proto::query::key;
 use iof_proto::{
     Answer, Channel, Failure, Found, FromTool, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState, Query, Rank,
     Status, ToTool, Value,
 };
-use iof_tool::{RequestError, Tool};
+use iof_tool::{Delivery, Reply, RequestError, Tool};
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 /// Tells the test what it is asked, and leaves the answer to it.
@@ -332,4 +335,29 @@ fn attributes_are_listed_with_those_of_the_host() {
         let fits = |info| directives(&[info]).is_ok();
         assert!(fits(Info::required(key, true)) || fits(Info::required(key, 1u32)), "{key}");
     }
+}
+
+#[test]
+fn however_many_tools_ask_for_figures_the_streams_are_looked_at_once_for_all() {
+    let world = world();
+    let job = world.engine.spawn(&spec([shell("exec yes")])).unwrap();
+    let mut tool = Tool::connect(world.engine.socket().unwrap(), "test").unwrap();
+    let began = Instant::now();
+    for _ in 0..500 {
+        tool.query_later(vec![Query::new([key::IOF_STATS])]).unwrap();
+    }
+    let mut figures = BTreeSet::new();
+    for _ in 0..500 {
+        let Some(Delivery::Reply { reply: Reply::Answered(Ok(answer)), .. }) =
+            tool.next(Some(PATIENCE)).unwrap()
+        else {
+            panic!("it is answered")
+        };
+        let Value::Streams(streams) = &answer.found[0].value else { panic!("{answer:?}") };
+        figures.insert(streams.iter().map(|stream| stream.produced).collect::<Vec<_>>());
+    }
+    // One look each 10 ms, and those that were due to the first bytes and to the rank's start.
+    let most = began.elapsed().as_millis() / STATS_AGE.as_millis() + 6;
+    job.signal(Signal::SIGKILL);
+    assert!((figures.len() as u128) < most, "{} looks, and {most} at most", figures.len());
 }

@@ -160,6 +160,25 @@ fn who_asks_without_reading_the_answers_is_not_heard_for_long_and_others_are() {
 }
 
 #[test]
+fn a_tool_that_reads_no_answers_is_still_heard_where_it_waits_for_none() {
+    let (engine, _directory) = engine();
+    // So that answers are long.
+    let mut ranks = Stdins::of(&engine, 100);
+    let mut raw = Raw::connect(&engine);
+    let (granted, inlet) = raw.begin_push(procs(&[0]), complete()).unwrap();
+    inlet.write_all_at(b"handed over", 0).unwrap();
+    for request in 0..200 {
+        raw.send(&FromTool::Query { request, queries: vec![Query::new([query::IOF_STATS])] });
+    }
+    raw.fill(granted.push, 11, true);
+    assert_eq!(ranks.rest(0), b"handed over");
+    assert!(
+        (0..200).all(|request| raw.next_answer() == request),
+        "and then every request is answered, in order"
+    );
+}
+
+#[test]
 fn of_a_tool_that_dies_with_its_answers_unread_all_arrives_that_it_handed_over() {
     let (engine, _directory) = engine();
     // So that answers are long.

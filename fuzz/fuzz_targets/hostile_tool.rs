@@ -45,7 +45,6 @@ enum Message {
     Hello { version: u32 },
     Pull { request: u32, ranks: Vec<u32>, channels: u16, backlog: bool, directives: Vec<Directive> },
     Follow { slot: u32 },
-    Taken { rings: u32 },
     Deregister { request: u32, handler: u32 },
     Query { request: u32, stats: bool, key: String },
     Push { request: u32, ranks: Vec<u32>, size: Option<u16>, directives: Vec<Directive> },
@@ -79,7 +78,6 @@ impl Message {
                 directives: directives.into_iter().map(Directive::wire).collect(),
             },
             Message::Follow { slot } => FromTool::Follow { slot: slot % 8 },
-            Message::Taken { rings } => FromTool::Taken { rings },
             Message::Deregister { request, handler } => {
                 FromTool::Deregister { request, handler: handler % 8 }
             }

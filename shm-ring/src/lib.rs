@@ -23,6 +23,9 @@
 //! The modules are private: all that is public is listed below. `examples/two_processes.rs` is a whole writer and a whole
 //! reader. Nothing here does I/O: the bytes come from whoever writes into a [`Span`].
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");
+
 mod area;
 mod attach;
 mod copy;

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
-use iof_engine::{Grant, Host, QueryReply, Reply, StdinPush, same_user};
+use iof_engine::{ApprovalReply, Grant, Host, QueryReply, Reply, StdinPush, same_user};
 use iof_proto::log::key::PMIX_LOG_SOURCE;
 use iof_proto::{
     Channels, Failure, Found, Info, InfoValue, Log, LogValue, Proc, ProcInfo, ProcState, Query, Status,
@@ -27,8 +26,6 @@ use crate::types::{
 };
 use crate::{make, memory, read};
 
-/// For how long a tool waits for the launcher's word, while no other is served.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Infos of one answer.
 const MAX_ANSWER: usize = 1 << 16;
 
@@ -61,14 +58,7 @@ fn take<T>(waiting: &Mutex<Waiting<T>>, number: *mut c_void) -> Option<T> {
 
 static REPLIES: Mutex<Waiting<Reply>> = Mutex::new(Waiting::new());
 static QUERIES: Mutex<Waiting<(QueryReply, Vec<Query>)>> = Mutex::new(Waiting::new());
-static APPROVALS: Mutex<Waiting<Arc<Approval>>> = Mutex::new(Waiting::new());
-
-/// What the launcher says of a tool.
-#[derive(Default)]
-struct Approval {
-    status: Mutex<Option<iof_status_t>>,
-    said: Condvar,
-}
+static APPROVALS: Mutex<Waiting<ApprovalReply>> = Mutex::new(Waiting::new());
 
 /// What one upcall points to.
 struct Args {
@@ -105,28 +95,16 @@ unsafe impl Sync for Args {}
 pub(crate) struct CHost(pub iof_server_module_t);
 
 impl Host for CHost {
-    fn approve(&self, tool: &socket::Peer) -> Result<Grant, Failure> {
-        let Some(tool_connected) = self.0.tool_connected else { return same_user(tool) };
+    fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
+        let Some(tool_connected) = self.0.tool_connected else { return reply.answer(same_user(tool)) };
         let mut infos = [
             make::info(IOF_USERID, make::uint32(tool.uid)),
             make::info(IOF_GRPID, make::uint32(tool.gid)),
             make::info(IOF_PROC_PID, make::pid(tool.pid)),
         ];
-        let approval = Arc::new(Approval::default());
-        let number = note(&APPROVALS, Arc::clone(&approval), None);
+        let number = note(&APPROVALS, reply, None);
         // SAFETY: the header's promise; the infos live until it returns.
         calling(|| unsafe { tool_connected(infos.as_mut_ptr(), infos.len(), Some(approved), number) });
-        let unsaid = |status: &mut Option<iof_status_t>| status.is_none();
-        let waited = approval.said.wait_timeout_while(lock(&approval.status), PATIENCE, unsaid);
-        let said = waited.map_or(None, |(status, _)| *status);
-        drop(take(&APPROVALS, number));
-        match said {
-            Some(IOF_SUCCESS | IOF_OPERATION_SUCCEEDED) => Ok(Grant::Never),
-            Some(status) => Err(denial(status, "the launcher does not let this tool in")),
-            None => {
-                Err(denial(IOF_ERR_TIMEOUT, "the launcher has not said in time whether this tool is let in"))
-            }
-        }
     }
 
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
@@ -279,10 +257,11 @@ unsafe extern "C" fn done(status: iof_status_t, number: *mut c_void) {
 
 unsafe extern "C" fn approved(status: iof_status_t, _proc: *mut iof_proc_t, number: *mut c_void) {
     guard_or((), || {
-        if let Some(approval) = take(&APPROVALS, number) {
-            *lock(&approval.status) = Some(status);
-            approval.said.notify_all();
-        }
+        let Some(reply) = take(&APPROVALS, number) else { return };
+        reply.answer(match status {
+            IOF_SUCCESS | IOF_OPERATION_SUCCEEDED => Ok(Grant::Never),
+            status => Err(denial(status, "the launcher does not let this tool in")),
+        });
     });
 }
 

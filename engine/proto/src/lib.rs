@@ -21,6 +21,9 @@
 //! checked before it is believed. Nothing in this crate panics on what a peer sends.
 #![deny(unsafe_code)]
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");
+
 pub mod directive;
 pub mod limits;
 pub mod log;

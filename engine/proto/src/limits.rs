@@ -1,5 +1,7 @@
 //! Every bound on what a peer may ask of the other side, in one place.
 
+use std::time::Duration;
+
 /// Bytes in the body of one message from a tool: enough for [`MAX_PROCS_PER_PULL`] procs with
 /// names of usual length, and little enough to hold one for each of [`MAX_TOOLS`] tools.
 pub const MAX_MESSAGE: usize = 64 << 10;
@@ -10,10 +12,21 @@ pub const MAX_ANSWER: usize = 16 << 20;
 /// File descriptors that come with one message.
 pub const MAX_FDS: usize = 3;
 
-/// Rings sent to one tool that it has not yet said to have taken. The kernel bounds the descriptors
-/// that all processes of a user have on their way together (`ETOOMANYREFS`, unix(7)): without this
-/// bound, tools that do not read would use them up for those that do.
-pub const MAX_RINGS_IN_FLIGHT: u32 = 64;
+/// File descriptors that one engine has sent to all its tools, those that have gone included, and that they have not
+/// received, or three quarters of what its process may open (RLIMIT_NOFILE) if that is less. The kernel bounds those that
+/// all processes of a user have on their way together (`ETOOMANYREFS`, unix(7)). Beyond it a tool may have
+/// [`FDS_IN_FLIGHT_PER_TOOL`]; the next one waits until the tool has received some.
+pub const MAX_FDS_IN_FLIGHT: usize = 6144;
+
+/// Of these at most this many may be on their way to one tool; the next one waits until the tool has received some.
+pub const MAX_FDS_IN_FLIGHT_PER_TOOL: usize = 64;
+
+/// Of these this many are kept for each tool, whatever other tools leave unread.
+pub const FDS_IN_FLIGHT_PER_TOOL: usize = 4;
+
+/// Bytes of the requests of one tool that the engine defers while many answers wait for that tool. Beyond these it reads
+/// nothing more from the tool until the tool has read answers.
+pub const MAX_DEFERRED_BYTES: usize = MAX_MESSAGE;
 
 /// Procs named by one pull; a tool that wants more names a wildcard rank or pulls again.
 pub const MAX_PROCS_PER_PULL: usize = 4096;
@@ -69,7 +82,25 @@ pub const MAX_LOG_FIELDS: usize = 16 << 10;
 
 /// Registrations that one tool may hold at a time, with those that wait for the host's word; the engine refuses the next with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
-pub const MAX_REGISTRATIONS_PER_TOOL: usize = 64;
+pub const MAX_REGISTRATIONS_PER_TOOL: usize = 4096;
+
+/// Processes that the registrations of one tool may name together, those that wait for the host's word included. A whole
+/// job counts for one; directives count for one more process with each [`BYTES_PER_PROC`] bytes. The engine refuses the
+/// next registration with [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). The embedder's own readers
+/// are exempt.
+pub const MAX_PROCS_PER_TOOL: usize = 16 << 10;
+
+/// The same for all tools of one process.
+pub const MAX_PROCS_PER_PROCESS: usize = 32 << 10;
+
+/// The same for all tools of one user.
+pub const MAX_PROCS_PER_USER: usize = 64 << 10;
+
+/// Bytes of directives that count for one process in [`MAX_PROCS_PER_TOOL`].
+pub const BYTES_PER_PROC: usize = 512;
+
+/// How long one look at all streams answers queries of their figures (`iof.qry.stats`), however many tools ask.
+pub const STATS_AGE: Duration = Duration::from_millis(10);
 
 /// Pushes that one tool may have under way at a time; the engine refuses the next with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
@@ -93,11 +124,41 @@ pub const MAX_PUSH_BYTES: u64 = 256 << 20;
 /// Of these at most so many may be for pushes of one process, so that it cannot keep all others out.
 pub const MAX_PUSH_BYTES_PER_PROCESS: u64 = 64 << 20;
 
-/// Tools that one engine serves at a time; it refuses the next connection.
+/// Connections to one engine from outside, or an eighth of the files that its process may open (RLIMIT_NOFILE) if that is
+/// less. Those count that have not said hello, and those that have ended before all descriptors in flight were received.
+/// The next connection takes the place of the oldest one that has not said hello; if there is none, the engine refuses it
+/// with [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). The same holds for the other limits on
+/// connections, which are parts of this one.
 pub const MAX_TOOLS: usize = 1024;
 
-/// Of these at most so many may be connections of one process, so that it cannot keep all others out.
-pub const MAX_CONNECTIONS_PER_PROCESS: usize = 256;
+/// Of these at most this many, a quarter, may be connections of one process. Processes of pid namespaces that the engine
+/// cannot see fall only under [`MAX_CONNECTIONS_PER_USER`].
+pub const MAX_CONNECTIONS_PER_PROCESS: usize = MAX_TOOLS / 4;
+
+/// Of these at most this many, three quarters, may be connections of one user.
+pub const MAX_CONNECTIONS_PER_USER: usize = MAX_TOOLS / 4 * 3;
+
+/// Of these this many, an eighth, are kept for root and the engine's own user.
+pub const RESERVED_TOOLS: usize = MAX_TOOLS / 8;
+
+/// How long a connection may take to say hello; then the engine closes it.
+pub const HELLO_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the engine's host may take to say whether a tool is let in; then the engine refuses the tool with
+/// [`Status::ERR_TIMEOUT`](crate::Status::ERR_TIMEOUT). Less than a tool waits for its welcome.
+pub const APPROVAL_LIMIT: Duration = Duration::from_secs(4);
+
+/// Bytes of the requests of one user that the engine's host was asked and has not answered, those of tools that have gone
+/// included. Each counts for [`UPCALL_COST`] more than its own bytes, and for [`UPCALL_COST_PER_PROC`] more with each
+/// process that it names. The engine refuses the next request that the host would be asked with
+/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
+pub const MAX_OWED_BYTES_PER_USER: usize = 16 << 20;
+
+/// What a request counts for at least in [`MAX_OWED_BYTES_PER_USER`].
+pub const UPCALL_COST: usize = 1 << 10;
+
+/// What a process that a request names counts for in [`MAX_OWED_BYTES_PER_USER`], beside its name.
+pub const UPCALL_COST_PER_PROC: usize = 512;
 
 /// Output streams of ranks that are read by threads of their own at a time, because their ranks once kept the engine from
 /// all other ranks. Of a rank beyond that the host is told so, and it may do it again.

@@ -84,12 +84,6 @@ pub enum FromTool {
         /// The slots of the rings.
         slots: Vec<u32>,
     },
-    /// "I have mapped these many more rings": the engine has at most
-    /// [`MAX_RINGS_IN_FLIGHT`](crate::limits::MAX_RINGS_IN_FLIGHT) on their way to a tool.
-    Taken {
-        /// Rings since the last `Taken`.
-        rings: u32,
-    },
     /// End a registration (`PMIx_IOF_deregister`). Answered by [`ToTool::Deregistered`].
     Deregister {
         /// The tool's number for this request.
@@ -160,7 +154,6 @@ impl Message for FromTool {
             FromTool::Log { log, .. } => log.check(),
             FromTool::Drained { slots } => within("slots", slots.len(), MAX_SLOTS_PER_MESSAGE),
             FromTool::Follow { .. }
-            | FromTool::Taken { .. }
             | FromTool::Deregister { .. }
             | FromTool::Fill { .. }
             | FromTool::Lagging { .. } => Ok(()),

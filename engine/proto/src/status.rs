@@ -40,6 +40,8 @@ statuses! {
     SUCCESS = 0;
     /// The peer may not do this.
     ERR_NO_PERMISSIONS = -23;
+    /// It was not answered in time.
+    ERR_TIMEOUT = -24;
     /// There is nobody to ask: not connected, or the engine is gone.
     ERR_UNREACH = -25;
     /// The request makes no sense.

@@ -7,7 +7,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use iof_proto::socket::{receive, send};
+use iof_proto::socket::{receive, send, unread};
 use iof_proto::{Decoder, Message, Terms, ToTool, encode};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -26,6 +26,8 @@ fn descriptors_arrive_with_their_frame_or_not_at_all() {
     too_many_are_an_error_and_are_closed();
     assert_eq!(open_fds(), before);
     a_full_socket_takes_nothing();
+    assert_eq!(open_fds(), before);
+    the_kernel_knows_what_was_received();
     assert_eq!(open_fds(), before);
 }
 
@@ -132,4 +134,22 @@ fn a_full_socket_takes_nothing() {
     drop(engine);
     while receive(&tool, &mut buffer, &mut fds, true, false).unwrap() > 0 {}
     assert!(fds.is_empty());
+}
+
+fn the_kernel_knows_what_was_received() {
+    let (engine, tool) = UnixStream::pair().unwrap();
+    let (mut fds, mut buffer) = (VecDeque::new(), [0; 8]);
+    assert_eq!(unread(&engine).unwrap(), 0);
+    for sent in 1..=40 {
+        assert_eq!(send(&engine, b"x", &[engine.as_fd()]).unwrap(), 1);
+        assert!(unread(&engine).unwrap() >= sent, "{sent} messages are unread");
+    }
+    for left in (0..40).rev() {
+        assert_eq!(receive(&tool, &mut buffer, &mut fds, true, false).unwrap(), 1);
+        let bound = unread(&engine).unwrap();
+        assert!(bound >= left && bound <= 4 * left, "{left} messages are unread, and the bound is {bound}");
+    }
+    send(&engine, b"x", &[engine.as_fd()]).unwrap();
+    drop(tool);
+    assert_eq!(unread(&engine).unwrap(), 0, "what can't be received any more is not unread");
 }

@@ -1,13 +1,15 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use iof_proto::limits::MAX_ANSWER;
-use iof_proto::{Channel, Laggard, PushReport, Short, ShortBy, Terms};
-use iof_shm_ring::{Policy, Stream, StreamConfig};
+use iof_proto::{Channel, Laggard, Nspace, Proc, PushReport, Rank, Short, ShortBy, Terms};
+use iof_shm_ring::{Policy, Start, Stream, StreamConfig};
 
 use super::*;
 
 fn peer() -> Peer {
-    Peer::new(UnixStream::pair().unwrap().0, 1, false, false).unwrap()
+    let incoming = Incoming::new(UnixStream::pair().unwrap().0);
+    let area = Area::create(iof_shm_ring::doorbell().unwrap().0).unwrap();
+    Peer::new(incoming, Client { pid: 1, uid: 1 }, "test".into(), false, false, area)
 }
 
 fn target(rank: u32) -> Proc {

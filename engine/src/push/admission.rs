@@ -9,6 +9,7 @@ use iof_proto::limits::{
 };
 use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, Unopen};
 
+use crate::client::Client;
 use crate::config::MIN_CACHE_SIZE;
 use crate::job::{Elsewhere, RankState};
 use crate::push::Push;
@@ -61,13 +62,13 @@ impl State {
         Ok(Asked { directives, ignored, capacity })
     }
 
-    /// Whether process `pid`, unless that is the embedder's, may have a push more, with an inlet of `capacity` bytes.
-    pub(super) fn check_room(&self, pid: Option<u32>, capacity: u64) -> Result<(), Failure> {
+    /// Whether process `client`, unless that is the embedder's, may have a push more, with an inlet of `capacity` bytes.
+    pub(super) fn check_room(&self, client: Option<Client>, capacity: u64) -> Result<(), Failure> {
         within("all", self.pushes.values(), capacity, (MAX_PUSHES, MAX_PUSH_BYTES))?;
-        if pid.is_none() {
+        if client.is_none() {
             return Ok(());
         }
-        let own = self.pushes.values().filter(|push| push.pid == pid);
+        let own = self.pushes.values().filter(|push| push.client == client);
         within("the process's", own, capacity, (MAX_PUSHES_PER_PROCESS, MAX_PUSH_BYTES_PER_PROCESS))
     }
 

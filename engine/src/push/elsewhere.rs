@@ -7,7 +7,8 @@ use std::sync::Arc;
 use iof_capture::PushId;
 use iof_proto::{Failure, Info, Nspace, Proc, PushReport, Rank, Short, ShortBy};
 
-use crate::host::Upcall;
+use crate::host::{Call, Upcall};
+use crate::owed::size_of_procs;
 use crate::push::Push;
 use crate::state::State;
 
@@ -131,8 +132,11 @@ impl State {
     /// Brings the host what it can have now.
     pub(super) fn go_on_elsewhere(&mut self, id: PushId) {
         let Some(push) = self.pushes.get_mut(&id) else { return };
-        if let Some((stdin, bytes)) = push.next_piece() {
-            self.upcalls.push(Upcall::Stdin { push: id, stdin, bytes });
+        let Some((stdin, bytes)) = push.next_piece() else { return };
+        let size = bytes.len().saturating_add(size_of_procs(&stdin.targets));
+        match self.owed.note(Call::Stdin(id), push.client, size) {
+            Ok(()) => self.upcalls.push(Upcall::Stdin { push: id, stdin, bytes }),
+            Err(failure) => push.give_up_elsewhere(ShortBy::Failed(failure.to_string())),
         }
     }
 

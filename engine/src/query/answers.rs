@@ -131,13 +131,7 @@ impl Scope {
 ///
 /// # Errors
 /// This key can't be answered of several jobs.
-pub(super) fn find(
-    state: &State,
-    capture: &Capture,
-    node: &str,
-    key: &str,
-    scope: &Scope,
-) -> Result<Option<Value>, Failure> {
+pub(super) fn find(state: &State, node: &str, key: &str, scope: &Scope) -> Result<Option<Value>, Failure> {
     if !scope.is_all() && scope.jobs(state).next().is_none() {
         return Ok(None);
     }
@@ -154,7 +148,7 @@ pub(super) fn find(
         key::PMIX_QUERY_LOCAL_PROC_TABLE => scope.unless_none(procs(state, node, scope), Value::Procs),
         key::PMIX_QUERY_LOG_CHANNELS => Some(Value::Text(state.logs.channels().join(","))),
         key::PMIX_QUERY_ATTRIBUTE_SUPPORT => Some(Value::Attributes(attributes(state))),
-        key::IOF_STATS => scope.unless_none(streams(state, capture, scope), Value::Streams),
+        key::IOF_STATS => scope.unless_none(streams(state, scope), Value::Streams),
         _ => None,
     })
 }
@@ -298,15 +292,22 @@ fn attributes(state: &State) -> Vec<Attributes> {
     ATTRIBUTES.into_iter().chain([(LOG, &log[..])]).map(row).collect()
 }
 
-fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> {
+/// Returns the figures of the streams in `scope`.
+fn streams(state: &State, scope: &Scope) -> Vec<StreamStats> {
+    let named = |row: &&StreamStats| scope.has(&row.source.nspace, row.source.rank);
+    let known = state.queries.stats.iter().flat_map(|stats| &stats.streams).filter(named).cloned();
+    known.chain(streams_to_come(state, scope)).collect()
+}
+
+/// Looks at all streams.
+pub(super) fn look_at_streams(state: &State, capture: &Capture) -> Vec<StreamStats> {
     let mut readers: Vec<(SourceId, u32, &Peer, u32)> = Vec::new();
     for peer in state.peers.values() {
         let of = |(slot, reading): (&u32, &Reading)| (reading.source, *slot, peer, reading.handler);
         readers.extend(peer.readings.iter().map(of));
     }
     readers.sort_by_key(|(source, slot, ..)| (*source, *slot));
-    let named = |name: &StreamName| scope.has(&name.source.nspace, name.source.rank);
-    let known: Vec<_> = state.streams.iter().filter(|(_, stream)| named(&stream.name)).collect();
+    let known: Vec<SourceId> = state.streams.keys().copied().collect();
     let counted = capture.with_streams(|taps| {
         let mut count = |id: &SourceId| {
             let tap = taps.get_mut(*id)?;
@@ -315,14 +316,19 @@ fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> 
             let lags: Vec<ReaderStats> = of
                 .filter_map(|(_, slot, peer, handler)| {
                     let lag = tap.lag(&peer.area, *slot)?;
-                    Some(ReaderStats { tool: peer.name.clone(), pid: peer.pid, handler: *handler, lag })
+                    Some(ReaderStats {
+                        tool: peer.name.clone(),
+                        pid: peer.client.pid,
+                        handler: *handler,
+                        lag,
+                    })
                 })
                 .collect();
             Some((tap.stats(), lags))
         };
-        known.iter().map(|(id, _)| count(id)).collect::<Vec<_>>()
+        known.iter().map(&mut count).collect::<Vec<_>>()
     });
-    let rows = known.iter().map(|(_, stream)| &stream.name).zip(counted.unwrap_or_default());
+    let rows = state.streams.values().map(|stream| &stream.name).zip(counted.unwrap_or_default());
     let rows = rows.filter_map(|(name, counted)| {
         let (stats, readers) = counted?;
         Some(StreamStats {
@@ -335,7 +341,7 @@ fn streams(state: &State, capture: &Capture, scope: &Scope) -> Vec<StreamStats> 
             ..unread(name)
         })
     });
-    rows.chain(streams_to_come(state, scope)).collect()
+    rows.collect()
 }
 
 /// A stream of which nothing was read yet.

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+pub mod helper;
 pub mod logging;
 pub mod raw;
 pub mod stdins;

@@ -132,6 +132,15 @@ impl Raw {
         }
     }
 
+    /// Returns the request that is answered next.
+    pub fn next_answer(&mut self) -> u32 {
+        loop {
+            if let ToTool::Answer { request, .. } = self.receive() {
+                return request;
+            }
+        }
+    }
+
     /// Receives what has arrived, for its files alone.
     pub fn take_files(&mut self) {
         let receive =

@@ -1,6 +1,7 @@
 //! What can go wrong, one enum for each operation.
 
 use std::io;
+use std::path::PathBuf;
 
 use iof_proto::rendezvous::{ConnectError, FindError};
 use iof_proto::{DecodeError, EncodeError, Failure, Status};
@@ -34,6 +35,16 @@ pub enum AttachError {
     Silent {
         /// Its pid; 0 if it lives in a pid namespace that we cannot see.
         pid: u32,
+    },
+    /// Whoever listens there could be anybody.
+    #[error(
+        "user {uid} listens on {}, who is neither root nor this user: name a socket of an engine of yours", path.display()
+    )]
+    Foreign {
+        /// The socket.
+        path: PathBuf,
+        /// The user of the process that listens.
+        uid: u32,
     },
     /// What the engine sent for a shared area is none.
     #[error("the engine's reader area: {0}")]

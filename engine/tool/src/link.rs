@@ -34,19 +34,22 @@ impl Link {
         Link { socket, decoder: Decoder::new(), fds: VecDeque::new(), received: VecDeque::new() }
     }
 
-    /// Sends a request; waits while the socket is full, which ends when the engine reads or goes.
-    pub(crate) fn send(&self, message: &FromTool) -> Result<(), RequestError> {
+    /// Sends a request. While the socket is full this waits for the engine to read or to go, and takes what the engine
+    /// sends meanwhile: an engine whose answers are not taken stops reading requests.
+    pub(crate) fn send(&mut self, message: &FromTool) -> Result<(), RequestError> {
         let frame = encode(message)?;
         let mut rest = frame.as_slice();
         while !rest.is_empty() {
             match socket::send(&self.socket, rest, &[]) {
                 Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+                    let either = PollFlags::POLLIN | PollFlags::POLLOUT;
+                    let mut fds = [PollFd::new(self.socket.as_fd(), either)];
                     match poll(&mut fds, PollTimeout::NONE) {
                         Ok(_) | Err(Errno::EINTR) => {}
                         Err(errno) => return Err(LostError::Socket(errno.into()).into()),
                     }
+                    self.take_arrived(false)?;
                 }
                 Err(error) => return Err(lost(error).into()),
             }
@@ -86,24 +89,34 @@ impl Link {
             if let Some(received) = self.take_received() {
                 return Ok(Some(received));
             }
-            let mut chunk = [0u8; CHUNK];
-            let count = match socket::receive(&self.socket, &mut chunk, &mut self.fds, true, wait) {
-                Ok(0) => return Err(LostError::Closed),
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(lost(error)),
-            };
-            let mut bytes = chunk.get(..count).unwrap_or_default();
-            while let Some(message) = self.decoder.decode(&mut bytes)? {
-                let due = usize::from(message.fds());
-                if self.fds.len() < due {
-                    return Err(LostError::Unexpected { what: "a message without its descriptors" });
-                }
-                let fds = self.fds.drain(..due).collect();
-                self.received.push_back(Received { message, fds });
+            if !self.take_arrived(wait)? {
+                return Ok(None);
             }
         }
+    }
+
+    /// Takes some of what the engine has sent; with `wait`, waits for it. Returns whether there was anything.
+    fn take_arrived(&mut self, wait: bool) -> Result<bool, LostError> {
+        let mut chunk = [0u8; CHUNK];
+        let count = loop {
+            match socket::receive(&self.socket, &mut chunk, &mut self.fds, true, wait) {
+                Ok(0) => return Err(LostError::Closed),
+                Ok(count) => break count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(lost(error)),
+            }
+        };
+        let mut bytes = chunk.get(..count).unwrap_or_default();
+        while let Some(message) = self.decoder.decode(&mut bytes)? {
+            let due = usize::from(message.fds());
+            if self.fds.len() < due {
+                return Err(LostError::Unexpected { what: "a message without its descriptors" });
+            }
+            let fds = self.fds.drain(..due).collect();
+            self.received.push_back(Received { message, fds });
+        }
+        Ok(true)
     }
 }
 

@@ -14,6 +14,7 @@ use iof_proto::{
     Channels, Failure, FromTool, Granted, Info, Missed, PROTOCOL_VERSION, Proc, Status, ToTool, socket,
 };
 use iof_shm_ring::{Area, Bell, Ringer};
+use nix::unistd::geteuid;
 
 use crate::delivery::{Delivery, Next};
 use crate::error::{AttachError, LostError, RequestError};
@@ -94,8 +95,6 @@ pub struct Tool {
     pub(crate) put_back: Option<Next>,
     /// Whose bytes were handed out and are not consumed yet.
     pub(crate) lent: Option<FeedId>,
-    /// Rings taken that the engine has not been told of.
-    taken: u32,
     last_request: u32,
     pub(crate) gone: bool,
 }
@@ -105,10 +104,16 @@ impl Tool {
     /// its welcome, for [`HANDSHAKE_LIMIT`] at most.
     ///
     /// # Errors
-    /// [`AttachError`]: nobody there, nobody who answers, refused, or the engine is another version.
+    /// [`AttachError`]: nobody there, nobody who answers, refused, the engine is another version, or its process belongs
+    /// neither to this process's user nor to root.
     pub fn connect(path: &Path, name: &str) -> Result<Tool, AttachError> {
+        let socket = rendezvous::connect(path)?;
+        let engine = socket::peer(&socket).map_err(LostError::Socket)?;
+        if engine.uid != 0 && engine.uid != geteuid().as_raw() {
+            return Err(AttachError::Foreign { path: path.to_owned(), uid: engine.uid });
+        }
         // SAFETY: the socket was made here, and goes nowhere else.
-        unsafe { Tool::over(rendezvous::connect(path)?, name) }
+        unsafe { Tool::over(socket, name) }
     }
 
     /// Attaches to the engine that `search` finds, as [`Tool::connect`] does. Where it leaves several to be tried, that
@@ -179,7 +184,6 @@ impl Tool {
             turn: Vec::new(),
             put_back: None,
             lent: None,
-            taken: 0,
             last_request: 0,
             gone: false,
         })
@@ -329,7 +333,7 @@ impl Tool {
     /// Sends what is not answered at once. An engine that is gone is found out by reading.
     pub(crate) fn tell(&mut self, message: &FromTool) -> Result<(), LostError> {
         match self.link.send(message) {
-            Err(RequestError::Lost(LostError::Socket(error))) => Err(self.lost(error.into())),
+            Err(RequestError::Lost(lost)) if !matches!(lost, LostError::Closed) => Err(self.lost(lost)),
             _ => Ok(()),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use iof_proto::limits::{MAX_RINGS_IN_FLIGHT, MAX_SLOTS_PER_MESSAGE};
+use iof_proto::limits::MAX_SLOTS_PER_MESSAGE;
 use iof_proto::{FromTool, Missed, Nspace, Terms, ToTool};
 use iof_shm_ring::{Attached, Grouping, Ring};
 
@@ -210,7 +210,6 @@ impl Tool {
                         self.new_feed(handler, stream, given, terms)?;
                     }
                 }
-                self.ring_taken()?;
             }
             ToTool::Announced { handler } => {
                 if let Some(registration) = self.registrations.get_mut(&handler) {
@@ -298,16 +297,6 @@ impl Tool {
         }
         self.feeds.add(feed);
         Ok(())
-    }
-
-    /// Tells the engine, every so many rings, that it may send more.
-    fn ring_taken(&mut self) -> Result<(), LostError> {
-        self.taken = self.taken.saturating_add(1);
-        if self.taken < MAX_RINGS_IN_FLIGHT / 2 {
-            return Ok(());
-        }
-        let rings = std::mem::take(&mut self.taken);
-        self.tell(&FromTool::Taken { rings })
     }
 
     /// Notes that nothing more will come from the engine, because of `lost`.

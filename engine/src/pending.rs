@@ -1,0 +1,303 @@
+//! Connections that are not tools yet: they have not said hello, or the host has not said whether they are let in. Each
+//! costs a socket and a few words.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use iof_capture::Capture;
+use iof_proto::limits::{
+    APPROVAL_LIMIT, HELLO_LIMIT, MAX_CONNECTIONS_PER_PROCESS, MAX_CONNECTIONS_PER_USER, MAX_TOOLS,
+    RESERVED_TOOLS,
+};
+use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Status, ToTool, encode, socket};
+use iof_shm_ring::{Area, CreateError};
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use nix::unistd::geteuid;
+
+use crate::client::Client;
+use crate::control::check_spare_files;
+use crate::engine::Grant;
+use crate::host::{Call, Upcall};
+use crate::incoming::Incoming;
+use crate::peer::{Dismissed, Peer};
+use crate::state::{PeerId, State};
+
+/// A connection that is not a tool yet.
+pub(crate) struct PendingPeer {
+    incoming: Incoming,
+    other: socket::Peer,
+    /// What it is granted, if it is the embedder's own.
+    own: Option<Grant>,
+    /// When it is refused, unless it is the embedder's own.
+    deadline: Option<Instant>,
+    /// Its name, once it has said hello and the host is asked.
+    name: Option<String>,
+}
+
+impl PendingPeer {
+    fn new(socket: UnixStream, own: Option<Grant>) -> io::Result<PendingPeer> {
+        socket.set_nonblocking(true)?;
+        let other = socket::peer(&socket)?;
+        let deadline = if own.is_none() { Instant::now().checked_add(HELLO_LIMIT) } else { None };
+        Ok(PendingPeer { incoming: Incoming::new(socket), other, own, deadline, name: None })
+    }
+
+    /// The socket became readable (edge-triggered).
+    pub(crate) fn now_readable(&mut self) {
+        self.incoming.now_readable();
+    }
+
+    fn client(&self) -> Client {
+        self.other.into()
+    }
+
+    /// Returns the name in its hello, once that has come.
+    fn hello(&mut self) -> Result<Option<String>, Ended> {
+        match self.incoming.next()? {
+            Some(FromTool::Hello { version: PROTOCOL_VERSION, name, .. }) => Ok(Some(name)),
+            Some(FromTool::Hello { version, .. }) => {
+                let reason = format!(
+                    "the tool speaks version {version} of the protocol and the engine {PROTOCOL_VERSION}: update the \
+                     older one"
+                );
+                Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason }.into())
+            }
+            Some(_) => Err(Dismissed::Unexpected("a request before its hello").into()),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns why it is refused if it or the host has not said by `now` what was to be said.
+    fn overdue(&self, now: Instant) -> Option<Failure> {
+        self.deadline.filter(|deadline| *deadline <= now)?;
+        let reason = match self.name {
+            None => format!("the connection has sent no hello for {} s", HELLO_LIMIT.as_secs()),
+            Some(_) => {
+                format!(
+                    "the launcher has not said for {} s whether this tool is let in",
+                    APPROVAL_LIMIT.as_secs()
+                )
+            }
+        };
+        Some(Failure { status: Status::ERR_TIMEOUT, reason })
+    }
+}
+
+/// Why a connection does not become a tool.
+enum Ended {
+    /// It is told why.
+    Refused(Failure),
+    /// It is closed.
+    Dismissed(Dismissed),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Ended {
+        Ended::Refused(failure)
+    }
+}
+
+impl From<Dismissed> for Ended {
+    fn from(reason: Dismissed) -> Ended {
+        Ended::Dismissed(reason)
+    }
+}
+
+/// Tells the other end why it is not let in. Fits the empty socket buffer; if it does not, the tool learns less.
+fn refuse(socket: &UnixStream, Failure { status, reason }: Failure) {
+    tracing::info!(reason, "a tool was refused");
+    if let Ok(frame) = encode(&ToTool::Refused { status, reason }) {
+        let _ = socket::send(socket, &frame, &[]);
+    }
+}
+
+fn internal(error: &io::Error) -> Failure {
+    Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("the engine: {error}") }
+}
+
+impl State {
+    /// Adds a connection from the rendezvous socket, or refuses it if there is no place for it.
+    pub(crate) fn admit(&mut self, registry: &Registry, socket: UnixStream) {
+        let place = socket::peer(&socket)
+            .map_err(|error| internal(&error))
+            .and_then(|other| self.make_place(registry, other.into(), &socket));
+        if let Err(failure) = place {
+            return refuse(&socket, failure);
+        }
+        if let Err(error) = self.add_pending(registry, socket, None) {
+            tracing::info!(%error, "a connection is lost");
+        }
+    }
+
+    /// Adds a connection, the embedder's `own` with what it is granted.
+    pub(crate) fn add_pending(
+        &mut self,
+        registry: &Registry,
+        socket: UnixStream,
+        own: Option<Grant>,
+    ) -> io::Result<()> {
+        let pending = PendingPeer::new(socket, own)?;
+        let id = self.next_peer();
+        let fd = pending.incoming.socket().as_raw_fd();
+        registry.register(&mut SourceFd(&fd), Token(id), Interest::READABLE.add(Interest::WRITABLE))?;
+        self.pending.insert(id, pending);
+        Ok(())
+    }
+
+    /// Finds a place for a connection of `client`, if need be that of the oldest one that has not said hello.
+    fn make_place(
+        &mut self,
+        registry: &Registry,
+        client: Client,
+        socket: &UnixStream,
+    ) -> Result<(), Failure> {
+        let full = |reason| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason };
+        let Client { pid, uid } = client;
+        let all = self.places;
+        let part = |most: usize| most.saturating_mul(all) / MAX_TOOLS;
+        let (of_process, of_user) = (|of: Client| of.is_process(client), |of: Client| of.uid == uid);
+        let limit = part(MAX_CONNECTIONS_PER_PROCESS);
+        if self.connections(of_process) >= limit && !self.evict(registry, of_process) {
+            return Err(full(format!("process {pid} has {limit} connections already: close one")));
+        }
+        let limit = part(MAX_CONNECTIONS_PER_USER);
+        if self.connections(of_user) >= limit && !self.evict(registry, of_user) {
+            return Err(full(format!("user {uid} has {limit} connections already: close one")));
+        }
+        let is_trusted = uid == 0 || uid == geteuid().as_raw();
+        let places = if is_trusted { all } else { all.saturating_sub(part(RESERVED_TOOLS)) };
+        if self.connections(|_| true) >= places && !self.evict(registry, |_| true) {
+            let reason = format!("{places} tools are attached already");
+            return Err(full(reason));
+        }
+        match check_spare_files(socket.as_fd()) {
+            Err(_) if self.evict(registry, |_| true) => Ok(()),
+            enough => enough,
+        }
+    }
+
+    /// Returns how many connections from outside there are of `which`.
+    fn connections(&self, which: impl Fn(Client) -> bool) -> usize {
+        let peers = self.peers.values().filter(|peer| !peer.own).map(|peer| peer.client);
+        let pending = self.pending.values().filter(|of| of.own.is_none()).map(PendingPeer::client);
+        let departed = self.departed.iter().map(|of| of.client);
+        peers.chain(pending).chain(departed).filter(|of| which(*of)).count()
+    }
+
+    /// Closes the oldest connection of `which` that has not said hello. Returns whether there was one.
+    fn evict(&mut self, registry: &Registry, which: impl Fn(Client) -> bool) -> bool {
+        let silent = |of: &PendingPeer| of.own.is_none() && of.name.is_none() && which(of.client());
+        let Some(id) = self.pending.iter().find(|(_, of)| silent(of)).map(|(id, _)| *id) else {
+            return false;
+        };
+        let reason = "another connection has taken the place of this one, which had sent no hello".into();
+        self.end_pending(registry, id, Failure { status: Status::ERR_OUT_OF_RESOURCE, reason }.into());
+        true
+    }
+
+    /// Hears what pending connections say, and ends those that have waited for too long.
+    pub(crate) fn greet(&mut self, registry: &Registry, capture: &Capture) {
+        let now = Instant::now();
+        let ids: Vec<PeerId> = self.pending.keys().copied().collect();
+        for id in ids {
+            let Some(pending) = self.pending.get_mut(&id) else { continue };
+            let hello = if pending.name.is_none() { pending.hello() } else { Ok(None) };
+            let result = match (hello, pending.overdue(now)) {
+                (Ok(Some(name)), _) => self.approve(capture, id, name),
+                (Ok(None), Some(overdue)) => Err(overdue.into()),
+                (Ok(None), None) => Ok(()),
+                (Err(ended), _) => Err(ended),
+            };
+            if let Err(ended) = result {
+                self.end_pending(registry, id, ended);
+            }
+        }
+    }
+
+    /// Returns when the first pending connection has waited for too long.
+    pub(crate) fn next_overdue(&self) -> Option<Instant> {
+        self.pending.values().filter_map(|pending| pending.deadline).min()
+    }
+
+    /// Has the host approve of a tool called `name`, unless it is the embedder's own.
+    fn approve(&mut self, capture: &Capture, id: PeerId, name: String) -> Result<(), Ended> {
+        let Some(pending) = self.pending.get_mut(&id) else { return Ok(()) };
+        pending.name = Some(name);
+        if let Some(grant) = pending.own {
+            return self.welcome(capture, id, grant);
+        }
+        pending.deadline = Instant::now().checked_add(APPROVAL_LIMIT);
+        let (other, call) = (pending.other, Call::Approve(id));
+        self.owed.note(call, Some(other.into()), 0)?;
+        self.upcalls.push(Upcall::Approve { peer: id, other });
+        Ok(())
+    }
+
+    /// The host has said whether a tool is let in.
+    pub(crate) fn approved(
+        &mut self,
+        registry: &Registry,
+        capture: &Capture,
+        id: PeerId,
+        answer: Result<Grant, Failure>,
+    ) {
+        let result = answer.map_err(Ended::from).and_then(|grant| self.welcome(capture, id, grant));
+        if let Err(ended) = result {
+            self.end_pending(registry, id, ended);
+        }
+    }
+
+    /// Makes a tool of a connection.
+    fn welcome(&mut self, capture: &Capture, id: PeerId, grant: Grant) -> Result<(), Ended> {
+        // It may have been refused meanwhile.
+        if !self.pending.contains_key(&id) {
+            return Ok(());
+        }
+        let no_room =
+            |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
+        let failed = |source| CreateError::Memory { step: "doorbell", len: 0, source };
+        let own = self.pending.get(&id).is_some_and(|pending| pending.own.is_some());
+        let made = if own { iof_shm_ring::bell() } else { iof_shm_ring::doorbell() };
+        let (ringer, bell) = made.map_err(|error| no_room(&failed(error)))?;
+        let area = Area::create(ringer).map_err(|error| no_room(&error))?;
+        if let Some(file) = area.as_fd() {
+            check_spare_files(file)?;
+        }
+        let may_block = grant == Grant::Block;
+        let room = if may_block { Some(capture.room_bell().map_err(Dismissed::from)?) } else { None };
+        let Some(PendingPeer { incoming, other, name, .. }) = self.pending.remove(&id) else {
+            return Ok(());
+        };
+        let name = name.unwrap_or_default();
+        let mut peer = Peer::new(incoming, other.into(), name, own, may_block, area);
+        peer.welcome(bell, room);
+        self.peers.insert(id, peer);
+        Ok(())
+    }
+
+    fn end_pending(&mut self, registry: &Registry, id: PeerId, ended: Ended) {
+        let Some(pending) = self.pending.remove(&id) else { return };
+        let socket = pending.incoming.socket();
+        let _ = registry.deregister(&mut SourceFd(&socket.as_raw_fd()));
+        match ended {
+            Ended::Refused(failure) => refuse(socket, failure),
+            Ended::Dismissed(Dismissed::Closed) => {}
+            Ended::Dismissed(reason) => {
+                tracing::info!(pid = pending.other.pid, %reason, "a connection was closed");
+            }
+        }
+    }
+}
+
+/// Returns how many tools a process has places for that may open `files` files: a tool has four of them at most, and the
+/// job and others want some, too.
+pub(crate) fn places(files: u64) -> usize {
+    usize::try_from(files / 8).unwrap_or(usize::MAX).clamp(8, MAX_TOOLS)
+}
+
+/// Connections that are not tools yet, in the order in which they came.
+pub(crate) type Pending = BTreeMap<PeerId, PendingPeer>;

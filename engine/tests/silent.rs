@@ -1,0 +1,90 @@
+//! Connections that never say hello, or say it wrongly.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use common::PATIENCE;
+use common::helper::{As, Helper, argument, ready};
+use iof_engine::{Config, Engine, Rendezvous};
+use iof_proto::limits::{HELLO_LIMIT, MAX_CONNECTIONS_PER_PROCESS};
+use iof_proto::query::key;
+use iof_proto::{Decoder, FromTool, PROTOCOL_VERSION, Status, ToTool, encode};
+use iof_tool::Tool;
+use tempfile::TempDir;
+
+fn engine() -> (Engine, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    (Engine::start(Config { rendezvous, ..Config::default() }).unwrap(), directory)
+}
+
+/// The one message that comes before the end of a connection.
+fn refusal(mut socket: UnixStream) -> (Status, String) {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut bytes = Vec::new();
+    socket.read_to_end(&mut bytes).expect("the engine closes the connection");
+    match Decoder::new().decode(&mut bytes.as_slice()).unwrap() {
+        Some(ToTool::Refused { status, reason }) => (status, reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+#[ignore = "holds connections for the test below"]
+fn silent_connections() {
+    let path = argument();
+    let sockets: Vec<UnixStream> =
+        (0..MAX_CONNECTIONS_PER_PROCESS).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    ready();
+    drop(sockets);
+}
+
+#[test]
+fn processes_that_never_say_hello_keep_no_tool_out() {
+    let (engine, _directory) = engine();
+    let path = engine.socket().unwrap().to_str().unwrap().to_owned();
+    let helpers: Vec<Helper> =
+        (0..4).map(|_| Helper::start("silent_connections", &path, As::Me).unwrap()).collect();
+    let mut tools: Vec<Tool> =
+        (0..4).map(|_| Tool::connect(engine.socket().unwrap(), "test").unwrap()).collect();
+    for tool in &mut tools {
+        tool.query(&[key::PMIX_QUERY_NAMESPACES]).expect("the engine serves it");
+    }
+    drop(helpers);
+}
+
+#[test]
+fn the_oldest_silent_connection_of_a_process_makes_room_for_its_tools() {
+    let (engine, _directory) = engine();
+    let path = engine.socket().unwrap();
+    let mut silent: Vec<UnixStream> =
+        (0..MAX_CONNECTIONS_PER_PROCESS).map(|_| UnixStream::connect(path).unwrap()).collect();
+    let _tool = Tool::connect(path, "test").unwrap();
+    let (status, reason) = refusal(silent.remove(0));
+    assert_eq!(status, Status::ERR_OUT_OF_RESOURCE, "{reason}");
+}
+
+#[test]
+fn a_connection_that_says_no_hello_is_closed() {
+    let (engine, _directory) = engine();
+    let began = Instant::now();
+    let (status, reason) = refusal(UnixStream::connect(engine.socket().unwrap()).unwrap());
+    assert_eq!(status, Status::ERR_TIMEOUT);
+    assert!(reason.contains("no hello"), "{reason}");
+    assert!(began.elapsed() >= HELLO_LIMIT);
+}
+
+#[test]
+fn a_tool_of_another_version_is_told_so_and_its_connection_is_closed() {
+    let (engine, _directory) = engine();
+    let mut socket = UnixStream::connect(engine.socket().unwrap()).unwrap();
+    let hello = FromTool::Hello { version: PROTOCOL_VERSION + 1, pid: 0, name: "newer".into() };
+    socket.write_all(&encode(&hello).unwrap()).unwrap();
+    let (status, reason) = refusal(socket);
+    assert_eq!(status, Status::ERR_NOT_SUPPORTED);
+    assert!(reason.contains(&format!("version {}", PROTOCOL_VERSION + 1)), "{reason}");
+}

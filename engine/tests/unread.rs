@@ -1,0 +1,85 @@
+//! Tools that receive nothing of what they are sent. The kernel bounds descriptors in flight for ordinary users only, so the
+//! engine, and all its tools, run as one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use common::raw::Raw;
+use common::{nspace, wait_for};
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Process, Rendezvous};
+use iof_proto::query::key;
+use iof_proto::{Channels, Proc, Rank};
+use iof_tool::{Delivery, Pull, Tool};
+use nix::unistd::geteuid;
+
+/// The user that nobody is.
+const NOBODY: u32 = 65534;
+const RANKS: u32 = 10;
+
+/// Runs the test `name` of this file in a process of its own: as an ordinary user that may open 512 files.
+fn run_confined(name: &str) {
+    let mut test = Command::new("sh");
+    test.args(["-c", "ulimit -n 512 && exec \"$0\" --exact --ignored --nocapture \"$1\""]);
+    test.arg(std::env::current_exe().unwrap()).arg(name).current_dir("/");
+    if geteuid().is_root() {
+        test.uid(NOBODY).gid(NOBODY);
+    }
+    match test.output() {
+        Ok(output) => {
+            let shown = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && shown.contains("1 passed"), "{shown}");
+        }
+        Err(error) => eprintln!("skipped: no process of user {NOBODY}: {error}"),
+    }
+}
+
+#[test]
+fn tools_that_receive_nothing_keep_no_other_tool_out() {
+    run_confined("tools_that_receive_nothing_keep_no_other_tool_out_when_confined");
+}
+
+#[test]
+#[ignore = "needs an ordinary user with few files, as above"]
+fn tools_that_receive_nothing_keep_no_other_tool_out_when_confined() {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    let engine = Engine::start(Config { rendezvous, cache_size: 16 * 1024, ..Config::default() }).unwrap();
+    let ranks = (0..RANKS).map(|rank| AdoptedRank {
+        rank: Rank(rank),
+        executable: "test".into(),
+        stdin: None,
+        stdout: None,
+        stderr: None,
+        stddiag: None,
+        process: Process::Reported { pid: 0 },
+    });
+    let job = engine.adopt(AdoptSpec::new(nspace(), ranks.collect())).unwrap();
+    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    let outputs = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
+    let mut silent: Vec<Raw> = (0..8).map(|_| Raw::connect(&engine)).collect();
+    for raw in &mut silent {
+        (0..8).for_each(|_| raw.pull(vec![all.clone()], outputs));
+    }
+    // These wait for nothing either, but they read.
+    let mut tools: Vec<Tool> =
+        (0..4).map(|_| Tool::connect(engine.socket().unwrap(), "test").unwrap()).collect();
+    for tool in &mut tools {
+        tool.pull(&Pull::new(vec![all.clone()], outputs)).unwrap();
+    }
+    (0..RANKS).for_each(|rank| assert!(job.report_exit(Rank(rank), iof_engine::Exit::Unknown)));
+    for tool in &mut tools {
+        let mut complete = 0;
+        wait_for("all streams", || {
+            while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+                complete += u32::from(matches!(delivery, Delivery::Complete { .. }));
+            }
+            tool.is_done().then_some(())
+        });
+        assert_eq!(complete, 3 * RANKS);
+        tool.query(&[key::PMIX_QUERY_NAMESPACES]).expect("the engine keeps a tool that reads");
+    }
+}
