@@ -54,6 +54,8 @@ impl fmt::Display for BackendKind {
 pub(crate) enum Token {
     /// The bell.
     Bell,
+    /// The bells of readers in other processes.
+    Rooms,
     /// The source with this number.
     Source(usize),
     /// The process with this number.
@@ -84,6 +86,7 @@ impl From<Token> for u64 {
             Token::Source(at) => (2, at),
             Token::Process(at) => (3, at),
             Token::Target(at) => (4, at),
+            Token::Rooms => (5, 0),
         };
         ((number as u64) << KIND_BITS) | kind
     }
@@ -98,6 +101,7 @@ impl From<u64> for Token {
             2 => Token::Source(number),
             3 => Token::Process(number),
             4 => Token::Target(number),
+            5 => Token::Rooms,
             _ => Token::Cancel,
         }
     }
@@ -210,7 +214,9 @@ mod tests {
 
     #[test]
     fn tokens_survive_the_kernel() {
-        for token in [Token::Bell, Token::Source(7), Token::Process(0), Token::Target(3), Token::Cancel] {
+        for token in
+            [Token::Bell, Token::Rooms, Token::Source(7), Token::Process(0), Token::Target(3), Token::Cancel]
+        {
             assert_eq!(Token::from(u64::from(token)), token);
         }
     }

@@ -17,6 +17,7 @@ use crate::driver::{Command, Driver, Inbox};
 use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
 use crate::job::run_there;
+use crate::rooms::{RoomBell, Rooms};
 use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
@@ -83,6 +84,8 @@ struct Names {
 pub struct Capture {
     commands: Sender<Command>,
     ringer: Ringer,
+    /// Once there was one.
+    rooms: Mutex<Option<Arc<Rooms>>>,
     /// Names of sources in use.
     taken: Mutex<HashSet<SourceId>>,
     fed: Arc<Mutex<Names>>,
@@ -160,6 +163,7 @@ impl Capture {
         Ok(Capture {
             commands,
             ringer,
+            rooms: Mutex::default(),
             taken,
             fed,
             fills: Arc::default(),
@@ -405,8 +409,26 @@ impl Capture {
         run_there(f, |job| self.send(Command::Run(job))).ok_or(Stopped)
     }
 
-    /// The bell that readers which may hold a source back ring when they made room, see
-    /// [`Reader::tell_room`](iof_shm_ring::Reader::tell_room). Send its descriptor to readers in other processes.
+    /// Makes a bell like [`Capture::room_bell`] for readers in another process, which need not be trusted: whatever that
+    /// does to its descriptor blocks nothing here. The capture listens to it until the [`RoomBell`] is dropped.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left, or the capture thread has ended.
+    pub fn peer_room_bell(&self) -> io::Result<(Ringer, RoomBell)> {
+        let mut rooms = lock(&self.rooms);
+        let rooms = match &*rooms {
+            Some(rooms) => rooms,
+            None => {
+                let new = Arc::new(Rooms::new()?);
+                self.send(Command::Listen(Arc::clone(&new))).map_err(io::Error::other)?;
+                rooms.insert(new)
+            }
+        };
+        rooms.bell()
+    }
+
+    /// The bell that readers in this process which may hold a source back ring when they made room, see
+    /// [`Reader::tell_room`](iof_shm_ring::Reader::tell_room).
     ///
     /// # Errors
     /// When the process has no file descriptor left.

@@ -23,6 +23,7 @@ use crate::ioctl;
 use crate::isolated::{Found, ThreadId};
 use crate::job::Job;
 use crate::moderation::{Moderation, Yield};
+use crate::rooms::Rooms;
 use crate::slots::Slots;
 use crate::source::{Close, Next, PACKET_MAX, Ready, Source, Step};
 use crate::streams::Streams;
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     Fill { id: PushId, fills: Arc<Fills> },
     CutOff { id: PushId, position: u64 },
     Shut(TargetId),
+    Listen(Arc<Rooms>),
     Run(Job),
     Stop,
 }
@@ -79,6 +81,8 @@ pub(crate) struct Driver<B: Backend> {
     /// Sources that wait for their readers.
     waiting: Vec<usize>,
     bell: Bell,
+    /// Once there was one.
+    rooms: Option<Arc<Rooms>>,
     commands: Receiver<Command>,
     inbox: Inbox,
     watched: Arc<Watched>,
@@ -103,6 +107,7 @@ impl<B: Backend> Driver<B> {
             processes: Slots::default(),
             waiting: Vec::new(),
             bell,
+            rooms: None,
             commands,
             inbox,
             watched,
@@ -156,17 +161,38 @@ impl<B: Backend> Driver<B> {
             Token::Bell => {
                 self.bell.silence();
                 self.obey();
-                // There may be room, or a reader less.
-                for at in mem::take(&mut self.waiting) {
-                    self.follow(at, Step::Go { readable: false });
-                }
+                self.retry_waiting();
                 if !self.stopping {
                     self.backend.poll(Token::Bell, self.bell.as_fd());
                 }
             }
+            Token::Rooms => {
+                if let Some(rooms) = &self.rooms
+                    && !self.stopping
+                {
+                    rooms.silence();
+                    self.backend.poll(Token::Rooms, rooms.0.0.as_fd());
+                }
+                self.retry_waiting();
+            }
             Token::Target(at) => self.wrote(at, result),
             Token::Cancel => {}
         }
+    }
+
+    /// Asks the sources that wait for their readers once more: there may be room, or a reader less.
+    fn retry_waiting(&mut self) {
+        for at in mem::take(&mut self.waiting) {
+            self.follow(at, Step::Go { readable: false });
+        }
+    }
+
+    /// Listens to the bells of readers in other processes from now on.
+    fn listen(&mut self, rooms: Arc<Rooms>) {
+        let rooms = self.rooms.get_or_insert(rooms);
+        // SAFETY: it stays open until the driver is dropped, the backend first.
+        unsafe { self.backend.register(Token::Rooms, rooms.0.0.as_fd()) };
+        self.backend.poll(Token::Rooms, rooms.0.0.as_fd());
     }
 
     /// Does what a source needs, as far as that can be done now.
@@ -264,6 +290,7 @@ impl<B: Backend> Driver<B> {
                         self.close_target(at, PushEnd::Stopped);
                     }
                 }
+                Command::Listen(rooms) => self.listen(rooms),
                 Command::Run(job) => job.run(&mut Streams::new(&mut self.desk, &self.targets)),
                 Command::Stop => return self.stop(),
             }
@@ -328,6 +355,9 @@ impl<B: Backend> Driver<B> {
 
     fn stop(&mut self) {
         self.stopping = true;
+        if self.rooms.is_some() {
+            self.backend.cancel(Token::Rooms);
+        }
         for at in self.desk.numbers() {
             self.close(at);
         }
@@ -418,6 +448,9 @@ impl<B: Backend> Driver<B> {
             self.backend.cancel(Token::Process(at));
         }
         self.backend.cancel(Token::Bell);
+        if self.rooms.is_some() {
+            self.backend.cancel(Token::Rooms);
+        }
         let mut answers = Vec::new();
         while !self.backend.is_quiet() {
             if self.backend.turn(Duration::ZERO).is_err() {
@@ -440,7 +473,7 @@ impl<B: Backend> Driver<B> {
                 }
             }
             Token::Target(at) => self.count_written(at, result),
-            Token::Bell | Token::Process(_) | Token::Cancel => {}
+            Token::Bell | Token::Rooms | Token::Process(_) | Token::Cancel => {}
         }
     }
 }

@@ -21,6 +21,7 @@
 //! | `queue` | what is delivered to a source without a pipe, without any I/O |
 //! | `fills` | what pushes were filled with since the capture thread looked |
 //! | `push`, `target`, `targets` | bytes that are pushed; one process's stdin; all of both, without any I/O |
+//! | `rooms` | bells of readers in other processes |
 //! | `isolated`, `watchdog` | pipes that block: threads of their own for them; which they are |
 //! | `desk` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
@@ -65,6 +66,7 @@ mod pty;
 mod push;
 mod queue;
 mod refused;
+mod rooms;
 mod slots;
 mod source;
 mod spawn;
@@ -81,6 +83,7 @@ pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, Target
 pub use limit::{TooFewFiles, check_files, raise_file_limit};
 pub use pty::{Pty, PtyMaster, WindowSize};
 pub use refused::{SpawnError, check};
+pub use rooms::RoomBell;
 pub use source::READ_MAX;
 pub use spawn::{ProcessGroup, ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};
 pub use start::{Cause, StartError};

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 
-use iof_capture::{PushId, SourceId};
+use iof_capture::{PushId, RoomBell, SourceId};
 use iof_proto::limits::MAX_DEFERRED_BYTES;
 use iof_proto::{
     DecodeError, Decoder, EncodeError, Failure, FromTool, Lagging, Message, PROTOCOL_VERSION, Status, ToTool,
@@ -205,6 +205,8 @@ pub(crate) struct Peer {
     /// It may hold sources back that wait for who may.
     pub may_block: bool,
     pub area: Arc<Area>,
+    /// By which it tells of room, if it may hold sources back and is not the embedder's.
+    pub room: Option<RoomBell>,
     pub registrations: BTreeMap<u32, Registration>,
     /// What these, and the pulls that wait for the host, count for in its budget, in processes.
     pub procs: usize,
@@ -245,6 +247,7 @@ impl Peer {
             own,
             may_block,
             area: Arc::new(area),
+            room: None,
             registrations: BTreeMap::new(),
             procs: 0,
             waiting: BTreeMap::new(),

@@ -268,12 +268,20 @@ impl State {
             check_spare_files(file)?;
         }
         let may_block = grant == Grant::Block;
-        let room = if may_block { Some(capture.room_bell().map_err(Dismissed::from)?) } else { None };
+        let (room, listens) = match (may_block, own) {
+            (false, _) => (None, None),
+            (true, true) => (Some(capture.room_bell().map_err(Dismissed::from)?), None),
+            (true, false) => {
+                let (ringer, bell) = capture.peer_room_bell().map_err(Dismissed::from)?;
+                (Some(ringer), Some(bell))
+            }
+        };
         let Some(PendingPeer { incoming, other, name, .. }) = self.pending.remove(&id) else {
             return Ok(());
         };
         let name = name.unwrap_or_default();
         let mut peer = Peer::new(incoming, other.into(), name, own, may_block, area);
+        peer.room = listens;
         peer.welcome(bell, room);
         self.peers.insert(id, peer);
         Ok(())

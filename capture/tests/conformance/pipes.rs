@@ -1,6 +1,7 @@
 //! Pipes into streams: every byte arrives or is counted, every source completes once.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 
 use super::{held_back_by_its_reader, rig};
 use crate::BACKEND;
@@ -10,6 +11,7 @@ use crate::common::{
 };
 use iof_capture::{AddError, Capture, Event, SourceId, Stopped};
 use iof_shm_ring::{Gap, Policy};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 const KIB: u64 = 1024;
 const ID: SourceId = SourceId(1);
@@ -27,6 +29,46 @@ fn bytes_arrive_exactly_and_in_order_through_a_ring_much_smaller_than_they() {
     assert!(got == bytes && gaps.is_empty());
     let End { produced, dropped, closed, error } = wait_end(&rig.events, ID);
     assert_eq!((produced, dropped, closed, error.is_none()), (8 << 20, 0, false, true));
+}
+
+#[test]
+fn a_reader_of_another_process_tells_of_room_and_can_block_nothing_by_its_bell() {
+    let rig = rig();
+    let (mut hostile, mut honest) = (tool(), tool());
+    let bytes = pattern(1 << 20, 5);
+    let mut writers = Vec::new();
+    let mut readers = Vec::new();
+    let mut bells = Vec::new();
+    for (id, tool) in [(ID, &mut hostile), (SourceId(2), &mut honest)] {
+        let mut stream = stream(64 * KIB, Policy::Block);
+        let mut reader = tool.attach_first(&mut stream, true);
+        let (ringer, bell) = rig.capture.peer_room_bell().unwrap();
+        if id == ID {
+            let end = ringer.as_fd();
+            fcntl(end, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+            // Full: the next write waits.
+            nix::unistd::write(end, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        } else {
+            reader.tell_room(ringer);
+        }
+        let (read, write) = pipe();
+        rig.capture.add(id, read, stream).unwrap();
+        writers.push(write_slowly(write, bytes.clone()));
+        readers.push(reader);
+        bells.push(bell);
+    }
+    let (got, gaps) = honest.read_to_end(&rig.capture, SourceId(2), &mut readers[1]);
+    assert!(got == bytes && gaps.is_empty());
+    assert_eq!(wait_end(&rig.events, SourceId(2)).produced, 1 << 20);
+    // The hostile one never reads, which is its right.
+    drop(bells);
+    rig.capture.close(ID).unwrap();
+    assert!(wait_end(&rig.events, ID).closed);
+    drop(rig);
+    for writer in writers {
+        // Its pipe may have been closed before its last byte.
+        let _ = writer.join();
+    }
 }
 
 #[test]

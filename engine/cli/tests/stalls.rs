@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -17,6 +18,13 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     let (send, lines) = channel();
     thread::spawn(move || BufReader::new(from).lines().try_for_each(|line| send.send(line.unwrap())));
     lines
+}
+
+/// How many threads of a process have this name.
+fn threads(pid: u32, name: &str) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|found| found.trim_end() == name).count()
 }
 
 #[test]
@@ -58,6 +66,8 @@ fn a_rank_that_holds_up_all_others_is_named_while_it_does_and_does_so_once() {
         resolve.next().unwrap().open();
         assert_eq!([next(&stdout), next(&stdout)], ["before 1", "after 1"]);
 
+        // Its three streams have threads of their own by then.
+        wait_for("its streams to be isolated", || (threads(run.pid(), "iof-isolated") == 3).then_some(()));
         stall_again(2);
         other.open();
         assert_eq!(next(&stdout), "other", "on {backend}");

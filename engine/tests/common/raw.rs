@@ -148,6 +148,11 @@ impl Raw {
         while receive(&mut self.fds).is_ok_and(|count| count > 0) {}
     }
 
+    /// Takes the last descriptor that came.
+    pub fn take_fd(&mut self) -> OwnedFd {
+        self.fds.pop_back().unwrap()
+    }
+
     /// Waits until the engine has heard all that was sent.
     pub fn until_heard(&mut self) {
         self.send(&FromTool::Query { request: 2, queries: vec![Query::new([key::IOF_STATS])] });
