@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `spawn`, `child`, `refused` | processes with output pipes; their pidfds; why one does not start |
 //! | `pty` | pseudo-terminals for processes |
-//! | `limit` | the limit on open files |
+//! | `limit` | the limits on open files and memory maps |
 //! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
 //! | `source` | what one pipe needs next, without any I/O |
 //! | `queue` | what is delivered to a source without a pipe, without any I/O |
@@ -80,7 +80,7 @@ pub use backend::BackendKind;
 pub use capture::{AddError, Capture, PushError, Stopped};
 pub use child::{Child, Signaller};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
-pub use limit::{TooFewFiles, check_files, raise_file_limit};
+pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use pty::{Pty, PtyMaster, WindowSize};
 pub use refused::{SpawnError, check};
 pub use rooms::RoomBell;

@@ -1,4 +1,5 @@
-//! The limit on open files: high for us, as it was for the children, and looked at before many are needed.
+//! The limits on open files and memory maps, looked at before many are needed; that on files is high for us, and as it was
+//! for the children.
 
 use std::fs;
 use std::io;
@@ -66,6 +67,38 @@ fn open_files(limit: u64) -> u64 {
         Err(error) if error.raw_os_error() == Some(libc::EMFILE) => limit,
         Err(_) => 0,
     }
+}
+
+/// This process may not map as many pieces of memory as it is about to need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{needed} memory maps are needed besides the {used} that are there, and vm.max_map_count is {limit}: have it set to {} \
+     (`sysctl vm.max_map_count`)",
+    needed.saturating_add(*used)
+)]
+pub struct TooFewMaps {
+    /// Maps to be made.
+    pub needed: u64,
+    /// Maps that are there.
+    pub used: u64,
+    /// The sysctl `vm.max_map_count`, see proc_sys_vm(5).
+    pub limit: u64,
+}
+
+/// Finds out whether this process may make `needed` more memory maps, by /proc/sys/vm/max_map_count and /proc/self/maps.
+/// Without /proc it may. Fewer than a sixteenth of the limit are not looked at, because counting takes time.
+///
+/// # Errors
+/// [`TooFewMaps`], with the numbers.
+pub fn check_maps(needed: u64) -> Result<(), TooFewMaps> {
+    let limit = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+    let Some(limit) = limit.and_then(|limit| limit.trim().parse().ok()) else { return Ok(()) };
+    if needed <= limit / 16 {
+        return Ok(());
+    }
+    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let used = u64::try_from(maps.iter().filter(|byte| **byte == b'\n').count()).unwrap_or(u64::MAX);
+    if needed.saturating_add(used) > limit { Err(TooFewMaps { needed, used, limit }) } else { Ok(()) }
 }
 
 /// The soft and hard limit that a child is to have; `None` if it needs no change.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use iof_capture::{AddError, Child, TooFewFiles, check_files};
+use iof_capture::{AddError, Child, TooFewFiles, TooFewMaps, check_files, check_maps};
 use iof_proto::{Channel, Directives, Nspace, Rank, Unopen};
 use iof_shm_ring::CreateError;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -15,7 +15,7 @@ use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{isatty, pipe2};
 
 use crate::engine::Engine;
-use crate::enter::{Entry, FILES_IN_PASSING, RankStdin};
+use crate::enter::{Entry, FILES_IN_PASSING, MAPS_PER_RANK, RankStdin};
 use crate::error::MAX_RANKS;
 use crate::job::{CHANNELS, Job, Launching};
 
@@ -150,6 +150,14 @@ pub enum AdoptError {
         /// How many files are open, needed and allowed.
         files: TooFewFiles,
     },
+    /// The process may make fewer memory maps than the job needs.
+    #[error("{ranks} ranks do not fit: {maps}, or adopt fewer ranks")]
+    Maps {
+        /// How many there were.
+        ranks: usize,
+        /// How many maps are there, needed and allowed.
+        maps: TooFewMaps,
+    },
     /// There is no memory for a rank's rings.
     #[error("{source} (rank {rank})")]
     Rings {
@@ -230,7 +238,9 @@ fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
         }
     }
     let needed = ranks.iter().map(files_for).fold(FILES_IN_PASSING, u64::saturating_add);
-    check_files(needed).map_err(|files| AdoptError::Files { ranks: asked, files })
+    check_files(needed).map_err(|files| AdoptError::Files { ranks: asked, files })?;
+    let maps = (asked as u64).saturating_mul(MAPS_PER_RANK);
+    check_maps(maps).map_err(|maps| AdoptError::Maps { ranks: asked, maps })
 }
 
 /// How many files the engine opens for a rank: its rings, its pidfd, and a pipe for each stream that it has not.

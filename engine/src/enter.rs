@@ -20,6 +20,9 @@ use crate::terms::Wish;
 
 /// Files that a rank needs in the engine: three pipes, three rings, its pidfd. A pty is one more.
 pub(crate) const FILES_PER_RANK: u64 = 7;
+/// Memory maps that a rank needs in the engine: two for each of its three rings, and two more for one reader of each in
+/// this process.
+pub(crate) const MAPS_PER_RANK: u64 = 12;
 /// Files that a job needs for a moment: the last rank's ends of its pipes and what std starts it with, rings on their
 /// way to readers in this process.
 pub(crate) const FILES_IN_PASSING: u64 = 16;

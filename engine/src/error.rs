@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use iof_capture::{AddError, SpawnError, TooFewFiles};
+use iof_capture::{AddError, SpawnError, TooFewFiles, TooFewMaps};
 use iof_proto::rendezvous::BindError;
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::CreateError;
@@ -99,6 +99,14 @@ pub enum LaunchError {
         ranks: u64,
         /// How many files are open, needed and allowed.
         files: TooFewFiles,
+    },
+    /// The process may make fewer memory maps than the job needs.
+    #[error("{ranks} ranks do not fit: {maps}, or start fewer ranks")]
+    Maps {
+        /// Ranks asked for.
+        ranks: u64,
+        /// How many maps are there, needed and allowed.
+        maps: TooFewMaps,
     },
     /// A rank could not be started.
     #[error("{source} (rank {rank} of app {app})")]

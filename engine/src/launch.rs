@@ -7,7 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use iof_capture::{
-    ProcessGroup, ProcessId, ProcessSpec, SpawnError, Spawned, Stdin, check, check_files, spawn,
+    ProcessGroup, ProcessId, ProcessSpec, SpawnError, Spawned, Stdin, check, check_files, check_maps, spawn,
 };
 use iof_proto::rendezvous::SERVER_VARIABLE;
 use iof_proto::{Nspace, Rank, Unopen};
@@ -16,7 +16,7 @@ use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec};
 use crate::engine::Engine;
-use crate::enter::{Entry, FILES_IN_PASSING, FILES_PER_RANK, RankStdin};
+use crate::enter::{Entry, FILES_IN_PASSING, FILES_PER_RANK, MAPS_PER_RANK, RankStdin};
 use crate::error::{LaunchError, MAX_RANKS};
 use crate::job::{Job, Launching};
 
@@ -156,6 +156,7 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
     let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
     let needed = needed.saturating_add(FILES_IN_PASSING);
     check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
+    check_maps(ranks.saturating_mul(MAPS_PER_RANK)).map_err(|maps| LaunchError::Maps { ranks, maps })?;
     let mut first = 0u32;
     for (appnum, app) in spec.apps.iter().enumerate() {
         // What an app's first rank can run, all its ranks can.

@@ -15,7 +15,7 @@ pub enum CreateError {
     /// The kernel refused memory or a file for it.
     #[error(
         "{step} for {len} bytes of shared memory: {source}; free memory or files, raise their limits (`ulimit -v`, \
-         `ulimit -n`, and `ulimit -f`, which counts for memory files, too), or use a smaller cache"
+         `ulimit -n`, `ulimit -f`, which counts for memory files, too, and `sysctl vm.max_map_count`), or use a smaller cache"
     )]
     Memory {
         /// The call that failed.

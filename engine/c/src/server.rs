@@ -246,7 +246,7 @@ pub unsafe extern "C" fn iof_server_spawn(
 fn launch_status(error: &LaunchError) -> iof_status_t {
     match error {
         LaunchError::NameTaken(_) => IOF_ERR_EXISTS,
-        LaunchError::Files { .. } => IOF_ERR_OUT_OF_RESOURCE,
+        LaunchError::Files { .. } | LaunchError::Maps { .. } => IOF_ERR_OUT_OF_RESOURCE,
         LaunchError::Ranks { .. }
         | LaunchError::EmptyApp { .. }
         | LaunchError::NoStdin { .. }
@@ -326,9 +326,11 @@ pub unsafe extern "C" fn iof_server_adopt(
         let job = server.engine.adopt(spec);
         let status = match &job {
             Err(iof_engine::AdoptError::NameTaken(_)) => IOF_ERR_EXISTS,
-            Err(iof_engine::AdoptError::Files { .. } | iof_engine::AdoptError::Rings { .. }) => {
-                IOF_ERR_OUT_OF_RESOURCE
-            }
+            Err(
+                iof_engine::AdoptError::Files { .. }
+                | iof_engine::AdoptError::Maps { .. }
+                | iof_engine::AdoptError::Rings { .. },
+            ) => IOF_ERR_OUT_OF_RESOURCE,
             _ => IOF_ERR_NOT_SUPPORTED,
         };
         lock(&server.jobs).insert(name, job.or_status(status)?);

@@ -63,6 +63,20 @@ fn a_job_that_needs_more_files_than_the_limit_is_refused_and_fits_where_the_refu
 }
 
 #[test]
+fn a_job_that_needs_more_memory_maps_than_the_limit_is_refused() {
+    let site = Site::new();
+    let limit: u64 = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+    let ranks = limit / 12 + 1;
+    let args = ["-n", &ranks.to_string(), "true"];
+    let done = limited(&site, &format!("ulimit -n {} || exit 77", ranks * 8), &args).finish();
+    if done.code == 77 {
+        return eprintln!("not tested: this user may not open the files of {ranks} ranks");
+    }
+    let needed = format!("{} memory maps are needed besides", ranks * 12);
+    assert_refused(&done, &[&needed, &format!("vm.max_map_count is {limit}:"), "start fewer ranks"]);
+}
+
+#[test]
 fn a_limit_that_is_too_small_for_an_engine_is_refused_with_what_the_job_needs() {
     let site = Site::new();
     for ranks in [1, 2, 5] {
