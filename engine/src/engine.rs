@@ -25,7 +25,7 @@ use crate::stalls::Stalls;
 use crate::state::{State, Tables};
 
 /// Files that an engine has open, with two readers in its own process and a job of one rank: less makes no sense.
-const FILES: u64 = 12 + 2 * 9 + FILES_PER_RANK + FILES_IN_PASSING;
+const FILES: u64 = 13 + 2 * 8 + FILES_PER_RANK + FILES_IN_PASSING;
 
 /// Whether a reader may hold sources back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
