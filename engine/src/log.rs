@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use iof_capture::Capture;
-use iof_log::{Course, How, Kind, MailServer, Order, Origin, Syslog, plan};
+use iof_log::{ChannelKind, LogOptions, LogOrigin, LogPlan, MailServer, Order, Syslog, resolve_channels};
 use iof_proto::limits::{MAX_LOG_BYTES, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
 use iof_proto::names::shown;
@@ -105,9 +105,9 @@ impl Asker {
 /// A request under way.
 struct Underway {
     asker: Asker,
-    course: Course,
-    how: Arc<How>,
-    origin: Origin,
+    course: LogPlan,
+    how: Arc<LogOptions>,
+    origin: LogOrigin,
     directives: Vec<Info>,
     ignored: Vec<String>,
     /// Of its messages.
@@ -116,9 +116,9 @@ struct Underway {
 
 /// A request that makes sense.
 struct Prepared {
-    course: Course,
-    how: How,
-    origin: Origin,
+    course: LogPlan,
+    how: LogOptions,
+    origin: LogOrigin,
     ignored: Vec<String>,
     bytes: usize,
 }
@@ -230,7 +230,7 @@ impl State {
     }
 
     fn prepare(&self, asker: &Asker, log: &Log) -> Result<Prepared, Failure> {
-        let (mut how, mut ignored) = How::read(&log.directives, &self.host_keys)?;
+        let (mut how, mut ignored) = LogOptions::parse(&log.directives, &self.host_keys)?;
         let relayed = how.relayed.is_some();
         if relayed && !self.logs.channels.config.gateway {
             let reason = "this engine is no gateway: it logs nothing that others hand on to it".into();
@@ -240,14 +240,14 @@ impl State {
         if how.source.is_none() && !relayed {
             how.source = self.only_job();
         }
-        let available = |channel: &str| match Kind::of(channel) {
-            Kind::Stdout | Kind::Stderr => self.log_target(&how).is_ok(),
-            Kind::Email => how.email.iter().any(|info| info.key == key::PMIX_LOG_EMAIL_ADDR),
+        let available = |channel: &str| match ChannelKind::from_key(channel) {
+            ChannelKind::Stdout | ChannelKind::Stderr => self.log_target(&how).is_ok(),
+            ChannelKind::Email => how.email.iter().any(|info| info.key == key::PMIX_LOG_EMAIL_ADDR),
             _ => self.logs.channels.has(channel),
         };
         let config = &self.logs.channels.config;
-        let entries = plan(log, &config.order, available)?;
-        ignored.extend(how.lost_on(entries.iter().map(|entry| Kind::of(&entry.channel))));
+        let entries = resolve_channels(log, &config.order, available)?;
+        ignored.extend(how.ignored_by(entries.iter().map(|entry| ChannelKind::from_key(&entry.channel))));
         let length = |entry: &iof_proto::LogEntry| entry.text().map_or(0, str::len);
         let bytes = entries.iter().map(length).fold(0, usize::saturating_add);
         self.logs.check_room(&asker.to, bytes)?;
@@ -255,8 +255,8 @@ impl State {
             Some(first) => format!("{} through {}", shown(first), asker.by),
             None => asker.by.clone(),
         };
-        let origin = Origin { source: how.source.clone(), by };
-        let course = Course::new(entries, how.once.unwrap_or(config.once));
+        let origin = LogOrigin { source: how.source.clone(), requester: by };
+        let course = LogPlan::new(entries, how.once.unwrap_or(config.once));
         Ok(Prepared { course, how, origin, ignored, bytes })
     }
 
@@ -269,7 +269,7 @@ impl State {
 
     /// Whether a message may be said to be of its source. What is not known here, others may know: the embedder, who hands
     /// messages on to a gateway, and a host that says that it understands this directive.
-    fn check_source(&self, asker: &Asker, how: &How) -> Result<(), Failure> {
+    fn check_source(&self, asker: &Asker, how: &LogOptions) -> Result<(), Failure> {
         let Some(source) = &how.source else { return Ok(()) };
         let is_known = |job: &JobState| {
             let has_rank = job.has_rank(source.rank) || job.elsewhere == Elsewhere::Running;
@@ -288,7 +288,7 @@ impl State {
     /// A step was done by somebody else.
     pub(crate) fn log_answered(&mut self, capture: &Capture, step: LogStep, answer: Result<(), Failure>) {
         if let Some(underway) = self.logs.underway.get_mut(&step.log) {
-            underway.course.done(step.step, answer);
+            underway.course.complete(step.step, answer);
         }
         self.go_on_logging(capture, step.log);
     }
@@ -296,14 +296,14 @@ impl State {
     fn go_on_logging(&mut self, capture: &Capture, log: LogId) {
         loop {
             let Some(underway) = self.logs.underway.get_mut(&log) else { return };
-            let begun = underway.course.begin();
+            let begun = underway.course.start_next();
             if begun.is_empty() {
                 break;
             }
             for step in begun {
                 let result = self.log_step(capture, LogStep { log, step });
                 if let (Some(result), Some(underway)) = (result, self.logs.underway.get_mut(&log)) {
-                    underway.course.done(step, result);
+                    underway.course.complete(step, result);
                 }
             }
         }
@@ -326,14 +326,14 @@ impl State {
             directives: underway.directives.clone(),
             asker: underway.asker.here.clone(),
         };
-        let kind = Kind::of(&entry.entry.channel);
-        if let Err(failure) = entry.how.suits(kind) {
+        let kind = ChannelKind::from_key(&entry.entry.channel);
+        if let Err(failure) = entry.how.check_style(kind) {
             return Some(Err(failure));
         }
         let to_output = |channel| (channel, entry.entry.text().unwrap_or_default());
         let output = match kind {
-            Kind::Stdout => Some(to_output(Channel::Stdout)),
-            Kind::Stderr => Some(to_output(Channel::Stderr)),
+            ChannelKind::Stdout => Some(to_output(Channel::Stdout)),
+            ChannelKind::Stderr => Some(to_output(Channel::Stderr)),
             _ => None,
         };
         if let Some((channel, text)) = output {

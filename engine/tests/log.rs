@@ -242,7 +242,7 @@ fn unreasonable_messages_are_refused_and_cost_nothing() {
     );
     let nul = denied(tool.log(&record("a\0b".into())).unwrap_err());
     assert_eq!(nul.status, Status::ERR_BAD_PARAM);
-    assert!(nul.reason.contains("NUL byte at 1"), "{nul}");
+    assert!(nul.reason.contains("NUL byte at offset 1"), "{nul}");
     for directive in [flag("site.unknown"), Info::required(key::PMIX_LOG_SYSLOG_PRI, 8u32)] {
         assert!(tool.log(&with(vec![directive], record("x".into()))).is_err());
     }
@@ -381,7 +381,7 @@ fn a_message_that_tags_make_too_long_is_refused() {
     assert_eq!(world.log(&lines).status, Status::SUCCESS);
     let report = world.log(&with(vec![flag(key::PMIX_LOG_TAG_OUTPUT)], lines));
     let failure = report.outcomes[0].result.as_ref().unwrap_err();
-    assert!(failure.reason.starts_with("with tags its 32000 lines are "), "{failure}");
+    assert!(failure.reason.starts_with("with tags the message's 32000 lines are "), "{failure}");
     job.end();
 }
 

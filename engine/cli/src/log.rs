@@ -168,7 +168,7 @@ fn read_message(input: impl Read) -> Result<String, Failure> {
 
 fn data(args: &LogArgs, message: &str) -> Vec<LogEntry> {
     let entry = |(channel, required): (&str, bool)| LogEntry { required, ..LogEntry::new(channel, message) };
-    let must = |channel: &str| args.required.as_ref().is_some_and(|required| required.has(channel));
+    let must = |channel: &str| args.required.as_ref().is_some_and(|required| required.contains(channel));
     let mut data: Vec<LogEntry> = match &args.channel {
         Some(channels) => channels
             .channels()
@@ -177,7 +177,7 @@ fn data(args: &LogArgs, message: &str) -> Vec<LogEntry> {
         None if args.required.is_none() => vec![entry((key::PMIX_LOG_MSG, false))],
         None => Vec::new(),
     };
-    let named = |channel: &str| args.channel.as_ref().is_some_and(|channels| channels.has(channel));
+    let named = |channel: &str| args.channel.as_ref().is_some_and(|channels| channels.contains(channel));
     let more = args.required.iter().flat_map(LogOrder::channels).filter(|(channel, _)| !named(channel));
     data.extend(more.map(|(channel, _)| entry((channel, true))));
     data

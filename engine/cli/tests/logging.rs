@@ -17,7 +17,7 @@ use iof_engine::{Config, Engine, LogConfig, Rendezvous, Syslog};
 
 use common::process::{Done, Process};
 use common::site::Site;
-use peers::{PATIENCE, SyslogSocket, mail_server, nobody};
+use peers::{SyslogSocket, TIMEOUT, mail_server, unused_address};
 
 const IOF: &str = env!("CARGO_BIN_EXE_iof");
 const ORDER: &str = "PMIX_MCA_plog_base_order";
@@ -151,7 +151,8 @@ fn empty_variables_say_nothing_and_those_that_are_no_text_are_an_error() {
         let odd = OsStr::from_bytes(b"email\xff");
         let done = Process::start(site.iof("run").env(variable, odd).args(["--", "true"])).finish();
         assert_eq!(done.code, 2, "{done:?}");
-        assert!(done.stderr.starts_with(&format!("iof: {variable}: 'email\u{fffd}' is n")), "{done:?}");
+        assert!(done.stderr.starts_with(&format!("iof: {variable}: ")), "{done:?}");
+        assert!(done.stderr.contains("'email\u{fffd}'"), "{done:?}");
     }
 }
 
@@ -164,9 +165,10 @@ fn email_goes_to_the_server_that_was_named() {
     );
     let done = run_with(&site, &[], &script);
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
-    let taken = inbox.recv_timeout(PATIENCE).unwrap();
+    let taken = inbox.recv_timeout(TIMEOUT).unwrap();
     assert_eq!((taken.to, taken.text.contains("half done")), (vec!["a@example.org".to_owned()], true));
-    let script = format!("$IOF log --channel email --mail-to a@example.org --mail-server {} x", nobody());
+    let script =
+        format!("$IOF log --channel email --mail-to a@example.org --mail-server {} x", unused_address());
     let done = run_with(&site, &[], &script);
     assert_eq!(done.code, 1);
     assert!(done.stderr.starts_with("iof: pmix.log.email: the mail server 127.0.0.1 at port "), "{done:?}");
@@ -196,7 +198,7 @@ fn a_message_may_come_on_stdin() {
                   printf 'a\\0b' | $IOF log --channel stdout";
     let done = run_with(&site, &[], script);
     assert_eq!((done.code, done.text()), (2, "[job,0]<stdout>: a\n[job,0]<stdout>: b\nc\n"), "{done:?}");
-    assert!(done.stderr.contains("NUL byte at 1"), "{done:?}");
+    assert!(done.stderr.contains("NUL byte at offset 1"), "{done:?}");
 }
 
 #[test]
@@ -221,7 +223,7 @@ fn the_environment_says_which_gateway_and_which_mail_server_a_job_has() {
         message.contains(" PROC job.0 by iof log (pid ") && message.ends_with(" REPORTS: far"),
         "{message}"
     );
-    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("near"));
+    assert!(inbox.recv_timeout(TIMEOUT).unwrap().body().starts_with("near"));
     let done = run_with(&site, &[("IOF_MAIL_SERVER", "mail:x")], "echo started");
     assert_eq!((done.code, done.text()), (2, ""));
     assert!(
@@ -274,8 +276,8 @@ fn bad_input_is_one_line_and_exit_code_2() {
     let long = "x".repeat(100_000);
     let cases: [(&[&str], &str); 8] = [
         (&[], "nothing came on stdin to be logged: give a MESSAGE"),
-        (&["--channel", "mail", "m"], "'mail' is no log channel: say stdout, stderr, syslog, "),
-        (&["--channel", "email:no", "m"], "':no' is no flag of a log channel"),
+        (&["--channel", "mail", "m"], "unknown log channel 'mail': expected stdout, stderr, syslog, "),
+        (&["--channel", "email:no", "m"], "invalid flag ':no' of a log channel"),
         (&["--channel", "", "m"], "name a channel"),
         (&["--channel", "stderr", "--required", "email", "m"], "email needs an address: say --mail-to"),
         (&["--priority", "urgent", "m"], "'urgent' is no priority: say emerg, "),
@@ -298,7 +300,7 @@ fn bad_input_is_one_line_and_exit_code_2() {
     let done = run_with(&site, &[(ORDER, "stderr,nonsense")], "echo started");
     assert_eq!((done.code, done.text()), (2, ""));
     assert!(
-        done.stderr.starts_with("iof: PMIX_MCA_plog_base_order: 'nonsense' is no log channel"),
+        done.stderr.starts_with("iof: PMIX_MCA_plog_base_order: unknown log channel 'nonsense'"),
         "{done:?}"
     );
 }

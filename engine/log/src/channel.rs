@@ -1,10 +1,10 @@
-//! The channels, by their keys and by their names.
+//! The kinds of log channels, with their keys and names.
 
 use iof_proto::log::key;
 
-/// What a channel is.
+/// The kind of a log channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ChannelKind {
     /// The stdout of the source.
     Stdout,
     /// The stderr of the source.
@@ -13,53 +13,57 @@ pub enum Kind {
     LocalSyslog,
     /// The syslog of the gateway's node.
     GlobalSyslog,
-    /// The global syslog if there is one, else the local one.
+    /// The global syslog if it is available, else the local one.
     Syslog,
     /// A mail server.
     Email,
-    /// The record of the job.
+    /// The job record.
     JobRecord,
-    /// Whatever the engine's order says.
+    /// The channels of the engine's [`Order`](crate::Order).
     Any,
-    /// Whatever only the host knows, the global data store among it.
+    /// A channel that only the host can serve, such as the global data store.
     Host,
 }
 
-/// Those that RFC0032 names: what follows `PMIX_LOG_` in the name of each, and its key.
-const CHANNELS: [(&str, &str, Kind); 8] = [
-    ("stdout", key::PMIX_LOG_STDOUT, Kind::Stdout),
-    ("stderr", key::PMIX_LOG_STDERR, Kind::Stderr),
-    ("syslog", key::PMIX_LOG_SYSLOG, Kind::Syslog),
-    ("local_syslog", key::PMIX_LOG_LOCAL_SYSLOG, Kind::LocalSyslog),
-    ("global_syslog", key::PMIX_LOG_GLOBAL_SYSLOG, Kind::GlobalSyslog),
-    ("email", key::PMIX_LOG_EMAIL, Kind::Email),
-    ("job_record", key::PMIX_LOG_JOB_RECORD, Kind::JobRecord),
-    ("global_datastore", key::PMIX_LOG_GLOBAL_DATASTORE, Kind::Host),
+/// The channels that RFC0032 defines: the name without `PMIX_LOG_`, the key and the kind.
+const CHANNELS: [(&str, &str, ChannelKind); 8] = [
+    ("stdout", key::PMIX_LOG_STDOUT, ChannelKind::Stdout),
+    ("stderr", key::PMIX_LOG_STDERR, ChannelKind::Stderr),
+    ("syslog", key::PMIX_LOG_SYSLOG, ChannelKind::Syslog),
+    ("local_syslog", key::PMIX_LOG_LOCAL_SYSLOG, ChannelKind::LocalSyslog),
+    ("global_syslog", key::PMIX_LOG_GLOBAL_SYSLOG, ChannelKind::GlobalSyslog),
+    ("email", key::PMIX_LOG_EMAIL, ChannelKind::Email),
+    ("job_record", key::PMIX_LOG_JOB_RECORD, ChannelKind::JobRecord),
+    ("global_datastore", key::PMIX_LOG_GLOBAL_DATASTORE, ChannelKind::Host),
 ];
 
-impl Kind {
-    /// That of the channel with this key.
-    pub fn of(channel: &str) -> Kind {
+impl ChannelKind {
+    /// Returns the kind of the channel with this key: [`Host`](ChannelKind::Host) for an unknown one.
+    pub fn from_key(channel: &str) -> ChannelKind {
         match CHANNELS.iter().find(|(_, key, _)| *key == channel) {
             Some((_, _, kind)) => *kind,
-            None if channel == key::PMIX_LOG_MSG => Kind::Any,
-            None => Kind::Host,
+            None if channel == key::PMIX_LOG_MSG => ChannelKind::Any,
+            None => ChannelKind::Host,
         }
     }
 
-    /// The channels that an engine can serve without its host, each with its key.
-    pub fn own() -> impl Iterator<Item = (Kind, &'static str)> {
-        CHANNELS.into_iter().filter(|(_, _, kind)| *kind != Kind::Host).map(|(_, key, kind)| (kind, key))
+    /// Returns the kinds that an engine can serve without its host, each with its key.
+    pub fn builtin() -> impl Iterator<Item = (ChannelKind, &'static str)> {
+        CHANNELS
+            .into_iter()
+            .filter(|(_, _, kind)| *kind != ChannelKind::Host)
+            .map(|(_, key, kind)| (kind, key))
     }
 
-    /// Whether it shows tags and XML: the outputs do, and what the host does with them is for the host to say.
+    /// Returns whether the channel may honour tags and XML. The output channels do. A channel of
+    /// the host decides that itself.
     pub(crate) fn has_style(self) -> bool {
-        matches!(self, Kind::Stdout | Kind::Stderr | Kind::Host)
+        matches!(self, ChannelKind::Stdout | ChannelKind::Stderr | ChannelKind::Host)
     }
 }
 
-/// The key of a channel, from its name in any case, with `PMIX_LOG_` before it or not, or from the key itself, which
-/// has a dot in it.
+/// Returns the key of a channel. `name` is a name in any case, with or without the prefix
+/// `PMIX_LOG_`, or a key, which contains a dot. Returns `None` for an unknown name.
 pub(crate) fn key_of(name: &str) -> Option<String> {
     if name.contains('.') {
         return Some(name.to_owned());
@@ -69,7 +73,7 @@ pub(crate) fn key_of(name: &str) -> Option<String> {
     CHANNELS.iter().find(|(name, ..)| *name == lower).map(|(_, key, _)| (*key).to_owned())
 }
 
-/// All names, for people.
+/// Returns all names, for messages.
 pub(crate) fn names() -> String {
     CHANNELS.map(|(name, ..)| name).join(", ")
 }

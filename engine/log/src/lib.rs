@@ -1,24 +1,27 @@
-//! Log requests (`PMIx_Log`, RFC0010, RFC0032): what goes where, and the channels that need no engine.
+//! Log requests (`PMIx_Log`, RFC0010, RFC0032): the choice of channels, and the channels that need
+//! no engine.
 //!
 //! | module | concept |
 //! |---|---|
-//! | `channel` | the channels, by their keys and by their names |
-//! | `order` | the channels of requests that name none |
-//! | `how` | what the directives of a request ask for |
-//! | `course` | which channels are tried when, and what that comes to. Pure data |
-//! | `text` | how a message looks on stdout and stderr, with tags, times and XML |
-//! | `syslog`, `mail`, `record` | a message on its way to the local syslog, to a mail server, into the job record |
-//! | `smtp`, `stalls` | how a mail is handed over within a time and with bounds; which servers have stalled |
-//! | `worker` | a bounded queue with a thread of its own, for channels that may take their time |
+//! | `channel` | the kinds of channels, with their keys and names |
+//! | `order` | the preferred channels of requests that name none |
+//! | `options` | the options that the directives of a request set |
+//! | `plan` | which channels are tried when, and the outcome. Pure data |
+//! | `text` | the form of a message on stdout, stderr and in the syslog: tags, times, XML |
+//! | `syslog`, `mail`, `record` | the local syslog, a mail server, the job record |
+//! | `smtp` | a mail transfer with one deadline and bounded replies |
+//! | `stalls` | the servers that stalled recently |
+//! | `worker` | a bounded queue with its own thread, for channels that may block |
 //!
-//! Whoever serves requests plans a [`Course`], carries out the steps that it names, each with one of the channels here or
-//! with one of its own, and tells it what became of them.
+//! An engine resolves the channels of a request, makes a [`LogPlan`] of them, runs the steps that
+//! the plan returns, and reports each result to the plan. A step uses a channel of this crate or
+//! one of the engine's.
 
 mod channel;
-mod course;
-mod how;
 mod mail;
+mod options;
 mod order;
+mod plan;
 mod record;
 mod smtp;
 mod stalls;
@@ -26,13 +29,13 @@ mod syslog;
 mod text;
 mod worker;
 
-pub use channel::Kind;
-pub use course::{Course, plan};
-pub use how::How;
-pub use mail::{DEFAULT_MAIL_SERVER, MAIL_PATIENCE, Mail, MailServer};
+pub use channel::ChannelKind;
+pub use mail::{DEFAULT_MAIL_SERVER, MAIL_TIMEOUT, Mail, MailServer};
+pub use options::LogOptions;
 pub use order::{Order, OrderError};
+pub use plan::{LogPlan, resolve_channels};
 pub use record::{JobRecord, MAX_RECORD};
-pub use stalls::{STALL_REST, Stalls};
+pub use stalls::{STALL_COOLDOWN, Stalls};
 pub use syslog::{PRIORITIES, SYSLOG_SOCKET, Syslog};
-pub use text::{MAX_OUTPUT, Origin, output, syslog_line};
+pub use text::{LogOrigin, MAX_OUTPUT, output, syslog_line};
 pub use worker::{MAX_QUEUED, Worker};

@@ -1,4 +1,4 @@
-//! Email, by SMTP.
+//! The email channel: composing a mail and sending it by SMTP.
 
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,38 +11,38 @@ use lettre::message::header::{ContentType, MIME_VERSION_1_0};
 use lettre::message::{Mailbox, Mailboxes, MessageBuilder};
 use nix::unistd::{User, geteuid};
 
-use crate::how::How;
+use crate::options::LogOptions;
 use crate::smtp::{self, SmtpError};
 use crate::stalls::Stalls;
 
-/// The mail server of who names none: the node's own.
+/// The default mail server, on this node: host and port.
 pub const DEFAULT_MAIL_SERVER: (&str, u16) = ("localhost", 25);
 
-/// How long a mail may take from the connection to the server's last word.
-pub const MAIL_PATIENCE: Duration = Duration::from_secs(10);
+/// The default timeout of one mail, from connecting to the server's final reply.
+pub const MAIL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What an email is about that does not say so.
+/// The default subject.
 const SUBJECT: &str = "PMIx Log Report";
 
-/// A mail server: a relay that takes mail without a password.
+/// A mail server: a relay that accepts mail without authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailServer {
-    /// Its name or address.
+    /// The host name or address.
     pub host: String,
-    /// Its port.
+    /// The TCP port.
     pub port: u16,
-    /// How long it may take for one mail.
-    pub patience: Duration,
+    /// The timeout of one mail, from connecting to the final reply.
+    pub timeout: Duration,
 }
 
 impl Default for MailServer {
     fn default() -> MailServer {
         let (host, port) = DEFAULT_MAIL_SERVER;
-        MailServer { host: host.to_owned(), port, patience: MAIL_PATIENCE }
+        MailServer { host: host.to_owned(), port, timeout: MAIL_TIMEOUT }
     }
 }
 
-/// One email.
+/// An email that is ready to be sent.
 #[derive(Debug, Clone)]
 pub struct Mail {
     message: Message,
@@ -50,7 +50,7 @@ pub struct Mail {
     node: String,
 }
 
-/// What an email is made of.
+/// The fields of an email request.
 #[derive(Default)]
 struct Fields<'a> {
     to: Option<&'a str>,
@@ -66,12 +66,14 @@ fn bad(reason: impl ToString) -> Failure {
 }
 
 impl<'a> Fields<'a> {
-    /// Takes what was not said before.
+    /// Fills the fields that are not set yet.
     fn read(mut self, infos: &'a [Info]) -> Result<Fields<'a>, Failure> {
         for info in infos {
             match (info.key.as_str(), &info.value) {
                 (key, InfoValue::Text(text)) if text.contains('\0') => {
-                    return Err(bad(format!("{key} has a NUL byte: PMIx ends texts there")));
+                    return Err(bad(format!(
+                        "the value of {key} contains a NUL byte, where PMIx would end it: remove it"
+                    )));
                 }
                 (key::PMIX_LOG_EMAIL_ADDR, InfoValue::Text(to)) => self.to = self.to.or(Some(to)),
                 (key::PMIX_LOG_EMAIL_SENDER_ADDR, InfoValue::Text(from)) => {
@@ -84,14 +86,18 @@ impl<'a> Fields<'a> {
                 (key::PMIX_LOG_EMAIL_SERVER, InfoValue::Text(host)) => self.host = self.host.or(Some(host)),
                 (key::PMIX_LOG_EMAIL_SRVR_PORT, InfoValue::Number(port)) => {
                     let valid = u16::try_from(*port).ok().filter(|port| *port > 0);
-                    let port = valid.ok_or_else(|| bad(format!("{port} is no port: say 1 to 65535")))?;
+                    let port = valid.ok_or_else(|| {
+                        bad(format!("invalid port {port}: expected a number from 1 to 65535"))
+                    })?;
                     self.port = self.port.or(Some(port));
                 }
                 (key, _) if key.starts_with("pmix.log.em") || key.starts_with("pmix.log.es") => {
-                    return Err(bad(format!("the value of {key} has the wrong type")));
+                    return Err(bad(format!("value of the wrong type for {key}")));
                 }
                 (key, _) if info.required => {
-                    let reason = format!("nobody here knows {key:?} of an email: do not require it");
+                    let reason = format!(
+                        "unknown email attribute {key:?} is marked as required: drop it or make it optional"
+                    );
                     return Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason });
                 }
                 _ => {}
@@ -102,17 +108,24 @@ impl<'a> Fields<'a> {
 }
 
 impl Mail {
-    /// The email that `infos` make (`PMIX_LOG_EMAIL`), with the directives for what they do not say; it goes to `server`
-    /// unless they say another.
+    /// Composes an email from the attributes `infos` (`PMIX_LOG_EMAIL`). The directives in `options`
+    /// provide what they do not set. The email goes to `server` unless these name another. `node`
+    /// is the name of this node.
     ///
     /// # Errors
-    /// It has no address or no message, or an address is none.
-    pub fn new(infos: &[Info], how: &How, server: &MailServer, node: &str) -> Result<Mail, Failure> {
-        let fields = Fields::default().read(infos)?.read(&how.email)?;
+    /// - `ERR_BAD_PARAM`: the recipient is missing, or an address or another value is invalid.
+    /// - `ERR_NOT_SUPPORTED`: an unknown attribute is required.
+    pub fn new(
+        infos: &[Info],
+        options: &LogOptions,
+        server: &MailServer,
+        node: &str,
+    ) -> Result<Mail, Failure> {
+        let fields = Fields::default().read(infos)?.read(&options.email)?;
         let Some(to) = fields.to else {
-            return Err(bad(format!("an email needs an address: give {}", key::PMIX_LOG_EMAIL_ADDR)));
+            return Err(bad(format!("missing email address: set {}", key::PMIX_LOG_EMAIL_ADDR)));
         };
-        let address = |text: &str, error| bad(format!("'{text}' is no email address: {error}"));
+        let address = |text: &str, error| bad(format!("invalid email address '{text}': {error}"));
         let to: Mailboxes = to.parse().map_err(|error| address(to, error))?;
         let from: Mailbox = match fields.from {
             Some(from) => from.parse().map_err(|error| address(from, error))?,
@@ -121,10 +134,11 @@ impl Mail {
                 from.parse().map_err(|error| address(&from, error))?
             }
         };
-        // As lettre sends it, a lone CR would stay one, which some servers take for the end of a line.
+        // lettre sends a lone CR as it is, and some servers take that for the end of a line.
         let body = fields.body.unwrap_or_default().replace("\r\n", "\n").replace('\r', "\n");
-        // Between 1970 and 9999, as its header wants it: an earlier time can't be said, nor a later one.
-        let time = how.time.map_or_else(SystemTime::now, SystemTime::from);
+        // The Date header cannot express times before 1970 or after 9999, and neither can
+        // `PMIX_LOG_TIMESTAMP`.
+        let time = options.time.map_or_else(SystemTime::now, SystemTime::from);
         let builder: MessageBuilder = Message::builder().from(from).date(time).message_id(Some(id(node)));
         let message = to
             .into_iter()
@@ -134,7 +148,7 @@ impl Mail {
             .header(ContentType::TEXT_PLAIN)
             .body(body)
             .map_err(bad)?;
-        // A server of the request's own has its own usual port.
+        // The port of the configured server does not apply to a server that the request names.
         let (host, port) = match fields.host {
             Some(host) => (host.to_owned(), DEFAULT_MAIL_SERVER.1),
             None => (server.host.clone(), server.port),
@@ -143,22 +157,24 @@ impl Mail {
         Ok(Mail { message, server, node: node.to_owned() })
     }
 
-    /// Hands it to its server, which has its patience for that; nothing is sent to one that has stalled a short time ago.
+    /// Sends the mail. Blocks until the server has accepted or rejected it, for the server's
+    /// timeout at most. A timeout is recorded in `stalls`.
     ///
     /// # Errors
-    /// The server can't be reached, stalls, or does not take it.
+    /// `ERR_NOT_AVAILABLE`: the server can't be reached, does not answer in time, rejects the mail,
+    /// or stalled recently (then it is not contacted).
     pub fn send(&self, stalls: &Stalls) -> Result<(), Failure> {
-        let MailServer { host, port, patience } = &self.server;
+        let MailServer { host, port, timeout } = &self.server;
         let server = format!("the mail server {host} at port {port}");
-        stalls.may_have(&server)?;
-        // A time that the clock can't show is over.
+        stalls.check(&server)?;
+        // A deadline that the clock cannot represent counts as expired.
         let now = Instant::now();
-        let deadline = now.checked_add(*patience).unwrap_or(now);
+        let deadline = now.checked_add(*timeout).unwrap_or(now);
         smtp::send(host, *port, &self.node, &self.message, deadline).map_err(|error| {
             let reason = match error {
-                SmtpError::Late => {
-                    stalls.note(&server);
-                    format!("{server} has not taken the mail within {} s", patience.as_secs_f64())
+                SmtpError::TimedOut => {
+                    stalls.record(&server);
+                    format!("{server} did not accept the mail within {} s", timeout.as_secs_f64())
                 }
                 error => format!("{server} {error}"),
             };
@@ -167,7 +183,7 @@ impl Mail {
     }
 }
 
-/// A name that no other mail has (RFC 5322, 3.6.4).
+/// Returns a unique message id (RFC 5322, 3.6.4).
 fn id(node: &str) -> String {
     static MAILS: AtomicU64 = AtomicU64::new(0);
     let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
@@ -185,19 +201,19 @@ mod tests {
 
     fn mail(infos: &[(&str, &str)]) -> Result<Mail, Failure> {
         let infos: Vec<Info> = infos.iter().map(|(key, text)| Info::new(*key, *text)).collect();
-        Mail::new(&infos, &How::default(), &MailServer::default(), "node")
+        Mail::new(&infos, &LogOptions::default(), &MailServer::default(), "node")
     }
 
     #[test]
-    fn what_an_email_does_not_say_is_said_by_the_directives_the_server_and_the_node() {
+    fn missing_fields_of_an_email_come_from_the_directives_the_server_and_the_node() {
         let body = Info::new(key::PMIX_LOG_EMAIL_MSG, "body");
         let others = [
             Info::new(key::PMIX_LOG_EMAIL_ADDR, "a@x.org, B <b@x.org>"),
             Info::new(key::PMIX_LOG_EMAIL_SERVER, "mail"),
         ];
-        let how = How { email: others.into(), ..How::default() };
+        let options = LogOptions { email: others.into(), ..LogOptions::default() };
         let made =
-            Mail::new(&[body], &how, &MailServer { port: 77, ..MailServer::default() }, "node").unwrap();
+            Mail::new(&[body], &options, &MailServer { port: 77, ..MailServer::default() }, "node").unwrap();
         let to: Vec<String> = made.message.envelope().to().iter().map(ToString::to_string).collect();
         assert_eq!(to, ["a@x.org", "b@x.org"]);
         assert_eq!((made.server.host.as_str(), made.server.port), ("mail", 25));
@@ -205,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn no_field_can_smuggle_in_another_header_or_recipient() {
+    fn no_field_can_inject_a_header_or_a_recipient() {
         let subject = "x\r\nBcc: c@x.org\r\n\r\nbody";
         let made = mail(&[
             (key::PMIX_LOG_EMAIL_ADDR, "a@x.org"),
@@ -219,9 +235,9 @@ mod tests {
             .filter(|line| !line.starts_with(' '))
             .map(|line| line.split_once(": ").unwrap().0)
             .collect();
-        let wanted =
+        let expected =
             ["From", "Date", "Message-ID", "To", "Subject", "MIME-Version", "Content-Type"].as_slice();
-        assert_eq!(names, [wanted, &["Content-Transfer-Encoding"]].concat(), "{head}");
+        assert_eq!(names, [expected, &["Content-Transfer-Encoding"]].concat(), "{head}");
         assert_eq!(body, ".\r\nRCPT TO:<c@x.org>");
         for address in ["a@x.org\r\nBcc: c@x.org", "", "nobody", "a@x.org>\r\nRCPT TO:<c@x.org>"] {
             assert_eq!(
@@ -232,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nul_is_refused_in_every_field_and_no_carriage_return_is_left_alone() {
+    fn every_field_rejects_a_nul_and_no_lone_carriage_return_is_sent() {
         let to = (key::PMIX_LOG_EMAIL_ADDR, "a@x.org");
         let keys = [
             key::PMIX_LOG_EMAIL_ADDR,
@@ -242,9 +258,9 @@ mod tests {
             key::PMIX_LOG_EMAIL_SERVER,
         ];
         for key in keys {
-            let refused = mail(&[(key, "a@x\0.org"), to]).unwrap_err();
-            assert_eq!(refused.status, Status::ERR_BAD_PARAM, "{refused}");
-            assert!(refused.reason.contains("has a NUL byte"), "{refused}");
+            let failure = mail(&[(key, "a@x\0.org"), to]).unwrap_err();
+            assert_eq!(failure.status, Status::ERR_BAD_PARAM, "{failure}");
+            assert!(failure.reason.contains("contains a NUL byte"), "{failure}");
         }
         let odd = "a\rb\r\n.\rc\u{7f}\n";
         let made = mail(&[to, (key::PMIX_LOG_EMAIL_SUBJECT, odd), (key::PMIX_LOG_EMAIL_MSG, odd)]).unwrap();
@@ -254,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_a_wrong_type_are_an_error() {
+    fn fields_of_the_wrong_type_are_an_error() {
         let wrong = [
             Info::new(key::PMIX_LOG_EMAIL_SRVR_PORT, "25"),
             Info::new(key::PMIX_LOG_EMAIL_SRVR_PORT, 65_536u32),
@@ -263,7 +279,7 @@ mod tests {
         ];
         for info in wrong {
             let to = Info::new(key::PMIX_LOG_EMAIL_ADDR, "a@x.org");
-            let made = Mail::new(&[to, info.clone()], &How::default(), &MailServer::default(), "node");
+            let made = Mail::new(&[to, info.clone()], &LogOptions::default(), &MailServer::default(), "node");
             assert!(made.is_err(), "{info:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! The channels of requests that name none, in the order of preference.
+//! The channels of requests that name none, in order of preference.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,11 @@ use iof_proto::log::key;
 
 use crate::channel::{key_of, names};
 
-/// An order of channels, as `plog_base_order` has it (RFC0032): names with commas, in any case, of what follows
-/// `PMIX_LOG_`, each with `:req` if it is required (or any word that begins so).
+/// A list of channels in order of preference, as in `plog_base_order` (RFC0032).
+///
+/// The text form is a comma-separated list. Each item is a channel's name without `PMIX_LOG_`, in
+/// any case, or a key, which contains a dot. The suffix `:req`, or any word that starts with `req`,
+/// makes a channel required.
 ///
 /// ```
 /// use iof_log::Order;
@@ -19,39 +22,39 @@ use crate::channel::{key_of, names};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order(pub(crate) Vec<Preference>);
 
-/// One channel of an order.
+/// One channel of an order, by its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Preference {
-    /// The key.
     pub channel: String,
     pub required: bool,
 }
 
-/// Why a text is no order.
+/// The reason why a text is not a valid [`Order`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
-    /// A name that no channel has.
-    #[error("'{0}' is no log channel: say {known}, or a key with a dot in it", known = names())]
+    /// An unknown channel name.
+    #[error("unknown log channel '{0}': expected {known}, or a key that contains a dot", known = names())]
     Unknown(String),
-    /// A flag that is none.
-    #[error("':{0}' is no flag of a log channel: say :req, or nothing")]
+    /// An unknown flag.
+    #[error("invalid flag ':{0}' of a log channel: expected ':req' or none")]
     Flag(String),
 }
 
 impl Order {
-    /// Whether it has this channel, by its key.
-    pub fn has(&self, channel: &str) -> bool {
-        self.0.iter().any(|of| of.channel == channel)
+    /// Returns whether the order contains the channel with this key.
+    pub fn contains(&self, channel: &str) -> bool {
+        self.0.iter().any(|preference| preference.channel == channel)
     }
 
-    /// The keys of its channels, and whether each is required.
+    /// Returns the keys of the channels, each with whether it is required.
     pub fn channels(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.0.iter().map(|of| (of.channel.as_str(), of.required))
+        self.0.iter().map(|preference| (preference.channel.as_str(), preference.required))
     }
 }
 
 impl Default for Order {
-    /// All that an engine may have, none required. Of the two outputs stderr alone, so that nobody reads everything twice.
+    /// Returns all channels that an engine may have, all of them optional. stdout is left out, so
+    /// that a terminal does not show each message twice.
     fn default() -> Order {
         let channels = [
             key::PMIX_LOG_LOCAL_SYSLOG,
@@ -88,8 +91,8 @@ impl FromStr for Order {
 
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, Preference { channel, required }) in self.0.iter().enumerate() {
-            let comma = if at > 0 { "," } else { "" };
+        for (index, Preference { channel, required }) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
             write!(f, "{comma}{channel}{}", if *required { ":req" } else { "" })?;
         }
         Ok(())
@@ -101,17 +104,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_flags_are_understood_in_any_case() {
+    fn names_and_flags_are_case_insensitive() {
         for flag in ["req", "REQ", "reqd", "Required"] {
             let order: Order = format!("LOCAL_syslog:{flag}, pmix_log_email ,site.x").parse().unwrap();
             assert_eq!(order.to_string(), "pmix.log.lsys:req,pmix.log.email,site.x");
         }
         assert_eq!("".parse::<Order>().unwrap().0, []);
-        assert!(Order::default().has("pmix.log.lsys"));
+        assert!(Order::default().contains("pmix.log.lsys"));
     }
 
     #[test]
-    fn what_is_no_channel_and_what_is_no_flag_is_an_error() {
+    fn unknown_channels_and_unknown_flags_are_errors() {
         assert_eq!("mail".parse::<Order>(), Err(OrderError::Unknown("mail".into())));
         assert_eq!("email:opt".parse::<Order>(), Err(OrderError::Flag("opt".into())));
         assert_eq!("email:re".parse::<Order>(), Err(OrderError::Flag("re".into())));

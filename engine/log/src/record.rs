@@ -1,4 +1,4 @@
-//! The job record: a file of JSON lines that is only ever appended to.
+//! The job record: an append-only file of JSON lines.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -11,39 +11,39 @@ use nix::libc;
 use nix::unistd::geteuid;
 use serde_json::json;
 
-use crate::how::How;
+use crate::options::LogOptions;
 use crate::syslog::severity;
-use crate::text::Origin;
+use crate::text::LogOrigin;
 
-/// The largest that a record becomes, in bytes.
+/// The largest size of a job record, in bytes.
 pub const MAX_RECORD: u64 = 64 << 20;
 
-/// Its mode: what is logged is nobody else's business.
+/// The file's mode: only its owner may read what was logged.
 const MODE: u32 = 0o600;
 
-/// A job record, in a file of mode 0600 that is made when the first message comes.
+/// A job record: a file of mode 0600, created with the first message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRecord {
     path: PathBuf,
 }
 
 impl JobRecord {
-    /// In this file.
+    /// Returns the job record in the file `path`. Does not create the file.
     pub fn at(path: impl Into<PathBuf>) -> JobRecord {
         JobRecord { path: path.into() }
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts away what an earlier engine has left under this name, under one with `.old` behind it, in place of what is
-    /// there.
+    /// Renames a file that an earlier engine left under this name: appends `.old` to its name, and
+    /// replaces a file that has that name already. Does nothing if there is no file.
     ///
     /// # Errors
-    /// It can't be renamed, see rename(2).
-    pub fn put_away(&self) -> io::Result<()> {
+    /// The file can't be renamed, see rename(2).
+    pub fn rotate(&self) -> io::Result<()> {
         let mut old = self.path.as_os_str().to_owned();
         old.push(".old");
         match fs::rename(&self.path, old) {
@@ -52,20 +52,22 @@ impl JobRecord {
         }
     }
 
-    /// Appends a message as one line: an object with `time` (UTC, as RFC 3339 has it), `nspace` and `rank` of its source,
-    /// `null` where there is none, who asked for it (`by`), `priority` (a word) and `message`. What can't be written as a
-    /// whole is not written.
+    /// Appends a message as one line: a JSON object with `time` (UTC, RFC 3339), `nspace` and `rank`
+    /// of the source (`null` if unknown), the requester `by`, `priority` (a word) and `message`. A
+    /// line that can't be written completely is removed again.
     ///
     /// # Errors
-    /// The file can't be written, is not ours, or is full.
-    pub fn append(&self, text: &str, origin: &Origin, how: &How) -> Result<(), Failure> {
+    /// - `ERR_NOT_AVAILABLE`: the file can't be written, or is not a regular file of this user with
+    ///   one link.
+    /// - `ERR_OUT_OF_RESOURCE`: the file would exceed [`MAX_RECORD`].
+    pub fn append(&self, text: &str, origin: &LogOrigin, options: &LogOptions) -> Result<(), Failure> {
         let rank = |source: &Proc| (source.rank < Rank::WILDCARD).then_some(source.rank.0);
         let line = json!({
-            "time": how.time.unwrap_or_else(Timestamp::now).to_string(),
+            "time": options.time.unwrap_or_else(Timestamp::now).to_string(),
             "nspace": origin.source.as_ref().map(|source| source.nspace.as_str()),
             "rank": origin.source.as_ref().and_then(rank),
-            "by": origin.by,
-            "priority": severity(how.priority),
+            "by": origin.requester,
+            "priority": severity(options.priority),
             "message": text,
         });
         let failed = |error: io::Error| Failure {
@@ -74,20 +76,20 @@ impl JobRecord {
         };
         let mut file = self.open().map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
-        // Half a line, which could not be taken back, ends here.
+        // Ends a partial line that an earlier failure could not remove.
         let before = if ends_within_a_line(&file, length).map_err(failed)? { "\n" } else { "" };
         let line = format!("{before}{line}\n");
         if length.saturating_add(line.len() as u64) > MAX_RECORD {
             let reason =
-                format!("the job record {} has {MAX_RECORD} bytes: move it away", self.path.display());
+                format!("the job record {} is full ({MAX_RECORD} bytes): move it away", self.path.display());
             return Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
         }
         file.write_all(line.as_bytes()).map_err(|error| {
-            // A full disk may have taken a part.
-            if let Err(stays) = file.set_len(length) {
+            // A full disk may have accepted a part of the line.
+            if let Err(truncation) = file.set_len(length) {
                 return failed(io::Error::new(
                     error.kind(),
-                    format!("{error}; a part of the line stays: {stays}"),
+                    format!("{error}; a partial line could not be removed: {truncation}"),
                 ));
             }
             failed(error)
@@ -96,17 +98,17 @@ impl JobRecord {
 
     fn open(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        // Not what somebody else has put there, nor a FIFO that nobody reads.
+        // Do not follow a symbolic link, and do not block on a FIFO without a reader.
         options.read(true).append(true).create(true).mode(MODE);
         let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&self.path)?;
-        let about = file.metadata()?;
-        if !about.is_file() || about.uid() != geteuid().as_raw() || about.nlink() != 1 {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.uid() != geteuid().as_raw() || metadata.nlink() != 1 {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                "it is no file of our own: remove it",
+                "not a regular file of this user with one link: remove it",
             ));
         }
-        if about.mode() & 0o7777 != MODE {
+        if metadata.mode() & 0o7777 != MODE {
             file.set_permissions(Permissions::from_mode(MODE))?;
         }
         Ok(file)

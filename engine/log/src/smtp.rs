@@ -1,7 +1,9 @@
-//! As much of SMTP (RFC 5321) as it takes to hand one mail to a relay. The commands, and the reading of replies, are
-//! lettre's. The connection is ours: all that is done on it has one deadline, and a server may say so much and no more.
-//! (lettre's own has a time-out for each read, which a server that drips bytes never meets, and no bound on a line that
-//! does not end.)
+//! The part of SMTP (RFC 5321) that hands one mail to a relay.
+//!
+//! lettre formats the commands and parses the replies. The connection is implemented here, so that
+//! one deadline covers all of it and the size of a reply is bounded. lettre's connection has a
+//! timeout for each read, which a server that sends single bytes never reaches, and no bound on an
+//! endless line.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -15,39 +17,42 @@ use lettre::transport::smtp::commands::{Data, Ehlo, Mail, Quit, Rcpt};
 use lettre::transport::smtp::extension::{ClientId, Extension, MailBodyParameter, MailParameter, ServerInfo};
 use lettre::transport::smtp::response::Response;
 
-/// Bytes that a server may send as one reply, and so all that is kept of what it says.
+/// The largest reply of a server, in bytes.
 const MAX_REPLY: usize = 16 << 10;
-/// Bytes read from a server at a time.
+/// The size of one read from a server, in bytes.
 const CHUNK: usize = 1 << 10;
+/// The longest part of a rejection that is shown, in characters.
+const MAX_SHOWN: usize = 200;
 
-/// Why a server has not taken a mail, in words that follow its name.
+/// The reason why a server did not accept a mail. The message continues a sentence that starts with
+/// the server's name.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SmtpError {
-    /// The deadline came first.
-    #[error("was not done in time")]
-    Late,
-    /// The connection failed, or was not made.
-    #[error("does not take the mail: {0}")]
-    Socket(io::Error),
-    /// It closed the connection.
-    #[error("closed the connection before it took the mail")]
+    /// The deadline has passed.
+    #[error("did not accept the mail in time")]
+    TimedOut,
+    /// The connection could not be established, or failed.
+    #[error("could not be reached: {0}")]
+    Io(io::Error),
+    /// The server closed the connection.
+    #[error("closed the connection before it accepted the mail")]
     Closed,
-    /// It says too much at once.
-    #[error("sends more than {MAX_REPLY} bytes as one reply: it is no mail server")]
-    Flood,
-    /// What it says is no SMTP.
+    /// A reply exceeds [`MAX_REPLY`].
+    #[error("sent a reply of more than {MAX_REPLY} bytes: check that it is a mail server")]
+    ReplyTooLong,
+    /// A reply is not valid SMTP.
     #[error("does not speak SMTP: {0}")]
-    Nonsense(lettre::transport::smtp::Error),
-    /// It says no.
-    #[error("does not take the mail: {0}")]
-    Refused(String),
-    /// An address needs an extension that it does not have.
-    #[error("takes no addresses that are not in ASCII (SMTPUTF8)")]
-    NoUtf8,
+    Protocol(lettre::transport::smtp::Error),
+    /// The server rejected a command.
+    #[error("rejected the mail: {0}")]
+    Rejected(String),
+    /// An address needs an extension that the server lacks.
+    #[error("does not accept non-ASCII addresses (SMTPUTF8)")]
+    NoSmtpUtf8,
 }
 
-/// Hands `message` to the server, until `deadline`. The resolver, which looks up `host` if that is a name, has limits of
-/// its own (resolv.conf(5)).
+/// Sends `message`. Blocks until the server has accepted it, until `deadline` at most. The name
+/// lookup of `host` is not covered by the deadline: resolv.conf(5) limits it.
 pub(crate) fn send(
     host: &str,
     port: u16,
@@ -58,18 +63,18 @@ pub(crate) fn send(
     let mut session = Session::connect(host, port, deadline)?;
     session.reply()?;
     let hello = session.command(Ehlo::new(ClientId::Domain(node.to_owned())))?;
-    let server = ServerInfo::from_response(&hello).map_err(SmtpError::Nonsense)?;
+    let server = ServerInfo::from_response(&hello).map_err(SmtpError::Protocol)?;
 
     let envelope = message.envelope();
     let text = message.formatted();
     let mut parameters = Vec::new();
     if envelope.to().iter().chain(envelope.from()).any(|address| !AsRef::<str>::as_ref(address).is_ascii()) {
         if !server.supports_feature(Extension::SmtpUtfEight) {
-            return Err(SmtpError::NoUtf8);
+            return Err(SmtpError::NoSmtpUtf8);
         }
         parameters.push(MailParameter::SmtpUtfEight);
     }
-    // Bodies and subjects are encoded, so it is a display name at most.
+    // Bodies and subjects are encoded, so only display names can be non-ASCII.
     if !text.is_ascii() && server.supports_feature(Extension::EightBitMime) {
         parameters.push(MailParameter::Body(MailBodyParameter::EightBitMime));
     }
@@ -78,9 +83,9 @@ pub(crate) fn send(
         session.command(Rcpt::new(to.clone(), Vec::new()))?;
     }
     session.command(Data)?;
-    session.write(&transparent(&text))?;
+    session.write(&dot_stuffed(&text))?;
     session.reply()?;
-    // It has the mail: nothing depends on how it takes its leave.
+    // The server has accepted the mail, so a failure from here on does not matter.
     let _ = session.write(Quit.to_string().as_bytes());
     Ok(())
 }
@@ -88,28 +93,30 @@ pub(crate) fn send(
 struct Session {
     stream: TcpStream,
     deadline: Instant,
-    /// What was received and is of a reply that is not whole yet.
+    /// The received part of an incomplete reply.
     received: Vec<u8>,
 }
 
 impl Session {
     fn connect(host: &str, port: u16, deadline: Instant) -> Result<Session, SmtpError> {
-        let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
-        let addresses = (host, port).to_socket_addrs().map_err(SmtpError::Socket)?;
+        let mut error = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+        let addresses = (host, port).to_socket_addrs().map_err(SmtpError::Io)?;
         let mut addresses: VecDeque<SocketAddr> = addresses.collect();
         while let Some(address) = addresses.pop_front() {
-            // One that does not answer leaves the others their share of the time.
+            // Each address gets an equal share of the time, so that one that does not answer
+            // leaves time for the others.
             let shares = u32::try_from(addresses.len()).unwrap_or(u32::MAX).saturating_add(1);
-            let share = left(deadline)?.checked_div(shares).unwrap_or_default().max(Duration::from_millis(1));
+            let share =
+                remaining(deadline)?.checked_div(shares).unwrap_or_default().max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&address, share) {
                 Ok(stream) => return Ok(Session { stream, deadline, received: Vec::new() }),
-                Err(failed) => error = failed,
+                Err(last) => error = last,
             }
         }
-        Err(failed(error))
+        Err(smtp_error(error))
     }
 
-    /// Says something, and gives the reply if that is no refusal.
+    /// Sends a command and returns the reply. A rejection is an error.
     fn command(&mut self, command: impl Display) -> Result<Response, SmtpError> {
         self.write(command.to_string().as_bytes())?;
         self.reply()
@@ -117,12 +124,12 @@ impl Session {
 
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), SmtpError> {
         while !bytes.is_empty() {
-            self.stream.set_write_timeout(Some(left(self.deadline)?)).map_err(SmtpError::Socket)?;
+            self.stream.set_write_timeout(Some(remaining(self.deadline)?)).map_err(SmtpError::Io)?;
             match self.stream.write(bytes) {
                 Ok(0) => return Err(SmtpError::Closed),
                 Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(smtp_error(error)),
             }
         }
         Ok(())
@@ -134,43 +141,44 @@ impl Session {
                 break end;
             }
             if self.received.len() >= MAX_REPLY {
-                return Err(SmtpError::Flood);
+                return Err(SmtpError::ReplyTooLong);
             }
             self.read()?;
         };
         let reply: Vec<u8> = self.received.drain(..end).collect();
-        let reply: Response = String::from_utf8_lossy(&reply).parse().map_err(SmtpError::Nonsense)?;
-        if reply.is_positive() { Ok(reply) } else { Err(SmtpError::Refused(words(&reply))) }
+        let reply: Response = String::from_utf8_lossy(&reply).parse().map_err(SmtpError::Protocol)?;
+        if reply.is_positive() { Ok(reply) } else { Err(SmtpError::Rejected(summary(&reply))) }
     }
 
     fn read(&mut self) -> Result<(), SmtpError> {
         let mut chunk = [0; CHUNK];
-        self.stream.set_read_timeout(Some(left(self.deadline)?)).map_err(SmtpError::Socket)?;
+        self.stream.set_read_timeout(Some(remaining(self.deadline)?)).map_err(SmtpError::Io)?;
         match self.stream.read(&mut chunk) {
             Ok(0) => return Err(SmtpError::Closed),
             Ok(count) => self.received.extend_from_slice(chunk.get(..count).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(smtp_error(error)),
         }
         Ok(())
     }
 }
 
-/// The time left, which is never zero: a socket would take that for no limit.
-fn left(deadline: Instant) -> Result<Duration, SmtpError> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(SmtpError::Late) } else { Ok(left) }
+/// Returns the time until `deadline`. It is never zero, which a socket would take for "no timeout".
+fn remaining(deadline: Instant) -> Result<Duration, SmtpError> {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    if remaining.is_zero() { Err(SmtpError::TimedOut) } else { Ok(remaining) }
 }
 
-fn failed(error: io::Error) -> SmtpError {
+fn smtp_error(error: io::Error) -> SmtpError {
     match error.kind() {
-        // The kernel calls a socket's time-out EAGAIN, socket(7).
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => SmtpError::Late,
-        _ => SmtpError::Socket(error),
+        // The kernel reports a socket timeout as EAGAIN, see socket(7).
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => SmtpError::TimedOut,
+        _ => SmtpError::Io(error),
     }
 }
 
-/// Where the first reply in `bytes` ends: behind the first line without a hyphen after its code (RFC 5321, 4.2.1).
+/// Returns the offset after the first complete reply in `bytes`. Its last line is the first one
+/// without a hyphen after the code (RFC 5321, 4.2.1).
 fn end_of_reply(bytes: &[u8]) -> Option<usize> {
     let mut end = 0usize;
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -184,15 +192,16 @@ fn end_of_reply(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// What a server says, for a terminal: in one line, and not too much of it.
-fn words(reply: &Response) -> String {
-    let said = reply.message().collect::<Vec<_>>().join(" ");
-    let said: String = said.chars().take(200).collect();
-    format!("{} {}", reply.code(), shown(&said))
+/// Returns a reply as one short line that is safe to print on a terminal.
+fn summary(reply: &Response) -> String {
+    let text = reply.message().collect::<Vec<_>>().join(" ");
+    let text: String = text.chars().take(MAX_SHOWN).collect();
+    format!("{} {}", reply.code(), shown(&text))
 }
 
-/// A mail as it is sent after DATA: no line of it can be taken for its end (RFC 5321, 4.5.2).
-fn transparent(mail: &[u8]) -> Vec<u8> {
+/// Returns a mail as it is sent after DATA. Lines that start with a dot get a second one, so that no
+/// line can be taken for the end of the mail (RFC 5321, 4.5.2).
+fn dot_stuffed(mail: &[u8]) -> Vec<u8> {
     let mut sent = Vec::with_capacity(mail.len());
     for line in mail.split_inclusive(|byte| *byte == b'\n') {
         if line.starts_with(b".") {
@@ -212,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_ends_behind_its_last_line() {
+    fn a_reply_ends_after_its_last_line() {
         for (bytes, end) in [
             ("", None),
             ("25", None),
@@ -230,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn no_line_of_a_mail_ends_it() {
-        let sent = |mail: &str| String::from_utf8(transparent(mail.as_bytes())).unwrap();
+    fn no_line_of_a_mail_can_end_the_mail() {
+        let sent = |mail: &str| String::from_utf8(dot_stuffed(mail.as_bytes())).unwrap();
         assert_eq!(sent("a\r\n.\r\n.b\r\n"), "a\r\n..\r\n..b\r\n.\r\n");
         assert_eq!(sent("a"), "a\r\n.\r\n");
         assert_eq!(sent(""), "\r\n.\r\n");

@@ -1,4 +1,4 @@
-//! The local syslog: the socket of syslog(3).
+//! The local syslog channel: the socket of syslog(3).
 
 use std::fs;
 use std::io::Write;
@@ -15,10 +15,10 @@ use nix::libc;
 
 use crate::stalls::Stalls;
 
-/// Where a node's syslog daemon listens.
+/// The socket of the node's syslog daemon.
 pub const SYSLOG_SOCKET: &str = "/dev/log";
 
-/// The words for the priorities, 0 to 7 (syslog(3)): logger(1)'s, PMIx's, and others that people use.
+/// The names of the priorities 0 to 7 (syslog(3)): that of logger(1), that of PMIx, and aliases.
 pub const PRIORITIES: [(&str, &str, &[&str]); 8] = [
     ("emerg", "emergency", &["panic"]),
     ("alert", "alert", &[]),
@@ -30,18 +30,18 @@ pub const PRIORITIES: [(&str, &str, &[&str]); 8] = [
     ("debug", "debug", &[]),
 ];
 
-/// PMIx's word for a priority.
+/// Returns PMIx's name of a priority.
 pub(crate) fn severity(priority: u8) -> &'static str {
     PRIORITIES.get(usize::from(priority)).map_or("", |(_, word, _)| word)
 }
 
-/// How long a daemon that does not read is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The time to wait for a daemon that does not read.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What messages are known by in the syslog, as those of other implementations of PMIx are.
+/// The tag of messages in the syslog, the same as that of other PMIx implementations.
 const IDENT: &str = "PMIx Log Report:";
 
-/// LOG_USER, syslog(3).
+/// LOG_USER, see syslog(3).
 const FACILITY: u8 = 1 << 3;
 
 /// A syslog daemon on this node.
@@ -57,29 +57,31 @@ impl Default for Syslog {
 }
 
 impl Syslog {
-    /// That which listens on the socket `path`, for datagrams, or else as a stream.
+    /// Returns the daemon that listens on the datagram or stream socket `path`.
     pub fn at(path: impl Into<PathBuf>) -> Syslog {
         Syslog { path: path.into() }
     }
 
-    /// Its socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether there seems to be one.
-    pub fn is_there(&self) -> bool {
-        fs::metadata(&self.path).is_ok_and(|at| at.file_type().is_socket())
+    /// Returns whether the socket exists.
+    pub fn exists(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|metadata| metadata.file_type().is_socket())
     }
 
-    /// Sends one message with `priority`, 0 to 7, as syslog(3) does. Waits for a daemon that does not read, for two
-    /// seconds at most; nothing is sent to one that has stalled so a short time ago.
+    /// Sends one message with `priority`, 0 to 7, as syslog(3) does. Blocks for two seconds at most
+    /// if the daemon does not read, and then records that in `stalls`.
     ///
     /// # Errors
-    /// Nobody is there, or it does not read.
+    /// - `ERR_NOT_AVAILABLE`: no daemon listens, it can't be reached, or it stalled recently (then
+    ///   it is not contacted).
+    /// - `ERR_RESOURCE_BUSY`: the daemon does not read.
     pub fn send(&self, priority: u8, text: &str, stalls: &Stalls) -> Result<(), Failure> {
         let daemon = format!("the syslog daemon at {}", self.path.display());
-        stalls.may_have(&daemon)?;
+        stalls.check(&daemon)?;
         let code = FACILITY | priority.min(7);
         let time = Zoned::now().strftime("%b %e %H:%M:%S");
         let datagram = format!("<{code}>{time} {IDENT}[{}]: {text}", process::id());
@@ -89,7 +91,7 @@ impl Syslog {
         };
         sent.map_err(|error| {
             if error.kind() == io::ErrorKind::WouldBlock {
-                stalls.note(&daemon);
+                stalls.record(&daemon);
             }
             self.failed(&daemon, &error)
         })
@@ -98,15 +100,15 @@ impl Syslog {
     fn send_datagram(&self, datagram: &str) -> io::Result<()> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(&self.path)?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
         socket.send(datagram.as_bytes()).map(drop)
     }
 
-    /// On a stream a NUL ends each message.
+    /// Sends a message on a stream, where a NUL byte ends it.
     fn send_stream(&self, mut message: String) -> io::Result<()> {
         message.push('\0');
-        let mut socket = connect_within(&self.path, PATIENCE)?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        let mut socket = connect_within(&self.path, TIMEOUT)?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
         socket.write_all(message.as_bytes())
     }
 
@@ -115,7 +117,7 @@ impl Syslog {
             io::ErrorKind::WouldBlock => {
                 return Failure {
                     status: Status::ERR_RESOURCE_BUSY,
-                    reason: format!("{daemon} has not read for {} s", PATIENCE.as_secs()),
+                    reason: format!("{daemon} has not read for {} s", TIMEOUT.as_secs()),
                 };
             }
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {

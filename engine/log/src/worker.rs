@@ -1,17 +1,17 @@
-//! A bounded queue with a thread of its own, for channels that may take their time.
+//! A bounded queue with its own thread, for channels that may block.
 
 use std::thread;
 
 use crossbeam::channel::{Sender, TrySendError, bounded};
 use iof_proto::{Failure, Status};
 
-/// Messages that wait for one worker: beyond these it refuses more.
+/// The most messages that wait in the queue of one worker. Beyond this more are rejected.
 pub const MAX_QUEUED: usize = 64;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Does one thing after the other, on a thread that is started for the first. When it is dropped, what waits is still
-/// done, as long as the process lives.
+/// A bounded queue of jobs that run in order on one thread, which starts with the first job. Jobs
+/// that are queued when the worker is dropped still run, as long as the process lives.
 #[derive(Debug)]
 pub struct Worker {
     name: &'static str,
@@ -19,15 +19,18 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Without a thread yet, which is going to have this name.
+    /// Creates a worker whose thread gets this name. Does not start the thread.
     pub fn new(name: &'static str) -> Worker {
         Worker { name, queue: None }
     }
 
-    /// Has `job` done. Does not wait.
+    /// Queues `job`. Does not block.
     ///
     /// # Errors
-    /// Too much waits already, or the process may have no further thread. The job is dropped.
+    /// The job is dropped.
+    /// - `ERR_RESOURCE_BUSY`: [`MAX_QUEUED`] jobs are waiting.
+    /// - `ERR_OUT_OF_RESOURCE`: the thread can't be started.
+    /// - `ERR_NOT_AVAILABLE`: the thread has panicked. The next job starts another one.
     pub fn submit(&mut self, job: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
         let queue = match &self.queue {
             Some(queue) => queue,
@@ -36,12 +39,12 @@ impl Worker {
         match queue.try_send(Box::new(job)) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => {
-                let reason = format!("{MAX_QUEUED} messages wait to be logged: try again later");
+                let reason = format!("{MAX_QUEUED} messages are already queued for logging: try again later");
                 Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
             }
             Err(TrySendError::Disconnected(_)) => {
                 self.queue = None;
-                let reason = "the thread that logs has died".into();
+                let reason = "the logging thread has died: try again".into();
                 Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason })
             }
         }
@@ -52,7 +55,8 @@ impl Worker {
         let body = move || jobs.iter().for_each(|job| job());
         let started = thread::Builder::new().name(self.name.to_owned()).spawn(body);
         started.map(|_| queue).map_err(|error| {
-            let reason = format!("no thread to log with: {error}; raise RLIMIT_NPROC (`ulimit -u`)");
+            let reason =
+                format!("the logging thread could not be started: {error}: raise RLIMIT_NPROC (`ulimit -u`)");
             Failure { status: Status::ERR_OUT_OF_RESOURCE, reason }
         })
     }
@@ -65,24 +69,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused_and_what_waits_is_done_in_order_even_when_nobody_asks_any_more() {
+    fn a_full_queue_rejects_jobs_and_queued_jobs_run_in_order_after_a_drop() {
         let mut worker = Worker::new("test");
         let (done, results) = channel();
-        let (go, gate) = channel::<()>();
-        let (begun, begins) = channel();
+        let (release, released) = channel::<()>();
+        let (running, runs) = channel();
         let first = move || {
-            begun.send(()).unwrap();
-            gate.recv().unwrap();
+            running.send(()).unwrap();
+            released.recv().unwrap();
         };
         worker.submit(first).unwrap();
-        begins.recv().unwrap();
+        runs.recv().unwrap();
         for n in 0..MAX_QUEUED {
             let done = done.clone();
             worker.submit(move || done.send(n).unwrap()).unwrap();
         }
         assert_eq!(worker.submit(|| {}).unwrap_err().status, Status::ERR_RESOURCE_BUSY);
         drop((worker, done));
-        go.send(()).unwrap();
+        release.send(()).unwrap();
         assert_eq!(results.iter().collect::<Vec<_>>(), (0..MAX_QUEUED).collect::<Vec<_>>());
     }
 }

@@ -1,4 +1,4 @@
-//! The channels that need no engine, with real peers at their other ends.
+//! The channels that need no engine, connected to real peers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -14,62 +14,64 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    PATIENCE, SyslogSocket, dripping_server, flooding_server, greeting_server, mail_server, nobody,
-    stalling_server,
+    SyslogSocket, TIMEOUT, dripping_server, flooding_server, greeting_server, mail_server, stalling_server,
+    unused_address,
 };
-use iof_log::{How, JobRecord, MAX_RECORD, Mail, MailServer, Origin, Stalls, Syslog, syslog_line};
+use iof_log::{JobRecord, LogOptions, LogOrigin, MAX_RECORD, Mail, MailServer, Stalls, Syslog, syslog_line};
 use iof_proto::log::key;
 use iof_proto::{Failure, Info, Nspace, Proc, Rank, Status};
 use serde_json::Value;
 
-fn how(directives: &[Info]) -> How {
-    How::read(directives, &BTreeSet::new()).unwrap().0
+fn options(directives: &[Info]) -> LogOptions {
+    LogOptions::parse(directives, &BTreeSet::new()).unwrap().0
 }
 
-fn origin() -> Origin {
+fn origin() -> LogOrigin {
     let source = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank(3) };
-    Origin { source: Some(source), by: "tool (pid 7)".into() }
+    LogOrigin { source: Some(source), requester: "tool (pid 7)".into() }
 }
 
-fn server(address: SocketAddr, patience: Duration) -> MailServer {
-    MailServer { host: address.ip().to_string(), port: address.port(), patience }
+fn server(address: SocketAddr, timeout: Duration) -> MailServer {
+    MailServer { host: address.ip().to_string(), port: address.port(), timeout }
 }
 
 fn mail(fields: &[(&str, &str)], server: &MailServer) -> Mail {
     let fields: Vec<Info> = fields.iter().map(|(key, text)| Info::required(*key, *text)).collect();
-    Mail::new(&fields, &How::default(), server, "node.example").unwrap()
+    Mail::new(&fields, &LogOptions::default(), server, "node.example").unwrap()
 }
 
 #[test]
-fn a_syslog_message_has_priority_time_name_and_pid_and_the_words_of_pmix() {
+fn a_syslog_message_has_priority_time_tag_pid_and_the_form_that_pmix_uses() {
     let daemon = SyslogSocket::bind();
     let syslog = Syslog::at(daemon.path());
-    assert!(syslog.is_there());
+    assert!(syslog.exists());
     for (priority, code, word) in [(None, 14, "INFO"), (Some(3u32), 11, "ERROR"), (Some(7), 15, "DEBUG")] {
         let info = priority.map(|priority| Info::required(key::PMIX_LOG_SYSLOG_PRI, priority));
-        let how = how(info.as_slice());
-        syslog.send(how.priority, &syslog_line("hello", &origin(), "n1", &how), &Stalls::default()).unwrap();
+        let options = options(info.as_slice());
+        syslog
+            .send(options.priority, &syslog_line("hello", &origin(), "n1", &options), &Stalls::default())
+            .unwrap();
         let message = daemon.next();
         let (head, text) = message.split_once(" PMIx Log Report:").unwrap();
         let time = head.strip_prefix(&format!("<{code}>")).unwrap();
-        is_time_of_syslog(time);
-        let wanted =
+        assert_syslog_time(time);
+        let expected =
             format!("[{}]: N/A iof@n1:{word} PROC job.3 by tool (pid 7) REPORTS: hello", std::process::id());
-        assert_eq!(text, wanted);
+        assert_eq!(text, expected);
     }
 }
 
-/// `Nov  7 12:00:00`
-fn is_time_of_syslog(time: &str) {
+/// Asserts the form `Nov  7 12:00:00`.
+fn assert_syslog_time(time: &str) {
     let parts: Vec<&str> = time.split_whitespace().collect();
     assert_eq!((time.len(), parts.len(), parts[2].split(':').count()), (15, 3, 3), "{time:?}");
 }
 
 #[test]
-fn a_syslog_that_nobody_reads_or_that_is_not_there_is_an_error_and_no_wait_for_ever() {
+fn a_syslog_that_is_missing_or_not_read_is_an_error_within_the_timeout() {
     let daemon = SyslogSocket::bind();
     let syslog = Syslog::at(daemon.path());
-    // Until the socket's queue is full.
+    // Sends until the socket's queue is full.
     let full = (0..100_000)
         .find_map(|_| syslog.send(6, &"x".repeat(1024), &Stalls::default()).err())
         .expect("a limit");
@@ -77,44 +79,45 @@ fn a_syslog_that_nobody_reads_or_that_is_not_there_is_an_error_and_no_wait_for_e
     daemon.next();
     syslog.send(6, "room again", &Stalls::default()).unwrap();
     drop(daemon);
-    let gone = syslog.send(6, "nobody", &Stalls::default()).unwrap_err();
+    let gone = syslog.send(6, "no reader", &Stalls::default()).unwrap_err();
     assert!(gone.reason.contains("no syslog daemon listens on"), "{gone}");
-    assert!(!syslog.is_there());
+    assert!(!syslog.exists());
 }
 
 #[test]
-fn a_daemon_that_listens_on_a_stream_gets_its_messages_too_each_with_its_end() {
+fn a_daemon_on_a_stream_socket_receives_nul_terminated_messages() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let daemon = UnixListener::bind(&path).unwrap();
     let syslog = Syslog::at(&path);
-    assert!(syslog.is_there());
+    assert!(syslog.exists());
     syslog.send(6, "hello", &Stalls::default()).unwrap();
     let (mut stream, _) = daemon.accept().unwrap();
     let mut message = String::new();
     stream.read_to_string(&mut message).unwrap();
     assert!(message.starts_with("<14>") && message.ends_with("]: hello\0"), "{message:?}");
-    // Nobody accepts.
+    // No thread accepts these connections.
     let full = (0..100_000).find_map(|_| syslog.send(6, "x", &Stalls::default()).err()).expect("a limit");
     assert_eq!(full.status, Status::ERR_RESOURCE_BUSY, "{full}");
 }
 
 #[test]
-fn what_is_no_socket_is_no_syslog() {
+fn a_path_that_is_not_a_socket_is_not_a_syslog() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("file"), "").unwrap();
     for path in [directory.path().join("file"), "/dev/null".into(), directory.path().to_owned()] {
         let syslog = Syslog::at(&path);
-        assert!(!syslog.is_there(), "{}", path.display());
+        assert!(!syslog.exists(), "{}", path.display());
         assert_eq!(syslog.send(6, "x", &Stalls::default()).unwrap_err().status, Status::ERR_NOT_AVAILABLE);
     }
-    // As /dev/log is where systemd has it.
+    // With systemd /dev/log is a symbolic link.
     let daemon = SyslogSocket::bind();
     symlink(daemon.path(), directory.path().join("link")).unwrap();
-    assert!(Syslog::at(directory.path().join("link")).is_there());
+    assert!(Syslog::at(directory.path().join("link")).exists());
 }
 
-/// Debian's daemon, if this machine has it; `IOF_TEST_RSYSLOGD` says that it has, and where.
+/// A running rsyslogd. The test is skipped if it is not installed, unless `IOF_TEST_RSYSLOGD` names
+/// the program.
 struct Rsyslog(Child);
 
 impl Drop for Rsyslog {
@@ -146,17 +149,19 @@ fn a_real_daemon_files_the_message_under_its_priority() {
     }
     let Ok(daemon) = daemon.spawn() else {
         assert_eq!(named, None, "it can't be started");
-        eprintln!("{program} is not installed: left out");
+        eprintln!("{program} is not installed: test skipped");
         return;
     };
     let _daemon = Rsyslog(daemon);
     let syslog = Syslog::at(file("log"));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let wait = || {
         assert!(Instant::now() < deadline, "the daemon does nothing");
         thread::sleep(Duration::from_millis(5));
     };
-    while syslog.send(4, &syslog_line("to a daemon", &origin(), "n1", &how(&[])), &Stalls::default()).is_err()
+    while syslog
+        .send(4, &syslog_line("to a daemon", &origin(), "n1", &options(&[])), &Stalls::default())
+        .is_err()
     {
         wait();
     }
@@ -184,32 +189,32 @@ fn an_email_arrives_with_all_that_was_said_of_it() {
         (key::PMIX_LOG_EMAIL_SUBJECT, "Checkpoint"),
         (key::PMIX_LOG_EMAIL_MSG, text),
     ];
-    mail(&fields, &server(address, PATIENCE)).send(&Stalls::default()).unwrap();
-    let taken = inbox.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(taken.from, "job@example.org");
-    assert_eq!(taken.to, ["a@example.org", "b@example.org"]);
-    assert_eq!(taken.header("Subject"), "Checkpoint");
-    assert!(taken.header("Date").contains(':'));
-    assert_eq!(taken.header("MIME-Version"), "1.0");
-    assert!(taken.header("Message-ID").ends_with("@node.example>"), "{}", taken.text);
-    assert!(taken.body().contains("half done") && taken.body().contains("dot"), "{}", taken.text);
+    mail(&fields, &server(address, TIMEOUT)).send(&Stalls::default()).unwrap();
+    let mail = inbox.recv_timeout(TIMEOUT).unwrap();
+    assert_eq!(mail.from, "job@example.org");
+    assert_eq!(mail.to, ["a@example.org", "b@example.org"]);
+    assert_eq!(mail.header("Subject"), "Checkpoint");
+    assert!(mail.header("Date").contains(':'));
+    assert_eq!(mail.header("MIME-Version"), "1.0");
+    assert!(mail.header("Message-ID").ends_with("@node.example>"), "{}", mail.text);
+    assert!(mail.body().contains("half done") && mail.body().contains("dot"), "{}", mail.text);
 }
 
 #[test]
-fn a_mail_has_the_time_that_its_message_is_said_to_have_and_an_id_of_its_own() {
+fn a_mail_has_the_given_time_and_a_unique_message_id() {
     let (address, inbox) = mail_server();
     let fields = [
         Info::required(key::PMIX_LOG_EMAIL_ADDR, "a@example.org"),
         Info::required(key::PMIX_LOG_EMAIL_MSG, "x"),
     ];
-    let how = how(&[Info::required(key::PMIX_LOG_TIMESTAMP, 86_400u64)]);
+    let options = options(&[Info::required(key::PMIX_LOG_TIMESTAMP, 86_400u64)]);
     let ids: BTreeSet<String> = (0..2)
         .map(|_| {
-            let mail = Mail::new(&fields, &how, &server(address, PATIENCE), "node.example").unwrap();
+            let mail = Mail::new(&fields, &options, &server(address, TIMEOUT), "node.example").unwrap();
             mail.send(&Stalls::default()).unwrap();
-            let taken = inbox.recv_timeout(PATIENCE).unwrap();
-            assert_eq!(taken.header("Date"), "Fri, 02 Jan 1970 00:00:00 +0000");
-            taken.header("Message-ID").to_owned()
+            let mail = inbox.recv_timeout(TIMEOUT).unwrap();
+            assert_eq!(mail.header("Date"), "Fri, 02 Jan 1970 00:00:00 +0000");
+            mail.header("Message-ID").to_owned()
         })
         .collect();
     assert_eq!(ids.len(), 2);
@@ -218,64 +223,64 @@ fn a_mail_has_the_time_that_its_message_is_said_to_have_and_an_id_of_its_own() {
 const FIELDS: [(&str, &str); 2] =
     [(key::PMIX_LOG_EMAIL_ADDR, "a@example.org"), (key::PMIX_LOG_EMAIL_MSG, "x")];
 
-/// Why a server does not take a mail in `patience`.
-fn refusal(address: SocketAddr, patience: Duration) -> Failure {
-    mail(&FIELDS, &server(address, patience)).send(&Stalls::default()).unwrap_err()
+/// Returns the error of a server that does not accept a mail within `timeout`.
+fn send_failure(address: SocketAddr, timeout: Duration) -> Failure {
+    mail(&FIELDS, &server(address, timeout)).send(&Stalls::default()).unwrap_err()
 }
 
 #[test]
-fn a_mail_server_that_is_down_stalls_or_drips_is_an_error_in_time() {
-    let down = refusal(nobody(), PATIENCE);
+fn a_mail_server_that_is_down_stalls_or_drips_is_an_error_within_the_timeout() {
+    let down = send_failure(unused_address(), TIMEOUT);
     assert_eq!(down.status, Status::ERR_NOT_AVAILABLE);
     assert!(down.reason.contains("refused"), "{down}");
     let (stalls, _listener) = stalling_server();
     for address in [stalls, dripping_server(), greeting_server("220 hello\r\n"), greeting_server("220-a\r\n")]
     {
-        let late = refusal(address, Duration::from_millis(50));
+        let late = send_failure(address, Duration::from_millis(50));
         assert_eq!(late.status, Status::ERR_NOT_AVAILABLE);
-        assert!(late.reason.contains("has not taken the mail within 0.05 s"), "{late}");
+        assert!(late.reason.contains("did not accept the mail within 0.05 s"), "{late}");
     }
 }
 
 #[test]
-fn a_mail_server_that_floods_refuses_or_speaks_something_else_is_an_error_in_few_words() {
+fn a_mail_server_that_floods_rejects_or_does_not_speak_smtp_is_a_short_error() {
     let cases = [
-        (flooding_server(), "sends more than 16384 bytes as one reply"),
-        (greeting_server("554 go\x1b[2J away\r\n"), "does not take the mail: 554 go?[2J away"),
+        (flooding_server(), "sent a reply of more than 16384 bytes"),
+        (greeting_server("554 go\x1b[2J away\r\n"), "rejected the mail: 554 go?[2J away"),
         (greeting_server("SSH-2.0-x\r\n"), "does not speak SMTP"),
         (greeting_server("220-a\r\n999 b\r\n"), "does not speak SMTP"),
     ];
     for (address, words) in cases {
-        let failure = refusal(address, PATIENCE);
+        let failure = send_failure(address, TIMEOUT);
         assert_eq!(failure.status, Status::ERR_NOT_AVAILABLE);
         assert!(failure.reason.contains(words) && failure.reason.len() < 400, "{failure}");
     }
 }
 
 #[test]
-fn what_waits_for_a_mail_server_that_has_stalled_does_not_wait_for_it_again() {
+fn a_mail_server_that_stalled_is_not_tried_again_for_queued_mail() {
     let (address, listener) = stalling_server();
     let stalls = Stalls::default();
     let slow = mail(&FIELDS, &server(address, Duration::from_millis(50)));
-    assert!(slow.send(&stalls).unwrap_err().reason.contains("has not taken the mail"));
-    for patience in [Duration::from_millis(50), Duration::MAX] {
-        let again = mail(&FIELDS, &server(address, patience)).send(&stalls).unwrap_err();
-        assert!(again.reason.contains("has stalled, and is sent nothing for 60 s"), "{again}");
+    assert!(slow.send(&stalls).unwrap_err().reason.contains("did not accept the mail"));
+    for timeout in [Duration::from_millis(50), Duration::MAX] {
+        let again = mail(&FIELDS, &server(address, timeout)).send(&stalls).unwrap_err();
+        assert!(again.reason.contains("stalled and is skipped for 60 s"), "{again}");
     }
     let (other, inbox) = mail_server();
-    mail(&FIELDS, &server(other, PATIENCE)).send(&stalls).unwrap();
-    assert_eq!(inbox.recv_timeout(PATIENCE).unwrap().to, ["a@example.org"]);
+    mail(&FIELDS, &server(other, TIMEOUT)).send(&stalls).unwrap();
+    assert_eq!(inbox.recv_timeout(TIMEOUT).unwrap().to, ["a@example.org"]);
     listener.set_nonblocking(true).unwrap();
-    assert_eq!(listener.incoming().map_while(Result::ok).count(), 1, "it was tried once");
+    assert_eq!(listener.incoming().map_while(Result::ok).count(), 1, "it was contacted once");
 }
 
 #[test]
-fn a_job_record_is_appended_to_line_by_line_and_only_its_owner_reads_it() {
+fn a_job_record_grows_line_by_line_and_only_its_owner_can_read_it() {
     let directory = tempfile::tempdir().unwrap();
     let record = JobRecord::at(directory.path().join("record"));
-    record.append("first\nline \"x\"", &origin(), &how(&[])).unwrap();
-    let at = how(&[Info::required(key::PMIX_LOG_TIMESTAMP, 86_400u64)]);
-    record.append("second", &Origin { source: None, ..origin() }, &at).unwrap();
+    record.append("first\nline \"x\"", &origin(), &options(&[])).unwrap();
+    let timed = options(&[Info::required(key::PMIX_LOG_TIMESTAMP, 86_400u64)]);
+    record.append("second", &LogOrigin { source: None, ..origin() }, &timed).unwrap();
     let mode = fs::metadata(record.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let text = fs::read_to_string(record.path()).unwrap();
@@ -290,7 +295,7 @@ fn a_job_record_is_appended_to_line_by_line_and_only_its_owner_reads_it() {
     assert_eq!(lines[1]["by"], "tool (pid 7)");
 }
 
-/// The lines of a record, each of which is an object.
+/// Parses the lines of a record.
 fn lines(record: &JobRecord) -> Vec<Value> {
     let text = fs::read_to_string(record.path()).unwrap();
     assert!(text.ends_with('\n'), "{text}");
@@ -300,13 +305,14 @@ fn lines(record: &JobRecord) -> Vec<Value> {
 }
 
 #[test]
-fn what_does_not_fit_on_the_disk_leaves_no_part_of_a_line() {
+fn a_line_that_does_not_fit_on_the_disk_leaves_no_partial_line() {
     const RECORD: &str = "IOF_TEST_RECORD";
-    const NAME: &str = "what_does_not_fit_on_the_disk_leaves_no_part_of_a_line";
-    // In a process that may write no larger files.
+    const NAME: &str = "a_line_that_does_not_fit_on_the_disk_leaves_no_partial_line";
+    // This part runs in a child process whose files are limited in size.
     if let Some(path) = std::env::var_os(RECORD) {
         let record = JobRecord::at(path);
-        let full = (0..100).find_map(|_| record.append("x", &origin(), &how(&[])).err()).expect("a limit");
+        let full =
+            (0..100).find_map(|_| record.append("x", &origin(), &options(&[])).err()).expect("a limit");
         assert!(full.reason.contains("too large"), "{full}");
         return;
     }
@@ -320,18 +326,18 @@ fn what_does_not_fit_on_the_disk_leaves_no_part_of_a_line() {
     assert!(done.status.success(), "{done:?}");
     let before = lines(&record).len();
     assert!(before > 0);
-    record.append("after", &origin(), &how(&[])).unwrap();
+    record.append("after", &origin(), &options(&[])).unwrap();
     assert_eq!(lines(&record).len(), before + 1);
 }
 
 #[test]
-fn behind_half_a_line_the_next_one_begins_anew() {
+fn a_line_after_a_partial_line_starts_on_a_new_line() {
     let directory = tempfile::tempdir().unwrap();
     let record = JobRecord::at(directory.path().join("record"));
     fs::write(record.path(), "{}\n{\"message\":\"ha").unwrap();
     fs::set_permissions(record.path(), fs::Permissions::from_mode(0o666)).unwrap();
     for text in ["a", "b"] {
-        record.append(text, &origin(), &how(&[])).unwrap();
+        record.append(text, &origin(), &options(&[])).unwrap();
     }
     let text = fs::read_to_string(record.path()).unwrap();
     let texts: Vec<Option<Value>> = text.lines().map(|line| serde_json::from_str(line).ok()).collect();
@@ -341,13 +347,13 @@ fn behind_half_a_line_the_next_one_begins_anew() {
 }
 
 #[test]
-fn what_an_earlier_engine_has_left_is_put_away() {
+fn the_record_of_an_earlier_engine_is_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let record = JobRecord::at(directory.path().join("record"));
-    record.put_away().unwrap();
+    record.rotate().unwrap();
     for text in ["first", "second"] {
-        record.append(text, &origin(), &how(&[])).unwrap();
-        record.put_away().unwrap();
+        record.append(text, &origin(), &options(&[])).unwrap();
+        record.rotate().unwrap();
         assert!(!record.path().exists());
         let old = JobRecord::at(directory.path().join("record.old"));
         assert_eq!(lines(&old).iter().map(|line| &line["message"]).collect::<Vec<_>>(), [text]);
@@ -355,7 +361,7 @@ fn what_an_earlier_engine_has_left_is_put_away() {
 }
 
 #[test]
-fn a_job_record_is_no_link_no_fifo_and_never_larger_than_its_limit() {
+fn a_job_record_is_never_a_link_or_a_fifo_and_never_exceeds_its_limit() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     fs::write(path("secret"), "").unwrap();
@@ -363,11 +369,11 @@ fn a_job_record_is_no_link_no_fifo_and_never_larger_than_its_limit() {
     fs::hard_link(path("secret"), path("second-name")).unwrap();
     nix::unistd::mkfifo(&path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     for name in ["link", "second-name", "fifo", ".", "no/such/directory"] {
-        let failure = JobRecord::at(path(name)).append("x", &origin(), &how(&[])).unwrap_err();
+        let failure = JobRecord::at(path(name)).append("x", &origin(), &options(&[])).unwrap_err();
         assert_eq!(failure.status, Status::ERR_NOT_AVAILABLE, "{name}: {failure}");
     }
     assert_eq!(fs::read(path("secret")).unwrap(), b"");
     fs::File::create(path("full")).unwrap().set_len(MAX_RECORD).unwrap();
-    let full = JobRecord::at(path("full")).append("x", &origin(), &how(&[])).unwrap_err();
+    let full = JobRecord::at(path("full")).append("x", &origin(), &options(&[])).unwrap_err();
     assert_eq!(full.status, Status::ERR_OUT_OF_RESOURCE);
 }

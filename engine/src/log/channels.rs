@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use iof_log::{How, JobRecord, Kind, Mail, Origin, Stalls, Worker, syslog_line};
+use iof_log::{ChannelKind, JobRecord, LogOptions, LogOrigin, Mail, Stalls, Worker, syslog_line};
 use iof_proto::log::key;
 use iof_proto::{Failure, Info, LogEntry, LogValue, Status};
 
@@ -32,8 +32,8 @@ pub(super) struct LogChannels {
 pub(super) struct Entry {
     pub step: LogStep,
     pub entry: LogEntry,
-    pub how: Arc<How>,
-    pub origin: Origin,
+    pub how: Arc<LogOptions>,
+    pub origin: LogOrigin,
     /// The request's directives, as they came.
     pub directives: Vec<Info>,
     /// The tool that asked, until it goes; the embedder stays.
@@ -63,7 +63,7 @@ impl LogChannels {
             name.push(".record");
             let record = JobRecord::at(PathBuf::from(name));
             // Another engine had our pid, or our place.
-            if let Err(error) = record.put_away() {
+            if let Err(error) = record.rotate() {
                 tracing::warn!(path = %record.path().display(), %error, "an earlier job record stays in the way");
             }
             Some(record)
@@ -85,42 +85,49 @@ impl LogChannels {
 
     /// The keys of those that there are.
     pub(super) fn keys(&self) -> Vec<String> {
-        let has = |(kind, key): &(Kind, &str)| match kind {
-            Kind::Stdout | Kind::Stderr | Kind::Email => true,
-            Kind::Syslog => self.has(key::PMIX_LOG_LOCAL_SYSLOG) || self.has(key::PMIX_LOG_GLOBAL_SYSLOG),
+        let has = |(kind, key): &(ChannelKind, &str)| match kind {
+            ChannelKind::Stdout | ChannelKind::Stderr | ChannelKind::Email => true,
+            ChannelKind::Syslog => {
+                self.has(key::PMIX_LOG_LOCAL_SYSLOG) || self.has(key::PMIX_LOG_GLOBAL_SYSLOG)
+            }
             _ => self.has(key),
         };
-        let own = Kind::own().filter(has).map(|(_, key)| key.to_owned());
-        let theirs = self.host.iter().filter(|channel| Kind::of(channel) == Kind::Host).cloned();
+        let own = ChannelKind::builtin().filter(has).map(|(_, key)| key.to_owned());
+        let theirs =
+            self.host.iter().filter(|channel| ChannelKind::from_key(channel) == ChannelKind::Host).cloned();
         own.chain(theirs).collect()
     }
 
     /// Whether there is a channel whose being there does not depend on the request. Which channels a gateway has it says
     /// when it is asked for them.
     pub(super) fn has(&self, channel: &str) -> bool {
-        match Kind::of(channel) {
-            Kind::LocalSyslog => self.config.syslog.is_there(),
-            Kind::GlobalSyslog => {
+        match ChannelKind::from_key(channel) {
+            ChannelKind::LocalSyslog => self.config.syslog.exists(),
+            ChannelKind::GlobalSyslog => {
                 self.config.gateway || self.gateway.is_some() || self.host.contains(channel)
             }
-            Kind::JobRecord => self.record.is_some(),
-            Kind::Host => self.gateway.is_some() || self.host.contains(channel),
-            Kind::Stdout | Kind::Stderr | Kind::Syslog | Kind::Email | Kind::Any => false,
+            ChannelKind::JobRecord => self.record.is_some(),
+            ChannelKind::Host => self.gateway.is_some() || self.host.contains(channel),
+            ChannelKind::Stdout
+            | ChannelKind::Stderr
+            | ChannelKind::Syslog
+            | ChannelKind::Email
+            | ChannelKind::Any => false,
         }
     }
 
     /// Has an entry logged, on any channel but stdout and stderr.
     pub(super) fn begin(&mut self, entry: Entry) -> Begun {
-        match (Kind::of(&entry.entry.channel), self.gateway.clone()) {
-            (Kind::LocalSyslog, _) => self.syslog(&entry),
-            (Kind::GlobalSyslog, _) if self.config.gateway => self.syslog(&entry),
-            (Kind::GlobalSyslog, Some(gateway)) => self.relay(gateway, &entry),
-            (Kind::Email, Some(gateway)) if self.config.mail.is_none() && !names_server(&entry) => {
+        match (ChannelKind::from_key(&entry.entry.channel), self.gateway.clone()) {
+            (ChannelKind::LocalSyslog, _) => self.syslog(&entry),
+            (ChannelKind::GlobalSyslog, _) if self.config.gateway => self.syslog(&entry),
+            (ChannelKind::GlobalSyslog, Some(gateway)) => self.relay(gateway, &entry),
+            (ChannelKind::Email, Some(gateway)) if self.config.mail.is_none() && !names_server(&entry) => {
                 self.relay(gateway, &entry)
             }
-            (Kind::Email, _) => self.mail(entry),
-            (Kind::JobRecord, _) => self.job_record(&entry),
-            (Kind::Host, Some(gateway)) if !self.host.contains(&entry.entry.channel) => {
+            (ChannelKind::Email, _) => self.mail(entry),
+            (ChannelKind::JobRecord, _) => self.job_record(&entry),
+            (ChannelKind::Host, Some(gateway)) if !self.host.contains(&entry.entry.channel) => {
                 self.relay(gateway, &entry)
             }
             _ => Begun::Host(entry),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use iof_log::{How, Kind, Stalls};
+use iof_log::{ChannelKind, LogOptions, Stalls};
 use iof_proto::log::key;
 use iof_proto::rendezvous::ConnectError;
 use iof_proto::{Failure, Info, InfoValue, Log, LogEntry, Status};
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) fn relayed(Entry { entry, how, origin, directives, .. }: &Entry) -> Log {
     let info = |key: &str, value| Info { key: key.to_owned(), value, required: false };
     let mut said = vec![
-        Info::required(key::IOF_LOG_RELAYED, origin.by.as_str()),
+        Info::required(key::IOF_LOG_RELAYED, origin.requester.as_str()),
         Info::new(key::PMIX_LOG_SYSLOG_PRI, u32::from(how.priority)),
     ];
     if let Some(time) = how.time.and_then(|time| u64::try_from(time.as_second()).ok()) {
@@ -26,12 +26,13 @@ pub(super) fn relayed(Entry { entry, how, origin, directives, .. }: &Entry) -> L
     }
     said.extend(origin.source.clone().map(|source| info(key::PMIX_LOG_SOURCE, InfoValue::Proc(source))));
     said.extend(how.email.iter().cloned());
-    if Kind::of(&entry.channel) == Kind::Host {
+    if ChannelKind::from_key(&entry.channel) == ChannelKind::Host {
         // What only its host understands; and how it is to look, which that may understand.
         let style = [key::PMIX_LOG_TAG_OUTPUT, key::PMIX_LOG_XML_OUTPUT];
         let theirs = |info: &&Info| {
             let key = info.key.as_str();
-            style.contains(&key) || (key != key::IOF_LOG_RELAYED && How::keys().all(|known| known != key))
+            style.contains(&key)
+                || (key != key::IOF_LOG_RELAYED && LogOptions::keys().all(|known| known != key))
         };
         said.extend(directives.iter().filter(theirs).cloned());
     }
@@ -41,21 +42,21 @@ pub(super) fn relayed(Entry { entry, how, origin, directives, .. }: &Entry) -> L
 /// Has the gateway that listens on `socket` log it, and waits for that. One that has stalled a short time ago is not asked.
 pub(super) fn relay(socket: &Path, log: &Log, stalls: &Stalls) -> Result<(), Failure> {
     let name = format!("the gateway at {}", socket.display());
-    stalls.may_have(&name)?;
+    stalls.check(&name)?;
     let failed = |error: &dyn ToString| {
         let reason = format!("{name}: {}", error.to_string());
         Failure { status: Status::ERR_NOT_AVAILABLE, reason }
     };
     let mut gateway = Tool::connect(socket, "iof gateway").map_err(|error| {
         if matches!(error, AttachError::Silent { .. } | AttachError::Connect(ConnectError::Full(_))) {
-            stalls.note(&name);
+            stalls.record(&name);
         }
         failed(&error)
     })?;
     let report = match gateway.log_within(log, PATIENCE) {
         Ok(Some(report)) => report,
         Ok(None) => {
-            stalls.note(&name);
+            stalls.record(&name);
             return Err(failed(&format!("it has not answered for {} s", PATIENCE.as_secs())));
         }
         Err(RequestError::Denied(Failure { status, reason })) => {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use iof_capture::{Capture, SourceId, check_files};
-use iof_log::{How, output};
+use iof_log::{LogOptions, output};
 use iof_proto::{Channel, Failure, Nspace, Proc, Rank, Status};
 use iof_shm_ring::Stream;
 
@@ -21,7 +21,7 @@ fn unavailable(reason: String) -> Failure {
 
 impl State {
     /// Whose stdout and stderr are meant: the process that is the source; of no rank, the job as a whole.
-    pub(super) fn log_target(&self, how: &How) -> Result<Proc, Failure> {
+    pub(super) fn log_target(&self, how: &LogOptions) -> Result<Proc, Failure> {
         let target = match &how.source {
             Some(source) if source.rank == Rank::WILDCARD => Proc { rank: Rank::UNDEF, ..source.clone() },
             Some(source) => source.clone(),
@@ -49,7 +49,7 @@ impl State {
         step: LogStep,
         channel: Channel,
         text: &str,
-        how: &How,
+        how: &LogOptions,
     ) -> Option<Result<(), Failure>> {
         match self.put_output(capture, channel, text, how) {
             Ok(()) => {
@@ -65,7 +65,7 @@ impl State {
         capture: &Capture,
         channel: Channel,
         text: &str,
-        how: &How,
+        how: &LogOptions,
     ) -> Result<(), Failure> {
         let target = self.log_target(how)?;
         let bytes = output(text, &target, channel, how)?;

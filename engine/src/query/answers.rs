@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 
 use iof_capture::{Capture, SourceId};
-use iof_log::How;
+use iof_log::LogOptions;
 use iof_proto::directive::key as directive;
 use iof_proto::query::key;
 use iof_proto::{
@@ -281,7 +281,7 @@ fn procs_elsewhere(state: &State, scope: &Scope) -> Vec<ProcInfo> {
 }
 
 fn attributes(state: &State) -> Vec<Attributes> {
-    let log: Vec<&str> = How::keys().collect();
+    let log: Vec<&str> = LogOptions::keys().collect();
     let row = |(function, keys): (&str, &[&str])| {
         let mut keys: BTreeSet<String> = keys.iter().map(|key| (*key).to_owned()).collect();
         if function != QUERY {

@@ -92,7 +92,7 @@ pub fn tried(report: &LogReport) -> Vec<(&str, bool)> {
 }
 
 pub fn mail_to(server: SocketAddr, patience: Duration) -> MailServer {
-    MailServer { host: server.ip().to_string(), port: server.port(), patience }
+    MailServer { host: server.ip().to_string(), port: server.port(), timeout: patience }
 }
 
 /// An email as a tool asks for it.

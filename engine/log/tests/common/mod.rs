@@ -1,5 +1,5 @@
-//! Real peers for the channels: a mail server, one that stalls, a syslog daemon's socket.
-#![allow(dead_code, reason = "each test binary uses its part")]
+//! Real peers for the channels: mail servers, working and faulty, and a syslog daemon's socket.
+#![allow(dead_code, reason = "each test binary uses a part of this module")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -14,20 +14,20 @@ use mailin::response::OK;
 use mailin::{Action, Handler, Response, SessionBuilder};
 use tempfile::TempDir;
 
-/// Nothing here takes so long: whoever waits longer has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout of operations that are expected to succeed.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A mail that a server has taken.
+/// A mail that a server has accepted.
 #[derive(Clone, Debug, Default)]
-pub struct Taken {
+pub struct AcceptedMail {
     pub from: String,
     pub to: Vec<String>,
-    /// Head and body, as they came.
+    /// The header and the body, as received.
     pub text: String,
 }
 
-impl Taken {
-    /// What the head says of `name`.
+impl AcceptedMail {
+    /// Returns the value of the header field `name`.
     pub fn header(&self, name: &str) -> &str {
         let (head, _) = self.text.split_once("\r\n\r\n").unwrap();
         let line = head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
@@ -41,13 +41,13 @@ impl Taken {
 
 #[derive(Clone)]
 struct Inbox {
-    taken: Sender<Taken>,
-    mail: Taken,
+    accepted: Sender<AcceptedMail>,
+    mail: AcceptedMail,
 }
 
 impl Handler for Inbox {
     fn mail(&mut self, _: IpAddr, _: &str, from: &str) -> Response {
-        self.mail = Taken { from: from.to_owned(), ..Taken::default() };
+        self.mail = AcceptedMail { from: from.to_owned(), ..AcceptedMail::default() };
         OK
     }
 
@@ -62,20 +62,21 @@ impl Handler for Inbox {
     }
 
     fn data_end(&mut self) -> Response {
-        // The test may be over.
-        let _ = self.taken.send(self.mail.clone());
+        // The test may have ended.
+        let _ = self.accepted.send(self.mail.clone());
         OK
     }
 }
 
-/// Starts a mail server on loopback, for as long as the process lives; gives its address and what it takes.
-pub fn mail_server() -> (SocketAddr, Receiver<Taken>) {
-    let (taken, inbox) = channel();
-    let inbox_of = Inbox { taken, mail: Taken::default() };
-    (server(move |stream| drop(session(stream, inbox_of.clone()))), inbox)
+/// Starts a mail server on loopback that runs until the process ends. Returns its address and the
+/// mails that it accepts.
+pub fn mail_server() -> (SocketAddr, Receiver<AcceptedMail>) {
+    let (accepted, inbox) = channel();
+    let handler = Inbox { accepted, mail: AcceptedMail::default() };
+    (server(move |stream| drop(session(stream, handler.clone()))), inbox)
 }
 
-/// Serves one connection by SMTP.
+/// Serves one SMTP connection.
 fn session(mut stream: TcpStream, inbox: Inbox) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut session = SessionBuilder::new("localhost").build(stream.peer_addr()?.ip(), inbox);
@@ -94,7 +95,7 @@ fn session(mut stream: TcpStream, inbox: Inbox) -> io::Result<()> {
     Ok(())
 }
 
-/// A server on loopback, for as long as the process lives.
+/// Starts a server on loopback that runs until the process ends.
 fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -107,7 +108,7 @@ fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     address
 }
 
-/// A server that begins a reply, and says one byte more of it every ten milliseconds.
+/// Starts a server that sends an endless reply, one byte every ten milliseconds.
 pub fn dripping_server() -> SocketAddr {
     server(|mut stream| {
         while stream.write_all(b"2").is_ok() {
@@ -116,32 +117,32 @@ pub fn dripping_server() -> SocketAddr {
     })
 }
 
-/// A server whose greeting has no end, and no end of a line either.
+/// Starts a server that sends an endless line as fast as it can.
 pub fn flooding_server() -> SocketAddr {
     server(|mut stream| while stream.write_all(&[b'2'; 1 << 16]).is_ok() {})
 }
 
-/// A server that greets with `greeting`, and says nothing more.
+/// Starts a server that sends `greeting` and nothing more.
 pub fn greeting_server(greeting: &'static str) -> SocketAddr {
     server(move |mut stream| {
         let _ = stream.write_all(greeting.as_bytes());
-        // Until the client goes.
+        // Keeps the connection open until the client closes it.
         let _ = io::copy(&mut stream, &mut io::sink());
     })
 }
 
-/// A server that takes connections, by the kernel, and says nothing.
+/// Creates a listener whose connections only the kernel accepts: it never sends anything.
 pub fn stalling_server() -> (SocketAddr, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     (listener.local_addr().unwrap(), listener)
 }
 
-/// An address of loopback on which nobody listens.
-pub fn nobody() -> SocketAddr {
+/// Returns a loopback address on which no process listens.
+pub fn unused_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// The end of a syslog socket at which a daemon would be.
+/// The daemon's end of a syslog socket.
 pub struct SyslogSocket {
     socket: UnixDatagram,
     path: PathBuf,
@@ -153,7 +154,7 @@ impl SyslogSocket {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         let socket = UnixDatagram::bind(&path).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         SyslogSocket { socket, path, _directory: directory }
     }
 
@@ -161,6 +162,7 @@ impl SyslogSocket {
         &self.path
     }
 
+    /// Blocks until the next message arrives.
     pub fn next(&self) -> String {
         let mut datagram = vec![0; 1 << 17];
         let length = self.socket.recv(&mut datagram).expect("a message");
@@ -168,14 +170,14 @@ impl SyslogSocket {
         String::from_utf8(datagram).unwrap()
     }
 
-    /// Has so much sent that there is no room for more.
+    /// Fills the socket's queue.
     pub fn fill(&self) {
         let socket = UnixDatagram::unbound().unwrap();
         socket.set_nonblocking(true).unwrap();
         while socket.send_to(b"x", &self.path).is_ok() {}
     }
 
-    /// Whether nothing has come that was not taken.
+    /// Returns whether no message is queued.
     pub fn is_empty(&self) -> bool {
         self.socket.set_nonblocking(true).unwrap();
         let empty = self.socket.recv(&mut [0; 1]).is_err();

@@ -1,22 +1,31 @@
-//! Which channels are tried when, and what that comes to (RFC0032). Pure data: who carries the steps out says what became
-//! of them.
+//! Which channels are tried when, and the outcome of a request (RFC0032). Pure data: the caller
+//! runs the steps and reports their results.
 
 use iof_proto::log::key;
 use iof_proto::{Failure, Log, LogEntry, LogOutcome, LogValue, Status};
 
-use crate::channel::Kind;
+use crate::channel::ChannelKind;
 use crate::order::Order;
 
-/// The entries of a request, each with a channel of its own: what has none goes to those of `order`. Of these, optional
-/// ones that are not `available`, by their keys, are left out. What would be logged on a channel twice is logged there
-/// once.
+/// Resolves the entries of a request to entries with one concrete channel each.
+///
+/// A message without a channel goes to the channels of `order`. Optional channels of the order are
+/// dropped if `available` returns false for their key. The channel `Syslog` becomes the global
+/// syslog if that is available, else the local one. A message that two entries send to one channel
+/// is logged there once.
 ///
 /// # Errors
-/// The request makes no sense: it has no message, one with a NUL byte, or none for which there is a channel.
-pub fn plan(log: &Log, order: &Order, available: impl Fn(&str) -> bool) -> Result<Vec<LogEntry>, Failure> {
+/// - `ERR_BAD_PARAM`: the request has no message, a message contains a NUL byte, or a value does
+///   not fit its channel.
+/// - `ERR_NOT_AVAILABLE`: no channel is left.
+pub fn resolve_channels(
+    log: &Log,
+    order: &Order,
+    available: impl Fn(&str) -> bool,
+) -> Result<Vec<LogEntry>, Failure> {
     let bad = |reason: String| Failure { status: Status::ERR_BAD_PARAM, reason };
     if log.data.is_empty() {
-        return Err(bad("nothing is to be logged: give a message".into()));
+        return Err(bad("empty log request: add a message".into()));
     }
     let mut entries = Vec::new();
     let (local, global) = (key::PMIX_LOG_LOCAL_SYSLOG, key::PMIX_LOG_GLOBAL_SYSLOG);
@@ -24,50 +33,53 @@ pub fn plan(log: &Log, order: &Order, available: impl Fn(&str) -> bool) -> Resul
     for entry in &log.data {
         let channel = &entry.channel;
         let Some(text) = entry.text() else {
-            return Err(bad(format!("what is to be logged to {channel} has no message")));
+            return Err(bad(format!("missing message for {channel}: add one")));
         };
-        if let Some(at) = text.find('\0') {
+        if let Some(offset) = text.find('\0') {
             return Err(bad(format!(
-                "the message for {channel} has a NUL byte at {at}: PMIx ends messages there"
+                "the message for {channel} contains a NUL byte at offset {offset}, where PMIx would end it: remove it"
             )));
         }
-        let value_fits = matches!(entry.value, LogValue::Email(_)) == (Kind::of(channel) == Kind::Email);
-        match Kind::of(channel) {
-            Kind::Host => entries.push(entry.clone()),
-            _ if !value_fits => return Err(bad(format!("the value for {channel} has the wrong type"))),
-            Kind::Any => {
-                let resolved = |channel| if Kind::of(channel) == Kind::Syslog { syslog } else { channel };
-                let order = order.0.iter().map(|of| (resolved(of.channel.as_str()), of.required));
+        let value_fits = matches!(entry.value, LogValue::Email(_))
+            == (ChannelKind::from_key(channel) == ChannelKind::Email);
+        match ChannelKind::from_key(channel) {
+            ChannelKind::Host => entries.push(entry.clone()),
+            _ if !value_fits => return Err(bad(format!("value of the wrong type for {channel}"))),
+            ChannelKind::Any => {
+                let resolved = |channel| {
+                    if ChannelKind::from_key(channel) == ChannelKind::Syslog { syslog } else { channel }
+                };
+                let order = order.channels().map(|(channel, required)| (resolved(channel), required));
                 let preferred = order.filter(|(channel, required)| *required || available(channel));
                 entries.extend(preferred.map(|(channel, required)| LogEntry {
                     required: required || entry.required,
                     ..LogEntry::new(channel, text)
                 }));
             }
-            Kind::Syslog => entries.push(LogEntry { channel: syslog.to_owned(), ..entry.clone() }),
+            ChannelKind::Syslog => entries.push(LogEntry { channel: syslog.to_owned(), ..entry.clone() }),
             _ => entries.push(entry.clone()),
         }
     }
     let mut once: Vec<LogEntry> = Vec::with_capacity(entries.len());
     for entry in entries {
-        match once.iter_mut().find(|of| of.channel == entry.channel && of.value == entry.value) {
+        match once.iter_mut().find(|other| other.channel == entry.channel && other.value == entry.value) {
             Some(same) => same.required |= entry.required,
             None => once.push(entry),
         }
     }
     if once.is_empty() {
-        let reason = "no log channel is available here: name one".into();
+        let reason = "no log channel is available here: name one".to_owned();
         return Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason });
     }
     Ok(once)
 }
 
-/// A request on its way through its channels.
+/// The plan of a log request: its entries as steps, with the state of each.
 ///
-/// Usually all are tried at once. With `PMIX_LOG_ONCE` they are tried one after the other, until one has it: first those
-/// that are required, which are tried in any case.
+/// By default all steps start at once. With `PMIX_LOG_ONCE` they run one at a time until one
+/// succeeds: the required ones first, and each of these in any case.
 #[derive(Debug)]
-pub struct Course {
+pub struct LogPlan {
     steps: Vec<Step>,
     once: bool,
 }
@@ -81,65 +93,70 @@ struct Step {
 #[derive(Debug)]
 enum State {
     Waiting,
-    Begun,
+    Started,
     Skipped,
     Done(Result<(), Failure>),
 }
 
-impl Course {
-    /// Through `entries` in their order; with `once` those that are required come before the others.
-    pub fn new(mut entries: Vec<LogEntry>, once: bool) -> Course {
+impl LogPlan {
+    /// Creates a plan with one step for each of `entries`, in this order. With `once` the required
+    /// ones move to the front.
+    pub fn new(mut entries: Vec<LogEntry>, once: bool) -> LogPlan {
         if once {
             entries.sort_by_key(|entry| !entry.required);
         }
         let step = |entry| Step { entry, state: State::Waiting };
-        Course { steps: entries.into_iter().map(step).collect(), once }
+        LogPlan { steps: entries.into_iter().map(step).collect(), once }
     }
 
-    /// The steps that are to be begun now, by number.
-    pub fn begin(&mut self) -> Vec<usize> {
-        let mut begun = Vec::new();
-        let mut has_it = self.steps.iter().any(Step::has_it);
-        for (at, step) in self.steps.iter_mut().enumerate() {
+    /// Marks the steps that can run now as started, and returns their indices. The caller runs
+    /// them, and passes each result to [`complete`](LogPlan::complete).
+    pub fn start_next(&mut self) -> Vec<usize> {
+        let mut started = Vec::new();
+        let mut succeeded = self.steps.iter().any(Step::succeeded);
+        for (index, step) in self.steps.iter_mut().enumerate() {
             match step.state {
-                State::Waiting if self.once && has_it && !step.entry.required => step.state = State::Skipped,
+                State::Waiting if self.once && succeeded && !step.entry.required => {
+                    step.state = State::Skipped;
+                }
                 State::Waiting => {
-                    step.state = State::Begun;
-                    begun.push(at);
+                    step.state = State::Started;
+                    started.push(index);
                     if self.once {
                         break;
                     }
                 }
-                // Its outcome decides about the others.
-                State::Begun if self.once => break,
-                State::Begun | State::Skipped | State::Done(_) => {}
+                // Its result decides whether the later ones run.
+                State::Started if self.once => break,
+                State::Started | State::Skipped | State::Done(_) => {}
             }
-            has_it |= step.has_it();
+            succeeded |= step.succeeded();
         }
-        begun
+        started
     }
 
-    /// What a step is to do.
+    /// Returns the entry of a step.
     pub fn entry(&self, step: usize) -> Option<&LogEntry> {
         self.steps.get(step).map(|step| &step.entry)
     }
 
-    /// A step that was begun is done. Said of any other, nothing changes.
-    pub fn done(&mut self, step: usize, result: Result<(), Failure>) {
+    /// Records the result of a started step. Ignores a step in any other state, and an unknown one.
+    pub fn complete(&mut self, step: usize, result: Result<(), Failure>) {
         if let Some(step) = self.steps.get_mut(step)
-            && matches!(step.state, State::Begun)
+            && matches!(step.state, State::Started)
         {
             step.state = State::Done(result);
         }
     }
 
-    /// What it came to, when nothing is left to be done.
+    /// Returns the status of the request and the result of each step that ran. Returns `None` while
+    /// a step is waiting or running.
     pub fn outcome(&self) -> Option<(Status, Vec<LogOutcome>)> {
         let mut outcomes = Vec::new();
         let mut missing = false;
         for Step { entry, state } in &self.steps {
             match state {
-                State::Waiting | State::Begun => return None,
+                State::Waiting | State::Started => return None,
                 State::Skipped => {}
                 State::Done(result) => {
                     missing |= result.is_err() && entry.required;
@@ -147,7 +164,7 @@ impl Course {
                 }
             }
         }
-        let failed = outcomes.iter().filter(|of| of.result.is_err()).count();
+        let failed = outcomes.iter().filter(|outcome| outcome.result.is_err()).count();
         let status = match failed {
             _ if missing => Status::ERR_OPERATION_FAILED,
             failed if failed == outcomes.len() => Status::ERR_OPERATION_FAILED,
@@ -160,7 +177,7 @@ impl Course {
 }
 
 impl Step {
-    fn has_it(&self) -> bool {
+    fn succeeded(&self) -> bool {
         matches!(self.state, State::Done(Ok(())))
     }
 }
@@ -169,38 +186,39 @@ impl Step {
 mod tests {
     use super::*;
 
-    /// Runs a course of channels, of which `works` says which do; `!` before a name: required.
-    fn run(channels: &[&str], once: bool, works: &[&str]) -> (Status, Vec<String>) {
+    /// Runs a plan over `channels`, where `!` before a name means required. The channels in
+    /// `working` succeed. Returns the status and the channels that were tried.
+    fn run(channels: &[&str], once: bool, working: &[&str]) -> (Status, Vec<String>) {
         let entry = |name: &&str| LogEntry {
             required: name.starts_with('!'),
             ..LogEntry::new(name.trim_start_matches('!'), "text")
         };
-        let mut course = Course::new(channels.iter().map(entry).collect(), once);
-        while course.outcome().is_none() {
-            let begun = course.begin();
-            assert!(!begun.is_empty() || course.outcome().is_some(), "it goes on");
-            assert!(!once || (begun.len() <= 1 && course.begin().is_empty()), "one after the other");
-            for step in begun {
-                let name = course.entry(step).unwrap().channel.clone();
+        let mut plan = LogPlan::new(channels.iter().map(entry).collect(), once);
+        while plan.outcome().is_none() {
+            let started = plan.start_next();
+            assert!(!started.is_empty() || plan.outcome().is_some(), "the plan makes progress");
+            assert!(!once || (started.len() <= 1 && plan.start_next().is_empty()), "one at a time");
+            for step in started {
+                let name = plan.entry(step).unwrap().channel.clone();
                 let failure = Failure { status: Status::ERR_NOT_AVAILABLE, reason: name.clone() };
-                course.done(step, if works.contains(&name.as_str()) { Ok(()) } else { Err(failure) });
+                plan.complete(step, if working.contains(&name.as_str()) { Ok(()) } else { Err(failure) });
             }
         }
-        let (status, outcomes) = course.outcome().unwrap();
-        (status, outcomes.into_iter().map(|of| of.channel).collect())
+        let (status, outcomes) = plan.outcome().unwrap();
+        (status, outcomes.into_iter().map(|outcome| outcome.channel).collect())
     }
 
     const FAILED: Status = Status::ERR_OPERATION_FAILED;
     const PARTIAL: Status = Status::ERR_PARTIAL_COMPLETION;
 
     #[test]
-    fn without_once_all_channels_are_tried_and_the_status_says_how_many_have_it() {
+    fn without_once_all_channels_are_tried_and_partial_success_has_a_status() {
         let all = ["a", "b", "c"];
-        for (works, wanted) in
+        for (working, expected) in
             [(&all[..], Status::SUCCESS), (&["a"], PARTIAL), (&["c", "b"], PARTIAL), (&[], FAILED)]
         {
-            let (status, tried) = run(&all, false, works);
-            assert_eq!((status, &tried[..]), (wanted, &all.map(str::to_owned)[..]), "{works:?}");
+            let (status, tried) = run(&all, false, working);
+            assert_eq!((status, &tried[..]), (expected, &all.map(str::to_owned)[..]), "{working:?}");
         }
     }
 
@@ -214,8 +232,8 @@ mod tests {
     }
 
     #[test]
-    fn with_once_the_first_that_takes_it_is_the_only_one_but_for_required_ones() {
-        let tried = |works: &[&str]| run(&["a", "b", "c"], true, works);
+    fn with_once_no_optional_channel_is_tried_after_the_first_success() {
+        let tried = |working: &[&str]| run(&["a", "b", "c"], true, working);
         assert_eq!(tried(&["a", "b", "c"]), (Status::SUCCESS, vec!["a".into()]));
         assert_eq!(tried(&["b", "c"]), (Status::SUCCESS, vec!["a".into(), "b".into()]));
         assert_eq!(tried(&[]), (FAILED, vec!["a".into(), "b".into(), "c".into()]));
@@ -226,27 +244,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_step_twice_or_too_early_counts_for_nothing() {
-        let mut course = Course::new(vec![LogEntry::new("a", "text")], false);
+    fn a_result_that_is_reported_twice_or_too_early_is_ignored() {
+        let mut plan = LogPlan::new(vec![LogEntry::new("a", "text")], false);
         let failure = || Err(Failure { status: FAILED, reason: String::new() });
-        course.done(0, Ok(()));
-        assert!(course.outcome().is_none());
-        assert_eq!(course.begin(), [0]);
-        course.done(0, failure());
-        course.done(0, Ok(()));
-        course.done(7, Ok(()));
-        assert_eq!(course.outcome().unwrap().0, FAILED);
-        assert!(course.begin().is_empty());
+        plan.complete(0, Ok(()));
+        assert!(plan.outcome().is_none());
+        assert_eq!(plan.start_next(), [0]);
+        plan.complete(0, failure());
+        plan.complete(0, Ok(()));
+        plan.complete(7, Ok(()));
+        assert_eq!(plan.outcome().unwrap().0, FAILED);
+        assert!(plan.start_next().is_empty());
     }
 
     fn planned(log: &Log, order: &str, available: &[&str]) -> Vec<(String, bool)> {
         let order = order.parse().unwrap();
-        let entries = plan(log, &order, |channel| available.contains(&channel)).unwrap();
+        let entries = resolve_channels(log, &order, |channel| available.contains(&channel)).unwrap();
         entries.into_iter().map(|entry| (entry.channel, entry.required)).collect()
     }
 
     #[test]
-    fn a_message_without_a_channel_goes_to_those_of_the_order_that_are_there_or_required() {
+    fn a_message_without_a_channel_goes_to_available_and_required_channels_of_the_order() {
         let order = "email,local_syslog:req,stderr";
         let plan = planned(&Log::new("text"), order, &[key::PMIX_LOG_STDERR]);
         assert_eq!(plan, [(key::PMIX_LOG_LOCAL_SYSLOG.into(), true), (key::PMIX_LOG_STDERR.into(), false)]);
@@ -255,12 +273,12 @@ mod tests {
             planned(&named, order, &[]),
             [("site.x".into(), false), (key::PMIX_LOG_STDOUT.into(), false)]
         );
-        let nowhere = super::plan(&Log::new("text"), &"email".parse().unwrap(), |_| false);
+        let nowhere = super::resolve_channels(&Log::new("text"), &"email".parse().unwrap(), |_| false);
         assert_eq!(nowhere.unwrap_err().status, Status::ERR_NOT_AVAILABLE);
     }
 
     #[test]
-    fn what_names_a_channel_twice_is_logged_there_once() {
+    fn a_message_for_a_channel_that_is_named_twice_is_logged_there_once() {
         let stderr = key::PMIX_LOG_STDERR;
         let mut log = Log::to([stderr, key::PMIX_LOG_MSG, "site.x", stderr, "site.x"], "text");
         log.data[3].required = true;
@@ -274,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_syslog_is_the_global_one_if_there_is_one() {
+    fn the_channel_syslog_is_the_global_syslog_if_available_else_the_local_one() {
         let log = Log::to([key::PMIX_LOG_SYSLOG], "text");
         for (available, wanted) in [
             (&[key::PMIX_LOG_GLOBAL_SYSLOG][..], key::PMIX_LOG_GLOBAL_SYSLOG),
@@ -289,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_make_no_sense_are_refused() {
+    fn malformed_requests_are_rejected() {
         let text = |channel: &str| LogEntry {
             channel: channel.into(),
             value: LogValue::Text("x".into()),
@@ -309,7 +327,7 @@ mod tests {
         ];
         for data in bad {
             let log = Log { data, directives: vec![] };
-            let failure = plan(&log, &Order::default(), |_| true).unwrap_err();
+            let failure = resolve_channels(&log, &Order::default(), |_| true).unwrap_err();
             assert_eq!(failure.status, Status::ERR_BAD_PARAM, "{log:?}");
         }
     }
