@@ -1,6 +1,7 @@
-//! Tagged lines into a pipe: each line copied behind its tag and written in one piece, beside writev(2) of tags and of
-//! lines where they lie. Where the two meet is `iof_output::LEND_AT`. And the formats beside each other.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a bench is run by people who read it")]
+//! Writing tagged lines to a pipe: copying each line behind its tag into one buffer, beside
+//! writev(2) of the tags and the lines in place. `iof_output::LEND_AT` is the length at which the
+//! two cost the same. Also compares the output formats with each other.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark may panic")]
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -14,11 +15,11 @@ use nix::fcntl::{FcntlArg, SpliceFFlags, fcntl, splice};
 use nix::sys::uio::writev;
 use nix::unistd::pipe;
 
-/// Bytes that come at once.
+/// The size of one batch, in bytes.
 const BYTES: usize = 64 << 10;
 const IOV_MAX: usize = 1024;
 
-/// A pipe that is emptied without a copy.
+/// A pipe that is drained without copying.
 struct Drain {
     read: OwnedFd,
     write: OwnedFd,
@@ -37,9 +38,10 @@ impl Drain {
         while !rest.is_empty() {
             let written = writev(&self.write, &rest[..rest.len().min(IOV_MAX)]).unwrap();
             IoSlice::advance_slices(&mut rest, written);
-            let mut left = written;
-            while left > 0 {
-                left -= splice(&self.read, None, &self.null, None, left, SpliceFFlags::empty()).unwrap();
+            let mut remaining = written;
+            while remaining > 0 {
+                remaining -=
+                    splice(&self.read, None, &self.null, None, remaining, SpliceFFlags::empty()).unwrap();
             }
         }
     }
@@ -63,8 +65,8 @@ fn lines(length: usize) -> Vec<u8> {
     line.repeat(BYTES / length)
 }
 
-/// Writes `bytes` again and again, each piece put by `put`.
-fn written<'b>(
+/// Measures writing `bytes`. `put` adds each piece to the batch.
+fn bench_write<'b>(
     b: &mut criterion::Bencher<'_>,
     style: &Style,
     bytes: &'b [u8],
@@ -93,8 +95,10 @@ fn copied_or_lent(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("tagged-lines/{length}"));
         group.throughput(Throughput::Bytes(BYTES as u64)).measurement_time(Duration::from_secs(1));
         group.warm_up_time(Duration::from_millis(300)).sample_size(30);
-        group.bench_function("copied", |b| written(b, &style("tag"), &bytes, |to, piece| to.copy(piece)));
-        group.bench_function("lent", |b| written(b, &style("tag"), &bytes, Batch::lend));
+        group.bench_function("copied", |b| {
+            bench_write(b, &style("tag"), &bytes, |batch, piece| batch.copy(piece));
+        });
+        group.bench_function("lent", |b| bench_write(b, &style("tag"), &bytes, Batch::lend));
         group.finish();
     }
 }
@@ -107,7 +111,7 @@ fn formats(c: &mut Criterion) {
     for list in ["", "tag", "tag-detailed,timestamp", "timestamp=rfc3339,tag", "xml,tag", "json"] {
         let name = if list.is_empty() { "plain" } else { list };
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
-            written(b, &style(list), &bytes, Batch::add);
+            bench_write(b, &style(list), &bytes, Batch::add);
         });
     }
     group.finish();

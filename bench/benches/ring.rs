@@ -1,6 +1,6 @@
-//! Publishing and consuming through a ring, beside a bare copy of the same bytes, rtrb (one reader, one process) and
-//! shmem-ipc (one reader, shared memory), in one run.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a bench is run by people who read it")]
+//! Publishing and consuming through a ring, in one run with its baselines: a bare copy of the same
+//! bytes, rtrb (one reader, one process) and shmem-ipc (one reader, shared memory).
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a benchmark may panic")]
 
 use std::fs::File;
 use std::hint::black_box;
@@ -21,13 +21,14 @@ const READERS: [usize; 3] = [1, 4, 16];
 
 type Group<'a> = BenchmarkGroup<'a, WallTime>;
 
-/// Through whose map a reader reads: on one core, stores through one map are not forwarded to loads through another, so
-/// that alone costs some nanoseconds in a bench that writes and reads in turn.
+/// The mapping through which a reader reads. On one core, stores through one mapping are not
+/// forwarded to loads through another. That costs some nanoseconds in a benchmark that alternates
+/// between writing and reading.
 #[derive(Clone, Copy, PartialEq)]
 enum Map {
-    /// The writer's, as rtrb's reader does.
+    /// The writer's mapping, as in rtrb.
     Same,
-    /// Its own, read-only, as in another process.
+    /// A separate read-only mapping, as in another process.
     Own,
 }
 
@@ -48,7 +49,7 @@ fn stream(readers: usize, map: Map) -> (Stream, Vec<Reader>, Vec<Arc<Area>>) {
                     Arc::new(Ring::open(file).unwrap())
                 }
             };
-            // SAFETY: nobody detaches or moves the readers.
+            // SAFETY: the readers are never detached or moved.
             unsafe { Reader::new(Attached { ring, ..attached }, area, Start::Oldest) }.unwrap()
         })
         .collect();
@@ -63,20 +64,20 @@ fn consume_all(readers: &mut [Reader]) {
     }
 }
 
-/// The same bytes into as much memory, and nothing around it.
+/// Copies the same bytes into a buffer of the same size.
 fn memcpy(group: &mut Group, bytes: &[u8]) {
     let mut memory = vec![0u8; CAPACITY as usize];
-    let mut at = 0;
+    let mut offset = 0;
     group.bench_function("memcpy", |b| {
         b.iter(|| {
-            memory[at..at + bytes.len()].copy_from_slice(black_box(bytes));
+            memory[offset..offset + bytes.len()].copy_from_slice(black_box(bytes));
             black_box(&mut memory);
-            at = (at + bytes.len()) % CAPACITY as usize;
+            offset = (offset + bytes.len()) % CAPACITY as usize;
         });
     });
 }
 
-fn ours(group: &mut Group, bytes: &[u8], readers: usize, map: Map) {
+fn iof_ring(group: &mut Group, bytes: &[u8], readers: usize, map: Map) {
     let (mut stream, mut all, _) = stream(readers, map);
     let name = if map == Map::Same { "iof" } else { "iof-own-map" };
     group.bench_function(BenchmarkId::new(name, readers), |b| {
@@ -104,7 +105,7 @@ fn rtrb(group: &mut Group, bytes: &[u8]) {
     });
 }
 
-/// A ring in shared memory for one reader of another process, through its own map.
+/// A ring in shared memory for one reader in another process, with its own mapping.
 fn shmem_ipc(group: &mut Group, bytes: &[u8]) {
     let mut sender = sharedring::Sender::<u8>::new(CAPACITY as usize).unwrap();
     let file = |fd: BorrowedFd<'_>| File::from(fd.try_clone_to_owned().unwrap());
@@ -114,12 +115,12 @@ fn shmem_ipc(group: &mut Group, bytes: &[u8]) {
         sharedring::Receiver::<u8>::open(CAPACITY as usize, file(memory), file(empty), file(full)).unwrap();
     group.bench_function("shmem-ipc/1", |b| {
         b.iter(|| {
-            // It has a seam, where it takes two calls.
+            // Bytes that wrap around the end of the ring take two calls.
             let mut rest = black_box(bytes);
             while !rest.is_empty() {
                 let sent = |to: *mut u8, room: usize| {
                     let (now, later) = rest.split_at(room.min(rest.len()));
-                    // SAFETY: so many bytes may be written there.
+                    // SAFETY: `to` is valid for writes of `room` bytes, and `now` is not longer.
                     unsafe { to.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
                     rest = later;
                     now.len()
@@ -140,16 +141,16 @@ fn publish_and_consume(c: &mut Criterion) {
         rtrb(&mut group, &bytes);
         shmem_ipc(&mut group, &bytes);
         for readers in READERS {
-            ours(&mut group, &bytes, readers, Map::Same);
-            ours(&mut group, &bytes, readers, Map::Own);
+            iof_ring(&mut group, &bytes, readers, Map::Same);
+            iof_ring(&mut group, &bytes, readers, Map::Own);
         }
         group.finish();
     }
 }
 
-/// What the writer alone pays for readers: a batch of publishing and telling them once, their own time left out. They
-/// are awake, and took the news of each batch before the next.
-fn writers_share(c: &mut Criterion) {
+/// The writer's cost of having readers: publishing a batch and notifying the readers once. The
+/// readers' own time is not counted. They are awake, and take their ready bits after each batch.
+fn writer_cost(c: &mut Criterion) {
     const BATCH: usize = 8;
     for size in SIZES {
         let bytes = vec![7u8; size];
@@ -178,5 +179,5 @@ fn writers_share(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, publish_and_consume, writers_share);
+criterion_group!(benches, publish_and_consume, writer_cost);
 criterion_main!(benches);

@@ -1,13 +1,15 @@
 /*
- * The reference path, its first half: a launcher that hosts PMIx's own forwarding. It starts ranks, reads their stdout
- * and hands each piece to PMIx_server_IOF_deliver; what tools push goes to the ranks' stdin.
+ * The first half of the reference path: a launcher that hosts PMIx's own forwarding. It starts
+ * ranks, reads their stdout and passes each piece to PMIx_server_IOF_deliver. It writes what tools
+ * push to the ranks' stdin.
  *
  *     pmix_host DIRECTORY RANKS READ TOOL MODE PROGRAM ARGS...
  *
- * Puts the server's rendezvous into DIRECTORY, starts RANKS ranks and reads READ bytes at a time. With a MODE it starts a
- * tool of its own, the program TOOL: one that is to pull before the ranks, which then wait for its pull, one that is to
- * push behind them. With "-" it starts none; who comes late gets what the library has cached. Ranks find their numbers in IOF_BENCH_RANK. When all output has ended, one byte on the channel
- * for diagnostics tells the tools.
+ * Puts the server's rendezvous files into DIRECTORY, starts RANKS ranks and reads READ bytes at a
+ * time. MODE is the mode of the program TOOL. A tool that pulls is started before the ranks, which
+ * wait for its pull; a tool that pushes is started after them. With "-" no tool is started, and a
+ * late tool gets the output that the library has cached. IOF_BENCH_RANK contains the number of a
+ * rank. One byte on the diagnostics channel tells the tools that all output has ended.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,20 +27,20 @@
 #include <pmix.h>
 #include <pmix_server.h>
 
-/* Bytes that are handed over and not called back, beyond which no more is read. */
-#define AHEAD (1 << 20)
+/* The limit of bytes that are delivered and not called back. Beyond it nothing more is read. */
+#define MAX_PENDING (1 << 20)
 
 static const pmix_nspace_t nspace = "bench";
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static size_t ahead;   /* bytes that are handed over and not called back */
-static int pulling;    /* tools */
-static bool known;     /* the job, to the library */
-static int *stdins;    /* of the ranks, -1 when closed */
+static size_t pending;      /* bytes that are delivered and not called back */
+static int pulls;           /* pull requests so far */
+static bool job_registered; /* whether the library knows the job */
+static int *stdins;         /* the ranks' stdin pipes, -1 when closed */
 static int ranks;
 static pmix_proc_t *procs;
 
-/* A piece on its way; the library reads it until it calls back. */
+/* A piece that was delivered. The library reads it until it calls back. */
 struct piece {
     pmix_byte_object_t bytes;
     char data[];
@@ -63,7 +65,7 @@ static pmix_status_t iof_pull(const pmix_proc_t from[], size_t count, const pmix
 {
     (void) from, (void) count, (void) info, (void) ninfo, (void) channels, (void) done, (void) data;
     pthread_mutex_lock(&lock);
-    pulling++;
+    pulls++;
     pthread_cond_signal(&changed);
     pthread_mutex_unlock(&lock);
     return PMIX_OPERATION_SUCCEEDED;
@@ -87,7 +89,7 @@ static void write_stdin(int rank, const pmix_byte_object_t *bytes)
     }
 }
 
-/* On the library's thread: a rank that does not read holds up all that the library does. */
+/* Runs on the library's thread: a rank that does not read blocks all work of the library. */
 static pmix_status_t push_stdin(const pmix_proc_t *source, const pmix_proc_t targets[], size_t count,
                                 const pmix_info_t info[], size_t ninfo, const pmix_byte_object_t *bytes,
                                 pmix_op_cbfunc_t done, void *data)
@@ -120,7 +122,7 @@ static void delivered(pmix_status_t status, void *data)
     struct piece *piece = data;
     (void) status;
     pthread_mutex_lock(&lock);
-    ahead -= piece->bytes.size;
+    pending -= piece->bytes.size;
     pthread_cond_signal(&changed);
     pthread_mutex_unlock(&lock);
     free(piece);
@@ -131,7 +133,7 @@ static void registered(pmix_status_t status, void *data)
     (void) data;
     check(status, "PMIx_server_register_nspace");
     pthread_mutex_lock(&lock);
-    known = true;
+    job_registered = true;
     pthread_cond_signal(&changed);
     pthread_mutex_unlock(&lock);
 }
@@ -139,7 +141,7 @@ static void registered(pmix_status_t status, void *data)
 static void deliver(int rank, pmix_iof_channel_t channel, struct piece *piece)
 {
     pthread_mutex_lock(&lock);
-    ahead += piece->bytes.size;
+    pending += piece->bytes.size;
     pthread_mutex_unlock(&lock);
     piece->bytes.bytes = piece->data;
     pmix_status_t status =
@@ -147,11 +149,11 @@ static void deliver(int rank, pmix_iof_channel_t channel, struct piece *piece)
     check(status, "PMIx_server_IOF_deliver");
 }
 
-/* Waits until no more than so many bytes are on their way. */
-static void await(size_t most)
+/* Blocks until at most `limit` bytes are pending. */
+static void wait_pending(size_t limit)
 {
     pthread_mutex_lock(&lock);
-    while (ahead > most) {
+    while (pending > limit) {
         pthread_cond_wait(&changed, &lock);
     }
     pthread_mutex_unlock(&lock);
@@ -160,12 +162,12 @@ static void await(size_t most)
 static void forward(int *stdouts, size_t size)
 {
     struct epoll_event event = { .events = EPOLLIN }, events[64];
-    int epoll = epoll_create1(EPOLL_CLOEXEC), left = ranks;
+    int epoll = epoll_create1(EPOLL_CLOEXEC), remaining = ranks;
     for (int rank = 0; rank < ranks; rank++) {
         event.data.u32 = (uint32_t) rank;
         epoll_ctl(epoll, EPOLL_CTL_ADD, stdouts[rank], &event);
     }
-    while (left > 0) {
+    while (remaining > 0) {
         int ready = epoll_wait(epoll, events, 64, -1);
         for (int i = 0; i < ready; i++) {
             int rank = (int) events[i].data.u32;
@@ -177,12 +179,12 @@ static void forward(int *stdouts, size_t size)
             if (n > 0) {
                 piece->bytes.size = (size_t) n;
                 deliver(rank, PMIX_FWD_STDOUT_CHANNEL, piece);
-                await(AHEAD);
+                wait_pending(MAX_PENDING);
             } else {
                 free(piece);
                 epoll_ctl(epoll, EPOLL_CTL_DEL, stdouts[rank], NULL);
                 close(stdouts[rank]);
-                left--;
+                remaining--;
             }
         }
     }
@@ -226,7 +228,7 @@ static void start_tool(const char *tool, const char *directory, const char *mode
 int main(int argc, char **argv)
 {
     if (argc < 7) {
-        fprintf(stderr, "pmix_host DIRECTORY RANKS READ TOOL MODE PROGRAM ARGS...\n");
+        fprintf(stderr, "usage: pmix_host DIRECTORY RANKS READ TOOL MODE PROGRAM ARGS...\n");
         return 2;
     }
     const char *directory = argv[1], *tool = argv[4], *mode = argv[5];
@@ -251,7 +253,7 @@ int main(int argc, char **argv)
     check(PMIx_server_init(&module, info, 3), "PMIx_server_init");
     check(PMIx_server_register_nspace(nspace, ranks, NULL, 0, registered, NULL), "PMIx_server_register_nspace");
     pthread_mutex_lock(&lock);
-    while (!known) {
+    while (!job_registered) {
         pthread_cond_wait(&changed, &lock);
     }
     pthread_mutex_unlock(&lock);
@@ -259,7 +261,7 @@ int main(int argc, char **argv)
     if (!strncmp(mode, "pull", 4)) {
         start_tool(tool, directory, mode);
         pthread_mutex_lock(&lock);
-        while (pulling == 0) {
+        while (pulls == 0) {
             pthread_cond_wait(&changed, &lock);
         }
         pthread_mutex_unlock(&lock);
@@ -277,7 +279,7 @@ int main(int argc, char **argv)
     end->bytes.size = 1;
     end->data[0] = '\n';
     deliver(0, PMIX_FWD_STDDIAG_CHANNEL, end);
-    await(0);
+    wait_pending(0);
 
     int failed = 0, status;
     while (wait(&status) > 0) {

@@ -1,12 +1,13 @@
 /*
- * The reference path, its second half: a tool that pulls all output of a job with PMIx_IOF_pull and writes it to its own
- * stdout, or pushes its own stdin to the ranks with PMIx_IOF_push.
+ * The second half of the reference path: a tool that pulls all output of a job with PMIx_IOF_pull
+ * and writes it to stdout, or pushes its stdin to the ranks with PMIx_IOF_push.
  *
  *     pmix_tool DIRECTORY PID pull|pull-local|push-one|push-all|push-blocking
  *
- * The server's rendezvous is in DIRECTORY, its pid is PID. "pull" takes the bytes in a callback, "pull-local" leaves the
- * writing to the library. "push-one" and "push-all" push to rank 0 or all, and keep AHEAD pushes under way;
- * "push-blocking" pushes to rank 0 and leaves the waiting to the library.
+ * DIRECTORY contains the server's rendezvous files, and PID is the server's pid. "pull" receives
+ * the bytes in a callback; "pull-local" leaves the writing to the library. "push-one" and
+ * "push-all" push to rank 0 or to all ranks, with up to MAX_PENDING pushes pending; "push-blocking"
+ * pushes to rank 0 with blocking calls.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,13 +22,13 @@
 #include <pmix_tool.h>
 
 #define PIECE (64 * 1024)
-#define AHEAD 64
+#define MAX_PENDING 64
 
 static const pmix_nspace_t nspace = "bench";
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool ended;
-static int under_way;
+static int pending;
 
 static void check(pmix_status_t status, const char *what)
 {
@@ -78,16 +79,16 @@ static void pushed(pmix_status_t status, void *data)
     (void) status;
     free(data);
     pthread_mutex_lock(&lock);
-    under_way--;
+    pending--;
     pthread_cond_signal(&changed);
     pthread_mutex_unlock(&lock);
 }
 
-/* Waits until fewer than so many pushes are under way. */
-static void await(int fewer)
+/* Blocks until fewer than `limit` pushes are pending. */
+static void wait_pending(int limit)
 {
     pthread_mutex_lock(&lock);
-    while (under_way >= fewer) {
+    while (pending >= limit) {
         pthread_cond_wait(&changed, &lock);
     }
     pthread_mutex_unlock(&lock);
@@ -107,19 +108,19 @@ static void push(bool blocking, pmix_rank_t rank)
             free(bytes);
             continue;
         }
-        await(AHEAD);
+        wait_pending(MAX_PENDING);
         pthread_mutex_lock(&lock);
-        under_way++;
+        pending++;
         pthread_mutex_unlock(&lock);
         check(PMIx_IOF_push(&to, 1, bytes, NULL, 0, pushed, bytes), "PMIx_IOF_push");
     }
-    await(1);
+    wait_pending(1);
 }
 
 int main(int argc, char **argv)
 {
     if (argc < 4) {
-        fprintf(stderr, "pmix_tool DIRECTORY PID pull|pull-local|push-one|push-all|push-blocking\n");
+        fprintf(stderr, "usage: pmix_tool DIRECTORY PID pull|pull-local|push-one|push-all|push-blocking\n");
         return 2;
     }
     setenv("PMIX_SERVER_TMPDIR", argv[1], 1);

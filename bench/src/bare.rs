@@ -1,4 +1,5 @@
-//! The least that drains pipes: epoll_wait(2) and read(2), and nothing done with the bytes, or write(2).
+//! The bare loop, a minimal baseline: epoll_wait(2) and read(2), followed by write(2) if the bytes
+//! are forwarded.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _, stdin, stdout};
@@ -13,98 +14,101 @@ use nix::unistd::{pipe2, read};
 
 use crate::cpu;
 
-/// Bytes of a buffer.
+/// The size of a pipe's own buffer, in bytes.
 const BUFFER: usize = 1 << 20;
-/// Bytes that one read asks for, as iof's do.
+/// The size of one read, in bytes, the same as iof's.
 const READ: usize = 64 * 1024;
 
-/// Where a bare loop reads to.
+/// The buffers that the bare loop reads into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Into {
-    /// A buffer for each pipe, filled from its front to its end, again and again, as a ring is.
-    Each,
-    /// The same 64 KiB for all, which never leave the nearest cache.
-    One,
+pub enum Buffers {
+    /// A buffer for each pipe, filled cyclically from front to end like a ring.
+    PerPipe,
+    /// One buffer of 64 KiB for all pipes, which stays in the nearest cache.
+    Shared,
 }
 
-/// Drains `pipes` until `active` of them have ended; the CPU time that it took. Calls `ready` before it begins.
-pub fn drain(pipes: &[OwnedFd], active: usize, into: Into, ready: impl FnOnce()) -> Duration {
-    forward(pipes, active, into, ready, |_| {})
+/// Drains `pipes` until `active` of them have ended, and returns the CPU time that this took. Calls
+/// `ready` before the first read.
+pub fn drain(pipes: &[OwnedFd], active: usize, layout: Buffers, ready: impl FnOnce()) -> Duration {
+    forward(pipes, active, layout, ready, |_| {})
 }
 
-/// The same, and hands what it has read to `take`.
+/// Drains `pipes` like [`drain`], and passes the bytes of each read to `take`.
 fn forward(
     pipes: &[OwnedFd],
     active: usize,
-    into: Into,
+    layout: Buffers,
     ready: impl FnOnce(),
     mut take: impl FnMut(&[u8]),
 ) -> Duration {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
-    for (at, pipe) in (0u64..).zip(pipes) {
-        epoll.add(pipe, EpollEvent::new(EpollFlags::EPOLLIN, at)).unwrap();
+    for (index, pipe) in (0u64..).zip(pipes) {
+        epoll.add(pipe, EpollEvent::new(EpollFlags::EPOLLIN, index)).unwrap();
     }
-    let mut buffers = vec![(vec![0u8; BUFFER], 0usize); if into == Into::Each { pipes.len() } else { 1 }];
+    let mut buffers =
+        vec![(vec![0u8; BUFFER], 0usize); if layout == Buffers::PerPipe { pipes.len() } else { 1 }];
     let mut events = [EpollEvent::empty(); 256];
     let mut left = active;
     ready();
-    let before = cpu::of_this_thread();
+    let before = cpu::current_thread();
     while left > 0 {
         let count = epoll.wait(&mut events, EpollTimeout::NONE).unwrap();
         for event in &events[..count] {
             let pipe = &pipes[event.data() as usize];
-            let (buffer, at) = &mut buffers[if into == Into::Each { event.data() as usize } else { 0 }];
-            let read = read(pipe, &mut buffer[*at..*at + READ]).unwrap();
-            take(&buffer[*at..*at + read]);
+            let (buffer, offset) =
+                &mut buffers[if layout == Buffers::PerPipe { event.data() as usize } else { 0 }];
+            let read = read(pipe, &mut buffer[*offset..*offset + READ]).unwrap();
+            take(&buffer[*offset..*offset + read]);
             if read == 0 {
                 epoll.delete(pipe).unwrap();
                 left -= 1;
-            } else if into == Into::Each {
-                *at += read;
-                if *at + READ > BUFFER {
-                    *at = 0;
+            } else if layout == Buffers::PerPipe {
+                *offset += read;
+                if *offset + READ > BUFFER {
+                    *offset = 0;
                 }
             }
         }
     }
-    cpu::of_this_thread() - before
+    cpu::current_thread() - before
 }
 
-/// The environment variable that has a rank's number.
-pub const RANK: &str = "IOF_BENCH_RANK";
+/// The environment variable with a rank's number.
+pub const RANK_VARIABLE: &str = "IOF_BENCH_RANK";
 
-/// The least that is a launcher: starts ranks and copies what they write to its stdout.
+/// The arguments of the minimal launcher, which starts ranks and copies their output to its stdout.
 #[derive(clap::Args)]
-pub struct Launch {
-    /// Ranks
+pub struct LaunchArgs {
+    /// Number of ranks
     #[arg(short)]
     n: usize,
-    /// Copy our stdin to so many of the ranks
+    /// Number of ranks that get a copy of stdin
     #[arg(long, default_value_t = 0)]
     feed: usize,
-    /// Drop what our stdout has no room for
+    /// Drop bytes for which stdout has no room
     #[arg(long)]
     drop: bool,
-    /// Write all to this file as well
+    /// Also write all output to this file
     #[arg(long)]
     copy: Vec<PathBuf>,
-    /// What the ranks run
+    /// Command of the ranks
     #[arg(last = true)]
     command: Vec<String>,
 }
 
-/// Runs it.
-pub fn launch(args: &Launch) {
+/// Runs the minimal launcher.
+pub fn launch(args: &LaunchArgs) {
     iof_capture::raise_file_limit().unwrap();
     let (mut pipes, mut inputs, mut ranks) = (Vec::new(), Vec::new(), Vec::new());
     for rank in 0..args.n {
         let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
         let mut command = Command::new(&args.command[0]);
-        command.args(&args.command[1..]).env(RANK, rank.to_string()).stdout(write);
+        command.args(&args.command[1..]).env(RANK_VARIABLE, rank.to_string()).stdout(write);
         if rank < args.feed {
-            let (theirs, ours) = pipe2(OFlag::O_CLOEXEC).unwrap();
-            command.stdin(theirs);
-            inputs.push(File::from(ours));
+            let (rank_end, launcher_end) = pipe2(OFlag::O_CLOEXEC).unwrap();
+            command.stdin(rank_end);
+            inputs.push(File::from(launcher_end));
         } else {
             command.stdin(Stdio::null());
         }
@@ -125,7 +129,7 @@ pub fn launch(args: &Launch) {
     forward(
         &pipes,
         args.n,
-        Into::One,
+        Buffers::Shared,
         || {},
         |bytes| {
             for out in &mut outs {
@@ -143,7 +147,7 @@ pub fn launch(args: &Launch) {
     }
 }
 
-/// One read(2), and a write(2) for each.
+/// Copies stdin to all of `inputs`: one read(2), and one write(2) for each.
 fn feed(mut inputs: Vec<File>) {
     let (mut stdin, mut piece) = (File::from(stdin().as_fd().try_clone_to_owned().unwrap()), vec![0; READ]);
     loop {

@@ -1,6 +1,8 @@
-//! Whole systems on the same work, in turn, in one run: iof, other launchers, and the least that the kernel needs.
+//! The comparison of subjects on the same workloads, in turn, in one run: iof, other launchers and
+//! minimal baselines.
 
-mod gate;
+mod barrier;
+mod error;
 mod job;
 mod line;
 mod output;
@@ -10,9 +12,8 @@ mod report;
 mod sample;
 mod scale;
 mod signals;
-mod systems;
-mod trouble;
-mod works;
+mod subjects;
+mod workloads;
 
 use std::fmt::Display;
 use std::fs;
@@ -20,51 +21,51 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::exit;
 
-pub use rank::{Rank, run as rank};
+pub use rank::{RankArgs, run as rank};
 
-use job::Site;
+use job::Sandbox;
 use report::{Report, Row, machine, plot};
 use sample::Rounds;
 use scale::Scale;
-use systems::{Missing, System};
-use works::Work;
+use subjects::{Subject, Unavailable};
+use workloads::Workload;
 
 /// The command line.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only works whose name contains this; several are several options
-    #[arg(long, value_name = "WORK")]
+    /// Run only the workloads whose name contains this; may be repeated
+    #[arg(long, value_name = "WORKLOAD")]
     only: Vec<String>,
     /// Write report.json and plots (SVG) into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Rounds, each of which runs every system once
+    /// Number of rounds; each runs every subject once
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// One round of a small part of it: shows that it works, and measures little
+    /// Run one round of a small part, to check that everything works
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
 }
 
-/// Runs what is asked for, and reports.
+/// Runs the selected workloads and reports the results.
 pub fn run(args: &Args) {
     let rounds = if args.quick { 1 } else { args.rounds };
     let scale = if args.quick { Scale::Quick } else { Scale::Full };
-    let works = wanted(&args.only, scale);
+    let workloads = select(&args.only, scale);
     if let Some(directory) = &args.out {
-        must(fs::create_dir_all(directory), directory);
+        exit_on_error(fs::create_dir_all(directory), directory);
     }
-    signals::leave_nothing_behind();
+    signals::run_supervised();
     let mut report = Report::new(machine::describe(), rounds);
-    let systems = installed(&mut report);
+    let subjects = available(&mut report);
     let mut printing = printed(report.print_head(), args);
-    let site = Site::new(scale);
-    for work in works {
-        let rows = compare(work.as_ref(), &systems, &site, rounds);
+    let sandbox = Sandbox::new(scale);
+    for workload in workloads {
+        let rows = compare(workload.as_ref(), &subjects, &sandbox, rounds);
         report.rows.extend(rows.iter().cloned());
-        // So that what was seen is there if the rest is not waited for.
+        // Written after each workload, so that an interrupted run leaves its results.
         if let Some(directory) = &args.out {
-            must(report.write(directory), directory);
+            exit_on_error(report.write(directory), directory);
         }
         printing = printing && printed(report.print(&rows), args);
     }
@@ -76,13 +77,13 @@ pub fn run(args: &Args) {
     }
 }
 
-/// Whether that was printed. If not, the program ends here, unless a report is written and stdout was not just closed by
-/// who read it.
+/// Returns whether printing succeeded. Exits on a failure, unless a report is written and stdout is
+/// not a closed pipe.
 fn printed(done: io::Result<()>, args: &Args) -> bool {
     let Err(error) = done else { return true };
     let closed = error.kind() == io::ErrorKind::BrokenPipe;
     if !closed {
-        say(format_args!("The tables can't be printed: {error}"));
+        print_message(format_args!("cannot print the tables: {error}"));
     }
     if closed || args.out.is_none() {
         exit(1);
@@ -90,66 +91,78 @@ fn printed(done: io::Result<()>, args: &Args) -> bool {
     false
 }
 
-/// A line on stderr, if that can take it.
-fn say(line: impl Display) {
+/// Prints a line to stderr. Ignores failures.
+fn print_message(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// What can't be written there ends the program.
-fn must(done: io::Result<()>, directory: &Path) {
+/// Exits if the report could not be written to `directory`.
+fn exit_on_error(done: io::Result<()>, directory: &Path) {
     if let Err(error) = done {
-        say(format_args!("The report can't be written to {}: {error}", directory.display()));
+        print_message(format_args!("cannot write the report to {}: {error}", directory.display()));
         exit(2);
     }
 }
 
-/// The works in whose names one of these occurs, or all; if one occurs in none, says which works there are, and ends.
-fn wanted(only: &[String], scale: Scale) -> Vec<Box<dyn Work>> {
-    let mut works = works::all(scale);
-    let nowhere = |part: &&str| !works.iter().any(|work| work.name().contains(part));
-    let unknown: Vec<&str> = only.iter().map(String::as_str).filter(nowhere).collect();
+/// Returns the workloads whose names contain one of `only`, or all if that is empty. Prints the
+/// names of all workloads and exits if a part occurs in none.
+fn select(only: &[String], scale: Scale) -> Vec<Box<dyn Workload>> {
+    let mut workloads = workloads::all(scale);
+    let is_unknown = |part: &&str| !workloads.iter().any(|workload| workload.name().contains(part));
+    let unknown: Vec<&str> = only.iter().map(String::as_str).filter(is_unknown).collect();
     if !unknown.is_empty() {
-        say(format_args!("No work has a name with {} in it. There are:", unknown.join(" or ")));
-        works.iter().for_each(|work| say(format_args!("  {}", work.name())));
+        print_message(format_args!(
+            "unknown workload '{}': expected a part of one of these names:",
+            unknown.join("', '")
+        ));
+        workloads.iter().for_each(|workload| print_message(format_args!("  {}", workload.name())));
         exit(2);
     }
-    works.retain(|work| only.is_empty() || only.iter().any(|part| work.name().contains(part.as_str())));
-    works
+    workloads.retain(|workload| {
+        only.is_empty() || only.iter().any(|part| workload.name().contains(part.as_str()))
+    });
+    workloads
 }
 
-/// The systems that are here; says why others are not, and ends if one is needed.
-fn installed(report: &mut Report) -> Vec<Box<dyn System>> {
-    let mut here = |system: &dyn System| match system.version() {
+/// Returns the subjects that are available. Prints why others are not, and exits if one of these is
+/// required.
+fn available(report: &mut Report) -> Vec<Box<dyn Subject>> {
+    let mut is_available = |subject: &dyn Subject| match subject.version() {
         Ok(version) => {
-            report.systems.insert(system.name(), version);
+            report.subjects.insert(subject.name(), version);
             true
         }
-        Err(Missing::LeftOut(why)) => {
-            say(format_args!("{} is left out, {why}", system.name()));
+        Err(Unavailable::Optional(why)) => {
+            print_message(format_args!("{} is skipped: {why}", subject.name()));
             false
         }
-        Err(Missing::Needed(why)) => {
-            say(format_args!("{} is needed, {why}", system.name()));
+        Err(Unavailable::Required(why)) => {
+            print_message(format_args!("{} is required: {why}", subject.name()));
             exit(2);
         }
     };
-    systems::all().into_iter().filter(|system| here(system.as_ref())).collect()
+    subjects::all().into_iter().filter(|subject| is_available(subject.as_ref())).collect()
 }
 
-/// One work by all systems, in turn; each round in the other order than the one before.
-fn compare(work: &dyn Work, systems: &[Box<dyn System>], site: &Site, rounds: u32) -> Vec<Row> {
-    let mut seen: Vec<Option<Rounds>> = systems.iter().map(|_| Some(Rounds::default())).collect();
+/// Runs one workload with all subjects in turn. Every second round runs in reverse order.
+fn compare(
+    workload: &dyn Workload,
+    subjects: &[Box<dyn Subject>],
+    sandbox: &Sandbox,
+    rounds: u32,
+) -> Vec<Row> {
+    let mut seen: Vec<Option<Rounds>> = subjects.iter().map(|_| Some(Rounds::default())).collect();
     for round in 0..rounds {
-        let mut order: Vec<usize> = (0..systems.len()).collect();
+        let mut order: Vec<usize> = (0..subjects.len()).collect();
         if round % 2 == 1 {
             order.reverse();
         }
-        for at in order {
-            match (work.run(systems[at].as_ref(), site), &mut seen[at]) {
-                (Some(ran), Some(rounds)) => rounds.add(ran),
+        for index in order {
+            match (workload.run(subjects[index].as_ref(), sandbox), &mut seen[index]) {
+                (Some(outcome), Some(rounds)) => rounds.add(outcome),
                 (_, rounds) => *rounds = None,
             }
         }
     }
-    Row::of(work, systems.iter().map(|system| system.name()).zip(seen))
+    Row::of(workload, subjects.iter().map(|subject| subject.name()).zip(seen))
 }

@@ -1,5 +1,6 @@
-//! How long a line takes from its write(2) to whoever waits for it: through a bare pipe, and through capture, ring and
-//! doorbell. And until it can be had, whoever is told of it: see `visible`.
+//! The latency of a line from its write(2) to a waiting reader: through a bare pipe, and through
+//! capture, ring and doorbell. The module `visible` measures the time until a line is visible in
+//! the ring, without waking a reader.
 
 use std::fs::File;
 use std::io::{Read, Write as _};
@@ -20,10 +21,10 @@ mod visible;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Lines
+    /// Number of lines in a round
     #[arg(long, default_value_t = 2000)]
     lines: u32,
-    /// Rounds, each of which runs every kind once
+    /// Number of rounds; each runs every variant once
     #[arg(long, default_value_t = 5)]
     rounds: u32,
 }
@@ -31,24 +32,26 @@ pub struct Args {
 /// When the next line is written.
 #[derive(Clone, Copy)]
 enum Pace {
-    /// Now and then.
+    /// One line every [`EVERY`].
     Lone,
-    /// As soon as the last was seen.
+    /// As soon as the reader has seen the previous line.
     Conversation,
 }
 
+/// The pause between lone lines.
 const EVERY: Duration = Duration::from_millis(1);
+/// The length of a line, in bytes.
 const LINE: usize = 80;
 
-/// Measures and prints what it saw.
+/// Measures the latencies and prints them.
 pub fn run(args: &Args) {
     println!("microseconds, median of {} rounds (least to most); ratios of medians", args.rounds);
     for (name, pace) in [("a line each ms", Pace::Lone), ("a conversation", Pace::Conversation)] {
         let mut figures: [Figures; 4] = Default::default();
         for _ in 0..args.rounds {
             let [bare50, bare99] = measure(args.lines, pace, bare);
-            let [ours50, ours99] = measure(args.lines, pace, ours);
-            for (figures, figure) in figures.iter_mut().zip([bare50, ours50, bare99, ours99]) {
+            let [iof50, iof99] = measure(args.lines, pace, iof);
+            for (figures, figure) in figures.iter_mut().zip([bare50, iof50, bare99, iof99]) {
                 figures.add(figure);
             }
         }
@@ -57,26 +60,27 @@ pub fn run(args: &Args) {
     visible::run(args);
 }
 
-/// What a bare pipe and iof took: p50 of both, p99 of both.
-fn print(name: &str, [bare50, ours50, bare99, ours99]: &[Figures; 4]) {
+/// Prints the latencies of a bare pipe and of iof: the p50 of both, then the p99 of both.
+fn print(name: &str, [bare50, iof50, bare99, iof99]: &[Figures; 4]) {
     println!("{name}");
-    println!("  p50: bare {bare50}, iof {ours50}, {:.2} of it", ours50.median() / bare50.median());
-    println!("  p99: bare {bare99}, iof {ours99}, {:.2} of it", ours99.median() / bare99.median());
+    println!("  p50: bare {bare50}, iof {iof50}, {:.2} of it", iof50.median() / bare50.median());
+    println!("  p99: bare {bare99}, iof {iof99}, {:.2} of it", iof99.median() / bare99.median());
 }
 
-/// The 50th and 99th of a hundred, in microseconds.
+/// Returns the 50th and 99th percentile, in microseconds.
 fn percentiles(mut spent: Vec<Duration>) -> [f64; 2] {
     spent.sort_unstable();
     [50, 99].map(|percent| spent[spent.len() * percent / 100].as_secs_f64() * 1e6)
 }
 
-/// The 50th and 99th of a hundred of `lines` lines that are written now and then, in microseconds, through what `reader`
-/// makes of a pipe.
+/// Measures `lines` lone lines through `reader`, and returns the 50th and 99th percentile in
+/// microseconds.
 pub fn lone(lines: u32, reader: fn(OwnedFd, Sender<Instant>)) -> [f64; 2] {
     measure(lines, Pace::Lone, reader)
 }
 
-/// The 50th and 99th of a hundred of `lines` lines, in microseconds, through what `reader` makes of a pipe.
+/// Measures `lines` lines through `reader`, and returns the 50th and 99th percentile in
+/// microseconds. `reader` reads the pipe and sends the arrival time of each line.
 fn measure(lines: u32, pace: Pace, reader: fn(OwnedFd, Sender<Instant>)) -> [f64; 2] {
     let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
     let (tell, seen) = channel();
@@ -99,7 +103,7 @@ fn write_lines(mut pipe: File, lines: u32, pace: Pace, seen: &Receiver<Instant>)
         .collect()
 }
 
-/// A thread that waits in read(2).
+/// Reads a bare pipe: waits in read(2).
 pub fn bare(pipe: OwnedFd, seen: Sender<Instant>) {
     let mut pipe = File::from(pipe);
     while pipe.read(&mut [0; LINE]).unwrap() > 0 {
@@ -107,7 +111,7 @@ pub fn bare(pipe: OwnedFd, seen: Sender<Instant>) {
     }
 }
 
-fn ours(pipe: OwnedFd, seen: Sender<Instant>) {
+fn iof(pipe: OwnedFd, seen: Sender<Instant>) {
     let (ringer, bell) = doorbell().unwrap();
     let area = Arc::new(Area::create(ringer).unwrap());
     let (_capture, mut reader) = captured(pipe, &area, 1 << 20);
@@ -118,28 +122,28 @@ fn ours(pipe: OwnedFd, seen: Sender<Instant>) {
                 seen.send(Instant::now()).unwrap();
             }
             Peek::Ended => return,
-            _ => sleep(&area, &bell),
+            _ => wait_ready(&area, &bell),
         }
     }
 }
 
-/// A capture of `pipe`, and a reader of what comes into a ring of so many bytes.
+/// Starts a capture of `pipe` into a ring of `capacity` bytes, and attaches a reader to it.
 fn captured(pipe: OwnedFd, area: &Arc<Area>, capacity: u64) -> (Capture, Reader) {
     let capture = Capture::start(|_| {}).unwrap();
     let config = StreamConfig { capacity, policy: Policy::DropNewest };
     let mut stream = Stream::create(config, "bench").unwrap();
-    let given = stream.attach(area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
-    // SAFETY: nobody detaches or moves the one reader.
-    let reader = unsafe { Reader::new(given, Arc::clone(area), Start::Oldest) }.unwrap();
+    let attached = stream.attach(area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
+    // SAFETY: the only reader is never detached or moved.
+    let reader = unsafe { Reader::new(attached, Arc::clone(area), Start::Oldest) }.unwrap();
     capture.add(SourceId(0), pipe, stream).unwrap();
     (capture, reader)
 }
 
-/// Until there is news.
-fn sleep(area: &Area, bell: &Bell) {
-    let mut news = false;
-    area.take_ready(1, |_| news = true);
-    if !news && area.arm(1) {
+/// Blocks until the stream's ready bit is set.
+fn wait_ready(area: &Area, bell: &Bell) {
+    let mut ready = false;
+    area.take_ready(1, |_| ready = true);
+    if !ready && area.arm(1) {
         poll(&mut [PollFd::new(bell.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
         area.disarm();
         bell.silence();

@@ -1,4 +1,4 @@
-//! What forwarding costs, measured with criterion: `cargo bench -p iof-bench`.
+//! Benchmarks of iof's forwarding with criterion: `cargo bench -p iof-bench`.
 //!
-//! The machine it runs on is never quiet enough for absolute times, so each bench runs beside what it is compared to,
-//! in the same run; quote ratios.
+//! Absolute times vary between machines and runs, so each benchmark runs beside its baseline in the
+//! same run. Quote ratios.

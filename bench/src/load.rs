@@ -1,4 +1,4 @@
-//! The load: one process for each pipe that has something to write, all released at once.
+//! A load of writers: one process for each active pipe, all released at once.
 
 use std::io::{Read, Write as _, stdin};
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,35 +8,35 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-/// What each writer does.
+/// The writes of one writer.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Write {
-    /// Bytes a write
+pub struct WriteArgs {
+    /// Bytes of one write
     #[arg(long)]
     pub size: usize,
-    /// Writes
+    /// Number of writes
     #[arg(long)]
     pub count: u64,
-    /// Microseconds between two writes
+    /// Pause between two writes, in microseconds
     #[arg(long, default_value_t = 0)]
     pub pause: u64,
 }
 
-impl Write {
-    /// Bytes in all.
+impl WriteArgs {
+    /// Returns the bytes of all writes.
     pub fn total(&self) -> u64 {
         self.size as u64 * self.count
     }
 }
 
-/// The writer's process: waits until its stdin ends, then writes lines of `size` bytes.
-pub fn write(args: &Write) {
+/// Runs as a writer process: blocks until stdin ends, then writes lines of `size` bytes.
+pub fn write(args: &WriteArgs) {
     stdin().read_exact(&mut [0]).unwrap_err();
     to_stdout(args, |_| {});
 }
 
-/// Writes pieces of `size` bytes to stdout, each a line unless `fill` makes something else of it.
-pub fn to_stdout(args: &Write, mut fill: impl FnMut(&mut [u8])) {
+/// Writes pieces of `size` bytes to stdout. `fill` may change each piece, which is one line before.
+pub fn to_stdout(args: &WriteArgs, mut fill: impl FnMut(&mut [u8])) {
     let mut piece = vec![b'x'; args.size];
     piece[args.size - 1] = b'\n';
     let mut out = std::fs::File::from(std::io::stdout().as_fd().try_clone_to_owned().unwrap());
@@ -49,27 +49,28 @@ pub fn to_stdout(args: &Write, mut fill: impl FnMut(&mut [u8])) {
     }
 }
 
-/// Pipes, some with a writer that waits for [`Load::release`].
+/// Pipes, some of them with a writer that waits for [`Load::release`].
 pub struct Load {
     /// The read ends.
     pub pipes: Vec<OwnedFd>,
     writers: Vec<Child>,
-    gate: OwnedFd,
-    /// Write ends of the pipes on which nothing is written.
+    /// The write end of the writers' stdin. Closing it releases them.
+    start: OwnedFd,
+    /// The write ends of the idle pipes.
     idle: Vec<OwnedFd>,
 }
 
 impl Load {
-    /// `active` writers of `work` each, and `idle` pipes without one, evenly among them.
-    pub fn new(active: usize, idle: usize, work: Write) -> Load {
-        let (wait, gate) = pipe2(OFlag::O_CLOEXEC).unwrap();
-        let mut load = Load { pipes: Vec::new(), writers: Vec::new(), gate, idle: Vec::new() };
+    /// Starts `active` writers, and creates `idle` pipes without a writer, evenly among the others.
+    pub fn new(active: usize, idle: usize, work: WriteArgs) -> Load {
+        let (wait, start) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        let mut load = Load { pipes: Vec::new(), writers: Vec::new(), start, idle: Vec::new() };
         let every = (active + idle).checked_div(active).unwrap_or(usize::MAX);
         for i in 0..active + idle {
             let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
             load.pipes.push(read);
             if i % every == 0 && load.writers.len() < active {
-                let Write { size, count, pause } = work;
+                let WriteArgs { size, count, pause } = work;
                 let args = [
                     "write".to_owned(),
                     format!("--size={size}"),
@@ -86,21 +87,21 @@ impl Load {
         load
     }
 
-    /// Lets the writers go; the idle pipes end when what this gives is dropped.
-    pub fn release(self) -> Released {
-        drop(self.gate);
-        Released { writers: self.writers, _idle: self.idle }
+    /// Releases the writers. The idle pipes end when the returned value is dropped.
+    pub fn release(self) -> RunningLoad {
+        drop(self.start);
+        RunningLoad { writers: self.writers, _idle: self.idle }
     }
 }
 
-/// A load at work.
-pub struct Released {
+/// A load whose writers were released.
+pub struct RunningLoad {
     writers: Vec<Child>,
     _idle: Vec<OwnedFd>,
 }
 
-impl Released {
-    /// Waits until every writer has written all.
+impl RunningLoad {
+    /// Blocks until every writer has exited.
     pub fn wait(&mut self) {
         for mut writer in self.writers.drain(..) {
             assert!(writer.wait().unwrap().success());

@@ -1,11 +1,7 @@
-//! Whole parts of iof beside the least that could do the same work, in one run: `cargo run --release -p iof-bench --
-//! capture`. The parts' own benches are criterion's: `cargo bench -p iof-bench`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a bench is run by people who read it"
-)]
+//! Benchmarks of whole parts of iof, each beside a minimal baseline in the same run: `cargo run
+//! --release -p iof-bench -- capture`. Benchmarks of single data structures use criterion: `cargo
+//! bench -p iof-bench`.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a benchmark may panic")]
 
 mod bare;
 mod capture;
@@ -20,45 +16,45 @@ mod tools;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "iof-bench", about = "Measures iof beside the least that could do the same work")]
+#[command(name = "iof-bench", about = "Measure iof beside minimal baselines")]
 struct Args {
     #[command(subcommand)]
-    what: What,
+    benchmark: Benchmark,
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Draining pipes: CPU time beside a bare epoll and read(2) loop
+enum Benchmark {
+    /// Measure the CPU time of draining pipes, beside a bare epoll and read(2) loop
     Capture(capture::Args),
-    /// A line from its writer to whoever waits for it, beside a bare pipe
+    /// Measure the latency of a line from its writer to a waiting reader, beside a bare pipe
     Latency(latency::Args),
-    /// A file into the stdin of ranks: CPU time beside tee(1) and a bare loop
+    /// Measure the CPU time of sending a file to the stdin of ranks, beside tee(1) and a bare loop
     Stdin(stdin::Args),
-    /// Tools: what they cost the engine, and what they wait for
+    /// Measure the engine's cost of tools, and the latency that tools see
     Tools(tools::Args),
-    /// Whole systems: iof, other launchers and the least that the kernel needs, on the same work
+    /// Compare iof with other launchers and minimal baselines on the same workloads
     Compare(compare::Args),
-    /// What the writers of the load run
+    /// Run as a writer of a load
     #[command(hide = true)]
-    Write(load::Write),
-    /// What the ranks of compared systems run
+    Write(load::WriteArgs),
+    /// Run as a rank of a compared launcher
     #[command(hide = true)]
-    Rank(compare::Rank),
-    /// The least that is a launcher
+    Rank(compare::RankArgs),
+    /// Run as a minimal launcher
     #[command(hide = true)]
-    Bare(bare::Launch),
+    Bare(bare::LaunchArgs),
 }
 
 fn main() {
-    match Args::parse().what {
-        What::Capture(args) => capture::run(&args),
-        What::Latency(args) => latency::run(&args),
-        What::Stdin(args) => stdin::run(&args),
-        What::Tools(args) => tools::run(&args),
-        What::Compare(args) => compare::run(&args),
-        What::Write(args) => load::write(&args),
-        What::Rank(args) => compare::rank(&args),
-        What::Bare(args) => bare::launch(&args),
+    match Args::parse().benchmark {
+        Benchmark::Capture(args) => capture::run(&args),
+        Benchmark::Latency(args) => latency::run(&args),
+        Benchmark::Stdin(args) => stdin::run(&args),
+        Benchmark::Tools(args) => tools::run(&args),
+        Benchmark::Compare(args) => compare::run(&args),
+        Benchmark::Write(args) => load::write(&args),
+        Benchmark::Rank(args) => compare::rank(&args),
+        Benchmark::Bare(args) => bare::launch(&args),
     }
 }
 

@@ -1,4 +1,5 @@
-//! A file into the stdin of ranks, beside tee(1) into as many pipes and the least that could do the same.
+//! The cost of sending a file to the stdin of ranks, beside tee(1) into the same number of pipes
+//! and a bare loop.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,23 +22,23 @@ use crate::table::Figures;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Rounds, each of which runs every kind once
+    /// Number of rounds; each runs every variant once
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// MiB of the file
+    /// Size of the file, in MiB
     #[arg(long, default_value_t = 1024)]
     mib: usize,
-    /// Bytes of the inlet (`PMIX_IOF_CACHE_SIZE`) [default: the engine's]
+    /// Size of the inlet (`PMIX_IOF_CACHE_SIZE`), in bytes [default: the engine's]
     #[arg(long)]
     inlet: Option<u32>,
 }
 
-/// What each target runs.
+/// The shell command of each target.
 const READER: &str = "exec cat > /dev/null";
-/// Bytes that the bare loop reads and writes at once.
+/// The size of the bare loop's reads and writes, in bytes.
 const PIECE: usize = 64 * 1024;
 
-/// Measures and prints what it saw.
+/// Measures the costs and prints them.
 pub fn run(args: &Args) {
     let directory = std::env::temp_dir().join(format!("iof-bench-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
@@ -50,24 +51,24 @@ pub fn run(args: &Args) {
         args.mib, args.rounds
     );
     for targets in [1, 8] {
-        let [mut ours, mut tees, mut bares] = <[Figures; 3]>::default();
+        let [mut iof_cost, mut tee_cost, mut bare_cost] = <[Figures; 3]>::default();
         let gb = (args.mib << 20) as f64 * f64::from(targets) / 1e9;
         for _ in 0..args.rounds {
-            ours.add(iof(&input, targets, args.inlet).as_secs_f64() / gb);
-            tees.add(tee(&directory, &input, targets).as_secs_f64() / gb);
-            bares.add(bare(&input, targets).as_secs_f64() / gb);
+            iof_cost.add(iof(&input, targets, args.inlet).as_secs_f64() / gb);
+            tee_cost.add(tee(&directory, &input, targets).as_secs_f64() / gb);
+            bare_cost.add(bare(&input, targets).as_secs_f64() / gb);
         }
         println!("to {targets} targets");
         println!(
-            "  iof {ours}, tee {tees}, bare {bares}: {:.2} of tee, {:.2} of bare",
-            ours.median() / tees.median(),
-            ours.median() / bares.median()
+            "  iof {iof_cost}, tee {tee_cost}, bare {bare_cost}: {:.2} of tee, {:.2} of bare",
+            iof_cost.median() / tee_cost.median(),
+            iof_cost.median() / bare_cost.median()
         );
     }
     fs::remove_dir_all(&directory).unwrap();
 }
 
-/// The engine and the tool, which are this process.
+/// Returns the CPU time of this process, which runs both the engine and the tool.
 fn iof(input: &Path, targets: u32, inlet: Option<u32>) -> Duration {
     let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
     let nspace = Nspace::new("bench").unwrap();
@@ -80,15 +81,16 @@ fn iof(input: &Path, targets: u32, inlet: Option<u32>) -> Duration {
         directives: [Info::new(key::PMIX_IOF_COMPLETE, true)].into_iter().chain(size).collect(),
         ..Push::new(vec![Proc { nspace, rank: Rank::WILDCARD }])
     };
-    let before = cpu::of_this_process();
+    let before = cpu::current_process();
     let pusher = Pusher::start(tool, &push, File::open(input).unwrap(), |_| {}).unwrap();
     let report = pusher.join().unwrap();
-    let spent = cpu::of_this_process() - before;
+    let spent = cpu::current_process() - before;
     assert_eq!((report.whole, report.bytes), (targets.into(), fs::metadata(input).unwrap().len()));
     assert_eq!(job.wait().code(), 0);
     spent
 }
 
+/// Returns the CPU time of tee(1), which writes to a FIFO for each target but the first.
 fn tee(directory: &Path, input: &Path, targets: u32) -> Duration {
     let fifos: Vec<PathBuf> = (1..targets).map(|n| directory.join(format!("fifo{n}"))).collect();
     fifos.iter().for_each(|fifo| mkfifo(fifo, Mode::S_IRWXU).unwrap());
@@ -103,7 +105,7 @@ fn tee(directory: &Path, input: &Path, targets: u32) -> Duration {
     drop(command);
     let id = Id::Pid(Pid::from_raw(tee.id() as i32));
     waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
-    let spent = cpu::of_process(tee.id()).unwrap();
+    let spent = cpu::process(tee.id()).unwrap();
     assert!(tee.wait().unwrap().success());
     readers.push(first);
     readers.iter_mut().for_each(|reader| assert!(reader.wait().unwrap().success()));
@@ -111,7 +113,7 @@ fn tee(directory: &Path, input: &Path, targets: u32) -> Duration {
     spent
 }
 
-/// One read(2), and a write(2) for each target.
+/// Returns the CPU time of a bare loop: one read(2), and one write(2) for each target.
 fn bare(input: &Path, targets: u32) -> Duration {
     let reader = || Command::new("sh").args(["-c", READER]).stdin(Stdio::piped()).spawn().unwrap();
     let mut readers: Vec<Child> = (0..targets).map(|_| reader()).collect();
@@ -121,7 +123,7 @@ fn bare(input: &Path, targets: u32) -> Duration {
         .map(|reader| reader.stdin.take().unwrap().as_fd().try_clone_to_owned().unwrap().into())
         .collect();
     let mut piece = vec![0; PIECE];
-    let before = cpu::of_this_thread();
+    let before = cpu::current_thread();
     loop {
         let n = input.read(&mut piece).unwrap();
         if n == 0 {
@@ -129,7 +131,7 @@ fn bare(input: &Path, targets: u32) -> Duration {
         }
         pipes.iter_mut().for_each(|pipe| pipe.write_all(&piece[..n]).unwrap());
     }
-    let spent = cpu::of_this_thread() - before;
+    let spent = cpu::current_thread() - before;
     drop(pipes);
     readers.iter_mut().for_each(|reader| assert!(reader.wait().unwrap().success()));
     spent

@@ -1,29 +1,29 @@
-//! Figures of several rounds: medians beside their extremes.
+//! The figures of several rounds: their median and extremes.
 
 use std::fmt;
 
-/// What one kind of run took, round by round.
+/// The figures of one variant, one for each round.
 #[derive(Clone, Debug, Default)]
 pub struct Figures(Vec<f64>);
 
 impl Figures {
-    /// Notes a round.
+    /// Adds the figure of a round.
     pub fn add(&mut self, figure: f64) {
         self.0.push(figure);
         self.0.sort_by(f64::total_cmp);
     }
 
-    /// The one in the middle; of an even number, the higher of the two.
+    /// Returns the median: for an even number of rounds the higher one of the middle two.
     pub fn median(&self) -> f64 {
         self.0[self.0.len() / 2]
     }
 
-    /// The smallest.
+    /// Returns the smallest figure.
     pub fn least(&self) -> f64 {
         self.0[0]
     }
 
-    /// The largest.
+    /// Returns the largest figure.
     pub fn most(&self) -> f64 {
         self.0[self.0.len() - 1]
     }

@@ -1,5 +1,5 @@
-//! What tools cost the engine, and what they wait for: CPU with one tool and with many, a line from its writer to a
-//! callback, a tool that attaches to many sources at once.
+//! The engine's cost of tools, and the latency that tools see: CPU time with no tool, one tool and
+//! many; a line from its writer to a callback; a late tool that attaches to many sources.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -16,33 +16,33 @@ use iof_tool::{Delivery, Pull, Tool};
 
 use crate::cpu;
 use crate::latency;
-use crate::load::{Load, Write};
+use crate::load::{Load, WriteArgs};
 use crate::table::Figures;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Rounds, each of which runs every kind once
+    /// Number of rounds; each runs every variant once
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Lines, for the latency
+    /// Number of lines for the latency
     #[arg(long, default_value_t = 2000)]
     lines: u32,
-    /// Sources, for the tool that attaches late
+    /// Number of sources for the tool that attaches late
     #[arg(long, default_value_t = 1000)]
     sources: u32,
 }
 
-/// Ranks that write.
+/// The number of ranks that write.
 const RANKS: usize = 8;
-const LOADS: [(&str, Write); 3] = [
-    ("64 KiB writes, 2 ms apart", Write { size: 65536, count: 512, pause: 2000 }),
-    ("64 KiB writes, as fast as they go", Write { size: 65536, count: 4096, pause: 0 }),
-    ("80-byte lines, as fast as they go", Write { size: 80, count: 400_000, pause: 0 }),
+const LOADS: [(&str, WriteArgs); 3] = [
+    ("64 KiB writes, 2 ms apart", WriteArgs { size: 65536, count: 512, pause: 2000 }),
+    ("64 KiB writes, as fast as they go", WriteArgs { size: 65536, count: 4096, pause: 0 }),
+    ("80-byte lines, as fast as they go", WriteArgs { size: 80, count: 400_000, pause: 0 }),
 ];
-/// Bytes in the cache of each source to which a tool attaches.
+/// The bytes in the cache of each source to which the late tool attaches.
 const BACKLOG: usize = 16 * 1024;
 
-/// Measures and prints what it saw.
+/// Measures costs and latencies, and prints them.
 pub fn run(args: &Args) {
     raise_file_limit().unwrap();
     println!("engine's CPU s/GB, median of {} rounds (least to most)", args.rounds);
@@ -61,13 +61,13 @@ pub fn run(args: &Args) {
         );
     }
 
-    let [mut bare, mut ours] = <[Figures; 2]>::default();
+    let [mut bare, mut iof] = <[Figures; 2]>::default();
     for _ in 0..args.rounds {
         bare.add(latency::lone(args.lines, latency::bare)[0]);
-        ours.add(latency::lone(args.lines, callback)[0]);
+        iof.add(latency::lone(args.lines, callback)[0]);
     }
     println!("a line each ms to a tool's callback, microseconds, p50");
-    println!("  bare {bare}, iof {ours}, {:.2} of it", ours.median() / bare.median());
+    println!("  bare {bare}, iof {iof}, {:.2} of it", iof.median() / bare.median());
 
     let mut attaching = Figures::default();
     for _ in 0..args.rounds {
@@ -88,7 +88,7 @@ fn all() -> Pull {
     Pull::new(vec![Proc { nspace, rank: Rank::WILDCARD }], Channels::STDOUT)
 }
 
-/// Ranks that have exited, whose stdout is still open.
+/// Adopts ranks that have exited and whose stdout, one of `pipes` each, is still open.
 fn adopt(engine: &Engine, pipes: Vec<OwnedFd>) -> Job {
     let ranks: Vec<AdoptedRank> = (0..)
         .map(Rank)
@@ -109,8 +109,9 @@ fn adopt(engine: &Engine, pipes: Vec<OwnedFd>) -> Job {
     job
 }
 
-/// CPU seconds of the engine's two threads for each GB, with `tools` that pull everything and look at nothing.
-fn cost(write: Write, tools: usize) -> f64 {
+/// Returns the CPU seconds of the engine's two threads per GB, with `tools` tools that pull all
+/// output and discard it.
+fn cost(write: WriteArgs, tools: usize) -> f64 {
     let engine = engine();
     let mut load = Load::new(RANKS, 0, write);
     let readers: Vec<_> = (0..tools)
@@ -122,16 +123,16 @@ fn cost(write: Write, tools: usize) -> f64 {
         .collect();
     let job = adopt(&engine, std::mem::take(&mut load.pipes));
     let threads = ["iof-capture", "iof-control"];
-    let before = cpu::of_threads(threads);
+    let before = cpu::threads(threads);
     let mut load = load.release();
     load.wait();
     job.wait();
-    let spent = cpu::of_threads(threads) - before;
+    let spent = cpu::threads(threads) - before;
     readers.into_iter().for_each(|reader| reader.join().unwrap());
     spent.as_secs_f64() / ((write.total() * RANKS as u64) as f64 / 1e9)
 }
 
-/// Lines through an engine to a tool's callback.
+/// Forwards lines through an engine to a tool's callback, and sends the time of each delivery.
 fn callback(pipe: OwnedFd, seen: Sender<Instant>) {
     let engine = engine();
     let mut tool = Tool::connect(engine.socket().unwrap(), "bench").unwrap();
@@ -145,7 +146,7 @@ fn callback(pipe: OwnedFd, seen: Sender<Instant>) {
     while tool.dispatch(None).unwrap() {}
 }
 
-/// How long it takes until a tool that comes late has what `sources` sources have cached.
+/// Returns the time until a late tool has received the cached bytes of `sources` sources.
 fn attach(sources: u32) -> Duration {
     let engine = engine();
     let (pipes, writers): (Vec<_>, Vec<_>) = (0..sources).map(|_| nix::unistd::pipe().unwrap()).unzip();
@@ -153,23 +154,24 @@ fn attach(sources: u32) -> Duration {
     for writer in &writers {
         File::from(writer.try_clone().unwrap()).write_all(&[b'x'; BACKLOG]).unwrap();
     }
-    let wanted = u64::from(sources) * BACKLOG as u64;
+    let expected = u64::from(sources) * BACKLOG as u64;
     let mut observer = Tool::connect(engine.socket().unwrap(), "observer").unwrap();
-    while cached(&mut observer) < wanted {
+    while cached(&mut observer) < expected {
         thread::sleep(Duration::from_millis(10));
     }
     let start = Instant::now();
     let mut tool = Tool::connect(engine.socket().unwrap(), "bench").unwrap();
     tool.pull(&all()).unwrap();
-    let mut got = 0;
-    while got < wanted {
+    let mut received = 0;
+    while received < expected {
         if let Some(Delivery::Bytes(bytes)) = tool.next(None).unwrap() {
-            got += bytes.len() as u64;
+            received += bytes.len() as u64;
         }
     }
     start.elapsed()
 }
 
+/// Returns the bytes in the caches of all streams.
 fn cached(observer: &mut Tool) -> u64 {
     let found = observer.query(&[IOF_STATS]).unwrap();
     let Some(Value::Streams(streams)) = found.into_iter().next().map(|found| found.value) else { return 0 };

@@ -1,4 +1,4 @@
-//! The comparison as its users run it, with what is installed here.
+//! The comparison as users run it, with the subjects that are installed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::{self, File};
@@ -14,15 +14,16 @@ use serde_json::Value;
 
 const BENCH: &str = env!("CARGO_BIN_EXE_iof-bench");
 
-/// A short comparison of the works that have this in their names, with iof beside it.
-fn quick(work: &str) -> Command {
+/// Returns the command of a quick comparison of the workloads whose names contain `workload`.
+fn quick(workload: &str) -> Command {
     build_iof();
     let mut command = Command::new(BENCH);
-    command.args(["compare", "--quick", "--only", work]);
+    command.args(["compare", "--quick", "--only", workload]);
     command
 }
 
-/// Has it built beside iof-bench, unless it is there already: who tests this package alone gets no other's programs.
+/// Builds `iof` into the directory of `iof-bench`, unless it is there already. Testing this package
+/// alone does not build the programs of other packages.
 fn build_iof() {
     let profile = Path::new(BENCH).parent().unwrap();
     if profile.join("iof").exists() {
@@ -41,7 +42,7 @@ fn a_quick_comparison_ends_with_a_table_a_report_and_plots() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = quick("80-byte lines to a pipe, 8 ranks");
     let output = command.arg("--out").arg(directory.path()).output().unwrap();
-    // What is not installed is named here.
+    // Shows the subjects that were skipped.
     eprint!("{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success());
 
@@ -52,63 +53,64 @@ fn a_quick_comparison_ends_with_a_table_a_report_and_plots() {
         serde_json::from_slice(&fs::read(directory.path().join("report.json")).unwrap()).unwrap();
     let rows = report["rows"].as_array().unwrap();
     let bare = rows.iter().find(|row| row["system"] == "bare loop").unwrap();
-    // Lines that no reader's piece cuts: what the kernel takes at once from a rank it gives at once.
+    // The bare loop does not cut lines, because each line is one write to a pipe, and the kernel
+    // returns whole writes.
     assert_eq!(bare["verdict"]["lines"]["whole"], bare["verdict"]["lines"]["written"], "{bare}");
     assert!(bare["figures"]["cpu_per_million_lines"]["median"].as_f64().unwrap() > 0.0, "{bare}");
     assert!(directory.path().join("80-byte-lines-to-a-pipe-cpu-s-m-lines.svg").exists());
 }
 
 #[test]
-fn a_work_that_there_is_not_is_no_comparison_even_beside_one_that_there_is() {
+fn an_unknown_workload_is_an_error_even_beside_a_known_one() {
     let output = Command::new(BENCH)
         .args(["compare", "--quick", "--only", "latency", "--only", "no such work"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.starts_with("No work has a name with no such work in it."), "{said}");
-    assert!(said.contains("\n  latency of a lone line, 1 rank\n"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("unknown workload 'no such work': expected a part of"), "{stderr}");
+    assert!(stderr.contains("\n  latency of a lone line, 1 rank\n"), "{stderr}");
 }
 
 #[test]
-fn without_iof_there_is_no_comparison() {
+fn a_comparison_without_iof_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let alone = directory.path().join("iof-bench");
     fs::copy(BENCH, &alone).unwrap();
     let output = Command::new(alone).args(["compare", "--quick"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("iof run is needed") && said.contains("cargo build --release -p iof-cli"),
-        "{said}"
+        stderr.contains("iof run is required") && stderr.contains("cargo build --release -p iof-cli"),
+        "{stderr}"
     );
 }
 
 #[test]
-fn on_a_full_stdout_the_report_is_written_all_the_same() {
+fn the_report_is_written_even_if_stdout_is_full() {
     let directory = tempfile::tempdir().unwrap();
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut command = quick("latency of a lone line, 1 rank");
     let output = command.arg("--out").arg(directory.path()).stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("The tables can't be printed: ") && !said.contains("panicked"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("cannot print the tables: ") && !stderr.contains("panicked"), "{stderr}");
     let report: Value =
         serde_json::from_slice(&fs::read(directory.path().join("report.json")).unwrap()).unwrap();
     assert!(!report["rows"].as_array().unwrap().is_empty());
 }
 
 #[test]
-fn a_signal_ends_the_comparison_and_all_that_belongs_to_it() {
+fn a_signal_ends_the_comparison_and_leaves_no_process_and_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let left = || fs::read_dir(&directory).unwrap().count();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
         let mut command = quick("bulk");
         command.env("TMPDIR", directory.path()).env(MARK, directory.path());
         let mut comparison = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Two are the comparison itself.
+        // The comparison itself consists of two processes.
         while marked(directory.path()).len() <= 2 {
-            assert!(comparison.try_wait().unwrap().is_none(), "it began nothing");
+            assert!(comparison.try_wait().unwrap().is_none(), "the comparison started no job");
             sleep(Duration::from_millis(1));
         }
         assert!(left() > 0);
@@ -118,10 +120,10 @@ fn a_signal_ends_the_comparison_and_all_that_belongs_to_it() {
     }
 }
 
-/// The variable by which all that belongs to a comparison is found.
+/// The environment variable that marks the processes of a comparison.
 const MARK: &str = "IOF_BENCH_TEST";
 
-/// The processes in whose environment the mark is this.
+/// Returns the processes in whose environment [`MARK`] has this value.
 fn marked(mark: &Path) -> Vec<PathBuf> {
     let variable = format!("{MARK}={}", mark.display());
     let processes = fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());

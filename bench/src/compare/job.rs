@@ -1,5 +1,5 @@
-//! One job of one system: started, let work, looked at, ended. Nothing waits longer than its limit, and nothing of a job is
-//! left when it is over.
+//! One job of one subject: started, released, measured and ended. Every wait has a time limit, and
+//! a job leaves no process behind.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -12,150 +12,171 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use super::gate::{Done, Gate, Missing, Waiting};
-use super::line::Checker;
-use super::output::{Out, Reader, Taken};
-use super::processes::{self, Forwarder};
+use super::barrier::{Barrier, MissingReport, RankReport, WaitingRanks};
+use super::error::JobError;
+use super::line::LineChecker;
+use super::output::{Received, Sink, SinkReader};
+use super::processes::{self, ProcessSet};
 use super::scale::Scale;
-use super::trouble::Trouble;
 use crate::cpu;
 
-/// Until all ranks are at the gate.
+/// The time limit until all ranks are at the barrier.
 const START: Duration = Duration::from_secs(60);
-/// Until all ranks have done their work.
+/// The time limit until all ranks have done their work.
 const WORK: Duration = Duration::from_secs(120);
-/// Until the forwarder rests when the ranks have, and until it ends when they end.
+/// The time limit until the forwarder is idle after the ranks' work, and until it ends after them.
 const END: Duration = Duration::from_secs(30);
-/// What a tool has to attach, at least.
+/// The time that an early tool gets to attach.
 const ATTACH: Duration = Duration::from_millis(200);
-/// Until a launcher of which a rank has ended too early ends as well.
+/// The time that a launcher gets to end after one of its ranks has ended too early.
 const FOLLOW: Duration = Duration::from_secs(1);
-/// Where launchers leave what is temporary, some when they are killed, too: it goes with the site.
+/// The variable with the directory for temporary files. Launchers leave such files behind, some of
+/// them when they are killed. The sandbox removes them.
 const TEMPORARY: &str = "TMPDIR";
-/// Between two looks whether a launcher has ended.
-const LOOK: Duration = Duration::from_millis(5);
+/// The interval of the checks whether a launcher has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where jobs are run: a directory of our own, and how long they may take.
-pub struct Site {
+/// The environment of jobs: a directory that is removed at the end, and the scale of time limits.
+pub struct Sandbox {
     directory: tempfile::TempDir,
     scale: Scale,
 }
 
-impl Site {
-    /// Makes it. From now on, what descends from us and loses its parent becomes our child.
-    pub fn new(scale: Scale) -> Site {
+impl Sandbox {
+    /// Creates the directory, and makes this process the subreaper of its descendants: one that
+    /// loses its parent becomes a child of this process.
+    pub fn new(scale: Scale) -> Sandbox {
         nix::sys::prctl::set_child_subreaper(true).unwrap();
-        Site { directory: tempfile::tempdir().unwrap(), scale }
+        Sandbox { directory: tempfile::tempdir().unwrap(), scale }
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A gate for one job.
-    pub fn gate(&self) -> Gate {
-        Gate::open(self.path())
+    /// Creates a barrier for one job.
+    pub fn barrier(&self) -> Barrier {
+        Barrier::create(self.path())
     }
 
-    /// What the launcher of the last job said on stderr.
-    fn said(&self) -> PathBuf {
+    /// Returns the path of the file with the stderr of the last job's launcher.
+    fn stderr_path(&self) -> PathBuf {
         self.path().join("stderr")
     }
 
-    /// A file for what a tool says.
-    fn tool_says(&self) -> (File, PathBuf) {
+    /// Creates a file for the stderr of a tool.
+    fn create_tool_stderr(&self) -> (File, PathBuf) {
         tempfile::NamedTempFile::new_in(self.path()).unwrap().keep().unwrap()
     }
 }
 
-/// How a tool is started, by the launcher's pid.
+/// Returns the command of a tool, given the launcher's pid.
 pub type StartTool<'a> = Box<dyn FnOnce(u32) -> Command + 'a>;
 
-/// A job to be run.
-pub struct Plan<'a> {
-    /// Where.
-    pub site: &'a Site,
-    /// The gate to which its ranks come.
-    pub gate: &'a Gate,
-    /// The launcher.
+/// The description of a job.
+pub struct JobPlan<'a> {
+    /// The environment.
+    pub sandbox: &'a Sandbox,
+    /// The barrier at which its ranks wait.
+    pub barrier: &'a Barrier,
+    /// The command of the launcher.
     pub launcher: Command,
-    /// Ranks.
+    /// The number of ranks.
     pub ranks: u32,
-    /// Where the launcher's stdout goes.
-    pub out: Out,
-    /// What comes to the launcher's stdin from the opening of the gate on: so many times this.
+    /// The destination of the launcher's stdout.
+    pub out: Sink,
+    /// The input that the launcher's stdin gets after the ranks are released: a block, and how
+    /// often it is repeated.
     pub input: Option<(&'static [u8], u64)>,
-    /// Tools that attach before the gate is opened, and where their stdout goes.
-    pub early: Vec<(StartTool<'a>, Out)>,
-    /// A tool that attaches when the ranks have done their work and the forwarder rests, how many bytes it then gets, and
-    /// who looks at them.
-    pub late: Option<(StartTool<'a>, u64, Checker)>,
-    /// Until all ranks have done their work.
+    /// The tools that attach before the ranks are released, each with the destination of its
+    /// stdout.
+    pub early: Vec<(StartTool<'a>, Sink)>,
+    /// A tool that attaches when the ranks have done their work and the forwarder is idle, the
+    /// number of bytes that it then receives, and their checker.
+    pub late: Option<(StartTool<'a>, u64, LineChecker)>,
+    /// The time limit until all ranks have done their work.
     pub limit: Duration,
 }
 
-impl<'a> Plan<'a> {
-    /// A job without input and tools.
-    pub fn new(site: &'a Site, gate: &'a Gate, launcher: Command, ranks: u32, out: Out) -> Plan<'a> {
+impl<'a> JobPlan<'a> {
+    /// Describes a job without input and without tools.
+    pub fn new(
+        sandbox: &'a Sandbox,
+        barrier: &'a Barrier,
+        launcher: Command,
+        ranks: u32,
+        out: Sink,
+    ) -> JobPlan<'a> {
         let (input, early, late) = (None, Vec::new(), None);
-        Plan { site, gate, launcher, ranks, out, input, early, late, limit: site.scale.time(WORK) }
+        JobPlan {
+            sandbox,
+            barrier,
+            launcher,
+            ranks,
+            out,
+            input,
+            early,
+            late,
+            limit: sandbox.scale.time(WORK),
+        }
     }
 }
 
-/// What a job was.
-pub struct Ran {
-    /// From the opening of the gate until the last rank had done its work.
+/// The measurements of a job.
+pub struct JobReport {
+    /// The time from the release of the ranks until the last one had done its work.
     pub elapsed: Duration,
-    /// What the forwarder cost from the opening of the gate until it had nothing to do any more.
+    /// The CPU time of the forwarder from the release of the ranks until it was idle.
     pub cpu: Duration,
-    /// What its tools cost meanwhile.
+    /// The CPU time of the early tools during the same period.
     pub tools_cpu: Duration,
-    /// The most memory that the forwarder had, in bytes.
+    /// The peak memory of the forwarder, in bytes.
     pub memory: u64,
-    /// What the ranks reported.
-    pub done: Vec<Done>,
-    /// What came out of the launcher.
-    pub taken: Taken,
-    /// What came out of each tool, a late one last, and the bytes of which it said that they are missing.
-    pub tools: Vec<(Taken, u64)>,
-    /// How long the late tool took from its start until it had all.
+    /// The reports of the ranks.
+    pub reports: Vec<RankReport>,
+    /// The output of the launcher.
+    pub received: Received,
+    /// The output of each tool, a late one last, with the number of bytes that it reported missing.
+    pub tools: Vec<(Received, u64)>,
+    /// The time from the start of the late tool until it had received all bytes.
     pub attached: Option<Duration>,
-    /// Bytes of which the launcher said that they are missing.
+    /// The number of bytes that the launcher reported missing.
     pub reported: u64,
 }
 
-/// Runs the job.
-pub fn run(plan: Plan) -> Result<Ran, Trouble> {
-    let said = plan.site.said();
-    let ran = Running::start(plan).finish();
-    // What the launcher said explains more than what followed from it.
-    ran.map_err(|trouble| trouble.with(&fs::read(&said).unwrap()))
+/// Runs a job that uses a barrier.
+pub fn run(plan: JobPlan) -> Result<JobReport, JobError> {
+    let stderr = plan.sandbox.stderr_path();
+    let result = RunningJob::start(plan).finish();
+    // The launcher's own message names the cause, the exit status only the effect.
+    result.map_err(|error| error.with(&fs::read(&stderr).unwrap()))
 }
 
-/// A job under way.
-struct Running<'a> {
+/// A running job.
+struct RunningJob<'a> {
     launcher: Child,
-    reader: Option<Reader>,
-    /// The launcher's stdin, which is open until all that comes through it was counted.
+    reader: Option<SinkReader>,
+    /// The launcher's stdin. It stays open until the cost of forwarding it was measured.
     input: Option<OwnedFd>,
-    /// All of the plan that is still to be done.
-    plan: Plan<'a>,
+    /// The part of the plan that is still to be done.
+    plan: JobPlan<'a>,
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningJob<'_> {
     fn drop(&mut self) {
-        processes::sweep();
+        processes::kill_descendants();
     }
 }
 
-impl<'a> Running<'a> {
-    fn start(mut plan: Plan<'a>) -> Running<'a> {
-        let (stdout, reader) = std::mem::replace(&mut plan.out, Out::Null).open();
-        // Nobody but the launcher may hold what it was given, so the command does not outlive this.
+impl<'a> RunningJob<'a> {
+    fn start(mut plan: JobPlan<'a>) -> RunningJob<'a> {
+        let (stdout, reader) = std::mem::replace(&mut plan.out, Sink::Null).open();
+        // Only the launcher may hold its descriptors, so the command is dropped at the end of this
+        // function.
         let mut launcher = std::mem::replace(&mut plan.launcher, Command::new("false"));
-        launcher.stdout(stdout).stderr(File::create(plan.site.said()).unwrap());
-        launcher.env(TEMPORARY, plan.site.path());
+        launcher.stdout(stdout).stderr(File::create(plan.sandbox.stderr_path()).unwrap());
+        launcher.env(TEMPORARY, plan.sandbox.path());
         let (stdin, input) = match plan.input {
             None => (Stdio::null(), None),
             Some(_) => {
@@ -164,139 +185,148 @@ impl<'a> Running<'a> {
             }
         };
         let launcher = launcher.stdin(stdin).spawn().unwrap();
-        Running { launcher, reader, input, plan }
+        RunningJob { launcher, reader, input, plan }
     }
 
-    fn finish(mut self) -> Result<Ran, Trouble> {
-        let (pid, site) = (self.launcher.id(), self.plan.site);
-        let (start, end) = (site.scale.time(START), site.scale.time(END));
-        let mut waiting = self.gather(start)?;
+    fn finish(mut self) -> Result<JobReport, JobError> {
+        let (pid, sandbox) = (self.launcher.id(), self.plan.sandbox);
+        let (start, end) = (sandbox.scale.time(START), sandbox.scale.time(END));
+        let mut waiting = self.wait_for_ranks(start)?;
         let ranks = waiting.pids();
         let early = std::mem::take(&mut self.plan.early).into_iter();
-        let mut tools: Vec<_> = early.map(|(begin, out)| Tool::start(begin(pid), out, site)).collect();
-        let mut forwarder = Forwarder::find(pid, &ranks);
-        let mut attached = Forwarder::of(tools.iter().map(|tool| tool.process.id()).collect());
+        let mut tools: Vec<_> = early.map(|(begin, out)| Tool::start(begin(pid), out, sandbox)).collect();
+        let mut forwarder = ProcessSet::descendants(pid, &ranks);
+        let mut tool_processes = ProcessSet::new(tools.iter().map(|tool| tool.process.id()).collect());
         let until = Instant::now() + start;
         if !tools.is_empty() {
             thread::sleep(ATTACH);
         }
-        if !(forwarder.rest(until) && attached.rest(until)) {
-            return Err(Trouble::Hung("busy before its ranks began", start));
+        if !(forwarder.wait_idle(until) && tool_processes.wait_idle(until)) {
+            return Err(JobError::Hung("busy before its ranks began", start));
         }
 
-        forwarder.begin();
-        attached.begin();
-        let begun = cpu::monotonic();
-        self.reader.iter().chain(tools.iter().filter_map(|tool| tool.reader.as_ref())).for_each(Reader::open);
-        let done = self.work(&mut waiting)?;
-        forwarder.add(&Forwarder::find(pid, &ranks));
+        forwarder.start_counting();
+        tool_processes.start_counting();
+        let release_time = cpu::monotonic_nanos();
+        self.reader
+            .iter()
+            .chain(tools.iter().filter_map(|tool| tool.reader.as_ref()))
+            .for_each(SinkReader::start);
+        let reports = self.work(&mut waiting)?;
+        forwarder.extend(&ProcessSet::descendants(pid, &ranks));
         let until = Instant::now() + end;
-        if !(forwarder.rest(until) && attached.rest(until)) {
-            return Err(Trouble::Hung("busy when its ranks were done", end));
+        if !(forwarder.wait_idle(until) && tool_processes.wait_idle(until)) {
+            return Err(JobError::Hung("busy when its ranks were done", end));
         }
-        let elapsed = done.iter().map(|done| done.at).max().unwrap_or(begun) - begun;
-        let (cpu, tools_cpu) = (forwarder.cpu(), attached.cpu());
+        let elapsed = reports.iter().map(|report| report.time).max().unwrap_or(release_time) - release_time;
+        let (cpu, tools_cpu) = (forwarder.cpu(), tool_processes.cpu());
         let mut late = None;
         if let Some((begin, bytes, checker)) = self.plan.late.take() {
-            let (tool, time) = attach(begin(pid), bytes, checker, site, end)?;
+            let (tool, time) = attach(begin(pid), bytes, checker, sandbox, end)?;
             tools.push(tool);
             late = Some(time);
         }
-        let memory = forwarder.memory();
+        let memory = forwarder.peak_memory();
 
         drop(waiting);
         self.end(&mut tools, end)?;
-        Ok(Ran {
+        Ok(JobReport {
             elapsed: Duration::from_nanos(elapsed),
             cpu,
             tools_cpu,
             memory,
-            done,
-            taken: self.reader.take().map(Reader::join).unwrap_or_default(),
-            tools: tools.into_iter().map(Tool::taken).collect(),
+            reports,
+            received: self.reader.take().map(SinkReader::join).unwrap_or_default(),
+            tools: tools.into_iter().map(Tool::received).collect(),
             attached: late,
-            reported: reported(&site.said()),
+            reported: reported(&sandbox.stderr_path()),
         })
     }
 
-    /// Waits until all ranks are at the gate.
-    fn gather(&mut self, limit: Duration) -> Result<Waiting, Trouble> {
+    /// Blocks until all ranks are at the barrier.
+    fn wait_for_ranks(&mut self, limit: Duration) -> Result<WaitingRanks, JobError> {
         let until = Instant::now() + limit;
         let gone = || self.launcher.try_wait().unwrap().is_some();
-        let gathered = self.plan.gate.gather(self.plan.ranks, until, gone);
-        gathered.ok_or_else(|| self.ended_or_hung("at the start", limit))
+        let arrived = self.plan.barrier.wait_for(self.plan.ranks, until, gone);
+        arrived.ok_or_else(|| self.ended_or_hung("at the start", limit))
     }
 
-    /// Opens the gate, and waits until all ranks have done their work.
-    fn work(&mut self, waiting: &mut Waiting) -> Result<Vec<Done>, Trouble> {
+    /// Releases the ranks, and blocks until all have done their work.
+    fn work(&mut self, waiting: &mut WaitingRanks) -> Result<Vec<RankReport>, JobError> {
         waiting.release();
         if let (Some(pipe), Some((block, times))) = (&self.input, self.plan.input) {
             let pipe = pipe.try_clone().unwrap();
-            // Ends when all is written, or nobody reads any more.
+            // The thread ends when all input is written or the pipe has no reader any more.
             thread::spawn(move || feed(pipe, block, times));
         }
-        waiting.done(Instant::now() + self.plan.limit).map_err(|missing| match missing {
-            Missing::Late => self.ended_or_hung("at work", self.plan.limit),
-            Missing::Gone => match wait(&mut self.launcher, FOLLOW) {
-                Some(status) => Trouble::failed(format!("at work, {status}")),
-                None => Trouble::failed("a rank ended before its work was done".to_owned()),
+        waiting.reports(Instant::now() + self.plan.limit).map_err(|missing| match missing {
+            MissingReport::Late => self.ended_or_hung("at work", self.plan.limit),
+            MissingReport::Gone => match wait(&mut self.launcher, FOLLOW) {
+                Some(status) => JobError::failed(format!("at work, {status}")),
+                None => JobError::failed("a rank ended before its work was done".to_owned()),
             },
         })
     }
 
-    /// Waits until launcher and tools have ended; leaves nobody who could hold their output.
-    fn end(&mut self, tools: &mut [Tool], limit: Duration) -> Result<(), Trouble> {
+    /// Blocks until the launcher and the tools have ended. Then kills all other processes of the
+    /// job, so that none holds the output open.
+    fn end(&mut self, tools: &mut [Tool], limit: Duration) -> Result<(), JobError> {
         drop(self.input.take());
-        let status = wait(&mut self.launcher, limit).ok_or(Trouble::Hung("at the end", limit))?;
+        let status = wait(&mut self.launcher, limit).ok_or(JobError::Hung("at the end", limit))?;
         if !status.success() {
-            return Err(Trouble::failed(status.to_string()));
+            return Err(JobError::failed(status.to_string()));
         }
         for tool in tools {
             let status =
-                wait(&mut tool.process, limit).ok_or(Trouble::Hung("at the end of a tool", limit))?;
+                wait(&mut tool.process, limit).ok_or(JobError::Hung("at the end of a tool", limit))?;
             if !status.success() {
-                return Err(Trouble::failed(format!("a tool, {status}")));
+                return Err(JobError::failed(format!("a tool, {status}")));
             }
         }
-        processes::sweep();
+        processes::kill_descendants();
         Ok(())
     }
 
-    fn ended_or_hung(&mut self, stage: &'static str, limit: Duration) -> Trouble {
+    fn ended_or_hung(&mut self, stage: &'static str, limit: Duration) -> JobError {
         match self.launcher.try_wait().unwrap() {
-            Some(status) => Trouble::failed(format!("{stage}, {status}")),
-            None => Trouble::Hung(stage, limit),
+            Some(status) => JobError::failed(format!("{stage}, {status}")),
+            None => JobError::Hung(stage, limit),
         }
     }
 }
 
-/// A job without a gate, from its start to its end.
-pub struct Whole {
-    /// How long it took.
+/// The measurements of a job without a barrier, from its start to its end.
+pub struct WholeRun {
+    /// The time from start to end.
     pub elapsed: Duration,
-    /// What all of it cost, ranks included.
+    /// The CPU time of all processes, ranks included.
     pub cpu: Duration,
-    /// What came out of it.
-    pub taken: Taken,
-    /// How it ended.
+    /// The output of the launcher.
+    pub received: Received,
+    /// The exit status of the launcher.
     pub status: ExitStatus,
 }
 
-/// Runs a job without a gate, for so long at most.
-pub fn whole(site: &Site, mut launcher: Command, out: Out, limit: Duration) -> Result<Whole, Trouble> {
+/// Runs a job without a barrier, for `limit` at most.
+pub fn run_whole(
+    sandbox: &Sandbox,
+    mut launcher: Command,
+    out: Sink,
+    limit: Duration,
+) -> Result<WholeRun, JobError> {
     let (stdout, reader) = out.open();
-    launcher.stdin(Stdio::null()).stdout(stdout).stderr(File::create(site.said()).unwrap());
-    launcher.env(TEMPORARY, site.path());
-    let (begun, before) = (Instant::now(), cpu::of_children());
+    launcher.stdin(Stdio::null()).stdout(stdout).stderr(File::create(sandbox.stderr_path()).unwrap());
+    launcher.env(TEMPORARY, sandbox.path());
+    let (start, before) = (Instant::now(), cpu::children());
     let mut child = launcher.spawn().unwrap();
     drop(launcher);
     let status = wait(&mut child, limit);
-    let elapsed = begun.elapsed();
-    processes::sweep();
-    let cpu = cpu::of_children() - before;
-    let taken = reader.map(Reader::join).unwrap_or_default();
-    let status = status.ok_or(Trouble::Hung("", limit))?;
-    Ok(Whole { elapsed, cpu, taken, status })
+    let elapsed = start.elapsed();
+    processes::kill_descendants();
+    let cpu = cpu::children() - before;
+    let received = reader.map(SinkReader::join).unwrap_or_default();
+    let status = status.ok_or(JobError::Hung("", limit))?;
+    Ok(WholeRun { elapsed, cpu, received, status })
 }
 
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
@@ -308,7 +338,7 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
         if Instant::now() > until {
             return None;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -324,43 +354,44 @@ fn feed(pipe: OwnedFd, block: &[u8], times: u64) {
 /// A tool of a job.
 struct Tool {
     process: Child,
-    reader: Option<Reader>,
-    said: PathBuf,
+    reader: Option<SinkReader>,
+    stderr: PathBuf,
 }
 
 impl Tool {
-    fn start(mut command: Command, out: Out, site: &Site) -> Tool {
+    fn start(mut command: Command, out: Sink, sandbox: &Sandbox) -> Tool {
         let (stdout, reader) = out.open();
-        let (stderr, said) = site.tool_says();
-        let process = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn().unwrap();
-        Tool { process, reader, said }
+        let (stderr_file, stderr) = sandbox.create_tool_stderr();
+        let process = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr_file).spawn().unwrap();
+        Tool { process, reader, stderr }
     }
 
-    /// What came out of it, and the bytes of which it said that they are missing.
-    fn taken(self) -> (Taken, u64) {
-        let taken = self.reader.map(Reader::join).unwrap_or_default();
-        (taken, reported(&self.said))
+    /// Blocks until the tool's output has ended. Returns the output and the number of bytes that
+    /// the tool reported missing.
+    fn received(self) -> (Received, u64) {
+        let received = self.reader.map(SinkReader::join).unwrap_or_default();
+        (received, reported(&self.stderr))
     }
 }
 
-/// A tool, and how long it took from its start until it had so many bytes.
+/// Starts a tool. Returns it with the time from its start until it had received `bytes` bytes.
 fn attach(
     command: Command,
     bytes: u64,
-    checker: Checker,
-    site: &Site,
+    checker: LineChecker,
+    sandbox: &Sandbox,
     limit: Duration,
-) -> Result<(Tool, Duration), Trouble> {
-    let (out, arrived) = Out::until(bytes, checker);
-    let begun = Instant::now();
-    let tool = Tool::start(command, out, site);
-    let arrived = arrived.recv_timeout(limit).map_err(|_| Trouble::Hung("when a tool attached", limit))?;
-    Ok((tool, arrived - begun))
+) -> Result<(Tool, Duration), JobError> {
+    let (out, arrived) = Sink::notifying(bytes, checker);
+    let start = Instant::now();
+    let tool = Tool::start(command, out, sandbox);
+    let arrived = arrived.recv_timeout(limit).map_err(|_| JobError::Hung("when a tool attached", limit))?;
+    Ok((tool, arrived - start))
 }
 
-/// The bytes of which this says that they are missing.
-fn reported(said: &Path) -> u64 {
-    let text = fs::read_to_string(said).unwrap_or_default();
+/// Returns the sum of the bytes that the file `stderr` reports missing.
+fn reported(stderr: &Path) -> u64 {
+    let text = fs::read_to_string(stderr).unwrap_or_default();
     let missing = text.lines().filter_map(|line| line.split_once(" bytes are missing"));
     missing.filter_map(|(before, _)| before.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
@@ -370,10 +401,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reported_losses_are_summed() {
+    fn reported_losses_are_added_up() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let said = "iof: rank 0 stdout: 1939743 bytes are missing at offset 0\nelse\nbare loop: 7 bytes are missing\n";
-        fs::write(file.path(), said).unwrap();
+        let text = "iof: rank 0 stdout: 1939743 bytes are missing at offset 0\nelse\nbare loop: 7 bytes are missing\n";
+        fs::write(file.path(), text).unwrap();
         assert_eq!(reported(file.path()), 1_939_750);
     }
 }

@@ -1,4 +1,5 @@
-//! Where what a launcher or a tool writes goes: nowhere, into a file, or through a pipe to us.
+//! The destination of a launcher's or a tool's stdout: /dev/null, a file, or a pipe that is read
+//! and checked here.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,115 +13,115 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use super::line::Checker;
+use super::line::LineChecker;
 
-/// Bytes that are taken at once.
+/// The size of one read, in bytes.
 const PIECE: usize = 64 * 1024;
 
-/// Where it goes.
-pub enum Out {
-    /// To /dev/null.
+/// The destination of an output.
+pub enum Sink {
+    /// /dev/null.
     Null,
-    /// Into this file.
+    /// A file.
     File(PathBuf),
-    /// Into a pipe that we read.
-    Pipe(Box<Consumer>),
+    /// A pipe that a thread of this process reads.
+    Pipe(Box<ReaderOptions>),
 }
 
-/// How we read.
+/// The options of the thread that reads a pipe.
 #[derive(Default)]
-pub struct Consumer {
-    /// Who looks at the lines, if anybody does; else the bytes are counted.
-    pub checker: Option<Checker>,
-    /// How long nothing is read from the opening of the gate on.
+pub struct ReaderOptions {
+    /// The checker of the lines. `None`: the bytes are only counted.
+    pub checker: Option<LineChecker>,
+    /// The time for which nothing is read after the ranks are released.
     pub stall: Duration,
-    /// So many bytes a second at most from then on, and none before.
+    /// The bytes read per second after that, at most. Nothing is read before.
     pub rate: Option<u64>,
-    /// Who is told when so many bytes have come.
-    pub tell: Option<(u64, Sender<Instant>)>,
-    /// Whether the bytes are kept.
+    /// A number of bytes, and the channel that gets the time at which they have arrived.
+    pub notify: Option<(u64, Sender<Instant>)>,
+    /// Keep the bytes.
     pub keep: bool,
 }
 
-/// What came.
+/// The received output.
 #[derive(Default)]
-pub struct Taken {
-    /// Bytes.
+pub struct Received {
+    /// The number of bytes.
     pub bytes: u64,
-    /// Who looked at them.
-    pub checker: Option<Checker>,
-    /// The bytes themselves, if they were to be kept.
+    /// The checker that received them.
+    pub checker: Option<LineChecker>,
+    /// The bytes, with [`ReaderOptions::keep`].
     pub kept: Vec<u8>,
 }
 
-impl Out {
-    /// Read as fast as it comes, and counted.
-    pub fn counted() -> Out {
-        Out::Pipe(Box::default())
+impl Sink {
+    /// Returns a pipe that is read without delay. Its bytes are counted.
+    pub fn counted() -> Sink {
+        Sink::Pipe(Box::default())
     }
 
-    /// Read as fast as it comes, and looked at.
-    pub fn checked(checker: Checker) -> Out {
-        Out::Pipe(Box::new(Consumer { checker: Some(checker), ..Consumer::default() }))
+    /// Returns a pipe that is read without delay. Its lines are checked.
+    pub fn checked(checker: LineChecker) -> Sink {
+        Sink::Pipe(Box::new(ReaderOptions { checker: Some(checker), ..ReaderOptions::default() }))
     }
 
-    /// Read as fast as it comes, and looked at; says when so many bytes have come.
-    pub fn until(bytes: u64, checker: Checker) -> (Out, Receiver<Instant>) {
-        let (tell, told) = channel();
-        let consumer = Consumer { checker: Some(checker), tell: Some((bytes, tell)), ..Consumer::default() };
-        (Out::Pipe(Box::new(consumer)), told)
+    /// Returns a pipe like [`Sink::checked`], and a channel that gets the time at which `bytes`
+    /// bytes have arrived.
+    pub fn notifying(bytes: u64, checker: LineChecker) -> (Sink, Receiver<Instant>) {
+        let (notify, arrived) = channel();
+        let notify = Some((bytes, notify));
+        let options = ReaderOptions { checker: Some(checker), notify, ..ReaderOptions::default() };
+        (Sink::Pipe(Box::new(options)), arrived)
     }
 
-    /// What is given to the process, and who reads the other end.
-    pub fn open(self) -> (Stdio, Option<Reader>) {
+    /// Opens the destination. Returns the stdout for the process, and the reader of a pipe.
+    pub fn open(self) -> (Stdio, Option<SinkReader>) {
         match self {
-            Out::Null => (Stdio::null(), None),
-            Out::File(path) => (File::create(path).unwrap().into(), None),
-            Out::Pipe(consumer) => {
+            Sink::Null => (Stdio::null(), None),
+            Sink::File(path) => (File::create(path).unwrap().into(), None),
+            Sink::Pipe(options) => {
                 let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
-                let (gate, opened) = channel();
-                (
-                    write.into(),
-                    Some(Reader { thread: thread::spawn(move || consumer.take(read, &opened)), gate }),
-                )
+                let (start, started) = channel();
+                let thread = thread::spawn(move || options.read(read, &started));
+                (write.into(), Some(SinkReader { thread, start }))
             }
         }
     }
 }
 
-/// Who reads.
-pub struct Reader {
-    thread: JoinHandle<Taken>,
-    gate: Sender<()>,
+/// The thread that reads a pipe.
+pub struct SinkReader {
+    thread: JoinHandle<Received>,
+    start: Sender<()>,
 }
 
-impl Reader {
-    /// Says that the gate is opened now.
-    pub fn open(&self) {
-        // One that does not wait for it may have ended.
-        let _ = self.gate.send(());
+impl SinkReader {
+    /// Starts the delays of [`ReaderOptions`]: the ranks are released now.
+    pub fn start(&self) {
+        // A reader without delays may have ended already.
+        let _ = self.start.send(());
     }
 
-    /// Waits until the last writer is gone.
-    pub fn join(self) -> Taken {
-        drop(self.gate);
+    /// Blocks until the last writer has closed the pipe.
+    pub fn join(self) -> Received {
+        drop(self.start);
         self.thread.join().unwrap()
     }
 }
 
-impl Consumer {
-    fn take(mut self, pipe: OwnedFd, opened: &Receiver<()>) -> Taken {
+impl ReaderOptions {
+    fn read(mut self, pipe: OwnedFd, started: &Receiver<()>) -> Received {
         if !self.stall.is_zero() || self.rate.is_some() {
-            // If nobody is there any more to open it, what there is, is read.
-            let _ = opened.recv();
+            // Without a start, because the job failed before, the rest of the pipe is read.
+            let _ = started.recv();
         }
         thread::sleep(self.stall);
-        let (mut pipe, mut piece, begun) = (File::from(pipe), vec![0; PIECE], Instant::now());
+        let (mut pipe, mut piece, start) = (File::from(pipe), vec![0; PIECE], Instant::now());
         let (mut bytes, mut kept) = (0, Vec::new());
         loop {
             let read = pipe.read(&mut piece).unwrap();
             if read == 0 {
-                return Taken { bytes, checker: self.checker, kept };
+                return Received { bytes, checker: self.checker, kept };
             }
             bytes += read as u64;
             if let Some(checker) = &mut self.checker {
@@ -129,13 +130,13 @@ impl Consumer {
             if self.keep {
                 kept.extend_from_slice(&piece[..read]);
             }
-            if let Some((_, tell)) = self.tell.take_if(|(wanted, _)| bytes >= *wanted) {
-                // Nobody who has given up waits for it.
-                let _ = tell.send(Instant::now());
+            if let Some((_, notify)) = self.notify.take_if(|(expected, _)| bytes >= *expected) {
+                // The receiver may have given up.
+                let _ = notify.send(Instant::now());
             }
             if let Some(rate) = self.rate {
                 let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
-                thread::sleep(due.saturating_sub(begun.elapsed()));
+                thread::sleep(due.saturating_sub(start.elapsed()));
             }
         }
     }
@@ -146,49 +147,50 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    fn written(out: Out, bytes: u32) -> Taken {
+    fn written(out: Sink, bytes: u32) -> Received {
         let (stdout, reader) = out.open();
-        reader.iter().for_each(Reader::open);
+        reader.iter().for_each(SinkReader::start);
         let script = format!("head -c {bytes} /dev/zero");
         assert!(Command::new("sh").args(["-c", &script]).stdout(stdout).status().unwrap().success());
         reader.unwrap().join()
     }
 
     #[test]
-    fn all_that_is_written_is_counted_and_kept_if_that_is_wanted() {
-        assert_eq!(written(Out::counted(), 200_000).bytes, 200_000);
-        let keeping = Consumer { keep: true, ..Consumer::default() };
-        assert_eq!(written(Out::Pipe(Box::new(keeping)), 200_000).kept, vec![0; 200_000]);
+    fn all_bytes_are_counted_and_kept_on_request() {
+        assert_eq!(written(Sink::counted(), 200_000).bytes, 200_000);
+        let keeping = ReaderOptions { keep: true, ..ReaderOptions::default() };
+        assert_eq!(written(Sink::Pipe(Box::new(keeping)), 200_000).kept, vec![0; 200_000]);
     }
 
     #[test]
-    fn who_waits_for_so_many_bytes_is_told_when_they_have_come_and_not_before() {
-        for (written_bytes, told) in [(99_999, false), (100_000, true)] {
-            let (out, arrived) = Out::until(100_000, Checker::new(80, Vec::new(), || 0));
+    fn a_notification_is_sent_when_enough_bytes_have_arrived_and_not_before() {
+        for (written_bytes, notified) in [(99_999, false), (100_000, true)] {
+            let (out, arrived) = Sink::notifying(100_000, LineChecker::new(80, Vec::new(), || 0));
             written(out, written_bytes);
-            assert_eq!(arrived.try_recv().is_ok(), told);
+            assert_eq!(arrived.try_recv().is_ok(), notified);
         }
     }
 
     #[test]
-    fn who_stands_still_does_so_from_the_opening_of_the_gate_on() {
-        let stalled = Consumer { stall: Duration::from_millis(1), keep: true, ..Consumer::default() };
-        let (stdout, reader) = Out::Pipe(Box::new(stalled)).open();
+    fn a_stalled_reader_reads_nothing_before_it_is_started() {
+        let stalled =
+            ReaderOptions { stall: Duration::from_millis(1), keep: true, ..ReaderOptions::default() };
+        let (stdout, reader) = Sink::Pipe(Box::new(stalled)).open();
         let mut writer = Command::new("sh").args(["-c", "head -c 200000 /dev/zero"]).stdout(stdout).spawn();
         let writer = writer.as_mut().unwrap();
         std::thread::sleep(Duration::from_millis(50));
         assert!(writer.try_wait().unwrap().is_none(), "its pipe is full");
         let reader = reader.unwrap();
-        reader.open();
+        reader.start();
         assert!(writer.wait().unwrap().success());
         assert_eq!(reader.join().bytes, 200_000);
     }
 
     #[test]
-    fn a_slow_reader_takes_its_time() {
-        let slow = Consumer { rate: Some(1_000_000), ..Consumer::default() };
-        let begun = Instant::now();
-        written(Out::Pipe(Box::new(slow)), 300_000);
-        assert!(begun.elapsed() >= Duration::from_millis(300));
+    fn a_slow_reader_does_not_exceed_its_rate() {
+        let slow = ReaderOptions { rate: Some(1_000_000), ..ReaderOptions::default() };
+        let start = Instant::now();
+        written(Sink::Pipe(Box::new(slow)), 300_000);
+        assert!(start.elapsed() >= Duration::from_millis(300));
     }
 }

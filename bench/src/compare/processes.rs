@@ -1,4 +1,4 @@
-//! The processes of a forwarder, seen from outside: which they are, what they have cost, what memory they have.
+//! The processes of a forwarder, observed from outside: their pids, CPU time and memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -10,54 +10,55 @@ use nix::unistd::Pid;
 
 use crate::cpu;
 
-/// Two looks at a forwarder that are so far apart and find the same find it idle.
-const LOOK: Duration = Duration::from_millis(20);
+/// The time between two samples. Processes whose samples are equal are idle.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Processes that are ours to look at, as long as they live.
+/// A set of processes to observe.
 #[derive(Clone, Debug)]
-pub struct Forwarder {
-    /// Each with what it had cost when we began to count.
+pub struct ProcessSet {
+    /// Each pid with its CPU time at the start of counting.
     pids: BTreeMap<u32, Duration>,
 }
 
-impl Forwarder {
-    /// `root` and all below it, but `ranks` and what is below these.
-    pub fn find(root: u32, ranks: &[u32]) -> Forwarder {
-        Forwarder::of(below(&parents(), root, &ranks.iter().copied().collect()))
+impl ProcessSet {
+    /// Returns `root` and its descendants, without `ranks` and their descendants.
+    pub fn descendants(root: u32, ranks: &[u32]) -> ProcessSet {
+        ProcessSet::new(below(&parents(), root, &ranks.iter().copied().collect()))
     }
 
-    /// These processes, of which each may be gone at any time.
-    pub fn of(pids: Vec<u32>) -> Forwarder {
-        Forwarder { pids: pids.into_iter().map(|pid| (pid, Duration::ZERO)).collect() }
+    /// Returns the set of these processes, each of which may end at any time.
+    pub fn new(pids: Vec<u32>) -> ProcessSet {
+        ProcessSet { pids: pids.into_iter().map(|pid| (pid, Duration::ZERO)).collect() }
     }
 
-    /// Those of `others` as well that are not known yet; what they have cost counts.
-    pub fn add(&mut self, others: &Forwarder) {
+    /// Adds the processes of `others` that are not in this set. All their CPU time so far counts.
+    pub fn extend(&mut self, others: &ProcessSet) {
         for pid in others.pids.keys() {
             self.pids.entry(*pid).or_default();
         }
     }
 
-    /// Counts what they cost from now on.
-    pub fn begin(&mut self) {
-        for (pid, begun) in &mut self.pids {
-            *begun = cpu::of_process(*pid).unwrap_or_default();
+    /// Starts to count CPU time.
+    pub fn start_counting(&mut self) {
+        for (pid, start) in &mut self.pids {
+            *start = cpu::process(*pid).unwrap_or_default();
         }
     }
 
-    /// CPU time since then; nothing of those that have ended, which can't be asked any more.
+    /// Returns the CPU time since the start of counting. Processes that have ended do not count,
+    /// because their clocks can't be read any more.
     pub fn cpu(&self) -> Duration {
-        let since = |(pid, begun): (&u32, &Duration)| Some(cpu::of_process(*pid)?.saturating_sub(*begun));
+        let since = |(pid, start): (&u32, &Duration)| Some(cpu::process(*pid)?.saturating_sub(*start));
         self.pids.iter().filter_map(since).sum()
     }
 
-    /// Waits until they sleep and go on sleeping; whether they did by `until`.
-    pub fn rest(&self, until: Instant) -> bool {
-        let look = || (self.pids.keys().all(|pid| sleeps(*pid)), self.cpu());
-        let mut last = look();
+    /// Blocks until all processes are idle. Returns whether they were by `until`.
+    pub fn wait_idle(&self, until: Instant) -> bool {
+        let sample = || (self.pids.keys().all(|pid| is_sleeping(*pid)), self.cpu());
+        let mut last = sample();
         while Instant::now() < until {
-            std::thread::sleep(LOOK);
-            let now = look();
+            std::thread::sleep(SAMPLE_INTERVAL);
+            let now = sample();
             if now.0 && now == last {
                 return true;
             }
@@ -66,29 +67,29 @@ impl Forwarder {
         false
     }
 
-    /// The most memory that they had, in bytes, what several of their mappings share counted once: see [`peak`].
-    pub fn memory(&self) -> u64 {
+    /// Returns the sum of the processes' peak memory, in bytes: see [`peak`].
+    pub fn peak_memory(&self) -> u64 {
         self.pids.keys().filter_map(|pid| peak(*pid)).sum()
     }
 }
 
-/// Kills and reaps all that descends from us.
-pub fn sweep() {
+/// Kills and reaps all descendants of this process.
+pub fn kill_descendants() {
     loop {
-        let ours = below(&parents(), std::process::id(), &HashSet::new());
-        for pid in ours.iter().filter(|pid| **pid != std::process::id()) {
-            // One that has just ended needs no killing.
+        let pids = below(&parents(), std::process::id(), &HashSet::new());
+        for pid in pids.iter().filter(|pid| **pid != std::process::id()) {
+            // The process may have ended already.
             let _ = kill(Pid::from_raw(*pid as i32), Signal::SIGKILL);
         }
         while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(status) if status.pid().is_some()) {}
-        if ours.len() <= 1 {
+        if pids.len() <= 1 {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Each process with its parent, see proc_pid_stat(5).
+/// Returns the parent of each process, see proc_pid_stat(5).
 fn parents() -> HashMap<u32, u32> {
     let parent = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -99,15 +100,15 @@ fn parents() -> HashMap<u32, u32> {
     pids.filter_map(|pid| Some((pid, parent(pid)?))).collect()
 }
 
-/// `root` and all below it but `without` and what is below these.
-fn below(parents: &HashMap<u32, u32>, root: u32, without: &HashSet<u32>) -> Vec<u32> {
+/// Returns `root` and its descendants, without `excluded` and their descendants.
+fn below(parents: &HashMap<u32, u32>, root: u32, excluded: &HashSet<u32>) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for (child, parent) in parents {
         children.entry(*parent).or_default().push(*child);
     }
     let (mut found, mut next) = (Vec::new(), vec![root]);
     while let Some(pid) = next.pop() {
-        if !without.contains(&pid) {
+        if !excluded.contains(&pid) {
             found.push(pid);
             next.extend(children.get(&pid).into_iter().flatten());
         }
@@ -115,8 +116,8 @@ fn below(parents: &HashMap<u32, u32>, root: u32, without: &HashSet<u32>) -> Vec<
     found
 }
 
-/// Whether no thread of a process runs or could.
-fn sleeps(pid: u32) -> bool {
+/// Returns whether no thread of a process is running or runnable.
+fn is_sleeping(pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     let runs = |task: fs::DirEntry| {
         let stat = fs::read_to_string(task.path().join("stat")).ok()?;
@@ -125,15 +126,17 @@ fn sleeps(pid: u32) -> bool {
     !tasks.filter_map(|task| runs(task.ok()?)).any(|runs| runs)
 }
 
-/// The most memory that a process had: its high-water mark, in which shared memory counts as often as it is mapped, with
-/// that as it is now put right (`Pss_Shmem` in proc_pid_smaps(5) has each page once, however often it is mapped).
+/// Returns the peak memory of a process, in bytes, with shared memory counted once.
+///
+/// The high-water mark counts shared memory once for each mapping. `Pss_Shmem` (proc_pid_smaps(5))
+/// counts each page once, so it replaces the present share of shared memory.
 fn peak(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    put_right(&status, &rollup)
+    corrected_peak(&status, &rollup)
 }
 
-fn put_right(status: &str, rollup: &str) -> Option<u64> {
+fn corrected_peak(status: &str, rollup: &str) -> Option<u64> {
     let kib = |text: &str, name: &str| -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         line.split_whitespace().next()?.parse().ok()
@@ -148,8 +151,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_and_what_is_below_them_are_no_part_of_the_forwarder() {
-        // 1 -> 2 (launcher) -> 3 (proxy) -> 4 (rank) -> 5 (its child); 6 is somebody else.
+    fn ranks_and_their_descendants_are_not_part_of_the_forwarder() {
+        // 1 -> 2 (launcher) -> 3 (proxy) -> 4 (rank) -> 5 (its child); 6 is unrelated.
         let parents = HashMap::from([(2, 1), (3, 2), (4, 3), (5, 4), (6, 1)]);
         let mut found = below(&parents, 2, &HashSet::from([4]));
         found.sort_unstable();
@@ -160,38 +163,38 @@ mod tests {
     fn memory_that_is_mapped_twice_counts_once() {
         let status = "VmPeak: 9 kB\nVmHWM:\t  5000 kB\nVmRSS:\t 4800 kB\nRssShmem:\t  4000 kB\n";
         let rollup = "Rss: 4800 kB\nPss: 2500 kB\nPss_Shmem:   2000 kB\n";
-        assert_eq!(put_right(status, rollup), Some(3000 * 1024));
+        assert_eq!(corrected_peak(status, rollup), Some(3000 * 1024));
     }
 
     #[test]
-    fn what_a_process_spends_is_seen_and_that_it_rests() {
+    fn the_cpu_time_of_a_process_is_seen_and_that_it_becomes_idle() {
         let mut child = std::process::Command::new("sh")
             .args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo; read -r line"])
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let forwarder = Forwarder::of(vec![child.id()]);
+        let forwarder = ProcessSet::new(vec![child.id()]);
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-        assert!(forwarder.rest(Instant::now() + Duration::from_secs(60)));
-        assert!(forwarder.cpu() > Duration::ZERO && forwarder.memory() > 0);
+        assert!(forwarder.wait_idle(Instant::now() + Duration::from_secs(60)));
+        assert!(forwarder.cpu() > Duration::ZERO && forwarder.peak_memory() > 0);
         drop(child.stdin.take());
         child.wait().unwrap();
     }
 
     #[test]
-    fn a_process_that_ends_takes_nothing_away_from_what_others_cost() {
-        let (ms, us) = (Duration::from_millis, std::process::id());
+    fn a_process_that_ends_does_not_reduce_the_cpu_time_of_the_others() {
+        let (ms, this) = (Duration::from_millis, std::process::id());
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        while cpu::of_process(child.id()).unwrap() < ms(50) {
+        while cpu::process(child.id()).unwrap() < ms(50) {
             std::thread::sleep(ms(1));
         }
-        let mut forwarder = Forwarder::of(vec![child.id(), us]);
-        forwarder.begin();
-        let begun = cpu::of_process(us).unwrap();
+        let mut forwarder = ProcessSet::new(vec![child.id(), this]);
+        forwarder.start_counting();
+        let start = cpu::process(this).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        while cpu::of_process(us).unwrap() < begun + ms(10) {
+        while cpu::process(this).unwrap() < start + ms(10) {
             std::hint::spin_loop();
         }
         assert!(forwarder.cpu() >= ms(10));

@@ -1,4 +1,4 @@
-//! What is told of it: a table on the terminal, JSON, plots.
+//! The report of a comparison: tables on the terminal, JSON and plots.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,78 +8,84 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::sample::{Figure, Rounds, Verdict};
-use super::systems::BARE;
-use super::works::Work;
+use super::sample::{Metric, Rounds, Verdict};
+use super::subjects::BARE;
+use super::workloads::Workload;
 
 pub mod machine;
 pub mod plot;
 
-/// All of a run of the command.
+/// The report of one run of the command.
 #[derive(Serialize)]
 pub struct Report {
-    /// Where it was.
+    /// The description of the machine.
     machine: BTreeMap<&'static str, String>,
-    /// Rounds.
+    /// The number of rounds.
     rounds: u32,
-    /// The systems that were there, with what they are.
-    pub systems: BTreeMap<&'static str, String>,
-    /// What was seen.
+    /// The subjects that were available, each with its version.
+    #[serde(rename = "systems")]
+    pub subjects: BTreeMap<&'static str, String>,
+    /// The measured rows.
     pub rows: Vec<Row>,
 }
 
-/// One system at one work.
+/// The results of one subject on one workload.
 #[derive(Clone, Serialize)]
 pub struct Row {
-    /// The work.
-    pub work: String,
-    /// The works that are plotted together.
+    /// The workload's name.
+    #[serde(rename = "work")]
+    pub workload: String,
+    /// The family of workloads that share a plot.
     pub family: String,
-    /// How much of what.
+    /// The workload's size: a count and its unit.
     pub size: (u32, &'static str),
-    /// The system.
-    pub system: &'static str,
-    /// What was measured.
-    pub figures: BTreeMap<Figure, Told>,
-    /// What was seen of bytes and lines.
+    /// The subject's name.
+    #[serde(rename = "system")]
+    pub subject: &'static str,
+    /// The measured figures.
+    pub figures: BTreeMap<Metric, Summary>,
+    /// The bytes and lines that arrived or were lost, and other problems.
     pub verdict: Verdict,
 }
 
-/// A figure of several rounds.
+/// A figure summarized over several rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Told {
-    /// The one in the middle.
+pub struct Summary {
+    /// The median.
     pub median: f64,
-    /// The smallest.
+    /// The smallest figure.
     pub least: f64,
-    /// The largest.
+    /// The largest figure.
     pub most: f64,
-    /// The median by that of the bare loop, if that was measured.
+    /// The ratio of the median to that of the bare loop, if that was measured.
     pub to_bare: Option<f64>,
 }
 
 impl Row {
-    /// The rows of one work: those of systems that could do it.
-    pub fn of(work: &dyn Work, seen: impl Iterator<Item = (&'static str, Option<Rounds>)>) -> Vec<Row> {
+    /// Returns the rows of one workload, without the subjects that do not support it.
+    pub fn of(
+        workload: &dyn Workload,
+        seen: impl Iterator<Item = (&'static str, Option<Rounds>)>,
+    ) -> Vec<Row> {
         let seen: Vec<(&'static str, Rounds)> =
-            seen.filter_map(|(system, rounds)| Some((system, rounds?))).collect();
-        let bare = |figure| {
-            let (_, rounds) = seen.iter().find(|(system, _)| *system == BARE)?;
-            Some(rounds.figures.get(figure)?.median()).filter(|median| *median > 0.0)
+            seen.filter_map(|(subject, rounds)| Some((subject, rounds?))).collect();
+        let bare = |metric| {
+            let (_, rounds) = seen.iter().find(|(subject, _)| *subject == BARE)?;
+            Some(rounds.figures.get(metric)?.median()).filter(|median| *median > 0.0)
         };
-        let rows = seen.iter().map(|(system, rounds)| Row {
-            work: work.name(),
-            family: work.family(),
-            size: work.size(),
-            system,
+        let rows = seen.iter().map(|(subject, rounds)| Row {
+            workload: workload.name(),
+            family: workload.family(),
+            size: workload.size(),
+            subject,
             figures: rounds
                 .figures
                 .iter()
-                .map(|(figure, figures)| {
+                .map(|(metric, figures)| {
                     let median = figures.median();
-                    let to_bare = bare(figure).map(|bare| median / bare);
-                    let told = Told { median, least: figures.least(), most: figures.most(), to_bare };
-                    (*figure, told)
+                    let to_bare = bare(metric).map(|bare| median / bare);
+                    let summary = Summary { median, least: figures.least(), most: figures.most(), to_bare };
+                    (*metric, summary)
                 })
                 .collect(),
             verdict: rounds.verdict.clone(),
@@ -89,51 +95,55 @@ impl Row {
 }
 
 impl Report {
-    /// Of a run that begins.
+    /// Creates the report of a run that starts now.
     pub fn new(machine: BTreeMap<&'static str, String>, rounds: u32) -> Report {
-        Report { machine, rounds, systems: BTreeMap::new(), rows: Vec::new() }
+        Report { machine, rounds, subjects: BTreeMap::new(), rows: Vec::new() }
     }
 
-    /// Prints what is compared and where.
+    /// Prints the machine and the versions of the subjects.
     pub fn print_head(&self) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
-        for (what, is) in &self.machine {
-            writeln!(stdout, "{what}: {is}")?;
+        for (property, value) in &self.machine {
+            writeln!(stdout, "{property}: {value}")?;
         }
-        for (system, version) in &self.systems {
-            writeln!(stdout, "{system}: {version}")?;
+        for (subject, version) in &self.subjects {
+            writeln!(stdout, "{subject}: {version}")?;
         }
-        writeln!(stdout, "median of {} rounds (least to most), and by that of the {BARE}", self.rounds)
+        writeln!(
+            stdout,
+            "median of {} rounds (least to most), and its ratio to that of the {BARE}",
+            self.rounds
+        )
     }
 
-    /// Prints the rows of one work.
+    /// Prints the rows of one workload.
     pub fn print(&self, rows: &[Row]) -> io::Result<()> {
         io::stdout().write_all(table(rows).as_bytes())
     }
 
-    /// Writes what there is as JSON into a directory.
+    /// Writes the report so far as `report.json` into a directory.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
         fs::write(directory.join("report.json"), serde_json::to_vec_pretty(self)?)
     }
 }
 
-/// The rows of one work as a table.
+/// Formats the rows of one workload as a table.
 fn table(rows: &[Row]) -> String {
     let Some(first) = rows.first() else { return String::new() };
-    let figures: BTreeMap<Figure, ()> =
-        rows.iter().flat_map(|row| row.figures.keys().map(|figure| (*figure, ()))).collect();
+    let metrics: BTreeMap<Metric, ()> =
+        rows.iter().flat_map(|row| row.figures.keys().map(|metric| (*metric, ()))).collect();
     let mut lines = vec![vec![String::new()]];
-    lines[0].extend(figures.keys().map(|figure| figure.label().to_owned()));
+    lines[0].extend(metrics.keys().map(|metric| metric.label().to_owned()));
     lines[0].push("seen".to_owned());
     for row in rows {
-        let mut line = vec![row.system.to_owned()];
-        line.extend(figures.keys().map(|figure| row.figures.get(figure).map_or("-".to_owned(), cell)));
+        let mut line = vec![row.subject.to_owned()];
+        line.extend(metrics.keys().map(|metric| row.figures.get(metric).map_or("-".to_owned(), cell)));
         line.push(row.verdict.to_string());
         lines.push(line);
     }
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
-    let mut text = format!("\n{}\n", first.work);
+    let mut text = format!("\n{}\n", first.workload);
     for line in &lines {
         let mut padded = String::new();
         for (cell, width) in line.iter().zip(&widths) {
@@ -144,15 +154,15 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-fn cell(told: &Told) -> String {
-    let Told { median, least, most, to_bare } = told;
+fn cell(summary: &Summary) -> String {
+    let Summary { median, least, most, to_bare } = summary;
     let by_bare = to_bare.map_or(String::new(), |ratio| format!(" {ratio:.2}x"));
     let range =
         if least < most { format!(" ({} to {})", short(*least), short(*most)) } else { String::new() };
     format!("{}{range}{by_bare}", short(*median))
 }
 
-/// With three digits that say something.
+/// Formats a figure with three significant digits.
 fn short(figure: f64) -> String {
     let digits = match figure {
         figure if figure >= 99.95 => 0,
@@ -166,23 +176,23 @@ fn short(figure: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::job::Site;
+    use crate::compare::job::Sandbox;
     use crate::compare::sample::Sample;
-    use crate::compare::systems::System;
-    use crate::compare::works::Outcome;
+    use crate::compare::subjects::Subject;
+    use crate::compare::workloads::Outcome;
 
     struct SomeWork;
 
-    impl Work for SomeWork {
+    impl Workload for SomeWork {
         fn family(&self) -> String {
-            "some work".to_owned()
+            "some workload".to_owned()
         }
 
         fn size(&self) -> (u32, &'static str) {
             (8, "rank")
         }
 
-        fn run(&self, _: &dyn System, _: &Site) -> Option<Outcome> {
+        fn run(&self, _: &dyn Subject, _: &Sandbox) -> Option<Outcome> {
             None
         }
     }
@@ -190,7 +200,7 @@ mod tests {
     fn rounds(figures: &[f64]) -> Option<Rounds> {
         let mut rounds = Rounds::default();
         for figure in figures {
-            let sample = Sample { figures: vec![(Figure::P50, *figure)], verdict: Verdict::default() };
+            let sample = Sample { figures: vec![(Metric::P50, *figure)], verdict: Verdict::default() };
             rounds.add(Ok(sample));
         }
         Some(rounds)
@@ -202,24 +212,24 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_medians_and_by_the_bare_loops() {
+    fn a_summary_has_the_median_and_its_ratio_to_the_bare_loop() {
         let rows = rows();
         assert_eq!(rows.len(), 2);
-        let told = Told { median: 5.0, least: 4.5, most: 6.0, to_bare: Some(5.0 / 3.0) };
-        assert_eq!(rows[1].figures[&Figure::P50], told);
+        let summary = Summary { median: 5.0, least: 4.5, most: 6.0, to_bare: Some(5.0 / 3.0) };
+        assert_eq!(rows[1].figures[&Metric::P50], summary);
     }
 
     #[test]
     fn without_the_bare_loop_there_is_no_ratio() {
         let rows = Row::of(&SomeWork, [("it", rounds(&[6.0]))].into_iter());
-        assert_eq!(rows[0].figures[&Figure::P50].to_bare, None);
+        assert_eq!(rows[0].figures[&Metric::P50].to_bare, None);
     }
 
     #[test]
-    fn the_table_has_a_line_for_each_system() {
+    fn the_table_has_a_line_for_each_subject() {
         let table = table(&rows());
         let lines: Vec<&str> = table.lines().collect();
-        assert_eq!(lines[1], "some work, 8 ranks");
+        assert_eq!(lines[1], "some workload, 8 ranks");
         assert_eq!(
             lines[3].split_whitespace().collect::<Vec<_>>().join(" "),
             "bare loop 3.00 (2.00 to 4.00) 1.00x nothing wrong"
@@ -240,7 +250,7 @@ mod tests {
         let text = fs::read(directory.path().join("report.json")).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(json["rows"][1]["figures"]["p50"]["median"], 5.0);
-        let plot = fs::read_to_string(directory.path().join("some-work-p50-us.svg")).unwrap();
-        assert!(plot.contains("<svg") && plot.contains("some work") && plot.contains("bare loop"));
+        let plot = fs::read_to_string(directory.path().join("some-workload-p50-us.svg")).unwrap();
+        assert!(plot.contains("<svg") && plot.contains("some workload") && plot.contains("bare loop"));
     }
 }

@@ -1,128 +1,130 @@
-//! What runs gave: figures of several rounds, and who lost, mixed or cut what.
+//! The results of runs: figures of several rounds, and the lines that were lost, mixed or cut.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
-use super::line::Found;
-use super::output::Taken;
-use super::trouble::Trouble;
+use super::error::JobError;
+use super::line::LineCounts;
+use super::output::Received;
 use crate::table::Figures;
 
-/// What is measured.
+/// The kind of a measured figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Figure {
-    /// CPU time of the forwarder, in seconds for each GB (10^9 bytes).
+pub enum Metric {
+    /// CPU time of the forwarder, in seconds per GB (10^9 bytes).
     CpuPerGb,
-    /// CPU time of the forwarder, in seconds for each million lines.
+    /// CPU time of the forwarder, in seconds per million lines.
     CpuPerMillionLines,
-    /// CPU time of a tool, in seconds for each million lines.
+    /// CPU time of one tool, in seconds per million lines.
     ToolsCpuPerMillionLines,
     /// CPU time of the launcher and all ranks, in seconds.
     CpuOfAll,
-    /// From the launcher's start to its end, in seconds.
+    /// Time from the launcher's start to its end, in seconds.
     Wall,
-    /// GB that the ranks write or read a second.
+    /// Bytes that the ranks write or read, in GB per second.
     Throughput,
-    /// Million lines that the ranks write a second.
+    /// Lines that the ranks write, in millions per second.
     LineRate,
-    /// Until the ranks had written all, in seconds.
+    /// Time until the ranks have written all their output, in seconds.
     RanksDone,
-    /// From a tool's start until it had all that was kept, in milliseconds.
+    /// Time from a tool's start until it has received the backlog, in milliseconds.
     Attached,
-    /// From the write to the reader behind the launcher, in microseconds: half of the lines.
+    /// Median time from the write of a line to its arrival at the launcher's reader, in
+    /// microseconds.
     P50,
-    /// The same: 99 of 100.
+    /// 99th percentile of that time.
     P99,
-    /// The same: 999 of 1,000.
+    /// 99.9th percentile of that time.
     P999,
-    /// The most memory of the forwarder, in MiB.
+    /// Peak memory of the forwarder, in MiB.
     Memory,
 }
 
-impl Figure {
-    /// What stands above it.
+impl Metric {
+    /// Returns the column header.
     pub fn label(self) -> &'static str {
         match self {
-            Figure::CpuPerGb => "CPU s/GB",
-            Figure::CpuPerMillionLines => "CPU s/M lines",
-            Figure::ToolsCpuPerMillionLines => "a tool's CPU s/M lines",
-            Figure::CpuOfAll => "CPU s, ranks included",
-            Figure::Wall => "wall s",
-            Figure::Throughput => "ranks GB/s",
-            Figure::LineRate => "ranks M lines/s",
-            Figure::RanksDone => "ranks done after s",
-            Figure::Attached => "attached in ms",
-            Figure::P50 => "p50 us",
-            Figure::P99 => "p99 us",
-            Figure::P999 => "p99.9 us",
-            Figure::Memory => "peak MiB",
+            Metric::CpuPerGb => "CPU s/GB",
+            Metric::CpuPerMillionLines => "CPU s/M lines",
+            Metric::ToolsCpuPerMillionLines => "a tool's CPU s/M lines",
+            Metric::CpuOfAll => "CPU s, ranks included",
+            Metric::Wall => "wall s",
+            Metric::Throughput => "ranks GB/s",
+            Metric::LineRate => "ranks M lines/s",
+            Metric::RanksDone => "ranks done after s",
+            Metric::Attached => "attached in ms",
+            Metric::P50 => "p50 us",
+            Metric::P99 => "p99 us",
+            Metric::P999 => "p99.9 us",
+            Metric::Memory => "peak MiB",
         }
     }
 }
 
-/// What one run gave.
+/// The result of one run.
 pub struct Sample {
-    /// The figures.
-    pub figures: Vec<(Figure, f64)>,
-    /// What was seen of the lines.
+    /// The measured figures.
+    pub figures: Vec<(Metric, f64)>,
+    /// The bytes and lines that arrived or were lost, and other problems.
     pub verdict: Verdict,
 }
 
-/// What was seen of the bytes and lines of all rounds.
+/// The bytes and lines that arrived or were lost, and other problems.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
-    /// Of the runs in which lines were looked at.
-    pub lines: Found,
-    /// Bytes that were written and did not come, of runs in which they were counted.
+    /// The lines of the runs in which lines were checked.
+    pub lines: LineCounts,
+    /// The bytes that were written and did not arrive, in runs in which bytes were counted.
     pub bytes_lost: u64,
-    /// Bytes of which the system itself said that they did not come.
+    /// The bytes that the subject itself reported missing.
     pub bytes_reported: u64,
-    /// What else went wrong, and how often.
-    pub troubles: BTreeMap<String, u32>,
+    /// Other problems, each with the number of its occurrences.
+    #[serde(rename = "troubles")]
+    pub problems: BTreeMap<String, u32>,
 }
 
 impl Verdict {
-    /// Adds another run's.
+    /// Adds the verdict of another run.
     pub fn add(&mut self, other: &Verdict) {
         self.lines.add(&other.lines);
         self.bytes_lost += other.bytes_lost;
         self.bytes_reported += other.bytes_reported;
-        for (trouble, times) in &other.troubles {
-            *self.troubles.entry(trouble.clone()).or_default() += times;
+        for (error, times) in &other.problems {
+            *self.problems.entry(error.clone()).or_default() += times;
         }
     }
 
-    /// Of tools to each of which so many lines were due, whose lines were looked at.
-    pub fn of_tools(tools: Vec<(Taken, u64)>, lines: u64) -> Verdict {
+    /// Returns the verdict on tools that were each due `lines` lines, from their checkers.
+    pub fn of_tools(tools: Vec<(Received, u64)>, lines: u64) -> Verdict {
         let mut all = Verdict::default();
-        for (taken, reported) in tools {
+        for (received, reported) in tools {
             all.bytes_reported += reported;
-            if let Some(checker) = taken.checker {
+            if let Some(checker) = received.checker {
                 all.lines.add(&checker.end(lines).0);
             }
         }
         all
     }
 
-    /// Notes something else that went wrong once.
-    pub fn note(&mut self, trouble: &str) {
-        *self.troubles.entry(trouble.to_owned()).or_default() += 1;
+    /// Counts one occurrence of another problem.
+    pub fn add_problem(&mut self, error: &str) {
+        *self.problems.entry(error.to_owned()).or_default() += 1;
     }
 }
 
-impl From<&Trouble> for Verdict {
-    fn from(trouble: &Trouble) -> Verdict {
-        Verdict { troubles: BTreeMap::from([(trouble.to_string(), 1)]), ..Verdict::default() }
+impl From<&JobError> for Verdict {
+    fn from(error: &JobError) -> Verdict {
+        Verdict { problems: BTreeMap::from([(error.to_string(), 1)]), ..Verdict::default() }
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Found { written, out_of_order, mixed, cut, .. } = self.lines;
-        let mut said = Vec::new();
+        let LineCounts { written, out_of_order, mixed, cut, .. } = self.lines;
+        let mut parts = Vec::new();
         if written > 0 {
             let counts = [
                 (self.lines.missing(), "not whole"),
@@ -132,51 +134,51 @@ impl fmt::Display for Verdict {
             ];
             let wrong: Vec<String> =
                 counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
-            said.push(match self.lines.is_exact() {
+            parts.push(match self.lines.is_exact() {
                 true => format!("all of {written} lines whole"),
                 false => format!("of {written} lines {}", wrong.join(", ")),
             });
         }
         if self.bytes_lost > 0 || self.bytes_reported > 0 {
-            said.push(match (self.bytes_lost, self.bytes_reported) {
+            parts.push(match (self.bytes_lost, self.bytes_reported) {
                 (lost, 0) => format!("{lost} bytes lost"),
-                // Where lines are looked at, what did not come is counted in lines.
+                // Where lines are checked, losses are counted in lines.
                 (0, reported) => format!("{reported} bytes reported as lost"),
                 (lost, reported) if lost == reported => format!("{lost} bytes lost, each reported"),
                 (lost, reported) => format!("{lost} bytes lost, {reported} reported"),
             });
         }
-        said.extend(self.troubles.iter().map(|(what, times)| match times {
+        parts.extend(self.problems.iter().map(|(what, times)| match times {
             1 => what.clone(),
             _ => format!("{times} times {what}"),
         }));
-        if said.is_empty() {
-            said.push("nothing wrong".to_owned());
+        if parts.is_empty() {
+            parts.push("nothing wrong".to_owned());
         }
-        f.write_str(&said.join("; "))
+        f.write_str(&parts.join("; "))
     }
 }
 
-/// All rounds of one system at one work.
+/// All rounds of one subject on one workload.
 #[derive(Default)]
 pub struct Rounds {
-    /// What was measured.
-    pub figures: BTreeMap<Figure, Figures>,
-    /// What was seen.
+    /// The measured figures.
+    pub figures: BTreeMap<Metric, Figures>,
+    /// The sum of the rounds' verdicts.
     pub verdict: Verdict,
 }
 
 impl Rounds {
-    /// Notes one.
-    pub fn add(&mut self, ran: Result<Sample, Trouble>) {
-        match ran {
+    /// Adds the result of one round.
+    pub fn add(&mut self, outcome: Result<Sample, JobError>) {
+        match outcome {
             Ok(sample) => {
                 for (figure, value) in sample.figures {
                     self.figures.entry(figure).or_default().add(value);
                 }
                 self.verdict.add(&sample.verdict);
             }
-            Err(trouble) => self.verdict.add(&Verdict::from(&trouble)),
+            Err(error) => self.verdict.add(&Verdict::from(&error)),
         }
     }
 }
@@ -187,26 +189,26 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_verdict_says_only_what_went_wrong() {
-        let exact = Found { written: 5, whole: 5, ..Found::default() };
+    fn a_verdict_lists_only_what_went_wrong() {
+        let exact = LineCounts { written: 5, whole: 5, ..LineCounts::default() };
         let verdict = Verdict { lines: exact, ..Verdict::default() };
         assert_eq!(verdict.to_string(), "all of 5 lines whole");
-        let wrong = Found { written: 5, whole: 3, mixed: 1, ..Found::default() };
+        let wrong = LineCounts { written: 5, whole: 3, mixed: 1, ..LineCounts::default() };
         let verdict = Verdict { lines: wrong, bytes_lost: 7, ..Verdict::default() };
         assert_eq!(verdict.to_string(), "of 5 lines 2 not whole, 1 pieces mixed; 7 bytes lost");
         assert_eq!(Verdict::default().to_string(), "nothing wrong");
     }
 
     #[test]
-    fn rounds_that_failed_are_counted_and_have_no_figures() {
+    fn failed_rounds_are_counted_and_have_no_figures() {
         let mut rounds = Rounds::default();
         for _ in 0..2 {
-            rounds.add(Err(Trouble::Hung("at work", Duration::from_secs(9))));
+            rounds.add(Err(JobError::Hung("at work", Duration::from_secs(9))));
         }
-        let lines = Found { written: 1, whole: 1, ..Found::default() };
+        let lines = LineCounts { written: 1, whole: 1, ..LineCounts::default() };
         let verdict = Verdict { lines, ..Verdict::default() };
-        rounds.add(Ok(Sample { figures: vec![(Figure::P50, 3.0)], verdict }));
-        assert_eq!(rounds.figures[&Figure::P50].median(), 3.0);
+        rounds.add(Ok(Sample { figures: vec![(Metric::P50, 3.0)], verdict }));
+        assert_eq!(rounds.figures[&Metric::P50].median(), 3.0);
         assert_eq!(rounds.verdict.to_string(), "all of 1 lines whole; 2 times hung at work, killed after 9s");
     }
 }

@@ -1,33 +1,34 @@
-//! How much is done, and how long that may take.
+//! The scale of a comparison: the amount of work and its time limits.
 
 use std::time::Duration;
 
-/// What is divided by, quickly.
+/// The divisor of amounts in a quick run.
 const QUICK: u64 = 32;
+/// The divisor of times in a quick run.
 const QUICK_TIME: u32 = 4;
 
-/// Of all that could be done.
+/// The scale of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Enough to measure it.
+    /// Large enough to measure.
     Full,
-    /// Enough to see that it works.
+    /// Just large enough to show that everything works.
     Quick,
 }
 
 impl Scale {
-    /// Of so many bytes, lines, ranks.
+    /// Scales an amount of bytes, lines or ranks.
     pub fn part(self, all: u64) -> u64 {
         if self == Scale::Full { all } else { all.div_ceil(QUICK) }
     }
 
-    /// Of these sizes; a quick one is the first that is more than one.
+    /// Selects from a workload's sizes. A quick run uses the first one that is greater than 1.
     pub fn sizes(self, all: &[u32]) -> &[u32] {
         let first = all.iter().position(|size| *size > 1).unwrap_or(0);
         if self == Scale::Full { all } else { &all[first..=first] }
     }
 
-    /// Of the time in which something else must not or must happen.
+    /// Scales a time or time limit.
     pub fn time(self, all: Duration) -> Duration {
         if self == Scale::Full { all } else { all / QUICK_TIME }
     }
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quick_run_has_a_part_of_everything_and_nothing_of_nothing() {
+    fn a_quick_run_scales_amounts_down_but_not_to_zero() {
         assert_eq!(Scale::Quick.sizes(&[1, 8, 64]), [8]);
         assert_eq!(Scale::Quick.sizes(&[1]), [1]);
         assert_eq!((Scale::Quick.part(1), Scale::Quick.part(64), Scale::Full.part(64)), (1, 2, 64));

@@ -1,4 +1,4 @@
-//! What is compared: launchers, and the least that does the same.
+//! The subjects of the comparison: launchers and minimal baselines.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,127 +14,132 @@ mod pmix;
 
 pub use limits::BARE;
 
-/// A way to run ranks and have what they write.
-pub trait System {
-    /// What the tables call it.
+/// A subject of the comparison, which runs ranks and forwards their output.
+pub trait Subject {
+    /// Returns the name for the tables.
     fn name(&self) -> &'static str;
 
-    /// What is installed.
-    fn version(&self) -> Result<String, Missing>;
+    /// Returns the installed version.
+    ///
+    /// # Errors
+    /// The subject is not available.
+    fn version(&self) -> Result<String, Unavailable>;
 
-    /// How it runs the job, whose output then comes to the launcher's stdout; none if it can't.
+    /// Returns the command that runs the job and forwards its output to the command's stdout.
+    /// Returns `None` if the subject does not support the job.
     fn launch(&self, job: &Launch) -> Option<Command>;
 
-    /// How a tool attaches to a job that it launched, and gets all its output; none if it can't.
-    fn tool(&self, _: &Attach) -> Option<Command> {
+    /// Returns the command of a tool that attaches to a job of this subject and writes all its
+    /// output to stdout. Returns `None` if the subject has no tools.
+    fn tool(&self, _: &ToolLaunch) -> Option<Command> {
         None
     }
 
-    /// The environment variable that has a rank's number.
+    /// Returns the environment variable with a rank's number.
     fn rank_variable(&self) -> &'static str;
 
-    /// What it writes before a line of a rank when that is asked for.
+    /// Returns the tag before the lines of a rank in tagged output.
     fn tag(&self, _: u32) -> String {
         String::new()
     }
 }
 
-/// Why a system can't be compared.
+/// The reason why a subject is not available.
 #[derive(Clone, Debug)]
-pub enum Missing {
-    /// The others can without it.
-    LeftOut(String),
-    /// Without it there is nothing to compare.
-    Needed(String),
+pub enum Unavailable {
+    /// The comparison runs without the subject.
+    Optional(String),
+    /// The comparison needs the subject.
+    Required(String),
 }
 
-impl Missing {
-    /// It is left out until this command is run.
-    fn until(install: &str) -> Missing {
-        Missing::LeftOut(format!("not installed: {install}"))
+impl Unavailable {
+    /// Returns the reason for a subject that the command `install` would install.
+    fn not_installed(install: &str) -> Unavailable {
+        Unavailable::Optional(format!("not installed: {install}"))
     }
 }
 
-/// A job to be run.
+/// The description of a job for a subject.
 #[derive(Clone, Copy)]
 pub struct Launch<'a> {
-    /// A directory for what belongs to the job.
-    pub site: &'a Path,
-    /// Ranks.
+    /// A directory for the files of the job.
+    pub directory: &'a Path,
+    /// The number of ranks.
     pub ranks: u32,
-    /// What each runs.
+    /// The command of each rank.
     pub command: &'a [String],
-    /// Whether lines say of which rank they are.
+    /// Tag each line with its rank.
     pub tagged: bool,
-    /// Who gets the launcher's stdin.
-    pub stdin: Stdin,
-    /// What becomes of bytes for which the launcher's stdout has no room.
-    pub full: Full,
-    /// Tools that attach besides.
-    pub tools: Tools,
+    /// The ranks that get the launcher's stdin.
+    pub stdin: StdinTarget,
+    /// The treatment of bytes for which the launcher's stdout has no room.
+    pub full: FullPolicy,
+    /// The tools that attach to the job.
+    pub tools: ToolTiming,
 }
 
 impl<'a> Launch<'a> {
-    /// A job that has no stdin and no tools, in which nothing is tagged or dropped.
-    pub fn new(site: &'a Path, ranks: u32, command: &'a [String]) -> Launch<'a> {
+    /// Describes a job without stdin and tools, in which nothing is tagged or dropped.
+    pub fn new(directory: &'a Path, ranks: u32, command: &'a [String]) -> Launch<'a> {
         Launch {
-            site,
+            directory,
             ranks,
             command,
             tagged: false,
-            stdin: Stdin::None,
-            full: Full::Wait,
-            tools: Tools::None,
+            stdin: StdinTarget::None,
+            full: FullPolicy::Wait,
+            tools: ToolTiming::None,
         }
     }
 }
 
-/// Who gets the launcher's stdin.
+/// The ranks that get the launcher's stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stdin {
+pub enum StdinTarget {
     None,
     Rank0,
     All,
 }
 
-/// What becomes of bytes for which there is no room.
+/// The treatment of bytes for which the launcher's stdout has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
-    /// They wait, or their ranks do.
+pub enum FullPolicy {
+    /// The bytes or their ranks wait.
     Wait,
-    /// They are dropped.
+    /// The new bytes are dropped.
     DropNewest,
-    /// The oldest are dropped for them.
+    /// The oldest bytes are dropped.
     DropOldest,
 }
 
-/// Tools that attach to a job.
+/// The number of tools that attach to a job, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tools {
+pub enum ToolTiming {
     None,
-    /// So many before the ranks begin.
+    /// This many, before the ranks start to write.
     Early(u32),
-    /// One when the ranks have written.
+    /// One, after the ranks have written.
     Late,
 }
 
-/// How a tool finds its job.
-pub struct Attach<'a> {
-    /// The directory for what belongs to the job.
-    pub site: &'a Path,
-    /// The launcher.
+/// The job to which a tool attaches.
+pub struct ToolLaunch<'a> {
+    /// The directory for the files of the job.
+    pub directory: &'a Path,
+    /// The pid of the launcher.
     pub launcher: u32,
-    /// Which of the job's tools it is, from 0 on; none if it comes when the ranks have written.
+    /// The number of the tool, from 0 on. `None` for a late tool.
     pub number: Option<u32>,
 }
 
-/// The file to which launchers write what tools that come late then read, if they do not ask the launcher.
-pub fn cache(site: &Path) -> PathBuf {
-    site.join("cache")
+/// Returns the file with the launcher's output, which late tools read that do not ask the launcher.
+pub fn cache(directory: &Path) -> PathBuf {
+    directory.join("cache")
 }
 
-/// All that there are.
-pub fn all() -> Vec<Box<dyn System>> {
+/// Returns all subjects, in the order of the tables.
+pub fn all() -> Vec<Box<dyn Subject>> {
     vec![
         Box::new(limits::Bare),
         Box::new(limits::Cat),
@@ -142,25 +147,26 @@ pub fn all() -> Vec<Box<dyn System>> {
         Box::new(iof::Iof),
         Box::new(open_mpi::OpenMpi),
         Box::new(mpich::Mpich),
-        Box::new(pmix::Pmix::at_its_best()),
-        Box::new(pmix::Pmix::by_itself()),
+        Box::new(pmix::Pmix::tuned()),
+        Box::new(pmix::Pmix::untuned()),
         Box::new(parallel::Parallel),
     ]
 }
 
-/// A program that was built beside this one.
-fn beside_us(name: &str) -> PathBuf {
+/// Returns the path of a program in this program's directory.
+fn sibling_program(name: &str) -> PathBuf {
     std::env::current_exe().unwrap().with_file_name(name)
 }
 
-/// What the first of `programs` says of its version in which `wanted` occurs, with that program.
-fn find(programs: &[&'static str], wanted: &str) -> Option<(&'static str, String)> {
-    let mut said = programs.iter().filter_map(|program| Some((*program, says(program)?)));
-    said.find(|(_, text)| text.contains(wanted))
+/// Returns the first of `programs` whose version output contains `expected`, with that output.
+fn find_program(programs: &[&'static str], expected: &str) -> Option<(&'static str, String)> {
+    let mut outputs = programs.iter().filter_map(|program| Some((*program, version_output(program)?)));
+    outputs.find(|(_, text)| text.contains(expected))
 }
 
-/// What a program says of its version, for which it is run once only.
-fn says(program: &'static str) -> Option<String> {
+/// Returns the output of `program --version`, which runs once only. Returns `None` if the program
+/// can't be started.
+fn version_output(program: &'static str) -> Option<String> {
     static SAID: Mutex<BTreeMap<&str, Option<String>>> = Mutex::new(BTreeMap::new());
     let ask = || {
         let Output { stdout, .. } = Command::new(program).arg("--version").output().ok()?;
@@ -169,10 +175,10 @@ fn says(program: &'static str) -> Option<String> {
     SAID.lock().unwrap().entry(program).or_insert_with(ask).clone()
 }
 
-/// The word that follows `before` in a text.
-fn word_behind(text: &str, before: &str) -> String {
-    let behind = text.split_once(before).map_or("", |(_, behind)| behind);
-    behind.split_whitespace().next().unwrap_or("of unknown version").to_owned()
+/// Returns the word that follows `before` in a text.
+fn word_after(text: &str, before: &str) -> String {
+    let rest = text.split_once(before).map_or("", |(_, rest)| rest);
+    rest.split_whitespace().next().unwrap_or("of unknown version").to_owned()
 }
 
 #[cfg(test)]
@@ -182,14 +188,14 @@ mod tests {
     #[test]
     fn versions_are_found_in_what_launchers_print() {
         let hydra = "HYDRA build details:\n    Version:                                 4.0.2\n";
-        assert_eq!(word_behind(hydra, "Version:"), "4.0.2");
-        assert_eq!(word_behind("mpirun (Open MPI) 4.1.4\n\nReport", "(Open MPI)"), "4.1.4");
-        assert_eq!(word_behind("something else", "Version:"), "of unknown version");
+        assert_eq!(word_after(hydra, "Version:"), "4.0.2");
+        assert_eq!(word_after("mpirun (Open MPI) 4.1.4\n\nReport", "(Open MPI)"), "4.1.4");
+        assert_eq!(word_after("something else", "Version:"), "of unknown version");
     }
 
     #[test]
-    fn names_are_different() {
-        let mut names: Vec<_> = all().iter().map(|system| system.name()).collect();
+    fn names_are_unique() {
+        let mut names: Vec<_> = all().iter().map(|subject| subject.name()).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all().len());

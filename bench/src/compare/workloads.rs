@@ -1,12 +1,12 @@
-//! What the systems are made to do.
+//! The workloads that the subjects run.
 
 use std::path::Path;
 
-use super::job::Site;
+use super::error::JobError;
+use super::job::Sandbox;
 use super::sample::Sample;
 use super::scale::Scale;
-use super::systems::System;
-use super::trouble::Trouble;
+use super::subjects::Subject;
 
 mod attach;
 mod failures;
@@ -18,32 +18,33 @@ mod stalled;
 mod stdin;
 mod tools;
 
-/// Runs in which each line is looked at, beside those that are measured, have this part of the work.
-const LOOKED_AT: u64 = 8;
+/// The divisor for runs in which each line is checked. They run beside the measured ones, so that
+/// checking does not affect the figures.
+const CHECKED_PART: u64 = 8;
 
-/// What one run of a work gave.
-pub type Outcome = Result<Sample, Trouble>;
+/// The outcome of one run of a workload.
+pub type Outcome = Result<Sample, JobError>;
 
-/// Something to do, and how it is measured.
-pub trait Work {
-    /// What belongs into one plot.
+/// A workload, and the way to measure it.
+pub trait Workload {
+    /// Returns the family: the workloads that share a plot.
     fn family(&self) -> String;
 
-    /// How much of what, as in "8 ranks".
+    /// Returns the size: a count and its unit, as in "8 ranks".
     fn size(&self) -> (u32, &'static str);
 
-    /// Has a system do it once; none if it can't.
-    fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome>;
+    /// Runs the workload once with a subject. Returns `None` if the subject does not support it.
+    fn run(&self, subject: &dyn Subject, sandbox: &Sandbox) -> Option<Outcome>;
 
-    /// What the tables call it.
+    /// Returns the name for the tables.
     fn name(&self) -> String {
         let (size, unit) = self.size();
         format!("{}, {size} {unit}{}", self.family(), if size == 1 { "" } else { "s" })
     }
 }
 
-/// All that there are.
-pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
+/// Returns all workloads.
+pub fn all(scale: Scale) -> Vec<Box<dyn Workload>> {
     [
         flow::all(scale),
         latency::all(scale),
@@ -60,61 +61,63 @@ pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
     .collect()
 }
 
-/// Any of them.
-fn boxed(work: impl Work + 'static) -> Box<dyn Work> {
-    Box::new(work)
+/// Boxes a workload.
+fn boxed(workload: impl Workload + 'static) -> Box<dyn Workload> {
+    Box::new(workload)
 }
 
-/// What one rank writes.
+/// The writes of one rank.
 #[derive(Clone, Copy)]
-struct Write {
-    /// Bytes a write.
+struct RankWrites {
+    /// The size of one write, in bytes.
     size: usize,
-    /// Writes.
+    /// The number of writes.
     count: u64,
-    /// Microseconds between two.
+    /// The pause between two writes, in microseconds.
     pause: u64,
-    /// Bytes of the numbered lines in them, if they are numbered.
+    /// The length of the numbered lines, in bytes. `None`: the lines are not numbered.
     line: Option<usize>,
 }
 
-impl Write {
-    /// As fast as it goes.
-    fn new(size: usize, count: u64) -> Write {
-        Write { size, count, pause: 0, line: None }
+impl RankWrites {
+    /// Returns writes without pauses and without numbered lines.
+    fn new(size: usize, count: u64) -> RankWrites {
+        RankWrites { size, count, pause: 0, line: None }
     }
 
-    /// Bytes that so many ranks write.
+    /// Returns the bytes that `ranks` ranks write.
     fn bytes(&self, ranks: u32) -> u64 {
         self.size as u64 * self.count * u64::from(ranks)
     }
 
-    /// Numbered lines that so many ranks write.
+    /// Returns the numbered lines that `ranks` ranks write.
     fn lines(&self, ranks: u32) -> u64 {
         self.line.map_or(0, |line| self.bytes(ranks) / line as u64)
     }
 
-    /// The command line of a rank that does it.
-    fn command(&self, system: &dyn System, gate: &Path) -> Vec<String> {
-        let mut words = rank(gate, "write");
+    /// Returns the command line of a rank that makes these writes.
+    fn command(&self, subject: &dyn Subject, barrier: &Path) -> Vec<String> {
+        let mut words = rank(barrier, "write");
         words.push(format!("--size={}", self.size));
         words.push(format!("--count={}", self.count));
         words.push(format!("--pause={}", self.pause));
         if let Some(line) = self.line {
             words.push(format!("--line={line}"));
-            words.push(format!("--rank-from={}", system.rank_variable()));
+            words.push(format!("--rank-from={}", subject.rank_variable()));
         }
         words
     }
 }
 
-/// The command line of a rank that does this.
-fn rank(gate: &Path, what: &str) -> Vec<String> {
+/// Returns the command line of a rank with this task.
+fn rank(barrier: &Path, task: &str) -> Vec<String> {
     let program = std::env::current_exe().unwrap();
-    [program.to_str().unwrap(), "rank", "--gate", gate.to_str().unwrap(), what].map(str::to_owned).to_vec()
+    [program.to_str().unwrap(), "rank", "--barrier", barrier.to_str().unwrap(), task]
+        .map(str::to_owned)
+        .to_vec()
 }
 
-/// Bytes in MiB.
+/// Converts bytes to MiB.
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
@@ -124,9 +127,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_different_and_a_quick_run_has_less_of_each_kind() {
+    fn names_are_unique_and_a_quick_run_has_fewer_workloads() {
         let names = |scale| {
-            let mut names: Vec<String> = all(scale).iter().map(|work| work.name()).collect();
+            let mut names: Vec<String> = all(scale).iter().map(|workload| workload.name()).collect();
             names.sort_unstable();
             names.dedup();
             assert_eq!(names.len(), all(scale).len());

@@ -1,10 +1,11 @@
-//! How long a line takes from its write(2) until it can be had, be it by nobody: until it is in the ring, beside until a
-//! read(2) that waits for it has it in its buffer.
+//! The time from the write(2) of a line until it is visible in the ring, beside the time until a
+//! waiting read(2) has it in its buffer.
 //!
-//! The writer itself looks, time and again, so that nobody has to be woken for it. *Taken* is when the reading thread
-//! had the line, by its own clock: right behind read(2), and, as the ring's index has it, when the batch of which it is
-//! part was taken from the kernel. *Visible* is when the writer sees it: what follows upon the one or the other is in
-//! it, and the writer's own part as well.
+//! The writer itself polls for the line, so no thread has to be woken up for it. *Taken* is the
+//! time at which the reading thread had the line, by its own clock: after read(2) for the bare
+//! pipe, and for iof the time in the ring's index, at which the line's batch was taken from the
+//! kernel. *Visible* is the time at which the writer sees the line, which includes the steps after
+//! *taken* and the writer's own polling.
 
 use std::fs::File;
 use std::io::{Read, Write as _};
@@ -19,16 +20,16 @@ use nix::unistd::pipe2;
 use super::{Args, EVERY, LINE, captured, percentiles, print};
 use crate::table::Figures;
 
-/// Bytes of ring for each line, so that its index has room for all their times.
+/// The bytes of ring for each line. This much gives the index room for the times of all lines.
 const RING_PER_LINE: u64 = 4096;
 
-/// Measures and prints what it saw.
+/// Measures the times and prints them.
 pub fn run(args: &Args) {
     let (mut taken, mut visible): ([Figures; 4], [Figures; 4]) = Default::default();
     for _ in 0..args.rounds {
-        let (bare, ours) = (bare(args.lines), ours(args.lines));
-        for (figures, bare, ours) in [(&mut taken, bare.0, ours.0), (&mut visible, bare.1, ours.1)] {
-            for (figures, figure) in figures.iter_mut().zip([bare[0], ours[0], bare[1], ours[1]]) {
+        let (bare, iof) = (bare(args.lines), iof(args.lines));
+        for (figures, bare, iof) in [(&mut taken, bare.0, iof.0), (&mut visible, bare.1, iof.1)] {
+            for (figures, figure) in figures.iter_mut().zip([bare[0], iof[0], bare[1], iof[1]]) {
                 figures.add(figure);
             }
         }
@@ -37,29 +38,29 @@ pub fn run(args: &Args) {
     print("a line each ms, visible", &visible);
 }
 
-/// Percentiles of the times until lines are taken, and until they are visible.
+/// The percentiles of the times until lines are taken, and until they are visible.
 type Spent = ([f64; 2], [f64; 2]);
 
-/// When a line was taken, and when it was visible.
+/// The times at which a line was taken and became visible.
 struct Seen {
     taken: Duration,
     visible: Duration,
 }
 
-/// Writes the lines, each a while after `look` saw the one before.
-fn write_lines(lines: u32, mut pipe: File, mut look: impl FnMut() -> Option<Seen>) -> Spent {
+/// Writes the lines, each some time after `poll` has returned the previous one.
+fn write_lines(lines: u32, mut pipe: File, mut poll: impl FnMut() -> Option<Seen>) -> Spent {
     let spent = (0..lines).map(|_| {
         std::thread::sleep(EVERY);
         let written = now();
         pipe.write_all(&[b'x'; LINE]).unwrap();
         let Seen { taken, visible } = loop {
-            match look() {
+            match poll() {
                 Some(seen) => break seen,
-                // On one processor nobody else would get on.
+                // On a single processor the reading thread needs this one's time.
                 None => std::thread::yield_now(),
             }
         };
-        (taken.checked_sub(written).expect("it was taken before it was written"), visible - written)
+        (taken.checked_sub(written).expect("the line was taken before it was written"), visible - written)
     });
     let (taken, visible) = spent.unzip();
     (percentiles(taken), percentiles(visible))
@@ -67,7 +68,7 @@ fn write_lines(lines: u32, mut pipe: File, mut look: impl FnMut() -> Option<Seen
 
 fn bare(lines: u32) -> Spent {
     let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
-    // Nanoseconds since 1970; 0 while there is none.
+    // The time of the last read, in nanoseconds since 1970. 0: no new read.
     let taken = Arc::new(AtomicU64::new(0));
     let tell = Arc::clone(&taken);
     let reading = std::thread::spawn(move || {
@@ -84,7 +85,7 @@ fn bare(lines: u32) -> Spent {
     spent
 }
 
-fn ours(lines: u32) -> Spent {
+fn iof(lines: u32) -> Spent {
     let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
     let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
     let capacity = u64::from(lines).next_multiple_of(64) * RING_PER_LINE;
@@ -102,16 +103,16 @@ fn ours(lines: u32) -> Spent {
     })
 }
 
-/// Once around, so that every page of the ring is there: its first touch is another question.
+/// Fills the ring once, so that all its pages are allocated before the measurement.
 fn fill(write: &mut File, reader: &mut Reader, capacity: u64) {
     while reader.delivered() < capacity {
         write.write_all(&[b'x'; LINE * 800]).unwrap();
-        let mut left = LINE * 800;
-        while left > 0 {
+        let mut remaining = LINE * 800;
+        while remaining > 0 {
             if reader.peek() == Peek::Bytes {
                 let n = reader.bytes().len();
                 reader.consume(n);
-                left -= n;
+                remaining -= n;
             }
         }
     }

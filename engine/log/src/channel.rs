@@ -38,7 +38,8 @@ const CHANNELS: [(&str, &str, ChannelKind); 8] = [
 ];
 
 impl ChannelKind {
-    /// Returns the kind of the channel with this key: [`Host`](ChannelKind::Host) for an unknown one.
+    /// Returns the kind of the channel with this key: [`Host`](ChannelKind::Host) for an unknown
+    /// one.
     pub fn from_key(channel: &str) -> ChannelKind {
         match CHANNELS.iter().find(|(_, key, _)| *key == channel) {
             Some((_, _, kind)) => *kind,

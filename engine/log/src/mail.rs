@@ -108,9 +108,9 @@ impl<'a> Fields<'a> {
 }
 
 impl Mail {
-    /// Composes an email from the attributes `infos` (`PMIX_LOG_EMAIL`). The directives in `options`
-    /// provide what they do not set. The email goes to `server` unless these name another. `node`
-    /// is the name of this node.
+    /// Composes an email from the attributes `infos` (`PMIX_LOG_EMAIL`). The directives in
+    /// `options` provide what they do not set. The email goes to `server` unless these name
+    /// another. `node` is the name of this node.
     ///
     /// # Errors
     /// - `ERR_BAD_PARAM`: the recipient is missing, or an address or another value is invalid.

@@ -171,7 +171,8 @@ impl LogOptions {
         }
     }
 
-    /// Returns the keys of the optional styles that were requested and that none of `kinds` honours.
+    /// Returns the keys of the optional styles that were requested and that none of `kinds`
+    /// honours.
     pub fn ignored_by(&self, mut kinds: impl Iterator<Item = ChannelKind>) -> Vec<String> {
         let styles = [(key::PMIX_LOG_TAG_OUTPUT, self.tag), (key::PMIX_LOG_XML_OUTPUT, self.xml)];
         let unstyled = !kinds.any(ChannelKind::has_style);

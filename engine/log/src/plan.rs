@@ -294,15 +294,15 @@ mod tests {
     #[test]
     fn the_channel_syslog_is_the_global_syslog_if_available_else_the_local_one() {
         let log = Log::to([key::PMIX_LOG_SYSLOG], "text");
-        for (available, wanted) in [
+        for (available, expected) in [
             (&[key::PMIX_LOG_GLOBAL_SYSLOG][..], key::PMIX_LOG_GLOBAL_SYSLOG),
             (&[], key::PMIX_LOG_LOCAL_SYSLOG),
         ] {
-            assert_eq!(planned(&log, "", available), [(wanted.to_owned(), false)]);
+            assert_eq!(planned(&log, "", available), [(expected.to_owned(), false)]);
             let ordered = Log::new("text");
-            assert_eq!(planned(&ordered, "syslog:req", available), [(wanted.to_owned(), true)]);
+            assert_eq!(planned(&ordered, "syslog:req", available), [(expected.to_owned(), true)]);
             let there = [available, &[key::PMIX_LOG_LOCAL_SYSLOG]].concat();
-            assert_eq!(planned(&ordered, "syslog", &there), [(wanted.to_owned(), false)]);
+            assert_eq!(planned(&ordered, "syslog", &there), [(expected.to_owned(), false)]);
         }
     }
 

@@ -52,9 +52,9 @@ impl JobRecord {
         }
     }
 
-    /// Appends a message as one line: a JSON object with `time` (UTC, RFC 3339), `nspace` and `rank`
-    /// of the source (`null` if unknown), the requester `by`, `priority` (a word) and `message`. A
-    /// line that can't be written completely is removed again.
+    /// Appends a message as one line: a JSON object with `time` (UTC, RFC 3339), `nspace` and
+    /// `rank` of the source (`null` if unknown), the requester `by`, `priority` (a word) and
+    /// `message`. A line that can't be written completely is removed again.
     ///
     /// # Errors
     /// - `ERR_NOT_AVAILABLE`: the file can't be written, or is not a regular file of this user with

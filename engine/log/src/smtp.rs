@@ -199,8 +199,8 @@ fn summary(reply: &Response) -> String {
     format!("{} {}", reply.code(), shown(&text))
 }
 
-/// Returns a mail as it is sent after DATA. Lines that start with a dot get a second one, so that no
-/// line can be taken for the end of the mail (RFC 5321, 4.5.2).
+/// Returns a mail as it is sent after DATA. Lines that start with a dot get a second one, so that
+/// no line can be taken for the end of the mail (RFC 5321, 4.5.2).
 fn dot_stuffed(mail: &[u8]) -> Vec<u8> {
     let mut sent = Vec::with_capacity(mail.len());
     for line in mail.split_inclusive(|byte| *byte == b'\n') {

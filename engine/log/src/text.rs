@@ -27,8 +27,8 @@ pub const MAX_OUTPUT: usize = 256 << 10;
 /// Formats a message for an output stream of `source`, in the forms that PMIx uses.
 ///
 /// [`LogOptions::tag`] puts `[job,rank]<stdout>: ` before each line, and [`LogOptions::time`] puts
-/// `[time]` before that. [`LogOptions::xml`] makes the message one XML element. The result ends with
-/// a newline.
+/// `[time]` before that. [`LogOptions::xml`] makes the message one XML element. The result ends
+/// with a newline.
 ///
 /// # Errors
 /// `ERR_BAD_PARAM`: the result would exceed [`MAX_OUTPUT`].
@@ -86,8 +86,8 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Formats a message for the syslog, in the form that PMIx's library uses. The requester follows the
-/// process that the message claims to be from.
+/// Formats a message for the syslog, in the form that PMIx's library uses. The requester follows
+/// the process that the message claims to be from.
 ///
 /// The result is one line: control characters, which could start another line or move a terminal's
 /// cursor, are escaped, for example as `\n`.

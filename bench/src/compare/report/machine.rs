@@ -1,9 +1,9 @@
-//! Where it was measured.
+//! The description of the machine.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// What says most about it, each under its name.
+/// Returns the properties that affect the figures, by name.
 pub fn describe() -> BTreeMap<&'static str, String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let value = |text: &str, name: &str| {

@@ -1,25 +1,25 @@
-//! The limits: what the kernel itself needs to bring bytes from here to there.
+//! The minimal baselines, whose cost is mostly the kernel's cost of moving bytes.
 
 use std::process::Command;
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use super::{Attach, Full, Launch, Missing, Stdin, System, Tools, cache};
+use super::{FullPolicy, Launch, StdinTarget, Subject, ToolLaunch, ToolTiming, Unavailable, cache};
 use crate::bare;
 
-/// The name of the limit to which all figures are related.
+/// The name of the baseline to which all figures are related.
 pub const BARE: &str = "bare loop";
 
 /// One process: epoll_wait(2), read(2), write(2).
 pub struct Bare;
 
-impl System for Bare {
+impl Subject for Bare {
     fn name(&self) -> &'static str {
         BARE
     }
 
-    fn version(&self) -> Result<String, Missing> {
+    fn version(&self) -> Result<String, Unavailable> {
         Ok("epoll_wait, read and write of 64 KiB at most; no tags, no lines".to_owned())
     }
 
@@ -27,19 +27,19 @@ impl System for Bare {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["bare", "-n", &job.ranks.to_string()]);
         match job.full {
-            Full::Wait => {}
-            Full::DropNewest => drop(command.arg("--drop")),
-            Full::DropOldest => return None,
+            FullPolicy::Wait => {}
+            FullPolicy::DropNewest => drop(command.arg("--drop")),
+            FullPolicy::DropOldest => return None,
         }
         match job.stdin {
-            Stdin::None => {}
-            Stdin::Rank0 => drop(command.args(["--feed", "1"])),
-            Stdin::All => drop(command.args(["--feed", &job.ranks.to_string()])),
+            StdinTarget::None => {}
+            StdinTarget::Rank0 => drop(command.args(["--feed", "1"])),
+            StdinTarget::All => drop(command.args(["--feed", &job.ranks.to_string()])),
         }
-        let tools = if let Tools::Early(tools) = job.tools { tools } else { 0 };
+        let tools = if let ToolTiming::Early(tools) = job.tools { tools } else { 0 };
         for number in 0..tools {
-            let copy = job.site.join(format!("copy{number}"));
-            // There may be one of an earlier job.
+            let copy = job.directory.join(format!("copy{number}"));
+            // The FIFO may exist from an earlier job.
             let _ = mkfifo(&copy, Mode::S_IRWXU);
             command.arg("--copy").arg(copy);
         }
@@ -47,52 +47,54 @@ impl System for Bare {
         Some(command)
     }
 
-    fn tool(&self, attach: &Attach) -> Option<Command> {
+    fn tool(&self, launch: &ToolLaunch) -> Option<Command> {
         let mut command = Command::new("cat");
-        command.arg(match attach.number {
-            Some(number) => attach.site.join(format!("copy{number}")),
-            None => cache(attach.site),
+        command.arg(match launch.number {
+            Some(number) => launch.directory.join(format!("copy{number}")),
+            None => cache(launch.directory),
         });
         Some(command)
     }
 
     fn rank_variable(&self) -> &'static str {
-        bare::RANK
+        bare::RANK_VARIABLE
     }
 }
 
 /// `rank | cat`.
 pub struct Cat;
 
-impl System for Cat {
+impl Subject for Cat {
     fn name(&self) -> &'static str {
         "cat"
     }
 
-    fn version(&self) -> Result<String, Missing> {
+    fn version(&self) -> Result<String, Unavailable> {
         Ok("cat(1) behind one rank; no tags".to_owned())
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {
-        let only_copies =
-            !job.tagged && job.full == Full::Wait && job.tools == Tools::None && job.stdin == Stdin::None;
+        let only_copies = !job.tagged
+            && job.full == FullPolicy::Wait
+            && job.tools == ToolTiming::None
+            && job.stdin == StdinTarget::None;
         if job.ranks != 1 || !only_copies {
             return None;
         }
         let mut command = Command::new("sh");
-        command.args(["-c", "\"$@\" | cat", "sh"]).args(job.command).env(bare::RANK, "0");
+        command.args(["-c", "\"$@\" | cat", "sh"]).args(job.command).env(bare::RANK_VARIABLE, "0");
         Some(command)
     }
 
     fn rank_variable(&self) -> &'static str {
-        bare::RANK
+        bare::RANK_VARIABLE
     }
 }
 
-/// tee(1) from the launcher's stdin into the ranks'.
+/// tee(1) from the launcher's stdin into the stdin of the ranks.
 pub struct Tee;
 
-/// The directory, the number of ranks, what they run.
+/// The script. Its arguments are the directory, the number of ranks and their command.
 const TEE: &str = r#"
 fifos="$1/stdin"; ranks=$2; shift 2
 rm -f "$fifos".*; set -- "$fifos" "$ranks" "$@"
@@ -107,26 +109,26 @@ tee $others > "$fifos.0"
 wait
 "#;
 
-impl System for Tee {
+impl Subject for Tee {
     fn name(&self) -> &'static str {
         "tee"
     }
 
-    fn version(&self) -> Result<String, Missing> {
+    fn version(&self) -> Result<String, Unavailable> {
         Ok("tee(1) into the stdin of ranks".to_owned())
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {
-        let feeds = job.stdin == Stdin::All || job.stdin == Stdin::Rank0 && job.ranks == 1;
-        if !feeds || job.tagged || job.tools != Tools::None || job.full != Full::Wait {
+        let feeds = job.stdin == StdinTarget::All || job.stdin == StdinTarget::Rank0 && job.ranks == 1;
+        if !feeds || job.tagged || job.tools != ToolTiming::None || job.full != FullPolicy::Wait {
             return None;
         }
         let mut command = Command::new("sh");
-        command.args(["-c", TEE, "sh"]).arg(job.site).arg(job.ranks.to_string()).args(job.command);
+        command.args(["-c", TEE, "sh"]).arg(job.directory).arg(job.ranks.to_string()).args(job.command);
         Some(command)
     }
 
     fn rank_variable(&self) -> &'static str {
-        bare::RANK
+        bare::RANK_VARIABLE
     }
 }

@@ -1,30 +1,31 @@
-//! MPICH's mpiexec, which is Hydra.
+//! MPICH's mpiexec (Hydra).
 
 use std::process::Command;
 
-use super::{Full, Launch, Missing, Stdin, System, Tools, find, word_behind};
+use super::{FullPolicy, Launch, StdinTarget, Subject, ToolTiming, Unavailable, find_program, word_after};
 
 const PROGRAMS: [&str; 3] = ["mpiexec.hydra", "mpiexec.mpich", "mpiexec"];
 const SIGN: &str = "HYDRA";
 
-/// The Debian package.
+/// MPICH as Debian packages it.
 pub struct Mpich;
 
-impl System for Mpich {
+impl Subject for Mpich {
     fn name(&self) -> &'static str {
         "mpiexec"
     }
 
-    fn version(&self) -> Result<String, Missing> {
-        let (_, text) = find(&PROGRAMS, SIGN).ok_or_else(|| Missing::until("apt install mpich"))?;
-        Ok(format!("MPICH {}", word_behind(&text, "Version:")))
+    fn version(&self) -> Result<String, Unavailable> {
+        let (_, text) =
+            find_program(&PROGRAMS, SIGN).ok_or_else(|| Unavailable::not_installed("apt install mpich"))?;
+        Ok(format!("MPICH {}", word_after(&text, "Version:")))
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {
-        if job.full != Full::Wait || job.tools != Tools::None || job.stdin == Stdin::All {
+        if job.full != FullPolicy::Wait || job.tools != ToolTiming::None || job.stdin == StdinTarget::All {
             return None;
         }
-        let mut command = Command::new(find(&PROGRAMS, SIGN)?.0);
+        let mut command = Command::new(find_program(&PROGRAMS, SIGN)?.0);
         if job.tagged {
             command.arg("-prepend-rank");
         }

@@ -2,38 +2,39 @@
 
 use std::process::Command;
 
-use super::{Full, Launch, Missing, Stdin, System, Tools, find, word_behind};
+use super::{FullPolicy, Launch, StdinTarget, Subject, ToolTiming, Unavailable, find_program, word_after};
 
 const PROGRAMS: [&str; 2] = ["mpirun.openmpi", "mpirun"];
-/// What each version of it says.
+/// The part of the version output that all versions have in common.
 const OPEN_MPI: &str = "(Open MPI)";
 const SIGN: &str = "(Open MPI) 4";
 
-/// The Debian package.
+/// Open MPI as Debian packages it.
 pub struct OpenMpi;
 
-impl System for OpenMpi {
+impl Subject for OpenMpi {
     fn name(&self) -> &'static str {
         "mpirun"
     }
 
-    fn version(&self) -> Result<String, Missing> {
-        let version = |text: &str| format!("Open MPI {}", word_behind(text, OPEN_MPI));
-        if let Some((_, text)) = find(&PROGRAMS, SIGN) {
+    fn version(&self) -> Result<String, Unavailable> {
+        let version = |text: &str| format!("Open MPI {}", word_after(text, OPEN_MPI));
+        if let Some((_, text)) = find_program(&PROGRAMS, SIGN) {
             return Ok(version(&text));
         }
-        Err(match find(&PROGRAMS, OPEN_MPI) {
-            Some((_, text)) => Missing::LeftOut(format!("found {}, needs Open MPI 4", version(&text))),
-            None => Missing::until("apt install openmpi-bin"),
+        Err(match find_program(&PROGRAMS, OPEN_MPI) {
+            Some((_, text)) => Unavailable::Optional(format!("found {}, needs Open MPI 4", version(&text))),
+            None => Unavailable::not_installed("apt install openmpi-bin"),
         })
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {
-        if job.full != Full::Wait || job.tools != Tools::None {
+        if job.full != FullPolicy::Wait || job.tools != ToolTiming::None {
             return None;
         }
-        let mut command = Command::new(find(&PROGRAMS, SIGN)?.0);
-        // By itself it binds a job of one or two ranks to as many processors, as nobody else does.
+        let mut command = Command::new(find_program(&PROGRAMS, SIGN)?.0);
+        // By default mpirun binds each rank of a job of one or two ranks to a processor. No other
+        // subject does that.
         command.args(["--oversubscribe", "--bind-to", "none", "-np", &job.ranks.to_string()]);
         if nix::unistd::getuid().is_root() {
             command.arg("--allow-run-as-root");
@@ -41,7 +42,7 @@ impl System for OpenMpi {
         if job.tagged {
             command.arg("--tag-output");
         }
-        if job.stdin == Stdin::All {
+        if job.stdin == StdinTarget::All {
             command.args(["--stdin", "all"]);
         }
         command.args(job.command);

@@ -1,25 +1,25 @@
-//! GNU parallel, which runs jobs that are no ranks of one another, and passes their lines on.
+//! GNU parallel, which runs independent jobs and forwards their lines.
 
 use std::process::Command;
 
-use super::{Full, Launch, Missing, Stdin, System, Tools, find, word_behind};
+use super::{FullPolicy, Launch, StdinTarget, Subject, ToolTiming, Unavailable, find_program, word_after};
 
-/// The Debian package.
+/// GNU parallel as Debian packages it.
 pub struct Parallel;
 
-impl System for Parallel {
+impl Subject for Parallel {
     fn name(&self) -> &'static str {
         "parallel"
     }
 
-    fn version(&self) -> Result<String, Missing> {
-        let (_, text) =
-            find(&["parallel"], "GNU parallel").ok_or_else(|| Missing::until("apt install parallel"))?;
-        Ok(format!("GNU parallel {}", word_behind(&text, "GNU parallel")))
+    fn version(&self) -> Result<String, Unavailable> {
+        let (_, text) = find_program(&["parallel"], "GNU parallel")
+            .ok_or_else(|| Unavailable::not_installed("apt install parallel"))?;
+        Ok(format!("GNU parallel {}", word_after(&text, "GNU parallel")))
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {
-        if job.full != Full::Wait || job.tools != Tools::None || job.stdin != Stdin::None {
+        if job.full != FullPolicy::Wait || job.tools != ToolTiming::None || job.stdin != StdinTarget::None {
             return None;
         }
         let mut command = Command::new("parallel");
@@ -27,7 +27,7 @@ impl System for Parallel {
         if job.tagged {
             command.args(["--tagstring", "{#}"]);
         }
-        // It gives the words to a shell.
+        // parallel passes the words to a shell.
         let quoted: Vec<String> =
             job.command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
         command.arg(quoted.join(" ")).arg(":::").args((0..job.ranks).map(|rank| rank.to_string()));
@@ -39,7 +39,7 @@ impl System for Parallel {
     }
 
     fn tag(&self, rank: u32) -> String {
-        // Its numbers begin at 1, here and in the variable.
+        // The numbers of parallel start at 1, here and in the variable.
         format!("{rank}\t")
     }
 }

@@ -1,11 +1,11 @@
-//! libpmix itself: a host and a tool in C (bench/c), built when they are needed.
+//! libpmix: a host and a tool in C (bench/c), which are built on first use.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use super::{Attach, Full, Launch, Missing, Stdin, System, Tools};
+use super::{FullPolicy, Launch, StdinTarget, Subject, ToolLaunch, ToolTiming, Unavailable};
 use crate::bare;
 
 const SOURCES: [(&str, &str); 2] = [
@@ -14,42 +14,44 @@ const SOURCES: [(&str, &str); 2] = [
 ];
 const INSTALL: &str = "apt install libpmix-dev pkg-config gcc";
 
-/// The Debian package, used in one of two ways.
+/// libpmix as Debian packages it, used in one of two ways.
 pub struct Pmix {
     name: &'static str,
-    way: &'static str,
-    /// Bytes that the host reads at once.
+    description: &'static str,
+    /// The size of the host's reads, in bytes.
     read: usize,
-    /// Ranks for which it is tried.
-    most: u32,
-    /// Modes of the host's own tool.
+    /// The largest number of ranks to run.
+    max_ranks: u32,
+    /// The modes of the tool.
     pull: &'static str,
     push: &'static str,
     push_all: Option<&'static str>,
 }
 
 impl Pmix {
-    /// As it does best.
-    pub fn at_its_best() -> Pmix {
+    /// Returns the library at its best: large reads, and a tool that does its own writing and
+    /// waiting.
+    pub fn tuned() -> Pmix {
         Pmix {
             name: "libpmix",
-            way: "a host that reads 64 KiB, a tool that writes in its callback and pushes without waiting",
+            description: "a host that reads 64 KiB, a tool that writes in its callback and pushes without waiting",
             read: 64 * 1024,
-            most: u32::MAX,
+            max_ranks: u32::MAX,
             pull: "pull",
             push: "push-one",
             push_all: Some("push-all"),
         }
     }
 
-    /// As PRRTE reads, and with all that the library offers to do itself.
-    pub fn by_itself() -> Pmix {
+    /// Returns the library with small reads, as in PRRTE, and with a tool that leaves writing and
+    /// waiting to the library.
+    pub fn untuned() -> Pmix {
         Pmix {
             name: "libpmix, by itself",
-            way: "a host that reads 4 KiB, a tool that leaves writing and waiting to the library",
+            description: "a host that reads 4 KiB, a tool that leaves writing and waiting to the library",
             read: 4 * 1024,
-            // What it costs grows with the ranks: 14 s/GB for 8, 87 for 64, 211 for 256.
-            most: 8,
+            // The cost grows with the number of ranks: 14 s/GB for 8, 87 for 64, 211 for 256.
+            max_ranks: 8,
             pull: "pull-local",
             push: "push-blocking",
             push_all: None,
@@ -60,23 +62,24 @@ impl Pmix {
         built().as_ref().ok().map(|directory| directory.join(name))
     }
 
-    /// The host, whose own tool is in this mode.
+    /// Returns the command of the host, which starts its own tool in `mode`.
     fn host(&self, job: &Launch, mode: &str) -> Option<Command> {
         let mut command = Command::new(self.program("pmix_host")?);
-        command.arg(job.site).args([job.ranks.to_string(), self.read.to_string()]);
+        command.arg(job.directory).args([job.ranks.to_string(), self.read.to_string()]);
         command.arg(self.program("pmix_tool")?).arg(mode).args(job.command);
         Some(command)
     }
 }
 
-/// The directory with the programs, which are built once; or why there are none.
-fn built() -> &'static Result<PathBuf, Missing> {
-    static BUILT: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+/// Returns the directory with the programs, which are built once, or the reason why they could not
+/// be built.
+fn built() -> &'static Result<PathBuf, Unavailable> {
+    static BUILT: OnceLock<Result<PathBuf, Unavailable>> = OnceLock::new();
     BUILT.get_or_init(build)
 }
 
-fn build() -> Result<PathBuf, Missing> {
-    // It goes with all temporary files of the comparison.
+fn build() -> Result<PathBuf, Unavailable> {
+    // The directory is removed with all temporary files of the comparison.
     let directory = tempfile::tempdir().unwrap().keep();
     let flags = pkg_config(&["--cflags", "--libs"])?;
     for (name, source) in SOURCES {
@@ -85,65 +88,68 @@ fn build() -> Result<PathBuf, Missing> {
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-o"]).arg(directory.join(name)).arg(file);
         cc.args(flags.split_whitespace()).arg("-lpthread");
-        let Output { status, stderr, .. } = cc.output().map_err(|_| Missing::until(INSTALL))?;
+        let Output { status, stderr, .. } = cc.output().map_err(|_| Unavailable::not_installed(INSTALL))?;
         if !status.success() {
-            let why = format!("{name}.c does not compile here: {}", complaint(&stderr));
-            return Err(Missing::LeftOut(why));
+            let why = format!("{name}.c does not compile here: {}", first_error(&stderr));
+            return Err(Unavailable::Optional(why));
         }
     }
     Ok(directory)
 }
 
-/// What pkg-config says of libpmix.
-fn pkg_config(args: &[&str]) -> Result<String, Missing> {
-    let output =
-        Command::new("pkg-config").args(args).arg("pmix").output().map_err(|_| Missing::until(INSTALL))?;
+/// Returns the output of pkg-config for libpmix.
+fn pkg_config(args: &[&str]) -> Result<String, Unavailable> {
+    let output = Command::new("pkg-config")
+        .args(args)
+        .arg("pmix")
+        .output()
+        .map_err(|_| Unavailable::not_installed(INSTALL))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
-        false => Err(Missing::until(INSTALL)),
+        false => Err(Unavailable::not_installed(INSTALL)),
     }
 }
 
-/// The line of what a compiler says that tells most: its first error, or its last words.
-fn complaint(stderr: &[u8]) -> String {
+/// Returns the most useful line of a compiler's stderr: its first error, or its last line.
+fn first_error(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let error = text.lines().find(|line| line.contains("error:")).or(text.lines().last());
     error.unwrap_or_default().trim().to_owned()
 }
 
-impl System for Pmix {
+impl Subject for Pmix {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn version(&self) -> Result<String, Missing> {
+    fn version(&self) -> Result<String, Unavailable> {
         let version = pkg_config(&["--modversion"])?;
-        built().as_ref().map_err(Missing::clone)?;
-        Ok(format!("OpenPMIx {version}: {}", self.way))
+        built().as_ref().map_err(Unavailable::clone)?;
+        Ok(format!("OpenPMIx {version}: {}", self.description))
     }
 
     fn launch(&self, job: &Launch) -> Option<Command> {
-        if job.full != Full::Wait || job.tagged || job.ranks > self.most {
+        if job.full != FullPolicy::Wait || job.tagged || job.ranks > self.max_ranks {
             return None;
         }
         let mode = match job.stdin {
-            // The first tool that pulls takes all that was kept.
-            Stdin::None if job.tools == Tools::Late => "-",
-            Stdin::None => self.pull,
-            Stdin::Rank0 => self.push,
-            Stdin::All => self.push_all?,
+            // The first tool that pulls gets the whole backlog, so the host must not start one.
+            StdinTarget::None if job.tools == ToolTiming::Late => "-",
+            StdinTarget::None => self.pull,
+            StdinTarget::Rank0 => self.push,
+            StdinTarget::All => self.push_all?,
         };
         self.host(job, mode)
     }
 
-    fn tool(&self, attach: &Attach) -> Option<Command> {
+    fn tool(&self, launch: &ToolLaunch) -> Option<Command> {
         let mut command = Command::new(self.program("pmix_tool")?);
-        command.arg(attach.site).arg(attach.launcher.to_string()).arg(self.pull);
+        command.arg(launch.directory).arg(launch.launcher.to_string()).arg(self.pull);
         Some(command)
     }
 
     fn rank_variable(&self) -> &'static str {
-        bare::RANK
+        bare::RANK_VARIABLE
     }
 }
 
@@ -152,10 +158,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compiler_is_quoted_with_its_first_error_or_else_its_last_words() {
+    fn a_compiler_is_quoted_with_its_first_error_or_else_its_last_line() {
         let gcc = b"x.c: In function 'main':\nx.c:3:5: error: 'a' undeclared\n    3 | a;\n      | ^\n";
-        assert_eq!(complaint(gcc), "x.c:3:5: error: 'a' undeclared");
-        assert_eq!(complaint(b"some words\nnot enough memory\n"), "not enough memory");
-        assert_eq!(complaint(b""), "");
+        assert_eq!(first_error(gcc), "x.c:3:5: error: 'a' undeclared");
+        assert_eq!(first_error(b"some words\nnot enough memory\n"), "not enough memory");
+        assert_eq!(first_error(b""), "");
     }
 }

@@ -1,31 +1,33 @@
-//! A tool that comes when the ranks have written, and gets what was kept of it.
+//! A late tool, which attaches after the ranks have written and receives the backlog.
 
 use std::time::Duration;
 
-use super::{Outcome, Work, Write, boxed, mib};
-use crate::compare::job::{self, Plan, Site};
-use crate::compare::line::Checker;
-use crate::compare::output::Out;
-use crate::compare::sample::{Figure, Sample, Verdict};
+use super::{Outcome, RankWrites, Workload, boxed, mib};
+use crate::compare::job::{self, JobPlan, Sandbox};
+use crate::compare::line::LineChecker;
+use crate::compare::output::Sink;
+use crate::compare::sample::{Metric, Sample, Verdict};
 use crate::compare::scale::Scale;
-use crate::compare::systems::{Attach as Finds, Launch, System, Tools, cache};
+use crate::compare::subjects::{Launch, Subject, ToolLaunch, ToolTiming, cache};
 use crate::cpu;
 
-/// Bytes of a write, of a line in it, and writes of each rank.
+/// The size of a write, in bytes.
 const SIZE: usize = 4096;
+/// The length of a line, in bytes.
 const LINE: usize = 64;
+/// The number of writes of each rank.
 const WRITES: u64 = 4;
 
 struct Attach {
     ranks: u32,
 }
 
-/// All that there are.
-pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
+/// Returns the workloads of this family.
+pub fn all(scale: Scale) -> Vec<Box<dyn Workload>> {
     scale.sizes(&[8, 64, 256]).iter().map(|ranks| boxed(Attach { ranks: *ranks })).collect()
 }
 
-impl Work for Attach {
+impl Workload for Attach {
     fn family(&self) -> String {
         format!("attaching late to {} KiB of each rank", SIZE as u64 * WRITES / 1024)
     }
@@ -34,22 +36,22 @@ impl Work for Attach {
         (self.ranks, "rank")
     }
 
-    fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
-        let gate = site.gate();
-        let write = Write { line: Some(LINE), ..Write::new(SIZE, WRITES) };
-        let rank = write.command(system, gate.path());
-        let launch = Launch { tools: Tools::Late, ..Launch::new(site.path(), self.ranks, &rank) };
-        let out = Out::File(cache(site.path()));
-        let mut plan = Plan::new(site, &gate, system.launch(&launch)?, self.ranks, out);
-        let tool = |launcher| system.tool(&Finds { site: site.path(), launcher, number: None });
+    fn run(&self, subject: &dyn Subject, sandbox: &Sandbox) -> Option<Outcome> {
+        let barrier = sandbox.barrier();
+        let write = RankWrites { line: Some(LINE), ..RankWrites::new(SIZE, WRITES) };
+        let rank = write.command(subject, barrier.path());
+        let launch = Launch { tools: ToolTiming::Late, ..Launch::new(sandbox.path(), self.ranks, &rank) };
+        let out = Sink::File(cache(sandbox.path()));
+        let mut plan = JobPlan::new(sandbox, &barrier, subject.launch(&launch)?, self.ranks, out);
+        let tool = |launcher| subject.tool(&ToolLaunch { directory: sandbox.path(), launcher, number: None });
         tool(0)?;
-        let checker = Checker::new(LINE, Vec::new(), cpu::monotonic);
+        let checker = LineChecker::new(LINE, Vec::new(), cpu::monotonic_nanos);
         plan.late =
             Some((Box::new(move |launcher| tool(launcher).unwrap()), write.bytes(self.ranks), checker));
-        Some(job::run(plan).map(|ran| {
-            let attached = ran.attached.as_ref().map_or(0.0, Duration::as_secs_f64);
-            let figures = vec![(Figure::Attached, attached * 1e3), (Figure::Memory, mib(ran.memory))];
-            Sample { figures, verdict: Verdict::of_tools(ran.tools, write.lines(self.ranks)) }
+        Some(job::run(plan).map(|report| {
+            let attached = report.attached.as_ref().map_or(0.0, Duration::as_secs_f64);
+            let figures = vec![(Metric::Attached, attached * 1e3), (Metric::Memory, mib(report.memory))];
+            Sample { figures, verdict: Verdict::of_tools(report.tools, write.lines(self.ranks)) }
         }))
     }
 }

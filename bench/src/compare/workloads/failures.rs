@@ -1,57 +1,59 @@
-//! What some launchers are known to fail at, and all are tried with.
+//! Cases that some launchers are known to fail. All subjects run them.
 
 use std::time::Duration;
 
-use super::{Outcome, Work, boxed};
-use crate::compare::job::{self, Site, Whole};
-use crate::compare::line::Found;
-use crate::compare::output::{Consumer, Out, Taken};
+use super::{Outcome, Workload, boxed};
+use crate::compare::error::JobError;
+use crate::compare::job::{self, Sandbox, WholeRun};
+use crate::compare::line::LineCounts;
+use crate::compare::output::{ReaderOptions, Received, Sink};
 use crate::compare::sample::{Sample, Verdict};
 use crate::compare::scale::Scale;
-use crate::compare::systems::{Launch, System};
-use crate::compare::trouble::Trouble;
+use crate::compare::subjects::{Launch, Subject};
 
-/// What takes longer has stood still; in a quick run as well, as some take two seconds for what they do in the end.
+/// The time limit of a case, after which it counts as hung. A quick run has the same limit, because
+/// some launchers take two seconds to end.
 const LIMIT: Duration = Duration::from_secs(8);
-/// What is tried in a round where it does not fail each time.
+/// The number of tries in a round for a case that does not fail every time.
 const TRIES: u64 = 4;
-/// Bytes of a long line, number of short ones.
+/// The length of the long line, in bytes.
 const LONG: usize = 10_000_000;
+/// The number of short lines.
 const SHORT: usize = 100_000;
-/// Bytes that a rank writes before it is killed.
+/// The bytes that a rank writes before it is killed.
 const BEFORE: usize = 1_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Failure {
-    /// Ranks that end while others are being started.
+    /// Ranks end while others are being started.
     EndingAtOnce,
-    /// Many tagged lines of one character.
+    /// A rank writes many tagged lines of one character.
     ShortLines,
-    /// A tagged line that is larger than any buffer.
+    /// A rank writes a tagged line that is longer than any buffer.
     LongLine,
-    /// A child of a rank writes when its rank has ended.
+    /// A child of a rank writes after the rank has ended.
     Grandchild,
-    /// A rank's last line has no newline.
+    /// The last line of a rank has no newline.
     Unended,
     /// A rank writes and is killed.
     Killed,
 }
 
-/// One of them, and how it is tried.
+/// A case, and the scale at which it runs.
 struct Trial {
     failure: Failure,
     scale: Scale,
 }
 
-/// All that there are.
-pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
+/// Returns the workloads of this family.
+pub fn all(scale: Scale) -> Vec<Box<dyn Workload>> {
     use Failure::{EndingAtOnce, Grandchild, Killed, LongLine, ShortLines, Unended};
     [EndingAtOnce, ShortLines, LongLine, Grandchild, Unended, Killed]
         .map(|failure| boxed(Trial { failure, scale }))
         .into()
 }
 
-impl Work for Trial {
+impl Workload for Trial {
     fn family(&self) -> String {
         match self.failure {
             Failure::EndingAtOnce => "ranks that end at once".to_owned(),
@@ -67,7 +69,7 @@ impl Work for Trial {
         (if self.failure == Failure::EndingAtOnce { 64 } else { 1 }, "rank")
     }
 
-    fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
+    fn run(&self, subject: &dyn Subject, sandbox: &Sandbox) -> Option<Outcome> {
         let script = match self.failure {
             Failure::EndingAtOnce => "exit 0".to_owned(),
             Failure::ShortLines => format!("yes a | head -n {SHORT}"),
@@ -79,33 +81,33 @@ impl Work for Trial {
         let command = ["sh", "-c", &script].map(str::to_owned);
         let tagged = matches!(self.failure, Failure::ShortLines | Failure::LongLine);
         let ranks = self.size().0;
-        let launch = Launch { tagged, ..Launch::new(site.path(), ranks, &command) };
+        let launch = Launch { tagged, ..Launch::new(sandbox.path(), ranks, &command) };
         let tries = if self.failure == Failure::EndingAtOnce { self.scale.part(TRIES) } else { 1 };
         let mut verdict = Verdict::default();
         for _ in 0..tries {
-            let launcher = system.launch(&launch)?;
-            match job::whole(site, launcher, keeping(), LIMIT) {
+            let launcher = subject.launch(&launch)?;
+            match job::run_whole(sandbox, launcher, keeping(), LIMIT) {
                 Ok(whole) if !whole.status.success() && self.failure != Failure::Killed => {
-                    verdict.note(&Trouble::failed(whole.status.to_string()).to_string());
+                    verdict.add_problem(&JobError::failed(whole.status.to_string()).to_string());
                 }
-                Ok(Whole { taken: Taken { kept: bytes, .. }, .. }) => {
-                    let tags = if tagged { [system.tag(0), system.tag(1)] } else { Default::default() };
+                Ok(WholeRun { received: Received { kept: bytes, .. }, .. }) => {
+                    let tags = if tagged { [subject.tag(0), subject.tag(1)] } else { Default::default() };
                     self.failure.judge(&bytes, &tags, &mut verdict);
                 }
-                Err(trouble) => verdict.note(&trouble.to_string()),
+                Err(error) => verdict.add_problem(&error.to_string()),
             }
         }
         Some(Ok(Sample { figures: Vec::new(), verdict }))
     }
 }
 
-/// Read as fast as it comes, and kept.
-fn keeping() -> Out {
-    Out::Pipe(Box::new(Consumer { keep: true, ..Consumer::default() }))
+/// Returns a destination that is read without delay and keeps the bytes.
+fn keeping() -> Sink {
+    Sink::Pipe(Box::new(ReaderOptions { keep: true, ..ReaderOptions::default() }))
 }
 
 impl Failure {
-    /// Notes what is wrong with these bytes of one rank that has one of these tags.
+    /// Records in `verdict` what is wrong with the output of one rank, which has one of these tags.
     fn judge(self, bytes: &[u8], tags: &[String; 2], verdict: &mut Verdict) {
         let is = |line: &[u8], text: &[u8]| {
             tags.iter().any(|tag| line.strip_prefix(tag.as_bytes()).is_some_and(|rest| rest == text))
@@ -115,23 +117,24 @@ impl Failure {
             Failure::ShortLines => {
                 let lines = || bytes.split_inclusive(|byte| *byte == b'\n');
                 let whole = lines().filter(|line| is(line, b"a\n")).count();
-                let found = Found { written: SHORT as u64, whole: whole as u64, ..Found::default() };
-                verdict.lines.add(&Found { cut: (lines().count() - whole) as u64, ..found });
+                let found =
+                    LineCounts { written: SHORT as u64, whole: whole as u64, ..LineCounts::default() };
+                verdict.lines.add(&LineCounts { cut: (lines().count() - whole) as u64, ..found });
             }
             Failure::LongLine => {
                 let line = [&vec![b'x'; LONG][..], b"\n"].concat();
                 if !is(bytes, &line) {
                     let more = bytes.len() as i64 - line.len() as i64 - tags[0].len() as i64;
-                    verdict.note(&format!("the line is another, by {more} bytes"));
+                    verdict.add_problem(&format!("the line is another, by {more} bytes"));
                 }
             }
             Failure::Killed => {
                 let came = bytes.iter().zip(b"y\n".iter().cycle()).take_while(|(is, was)| is == was).count();
                 if came < BEFORE {
-                    verdict.note(&format!("{} bytes lost", BEFORE - came));
+                    verdict.add_problem(&format!("{} bytes lost", BEFORE - came));
                 }
                 if bytes.len() > came {
-                    verdict.note(&format!("{} bytes more", bytes.len() - came));
+                    verdict.add_problem(&format!("{} bytes more", bytes.len() - came));
                 }
             }
             Failure::Grandchild => expect(bytes, b"early\nlate\n", verdict),
@@ -140,10 +143,10 @@ impl Failure {
     }
 }
 
-/// Notes what came if it is anything else.
+/// Records the bytes in `verdict` if they differ from the expected ones.
 fn expect(bytes: &[u8], all: &[u8], verdict: &mut Verdict) {
     if bytes != all {
-        verdict.note(&format!("only {:?}", String::from_utf8_lossy(bytes)));
+        verdict.add_problem(&format!("only {:?}", String::from_utf8_lossy(bytes)));
     }
 }
 
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn short_lines_are_right_when_each_has_its_tag() {
+    fn short_lines_are_correct_if_each_has_its_tag() {
         let right = "[0] a\n".repeat(SHORT);
         assert_eq!(judged(Failure::ShortLines, right.as_bytes()), "all of 100000 lines whole");
         let wrong = right.replacen("[0] a\n[0] a\n", "[0] a\na\n", 1);
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_right_when_it_has_one_tag() {
+    fn a_long_line_is_correct_if_it_has_exactly_one_tag() {
         let right = format!("[0] {}\n", "x".repeat(LONG));
         assert_eq!(judged(Failure::LongLine, right.as_bytes()), "nothing wrong");
         let wrong = right.replacen("xx", "x[0] x", 1);
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_rank_wrote_must_come_and_nothing_else() {
+    fn the_output_of_a_killed_rank_must_arrive_and_nothing_else() {
         let right = "y\n".repeat(BEFORE / 2);
         assert_eq!(judged(Failure::Killed, right.as_bytes()), "nothing wrong");
         assert_eq!(judged(Failure::Killed, &right.as_bytes()[4..]), "4 bytes lost");
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_line_and_an_unended_one_must_come() {
+    fn a_late_line_and_a_line_without_newline_must_arrive() {
         assert_eq!(judged(Failure::Unended, b"early\n"), "only \"early\\n\"");
         assert_eq!(judged(Failure::Unended, b"early\nlast"), "nothing wrong");
         assert_eq!(judged(Failure::Grandchild, b"early\n"), "only \"early\\n\"");

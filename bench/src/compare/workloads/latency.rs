@@ -1,20 +1,20 @@
-//! A lone line: from its rank to whoever reads what the launcher writes.
+//! The latency of a lone line from its rank to the reader of the launcher's output.
 
 use super::flow::tags;
-use super::{Outcome, Work, Write, boxed, mib};
-use crate::compare::job::{self, Plan, Site};
-use crate::compare::line::Checker;
-use crate::compare::output::Out;
-use crate::compare::sample::{Figure, Sample, Verdict};
+use super::{Outcome, RankWrites, Workload, boxed, mib};
+use crate::compare::job::{self, JobPlan, Sandbox};
+use crate::compare::line::LineChecker;
+use crate::compare::output::Sink;
+use crate::compare::sample::{Metric, Sample, Verdict};
 use crate::compare::scale::Scale;
-use crate::compare::systems::{Launch, System};
+use crate::compare::subjects::{Launch, Subject};
 use crate::cpu;
 
-/// Bytes of a line.
+/// The length of a line, in bytes.
 const LINE: usize = 80;
-/// Microseconds between two lines.
+/// The pause between two lines, in microseconds.
 const PAUSE: u64 = 1000;
-/// Lines of a run.
+/// The number of lines of a run.
 const LINES: u64 = 3000;
 
 struct Latency {
@@ -22,12 +22,12 @@ struct Latency {
     lines: u64,
 }
 
-/// All that there are.
-pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
+/// Returns the workloads of this family.
+pub fn all(scale: Scale) -> Vec<Box<dyn Workload>> {
     [false, true].map(|tagged| boxed(Latency { tagged, lines: scale.part(LINES) })).into()
 }
 
-impl Work for Latency {
+impl Workload for Latency {
     fn family(&self) -> String {
         format!("latency of a lone {}line", if self.tagged { "tagged " } else { "" })
     }
@@ -36,22 +36,22 @@ impl Work for Latency {
         (1, "rank")
     }
 
-    fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
-        let gate = site.gate();
-        let write = Write { size: LINE, count: self.lines, pause: PAUSE, line: Some(LINE) };
-        let rank = write.command(system, gate.path());
-        let launch = Launch { tagged: self.tagged, ..Launch::new(site.path(), 1, &rank) };
-        let tags = if self.tagged { tags(system, 1) } else { Vec::new() };
-        let out = Out::checked(Checker::new(LINE, tags, cpu::monotonic));
-        let ran = job::run(Plan::new(site, &gate, system.launch(&launch)?, 1, out));
-        Some(ran.map(|mut ran| {
-            let (lines, latency) = ran.taken.checker.take().unwrap().end(self.lines);
+    fn run(&self, subject: &dyn Subject, sandbox: &Sandbox) -> Option<Outcome> {
+        let barrier = sandbox.barrier();
+        let write = RankWrites { size: LINE, count: self.lines, pause: PAUSE, line: Some(LINE) };
+        let rank = write.command(subject, barrier.path());
+        let launch = Launch { tagged: self.tagged, ..Launch::new(sandbox.path(), 1, &rank) };
+        let tags = if self.tagged { tags(subject, 1) } else { Vec::new() };
+        let out = Sink::checked(LineChecker::new(LINE, tags, cpu::monotonic_nanos));
+        let report = job::run(JobPlan::new(sandbox, &barrier, subject.launch(&launch)?, 1, out));
+        Some(report.map(|mut report| {
+            let (lines, latency) = report.received.checker.take().unwrap().end(self.lines);
             let percentile = |percent| latency.value_at_percentile(percent) as f64 / 1e3;
             let figures = vec![
-                (Figure::P50, percentile(50.0)),
-                (Figure::P99, percentile(99.0)),
-                (Figure::P999, percentile(99.9)),
-                (Figure::Memory, mib(ran.memory)),
+                (Metric::P50, percentile(50.0)),
+                (Metric::P99, percentile(99.0)),
+                (Metric::P999, percentile(99.9)),
+                (Metric::Memory, mib(report.memory)),
             ];
             Sample { figures, verdict: Verdict { lines, ..Verdict::default() } }
         }))

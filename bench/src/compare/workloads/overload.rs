@@ -1,37 +1,40 @@
-//! A reader that is slower than the ranks, under each policy of what then becomes of the bytes.
+//! A reader that is slower than the ranks, under each drop policy.
 
-use super::{Outcome, Work, Write, boxed, mib};
-use crate::compare::job::{self, Plan, Site};
-use crate::compare::line::Checker;
-use crate::compare::output::{Consumer, Out};
-use crate::compare::sample::{Figure, Sample, Verdict};
+use super::{Outcome, RankWrites, Workload, boxed, mib};
+use crate::compare::job::{self, JobPlan, Sandbox};
+use crate::compare::line::LineChecker;
+use crate::compare::output::{ReaderOptions, Sink};
+use crate::compare::sample::{Metric, Sample, Verdict};
 use crate::compare::scale::Scale;
-use crate::compare::systems::{Full, Launch, System};
+use crate::compare::subjects::{FullPolicy, Launch, Subject};
 use crate::cpu;
 
 const RANKS: u32 = 8;
-/// Bytes of a line, and of all.
+/// The length of a line, in bytes.
 const LINE: usize = 80;
+/// The bytes that all ranks write together.
 const BYTES: u64 = 160_000_000;
-/// Bytes a second that are read.
+/// The reader's rate, in bytes per second.
 const RATE: u64 = 40_000_000;
 
 struct Overload {
-    full: Full,
+    full: FullPolicy,
     scale: Scale,
 }
 
-/// All that there are.
-pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
-    [Full::Wait, Full::DropNewest, Full::DropOldest].map(|full| boxed(Overload { full, scale })).into()
+/// Returns the workloads of this family.
+pub fn all(scale: Scale) -> Vec<Box<dyn Workload>> {
+    [FullPolicy::Wait, FullPolicy::DropNewest, FullPolicy::DropOldest]
+        .map(|full| boxed(Overload { full, scale }))
+        .into()
 }
 
-impl Work for Overload {
+impl Workload for Overload {
     fn family(&self) -> String {
         let policy = match self.full {
-            Full::Wait => "nothing dropped",
-            Full::DropNewest => "the newest dropped",
-            Full::DropOldest => "the oldest dropped",
+            FullPolicy::Wait => "nothing dropped",
+            FullPolicy::DropNewest => "the newest dropped",
+            FullPolicy::DropOldest => "the oldest dropped",
         };
         format!("a reader that takes {} MB/s, {policy}", RATE / 1_000_000)
     }
@@ -40,27 +43,27 @@ impl Work for Overload {
         (RANKS, "rank")
     }
 
-    fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
-        let gate = site.gate();
+    fn run(&self, subject: &dyn Subject, sandbox: &Sandbox) -> Option<Outcome> {
+        let barrier = sandbox.barrier();
         let count = self.scale.part(BYTES / LINE as u64 / u64::from(RANKS));
-        let write = Write { line: Some(LINE), ..Write::new(LINE, count) };
-        let rank = write.command(system, gate.path());
-        let launch = Launch { full: self.full, ..Launch::new(site.path(), RANKS, &rank) };
-        let checker = Some(Checker::new(LINE, Vec::new(), cpu::monotonic));
-        let slow = Consumer { rate: Some(RATE), checker, ..Consumer::default() };
-        let out = Out::Pipe(Box::new(slow));
-        let ran = job::run(Plan::new(site, &gate, system.launch(&launch)?, RANKS, out));
-        Some(ran.map(|mut ran| {
+        let write = RankWrites { line: Some(LINE), ..RankWrites::new(LINE, count) };
+        let rank = write.command(subject, barrier.path());
+        let launch = Launch { full: self.full, ..Launch::new(sandbox.path(), RANKS, &rank) };
+        let checker = Some(LineChecker::new(LINE, Vec::new(), cpu::monotonic_nanos));
+        let slow = ReaderOptions { rate: Some(RATE), checker, ..ReaderOptions::default() };
+        let out = Sink::Pipe(Box::new(slow));
+        let report = job::run(JobPlan::new(sandbox, &barrier, subject.launch(&launch)?, RANKS, out));
+        Some(report.map(|mut report| {
             let bytes = write.bytes(RANKS);
             let figures = vec![
-                (Figure::Throughput, bytes as f64 / 1e9 / ran.elapsed.as_secs_f64()),
-                (Figure::CpuPerGb, ran.cpu.as_secs_f64() / (bytes as f64 / 1e9)),
-                (Figure::Memory, mib(ran.memory)),
+                (Metric::Throughput, bytes as f64 / 1e9 / report.elapsed.as_secs_f64()),
+                (Metric::CpuPerGb, report.cpu.as_secs_f64() / (bytes as f64 / 1e9)),
+                (Metric::Memory, mib(report.memory)),
             ];
             let verdict = Verdict {
-                lines: ran.taken.checker.take().unwrap().end(write.lines(RANKS)).0,
-                bytes_lost: bytes.saturating_sub(ran.taken.bytes),
-                bytes_reported: ran.reported,
+                lines: report.received.checker.take().unwrap().end(write.lines(RANKS)).0,
+                bytes_lost: bytes.saturating_sub(report.received.bytes),
+                bytes_reported: report.reported,
                 ..Verdict::default()
             };
             Sample { figures, verdict }

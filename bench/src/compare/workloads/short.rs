@@ -1,18 +1,18 @@
-//! Many ranks that say one word and end.
+//! Many ranks that write one word and end.
 
 use std::time::Duration;
 
-use super::{Outcome, Work, boxed};
-use crate::compare::job::{self, Site};
-use crate::compare::output::Out;
-use crate::compare::sample::{Figure, Sample, Verdict};
+use super::{Outcome, Workload, boxed};
+use crate::compare::error::JobError;
+use crate::compare::job::{self, Sandbox};
+use crate::compare::output::Sink;
+use crate::compare::sample::{Metric, Sample, Verdict};
 use crate::compare::scale::Scale;
-use crate::compare::systems::{Launch, System};
-use crate::compare::trouble::Trouble;
+use crate::compare::subjects::{Launch, Subject};
 
 const WORD: &str = "hi";
 const RANKS: u64 = 1000;
-/// What takes longer has stood still.
+/// The time limit, after which a job counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Short {
@@ -20,12 +20,12 @@ struct Short {
     limit: Duration,
 }
 
-/// All that there are.
-pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
+/// Returns the workloads of this family.
+pub fn all(scale: Scale) -> Vec<Box<dyn Workload>> {
     vec![boxed(Short { ranks: scale.part(RANKS) as u32, limit: scale.time(LIMIT) })]
 }
 
-impl Work for Short {
+impl Workload for Short {
     fn family(&self) -> String {
         "ranks that say one word and end".to_owned()
     }
@@ -34,20 +34,20 @@ impl Work for Short {
         (self.ranks, "rank")
     }
 
-    fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
+    fn run(&self, subject: &dyn Subject, sandbox: &Sandbox) -> Option<Outcome> {
         let command = ["echo", WORD].map(str::to_owned);
-        let launcher = system.launch(&Launch::new(site.path(), self.ranks, &command))?;
-        let ran = job::whole(site, launcher, Out::counted(), self.limit);
-        Some(ran.and_then(|whole| {
+        let launcher = subject.launch(&Launch::new(sandbox.path(), self.ranks, &command))?;
+        let report = job::run_whole(sandbox, launcher, Sink::counted(), self.limit);
+        Some(report.and_then(|whole| {
             if !whole.status.success() {
-                return Err(Trouble::failed(whole.status.to_string()));
+                return Err(JobError::failed(whole.status.to_string()));
             }
             let bytes = (WORD.len() as u64 + 1) * u64::from(self.ranks);
             let figures = vec![
-                (Figure::Wall, whole.elapsed.as_secs_f64()),
-                (Figure::CpuOfAll, whole.cpu.as_secs_f64()),
+                (Metric::Wall, whole.elapsed.as_secs_f64()),
+                (Metric::CpuOfAll, whole.cpu.as_secs_f64()),
             ];
-            let bytes_lost = bytes.saturating_sub(whole.taken.bytes);
+            let bytes_lost = bytes.saturating_sub(whole.received.bytes);
             Ok(Sample { figures, verdict: Verdict { bytes_lost, ..Verdict::default() } })
         }))
     }

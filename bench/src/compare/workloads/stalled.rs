@@ -1,74 +1,80 @@
-//! Whoever reads the output stands still for a while, and then reads all; or a tool does that.
+//! A stalled reader: the reader of the output, or a tool, reads nothing for a while and then
+//! everything.
 
 use std::time::Duration;
 
-use super::{Outcome, Work, Write, boxed, mib};
-use crate::compare::job::{self, Plan, Site};
-use crate::compare::line::Checker;
-use crate::compare::output::{Consumer, Out};
-use crate::compare::sample::{Figure, Sample, Verdict};
+use super::{Outcome, RankWrites, Workload, boxed, mib};
+use crate::compare::job::{self, JobPlan, Sandbox};
+use crate::compare::line::LineChecker;
+use crate::compare::output::{ReaderOptions, Sink};
+use crate::compare::sample::{Metric, Sample, Verdict};
 use crate::compare::scale::Scale;
-use crate::compare::systems::{Attach, Launch, System, Tools};
+use crate::compare::subjects::{Launch, Subject, ToolLaunch, ToolTiming};
 use crate::cpu;
 
-/// How long nothing is read.
+/// The time for which nothing is read.
 const STALL: Duration = Duration::from_secs(4);
-/// Bytes of a write, of a line in it, and of all.
+/// The size of a write, in bytes.
 const SIZE: usize = 64 * 1024;
+/// The length of a line, in bytes.
 const LINE: usize = 64;
+/// The bytes that the rank writes.
 const BYTES: u64 = 1 << 29;
 
-/// Who does.
+/// The reader that stalls.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum Staller {
     Reader,
     Tool,
 }
 
 struct Stalled {
-    who: Who,
+    staller: Staller,
     scale: Scale,
 }
 
-/// All that there are.
-pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
-    [Who::Reader, Who::Tool].map(|who| boxed(Stalled { who, scale })).into()
+/// Returns the workloads of this family.
+pub fn all(scale: Scale) -> Vec<Box<dyn Workload>> {
+    [Staller::Reader, Staller::Tool].map(|staller| boxed(Stalled { staller, scale })).into()
 }
 
-impl Work for Stalled {
+impl Workload for Stalled {
     fn family(&self) -> String {
-        let who = if self.who == Who::Reader { "reader" } else { "tool" };
-        format!("a {who} that stands still for {:?}", self.scale.time(STALL))
+        let staller = if self.staller == Staller::Reader { "reader" } else { "tool" };
+        format!("a {staller} that stands still for {:?}", self.scale.time(STALL))
     }
 
     fn size(&self) -> (u32, &'static str) {
         (1, "rank")
     }
 
-    fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
-        let gate = site.gate();
-        let write = Write { line: Some(LINE), ..Write::new(SIZE, self.scale.part(BYTES / SIZE as u64)) };
-        let rank = write.command(system, gate.path());
-        let checker = Checker::new(LINE, Vec::new(), cpu::monotonic);
+    fn run(&self, subject: &dyn Subject, sandbox: &Sandbox) -> Option<Outcome> {
+        let barrier = sandbox.barrier();
+        let write =
+            RankWrites { line: Some(LINE), ..RankWrites::new(SIZE, self.scale.part(BYTES / SIZE as u64)) };
+        let rank = write.command(subject, barrier.path());
+        let checker = LineChecker::new(LINE, Vec::new(), cpu::monotonic_nanos);
         let stalls = self.scale.time(STALL);
-        let stall = if self.who == Who::Reader { stalls } else { Duration::ZERO };
-        let consumer = Consumer { checker: Some(checker), stall, ..Consumer::default() };
-        let tools = if self.who == Who::Tool { Tools::Early(1) } else { Tools::None };
-        let launch = Launch { tools, ..Launch::new(site.path(), 1, &rank) };
-        let mut plan = Plan::new(site, &gate, system.launch(&launch)?, 1, Out::Pipe(Box::new(consumer)));
-        if self.who == Who::Tool {
-            let tool = |launcher| system.tool(&Attach { site: site.path(), launcher, number: Some(0) });
+        let stall = if self.staller == Staller::Reader { stalls } else { Duration::ZERO };
+        let consumer = ReaderOptions { checker: Some(checker), stall, ..ReaderOptions::default() };
+        let tools = if self.staller == Staller::Tool { ToolTiming::Early(1) } else { ToolTiming::None };
+        let launch = Launch { tools, ..Launch::new(sandbox.path(), 1, &rank) };
+        let mut plan =
+            JobPlan::new(sandbox, &barrier, subject.launch(&launch)?, 1, Sink::Pipe(Box::new(consumer)));
+        if self.staller == Staller::Tool {
+            let tool =
+                |launcher| subject.tool(&ToolLaunch { directory: sandbox.path(), launcher, number: Some(0) });
             tool(0)?;
-            let checker = Checker::new(LINE, Vec::new(), cpu::monotonic);
-            let stalled = Consumer { stall: stalls, checker: Some(checker), ..Consumer::default() };
-            let out = Out::Pipe(Box::new(stalled));
+            let checker = LineChecker::new(LINE, Vec::new(), cpu::monotonic_nanos);
+            let stalled = ReaderOptions { stall: stalls, checker: Some(checker), ..ReaderOptions::default() };
+            let out = Sink::Pipe(Box::new(stalled));
             plan.early.push((Box::new(move |launcher| tool(launcher).unwrap()), out));
         }
-        Some(job::run(plan).map(|mut ran| {
-            let lines = ran.taken.checker.take().unwrap().end(write.lines(1)).0;
+        Some(job::run(plan).map(|mut report| {
+            let lines = report.received.checker.take().unwrap().end(write.lines(1)).0;
             let figures =
-                vec![(Figure::RanksDone, ran.elapsed.as_secs_f64()), (Figure::Memory, mib(ran.memory))];
-            let mut verdict = Verdict::of_tools(ran.tools, write.lines(1));
+                vec![(Metric::RanksDone, report.elapsed.as_secs_f64()), (Metric::Memory, mib(report.memory))];
+            let mut verdict = Verdict::of_tools(report.tools, write.lines(1));
             verdict.lines.add(&lines);
             Sample { figures, verdict }
         }))

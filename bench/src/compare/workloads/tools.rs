@@ -1,19 +1,19 @@
-//! Tools that pull all of the output while the ranks write as fast as they can.
+//! Tools that pull all output while the ranks write as fast as they can.
 
-use super::{LOOKED_AT, Outcome, Work, Write, boxed, mib};
-use crate::compare::job::{self, Plan, Ran, Site, StartTool};
-use crate::compare::line::Checker;
-use crate::compare::output::Out;
-use crate::compare::sample::{Figure, Sample, Verdict};
+use super::{CHECKED_PART, Outcome, RankWrites, Workload, boxed, mib};
+use crate::compare::error::JobError;
+use crate::compare::job::{self, JobPlan, JobReport, Sandbox, StartTool};
+use crate::compare::line::LineChecker;
+use crate::compare::output::Sink;
+use crate::compare::sample::{Metric, Sample, Verdict};
 use crate::compare::scale::Scale;
-use crate::compare::systems::{Attach, Launch, System, Tools as Attached};
-use crate::compare::trouble::Trouble;
+use crate::compare::subjects::{Launch, Subject, ToolLaunch, ToolTiming};
 use crate::cpu;
 
 const RANKS: u32 = 8;
-/// Bytes of a line.
+/// The length of a line, in bytes.
 const LINE: usize = 80;
-/// Lines of all ranks together.
+/// The lines that all ranks write together.
 const LINES: u64 = 1_000_000;
 
 struct Tools {
@@ -21,12 +21,12 @@ struct Tools {
     scale: Scale,
 }
 
-/// All that there are.
-pub fn all(scale: Scale) -> Vec<Box<dyn Work>> {
+/// Returns the workloads of this family.
+pub fn all(scale: Scale) -> Vec<Box<dyn Workload>> {
     scale.sizes(&[1, 4, 16]).iter().map(|tools| boxed(Tools { tools: *tools, scale })).collect()
 }
 
-impl Work for Tools {
+impl Workload for Tools {
     fn family(&self) -> String {
         format!("80-byte lines of {RANKS} ranks, pulled")
     }
@@ -35,22 +35,22 @@ impl Work for Tools {
         (self.tools, "tool")
     }
 
-    /// What the launcher and the tools write goes to /dev/null; in another run the tools' lines are looked at.
-    fn run(&self, system: &dyn System, site: &Site) -> Option<Outcome> {
+    /// Measures with all output going to /dev/null. A second run checks the lines of the tools.
+    fn run(&self, subject: &dyn Subject, sandbox: &Sandbox) -> Option<Outcome> {
         let count = self.scale.part(LINES / u64::from(RANKS));
-        let write = Write { line: Some(LINE), ..Write::new(LINE, count) };
-        let measured = self.job(system, site, write, false)?;
-        let short = Write { count: count / LOOKED_AT, ..write };
-        let looked_at = self.job(system, site, short, true)?;
-        Some(measured.and_then(|ran| {
-            let verdict = Verdict::of_tools(looked_at?.tools, short.lines(RANKS));
-            let (cpu, tools_cpu) = (ran.cpu.as_secs_f64(), ran.tools_cpu.as_secs_f64());
+        let write = RankWrites { line: Some(LINE), ..RankWrites::new(LINE, count) };
+        let measured = self.job(subject, sandbox, write, false)?;
+        let short = RankWrites { count: count / CHECKED_PART, ..write };
+        let checked = self.job(subject, sandbox, short, true)?;
+        Some(measured.and_then(|report| {
+            let verdict = Verdict::of_tools(checked?.tools, short.lines(RANKS));
+            let (cpu, tools_cpu) = (report.cpu.as_secs_f64(), report.tools_cpu.as_secs_f64());
             let millions = write.lines(RANKS) as f64 / 1e6;
             let figures = vec![
-                (Figure::CpuPerMillionLines, cpu / millions),
-                (Figure::ToolsCpuPerMillionLines, tools_cpu / f64::from(self.tools) / millions),
-                (Figure::LineRate, millions / ran.elapsed.as_secs_f64()),
-                (Figure::Memory, mib(ran.memory)),
+                (Metric::CpuPerMillionLines, cpu / millions),
+                (Metric::ToolsCpuPerMillionLines, tools_cpu / f64::from(self.tools) / millions),
+                (Metric::LineRate, millions / report.elapsed.as_secs_f64()),
+                (Metric::Memory, mib(report.memory)),
             ];
             Ok(Sample { figures, verdict })
         }))
@@ -60,23 +60,25 @@ impl Work for Tools {
 impl Tools {
     fn job(
         &self,
-        system: &dyn System,
-        site: &Site,
-        write: Write,
-        look: bool,
-    ) -> Option<Result<Ran, Trouble>> {
-        let gate = site.gate();
-        let rank = write.command(system, gate.path());
-        let launch = Launch { tools: Attached::Early(self.tools), ..Launch::new(site.path(), RANKS, &rank) };
-        let mut plan = Plan::new(site, &gate, system.launch(&launch)?, RANKS, Out::Null);
-        let tool =
-            |launcher, number| system.tool(&Attach { site: site.path(), launcher, number: Some(number) });
-        // Who can't says so for any.
+        subject: &dyn Subject,
+        sandbox: &Sandbox,
+        write: RankWrites,
+        check: bool,
+    ) -> Option<Result<JobReport, JobError>> {
+        let barrier = sandbox.barrier();
+        let rank = write.command(subject, barrier.path());
+        let launch =
+            Launch { tools: ToolTiming::Early(self.tools), ..Launch::new(sandbox.path(), RANKS, &rank) };
+        let mut plan = JobPlan::new(sandbox, &barrier, subject.launch(&launch)?, RANKS, Sink::Null);
+        let tool = |launcher, number| {
+            subject.tool(&ToolLaunch { directory: sandbox.path(), launcher, number: Some(number) })
+        };
+        // A subject without tools returns `None` for any number.
         tool(0, 0)?;
         for number in 0..self.tools {
             let start: StartTool = Box::new(move |launcher| tool(launcher, number).unwrap());
-            let checker = || Checker::new(LINE, Vec::new(), cpu::monotonic);
-            plan.early.push((start, if look { Out::checked(checker()) } else { Out::Null }));
+            let checker = || LineChecker::new(LINE, Vec::new(), cpu::monotonic_nanos);
+            plan.early.push((start, if check { Sink::checked(checker()) } else { Sink::Null }));
         }
         Some(job::run(plan))
     }
