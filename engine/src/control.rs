@@ -22,7 +22,9 @@ use crate::exit::Exit;
 use crate::grace::Graces;
 use crate::host::{Call, Host};
 use crate::in_flight::Budget;
+use crate::linger::Linger;
 use crate::peer::{Dismissed, Flushed, Peer};
+use crate::pending::PendingPeer;
 use crate::query::QueryId;
 use crate::requests;
 use crate::state::{PeerId, State, StreamName, Tables};
@@ -35,8 +37,6 @@ pub(crate) const FIRST_PEER: PeerId = 2;
 
 /// Files that tools' connections and pushes leave for the job: new generations, and their way to the engine's own readers.
 const RESERVED_FILES: u64 = 32;
-/// How long an engine that ends goes on sending to tools that read.
-const LINGER: Duration = Duration::from_millis(500);
 /// Tools that are accepted at once, before it is seen whether there is room for them.
 const VISITORS: usize = 8;
 /// Messages of one tool that are served before others have their turn.
@@ -119,6 +119,7 @@ impl Control {
 
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
+        let mut linger: Option<Linger> = None;
         let mut linger_until: Option<Instant> = None;
         let (mut served, mut more, mut overdue) = (Flushed::Waits, false, None);
         loop {
@@ -151,7 +152,8 @@ impl Control {
                     pending.now_readable();
                 }
             }
-            if !state.stopping {
+            // In the turn in which the engine begins to end, these came before.
+            if linger.is_none() {
                 visitors.into_iter().for_each(|socket| state.admit(self.poll.registry(), socket));
             }
             self.take_reports(&mut state);
@@ -164,9 +166,12 @@ impl Control {
             overdue = state.next_overdue();
             state.close_logs(&self.capture);
             if state.stopping {
-                let end = *linger_until.get_or_insert_with(|| Instant::now() + LINGER);
-                let flushed = state.peers.values().all(Peer::is_flushed);
-                if flushed || Instant::now() >= end {
+                let now = Instant::now();
+                let linger = linger.get_or_insert_with(|| Linger::begin(now));
+                let peers = state.peers.values().map(Peer::at_end);
+                linger_until =
+                    linger.until(peers.chain(state.pending.values().map(PendingPeer::at_end)), now);
+                if linger_until.is_none() {
                     break;
                 }
             }

@@ -188,7 +188,8 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Sends tools what they are due, for half a second at most, and ends both threads.
+    /// Sends tools what they are due, as long as they take it and up to
+    /// [`MAX_LINGER`](iof_proto::limits::MAX_LINGER), and ends both threads.
     fn drop(&mut self) {
         let mut state = self.tables.lock();
         state.stopping = true;

@@ -17,6 +17,7 @@
 //! | `host` | the embedder's part: what the engine asks of it |
 //! | `stalls` | ranks that keep the capture thread from all others |
 //! | `pending` | connections that are not tools yet |
+//! | `linger` | how long an engine that ends waits for tools |
 //! | `peer`, `requests` | one connected tool; what it may ask |
 //! | `client` | the process behind a connection, for which limits count |
 //! | `incoming` | what comes from a connection |
@@ -47,6 +48,7 @@ mod in_flight;
 mod incoming;
 mod job;
 mod launch;
+mod linger;
 mod log;
 mod owed;
 mod peer;

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use iof_capture::{PushId, RoomBell, SourceId};
 use iof_proto::limits::MAX_DEFERRED_BYTES;
@@ -23,6 +24,7 @@ use crate::client::Client;
 use crate::demand::Ticket;
 use crate::in_flight::{Budget, Departed, InFlight};
 use crate::incoming::Incoming;
+use crate::linger::AtEnd;
 use crate::pulls::Pull;
 use crate::registrations::Registration;
 use crate::terms::Wish;
@@ -197,6 +199,10 @@ pub(crate) struct Peer {
     answers: usize,
     answer_bytes: usize,
     in_flight: InFlight,
+    /// When it took something of what was sent to it the last time.
+    took: Instant,
+    /// When it connected, or asked for something the last time.
+    asked: Instant,
     pub name: String,
     /// The process at the other end.
     pub client: Client,
@@ -233,6 +239,7 @@ impl Peer {
         may_block: bool,
         area: Area,
     ) -> Peer {
+        let now = Instant::now();
         Peer {
             incoming,
             deferred: VecDeque::new(),
@@ -242,6 +249,8 @@ impl Peer {
             answers: 0,
             answer_bytes: 0,
             in_flight: InFlight::default(),
+            took: now,
+            asked: now,
             name,
             client,
             own,
@@ -295,6 +304,9 @@ impl Peer {
                 arrived => arrived?,
             };
             let Some(message) = message else { return Ok(None) };
+            if is_request(&message) {
+                self.asked = Instant::now();
+            }
             if !(has_unread && is_request(&message)) {
                 return Ok(Some(message));
             }
@@ -422,6 +434,7 @@ impl Peer {
                     self.in_flight.sent(fds.len());
                     *used = used.saturating_add(of_pool(after).saturating_sub(of_pool(known)));
                     out.sent = out.sent.saturating_add(sent);
+                    self.took = Instant::now();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
@@ -462,9 +475,10 @@ impl Peer {
         registered.chain(self.waiting.keys().copied())
     }
 
-    /// Whether everything was sent.
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.outgoing.is_empty()
+    /// Returns what an engine that ends has to know of this tool.
+    pub(crate) fn at_end(&self) -> AtEnd {
+        let asked = (!self.own).then_some(self.asked);
+        AtEnd { has_unsent: !self.outgoing.is_empty(), took: self.took, asked }
     }
 }
 

@@ -23,6 +23,7 @@ use crate::control::check_spare_files;
 use crate::engine::Grant;
 use crate::host::{Call, Upcall};
 use crate::incoming::Incoming;
+use crate::linger::AtEnd;
 use crate::peer::{Dismissed, Peer};
 use crate::state::{PeerId, State};
 
@@ -30,6 +31,8 @@ use crate::state::{PeerId, State};
 pub(crate) struct PendingPeer {
     incoming: Incoming,
     other: socket::Peer,
+    /// When it connected.
+    came: Instant,
     /// What it is granted, if it is the embedder's own.
     own: Option<Grant>,
     /// When it is refused, unless it is the embedder's own.
@@ -42,8 +45,14 @@ impl PendingPeer {
     fn new(socket: UnixStream, own: Option<Grant>) -> io::Result<PendingPeer> {
         socket.set_nonblocking(true)?;
         let other = socket::peer(&socket)?;
-        let deadline = if own.is_none() { Instant::now().checked_add(HELLO_LIMIT) } else { None };
-        Ok(PendingPeer { incoming: Incoming::new(socket), other, own, deadline, name: None })
+        let came = Instant::now();
+        let deadline = if own.is_none() { came.checked_add(HELLO_LIMIT) } else { None };
+        Ok(PendingPeer { incoming: Incoming::new(socket), other, came, own, deadline, name: None })
+    }
+
+    /// Returns what an engine that ends has to know of this connection.
+    pub(crate) fn at_end(&self) -> AtEnd {
+        AtEnd { has_unsent: false, took: self.came, asked: self.own.is_none().then_some(self.came) }
     }
 
     /// The socket became readable (edge-triggered).

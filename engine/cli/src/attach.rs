@@ -23,17 +23,31 @@ pub enum Name {
 
 /// Attaches to the engine that the user named, or the one there is.
 pub fn attach(args: &EngineArgs, name: &Name) -> Result<Tool, Failure> {
-    let name = match name {
-        Name::Pull => "iof pull",
-        Name::Push => "iof push",
-        Name::Query => "iof query",
-        Name::Top => "iof top",
-        Name::Log => "iof log",
-    };
-    Tool::find(&args.search(), name).map_err(|error| match error {
+    Tool::find(&args.search(), name.text()).map_err(failed)
+}
+
+/// Attaches to it `count` times.
+pub fn attach_several(args: &EngineArgs, name: &Name, count: usize) -> Result<Vec<Tool>, Failure> {
+    Tool::find_several(&args.search(), name.text(), count).map_err(failed)
+}
+
+impl Name {
+    fn text(&self) -> &'static str {
+        match self {
+            Name::Pull => "iof pull",
+            Name::Push => "iof push",
+            Name::Query => "iof query",
+            Name::Top => "iof top",
+            Name::Log => "iof log",
+        }
+    }
+}
+
+fn failed(error: AttachError) -> Failure {
+    match error {
         error @ (AttachError::Find(_) | AttachError::Connect(_)) => Failure::usage(error),
         error => Failure::running(error),
-    })
+    }
 }
 
 /// The names of an engine's jobs.

@@ -200,7 +200,7 @@ impl Follow {
         }
     }
 
-    fn written(&mut self, PrintReport { written, lost, unfinished }: PrintReport) {
+    fn written(&mut self, PrintReport { written, lost, .. }: PrintReport) {
         self.outputs = self.outputs.saturating_sub(1);
         let sum = &mut self.forwarded;
         sum.written = sum.written.saturating_add(written);
@@ -208,7 +208,6 @@ impl Follow {
             let of = sum.lost.entry(channel).or_default();
             *of = of.saturating_add(lost);
         }
-        sum.unfinished = sum.unfinished.saturating_add(unfinished);
     }
 
     fn output_failed(&mut self, mut failure: Failure) {

@@ -166,37 +166,25 @@ impl OutputArgs {
 }
 
 impl Outputs<'_> {
-    /// Starts what writes output: to our stdout and stderr, to files, or both. `open` gives a tool that has pulled what a
-    /// part is to have, if there is such a thing.
+    /// Starts what writes output: to our stdout and stderr, to files, or both. `open` gives a tool for each part, in their
+    /// order, that has pulled what the part is to have, if there is such a thing.
     pub fn start(
         &self,
         nprocs: Option<u32>,
-        mut open: impl FnMut(Part<'_>) -> Result<Option<Tool>, Failure>,
+        open: impl FnOnce(&[Part<'_>]) -> Result<Vec<Option<Tool>>, Failure>,
     ) -> Result<Vec<Writer>, Failure> {
+        let (parts, destinations): (Vec<Part<'_>>, Vec<To>) = self.parts(nprocs)?.into_iter().unzip();
+        let tools = open(&parts)?;
+        let pulled = tools.into_iter().zip(destinations).filter_map(|(tool, to)| Some((tool?, to)));
+        pulled.map(|(tool, to)| self.write(tool, to)).collect()
+    }
+
+    /// What there is to be written, and where to.
+    fn parts(&self, nprocs: Option<u32>) -> Result<Vec<(Part<'_>, To)>, Failure> {
         let Outputs { args, choice } = self;
-        let wanted = Channels::ALL - args.no_forward.unwrap_or(Channels::empty());
-        let mut writers = Vec::new();
-        let mut start = |channels: Channels, ranks: Option<&Ranks>, to: To| {
-            let channels = channels & wanted;
-            if channels.is_empty() {
-                return Ok(());
-            }
-            if let Some(tool) = open(Part { channels, ranks })? {
-                let To { destination, copies_to, colour } = to;
-                let place = match copies_to {
-                    Some(output) => format!(" on {output}"),
-                    None if choice.copy => " in its file".into(),
-                    None => String::new(),
-                };
-                let on_gap = move |source: &Proc, channel, gap| report_gap(source, channel, gap, &place);
-                let printer = Printer::start(tool, destination, self.options(colour), on_gap);
-                writers.push(Writer { printer: printer.map_err(no_thread)?, copies_to });
-            }
-            Ok(())
-        };
+        let errors = Channels::STDERR | Channels::STDDIAG;
+        let mut parts = Vec::new();
         if choice.shows() {
-            let ranks = args.ranks.as_ref();
-            let errors = Channels::STDERR | Channels::STDDIAG;
             let out = Output::new(io::stdout()).map_err(Failure::running)?;
             let err = out.beside(io::stderr()).map_err(Failure::running)?;
             beside_output(err.notes());
@@ -209,17 +197,33 @@ impl Outputs<'_> {
             // One printer for each of our outputs, so that a slow one does not hold up the other.
             if choice.merge {
                 drop(err);
-                start(Channels::STDOUT | errors, ranks, out)?;
+                parts.push((Channels::STDOUT | errors, args.ranks.as_ref(), out));
             } else {
-                start(Channels::STDOUT, ranks, out)?;
-                start(errors, ranks, to(err, "stderr", has_colours(io::stderr())))?;
+                parts.push((Channels::STDOUT, args.ranks.as_ref(), out));
+                let err = to(err, "stderr", has_colours(io::stderr()));
+                parts.push((errors, args.ranks.as_ref(), err));
             }
         }
         if let Some(files) = self.files(nprocs) {
-            let all = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
-            start(all, None, To { destination: files.into(), copies_to: None, colour: false })?;
+            let to = To { destination: files.into(), copies_to: None, colour: false };
+            parts.push((Channels::STDOUT | errors, None, to));
         }
-        Ok(writers)
+        let wanted = Channels::ALL - args.no_forward.unwrap_or(Channels::empty());
+        let parts = parts.into_iter().map(|(of, ranks, to)| (Part { channels: of & wanted, ranks }, to));
+        Ok(parts.filter(|(part, _)| !part.channels.is_empty()).collect())
+    }
+
+    /// Starts to write what `tool` pulls.
+    fn write(&self, tool: Tool, to: To) -> Result<Writer, Failure> {
+        let To { destination, copies_to, colour } = to;
+        let place = match copies_to {
+            Some(output) => format!(" on {output}"),
+            None if self.choice.copy => " in its file".into(),
+            None => String::new(),
+        };
+        let on_gap = move |source: &Proc, channel, gap| report_gap(source, channel, gap, &place);
+        let printer = Printer::start(tool, destination, self.options(colour), on_gap);
+        Ok(Writer { printer: printer.map_err(no_thread)?, copies_to })
     }
 
     fn options(&self, colour: bool) -> Options {

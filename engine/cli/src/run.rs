@@ -49,8 +49,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         None => Nspace::new(format!("iof-{}", process::id())).map_err(Failure::running)?,
     };
     // The printers register before the job exists, so that they have its first byte.
-    let writers =
-        outputs.start(u32::try_from(nprocs).ok(), |part| attach(&engine, &nspace, part).map(Some))?;
+    let writers = outputs.start(u32::try_from(nprocs).ok(), |parts| {
+        parts.iter().map(|part| attach(&engine, &nspace, part).map(Some)).collect()
+    })?;
     let spec = JobSpec {
         stdin: stdin.ranks.clone(),
         own_stdin: stdin.own(),
@@ -111,7 +112,7 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
 }
 
 /// Our own outputs are ordinary registrations, except that they may hold the ranks back.
-fn attach(engine: &Engine, nspace: &Nspace, part: Part<'_>) -> Result<Tool, Failure> {
+fn attach(engine: &Engine, nspace: &Nspace, part: &Part<'_>) -> Result<Tool, Failure> {
     let mut tool = engine.attach("iof run", Grant::Block).map_err(Failure::running)?;
     let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
     let procs = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();

@@ -58,6 +58,10 @@ pub struct PrintReport {
     pub lost: BTreeMap<Channel, u64>,
     /// Streams that the engine left without completing them.
     pub unfinished: u64,
+    /// Bytes that these had brought, of all that there were: reported as gaps or written.
+    pub unfinished_bytes: u64,
+    /// The engine went away before it had announced every stream.
+    pub misses_streams: bool,
 }
 
 /// Where a printer writes to.
@@ -199,6 +203,7 @@ impl Desk {
                 self.miss(missed, &mut on_gap);
             }
             if gathered == Gathered::Done {
+                self.report.misses_streams = tool.misses_streams();
                 return Ok(self.report);
             }
             self.clock.look(Instant::now());
@@ -243,7 +248,11 @@ impl Desk {
                         on_gap(origin.source, origin.channel, gap);
                     }
                 }
-                Look::Gone(_) => self.report.unfinished = self.report.unfinished.saturating_add(1),
+                Look::Gone(counts) => {
+                    let report = &mut self.report;
+                    report.unfinished = report.unfinished.saturating_add(1);
+                    report.unfinished_bytes = report.unfinished_bytes.saturating_add(counts.produced);
+                }
                 Look::Bytes | Look::Nothing | Look::Complete(_) | Look::Flushed => {}
             }
             if matches!(look, Look::Complete(_) | Look::Gone(_) | Look::Flushed) {

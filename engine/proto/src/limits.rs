@@ -164,6 +164,21 @@ pub const UPCALL_COST_PER_PROC: usize = 512;
 /// all other ranks. Of a rank beyond that the host is told so, and it may do it again.
 pub const MAX_ISOLATED_STREAMS: usize = 256;
 
+/// How long an engine that ends waits for a tool that takes nothing of what is sent to it. Then it closes
+/// the connection.
+pub const LINGER: Duration = Duration::from_millis(500);
+
+/// How long an engine that ends waits for all tools together, however many of them take what is sent to
+/// them. Then it closes all connections.
+pub const MAX_LINGER: Duration = Duration::from_secs(5);
+
+/// How long after a tool connected, or sent its last request, an engine that ends waits for the next one,
+/// up to [`LINGER`]: the tool may be about to register.
+pub const ATTACH_LINGER: Duration = Duration::from_millis(100);
+
+/// How long `iof pull` waits for the job of an engine that has none yet. Then it fails.
+pub const JOB_WAIT: Duration = Duration::from_secs(5);
+
 /// More of something than its limit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{count} {what} in one message, and the limit is {limit}")]

@@ -46,6 +46,12 @@ pub enum AttachError {
         /// The user of the process that listens.
         uid: u32,
     },
+    /// Two connections to one socket reached two engines.
+    #[error("another engine has just taken the place of the one at {}: try again", path.display())]
+    Replaced {
+        /// The socket.
+        path: PathBuf,
+    },
     /// What the engine sent for a shared area is none.
     #[error("the engine's reader area: {0}")]
     Area(#[from] OpenError),

@@ -134,6 +134,11 @@ impl Registration {
         !self.persistent && self.closing == Closing::No && self.jobs.values().all(|job| job.told > 0)
     }
 
+    /// Whether streams of it were still to be announced, and are missing now that nothing more comes.
+    pub(crate) fn misses_streams(&self) -> bool {
+        !self.persistent && !self.has_all_streams()
+    }
+
     /// Whether no further stream will be announced.
     pub(crate) fn has_all_streams(&self) -> bool {
         !self.persistent && (self.announced || self.is_over())

@@ -107,11 +107,7 @@ impl Tool {
     /// [`AttachError`]: nobody there, nobody who answers, refused, the engine is another version, or its process belongs
     /// neither to this process's user nor to root.
     pub fn connect(path: &Path, name: &str) -> Result<Tool, AttachError> {
-        let socket = rendezvous::connect(path)?;
-        let engine = socket::peer(&socket).map_err(LostError::Socket)?;
-        if engine.uid != 0 && engine.uid != geteuid().as_raw() {
-            return Err(AttachError::Foreign { path: path.to_owned(), uid: engine.uid });
-        }
+        let (socket, _) = connect(path)?;
         // SAFETY: the socket was made here, and goes nowhere else.
         unsafe { Tool::over(socket, name) }
     }
@@ -122,16 +118,24 @@ impl Tool {
     /// # Errors
     /// [`AttachError`]: nobody there, several from which to choose, or what became of the last that was tried.
     pub fn find(search: &Search, name: &str) -> Result<Tool, AttachError> {
-        let mut why = None;
-        for socket in search.sockets() {
-            match socket.map_err(AttachError::from).and_then(|path| Tool::connect(&path, name)) {
-                Ok(tool) => return Ok(tool),
-                // Who found an engine is helped by what became of that, not by there being no other.
-                Err(error) if why.as_ref().is_some_and(|why| !finds_none(why)) && finds_none(&error) => {}
-                Err(error) => why = Some(error),
+        find(search, |path| Tool::connect(path, name))
+    }
+
+    /// Attaches `count` times to one engine, the one that [`Tool::find`] finds. All connections are made
+    /// before the first is used, so an engine that ends meanwhile has all of the tools or none.
+    ///
+    /// # Errors
+    /// As [`Tool::find`], and [`AttachError::Replaced`] if another engine took the place of the first.
+    pub fn find_several(search: &Search, name: &str, count: usize) -> Result<Vec<Tool>, AttachError> {
+        find(search, |path| {
+            let connected = (0..count).map(|_| connect(path)).collect::<Result<Vec<_>, _>>()?;
+            let (sockets, pids): (Vec<UnixStream>, Vec<u32>) = connected.into_iter().unzip();
+            if pids.iter().any(|pid| Some(pid) != pids.first()) {
+                return Err(AttachError::Replaced { path: path.to_owned() });
             }
-        }
-        Err(why.unwrap_or_else(|| LostError::Closed.into()))
+            // SAFETY: the sockets were made here, and go nowhere else.
+            sockets.into_iter().map(|socket| unsafe { Tool::over(socket, name) }).collect()
+        })
     }
 
     /// Attaches over a socket that is connected already.
@@ -197,6 +201,12 @@ impl Tool {
     /// Whether the engine has gone: it ended, or closed the connection. What is in memory still comes.
     pub fn is_gone(&self) -> bool {
         self.gone
+    }
+
+    /// Whether the engine went away before it had announced every stream of every registration: some of
+    /// them may be missing. A [persistent](Pull::persistent) registration has no last stream to miss.
+    pub fn misses_streams(&self) -> bool {
+        self.gone && self.registrations.values().any(Registration::misses_streams)
     }
 
     /// Registers for output (`PMIx_IOF_pull`); gives the handler id, 1 or more, and which optional directives are
@@ -369,6 +379,30 @@ impl AsFd for Tool {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
     }
+}
+
+/// Connects to `path`, where a process of this user or of root has to listen; gives its pid as well.
+fn connect(path: &Path) -> Result<(UnixStream, u32), AttachError> {
+    let socket = rendezvous::connect(path)?;
+    let engine = socket::peer(&socket).map_err(LostError::Socket)?;
+    if engine.uid != 0 && engine.uid != geteuid().as_raw() {
+        return Err(AttachError::Foreign { path: path.to_owned(), uid: engine.uid });
+    }
+    Ok((socket, engine.pid))
+}
+
+/// Attaches by `attach` to the first engine of `search` that accepts.
+fn find<T>(search: &Search, attach: impl Fn(&Path) -> Result<T, AttachError>) -> Result<T, AttachError> {
+    let mut why = None;
+    for socket in search.sockets() {
+        match socket.map_err(AttachError::from).and_then(|path| attach(&path)) {
+            Ok(attached) => return Ok(attached),
+            // Who found an engine is helped by what became of that, not by there being no other.
+            Err(error) if why.as_ref().is_some_and(|why| !finds_none(why)) && finds_none(&error) => {}
+            Err(error) => why = Some(error),
+        }
+    }
+    Err(why.unwrap_or_else(|| LostError::Closed.into()))
 }
 
 /// Whether a step of a search came to no engine.

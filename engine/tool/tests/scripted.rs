@@ -11,7 +11,7 @@ use iof_proto::{
     PushReport, Rank, Status, ToTool, Value, encode, socket,
 };
 use iof_shm_ring::{Area, Inlet, doorbell};
-use iof_tool::{Delivery, LostError, Pull, Push, RequestError, Tool};
+use iof_tool::{Delivery, Gathered, LostError, Pull, Push, RequestError, Tool};
 
 /// The engine's end of a connection.
 struct Engine {
@@ -228,4 +228,21 @@ fn room_where_nothing_was_filled_is_nonsense_and_of_unknown_pushes_no_news() {
     let nonsense = tool.dispatch(Some(Duration::ZERO));
     assert!(matches!(nonsense, Err(LostError::Unexpected { .. })), "{nonsense:?}");
     assert!(matches!(tool.take_report(1), Err(LostError::Closed)));
+}
+
+/// Gathers until nothing more comes.
+fn gather_all(tool: &mut Tool) {
+    let mut streams = Vec::new();
+    while tool.gather(None, &mut streams).unwrap() != Gathered::Done {}
+}
+
+#[test]
+fn an_engine_that_goes_before_it_has_announced_all_streams_leaves_some_missing() {
+    for (with, misses) in [(Vec::new(), true), (vec![ToTool::Announced { handler: 1 }], false)] {
+        let (engine, mut tool) = connect();
+        pull(&engine, &mut tool, &with);
+        drop(engine);
+        gather_all(&mut tool);
+        assert_eq!(tool.misses_streams(), misses, "{with:?}");
+    }
 }

@@ -1,0 +1,135 @@
+//! `iof pull` at the beginning and at the end of a run: it has all that is cached, of one engine, or says what is missing.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use common::process::Process;
+use common::site::Site;
+use common::wait_for;
+use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
+use iof_proto::Nspace;
+use nix::sys::signal::Signal;
+
+/// Ranks, each with three streams: more than are announced to a tool at a time.
+const RANKS: usize = 40;
+const LINES: usize = 2000;
+
+/// Waits until `pull` is connected to an engine.
+fn wait_for_connection(pull: &Process) {
+    let is_socket = |fd: fs::DirEntry| {
+        fs::read_link(fd.path()).is_ok_and(|file| file.to_string_lossy().starts_with("socket:"))
+    };
+    wait_for("the connection", || {
+        let mut fds = fs::read_dir(format!("/proc/{}/fd", pull.pid())).unwrap().flatten();
+        fds.any(is_socket).then_some(())
+    });
+}
+
+/// A run of which nothing is left but its end, and that is stopped; `iof pull` has just connected to it.
+fn at_the_end(site: &Site) -> (Process, Process) {
+    let mut gate = site.gate("gate");
+    let script = format!("seq {LINES}; seq {LINES} >&2; : < {}", gate.path());
+    let mut run = site.run_sh(&["-n", &RANKS.to_string()], &script);
+    run.collect();
+    wait_for("all lines", || {
+        let streams = site.streams()?;
+        let written = streams.iter().filter(|stream| stream.number("produced") > 0);
+        (written.map(|stream| stream.number("produced")).sum::<u64>() == 2 * bytes() as u64).then_some(())
+    });
+    run.stop();
+    let pull = site.pull(&[]);
+    wait_for_connection(&pull);
+    gate.open();
+    wait_for("the end of all ranks", || {
+        let living = run.living();
+        (living == [run.pid()]).then_some(())
+    });
+    (run, pull)
+}
+
+/// What all ranks write to stdout.
+fn bytes() -> usize {
+    (1..=LINES).map(|number| number.to_string().len() + 1).sum::<usize>() * RANKS
+}
+
+#[test]
+fn a_pull_that_comes_just_before_the_end_of_the_run_has_all_of_both_channels() {
+    let site = Site::new();
+    let (run, mut pull) = at_the_end(&site);
+    let (stdout, stderr) = pull.collect();
+    run.signal(Signal::SIGCONT);
+    let (stdout, stderr) = (stdout.get(), stderr.get());
+    assert_eq!((pull.wait(), run.wait()), (0, 0), "{}", String::from_utf8_lossy(&stderr));
+    assert_eq!((stdout.len(), stderr.len()), (bytes(), bytes()));
+}
+
+#[test]
+fn a_pull_that_is_stopped_does_not_hold_up_the_end_of_the_run_and_says_what_it_misses() {
+    let site = Site::new();
+    let (run, mut pull) = at_the_end(&site);
+    let (stdout, stderr) = pull.collect();
+    pull.stop();
+    run.signal(Signal::SIGCONT);
+    assert_eq!(run.wait(), 0);
+    pull.signal(Signal::SIGCONT);
+    assert_eq!(pull.wait(), 1);
+    assert_eq!(stdout.get(), b"");
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.starts_with("iof: ") && stderr.lines().count() == 1, "{stderr}");
+}
+
+/// An engine without a job, and a pull that is connected to it.
+fn without_a_job(site: &Site) -> (Engine, Process) {
+    let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
+    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let pull = site.pull(&[]);
+    wait_for_connection(&pull);
+    (engine, pull)
+}
+
+#[test]
+fn a_pull_of_an_engine_without_a_job_waits_for_its_first() {
+    let site = Site::new();
+    let (engine, pull) = without_a_job(&site);
+    // So that it has asked for jobs; on a slow machine it may not have, and the test tests less.
+    thread::sleep(Duration::from_millis(100));
+    let app = App::new("echo", ["hello"]);
+    let job = engine.spawn(&JobSpec::new(Nspace::new("job").unwrap(), vec![app])).unwrap();
+    let done = pull.finish();
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "hello\n", ""));
+    job.wait();
+}
+
+#[test]
+fn a_pull_gives_up_waiting_for_a_job_that_does_not_come() {
+    let site = Site::new();
+    let (_engine, pull) = without_a_job(&site);
+    let done = pull.finish();
+    assert_eq!((done.code, done.text()), (1, ""));
+    assert_eq!(done.stderr, "iof: the engine still has no job after 5 s: try again\n");
+}
+
+#[test]
+fn a_pull_whose_engine_is_killed_in_the_middle_of_a_line_counts_what_came() {
+    let site = Site::new();
+    let never = site.gate("never");
+    let run = site.run_sh(&[], &format!("echo hello; printf half; : < {}", never.path()));
+    site.wait_for_bytes(0, "stdout", 10);
+    let mut pull = site.pull(&["--channel", "stdout"]);
+    let (stdout, stderr) = pull.collect();
+    site.wait_for_pulls(0, "stdout", 1);
+    run.signal(Signal::SIGKILL);
+    assert_eq!(pull.wait(), 1);
+    assert_eq!(stdout.get(), b"hello\nhalf");
+    let wanted = format!(
+        "iof: the engine (pid {}) went away before 1 of its streams were complete: what they brought after their \
+         first 10 bytes is missing\n",
+        run.pid()
+    );
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert_eq!(stderr, wanted);
+}
