@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -20,20 +20,32 @@ use serde_json::Value;
 
 /// How long an incomplete line waits: long enough that a rank that writes all the time is never quiet for
 /// as long, on a machine that does other things.
-const MAX_LINE_TIME: &str = "0.2";
+const MAX_LINE_TIME: &str = "0.6";
 /// A pause that is longer.
-const PAUSE: Duration = Duration::from_millis(300);
-const PAUSES: usize = 10;
+const PAUSE: Duration = Duration::from_millis(800);
+const PAUSES: usize = 4;
 /// What comes between two pauses at least, in bytes.
 const PORTION: usize = 100_000;
 /// Caches that are full soon, so that ranks wait and go on often.
 const SMALL: [&str; 2] = ["--cache-size", "64K"];
 /// What is still in rings and pipes after the last pause at most.
 const REST: usize = 1_000_000;
+/// Ranks of which each even one writes to stdout and each odd one to stderr.
+const RANKS: usize = 4;
+/// Ranks that write all the time need the machine: one such job at a time.
+static JOB: Mutex<()> = Mutex::new(());
 
-/// The script of ranks that write numbered lines to `file` until they are killed, each in two pieces.
-fn flood(file: &str) -> String {
-    format!("i=0; while :; do printf \"$IOF_RANK \"; i=$((i+1)); echo $i; done >&{file}")
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    JOB.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The script of ranks that write numbered lines until they are killed, each line in several pieces. It goes to stdout,
+/// or with `both` to stderr from each odd rank.
+fn flood(both: bool) -> String {
+    let file = if both { "$((IOF_RANK % 2 + 1))" } else { "1" };
+    format!(
+        r#"i=0; while :; do printf "$IOF_RANK "; i=$((i+1)); printf $i; printf " "; printf $i; echo; done >&{file}"#
+    )
 }
 
 /// What a thread has read so far.
@@ -77,62 +89,60 @@ impl Shown {
 
 /// Checks that `text` is whole lines of these ranks, in each rank's order, up to the last newline. `tag` is what
 /// stands before a rank's line.
-fn assert_whole(text: &str, ranks: usize, tag: impl Fn(usize) -> String) {
-    let mut numbers = vec![0; ranks];
+fn assert_whole(text: &str, ranks: &[usize], tag: impl Fn(usize) -> String) {
+    let mut numbers = vec![0u64; RANKS];
     let whole = &text[..text.rfind('\n').unwrap()];
     for line in whole.lines() {
-        let found = (0..ranks).find_map(|rank| {
-            let start = format!("{}{rank} ", tag(rank));
-            Some((rank, line.strip_prefix(&start)?.parse::<u64>().ok()?))
-        });
-        let Some((rank, number)) = found else { panic!("a broken line: {line:?}") };
+        let is_next = |rank: &&usize| {
+            let number = numbers[**rank] + 1;
+            line == format!("{}{rank} {number} {number}", tag(**rank))
+        };
+        let Some(&rank) = ranks.iter().find(is_next) else {
+            panic!("a broken line: {line:?} after {numbers:?}");
+        };
         numbers[rank] += 1;
-        assert_eq!(number, numbers[rank], "the next line of rank {rank}: {line:?}");
     }
-    assert!(numbers.iter().all(|number| *number > 0), "each rank was to be seen: {numbers:?}");
+    assert!(ranks.iter().all(|rank| numbers[*rank] > 0), "each rank was to be seen: {numbers:?}");
 }
 
-fn no_tag(_: usize) -> String {
-    String::new()
-}
-
-/// Runs ranks that write all the time to stdout or stderr (`file`); `disturb` does what it wants meanwhile. What
-/// comes is checked as far as it has been read by then.
-fn run(options: &[&str], file: &str, pauses: usize, disturb: impl Fn(&Process, &Shown)) -> String {
+/// Runs ranks that write all the time to stdout and stderr, which are read with `pauses`; `disturb` does what it wants
+/// meanwhile. What comes is checked as far as it has been read by then.
+fn assert_whole_in_spite_of(tags: bool, pauses: usize, disturb: impl Fn(&Process, &Shown, &Shown)) {
+    let _alone = one_at_a_time();
     let site = Site::new();
-    let patience = ["-n", "4", "--max-line-time", MAX_LINE_TIME];
-    let mut run = site.run_sh(&[&patience, &SMALL[..], options].concat(), &flood(file));
+    let ranks = RANKS.to_string();
+    let options = ["-n", &ranks, "--max-line-time", MAX_LINE_TIME];
+    let tagged: &[&str] = if tags { &["--output", "rank"] } else { &[] };
+    let mut run = site.run_sh(&[&options, &SMALL[..], tagged].concat(), &flood(true));
     let stdout = Shown::of(run.stdout(), pauses);
     let stderr = Shown::of(run.stderr(), pauses);
-    let shown = if file == "1" { stdout } else { stderr };
-    disturb(&run, &shown);
-    shown.text()
+    disturb(&run, &stdout, &stderr);
+    let tag = |channel: &'static str| {
+        move |rank| if tags { format!("[{rank}]<{channel}>: ") } else { String::new() }
+    };
+    assert_whole(&stdout.text(), &[0, 2], tag("stdout"));
+    assert_whole(&stderr.text(), &[1, 3], tag("stderr"));
 }
 
-fn wait_for_all(_: &Process, shown: &Shown) {
-    shown.wait_for(PORTION * PAUSES + REST);
-}
-
-#[test]
-fn lines_stay_whole_behind_a_reader_that_pauses_again_and_again() {
-    assert_whole(&run(&[], "1", PAUSES, wait_for_all), 4, no_tag);
-}
-
-#[test]
-fn lines_on_stderr_stay_whole_behind_a_reader_that_pauses_again_and_again() {
-    assert_whole(&run(&[], "2", PAUSES, wait_for_all), 4, no_tag);
+fn wait_for_all(_: &Process, stdout: &Shown, stderr: &Shown) {
+    [stdout, stderr].iter().for_each(|shown| shown.wait_for(PORTION * PAUSES + REST));
 }
 
 #[test]
-fn tagged_lines_stay_whole_behind_a_reader_that_pauses_again_and_again() {
-    let text = run(&["--output", "rank"], "1", PAUSES, wait_for_all);
-    assert_whole(&text, 4, |rank| format!("[{rank}]<stdout>: "));
+fn lines_stay_whole_behind_readers_that_pause_again_and_again() {
+    assert_whole_in_spite_of(false, PAUSES, wait_for_all);
+}
+
+#[test]
+fn tagged_lines_stay_whole_behind_readers_that_pause_again_and_again() {
+    assert_whole_in_spite_of(true, PAUSES, wait_for_all);
 }
 
 #[test]
 fn lines_stay_whole_at_a_pull_while_the_output_of_the_run_holds_the_ranks_back() {
+    let _alone = one_at_a_time();
     let site = Site::new();
-    let mut run = site.run_sh(&[&["-n", "4"], &SMALL[..]].concat(), &flood("1"));
+    let mut run = site.run_sh(&[&["-n", "4"], &SMALL[..]].concat(), &flood(false));
     let shown = Shown::of(run.stdout(), PAUSES);
     let _stderr = Shown::of(run.stderr(), 0);
     shown.wait_for(1);
@@ -160,11 +170,12 @@ fn assert_cut_at_gaps_only(text: &str) {
 
 #[test]
 fn a_file_has_whole_lines_while_what_is_shown_beside_it_holds_the_ranks_back() {
+    let _alone = one_at_a_time();
     let site = Site::new();
     let file = site.path().join("out");
     let list = format!("json,file={}:copy", file.to_str().unwrap());
     let options = ["--nspace", "job", "--output", &list, "--max-line-time", MAX_LINE_TIME];
-    let mut run = site.run_sh(&[&options, &SMALL[..]].concat(), &flood("1"));
+    let mut run = site.run_sh(&[&options, &SMALL[..]].concat(), &flood(false));
     let shown = Shown::of(run.stdout(), PAUSES);
     let _stderr = Shown::of(run.stderr(), 0);
     shown.wait_for(PORTION * PAUSES);
@@ -181,8 +192,13 @@ fn signal_all(pids: &[u32], signal: Signal) {
 }
 
 /// Stops `iof`, and its ranks as well if `all`, again and again.
-fn stop_again_and_again(run: &Process, shown: &Shown, all: bool) {
-    shown.wait_for(PORTION);
+fn stop_again_and_again(run: &Process, stdout: &Shown, stderr: &Shown, all: bool) {
+    let wait_for_more = || {
+        let wanted = [stdout, stderr].map(|shown| shown.len() + PORTION);
+        stdout.wait_for(wanted[0]);
+        stderr.wait_for(wanted[1]);
+    };
+    wait_for_more();
     let mut pids = run.living();
     pids.retain(|pid| *pid != run.pid());
     for _ in 0..PAUSES {
@@ -191,38 +207,35 @@ fn stop_again_and_again(run: &Process, shown: &Shown, all: bool) {
             signal_all(&pids, Signal::SIGSTOP);
         }
         thread::sleep(PAUSE);
-        let before = shown.len();
         run.signal(Signal::SIGCONT);
         if all {
             signal_all(&pids, Signal::SIGCONT);
         }
-        shown.wait_for(before + PORTION);
+        wait_for_more();
     }
 }
 
 #[test]
 fn lines_stay_whole_when_the_command_is_stopped_and_continued() {
-    for all in [false, true] {
-        let text = run(&[], "1", 0, |run, shown| stop_again_and_again(run, shown, all));
-        assert_whole(&text, 4, no_tag);
+    for tags in [false, true] {
+        assert_whole_in_spite_of(tags, 0, |run, out, err| stop_again_and_again(run, out, err, false));
     }
 }
 
 #[test]
-fn tagged_lines_on_stderr_stay_whole_when_the_command_is_stopped_and_continued() {
-    for all in [false, true] {
-        let stop = |run: &Process, shown: &Shown| stop_again_and_again(run, shown, all);
-        let text = run(&["--output", "rank"], "2", 0, stop);
-        assert_whole(&text, 4, |rank| format!("[{rank}]<stderr>: "));
+fn lines_stay_whole_when_the_command_and_its_ranks_are_stopped_and_continued() {
+    for tags in [false, true] {
+        assert_whole_in_spite_of(tags, 0, |run, out, err| stop_again_and_again(run, out, err, true));
     }
 }
 
 #[test]
 fn lines_stay_whole_when_ctrl_z_stops_all_and_fg_continues_them() {
+    let _alone = one_at_a_time();
     let site = Site::new();
     let (terminal, shell) = site.shell_at_terminal();
     let file = site.path().join("out");
-    let script = flood("1");
+    let script = flood(false);
     let keys =
         format!("run -n 4 --max-line-time {MAX_LINE_TIME} sh -c '{script}' > {}\n", file.to_str().unwrap());
     terminal.type_keys(&keys);
@@ -236,11 +249,11 @@ fn lines_stay_whole_when_ctrl_z_stops_all_and_fg_continues_them() {
         terminal.type_keys("fg\n");
     }
     let before = len(&file);
-    wait_for("more output", || (len(&file) > before).then_some(()));
+    wait_for("more output", || (len(&file) > before + PORTION as u64).then_some(()));
     let text = fs::read_to_string(&file).unwrap();
     terminal.type_keys(CTRL_C);
     drop(shell);
-    assert_whole(&text, 4, no_tag);
+    assert_whole(&text, &[0, 1, 2, 3], |_| String::new());
 }
 
 #[test]
