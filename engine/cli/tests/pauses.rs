@@ -23,6 +23,8 @@ use serde_json::Value;
 const MAX_LINE_TIME: &str = "0.6";
 /// A pause that is longer.
 const PAUSE: Duration = Duration::from_millis(800);
+/// A pause that is longer even without the time after which full rings hold the ranks back.
+const LONG_PAUSE: Duration = Duration::from_millis(1600);
 const PAUSES: usize = 4;
 /// What comes between two pauses at least, in bytes.
 const PORTION: usize = 100_000;
@@ -53,8 +55,12 @@ fn flood(both: bool) -> String {
 struct Shown(Arc<Mutex<Vec<u8>>>);
 
 impl Shown {
-    /// Reads all that comes `from` somewhere, with a pause after each of the first `pauses` portions.
-    fn of(mut from: impl Read + Send + 'static, pauses: usize) -> Shown {
+    /// Reads all that comes `from` somewhere, with a [`PAUSE`] after each of the first `pauses` portions.
+    fn of(from: impl Read + Send + 'static, pauses: usize) -> Shown {
+        Shown::with_pauses(from, pauses, PAUSE)
+    }
+
+    fn with_pauses(mut from: impl Read + Send + 'static, pauses: usize, pause: Duration) -> Shown {
         let shown = Shown::default();
         let to = shown.clone();
         thread::spawn(move || {
@@ -67,7 +73,7 @@ impl Shown {
                     len += more;
                 }
                 if portion <= pauses {
-                    thread::sleep(PAUSE);
+                    thread::sleep(pause);
                 }
             }
         });
@@ -143,7 +149,7 @@ fn lines_stay_whole_at_a_pull_while_the_output_of_the_run_holds_the_ranks_back()
     let _alone = one_at_a_time();
     let site = Site::new();
     let mut run = site.run_sh(&[&["-n", "4"], &SMALL[..]].concat(), &flood(false));
-    let shown = Shown::of(run.stdout(), PAUSES);
+    let shown = Shown::with_pauses(run.stdout(), PAUSES, LONG_PAUSE);
     let _stderr = Shown::of(run.stderr(), 0);
     shown.wait_for(1);
     let mut pull = site.pull(&["--max-line-time", MAX_LINE_TIME, "--output", "json"]);
@@ -176,7 +182,7 @@ fn a_file_has_whole_lines_while_what_is_shown_beside_it_holds_the_ranks_back() {
     let list = format!("json,file={}:copy", file.to_str().unwrap());
     let options = ["--nspace", "job", "--output", &list, "--max-line-time", MAX_LINE_TIME];
     let mut run = site.run_sh(&[&options, &SMALL[..]].concat(), &flood(false));
-    let shown = Shown::of(run.stdout(), PAUSES);
+    let shown = Shown::with_pauses(run.stdout(), PAUSES, LONG_PAUSE);
     let _stderr = Shown::of(run.stderr(), 0);
     shown.wait_for(PORTION * PAUSES);
     let text = fs::read_to_string(site.path().join("out.job.0.out")).unwrap();
