@@ -41,7 +41,7 @@ const RESERVED_FILES: u64 = 32;
 const VISITORS: usize = 8;
 /// Messages of one tool that are served before others have their turn.
 const MESSAGES: usize = 64;
-/// How soon to try again when the kernel has too many descriptors on their way, or there are more visitors.
+/// How soon to try again when the kernel has too many descriptors on their way, or none for a connection.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// What other threads tell the control thread.
@@ -121,14 +121,13 @@ impl Control {
         let mut events = Events::with_capacity(1024);
         let mut linger: Option<Linger> = None;
         let mut linger_until: Option<Instant> = None;
-        let (mut served, mut more, mut overdue) = (Flushed::Waits, false, None);
+        let (mut served, mut accepted, mut overdue) = (Flushed::Waits, Flushed::Waits, None);
         loop {
             let next = [linger_until, overdue, self.graces.next()].into_iter().flatten().min();
             let until_next = next.map(|at| at.saturating_duration_since(Instant::now()));
-            let timeout = match served {
+            let timeout = match served.max(accepted) {
                 Flushed::More => Some(Duration::ZERO),
                 Flushed::Retry | Flushed::Crowded => Some(RETRY),
-                Flushed::Waits if more => Some(RETRY),
                 Flushed::Waits => until_next,
             };
             if let Err(error) = self.poll.poll(&mut events, timeout)
@@ -138,8 +137,8 @@ impl Control {
                 break;
             }
             let mut visitors = Vec::new();
-            if more || events.iter().any(|event| event.token() == LISTENER) {
-                (visitors, more) = self.accept();
+            if accepted != Flushed::Waits || events.iter().any(|event| event.token() == LISTENER) {
+                (visitors, accepted) = self.accept();
             }
             // The lock is taken through a handle of its own, so that `self` stays free.
             let tables = Arc::clone(&self.tables);
@@ -183,22 +182,24 @@ impl Control {
         }
     }
 
-    /// Takes connections from the rendezvous socket; `true` if there may be more.
-    fn accept(&self) -> (Vec<UnixStream>, bool) {
+    /// Takes connections from the rendezvous socket. Returns them, and whether there may be more.
+    fn accept(&self) -> (Vec<UnixStream>, Flushed) {
         let mut visitors = Vec::new();
-        let Some(listener) = &self.listener else { return (visitors, false) };
+        let Some(listener) = &self.listener else { return (visitors, Flushed::Waits) };
         while visitors.len() < VISITORS {
             match listener.socket().accept() {
                 Ok((socket, _)) => visitors.push(socket),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (visitors, false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return (visitors, Flushed::Waits);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     tracing::debug!(%error, "a tool can't be accepted yet");
-                    break;
+                    return (visitors, Flushed::Retry);
                 }
             }
         }
-        (visitors, true)
+        (visitors, Flushed::More)
     }
 
     fn take_reports(&mut self, state: &mut State) {

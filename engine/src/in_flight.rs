@@ -123,10 +123,15 @@ impl Budget {
 }
 
 impl State {
+    /// Forgets connections that have ended and of which everything was received.
+    pub(crate) fn forget_departed(&mut self) {
+        self.departed.retain_mut(|connection| connection.look() > 0);
+    }
+
     /// Returns how many descriptors are in flight beyond what each tool may have in any case, and forgets connections that
     /// have ended and of which everything was received.
     pub(crate) fn fds_in_flight(&mut self, budget: Budget) -> usize {
-        self.departed.retain_mut(|connection| connection.look() > 0);
+        self.forget_departed();
         let departed = self.departed.iter().map(|connection| connection.in_flight.fds());
         let peers = self.peers.values().filter(|peer| !peer.own).map(Peer::fds_in_flight);
         departed.chain(peers).map(|fds| budget.of_pool(fds)).fold(0, usize::saturating_add)

@@ -165,6 +165,7 @@ impl State {
         socket: &UnixStream,
     ) -> Result<(), Failure> {
         let full = |reason| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason };
+        self.forget_departed();
         let Client { pid, uid } = client;
         let all = self.places;
         let part = |most: usize| most.saturating_mul(all) / MAX_TOOLS;

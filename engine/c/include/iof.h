@@ -536,9 +536,9 @@ typedef iof_status_t (*iof_server_query_fn_t)(struct iof_proc_t *proct,
 // The host's answer to whether a tool may connect: IOF_SUCCESS, or why not. proc may be NULL.
 typedef void (*iof_tool_connection_cbfunc_t)(iof_status_t status, struct iof_proc_t *proc, void *cbdata);
 
-// A tool has connected. The infos say who it is: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits until cbfunc was
-// called with cbdata, which must be in the callback, or soon on another thread: after a second the tool is refused. The
-// infos are valid until this returns.
+// A tool has connected. The infos name it: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits until cbfunc is called
+// with cbdata, in the callback or later, on any thread; others are served meanwhile. After four seconds the tool is
+// refused. The infos are valid until this returns.
 typedef void (*iof_server_tool_connection_fn_t)(struct iof_info_t *info,
                                                 size_t ninfo,
                                                 iof_tool_connection_cbfunc_t cbfunc,

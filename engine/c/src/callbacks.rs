@@ -84,9 +84,9 @@ pub type iof_notification_fn_t = Option<
 pub type iof_tool_connection_cbfunc_t =
     Option<unsafe extern "C" fn(status: iof_status_t, proc: *mut iof_proc_t, cbdata: *mut c_void)>;
 
-/// A tool has connected. The infos say who it is: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits until cbfunc was
-/// called with cbdata, which must be in the callback, or soon on another thread: after a second the tool is refused. The
-/// infos are valid until this returns.
+/// A tool has connected. The infos name it: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits until cbfunc is called
+/// with cbdata, in the callback or later, on any thread; others are served meanwhile. After four seconds the tool is
+/// refused. The infos are valid until this returns.
 pub type iof_server_tool_connection_fn_t = Option<
     unsafe extern "C" fn(
         info: *mut iof_info_t,
