@@ -274,7 +274,8 @@ impl State {
         let made = if own { iof_shm_ring::bell() } else { iof_shm_ring::doorbell() };
         let (ringer, bell) = made.map_err(|error| no_room(&failed(error)))?;
         let area = Area::create(ringer).map_err(|error| no_room(&error))?;
-        if let Some(file) = area.as_fd() {
+        // The embedder's own readers belong to the job.
+        if !own && let Some(file) = area.as_fd() {
             check_spare_files(file)?;
         }
         let may_block = grant == Grant::Block;

@@ -35,9 +35,8 @@ fn a_rank_that_holds_up_all_others_is_named_while_it_does_and_does_so_once() {
     for backend in BACKENDS {
         let site = Site::on(backend);
         let [mut other, mut end] = ["other", "end"].map(|name| site.gate(name));
-        let [go, resolve] =
+        let [mut go, mut resolve] =
             ["go", "resolve"].map(|name| [1, 2].map(|round| site.gate(&format!("{name}{round}"))));
-        let (mut go, mut resolve) = (go.into_iter(), resolve.into_iter());
         let stall = program("stall");
         let script = format!(
             "[ $IOF_RANK = 1 ] || exec {stall} {}; : < {}; echo other; : < {}",
@@ -48,10 +47,10 @@ fn a_rank_that_holds_up_all_others_is_named_while_it_does_and_does_so_once() {
         let mut run = site.run_sh(&["-n", "2"], &script);
         let (stdout, stderr) = (lines(run.stdout()), lines(run.stderr()));
         site.wait_for_ranks(2);
-        let mut stall_again = |round: u32| {
+        let mut stall_again = |round: usize| {
             // So that its next read finds bytes, and the lock taken.
             run.stop();
-            go.next().unwrap().open();
+            go[round - 1].open();
             let stalled = site.path().join(format!("stalled{round}"));
             wait_for("the rank to stall", || stalled.exists().then_some(()));
             run.signal(Signal::SIGCONT);
@@ -63,7 +62,7 @@ fn a_rank_that_holds_up_all_others_is_named_while_it_does_and_does_so_once() {
         let named =
             told.starts_with("iof: rank 0 delays the output of all ranks: it writes to stdout from memory");
         assert!(named && told.ends_with("from now on it delays only its own"), "{told}");
-        resolve.next().unwrap().open();
+        resolve[0].open();
         assert_eq!([next(&stdout), next(&stdout)], ["before 1", "after 1"]);
 
         // Its three streams have threads of their own by then.
@@ -71,7 +70,7 @@ fn a_rank_that_holds_up_all_others_is_named_while_it_does_and_does_so_once() {
         stall_again(2);
         other.open();
         assert_eq!(next(&stdout), "other", "on {backend}");
-        resolve.next().unwrap().open();
+        resolve[1].open();
         assert_eq!([next(&stdout), next(&stdout)], ["before 2", "after 2"]);
         end.open();
         assert_eq!(run.wait(), 0);
