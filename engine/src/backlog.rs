@@ -35,6 +35,8 @@ pub(crate) type Key = (u32, Nspace, Channel);
 pub(crate) struct Backlog {
     /// Streams of forgotten jobs that the tool reads, or is going to.
     forgotten: usize,
+    /// Those of them whose ring waits to be sent.
+    unsent: usize,
     /// Ends of jobs that wait to be sent.
     ends: usize,
     /// Streams and bytes that are missing, of which the tool is to be told.
@@ -64,6 +66,13 @@ impl Backlog {
 
     pub(crate) fn sent(&mut self, item: &Item) {
         self.ends = self.ends.saturating_sub(usize::from(matches!(item, Item::End { .. })));
+    }
+
+    /// Notes that the ring of `reading` is sent.
+    pub(crate) fn ring_sent(&mut self, reading: &Reading) {
+        if reading.unread.is_some() && !reading.sent {
+            self.unsent = self.unsent.saturating_sub(1);
+        }
     }
 
     /// Notes that the tool hears no more.
@@ -107,6 +116,7 @@ impl Peer {
             && reading.unread.replace(produced.saturating_sub(reading.begin)).is_none()
         {
             self.backlog.forgotten = self.backlog.forgotten.saturating_add(1);
+            self.backlog.unsent = self.backlog.unsent.saturating_add(usize::from(!reading.sent));
         }
     }
 
@@ -118,11 +128,9 @@ impl Peer {
         }
     }
 
-    /// Drops the oldest of what waits to be sent and exceeds half of the limits.
-    fn shed(&mut self) {
-        let most = MAX_FORGOTTEN_PER_TOOL / 2;
-        let mut rings = self.backlog.forgotten.saturating_sub(most);
-        let mut ends = self.backlog.ends.saturating_sub(most);
+    /// Drops the oldest `rings` rings of forgotten streams that wait to be sent, and adds the oldest `ends` ends to later
+    /// ones.
+    fn shed(&mut self, mut rings: usize, mut ends: usize) {
         // An end is added to a later one of the same name.
         let mut later: BTreeMap<(u32, Nspace), usize> = BTreeMap::new();
         for out in self.outgoing.iter().filter(|out| out.sent == 0) {
@@ -187,6 +195,7 @@ impl Peer {
     /// Notes that a reader has gone.
     pub(crate) fn left(&mut self, reading: &Reading) {
         self.slots.remove(&(reading.source, reading.handler));
+        self.backlog.ring_sent(reading);
         let forgotten = usize::from(reading.unread.is_some());
         self.backlog.forgotten = self.backlog.forgotten.saturating_sub(forgotten);
     }
@@ -205,16 +214,25 @@ impl State {
 
     /// Drops what is too much of what tools have not read of forgotten jobs.
     pub(crate) fn shed(&mut self) {
-        let mut all = 0usize;
+        let mut unsent = 0usize;
         for peer in self.peers.values_mut().filter(|peer| peer.may_lose()) {
-            if peer.backlog.forgotten.max(peer.backlog.ends) > MAX_FORGOTTEN_PER_TOOL {
-                peer.shed();
+            let Backlog { forgotten, ends, .. } = peer.backlog;
+            if forgotten.max(ends) > MAX_FORGOTTEN_PER_TOOL {
+                let most = MAX_FORGOTTEN_PER_TOOL / 2;
+                peer.shed(forgotten.saturating_sub(most), ends.saturating_sub(most));
             }
-            all = all.saturating_add(peer.backlog.forgotten);
+            unsent = unsent.saturating_add(peer.backlog.unsent);
         }
-        if all > MAX_FORGOTTEN {
-            let all = self.peers.values_mut().filter(|peer| peer.may_lose());
-            all.max_by_key(|peer| peer.backlog.forgotten).into_iter().for_each(Peer::shed);
+        while unsent > MAX_FORGOTTEN {
+            let peers = self.peers.values_mut().filter(|peer| peer.may_lose());
+            let Some(peer) = peers.max_by_key(|peer| peer.backlog.unsent) else { return };
+            let before = peer.backlog.unsent;
+            peer.shed(before.div_ceil(2), 0);
+            let shed = before.saturating_sub(peer.backlog.unsent);
+            if shed == 0 {
+                return;
+            }
+            unsent = unsent.saturating_sub(shed);
         }
     }
 }

@@ -453,6 +453,7 @@ impl Peer {
                     self.answer_bytes = self.answer_bytes.saturating_sub(out.frame.len());
                 }
                 if let Some(reading) = out.ring_at.and_then(|slot| self.readings.get_mut(&slot)) {
+                    self.backlog.ring_sent(reading);
                     reading.sent = true;
                 }
                 self.backlog.sent(&out.item);

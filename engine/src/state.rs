@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub queries: Queries,
     /// Log requests.
     pub logs: Logs,
+    /// The jobs with streams of what was logged that are not complete.
+    pub logged_jobs: BTreeSet<Nspace>,
     /// The cache that a push has unless it asks for another, in bytes.
     pub cache_size: u32,
     /// The largest cache that a registration may ask for, in bytes.
@@ -139,6 +141,7 @@ impl State {
             host_keys: BTreeSet::new(),
             askers: HashMap::new(),
             logs,
+            logged_jobs: BTreeSet::new(),
             host_queries: BTreeSet::new(),
             queries: Queries::default(),
             cache_size: config.cache_size,

@@ -259,7 +259,9 @@
 // Of a payload, and for deliver (uint64): when it was read from its source, in nanoseconds since 1970. Ours.
 #define IOF_READ_TIME "iof.time"
 
-// Of a payload (uint64): so many bytes before it are missing. Ours.
+// Of a payload (uint64): so many bytes before it are missing. With the wildcard rank as its source and no bytes: so many
+
+// bytes of streams that do not come, because this tool read too little for too long. Ours.
 #define IOF_LOST "iof.lost"
 
 // Of a payload (bool): it was logged on behalf of the source. Ours.

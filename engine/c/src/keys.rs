@@ -153,7 +153,8 @@ pub const IOF_LOG_JOB_RECORD: &str = "pmix.log.jrec";
 pub const IOF_OFFSET: &str = "iof.offset";
 /// Of a payload, and for deliver (uint64): when it was read from its source, in nanoseconds since 1970. Ours.
 pub const IOF_READ_TIME: &str = "iof.time";
-/// Of a payload (uint64): so many bytes before it are missing. Ours.
+/// Of a payload (uint64): so many bytes before it are missing. With the wildcard rank as its source and no bytes: so many
+/// bytes of streams that do not come, because this tool read too little for too long. Ours.
 pub const IOF_LOST: &str = "iof.lost";
 /// Of a payload (bool): it was logged on behalf of the source. Ours.
 pub const IOF_LOGGED: &str = "iof.logged";

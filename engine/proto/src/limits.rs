@@ -40,7 +40,8 @@ pub const MAX_SLOTS_PER_MESSAGE: usize = 4096;
 /// to new streams until it has read some. Does not hold for the launcher's own readers that sources wait for.
 pub const MAX_FORGOTTEN_PER_TOOL: usize = 1024;
 
-/// The same for all tools together. Beyond it, half of what was not sent is dropped for the tool that has most.
+/// Rings of forgotten jobs that wait to be sent, to all tools together: each is a file of the engine's process. Beyond
+/// these, half of what waits is dropped for the tool that has most.
 pub const MAX_FORGOTTEN: usize = 4 * MAX_FORGOTTEN_PER_TOOL;
 
 /// Directives with one request.

@@ -109,6 +109,7 @@ impl State {
         if let Some(job) = self.jobs.get_mut(&target.nspace) {
             job.logged.insert((target.rank, channel), id);
             job.open_logs = job.open_logs.saturating_add(1);
+            self.logged_jobs.insert(target.nspace.clone());
         }
         self.deliveries.insert(id, Delivery::default());
         capture.open(id, stream).map_err(|error| unavailable(error.to_string()))?;
@@ -117,7 +118,8 @@ impl State {
 
     /// Completes what was logged to jobs that have nothing more to say.
     pub(crate) fn close_logs(&mut self, capture: &Capture) {
-        for job in self.jobs.values().filter(|job| job.open_logs > 0 && job.is_silent()) {
+        let logged = self.logged_jobs.iter().filter_map(|nspace| self.jobs.get(nspace));
+        for job in logged.filter(|job| job.is_silent()) {
             for stream in job.logged.values() {
                 // One that is complete stays as it is, and so do all if the capture has ended.
                 let _ = capture.finish(*stream);
@@ -130,6 +132,9 @@ impl State {
         self.deliveries.remove(&stream);
         if let Some(job) = self.jobs.get_mut(nspace) {
             job.open_logs = job.open_logs.saturating_sub(1);
+            if job.open_logs == 0 {
+                self.logged_jobs.remove(nspace);
+            }
         }
     }
 }

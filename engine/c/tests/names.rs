@@ -1,0 +1,53 @@
+//! A tool in C whose one registration reads all jobs of a name.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use common::{PATIENCE, Running, compiler, environment, source};
+use iof_engine::{Config, Engine, Rendezvous};
+use iof_proto::{Channel, Nspace, Proc, Rank};
+
+/// The streams that a tool can read at a time, and some more.
+const STREAMS: usize = 16 * 1024 + 400;
+const RANKS: usize = 200;
+
+#[test]
+fn a_registration_in_c_reads_each_job_of_a_name_and_more_streams_than_it_has_slots() {
+    let Some(compiler) = compiler() else { return };
+    let program = compiler.program(&source("names.c"), &[]);
+    let sockets = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(sockets.path().to_owned()));
+    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let mut command = Command::new(&program);
+    environment(&mut command, &program, sockets.path())
+        .arg(engine.socket().unwrap())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut tool = Running(command.spawn().unwrap());
+    let mut said = BufReader::new(tool.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(said.next().unwrap(), "ready");
+    let nspace = Nspace::new("job").unwrap();
+    for job in 1..=STREAMS / RANKS {
+        for rank in 0..RANKS {
+            let from = Proc { nspace: nspace.clone(), rank: Rank(u32::try_from(rank).unwrap()) };
+            engine.deliver(&from, Channel::Stdout, vec![b'x'; 10], &[], || {}).unwrap();
+        }
+        assert!(engine.end_job(&nspace, Some(0)));
+        let deadline = Instant::now() + PATIENCE;
+        while !engine.forget(&nspace) {
+            assert!(Instant::now() < deadline, "the job does not end");
+            thread::yield_now();
+        }
+        // It reads in time, so that it misses nothing.
+        tool.say(&format!("{job}\n"));
+        let streams = job * RANKS;
+        assert_eq!(said.next().unwrap(), format!("jobs {job} ends {streams} bytes {} lost 0", 10 * streams));
+    }
+    drop(tool.0.stdin.take());
+    assert!(tool.0.wait().unwrap().success());
+}
