@@ -89,3 +89,4 @@ pub use spawn::{ProcessGroup, ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};
 pub use start::{Cause, StartError};
 pub use streams::{Streams, Tap};
 pub use targets::{Laggard, Lagging};
+pub use watchdog::MAX_STUCK_PROBES;

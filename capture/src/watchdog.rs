@@ -6,13 +6,14 @@
 //!
 //! So while there are pipes, the watchdog looks twice a second whether the capture thread is in an uninterruptible wait. If it
 //! stays there, a probe, which is another thread, asks each pipe for its number of bytes. That takes the lock: the pipe at
-//! which the probe is stuck, too, is reported.
+//! which the probe is stuck, too, is reported. Other pipes may be locked as well, the one that stops the capture thread
+//! among them. So the next probe asks all pipes but those at which a probe is stuck.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -27,6 +28,11 @@ use crate::ioctl;
 const LOOK: Duration = Duration::from_millis(500);
 /// The same once it seems to be stuck, and how often a probe is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Probes of one capture that may be stuck at a time, each a thread at a pipe of its own. Beyond it no further pipe is
+/// reported until the kernel lets go of one of them.
+pub const MAX_STUCK_PROBES: usize = 64;
+/// A probe's stack, in bytes: it makes one system call after the other.
+const PROBE_STACK: usize = 64 << 10;
 
 /// What the capture thread shows its watchdog.
 #[derive(Default)]
@@ -43,9 +49,12 @@ pub(crate) struct Watched {
 #[derive(Default)]
 struct Pipes {
     /// By the token's word.
-    by_token: HashMap<u64, (PipeId, Weak<OwnedFd>)>,
+    by_token: HashMap<u64, WatchedPipe>,
     over: bool,
 }
+
+/// A pipe that is watched, and its name.
+type WatchedPipe = (PipeId, Weak<OwnedFd>);
 
 impl Watched {
     fn pipes(&self) -> MutexGuard<'_, Pipes> {
@@ -90,24 +99,46 @@ impl Watched {
         // The turn in which it seemed to be stuck at the last look.
         let mut seen = None;
         let mut probe: Option<Probe> = None;
+        // Probes whose pipes were reported.
+        let mut stuck_probes: Vec<Probe> = Vec::new();
         while let Some(()) = self.wait(if probe.is_some() || seen.is_some() { LOOK_AGAIN } else { LOOK }) {
-            if let Some(running) = &mut probe {
-                if running.progress.is_over() {
-                    probe = None;
-                } else if let Some(pipe) = running.stuck_at() {
-                    report(Event::Stalled { pipe });
+            stuck_probes.retain(|probe| !probe.is_over());
+            if let Some(mut running) = probe.take() {
+                if running.is_over() {
+                    // All pipes that are locked were reported. That is enough for a while.
+                    seen = None;
+                    continue;
                 }
-                continue;
+                let Some(pipe) = running.stuck_at() else {
+                    probe = Some(running);
+                    continue;
+                };
+                running.abandon();
+                stuck_probes.push(running);
+                report(Event::Stalled { pipe });
+                if stuck_probes.len() == MAX_STUCK_PROBES {
+                    tracing::error!(
+                        "{MAX_STUCK_PROBES} pipes block at a time, which is the limit (MAX_STUCK_PROBES): those that block \
+                         besides are not reported"
+                    );
+                }
             }
             let stuck = is_uninterruptible(self.thread.load(Relaxed)).then(|| self.turns.load(Relaxed));
             let before = std::mem::replace(&mut seen, stuck);
-            if stuck.is_some() && stuck == before {
-                let pipes = self.pipes().by_token.values().cloned().collect();
-                probe = Probe::start(pipes)
+            if stuck.is_some() && stuck == before && stuck_probes.len() < MAX_STUCK_PROBES {
+                probe = Probe::start(self.unreported(&stuck_probes))
                     .inspect_err(|error| tracing::error!(%error, "the capture thread is stuck, and there is no thread to see why"))
                     .ok();
             }
         }
+    }
+
+    /// Returns the pipes at which no probe is stuck.
+    fn unreported(&self, stuck_probes: &[Probe]) -> Vec<WatchedPipe> {
+        let pipes = self.pipes();
+        let unreported =
+            pipes.by_token.values().filter(|(_, pipe)| !stuck_probes.iter().any(|probe| probe.is_at(pipe)));
+        unreported.cloned().collect()
     }
 }
 
@@ -118,53 +149,66 @@ struct Progress {
     thread: AtomicI32,
     /// Pipes that it has left behind; `usize::MAX` once it has left all.
     at: AtomicUsize,
-}
-
-impl Progress {
-    fn is_over(&self) -> bool {
-        self.at.load(Relaxed) == usize::MAX
-    }
+    /// It is to ask no further pipe.
+    abandoned: AtomicBool,
 }
 
 /// A thread that asks one pipe after the other. It can't be ended while it is stuck, so nothing waits for it: it keeps one
 /// pipe open and nothing else, and ends when the kernel lets it go.
 struct Probe {
     progress: Arc<Progress>,
-    ids: Vec<PipeId>,
+    pipes: Vec<WatchedPipe>,
     /// Where it was at the last look.
     seen: Option<usize>,
-    reported: Option<usize>,
 }
 
 impl Probe {
-    fn start(pipes: Vec<(PipeId, Weak<OwnedFd>)>) -> io::Result<Probe> {
+    fn start(pipes: Vec<WatchedPipe>) -> io::Result<Probe> {
         let progress = Arc::<Progress>::default();
-        let (ids, pipes): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
-        let theirs = Arc::clone(&progress);
-        thread::Builder::new().name("iof-probe".into()).spawn(move || {
-            theirs.thread.store(gettid().as_raw(), Relaxed);
-            for (at, pipe) in pipes.into_iter().enumerate() {
-                theirs.at.store(at, Relaxed);
+        let theirs = (Arc::clone(&progress), pipes.clone());
+        thread::Builder::new().name("iof-probe".into()).stack_size(PROBE_STACK).spawn(move || {
+            let (progress, pipes) = theirs;
+            progress.thread.store(gettid().as_raw(), Relaxed);
+            for (at, (_, pipe)) in pipes.into_iter().enumerate() {
+                progress.at.store(at, Relaxed);
                 if let Some(pipe) = pipe.upgrade() {
                     // What it answers does not matter, only when.
                     let _ = ioctl::unread(pipe.as_fd());
                 }
+                if progress.abandoned.load(Relaxed) {
+                    break;
+                }
             }
-            theirs.at.store(usize::MAX, Relaxed);
+            progress.at.store(usize::MAX, Relaxed);
         })?;
-        Ok(Probe { progress, ids, seen: None, reported: None })
+        Ok(Probe { progress, pipes, seen: None })
     }
 
-    /// Returns the pipe at which it has been stuck since the last call, once.
+    fn is_over(&self) -> bool {
+        self.progress.at.load(Relaxed) == usize::MAX
+    }
+
+    /// Returns the pipe at which it has been stuck since the last call.
     fn stuck_at(&mut self) -> Option<PipeId> {
         let at = self.progress.at.load(Relaxed);
-        let stays = self.seen.replace(at) == Some(at) && self.reported != Some(at);
         // Not if it has only had no processor.
-        if !stays || !is_uninterruptible(self.progress.thread.load(Relaxed)) {
-            return None;
-        }
-        self.reported = Some(at);
-        self.ids.get(at).copied()
+        let stays =
+            self.seen.replace(at) == Some(at) && is_uninterruptible(self.progress.thread.load(Relaxed));
+        let stays = stays && self.progress.at.load(Relaxed) == at;
+        self.pipes.get(at).filter(|_| stays).map(|(id, _)| *id)
+    }
+
+    /// Has it end at the pipe where it is stuck.
+    fn abandon(&mut self) {
+        self.progress.abandoned.store(true, Relaxed);
+        // The pipe where it was seen is all that is still asked about.
+        let pipe = self.seen.and_then(|at| self.pipes.get(at).cloned());
+        self.pipes = pipe.into_iter().collect();
+    }
+
+    /// Whether it was abandoned at `pipe`.
+    fn is_at(&self, pipe: &Weak<OwnedFd>) -> bool {
+        self.pipes.iter().any(|(_, own)| own.ptr_eq(pipe))
     }
 }
 

@@ -12,7 +12,7 @@ use iof_shm_ring::{Inlet, Policy};
 use iof_stalled_memory::StalledPage;
 
 use super::{held_back_by_its_reader, rig};
-use crate::common::{next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_until};
+use crate::common::{Rig, next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_until};
 
 const KIB: u64 = 1024;
 const ID: SourceId = SourceId(1);
@@ -49,6 +49,16 @@ fn hold(pipe: &File, page: &Arc<StalledPage>) -> thread::JoinHandle<()> {
     let holder = thread::spawn(move || assert_eq!(writers.write_to(pipe, 100).unwrap(), 100));
     page.wait_for_use().unwrap();
     holder
+}
+
+/// Waits until the capture thread has handed in what it was asked for up to now.
+fn wait_for_turn(rig: &Rig) {
+    // The first answer ends a turn, and the second comes in a later one.
+    for _ in 0..2 {
+        rig.capture.deliver(SourceId(99), Vec::new(), None).unwrap();
+        let answer = next(&rig.events);
+        assert!(matches!(answer, Event::Delivered { source: SourceId(99), .. }), "{answer:?}");
+    }
 }
 
 /// Adds a source that has a thread of its own.
@@ -89,6 +99,49 @@ fn a_writer_that_stalls_the_capture_is_named_while_it_does_and_can_be_isolated()
     let end = wait_end(&rig.events, ID);
     assert_eq!((end.produced, end.dropped, end.closed, end.error.is_none()), (202, 0, false, true));
     wait_for_threads(0);
+}
+
+#[test]
+fn all_writers_that_hold_their_pipes_are_named_whichever_stalls_the_capture() {
+    let _alone = alone();
+    let pages: Vec<_> = (0..4).map_while(|_| stalled_page()).collect();
+    if pages.len() < 4 {
+        return;
+    }
+    let rig = rig();
+    let pipes: Vec<_> = (0..4).map(|_| pipe()).collect();
+    let mut holders = Vec::new();
+    let mut writers = Vec::new();
+    let named = |count: usize| {
+        let stalled = (0..count).map(|_| match next(&rig.events) {
+            Event::Stalled { pipe: PipeId::Source(id) } => id.0,
+            other => panic!("{other:?}"),
+        });
+        let mut stalled: Vec<_> = stalled.collect();
+        stalled.sort_unstable();
+        stalled
+    };
+    for (id, ((read, mut write), page)) in (0..).map(SourceId).zip(pipes.into_iter().zip(&pages)) {
+        let add = |read| rig.capture.add(id, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+        if id.0 < 2 {
+            // The capture waits for bytes of these, and does not touch them when they are locked.
+            add(read);
+            wait_for_turn(&rig);
+            holders.push(hold(&write, page));
+        } else {
+            // The capture's first read finds a byte, and the lock taken.
+            write.write_all(b"x").unwrap();
+            holders.push(hold(&write, page));
+            add(read);
+            let new = if id.0 == 2 { vec![0, 1, 2] } else { vec![3] };
+            assert_eq!(named(new.len()), new);
+            page.resolve(b"").unwrap();
+            wait_until(&rig.capture, id, |stats| stats.produced == 101);
+        }
+        writers.push(write);
+    }
+    pages.iter().take(2).for_each(|page| page.resolve(b"").unwrap());
+    holders.into_iter().for_each(|holder| holder.join().unwrap());
 }
 
 #[test]
