@@ -3,19 +3,24 @@
 //! fork(2) copies the list of all maps, and there are several for each ring, so its time grows with each job that is kept.
 //! Here, as in posix_spawn(3), the child borrows the memory (`CLONE_VM`) while this thread waits (`CLONE_VFORK`), until
 //! it executes its program or fails. (posix_spawn itself can neither set limits nor hand over a terminal.)
+//!
+//! An emulator such as qemu-user may make a child with a copy of the memory instead. There the reason why nothing is
+//! executed does not arrive, and the process is started and exits with status 127.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::ptr;
 
 use libc::{c_char, c_int, c_void, rlim_t};
-use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 
 use crate::ioctl;
 
@@ -94,17 +99,29 @@ pub(crate) fn start(plan: Plan<'_>) -> io::Result<(u32, OwnedFd)> {
     let cloned = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) };
     // Fails for bad arguments only.
     let _ = mask.thread_set_mask();
-    let pid = u32::try_from(cloned?).map_err(io::Error::other)?;
+    let number = Pid::from_raw(cloned?);
+    if pidfd < 0 {
+        // Fails only if it has ended.
+        let _ = kill(number, Signal::SIGKILL);
+        reap(|| Id::Pid(number));
+        let why = "clone(2) returned no pidfd: run on Linux 5.2 or newer, or on an emulator that supports CLONE_PIDFD";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
     // SAFETY: the kernel just made it (close-on-exec), and nobody else knows it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     match image.errno {
-        0 => Ok((pid, pidfd)),
+        0 => Ok((u32::try_from(number.as_raw()).map_err(io::Error::other)?, pidfd)),
         errno => {
-            // Reaps it, unless that was done by another thread, or SIGCHLD is ignored.
-            let _ = waitid(Id::PIDFd(std::os::fd::AsFd::as_fd(&pidfd)), WaitPidFlag::WEXITED);
+            reap(|| Id::PIDFd(pidfd.as_fd()));
             Err(io::Error::from_raw_os_error(errno))
         }
     }
+}
+
+/// Waits until a child that is about to end has ended, and reaps it, unless that was done by another thread, or SIGCHLD is
+/// ignored.
+fn reap<'a>(child: impl Fn() -> Id<'a>) {
+    while waitid(child(), WaitPidFlag::WEXITED) == Err(Errno::EINTR) {}
 }
 
 /// What execve(2) is given.
