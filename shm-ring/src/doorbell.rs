@@ -42,7 +42,11 @@ impl Ringer {
             Kind::Socket => send(self.end.as_raw_fd(), &[1], MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL),
             Kind::EventFd => write(&self.end, &1u64.to_ne_bytes()),
         };
-        // EAGAIN: it is ringing already. EPIPE, ECONNRESET: the listener has gone or does not want to hear.
+        // EAGAIN: it is ringing already. EPIPE, ECONNRESET: the listener has gone or does not want to hear. ENOBUFS, ENOMEM:
+        // a send allocates less than a page (GFP_KERNEL), for which the kernel reclaims memory and then kills processes
+        // before it fails. It is assumed that it succeeds unless this process is being killed. Otherwise the ring would be
+        // lost for good: `armed` is taken back already, and setting it again would not help, because a listener whose
+        // ready bit is set is not rung for again before it has looked.
         while let Err(Errno::EINTR) = ring() {}
     }
 
