@@ -163,8 +163,8 @@ impl Engine {
             }
         };
         let stdin_of = source.clone();
-        for (id, channel) in ids.into_iter().zip(CHANNELS) {
-            self.stalls.add(PipeId::Source(id), &source, channel);
+        for ((id, channel), pipe) in ids.into_iter().zip(CHANNELS).zip(&pipes) {
+            self.stalls.add(PipeId::Source(id), &source, channel, isatty(pipe).unwrap_or(false));
         }
         state.processes.insert(process, source);
         if let Some(job) = state.jobs.get_mut(nspace) {
@@ -173,7 +173,7 @@ impl Engine {
         }
         // Before its end can be reported.
         if let Some(pipe) = pipe {
-            self.stalls.add(PipeId::Target(target), &stdin_of, Channel::Stdin);
+            self.stalls.add(PipeId::Target(target), &stdin_of, Channel::Stdin, false);
             self.capture.add_target(target, pipe).map_err(|_| AddError::Stopped(Stopped))?;
         }
         let has_terminal = isatty(&pipes[0]).unwrap_or(false);

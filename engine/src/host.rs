@@ -184,7 +184,7 @@ pub enum Remedy {
         /// How many may, [`MAX_ISOLATED_STREAMS`](iof_proto::limits::MAX_ISOLATED_STREAMS).
         limit: usize,
     },
-    /// None: it is the rank's stdin. It may happen again when something is pushed to the rank.
+    /// None: it is the rank's stdin or terminal. It may happen again, with stdin when something is pushed to the rank.
     None,
 }
 

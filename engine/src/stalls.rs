@@ -22,6 +22,8 @@ pub(crate) struct Stalls {
 struct Pipe {
     source: Proc,
     channel: Channel,
+    /// A thread of its own could read it: it is output, and not a terminal's.
+    isolable: bool,
     isolated: bool,
     /// The host was told.
     told: bool,
@@ -42,10 +44,10 @@ impl Stalls {
         self.pipes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whose pipe it is.
-    pub(crate) fn add(&self, pipe: PipeId, source: &Proc, channel: Channel) {
-        let source = source.clone();
-        self.pipes().insert(pipe, Pipe { source, channel, isolated: false, told: false });
+    /// Notes whose pipe it is, and whether it is a terminal instead.
+    pub(crate) fn add(&self, pipe: PipeId, source: &Proc, channel: Channel, is_terminal: bool) {
+        let (source, isolable) = (source.clone(), channel != Channel::Stdin && !is_terminal);
+        self.pipes().insert(pipe, Pipe { source, channel, isolable, isolated: false, told: false });
     }
 
     /// Forgets a pipe that is closed.
@@ -60,7 +62,9 @@ impl Stalls {
         let Some(Pipe { source, channel, told, .. }) = pipes.get_mut(&pipe) else { return };
         let (source, channel, first) = (source.clone(), *channel, !std::mem::replace(told, true));
         let mut isolate = Vec::new();
-        for (id, of_rank) in pipes.iter_mut().filter(|(_, of)| of.source == source && !of.isolated) {
+        for (id, of_rank) in
+            pipes.iter_mut().filter(|(_, of)| of.source == source && of.isolable && !of.isolated)
+        {
             if let PipeId::Source(stream) = *id
                 && used < MAX_ISOLATED_STREAMS
             {
@@ -71,7 +75,7 @@ impl Stalls {
         }
         let remedy = match pipes.get(&pipe) {
             Some(Pipe { isolated: true, .. }) => Remedy::Isolated,
-            _ if channel == Channel::Stdin => Remedy::None,
+            Some(Pipe { isolable: false, .. }) => Remedy::None,
             _ => Remedy::TooMany { limit: MAX_ISOLATED_STREAMS },
         };
         drop(pipes);
