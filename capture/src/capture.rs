@@ -238,7 +238,7 @@ impl Capture {
     /// stream waits for its readers, they wait here, in any number: [`Event::Delivered`] tells when they are no longer
     /// required, so whoever delivers knows how much waits.
     ///
-    /// If there is no such source, or it was finished, the bytes are lost, uncounted, and the event comes at once. What
+    /// If there is no such source, or it has a pipe, or it was finished, the bytes are lost, uncounted, and the event comes at once. What
     /// waits when a source is [closed](Capture::close) or removed, or the capture ends, counts as dropped; of deliveries
     /// that come too late for that there is no event.
     ///

@@ -309,7 +309,7 @@ impl<B: Backend> Driver<B> {
             self.backend.deregister(Token::Source(at));
             self.watched.remove(Token::Source(at));
         }
-        let (id, spilled) = (source.id(), source.spill());
+        let (id, spilled) = (source.id(), source.spill(self.time));
         if !source.is_isolated() {
             self.report_taken(id, spilled);
         }

@@ -6,7 +6,9 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_shm_ring::{Bell, Ringer, bell};
@@ -18,6 +20,9 @@ use crate::driver::now;
 use crate::event::End;
 use crate::ioctl;
 use crate::source::READ_MAX;
+
+/// How long the thread waits when the kernel has no memory for poll(2).
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What the thread has found.
 #[derive(Debug)]
@@ -42,12 +47,16 @@ enum Order {
 pub(crate) struct Isolated {
     orders: Sender<Order>,
     ringer: Ringer,
-    id: Arc<()>,
+    untaken: Arc<Untaken>,
 }
+
+/// Bytes that a thread has read and the capture thread has not taken. Relaxed: the channel that brings the bytes orders the
+/// addition before the subtraction. A read that is not seen when the source ends counts as one that came later.
+type Untaken = AtomicU64;
 
 /// Which thread something comes from.
 #[derive(Clone, Debug)]
-pub(crate) struct ThreadId(Arc<()>);
+pub(crate) struct ThreadId(Arc<Untaken>);
 
 impl Isolated {
     /// Starts a thread that reads `pipe` and calls `report` with what it finds.
@@ -57,17 +66,32 @@ impl Isolated {
     ) -> io::Result<Isolated> {
         let (orders, receive) = unbounded();
         let (ringer, bell) = bell()?;
-        let id = Arc::<()>::default();
-        let from = ThreadId(Arc::clone(&id));
+        let untaken = Arc::<Untaken>::default();
+        let from = ThreadId(Arc::clone(&untaken));
         let worker = Worker { pipe, orders: receive, bell, finish: None };
-        thread::Builder::new()
-            .name("iof-isolated".into())
-            .spawn(move || worker.run(|found| report(from.clone(), found)))?;
-        Ok(Isolated { orders, ringer, id })
+        thread::Builder::new().name("iof-isolated".into()).spawn(move || {
+            worker.run(|found| {
+                if let Found::Bytes { bytes, .. } = &found {
+                    from.0.fetch_add(bytes.len() as u64, Relaxed);
+                }
+                report(from.clone(), found);
+            });
+        })?;
+        Ok(Isolated { orders, ringer, untaken })
     }
 
     pub(crate) fn is(&self, thread: &ThreadId) -> bool {
-        Arc::ptr_eq(&self.id, &thread.0)
+        Arc::ptr_eq(&self.untaken, &thread.0)
+    }
+
+    /// Takes note that so many bytes of what it has found were taken.
+    pub(crate) fn take(&self, bytes: usize) {
+        self.untaken.fetch_sub(bytes as u64, Relaxed);
+    }
+
+    /// Returns the bytes that it has read and that were not taken.
+    pub(crate) fn untaken(&self) -> u64 {
+        self.untaken.load(Relaxed)
     }
 
     /// What it found last was used up.
@@ -93,6 +117,16 @@ impl Drop for Isolated {
     }
 }
 
+/// What the thread sees when it looks once.
+enum Seen {
+    /// The bell rang for orders. The pipe was not looked at.
+    Bell,
+    /// The pipe has nothing that is wanted.
+    Nothing,
+    /// These bytes were read; none at the end of the file.
+    Bytes(Vec<u8>),
+}
+
 /// The thread's side.
 struct Worker {
     pipe: Arc<OwnedFd>,
@@ -106,17 +140,20 @@ impl Worker {
     fn run(mut self, report: impl Fn(Found)) {
         let mut may_read = true;
         loop {
-            match self.read_if(may_read) {
+            match self.look(may_read) {
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
+                Err(Errno::ENOMEM) => thread::sleep(PAUSE),
                 Err(error) => return report(Found::End(End::Error(error.into()))),
-                Ok(Some(bytes)) if bytes.is_empty() => return report(Found::End(End::EndOfFile)),
-                Ok(Some(bytes)) => {
+                Ok(Seen::Bytes(bytes)) if bytes.is_empty() => return report(Found::End(End::EndOfFile)),
+                Ok(Seen::Bytes(bytes)) => {
                     self.finish = self.finish.map(|wanted| wanted.saturating_sub(bytes.len() as u64));
                     may_read = false;
                     report(Found::Bytes { bytes, time: now() });
                 }
-                Ok(None) if may_read && self.finish == Some(0) => return report(Found::End(End::Closed)),
-                Ok(None) => {}
+                Ok(Seen::Nothing) if may_read && self.finish == Some(0) => {
+                    return report(Found::End(End::Closed));
+                }
+                Ok(Seen::Nothing | Seen::Bell) => {}
             }
             for order in self.orders.try_iter() {
                 match order {
@@ -129,7 +166,7 @@ impl Worker {
     }
 
     /// Waits for orders, or for something to be read if that `may` be, and reads it.
-    fn read_if(&self, may: bool) -> nix::Result<Option<Vec<u8>>> {
+    fn look(&self, may: bool) -> nix::Result<Seen> {
         let watch = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut both = [watch(self.bell.as_fd()), watch(self.pipe.as_fd())];
         let ends = may && self.finish == Some(0);
@@ -138,15 +175,35 @@ impl Worker {
         let [bell, pipe] = both.map(|file| file.any().unwrap_or(false));
         if bell {
             self.bell.silence();
-            return Ok(None);
+            return Ok(Seen::Bell);
         }
         // With nothing wanted any more, only to see whether this is the end of the file.
         if !pipe || (ends && ioctl::unread(self.pipe.as_fd()).is_ok_and(|bytes| bytes > 0)) {
-            return Ok(None);
+            return Ok(Seen::Nothing);
         }
         let mut bytes = vec![0; READ_MAX];
         let count = read(&self.pipe, &mut bytes)?;
         bytes.truncate(count);
-        Ok(Some(bytes))
+        Ok(Seen::Bytes(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_file_is_found_though_an_order_comes_first() {
+        let (read, write) = nix::unistd::pipe().unwrap();
+        drop(write);
+        let (send, orders) = unbounded();
+        let (ringer, listen) = bell().unwrap();
+        let worker = Worker { pipe: Arc::new(read), orders, bell: listen, finish: Some(0) };
+        send.send(Order::GoOn).unwrap();
+        ringer.ring();
+        let (tell, found) = unbounded();
+        worker.run(move |found| tell.send(found).unwrap());
+        let found = found.recv().unwrap();
+        assert!(matches!(found, Found::End(End::EndOfFile)), "{found:?}");
     }
 }

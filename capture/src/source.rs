@@ -377,15 +377,21 @@ impl Source {
         self.isolating && !self.in_flight()
     }
 
-    /// A thread reads the pipe now; or, if there is none to be had, it goes on as before.
-    pub(crate) fn isolated(&mut self, isolated: Option<Isolated>) {
+    /// Has the pipe read by `isolated` from now on, or, if there is no thread to be had, as before. Nothing may be in flight.
+    pub(crate) fn isolated(&mut self, isolated: Option<Isolated>) -> Step {
         self.isolating = false;
-        if let Some(isolated) = isolated {
-            if self.finish.is_some() {
-                isolated.finish();
+        self.state = State::Idle;
+        match isolated {
+            Some(isolated) => {
+                if self.finish.is_some() {
+                    isolated.finish();
+                }
+                self.input = Input::Isolated(Queue::default(), isolated);
+                Step::Go { readable: false }
             }
-            self.state = State::Idle;
-            self.input = Input::Isolated(Queue::default(), isolated);
+            // The read that it was asked during was cancelled, and nothing would cancel another.
+            None if self.finish.is_some() => Step::Measure,
+            None => Step::Go { readable: false },
         }
     }
 
@@ -408,21 +414,18 @@ impl Source {
         }
     }
 
-    fn queue_mut(&mut self) -> Option<&mut Queue> {
-        match &mut self.input {
-            Input::Queue(queue) | Input::Isolated(queue, _) => Some(queue),
-            Input::Pipe(_) | Input::Ended => None,
-        }
-    }
-
     /// Whether its bytes come in deliveries.
     pub(crate) fn has_queue(&self) -> bool {
         matches!(self.input, Input::Queue(_) | Input::Isolated(..))
     }
 
-    /// Bytes that were delivered and are not in the stream.
+    /// Returns the bytes that were delivered, or read by a thread of its own, and are not in the stream.
     pub(crate) fn queued(&self) -> u64 {
-        if let Input::Queue(queue) = &self.input { queue.unread() } else { 0 }
+        match &self.input {
+            Input::Queue(queue) => queue.unread(),
+            Input::Isolated(queue, isolated) => queue.unread().saturating_add(isolated.untaken()),
+            Input::Pipe(_) | Input::Ended => 0,
+        }
     }
 
     fn ready(&self) -> Ready {
@@ -431,7 +434,18 @@ impl Source {
 
     /// Takes a delivery; `None` if there are none to be taken, or no more.
     pub(crate) fn deliver(&mut self, bytes: Vec<u8>, time: u64) -> Option<Ready> {
-        self.queue_mut()?.push(bytes, time).then(|| self.ready())
+        let Input::Queue(queue) = &mut self.input else { return None };
+        queue.push(bytes, time).then(|| self.ready())
+    }
+
+    /// Takes what `thread` has read at `time`; `None` if that does not read for this source.
+    pub(crate) fn take_found(&mut self, thread: &ThreadId, bytes: Vec<u8>, time: u64) -> Option<Ready> {
+        let Input::Isolated(queue, isolated) = &mut self.input else { return None };
+        if !isolated.is(thread) {
+            return None;
+        }
+        isolated.take(bytes.len());
+        queue.push(bytes, time).then(|| self.ready())
     }
 
     /// No delivery will follow, but for what a thread of its own finds in the pipe now; `None` if it is a pipe, or has
@@ -467,12 +481,18 @@ impl Source {
         (taken, then)
     }
 
-    /// Gives up what was delivered and is not in the stream: it counts as dropped.
-    pub(crate) fn spill(&mut self) -> Taken {
+    /// Gives up what was delivered, or read by a thread of its own, and is not in the stream: it counts as dropped at `time`.
+    pub(crate) fn spill(&mut self, time: u64) -> Taken {
         let (Input::Queue(queue) | Input::Isolated(queue, _)) = &mut self.input else {
             return Taken::default();
         };
-        queue.spill(&mut self.stream)
+        let taken = queue.spill(&mut self.stream);
+        if let Input::Isolated(_, isolated) = &self.input
+            && let untaken @ 1.. = isolated.untaken()
+        {
+            self.stream.discard(untaken, time);
+        }
+        taken
     }
 
     /// Asks for the end once what the pipe has now is read. Asked twice, the first time counts.

@@ -32,24 +32,25 @@ impl<B: Backend> Driver<B> {
             self.backend.deregister(Token::Source(at));
             self.watched.remove(Token::Source(at));
         }
-        if let Some(source) = self.desk.source_mut(at) {
-            source.isolated(isolated);
+        // What follows may put it there again.
+        self.waiting.retain(|waiting| *waiting != at);
+        if let Some(step) = self.desk.source_mut(at).map(|source| source.isolated(isolated)) {
+            self.follow(at, step);
         }
-        self.follow(at, Step::Go { readable: false });
     }
 
     /// Takes what such a thread has found.
     pub(super) fn found(&mut self, at: usize, thread: &ThreadId, found: Found) {
-        // The source may have ended, and another have its number.
-        let source = self.desk.source_mut(at).filter(|source| source.is_read_by(thread));
-        match (source, found) {
-            (Some(source), Found::Bytes { bytes, time }) => {
-                if source.deliver(bytes, time) == Some(Ready::Now) {
+        // The source may have ended, which counted the bytes, and another have its number.
+        let Some(source) = self.desk.source_mut(at) else { return };
+        match found {
+            Found::Bytes { bytes, time } => {
+                if source.take_found(thread, bytes, time) == Some(Ready::Now) {
                     self.pour(at);
                 }
             }
-            (Some(_), Found::End(end)) => self.end(at, end),
-            (None, _) => {}
+            Found::End(end) if source.is_read_by(thread) => self.end(at, end),
+            Found::End(_) => {}
         }
     }
 }

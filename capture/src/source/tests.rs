@@ -389,3 +389,35 @@ fn what_no_terminal_says_is_no_hang_up() {
     assert!(matches!(source.next(false), Next::Read(..)));
     assert!(matches!(source.done(errno(libc::EIO), 1), Step::End(End::Error(_))));
 }
+
+#[test]
+fn a_source_that_gets_no_thread_is_finished_by_what_its_pipe_has() {
+    let (mut source, _write) = source(Policy::DropNewest);
+    assert!(matches!(source.next(false), Next::Read(..)));
+    assert_eq!(source.isolate(), Close::Cancel);
+    assert_eq!(source.finish(), Close::Cancel);
+    let cancelled = Err(io::Error::from_raw_os_error(libc::ECANCELED));
+    assert!(matches!(source.done(cancelled, 1), Step::Go { readable: false }));
+    assert!(source.can_be_isolated());
+    assert!(matches!(source.isolated(None), Step::Measure), "nothing would cancel another read");
+    assert!(matches!(source.measured(0), Step::End(End::Closed)));
+}
+
+#[test]
+fn bytes_that_a_thread_has_read_when_its_source_ends_are_counted() {
+    let (mut source, write) = source(Policy::DropNewest);
+    assert_eq!(source.isolate(), Close::Now);
+    let (tell, found) = std::sync::mpsc::channel();
+    let pipe = source.shared_pipe().unwrap();
+    let thread = Isolated::start(pipe, move |_, found| drop(tell.send(found))).unwrap();
+    source.isolated(Some(thread));
+    nix::unistd::write(&write, &[7; 1000]).unwrap();
+    // It was read, and the capture thread closes the source first.
+    found.recv().unwrap();
+    assert_eq!(source.queued(), 1000);
+    assert_eq!(source.close(), Close::Now);
+    source.spill(1);
+    source.end();
+    let stats = source.stream().stats();
+    assert_eq!((stats.produced, stats.dropped), (1000, 1000));
+}

@@ -221,6 +221,20 @@ fn an_isolated_source_is_finished_with_what_its_pipe_has() {
 }
 
 #[test]
+fn an_isolated_source_takes_no_deliveries() {
+    let _alone = alone();
+    let rig = rig();
+    let (read, mut write) = pipe();
+    add_isolated(&rig.capture, ID, read, stream(64 * KIB, Policy::DropNewest));
+    rig.capture.deliver(ID, b"strange".to_vec(), None).unwrap();
+    let refused = next(&rig.events);
+    assert!(matches!(refused, Event::Delivered { source: ID, deliveries: 1, bytes: 7 }), "{refused:?}");
+    write.write_all(b"own").unwrap();
+    drop(write);
+    assert_eq!(wait_end(&rig.events, ID).produced, 3);
+}
+
+#[test]
 fn nothing_waits_for_the_thread_of_a_source_that_is_closed_while_it_is_stuck() {
     let _alone = alone();
     let Some(page) = stalled_page() else { return };
