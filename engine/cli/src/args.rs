@@ -19,14 +19,14 @@ use crate::output::OutputArgs;
 use crate::push::PushArgs;
 use crate::query::QueryArgs;
 
-/// Forwards the output of a job's ranks through shared memory
+/// Forward the output of a job's ranks through shared memory
 #[derive(Parser)]
 #[command(
     name = "iof",
     version,
     max_term_width = 100,
-    after_help = "Begin with:  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\n\
-                  'iof COMMAND -h' has one line for each option, 'iof COMMAND --help' says more."
+    after_help = "Example:  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\n\
+                  'iof COMMAND -h' prints one line for each option, 'iof COMMAND --help' prints details."
 )]
 pub struct Iof {
     #[command(subcommand)]
@@ -47,15 +47,15 @@ pub enum Command {
     Query(QueryArgs),
     /// Log a message: syslog, email, a job's record or output
     Log(LogArgs),
-    /// Look at a ring from outside, whatever its writer does
+    /// Decode a ring from outside, whatever its writer does
     Inspect(InspectArgs),
-    /// Print the completions for a shell
+    /// Print completions for a shell
     Completions(CompletionsArgs),
     /// Write the manual pages
     Man(ManArgs),
 }
 
-/// Which engine to attach to.
+/// The options that select the engine to attach to.
 #[derive(Args)]
 pub struct EngineArgs {
     /// Attach to the `iof run` with this pid
@@ -84,14 +84,14 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
-    /// Whether it is left to us which.
+    /// Returns whether no option selects an engine.
     pub fn is_any(&self) -> bool {
         let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;
         let named = pid.is_some() || nspace.is_some() || server.is_some() || rendezvous_dir.is_some();
         !(named || *system || *session)
     }
 
-    /// How to look for it.
+    /// Returns the search that the options ask for.
     pub fn search(&self) -> Search {
         let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;
         let target = match (pid, nspace, server) {
@@ -120,7 +120,7 @@ pub struct PullArgs {
     #[arg(hide_possible_values = true)]
     pub channel: Channels,
 
-    /// Leave out what was cached before now
+    /// Leave out what is cached already
     #[arg(long)]
     pub no_backlog: bool,
 
@@ -130,16 +130,16 @@ pub struct PullArgs {
 
 #[derive(Args)]
 #[command(
-    after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag (again: the other way round); \
-                  arrows, PgUp, PgDn, Home, End scroll; Ctrl-L draws anew; q ends."
+    after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag (again: in reverse order); \
+                  arrows, PgUp, PgDn, Home, End scroll; Ctrl-L redraws; q quits."
 )]
 pub struct TopArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
 
-    /// Time from one look to the next
+    /// Time between two updates
     ///
-    /// 0.1 at least.
+    /// At least 0.1.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,
 }
@@ -153,20 +153,20 @@ pub struct CompletionsArgs {
 
 #[derive(Args)]
 pub struct ManArgs {
-    /// The directory that gets iof.1, iof-run.1...
+    /// The directory to write iof.1, iof-run.1... to
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 }
 
 #[derive(Args)]
 pub struct InspectArgs {
-    /// Its descriptor here, or a path such as /proc/PID/fd/N
+    /// The ring: a descriptor, or a path such as /proc/PID/fd/N
     ///
-    /// `ls -l /proc/PID/fd | grep iof-ring` finds a process's rings.
+    /// `ls -l /proc/PID/fd | grep iof-ring` lists the rings of a process.
     #[arg(value_name = "FD|PATH")]
     pub ring: Option<PathBuf>,
 
-    /// Write the cached bytes to stdout, the rest to stderr
+    /// Write the cached bytes to stdout, the report to stderr
     #[arg(long)]
     pub bytes: bool,
 

@@ -1,4 +1,4 @@
-//! `iof log`: a message for the channels of a running engine; and what `iof run` is told of those.
+//! `iof log`: logs a message through a running engine; and the log options of `iof run` from its environment.
 
 use std::env;
 use std::ffi::OsString;
@@ -28,40 +28,40 @@ const MAIL_SERVER: &str = "IOF_MAIL_SERVER";
 const GATEWAY: &str = "IOF_GATEWAY";
 
 #[derive(Args)]
-#[command(after_help = "Channels: stdout and stderr of the rank that says it, or of the job; local_syslog, \
-                        global_syslog and syslog, which is the global one if there is one; email; job_record; \
-                        global_datastore; and whatever the engine's host knows, by a key with a dot in it. `iof query \
-                        LOG_CHANNELS` says which there are.")]
+#[command(after_help = "Channels: stdout and stderr of the calling rank, or of the job; local_syslog, \
+                        global_syslog, and syslog, which is the global one if it exists; email; job_record; \
+                        global_datastore; and channels of the launcher that embeds the engine, by a key with a dot. \
+                        `iof query LOG_CHANNELS` lists the available channels.")]
 pub struct LogArgs {
-    /// Where to, in the order of preference
+    /// Channels to log to, in order of preference
     ///
-    /// By default where the engine was told to log, and else to all that there are but stdout.
+    /// The default is the engine's own order, or else every available channel except stdout.
     #[arg(long, value_name = "LIST", value_parser = channels)]
     channel: Option<LogOrder>,
 
-    /// Channels that must take it
+    /// Channels that must take the message
     ///
-    /// They may be among those of --channel, or are used in addition.
+    /// They may be among those of --channel, or are added to them.
     #[arg(long, value_name = "LIST", value_parser = channels)]
     required: Option<LogOrder>,
 
-    /// To the first of them only that takes it
+    /// Stop at the first channel that takes the message
     #[arg(long)]
     once: bool,
 
-    /// The priority at the syslog
+    /// The priority in the syslog
     ///
     /// emerg, alert, crit, err, warning, notice, info, debug, or 0 to 7.
     #[arg(long, value_name = "P", default_value = "info", value_parser = priority)]
     priority: u32,
 
-    /// Say whose message it is
+    /// Tag the message with its process and channel
     ///
-    /// And on which channel it comes: on stdout and stderr.
+    /// Applies to stdout and stderr.
     #[arg(long)]
     tag: bool,
 
-    /// Say when it was
+    /// Add the time
     #[arg(long)]
     timestamp: bool,
 
@@ -69,13 +69,13 @@ pub struct LogArgs {
     #[arg(long)]
     xml: bool,
 
-    /// Where email goes to
+    /// Addresses to send email to
     ///
-    /// Addresses, with commas between them.
+    /// Separated by commas.
     #[arg(long, value_name = "LIST")]
     mail_to: Option<String>,
 
-    /// What email is about
+    /// The subject of the email
     #[arg(long, value_name = "TEXT", requires = "mail_to")]
     subject: Option<String>,
 
@@ -88,9 +88,9 @@ pub struct LogArgs {
     #[command(flatten)]
     engine: EngineArgs,
 
-    /// What to log [default: what comes on stdin]
+    /// The message [default: read from stdin, as with -]
     ///
-    /// That is what - means, too. 32 KiB at most.
+    /// At most 32 KiB.
     #[arg(value_name = "MESSAGE")]
     message: Option<String>,
 }

@@ -1,5 +1,4 @@
-//! Where output goes and what it looks like: the options that `iof run` and `iof pull` have alike, and the printers that
-//! do it.
+//! The output options that `iof run` and `iof pull` share, and the printers that carry them out.
 
 use std::env;
 use std::ffi::OsString;
@@ -21,53 +20,52 @@ use crate::args::{ChannelList, Ranks, bytes, file_count, file_size, ranks, secon
 use crate::say::beside_output;
 use crate::{Failure, say};
 
-/// Under which these options are listed.
+/// The heading of these options in help.
 const OUTPUT: &str = "Output options";
 
 #[derive(Args)]
 pub struct OutputArgs {
-    /// How output looks and where it goes
+    /// Format and destination of output
     ///
-    /// As prterun has it: tag, tag-detailed, tag-fullname, rank, timestamp[=ns|us|ms|rfc3339], xml, json,
-    /// merge-stderr-to-stdout, dir=DIR, file=NAME, and behind them :copy, :nocopy, :raw, :pattern. If it is said more
-    /// than once, all lists are one.
+    /// Words of prterun: tag, tag-detailed, tag-fullname, rank, timestamp[=ns|us|ms|rfc3339], xml, json,
+    /// merge-stderr-to-stdout, dir=DIR, file=NAME, with the qualifiers :copy, :nocopy, :raw, :pattern. May be
+    /// repeated.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
     pub output: Vec<OsString>,
 
-    /// What has a tag: line, or fragment
+    /// What to tag: line, or fragment
     ///
-    /// Each line, or what was read together.
+    /// Each line, or all bytes that were read together.
     #[arg(long, help_heading = OUTPUT, value_enum, value_name = "WHAT", default_value_t = TagBy::Line)]
     #[arg(hide_possible_values = true)]
     pub tag_by: TagBy,
 
-    /// What ends each line, before its newline
+    /// Text at the end of each line, before its newline
     #[arg(long, help_heading = OUTPUT, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub tag_suffix: String,
 
-    /// Up to which length a line is whole
+    /// Longest line written in one piece
     ///
-    /// In bytes; K, M and G are understood.
+    /// In bytes, optionally with suffix K, M or G.
     #[arg(long, help_heading = OUTPUT, value_name = "BYTES", default_value = "64K", value_parser = bytes)]
     pub max_line: u64,
 
     /// How long to wait for its end
     ///
-    /// The line is written without its end when its stream was quiet for as long; ten times that for 4 KiB and more,
-    /// which a rank may be in the middle of writing, and for a line that grows all the time. Time in which iof can't
-    /// write, or is stopped, does not count.
+    /// The line is written incomplete when its stream was quiet for this time. An incomplete line of 4 KiB or more, or one
+    /// that keeps growing, waits ten times as long. Time in which iof can't write, or is stopped, does not count.
     #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = seconds)]
     pub max_line_time: Duration,
 
     /// Show only these ranks, such as 0,3-5
     ///
-    /// And what is logged of the job as a whole. Files get all.
+    /// Messages logged for the whole job are shown, too. Files get all ranks.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST|all", value_parser = ranks)]
     pub ranks: Option<Ranks>,
 
-    /// Channels that are not to be shown
+    /// Channels that are not shown
     ///
-    /// Nor written to files. Tools can still pull them.
+    /// They are not written to files either. Tools can still pull them.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST", value_parser = ChannelList)]
     #[arg(hide_possible_values = true)]
     pub no_forward: Option<Channels>,
@@ -77,35 +75,35 @@ pub struct OutputArgs {
     #[arg(hide_possible_values = true)]
     pub open_mode: OpenMode,
 
-    /// Begin a new file when one is so large
+    /// Size at which a new file is begun
     ///
-    /// 4K at least.
+    /// At least 4K.
     #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = file_size)]
     pub file_size: Option<u64>,
 
     /// How many full files to keep
     ///
-    /// As NAME.1, NAME.2 and so on, 1000 at most.
+    /// They are named NAME.1, NAME.2 and so on. At most 1000.
     #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 4, requires = "file_size",
           value_parser = file_count)]
     pub file_count: u32,
 }
 
-/// What has a tag.
+/// What one tag stands for.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TagBy {
     /// Each line
     Line,
-    /// What was read together
+    /// All bytes that were read together
     Fragment,
 }
 
-/// What to do with files that are there already.
+/// What to do with files that exist already.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OpenMode {
     /// Empty them
     Truncate,
-    /// Write behind what they have
+    /// Append to them
     Append,
 }
 

@@ -36,6 +36,8 @@ fn pages() -> Vec<Man> {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests {
     use clap::{Arg, Parser};
     use clap_complete::Shell;

@@ -1,4 +1,4 @@
-//! `iof push`: bytes for the stdin of ranks that were left open.
+//! `iof push`: pushes bytes into the stdin of ranks that was left open.
 
 use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal};
@@ -37,17 +37,17 @@ pub struct PushArgs {
 
     /// Cut off ranks that do not read
     ///
-    /// That is, ranks that have taken nothing for a second. Otherwise the push waits for them.
+    /// A rank that has taken nothing for a second is cut off. Without this option the push waits for it.
     #[arg(long)]
     drop: bool,
 
     /// Leave out ranks whose stdin is not open
     ///
-    /// Otherwise nothing is pushed if there is one.
+    /// Without this option nothing is pushed if there is such a rank.
     #[arg(long)]
     partial: bool,
 
-    /// What to push [default: our stdin, as with -]
+    /// The file to push [default: our stdin, as with -]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }

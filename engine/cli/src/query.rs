@@ -38,21 +38,20 @@ const NAMES: [(&str, Option<&str>, &str); 10] = [
     after_help = "KEY is namespaces, procs or stats, the name of a PMIx attribute such as JOB_STATUS or \
                         PMIX_QUERY_JOB_STATUS, or the key itself, such as pmix.qry.jst: NAMESPACES, JOB_STATUS, \
                         NAMESPACE_INFO, PROC_TABLE, LOCAL_PROC_TABLE, QUEUE_LIST, QUEUE_STATUS, LOG_CHANNELS, \
-                        ATTRIBUTE_SUPPORT, and whatever the engine's host knows besides."
+                        ATTRIBUTE_SUPPORT. The launcher that embeds the engine may support further keys."
 )]
 pub struct QueryArgs {
     /// What to ask for
     #[arg(value_name = "KEY", required = true, value_parser = Key, hide_possible_values = true)]
     keys: Vec<String>,
 
-    /// Ask of these ranks only, such as 0,3-5
+    /// Limit the answer to these ranks, such as 0,3-5
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     rank: Option<Ranks>,
 
-    /// Of what else, such as pmix.alloc.queue=night
+    /// A qualifier, such as pmix.alloc.queue=night
     ///
-    /// A qualifier of the query, by its key: with a text as its value, or KEY alone if it is a flag. It may be given
-    /// several times.
+    /// The key of a qualifier of the query with a text as its value, or KEY alone for a flag. May be repeated.
     #[arg(long = "qualifier", value_name = "KEY=TEXT", value_parser = parse_qualifier)]
     qualifiers: Vec<Info>,
 

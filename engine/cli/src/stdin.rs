@@ -1,4 +1,4 @@
-//! Where the ranks of `iof run` have their stdin from, and our own on its way to them.
+//! The stdin of the ranks of `iof run`, and our own stdin on its way to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,15 +15,15 @@ use crate::args::{Ranks, ranks};
 use crate::push::report_wait;
 use crate::{Failure, say};
 
-/// Under which these options are listed.
+/// The heading of these options in help.
 const STDIN: &str = "Stdin options";
 
-/// Who reads what.
+/// The options that set what each rank reads.
 #[derive(Args)]
 pub struct StdinArgs {
     /// Ranks that get our stdin [default: 0]
     ///
-    /// With --stdin-file, all unless it says otherwise.
+    /// With --stdin-file, the default is all.
     #[arg(long, help_heading = STDIN, value_name = "LIST|all|none", value_parser = ranks_or_none)]
     stdin: Option<Ranks>,
 
@@ -31,9 +31,9 @@ pub struct StdinArgs {
     #[arg(long, help_heading = STDIN, value_name = "LIST|all", value_parser = ranks)]
     stdin_open: Option<Ranks>,
 
-    /// A file that ranks read as stdin in place of ours
+    /// A file that ranks read as stdin instead of ours
     ///
-    /// Each opens it for itself.
+    /// Each rank opens it itself.
     #[arg(long, help_heading = STDIN, value_name = "PATH")]
     stdin_file: Option<PathBuf>,
 }

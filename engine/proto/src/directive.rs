@@ -1,7 +1,7 @@
-//! Directives: what RFC0025 lets servers, spawns and registrations say about forwarding, by PMIx's keys and types.
+//! Directives: the attributes with which servers, spawns and registrations control forwarding (RFC0025).
 //!
-//! They come as a list of [`Info`], the `pmix_info_t` of PMIx, at three [`Level`]s, each of which overrides the one
-//! before: server, spawn, registration. [`Directives::read`] makes one typed value of a list, once for all who get one.
+//! A list of [`Info`] (PMIx's `pmix_info_t`) is given at one of three [`Level`]s: server, spawn, registration. A later
+//! level overrides an earlier one. [`Directives::read`] turns a list into one typed value.
 
 use std::time::Duration;
 
@@ -12,27 +12,27 @@ use crate::message::Failure;
 use crate::names::{Channels, Proc};
 use crate::status::Status;
 
-/// The keys. Each says in brackets which type its value has.
+/// The keys, each with the type of its value in brackets.
 pub mod key {
-    /// Bytes of cache for each channel (number).
+    /// The bytes of cache for each process and channel (number).
     pub const PMIX_IOF_CACHE_SIZE: &str = "pmix.iof.csize";
-    /// When the cache is full, the oldest bytes make room (bool).
+    /// Drops the oldest bytes when the cache is full (bool).
     pub const PMIX_IOF_DROP_OLDEST: &str = "pmix.iof.old";
-    /// When the cache is full, new bytes are dropped (bool).
+    /// Drops new bytes when the cache is full (bool).
     pub const PMIX_IOF_DROP_NEWEST: &str = "pmix.iof.new";
-    /// Bytes to be handed out together (number).
+    /// The bytes to collect before they are delivered together (number).
     pub const PMIX_IOF_BUFFERING_SIZE: &str = "pmix.iof.bsize";
-    /// How long to wait for so many, in seconds (number).
+    /// The longest time to collect them, in seconds (number).
     pub const PMIX_IOF_BUFFERING_TIME: &str = "pmix.iof.btime";
-    /// The same in microseconds (number). Ours; counts before the one in seconds.
+    /// The same in microseconds (number). Takes precedence over the time in seconds.
     pub const IOF_BUFFERING_TIME_US: &str = "iof.btime.us";
-    /// The channel is closed by its source (bool).
+    /// Marks the end of the channel (bool).
     pub const PMIX_IOF_COMPLETE: &str = "pmix.iof.cmp";
-    /// The tool's library is to read the tool's own stdin and forward it (bool, or the process to forward it to).
+    /// Has the tool's library read the tool's own stdin and push it (bool, or the process to push it to).
     pub const PMIX_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
-    /// The channels to be forwarded (number, a mask). From the RFC's draft; stands for the four below.
+    /// The channels to forward, as a bit mask (number). From the RFC's draft; replaced by the `PMIX_FWD_` keys.
     pub const PMIX_IOF_SRV_REQ: &str = "pmix.iof.req";
-    /// The engine is a gateway: it serves what others can't (bool). For who starts an engine (RFC0032).
+    /// Makes the engine the site's gateway, which serves requests that other engines can't (bool, RFC0032).
     pub const PMIX_SERVER_GATEWAY: &str = "pmix.srv.gway";
     /// Whether stdin is forwarded (bool).
     pub const PMIX_FWD_STDIN: &str = "pmix.fwd.stdin";
@@ -42,24 +42,24 @@ pub mod key {
     pub const PMIX_FWD_STDERR: &str = "pmix.fwd.stderr";
     /// Whether stddiag is forwarded (bool).
     pub const PMIX_FWD_STDDIAG: &str = "pmix.fwd.stddiag";
-    /// Processes to which nothing can be pushed are left out of a push, instead of failing it (bool). Ours.
+    /// Leaves processes whose stdin is not open out of a push, instead of failing the push (bool).
     pub const IOF_PARTIAL: &str = "iof.push.partial";
-    /// When delivered bytes were read from their source, in nanoseconds since 1970 (number). Ours.
+    /// The time at which delivered bytes were read from their source, in nanoseconds since 1970 (number).
     pub const IOF_TIME: &str = "iof.time";
 }
 
 /// One directive, or one piece of metadata (`pmix_info_t`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
-    /// What it is about; [`key`] has the keys.
+    /// The key, one of [`key`] or of the host.
     pub key: String,
-    /// What it says.
+    /// The value.
     pub value: InfoValue,
-    /// Who can't honour it is to refuse what it came with (`PMIX_INFO_REQD`); else it is ignored then.
+    /// Whether the request fails if this can't be honoured (`PMIX_INFO_REQD`). Otherwise it is ignored then.
     pub required: bool,
 }
 
-/// The value of an [`Info`] (`pmix_value_t`), of the types that forwarding has a use for.
+/// The value of an [`Info`] (`pmix_value_t`), restricted to the types that forwarding uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InfoValue {
     /// Yes or no.
@@ -97,17 +97,17 @@ impl From<&str> for InfoValue {
 }
 
 impl Info {
-    /// An optional directive.
+    /// Returns an optional directive.
     pub fn new(key: impl Into<String>, value: impl Into<InfoValue>) -> Info {
         Info { key: key.into(), value: value.into(), required: false }
     }
 
-    /// A required one.
+    /// Returns a required directive.
     pub fn required(key: impl Into<String>, value: impl Into<InfoValue>) -> Info {
         Info { required: true, ..Info::new(key, value) }
     }
 
-    /// The bytes of its key and of its text or process.
+    /// Returns the size of its key and of its text or process, in bytes.
     pub(crate) fn size(&self) -> usize {
         let value = match &self.value {
             InfoValue::Text(text) => text.len(),
@@ -127,14 +127,14 @@ impl Info {
     }
 }
 
-/// Who gives directives.
+/// The level at which directives are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Who starts an engine: for all jobs and registrations that say nothing else.
+    /// At the engine's start: the defaults of all jobs and registrations.
     Server,
-    /// Who spawns a job: for its streams.
+    /// At a spawn: for the streams of the job.
     Spawn,
-    /// A tool that registers: for its registration.
+    /// At a registration: for that registration.
     Registration,
 }
 
@@ -147,7 +147,7 @@ pub enum Drop {
     Newest,
 }
 
-/// What a list of directives asks for; `None` where it says nothing.
+/// The typed value of a list of directives. A field is `None` if the list does not set it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Directives {
     /// `PMIX_IOF_CACHE_SIZE`: bytes for each stream, 1 at least. The engine gives 16 KiB at least.
@@ -158,14 +158,14 @@ pub struct Directives {
     pub buffering_size: Option<u32>,
     /// `PMIX_IOF_BUFFERING_TIME`: how long bytes may be held back for that; 0: not at all.
     pub buffering_time: Option<Duration>,
-    /// `PMIX_FWD_STDOUT` and the like, `PMIX_IOF_SRV_REQ`: what the spawner wants forwarded. Of the output channels that
-    /// are not in it nothing is shown, though they can be pulled.
+    /// `PMIX_FWD_STDOUT` and the like, `PMIX_IOF_SRV_REQ`: the channels to forward. Other output channels are not shown,
+    /// but tools can pull them.
     pub forward: Option<Channels>,
-    /// `PMIX_FWD_STDIN`, `PMIX_IOF_SRV_REQ`: stdin is to be forwarded. Says nothing of the output channels.
+    /// `PMIX_FWD_STDIN`, `PMIX_IOF_SRV_REQ`: whether stdin is forwarded. Does not affect the output channels.
     pub stdin: bool,
 }
 
-/// Why one directive can't be honoured.
+/// The reason why one directive can't be honoured.
 pub(crate) enum Unfit {
     Unknown,
     WrongType(&'static str),
@@ -174,12 +174,11 @@ pub(crate) enum Unfit {
 }
 
 impl Directives {
-    /// Understands `infos` as given at `level`. Also gives the keys of the optional ones that can't be honoured, because
-    /// they are unknown, of the wrong type, out of range, or have no meaning at this level; these are ignored. Of equal
-    /// keys the last counts.
+    /// Reads `infos` as given at `level`. Also returns the keys of optional directives that are ignored because they are
+    /// unknown, of the wrong type, out of range, or without a meaning at this level. Of equal keys the last one counts.
     ///
     /// # Errors
-    /// A required one can't be honoured, or both ways to drop are asked for.
+    /// A required directive can't be honoured, or both drop policies are asked for.
     ///
     /// ```
     /// use iof_proto::directive::{Directives, Info, Level, key};
@@ -203,7 +202,7 @@ impl Directives {
     }
 }
 
-/// Directives, not yet put together.
+/// Directives that are read one by one.
 #[derive(Default)]
 struct Reading {
     directives: Directives,
@@ -285,7 +284,7 @@ fn number(value: &InfoValue) -> Result<u64, Unfit> {
     if let InfoValue::Number(number) = value { Ok(*number) } else { Err(Unfit::WrongType("number")) }
 }
 
-/// A number of bytes, as PMIx's `uint32_t`.
+/// Returns a number of bytes, as PMIx's `uint32_t`.
 pub(crate) fn number_within(value: &InfoValue, least: u32) -> Result<u32, Unfit> {
     let range = if least == 0 { "0 to 4294967295" } else { "1 to 4294967295" };
     let number = u32::try_from(number(value)?).map_err(|_| Unfit::OutOfRange(range))?;

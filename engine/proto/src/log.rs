@@ -1,4 +1,4 @@
-//! Log requests (`PMIx_Log`, RFC0010, RFC0032): what a tool wants to have logged where, and what became of it.
+//! Log requests (`PMIx_Log`, RFC0010, RFC0032) and their reports.
 
 mod wire;
 
@@ -11,61 +11,62 @@ use crate::limits::{
 use crate::message::Failure;
 use crate::status::Status;
 
-/// The keys: of data, which name a channel and have the message as value; of directives; and of what an email has.
+/// The keys of data, which name a channel and have the message as value; of directives; and of the fields of an email.
 pub mod key {
-    /// Data: to the stdout of the source, by the rings (text).
+    /// Data: the stdout of the source, through the rings (text).
     pub const PMIX_LOG_STDOUT: &str = "pmix.log.stdout";
-    /// Data: to the stderr of the source, by the rings (text).
+    /// Data: the stderr of the source, through the rings (text).
     pub const PMIX_LOG_STDERR: &str = "pmix.log.stderr";
-    /// Data: to the global syslog if there is one, else to the local one (text).
+    /// Data: the global syslog if there is one, otherwise the local one (text).
     pub const PMIX_LOG_SYSLOG: &str = "pmix.log.syslog";
-    /// Data: to the syslog of the engine's node (text).
+    /// Data: the syslog of the engine's node (text).
     pub const PMIX_LOG_LOCAL_SYSLOG: &str = "pmix.log.lsys";
-    /// Data: to the syslog of the gateway's node (text).
+    /// Data: the syslog of the gateway's node (text).
     pub const PMIX_LOG_GLOBAL_SYSLOG: &str = "pmix.log.gsys";
-    /// Data: by email (email).
+    /// Data: email (email).
     pub const PMIX_LOG_EMAIL: &str = "pmix.log.email";
-    /// Data: to the record of the job (text).
+    /// Data: the record of the job (text).
     pub const PMIX_LOG_JOB_RECORD: &str = "pmix.log.jrec";
-    /// Data: to the global data store (text). The host's.
+    /// Data: the global data store (text). Served by the host.
     pub const PMIX_LOG_GLOBAL_DATASTORE: &str = "pmix.log.gstore";
-    /// Data: to each channel of the engine's order (text).
+    /// Data: each channel of the engine's order (text).
     pub const PMIX_LOG_MSG: &str = "pmix.log.msg";
 
-    /// Directive: the priority at the syslog, 0 (emergency) to 7 (debug), 6 (info) unless it is said (number).
+    /// Directive: the priority in the syslog, 0 (emergency) to 7 (debug), 6 (info) by default (number).
     pub const PMIX_LOG_SYSLOG_PRI: &str = "pmix.log.syspri";
-    /// Directive: when it happened, in seconds since 1970 (number).
+    /// Directive: the time of the event, in seconds since 1970 (number).
     pub const PMIX_LOG_TIMESTAMP: &str = "pmix.log.tstmp";
-    /// Directive: say when the request came (bool).
+    /// Directive: add the time at which the request arrived (bool).
     pub const PMIX_LOG_GENERATE_TIMESTAMP: &str = "pmix.log.gtstmp";
-    /// Directive: say on stdout and stderr whose message it is, and on which channel (bool).
+    /// Directive: tag the message with its process and channel on stdout and stderr (bool).
     pub const PMIX_LOG_TAG_OUTPUT: &str = "pmix.log.tag";
-    /// Directive: say when it was (bool).
+    /// Directive: add the time (bool).
     pub const PMIX_LOG_TIMESTAMP_OUTPUT: &str = "pmix.log.tsout";
-    /// Directive: XML on stdout and stderr (bool).
+    /// Directive: write XML on stdout and stderr (bool).
     pub const PMIX_LOG_XML_OUTPUT: &str = "pmix.log.xml";
-    /// Directive: to the first channel only that takes it (bool).
+    /// Directive: stop at the first channel that takes the message (bool).
     pub const PMIX_LOG_ONCE: &str = "pmix.log.once";
-    /// Directive: whose message it is (process): one of a job that the engine knows, or a whole one.
+    /// Directive: the process or job that the message is from, of a job that the engine knows (process).
     pub const PMIX_LOG_SOURCE: &str = "pmix.log.source";
-    /// Directive: a gateway is asked on behalf of another engine, and asks nobody else; who asked that one (text). Ours.
+    /// Directive: marks a request that another engine relays to the gateway, and names its original tool (text). A gateway
+    /// does not relay it again.
     pub const IOF_LOG_RELAYED: &str = "iof.log.relayed";
 
-    /// Email, or directive: to whom, addresses divided by commas (text).
+    /// Email, or directive: the recipients, as addresses separated by commas (text).
     pub const PMIX_LOG_EMAIL_ADDR: &str = "pmix.log.emaddr";
-    /// Email, or directive: from whom (text).
+    /// Email, or directive: the sender's address (text).
     pub const PMIX_LOG_EMAIL_SENDER_ADDR: &str = "pmix.log.emfaddr";
-    /// Email, or directive: about what (text).
+    /// Email, or directive: the subject (text).
     pub const PMIX_LOG_EMAIL_SUBJECT: &str = "pmix.log.emsub";
     /// Email: the message (text).
     pub const PMIX_LOG_EMAIL_MSG: &str = "pmix.log.emmsg";
     /// Email, or directive: the name or address of the mail server (text).
     pub const PMIX_LOG_EMAIL_SERVER: &str = "pmix.log.esrvr";
-    /// Email, or directive: its port (number).
+    /// Email, or directive: the port of the mail server (number).
     pub const PMIX_LOG_EMAIL_SRVR_PORT: &str = "pmix.log.esrvrprt";
 }
 
-/// A log request: data, which say where and what, in the order of preference, and directives, which say how.
+/// A log request: data, which name channels and messages in order of preference, and directives.
 ///
 /// ```
 /// use iof_proto::{Info, Log, log::key};
@@ -76,29 +77,30 @@ pub mod key {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Log {
-    /// One entry for each channel. A message that several have is sent once.
+    /// One entry for each channel. A message for several channels is sent once.
     #[serde(with = "wire")]
     pub data: Vec<LogEntry>,
-    /// [`key`] has the keys.
+    /// The directives. [`key`] lists the keys.
     pub directives: Vec<Info>,
 }
 
 impl Log {
-    /// `text` to each channel of the engine's order.
+    /// Returns a request to log `text` to each channel of the engine's order.
     pub fn new(text: impl Into<String>) -> Log {
         Log { data: vec![LogEntry::new(key::PMIX_LOG_MSG, text)], directives: Vec::new() }
     }
 
-    /// `text` to these channels; an email needs an [address](key::PMIX_LOG_EMAIL_ADDR) among the directives.
+    /// Returns a request to log `text` to these channels. An email needs an [address](key::PMIX_LOG_EMAIL_ADDR) among the
+    /// directives.
     pub fn to<K: Into<String>>(channels: impl IntoIterator<Item = K>, text: &str) -> Log {
         let data = channels.into_iter().map(|key| LogEntry::new(key, text)).collect();
         Log { data, directives: Vec::new() }
     }
 
-    /// Whether it keeps to the limits, those of its texts among them.
+    /// Checks that the request keeps to the limits, those of its texts included.
     ///
     /// # Errors
-    /// [`Excess`] names the first that it breaks.
+    /// [`Excess`] names the first limit that it exceeds.
     pub fn check(&self) -> Result<(), Excess> {
         within("log entries", self.data.len(), MAX_LOG_ENTRIES)?;
         self.data.iter().try_for_each(LogEntry::check)?;
@@ -110,14 +112,14 @@ impl Log {
     }
 }
 
-/// What is to be logged on one channel (one `pmix_info_t` of the data).
+/// The message for one channel (one `pmix_info_t` of the data).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// The channel: one of [`key`]'s, or one that only the host knows.
+    /// The channel: a key of [`key`], or one that only the host knows.
     pub channel: String,
     /// The message.
     pub value: LogValue,
-    /// It must be logged here: if it is not, the request has failed.
+    /// Whether the request fails if this channel does not take the message.
     pub required: bool,
 }
 
@@ -126,12 +128,12 @@ pub struct LogEntry {
 pub enum LogValue {
     /// A text, without NUL.
     Text(String),
-    /// An email: the message with what else an email has.
+    /// An email: the message and the other fields.
     Email(Vec<Info>),
 }
 
 impl LogEntry {
-    /// `text` on `channel`, which need not take it.
+    /// Returns an optional entry that logs `text` on `channel`.
     pub fn new(channel: impl Into<String>, text: impl Into<String>) -> LogEntry {
         let channel = channel.into();
         let value = if channel == key::PMIX_LOG_EMAIL {
@@ -142,7 +144,7 @@ impl LogEntry {
         LogEntry { channel, value, required: false }
     }
 
-    /// Its message; `None` for an email without one.
+    /// Returns the message; `None` for an email without one.
     pub fn text(&self) -> Option<&str> {
         match &self.value {
             LogValue::Text(text) => Some(text),
@@ -164,7 +166,7 @@ impl LogEntry {
         }
     }
 
-    /// What an email has beside its message.
+    /// Returns the fields of an email other than its message.
     fn fields(&self) -> impl Iterator<Item = &Info> {
         let fields: &[Info] = if let LogValue::Email(fields) = &self.value { fields } else { &[] };
         let message = fields.iter().position(|field| wire::message_of(field).is_some());
@@ -172,13 +174,12 @@ impl LogEntry {
     }
 }
 
-/// What became of a log request (RFC0032).
+/// The outcome of a log request (RFC0032).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use = "a log request may have failed"]
 pub struct LogReport {
-    /// [`Status::SUCCESS`]: all channels have it, or with [`PMIX_LOG_ONCE`](key::PMIX_LOG_ONCE) the first that took it.
-    /// [`Status::ERR_PARTIAL_COMPLETION`]: some have it. [`Status::ERR_OPERATION_FAILED`]: none has it, or a required one
-    /// has not.
+    /// [`Status::SUCCESS`]: every channel took the message, or with [`PMIX_LOG_ONCE`](key::PMIX_LOG_ONCE) one did.
+    /// [`Status::ERR_PARTIAL_COMPLETION`]: some did. [`Status::ERR_OPERATION_FAILED`]: none did, or a required one did not.
     pub status: Status,
     /// The channels that were tried, in their order.
     pub outcomes: Vec<LogOutcome>,
@@ -186,11 +187,11 @@ pub struct LogReport {
     pub ignored: Vec<String>,
 }
 
-/// What became of it on one channel.
+/// The outcome on one channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogOutcome {
-    /// Which: the key.
+    /// The key of the channel.
     pub channel: String,
-    /// Nothing, if it worked.
+    /// The reason of the failure, or `Ok`.
     pub result: Result<(), Failure>,
 }

@@ -1,4 +1,4 @@
-//! Names: who writes ([`Nspace`], [`Rank`], [`Proc`]) and on what ([`Channel`], [`Channels`]).
+//! Names of processes ([`Nspace`], [`Rank`], [`Proc`]) and of channels ([`Channel`], [`Channels`]).
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ impl Rank {
 }
 
 impl fmt::Display for Rank {
-    /// The number, `*` for the wildcard, `-` for none.
+    /// Formats the number, `*` for the wildcard, `-` for no rank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Rank::WILDCARD => f.write_str("*"),
@@ -31,9 +31,9 @@ impl fmt::Display for Rank {
 
 /// The name of a job.
 ///
-/// Engines and tools put it into file names, tags and terminals. So a value of this type is
-/// always 1 to 255 bytes long (`PMIX_MAX_NSLEN`), holds no NUL or other control character and no
-/// `/`, and is neither `.` nor `..`. A name that arrives over the wire passes the same check.
+/// Engines and tools write it into file names, tags and terminals. A value of this type is therefore
+/// always 1 to 255 bytes long (`PMIX_MAX_NSLEN`), contains no control character and no `/`, and is
+/// neither `.` nor `..`. A name that arrives over the wire passes the same check.
 ///
 /// ```
 /// use iof_proto::Nspace;
@@ -45,7 +45,7 @@ impl fmt::Display for Rank {
 #[serde(try_from = "String")]
 pub struct Nspace(String);
 
-/// Why a text cannot be the name of an nspace.
+/// The reason why a text can't be the name of an nspace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NspaceError {
     /// It is the empty string.
@@ -57,8 +57,8 @@ pub enum NspaceError {
         /// Its length in bytes.
         length: usize,
     },
-    /// It holds a character that would be unsafe in a file name or on a terminal, or the comma, which divides names in
-    /// the answer to `PMIX_QUERY_NAMESPACES`.
+    /// It contains a character that would be unsafe in a file name or on a terminal, or the comma, which separates names
+    /// in the answer to `PMIX_QUERY_NAMESPACES`.
     #[error(
         "the name of an nspace holds {character:?} at byte {at}: leave out '/', ',' and control characters"
     )]
@@ -77,10 +77,10 @@ pub enum NspaceError {
 }
 
 impl Nspace {
-    /// The name, if it is one.
+    /// Returns the name, if `text` is a valid one.
     ///
     /// # Errors
-    /// [`NspaceError`] says which rule the text breaks and where.
+    /// [`NspaceError`] names the rule that the text breaks, and where.
     pub fn new(name: impl Into<String>) -> Result<Nspace, NspaceError> {
         let name = name.into();
         if name.is_empty() {
@@ -100,7 +100,7 @@ impl Nspace {
         Ok(Nspace(name))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -170,7 +170,7 @@ bitflags::bitflags! {
 }
 
 impl Channels {
-    /// The output channels in this set: stdout, stderr, stddiag, in this order.
+    /// Returns the output channels of this set in the order stdout, stderr, stddiag.
     pub fn outputs(self) -> impl Iterator<Item = Channel> {
         [Channel::Stdout, Channel::Stderr, Channel::Stddiag]
             .into_iter()
@@ -178,7 +178,7 @@ impl Channels {
     }
 }
 
-/// A channel mask with bits that PMIx has no channel for.
+/// A channel mask with bits that stand for no channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the channel mask {0:#06x} has bits outside 0x00ff: use the sum of stdin 1, stdout 2, stderr 4, stddiag 8"
@@ -231,7 +231,7 @@ impl fmt::Display for Channel {
     }
 }
 
-/// A word that names no channel.
+/// A word that does not name a channel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a channel: write stdin, stdout, stderr or stddiag")]
 pub struct UnknownChannel(pub String);
@@ -258,8 +258,8 @@ impl From<Channel> for Channels {
     }
 }
 
-/// A text that somebody else has chosen (a tool's name, a program's, a server's reply), without what a terminal would take
-/// for commands.
+/// Returns a text from outside (a tool's name, a program's, a server's reply) without the characters that a terminal
+/// would take for commands.
 ///
 /// ```
 /// assert_eq!(iof_proto::names::shown("tool\x1b[2J\n"), "tool?[2J?");

@@ -1,4 +1,4 @@
-//! Pushes of stdin (`PMIx_IOF_push`, RFC0025): what a tool says of one, and what becomes of it.
+//! Pushes of stdin (`PMIx_IOF_push`, RFC0025): their directives, progress and reports.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use crate::directive::{Info, Unfit, key, number_within, truth};
 use crate::message::Failure;
 use crate::names::Proc;
 
-/// What the directives of a push ask for.
+/// The typed directives of a push.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PushDirectives {
-    /// `PMIX_IOF_CACHE_SIZE`: bytes that may be on their way, 1 at least.
+    /// `PMIX_IOF_CACHE_SIZE`: the bytes that may be in flight, at least 1.
     pub cache_size: Option<u32>,
     /// `PMIX_IOF_COMPLETE`: the targets' stdin ends after the last byte. Otherwise it stays open for the next push.
     pub complete: bool,
@@ -22,11 +22,11 @@ pub struct PushDirectives {
 }
 
 impl PushDirectives {
-    /// Understands `infos`; also gives the keys of the optional ones that can't be honoured, which are ignored.
-    /// `PMIX_IOF_PUSH_STDIN` says who collects the bytes, which is the tool's affair, and means nothing here.
+    /// Reads `infos`. Also returns the keys of the optional ones that can't be honoured, which are ignored.
+    /// `PMIX_IOF_PUSH_STDIN` concerns only the tool that collects the bytes, and has no meaning here.
     ///
     /// # Errors
-    /// A required one can't be honoured.
+    /// A required directive can't be honoured.
     ///
     /// ```
     /// use iof_proto::PushDirectives;
@@ -68,34 +68,34 @@ impl PushDirectives {
 /// A push that was granted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PushGranted {
-    /// Its number, 1 or more.
+    /// The number of the push, 1 or more.
     pub push: u32,
-    /// Targets that get nothing, and why (the first 4096): only if the tool allows that
-    /// ([`IOF_PARTIAL`](crate::directive::key::IOF_PARTIAL)).
+    /// The targets that are left out, with the reason (at most 4,096): only with
+    /// [`IOF_PARTIAL`](crate::directive::key::IOF_PARTIAL).
     pub skipped: Vec<Skipped>,
     /// The keys of optional directives that could not be honoured.
     pub ignored: Vec<String>,
 }
 
-/// A process to which nothing can be pushed.
+/// A process whose stdin can't be pushed into.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// Which.
+    /// The process.
     pub target: Proc,
-    /// Why.
+    /// The reason.
     pub why: Unopen,
 }
 
-/// Why nothing can be pushed to a process.
+/// The reason why a process's stdin can't be pushed into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Unopen {
     /// Its stdin was not left open: it is /dev/null, a file, or a terminal.
     NotOpen,
-    /// It has the stdin of whoever started it.
+    /// It inherits the stdin of its launcher.
     Inherited,
-    /// It has closed its stdin or ended, or somebody has pushed the end.
+    /// It has closed its stdin or exited, or the end was pushed already.
     Closed,
-    /// It runs elsewhere, and the host forwards no stdin.
+    /// It runs on another node, and the host does not forward stdin.
     Elsewhere,
 }
 
@@ -110,56 +110,56 @@ impl fmt::Display for Unopen {
     }
 }
 
-/// Who holds a push back.
+/// The targets that hold a push back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lagging {
-    /// Bytes that all targets have taken.
+    /// The number of bytes that all targets have taken.
     pub position: u64,
-    /// Who has taken no more than that, though there is more.
+    /// The targets that have taken no more than that, though more bytes are available.
     pub targets: Vec<Laggard>,
 }
 
-/// One of them.
+/// A target that holds a push back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Laggard {
-    /// Who.
+    /// The process.
     pub target: Proc,
-    /// It does not read. Otherwise another push, which came before, is not over there.
+    /// Whether it does not read. Otherwise an earlier push to it is not over.
     pub its_turn: bool,
 }
 
-/// What became of a push.
+/// The outcome of a push.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PushReport {
-    /// Bytes that were pushed.
+    /// The number of bytes that were pushed.
     pub bytes: u64,
-    /// How many targets got all of them.
+    /// The number of targets that got all bytes.
     pub whole: u64,
-    /// The others. Not all of them where they are so many that no message holds them.
+    /// The other targets, as many as one message holds.
     pub short: Vec<Short>,
 }
 
 /// A target that did not get all of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Short {
-    /// Which.
+    /// The process.
     pub target: Proc,
-    /// The bytes that it got, in its pipe; whether it has read them nobody knows.
+    /// The number of bytes that were written to its pipe. It may not have read all of them.
     pub delivered: u64,
-    /// Why no more.
+    /// The reason why it got no more.
     pub why: ShortBy,
 }
 
-/// Why a target did not get all of a push.
+/// The reason why a target did not get all of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShortBy {
-    /// It has closed its stdin, or has ended.
+    /// It closed its stdin or exited.
     Closed,
-    /// It did not read, and the push was not to wait for it. It is at the end of its stdin now.
+    /// It did not read, and the push was not to wait for it. Its stdin is closed now.
     CutOff,
     /// The launcher or the engine ended first.
     Stopped,
-    /// The engine could not write to it, or the host that forwards its stdin says no.
+    /// The engine could not write to it, or the host that forwards its stdin refused.
     Failed(String),
 }
 

@@ -1,4 +1,4 @@
-//! Queries (`PMIx_Query_info`, RFC0001, RFC0010): what a tool asks, and what it is told.
+//! Queries (`PMIx_Query_info`, RFC0001, RFC0010) and their answers.
 
 use std::fmt;
 
@@ -9,47 +9,47 @@ use crate::limits::{Excess, MAX_QUERY_KEYS, MAX_TEXT, within};
 use crate::names::{Channel, Nspace, Proc};
 use crate::status::Status;
 
-/// The keys, each with the type of its value, and those of qualifiers.
+/// The keys of queries, each with the type of its value, and the keys of qualifiers.
 ///
-/// An engine answers all that it has something to say of, and asks its host for the rest: keys that are not here, and
-/// those of a scheduler. Of jobs and ranks that it does not know it has nothing to say, whatever the key.
+/// An engine answers what it knows and asks its host for the rest: other keys, the keys of a scheduler, and jobs and
+/// ranks that the engine does not know.
 pub mod key {
     /// The names of all jobs, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
     pub const PMIX_QUERY_NAMESPACES: &str = "pmix.qry.ns";
-    /// How the job of the qualifier [`PMIX_NSPACE`] is, which may be left out if there is only one:
+    /// The status of the job that the qualifier [`PMIX_NSPACE`] names, or of the only job:
     /// [`Value::Status`](super::Value::Status) (RFC0001). `PMIX_EVENT_JOB_START` while it runs, then `PMIX_EVENT_JOB_END`,
     /// `PMIX_ERR_JOB_NON_ZERO_TERM` or `PMIX_ERR_JOB_ABORTED_BY_SIG`.
     pub const PMIX_QUERY_JOB_STATUS: &str = "pmix.qry.jst";
-    /// The scheduler's queues, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001). The host's.
+    /// The scheduler's queues, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001). Answered by the host.
     pub const PMIX_QUERY_QUEUE_LIST: &str = "pmix.qry.qlst";
-    /// How a queue of the scheduler is (RFC0001), that of the qualifier `pmix.alloc.queue`. The host's.
+    /// The status of the scheduler's queue that the qualifier `pmix.alloc.queue` names (RFC0001). Answered by the host.
     pub const PMIX_QUERY_QUEUE_STATUS: &str = "pmix.qry.qst";
-    /// The processes, of the jobs and ranks of the qualifiers or all: [`Value::Procs`](super::Value::Procs) (RFC0010).
-    /// Of those that run elsewhere an engine knows no more than that they wrote something; its host may know more. Those of
-    /// a job that is being started are all there, [launching](super::ProcState::Launching).
+    /// The processes of the jobs and ranks that the qualifiers name, or all: [`Value::Procs`](super::Value::Procs)
+    /// (RFC0010). Of a process on another node the engine knows only that it wrote something; its host may know more. The
+    /// processes of a job that is being started are [launching](super::ProcState::Launching).
     pub const PMIX_QUERY_PROC_TABLE: &str = "pmix.qry.ptable";
-    /// The same, of the processes that run on this node.
+    /// The processes of this node, like `PMIX_QUERY_PROC_TABLE`.
     pub const PMIX_QUERY_LOCAL_PROC_TABLE: &str = "pmix.qry.lptable";
-    /// The jobs, all or those of the qualifiers: [`Value::Jobs`](super::Value::Jobs).
+    /// The jobs that the qualifiers name, or all: [`Value::Jobs`](super::Value::Jobs).
     pub const PMIX_QUERY_NAMESPACE_INFO: &str = "pmix.qry.nsinfo";
-    /// The channels that can be logged to, by the keys of their attributes, separated by commas:
+    /// The channels that a message can be logged to, as keys separated by commas:
     /// [`Value::Text`](super::Value::Text) (RFC0032).
     pub const PMIX_QUERY_LOG_CHANNELS: &str = "pmix.qry.lchans";
-    /// Which attributes each operation understands: [`Value::Attributes`](super::Value::Attributes).
+    /// The attributes that each operation supports: [`Value::Attributes`](super::Value::Attributes).
     pub const PMIX_QUERY_ATTRIBUTE_SUPPORT: &str = "pmix.qry.attrs";
-    /// All streams, or those of the qualifiers, with their byte counts and readers:
-    /// [`Value::Streams`](super::Value::Streams). Ours.
+    /// The streams that the qualifiers name, or all, with their byte counts and readers:
+    /// [`Value::Streams`](super::Value::Streams).
     pub const IOF_STATS: &str = "iof.qry.stats";
 
-    /// Qualifier: of this job (text).
+    /// Qualifier: the job (text).
     pub const PMIX_NSPACE: &str = "pmix.nspace";
-    /// Qualifier: of this rank (number). Several stand for all of them.
+    /// Qualifier: the rank (number). May be repeated.
     pub const PMIX_RANK: &str = "pmix.rank";
-    /// Qualifier: of this process (process), in place of the two before.
+    /// Qualifier: the process (process), instead of the job and the rank.
     pub const PMIX_PROCID: &str = "pmix.procid";
 }
 
-/// One query (`pmix_query_t`): keys, and what they are to be answered of.
+/// One query (`pmix_query_t`): keys, and qualifiers that limit the answer.
 ///
 /// ```
 /// use iof_proto::{Info, Query, query::key};
@@ -58,19 +58,20 @@ pub mod key {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Query {
-    /// What is asked; [`key`] has what an engine knows, its host may know others.
+    /// The keys. [`key`] lists those that an engine knows; its host may know others.
     pub keys: Vec<String>,
-    /// Of what. A required one that nobody understands leaves the query without an answer, another is ignored.
+    /// The qualifiers. A required one that neither engine nor host supports leaves the query without an answer; an
+    /// optional one is ignored.
     pub qualifiers: Vec<Info>,
 }
 
 impl Query {
-    /// Keys without qualifiers.
+    /// Returns a query for `keys` without qualifiers.
     pub fn new<K: Into<String>>(keys: impl IntoIterator<Item = K>) -> Query {
         Query { keys: keys.into_iter().map(Into::into).collect(), qualifiers: Vec::new() }
     }
 
-    /// Whether a request keeps to the limits.
+    /// Checks that a request keeps to the limits.
     pub(crate) fn check(queries: &[Query]) -> Result<(), Excess> {
         within("queries", queries.len(), MAX_QUERY_KEYS)?;
         within("query keys", queries.iter().map(|query| query.keys.len()).sum(), MAX_QUERY_KEYS)?;
@@ -81,7 +82,7 @@ impl Query {
     }
 }
 
-/// The answer to a request that something was found of.
+/// The answer to a request of which something was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// [`Status::SUCCESS`] if all was found, else [`Status::ERR_PARTIAL_SUCCESS`].
@@ -93,11 +94,11 @@ pub struct Answer {
 /// One key of a query with its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// The query's place in the request, from 0 on.
+    /// The index of the query in the request, from 0 on.
     pub query: u32,
     /// The key as it was asked for.
     pub key: String,
-    /// What it stands for.
+    /// The value.
     pub value: Value,
 }
 
@@ -114,9 +115,9 @@ pub enum Value {
     Status(Status),
     /// Jobs.
     Jobs(Vec<JobInfo>),
-    /// What operations understand.
+    /// The attributes that operations support.
     Attributes(Vec<Attributes>),
-    /// Whatever else a host has to say.
+    /// Any other value of a host.
     Infos(Vec<Info>),
 }
 
@@ -125,17 +126,17 @@ pub enum Value {
 pub struct JobInfo {
     /// Its name.
     pub nspace: Nspace,
-    /// How many of its processes are known here.
+    /// The number of its processes that are known here.
     pub procs: u32,
-    /// How it is, as [`PMIX_QUERY_JOB_STATUS`](key::PMIX_QUERY_JOB_STATUS) has it.
+    /// Its status, as in [`PMIX_QUERY_JOB_STATUS`](key::PMIX_QUERY_JOB_STATUS).
     pub status: Status,
-    /// Its exit code once it has ended, if somebody knows.
+    /// Its exit code once it has ended, if known.
     pub exit_code: Option<i32>,
-    /// What it runs, as far as known here, programs divided by ` : `. For people.
+    /// Its programs, as far as known here, separated by ` : `. For people.
     pub command: String,
 }
 
-/// What one operation understands.
+/// The attributes that one operation supports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
     /// The operation, such as `PMIx_IOF_pull`.
@@ -147,21 +148,21 @@ pub struct Attributes {
 /// One line of a process table (`pmix_proc_info_t`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcInfo {
-    /// Which process.
+    /// The process.
     pub proc: Proc,
-    /// Its pid on its host; 0 if nobody here knows.
+    /// Its pid on its host; 0 if unknown.
     pub pid: u32,
-    /// The name of its host, empty if nobody here knows.
+    /// The name of its host; empty if unknown.
     pub host: String,
-    /// What it runs, likewise.
+    /// Its program; empty if unknown.
     pub executable: String,
-    /// Where it is in its life.
+    /// Its state.
     pub state: ProcState,
     /// Its exit code once it has ended, 128 + n if signal n ended it.
     pub exit_code: Option<i32>,
 }
 
-/// Where a process is in its life.
+/// The state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ProcState {
     /// Being started.
@@ -176,12 +177,12 @@ pub enum ProcState {
     Killed,
     /// Could not be started.
     FailedToStart,
-    /// Nobody here knows: it runs elsewhere.
+    /// Unknown, because it runs on another node.
     Unknown,
 }
 
 impl ProcState {
-    /// The `pmix_proc_state_t` that means the same.
+    /// Returns the corresponding `pmix_proc_state_t`.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
@@ -210,38 +211,38 @@ impl fmt::Display for ProcState {
     }
 }
 
-/// What an engine knows about one stream. All counts are in bytes.
+/// The counters of one stream, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamStats {
-    /// Who writes.
+    /// The process that writes.
     pub source: Proc,
-    /// On what.
+    /// The channel.
     pub channel: Channel,
-    /// It is what was logged there.
+    /// Whether the stream holds messages that were logged there.
     pub logged: bool,
     /// Read from the source so far.
     pub produced: u64,
     /// In the newest ring now.
     pub cached: u64,
-    /// Read and discarded, because nobody made room.
+    /// Read and discarded for want of room.
     pub dropped: u64,
-    /// How many rings this stream has left behind.
+    /// The number of rings that this stream has left behind.
     pub generation: u64,
     /// Whether the source has ended and all its bytes are accounted for.
     pub complete: bool,
-    /// Who reads it.
+    /// Its readers.
     pub readers: Vec<ReaderStats>,
 }
 
 /// One reader of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReaderStats {
-    /// What the tool calls itself.
+    /// The tool's name.
     pub tool: String,
     /// Its pid.
     pub pid: u32,
-    /// Its registration.
+    /// The number of its registration.
     pub handler: u32,
-    /// How many bytes it is behind the source.
+    /// The number of bytes that it is behind the source.
     pub lag: u64,
 }

@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How an operation went: a `pmix_status_t`.
+/// The status of an operation: a `pmix_status_t`.
 ///
-/// Numbers that this build has no name for are carried as they are, so that a host may answer
-/// with any status PMIx has or will have.
+/// Numbers without a name in this build are carried unchanged, so that a host may answer with any
+/// status that PMIx has or will have.
 ///
 /// ```
 /// use iof_proto::Status;
@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Status(pub i32);
 
-/// Defines each constant once, and from the same line the name that [`Status::name`] gives back.
+/// Defines each constant, and from the same line the name that [`Status::name`] returns.
 macro_rules! statuses {
     ($($(#[$doc:meta])+ $name:ident = $code:literal;)+) => {
         impl Status {
             $($(#[$doc])+ pub const $name: Status = Status($code);)+
 
-            /// The name of the constant as PMIx spells it, or `None` for a number that has none here.
+            /// Returns PMIx's name of the constant, or `None` for a number without a name here.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self {
@@ -36,31 +36,31 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// It worked.
+    /// The operation succeeded.
     SUCCESS = 0;
-    /// The peer may not do this.
+    /// The peer lacks the permission.
     ERR_NO_PERMISSIONS = -23;
-    /// It was not answered in time.
+    /// The request was not answered in time.
     ERR_TIMEOUT = -24;
-    /// There is nobody to ask: not connected, or the engine is gone.
+    /// There is no connection, or the engine is gone.
     ERR_UNREACH = -25;
-    /// The request makes no sense.
+    /// The request is malformed.
     ERR_BAD_PARAM = -27;
-    /// Something is in the way that may pass: try again.
+    /// A resource is busy: try again.
     ERR_RESOURCE_BUSY = -28;
     /// A limit is reached.
     ERR_OUT_OF_RESOURCE = -29;
     /// None of what was asked for is known.
     ERR_NOT_FOUND = -46;
-    /// The request makes sense but is not offered, such as a pull of stdin.
+    /// The request is well-formed but not supported, such as a pull of stdin.
     ERR_NOT_SUPPORTED = -47;
     /// Some of what was asked for is known.
     ERR_PARTIAL_SUCCESS = -52;
-    /// It is not to be had now.
+    /// The resource is not available now.
     ERR_NOT_AVAILABLE = -64;
     /// A job has ended, with exit code 0.
     EVENT_JOB_END = -145;
-    /// It worked at once; no callback will follow.
+    /// The operation succeeded at once; no callback follows.
     OPERATION_SUCCEEDED = -157;
     /// Forwarding itself failed.
     ERR_IOF_FAILURE = -172;
@@ -68,18 +68,18 @@ statuses! {
     ERR_IOF_COMPLETE = -173;
     /// A signal ended the process of a job that failed first.
     ERR_JOB_ABORTED_BY_SIG = -184;
-    /// A process of a job ended with another exit code than 0, or nobody knows how.
+    /// A process of a job exited with a code other than 0, or in an unknown way.
     ERR_JOB_NON_ZERO_TERM = -187;
     /// A job has started.
     EVENT_JOB_START = -191;
-    /// Nobody could do it (RFC0032). PMIx has no number for it: this one is ours, outside of PMIx's.
+    /// Every attempt failed (RFC0032). PMIx has no number for this status; this one is outside PMIx's range.
     ERR_OPERATION_FAILED = -3331;
-    /// Taken, but send no more until told.
+    /// The bytes were taken; send no more until told.
     ERR_IOF_XOFF = -405;
 }
 
 impl Status {
-    /// Some could do it, others not (RFC0032). PMIx has no number of its own for it.
+    /// Some attempts failed (RFC0032). PMIx has no number of its own for this status.
     pub const ERR_PARTIAL_COMPLETION: Status = Status::ERR_PARTIAL_SUCCESS;
 }
 

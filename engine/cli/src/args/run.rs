@@ -17,8 +17,8 @@ use crate::stdin::StdinArgs;
 #[derive(Args)]
 #[command(
     override_usage = "iof run [OPTIONS] PROG ARGS... [: [APP OPTIONS] PROG ARGS...]...",
-    after_help = "Several programs in one job are divided by ':', each with its own -n, --wdir and -x; ranks are \
-                  numbered on from one to the next."
+    after_help = "Programs of one job are separated by ':', each with its own -n, --wdir and -x. Ranks are \
+                  numbered across programs."
 )]
 pub struct RunArgs {
     #[command(flatten)]
@@ -29,21 +29,20 @@ pub struct RunArgs {
 
     /// Cache for each rank and channel
     ///
-    /// In bytes; K, M and G are understood. 16K at least.
+    /// In bytes, optionally with suffix K, M or G. At least 16K.
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
     pub cache_size: u32,
 
-    /// What to drop if we are slow: newest, oldest, none
+    /// What to drop when full: newest, oldest, none
     ///
-    /// That is when our output is slower than the ranks and a cache is full. With none, the default, the ranks wait;
-    /// with newest, the bytes that come are dropped, with oldest those that came first. What is missing is reported
-    /// where it is missing.
+    /// A cache is full when our output is slower than the ranks. With none, the default, the ranks
+    /// wait. With newest, new bytes are dropped; with oldest, the oldest bytes are. Each gap is reported on stderr.
     #[arg(long, value_enum, default_value_t = Drop::None, hide_possible_values = true, hide_default_value = true)]
     pub drop: Drop,
 
     /// How to read the ranks' output: io-uring, epoll
     ///
-    /// By itself it is io-uring if this machine allows it, and else epoll, which works everywhere and costs more.
+    /// The default is io-uring where the kernel permits it, otherwise epoll, which works everywhere and costs more.
     #[arg(long, value_enum, hide_possible_values = true)]
     pub backend: Option<Backend>,
 
@@ -51,33 +50,34 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub nspace: Option<Nspace>,
 
-    /// Where tools find this job
+    /// The directory in which tools find this job
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 
     /// Ranks that get a pseudo-terminal, such as 0,2-3
     ///
-    /// Rank 0 gets our keyboard with it.
+    /// Rank 0 then gets our keyboard.
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     pub pty: Option<Ranks>,
 
-    /// How long a rank's children may hold its output
+    /// How long to wait for output after a rank's exit
     ///
-    /// That is after its exit; without this, for ever. What they write later is not forwarded.
+    /// Children of a rank may hold its output open after its exit. Without this option there is no limit. What they
+    /// write later is not forwarded.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,
 
-    /// Say at the end what forwarding has cost
+    /// Print the cost of forwarding on exit
     ///
-    /// To stderr: the time, the CPU seconds of iof itself (its threads, not the ranks), and for each channel how many
-    /// bytes were read from the ranks and how many of them our output misses.
+    /// On stderr: the time, the CPU seconds of iof itself (its threads, not the ranks), and for each channel the bytes
+    /// read from the ranks and the bytes missing from our output.
     #[arg(long)]
     pub timings: bool,
 
-    /// Say at the end, in one line, how it went
+    /// Print a one-line summary on exit
     ///
-    /// To stderr: the ranks, their exit codes, the time, and how many bytes were forwarded and lost. Lost is what our
-    /// output misses, whether it was dropped as it came or written over (--drop oldest) before it was read.
+    /// On stderr: the ranks, their exit codes, the time, and the bytes forwarded and lost. Lost bytes are those missing
+    /// from our output, whether they were dropped on arrival or overwritten (--drop oldest) before they were read.
     #[arg(long)]
     pub summary: bool,
 
@@ -85,7 +85,7 @@ pub struct RunArgs {
     pub output: OutputArgs,
 }
 
-/// What one program of a job is given; there may be several.
+/// The options of one program of a job.
 #[derive(Args)]
 pub struct AppArgs {
     /// How many ranks to start
@@ -93,13 +93,13 @@ pub struct AppArgs {
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
     pub nprocs: u32,
 
-    /// The directory that the ranks start in
+    /// The working directory of the ranks
     #[arg(long, value_name = "DIR", help_heading = "App options")]
     pub wdir: Option<PathBuf>,
 
     /// An environment variable for the ranks
     ///
-    /// They have all of ours besides.
+    /// The ranks also inherit our environment. Without a value, the variable has the value that it has here.
     #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = "App options",
           value_parser = OsStringValueParser::new().try_map(variable))]
     pub env: Vec<Variable>,
@@ -109,14 +109,14 @@ pub struct AppArgs {
     pub program: Vec<OsString>,
 }
 
-/// An environment variable, as the user names it: with a value, or with what it has here.
+/// An environment variable: with a value, or with the one that it has here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     pub name: OsString,
     pub value: Option<OsString>,
 }
 
-/// What to do when a cache is full.
+/// The bytes to drop when a cache is full.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Drop {
     /// Drop new bytes
@@ -137,10 +137,10 @@ impl From<Drop> for Policy {
     }
 }
 
-/// How to read the ranks' output.
+/// The way to read the ranks' output.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Backend {
-    /// With io_uring: the cheapest, but not allowed everywhere
+    /// With io_uring: the cheapest, but not permitted everywhere
     IoUring,
     /// With epoll: works everywhere
     Epoll,
@@ -164,7 +164,7 @@ fn variable(text: OsString) -> Result<Variable, &'static str> {
     let owned = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
     match name {
         Some(name) if !name.is_empty() => Ok(Variable { name: owned(name), value: value.map(owned) }),
-        _ => Err("a variable needs a name: say NAME or NAME=VALUE"),
+        _ => Err("invalid variable: expected NAME or NAME=VALUE"),
     }
 }
 

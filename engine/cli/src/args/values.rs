@@ -1,4 +1,4 @@
-//! What stands behind options, as users write it.
+//! Parsers of option values.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -8,18 +8,19 @@ use iof_engine::MAX_RANKS;
 use iof_output::MAX_KEPT_FILES;
 use iof_proto::{Channel, Channels, Rank};
 
-/// Ranks, as the user names them.
+/// The ranks that an option names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks(pub Vec<Rank>);
 
-/// Understands a list of ranks.
+/// Parses a list of ranks.
 pub fn ranks(text: &str) -> Result<Ranks, String> {
     if text == "all" {
         return Ok(Ranks(vec![Rank::WILDCARD]));
     }
     let number = |part: &str| {
         let number = part.trim().parse::<u32>().ok().filter(|number| *number < MAX_RANKS);
-        number.ok_or_else(|| format!("'{part}' is no rank: say all, or ranks and ranges such as 0,3-5"))
+        number
+            .ok_or_else(|| format!("invalid rank '{part}': expected 'all' or ranks and ranges such as 0,3-5"))
     };
     let mut ranks = Vec::new();
     for part in text.split(',') {
@@ -28,7 +29,7 @@ pub fn ranks(text: &str) -> Result<Ranks, String> {
             None => (number(part)?, number(part)?),
         };
         if first > last {
-            return Err(format!("the range {part} runs backwards"));
+            return Err(format!("invalid range '{part}': the first rank is greater than the last"));
         }
         ranks.extend((first..=last).map(Rank));
     }
@@ -37,7 +38,7 @@ pub fn ranks(text: &str) -> Result<Ranks, String> {
     Ok(Ranks(ranks))
 }
 
-/// Understands a list of channels, and names one as shells complete it.
+/// Parses a list of channels. Shells complete its words.
 #[derive(Clone)]
 pub struct ChannelList;
 
@@ -63,9 +64,9 @@ fn channels(text: &str) -> Result<Channels, String> {
     let mut channels = Channels::empty();
     for word in text.split(',') {
         match word.trim().parse() {
-            Ok(Channel::Stdin) => return Err("stdin can't be pulled, only pushed".into()),
+            Ok(Channel::Stdin) => return Err("stdin can only be pushed, not pulled".into()),
             Ok(channel) => channels |= Channels::from(channel),
-            Err(_) => return Err(format!("'{word}' is no channel: say stdout, stderr or stddiag")),
+            Err(_) => return Err(format!("invalid channel '{word}': expected stdout, stderr or stddiag")),
         }
     }
     Ok(channels)
@@ -73,10 +74,10 @@ fn channels(text: &str) -> Result<Channels, String> {
 
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or_else(|| format!("'{text}' is no time: say seconds, such as 0, 0.5 or 10"))
+    seconds.ok_or_else(|| format!("invalid time '{text}': expected seconds, such as 0, 0.5 or 10"))
 }
 
-/// The shortest time between two looks at an engine.
+/// The shortest time between two updates.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest.
 const MAX_INTERVAL: Duration = Duration::from_hours(24);
@@ -85,7 +86,7 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
     let refused = || {
         format!(
-            "'{text}' is no interval: say {} to {} seconds",
+            "invalid interval '{text}': expected {} to {} seconds",
             MIN_INTERVAL.as_secs_f64(),
             MAX_INTERVAL.as_secs()
         )
@@ -95,21 +96,26 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 
 pub fn cache_size(text: &str) -> Result<u32, String> {
     let bytes = bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok());
-    bytes.ok_or_else(|| format!("a cache has 1 to {} bytes; 64K, 1M and 2G are understood", u32::MAX))
+    bytes.ok_or_else(|| {
+        format!(
+            "invalid cache size '{text}': expected 1 to {} bytes, optionally with suffix K, M or G",
+            u32::MAX
+        )
+    })
 }
 
-/// The least size of a file at which another is begun: each time all that are kept are renamed.
+/// The smallest size at which a new file is begun: each time, all kept files are renamed.
 const MIN_FILE_SIZE: u64 = 4 << 10;
 
 pub fn file_size(text: &str) -> Result<u64, String> {
     let size = bytes(text)?;
-    let refused = || format!("{size} bytes are too few for a file: say 4K or more");
+    let refused = || format!("invalid file size '{text}': expected 4K or more");
     (size >= MIN_FILE_SIZE).then_some(size).ok_or_else(refused)
 }
 
 pub fn file_count(text: &str) -> Result<u32, String> {
     let count = text.parse().ok().filter(|count| *count <= MAX_KEPT_FILES);
-    count.ok_or_else(|| format!("'{text}' is no number of full files to keep: say 0 to {MAX_KEPT_FILES}"))
+    count.ok_or_else(|| format!("invalid number of files '{text}': expected 0 to {MAX_KEPT_FILES}"))
 }
 
 pub fn bytes(text: &str) -> Result<u64, String> {
@@ -122,7 +128,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let bytes = digits.and_then(|digits| digits.parse::<u64>().ok()).and_then(|n| n.checked_mul(unit));
     let bytes = bytes.filter(|bytes| *bytes > 0);
     bytes.ok_or_else(|| {
-        format!("'{text}' is no number of bytes: say 1 or more; 64K, 1M and 2G are understood")
+        format!("invalid size '{text}': expected a positive number, optionally with suffix K, M or G")
     })
 }
 
