@@ -75,7 +75,7 @@ fn a_model_notices_whatever_is_broken() {
 
 #[test]
 fn every_point_is_broken_once_and_has_its_line_in_the_table() {
-    let doc = include_str!("../../docs/MEMORY-MODEL.md");
+    let doc = include_str!("../../docs/src/memory-model.md");
     let rows = |name: &str| doc.lines().filter(|line| line.starts_with(&format!("| `{name}` |"))).count();
     for &point in Point::ALL {
         assert_eq!(CAUGHT.iter().filter(|(broken, ..)| *broken == point).count(), 1, "{point:?}");
