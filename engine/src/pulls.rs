@@ -1,7 +1,7 @@
 //! Pulls on their way: to the host where it has to be asked, and into the tables when it has granted them.
 
 use iof_capture::Capture;
-use iof_proto::{Channels, Failure, Granted, Info, Proc, Status, ToTool};
+use iof_proto::{Channels, Failure, Granted, Info, Proc, ToTool};
 
 use crate::demand::{CallId, Sources, Ticket};
 use crate::host::{Call, Upcall};
@@ -121,11 +121,10 @@ impl State {
         self.add_registration(peer_id, handler, registration);
         let attached = match self.attach_existing(capture, peer_id, handler) {
             Ok(attached) => attached,
-            Err(error) => {
+            Err(failure) => {
                 self.remove_registration(peer_id, handler);
                 ticket.inspect(|ticket| self.release(*ticket));
-                let status = Status::ERR_OUT_OF_RESOURCE;
-                return self.refuse_pull(peer_id, request, Failure { status, reason: error.to_string() });
+                return self.refuse_pull(peer_id, request, failure);
             }
         };
         if let Some(peer) = self.peers.get_mut(&peer_id) {

@@ -4,11 +4,13 @@
 //! first registration takes its place. So under drop newest the first bytes stay, as RFC0025 has it, and under block a
 //! source that was spawned to be forwarded waits.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
 use iof_capture::{Capture, SourceId, Tap};
-use iof_proto::{Channels, ToTool};
+use iof_proto::limits::MAX_READERS_PER_TOOL;
+use iof_proto::{Channels, Failure, Status, ToTool};
 use iof_shm_ring::{Area, Attached, CreateError, Policy, Start, Stream, StreamConfig};
 
 use crate::peer::{Peer, Reading};
@@ -24,7 +26,9 @@ pub(crate) struct StreamState {
     /// Whether its spawner asked for it to be forwarded, if it said anything.
     forward: Option<bool>,
     /// What the registrations that read it want of it.
-    readers: Vec<(PeerId, u32, Wish)>,
+    readers: BTreeMap<(PeerId, u32), Wish>,
+    /// How many of them want something else than its job does.
+    unusual: usize,
     /// The keeper's slot while it holds.
     kept: Option<u32>,
     /// The host waits no longer for somebody to register, or there is nothing more to be kept.
@@ -60,7 +64,8 @@ impl StreamState {
             name,
             wish,
             forward,
-            readers: Vec::new(),
+            readers: BTreeMap::new(),
+            unusual: 0,
             kept: None,
             let_go: false,
             missing: Vec::new(),
@@ -71,7 +76,7 @@ impl StreamState {
 
     /// The tools that read it, with their registrations.
     pub(crate) fn readers(&self) -> impl Iterator<Item = (PeerId, u32)> {
-        self.readers.iter().map(|(peer_id, handler, _)| (*peer_id, *handler))
+        self.readers.keys().copied()
     }
 
     /// What `registration` of `peer` wants of this stream, if it is for it.
@@ -84,14 +89,29 @@ impl StreamState {
         for_it.then(|| self.wish.under(&registration.directives))
     }
 
+    /// Whether the stream has to be something else for a reader with this wish than its job wants.
+    fn is_unusual(&self, wish: &Wish) -> bool {
+        (wish.cache_size, wish.policy) != (self.wish.cache_size, self.wish.policy)
+    }
+
+    /// Whether `peer` may read it once more.
+    fn may_join(&self, peer_id: PeerId, peer: &Peer) -> bool {
+        let reads = self.readers.range((peer_id, 0)..=(peer_id, u32::MAX));
+        peer.own || reads.take(MAX_READERS_PER_TOOL).count() < MAX_READERS_PER_TOOL
+    }
+
     /// Notes a reader.
     fn joined(&mut self, peer_id: PeerId, handler: u32, wish: Wish) {
-        self.readers.push((peer_id, handler, wish));
+        self.left(peer_id, handler);
+        self.unusual = self.unusual.saturating_add(usize::from(self.is_unusual(&wish)));
+        self.readers.insert((peer_id, handler), wish);
     }
 
     /// Forgets a reader.
     fn left(&mut self, peer_id: PeerId, handler: u32) {
-        self.readers.retain(|(of, number, _)| (*of, *number) != (peer_id, handler));
+        if let Some(wish) = self.readers.remove(&(peer_id, handler)) {
+            self.unusual = self.unusual.saturating_sub(usize::from(self.is_unusual(&wish)));
+        }
     }
 
     /// Whether the keeper is to hold, and then whether it may hold the source back.
@@ -125,10 +145,9 @@ impl StreamState {
 
     /// What the stream has to be for its readers, if that may be something else than before.
     fn adjust(&mut self) -> Option<StreamConfig> {
-        let usual = |wish: &Wish| (wish.cache_size, wish.policy) == (self.wish.cache_size, self.wish.policy);
-        let unusual = !self.readers.iter().all(|(_, _, wish)| usual(wish));
+        let unusual = self.unusual > 0;
         let was = mem::replace(&mut self.adjusted, unusual);
-        (unusual || was).then(|| self.wish.shared(self.readers.iter().map(|(_, _, wish)| *wish)))
+        (unusual || was).then(|| self.wish.shared(self.readers.values().copied()))
     }
 }
 
@@ -168,7 +187,8 @@ impl State {
             let Some(registration) = peer.registrations.get(&handler) else { continue };
             let Some(wish) = new.wish_of(peer, registration) else { continue };
             let start = registration.start;
-            let slot = if peer.is_behind() { Err(CreateError::Slots) } else { peer.area.take_slot() };
+            let may_join = !peer.is_behind() && new.may_join(peer_id, peer);
+            let slot = if may_join { peer.area.take_slot() } else { Err(CreateError::Slots) };
             match slot.and_then(|slot| peer.attach(&mut tap, slot, start, wish)) {
                 Ok(attached) => {
                     new.joined(peer_id, handler, wish);
@@ -190,24 +210,32 @@ impl State {
     /// Attaches `peer` to the existing streams that its registration `handler` covers; they are to be announced.
     ///
     /// # Errors
-    /// The tool has no slots left; nothing was attached then.
+    /// The tool has no slots left, or reads one of the streams too often; nothing was attached then.
     pub(crate) fn attach_existing(
         &mut self,
         capture: &Capture,
         peer_id: PeerId,
         handler: u32,
-    ) -> Result<Vec<(SourceId, Wish, Attached)>, CreateError> {
+    ) -> Result<Vec<(SourceId, Wish, Attached)>, Failure> {
         let registered =
             self.peers.get(&peer_id).and_then(|peer| Some((peer, peer.registrations.get(&handler)?)));
         let Some((peer, registration)) = registered else { return Ok(Vec::new()) };
         let mut wanted: Vec<(SourceId, u32, Wish)> = Vec::new();
         for (source, stream) in &self.streams {
             let Some(wish) = stream.wish_of(peer, registration) else { continue };
-            match peer.area.take_slot() {
+            let slot = if stream.may_join(peer_id, peer) {
+                peer.area.take_slot().map_err(|error| error.to_string())
+            } else {
+                let StreamName { source, channel, .. } = &stream.name;
+                Err(format!(
+                    "a tool may have {MAX_READERS_PER_TOOL} registrations for {channel} of {source}: end one first"
+                ))
+            };
+            match slot {
                 Ok(slot) => wanted.push((*source, slot, wish)),
-                Err(error) => {
+                Err(reason) => {
                     wanted.iter().for_each(|(_, slot, _)| peer.area.return_slot(*slot));
-                    return Err(error);
+                    return Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
                 }
             }
         }
@@ -320,20 +348,31 @@ impl State {
         // One that was brought along may have two.
         let unsent = |(slot, reading): &(u32, Reading)| [(!reading.sent).then_some(*slot), reading.old_slot];
         peer.drop_rings(&gone.iter().flat_map(unsent).flatten().collect());
-        let mut changes = Vec::with_capacity(gone.len());
-        for (slot, reading) in &gone {
+        let mut sources = BTreeSet::new();
+        for (_, reading) in &gone {
             // A job that was forgotten has no streams.
             if let Some(stream) = self.streams.get_mut(&reading.source) {
                 stream.left(peer_id, reading.handler);
-                changes.push((reading.source, *slot, stream.change(&self.keeper, Start::Now)));
+                sources.insert(reading.source);
+            }
+        }
+        // Once for each stream, however many readers of it have gone.
+        let mut changes = Vec::with_capacity(sources.len());
+        for source in sources {
+            if let Some(stream) = self.streams.get_mut(&source) {
+                changes.push((source, stream.change(&self.keeper, Start::Now)));
             }
         }
         let area: &Arc<Area> = &peer.area;
         let _ = (!changes.is_empty()).then(|| {
             capture.with_streams(|streams| {
-                for (source, slot, change) in &changes {
-                    if let Some(mut tap) = streams.get_mut(*source) {
+                for (slot, reading) in &gone {
+                    if let Some(mut tap) = streams.get_mut(reading.source) {
                         tap.detach(area, *slot);
+                    }
+                }
+                for (source, change) in &changes {
+                    if let Some(mut tap) = streams.get_mut(*source) {
                         change.make(&mut tap, &self.keeper);
                     }
                 }

@@ -10,7 +10,7 @@ use common::streams::{Pipes, all_of};
 use common::{PATIENCE, engine, wait};
 use iof_engine::{Config, Engine, Grant, Rendezvous};
 use iof_output::{Options, Output, Printer};
-use iof_proto::limits::{MAX_FORGOTTEN_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL};
+use iof_proto::limits::{MAX_FORGOTTEN_PER_TOOL, MAX_READERS_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL};
 use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 use iof_shm_ring::MAX_SLOTS;
@@ -141,6 +141,29 @@ fn registrations_of_jobs_that_have_ended_count_towards_no_limit() {
     let refused = tool.pull(&other).unwrap_err();
     let RequestError::Denied(failure) = refused else { panic!("{refused}") };
     assert!(failure.reason.contains(&MAX_REGISTRATIONS_PER_TOOL.to_string()), "{failure}");
+}
+
+#[test]
+fn a_tool_reads_one_stream_a_bounded_number_of_times_and_is_told_beyond() {
+    let (engine, _directory) = session();
+    let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
+    (0..=MAX_READERS_PER_TOOL).for_each(|_| drop(tool.pull(&persistent(Channels::STDOUT)).unwrap()));
+    let pipes = Pipes::of(&engine, "job", 1);
+    let RequestError::Denied(failure) = tool.pull(&persistent(Channels::STDOUT)).unwrap_err() else {
+        panic!("not denied");
+    };
+    assert!(failure.reason.contains(&MAX_READERS_PER_TOOL.to_string()), "{failure}");
+    pipes.write(0, b"a line\n");
+    wait(&pipes.end(0));
+    let (mut bytes, mut missed) = (0, (0, 0));
+    while bytes < 7 * MAX_READERS_PER_TOOL || missed == (0, 0) {
+        match tool.next(Some(PATIENCE)).unwrap().expect("more is to come") {
+            Delivery::Bytes(got) => bytes += got.len(),
+            Delivery::Missed { missed: of, .. } => missed = (of.streams, of.bytes),
+            _ => {}
+        }
+    }
+    assert_eq!((bytes, missed), (7 * MAX_READERS_PER_TOOL, (1, 7)));
 }
 
 /// Has one tool read more streams of jobs called `job` than it has slots; returns the lines of the last job.

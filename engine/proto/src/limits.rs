@@ -85,6 +85,12 @@ pub const MAX_LOG_FIELDS: usize = 16 << 10;
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_REGISTRATIONS_PER_TOOL: usize = 4096;
 
+/// Of these at most this many may read one stream: each reader costs the thread that reads the stream's source. The engine
+/// refuses the next registration that covers the stream with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE), and does not attach further registrations to a new
+/// stream: the tool is told what they miss. The embedder's own readers are exempt.
+pub const MAX_READERS_PER_TOOL: usize = 64;
+
 /// Processes that the registrations of one tool may name together, those that wait for the host's word included. A whole
 /// job counts for one; directives count for one more process with each [`BYTES_PER_PROC`] bytes. The engine refuses the
 /// next registration with [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). The embedder's own readers
