@@ -20,20 +20,39 @@ pub fn failed(error: io::Error) -> Failure {
     }
 }
 
-/// Columns as wide as their widest cell, two blanks between them. Cells are [`shown`].
+/// The widest column, in characters: formatting panics beyond 65,535.
+const MAX_WIDTH: usize = 1024;
+
+/// Returns columns as wide as their widest cell, [`MAX_WIDTH`] at most, two blanks between them. Cells are [`shown`]. The
+/// last column is not padded.
 pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let rows = rows.map(|row| row.iter().map(|cell| shown(cell)).collect());
     let rows: Vec<Vec<String>> =
         std::iter::once(head.iter().map(|cell| (*cell).to_owned()).collect()).chain(rows).collect();
     let length = |cell: &String| cell.chars().count();
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let widths: Vec<usize> = (0..head.len()).map(|column| width(column).min(MAX_WIDTH)).collect();
     let mut text = String::new();
     for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
+        let (last, padded) = row.split_last().map_or(("", &[][..]), |(last, padded)| (last.as_str(), padded));
+        let cells = padded.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  "));
+        let line = cells.collect::<String>() + last;
         text.push_str(line.trim_end());
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_of_any_length_fits_into_a_table() {
+        let long = "x".repeat(100_000);
+        let rows = [vec![long.clone(), "a".into()], vec!["b".into(), long.clone()]];
+        let table = table(&["ONE", "TWO"], rows.into_iter());
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[1] == format!("{long}  a") && lines[2].starts_with("b ") && lines[2].ends_with(&long));
+    }
 }
