@@ -26,7 +26,7 @@ use crate::query::QueryArgs;
     version,
     max_term_width = 100,
     after_help = "Example:  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\n\
-                  'iof COMMAND -h' prints one line for each option, 'iof COMMAND --help' prints details."
+                  'iof COMMAND -h' lists its options, 'iof COMMAND --help' explains them."
 )]
 pub struct Iof {
     #[command(subcommand)]
