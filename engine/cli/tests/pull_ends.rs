@@ -68,7 +68,7 @@ fn a_pull_that_comes_just_before_the_end_of_the_run_has_all_of_both_channels() {
 }
 
 #[test]
-fn a_pull_that_is_stopped_does_not_hold_up_the_end_of_the_run_and_says_what_it_misses() {
+fn a_stopped_pull_does_not_hold_up_the_runs_end_and_says_what_it_misses() {
     let site = Site::new();
     let (run, mut pull) = at_the_end(&site);
     let (stdout, stderr) = pull.collect();
