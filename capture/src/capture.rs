@@ -281,7 +281,7 @@ impl Capture {
 
     /// Has a source's pipe read by a thread of its own from now on, so that what blocks it blocks no other: see
     /// [`Event::Stalled`]. Its bytes are copied once more then. A thread that is stuck when the source is closed or removed
-    /// keeps the pipe open until the kernel lets it go, and nobody waits for it. Sources without a pipe and terminals stay
+    /// keeps the pipe open until the kernel lets it go, and nothing waits for it. Sources without a pipe and terminals stay
     /// as they are.
     ///
     /// # Errors

@@ -84,7 +84,7 @@ impl Isolated {
         Arc::ptr_eq(&self.untaken, &thread.0)
     }
 
-    /// Takes note that so many bytes of what it has found were taken.
+    /// Notes that this many of the bytes that it has found were taken.
     pub(crate) fn take(&self, bytes: usize) {
         self.untaken.fetch_sub(bytes as u64, Relaxed);
     }

@@ -27,7 +27,7 @@
 //! | `log` | log requests: the way through their channels, streams of what is logged, the gateway |
 //! | `query` | what the engine knows, and what it asks its host |
 //! | `push` | stdin: who may get it, and what becomes of it |
-//! | `state`, `registrations`, `readers` | the tables: jobs, streams; who registered for what; who reads which stream |
+//! | `state`, `registrations`, `readers` | the tables: jobs and streams, registrations, the readers of each stream |
 //! | `terms` | what the directives of server, spawn and registration come to |
 
 mod adopt;

@@ -82,7 +82,7 @@ impl Query {
     }
 }
 
-/// The answer to a request of which something was found.
+/// The answer to a request with at least one result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// [`Status::SUCCESS`] if all was found, else [`Status::ERR_PARTIAL_SUCCESS`].

@@ -22,8 +22,8 @@ impl Stream {
     /// reader of the newest is due there from its first byte. The stream moves in the first [`Stream::reserve`] in which
     /// * no reader is due in the newest generation, or that is full;
     /// * no reader that holds the source back is due in it;
-    /// * at least the new capacity was stored in it, if only the capacity changes and becomes smaller, unless nobody reads
-    ///   the stream now;
+    /// * at least the new capacity was stored in it, if only the capacity changes and becomes smaller, unless the stream
+    ///   has no readers;
     /// * the kernel has memory for it.
     ///
     /// It takes the new kind as well when it moves because a reader is in the way. Until then it stays as it is.
