@@ -11,7 +11,7 @@ use std::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use iof_shm_ring::{
-    Area, Attached, Peek, Policy, Reader, Ring, Start, Stream, StreamConfig, doorbell, notify,
+    Attached, Peek, Policy, Reader, ReaderPage, Ring, Start, Stream, StreamConfig, doorbell, notify,
 };
 use shmem_ipc::sharedring;
 
@@ -32,16 +32,16 @@ enum Map {
     Own,
 }
 
-fn stream(readers: usize, map: Map) -> (Stream, Vec<Reader>, Vec<Arc<Area>>) {
+fn stream(readers: usize, map: Map) -> (Stream, Vec<Reader>, Vec<Arc<ReaderPage>>) {
     let config = StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest };
     let mut stream = Stream::create(config, "bench").unwrap();
-    let areas: Vec<_> =
-        (0..readers).map(|_| Arc::new(Area::create(doorbell().unwrap().0).unwrap())).collect();
-    let readers = areas
+    let pages: Vec<_> =
+        (0..readers).map(|_| Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap())).collect();
+    let readers = pages
         .iter()
-        .map(|area| {
-            let area = Arc::clone(area);
-            let attached = stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
+        .map(|page| {
+            let page = Arc::clone(page);
+            let attached = stream.attach(&page, page.take_slot().unwrap(), Start::Oldest, false).unwrap();
             let ring = match map {
                 Map::Same => Arc::clone(&attached.ring),
                 Map::Own => {
@@ -50,10 +50,10 @@ fn stream(readers: usize, map: Map) -> (Stream, Vec<Reader>, Vec<Arc<Area>>) {
                 }
             };
             // SAFETY: the readers are never detached or moved.
-            unsafe { Reader::new(Attached { ring, ..attached }, area, Start::Oldest) }.unwrap()
+            unsafe { Reader::new(Attached { ring, ..attached }, page, Start::Oldest) }.unwrap()
         })
         .collect();
-    (stream, readers, areas)
+    (stream, readers, pages)
 }
 
 fn consume_all(readers: &mut [Reader]) {
@@ -157,7 +157,7 @@ fn writer_cost(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("writer/{size}"));
         group.throughput(Throughput::Bytes((BATCH * size) as u64)).measurement_time(Duration::from_secs(3));
         for readers in READERS {
-            let (mut stream, mut all, areas) = stream(readers, Map::Own);
+            let (mut stream, mut all, pages) = stream(readers, Map::Own);
             group.bench_function(BenchmarkId::new("readers", readers), |b| {
                 b.iter_custom(|rounds| {
                     let mut spent = Duration::ZERO;
@@ -168,7 +168,7 @@ fn writer_cost(c: &mut Criterion) {
                         }
                         notify([&stream]);
                         spent += start.elapsed();
-                        areas.iter().for_each(|area| area.take_ready(1, |_| {}));
+                        pages.iter().for_each(|page| page.take_ready(1, |_| {}));
                         consume_all(&mut all);
                     }
                     spent

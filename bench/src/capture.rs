@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use Fate::{Dropped, Stored};
 use iof_capture::{Capture, Event, SourceId, raise_file_limit};
-use iof_shm_ring::{Area, Policy, Start, Stream, StreamConfig, doorbell};
+use iof_shm_ring::{Policy, ReaderPage, Start, Stream, StreamConfig, doorbell};
 
 use crate::bare::{self, Buffers};
 use crate::cpu;
@@ -133,12 +133,12 @@ fn busy(case: &Case, args: &Args) {
 fn capture(load: &mut Load, fate: Fate) -> (Capture, Receiver<Event>) {
     let (tell, events) = channel();
     let capture = Capture::start(move |event| drop(tell.send(event))).unwrap();
-    let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
+    let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
     for (index, pipe) in (0..).zip(load.pipes.drain(..)) {
         let mut stream =
             Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest }, "bench").unwrap();
         if fate == Dropped {
-            stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
+            stream.attach(&page, page.take_slot().unwrap(), Start::Oldest, false).unwrap();
         }
         capture.add(SourceId(index), pipe, stream).unwrap();
     }

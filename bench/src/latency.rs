@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use iof_capture::{Capture, SourceId};
-use iof_shm_ring::{Area, Bell, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell};
+use iof_shm_ring::{Bell, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, doorbell};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
@@ -113,8 +113,8 @@ pub fn bare(pipe: OwnedFd, seen: Sender<Instant>) {
 
 fn iof(pipe: OwnedFd, seen: Sender<Instant>) {
     let (ringer, bell) = doorbell().unwrap();
-    let area = Arc::new(Area::create(ringer).unwrap());
-    let (_capture, mut reader) = captured(pipe, &area, 1 << 20);
+    let page = Arc::new(ReaderPage::create(ringer).unwrap());
+    let (_capture, mut reader) = captured(pipe, &page, 1 << 20);
     loop {
         match reader.peek() {
             Peek::Bytes => {
@@ -122,30 +122,30 @@ fn iof(pipe: OwnedFd, seen: Sender<Instant>) {
                 seen.send(Instant::now()).unwrap();
             }
             Peek::Ended => return,
-            _ => wait_ready(&area, &bell),
+            _ => wait_ready(&page, &bell),
         }
     }
 }
 
 /// Starts a capture of `pipe` into a ring of `capacity` bytes, and attaches a reader to it.
-fn captured(pipe: OwnedFd, area: &Arc<Area>, capacity: u64) -> (Capture, Reader) {
+fn captured(pipe: OwnedFd, page: &Arc<ReaderPage>, capacity: u64) -> (Capture, Reader) {
     let capture = Capture::start(|_| {}).unwrap();
     let config = StreamConfig { capacity, policy: Policy::DropNewest };
     let mut stream = Stream::create(config, "bench").unwrap();
-    let attached = stream.attach(area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
+    let attached = stream.attach(page, page.take_slot().unwrap(), Start::Oldest, false).unwrap();
     // SAFETY: the only reader is never detached or moved.
-    let reader = unsafe { Reader::new(attached, Arc::clone(area), Start::Oldest) }.unwrap();
+    let reader = unsafe { Reader::new(attached, Arc::clone(page), Start::Oldest) }.unwrap();
     capture.add(SourceId(0), pipe, stream).unwrap();
     (capture, reader)
 }
 
 /// Blocks until the stream's ready bit is set.
-fn wait_ready(area: &Area, bell: &Bell) {
+fn wait_ready(page: &ReaderPage, bell: &Bell) {
     let mut ready = false;
-    area.take_ready(1, |_| ready = true);
-    if !ready && area.arm(1) {
+    page.take_ready(1, |_| ready = true);
+    if !ready && page.arm(1) {
         poll(&mut [PollFd::new(bell.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
-        area.disarm();
+        page.disarm();
         bell.silence();
     }
 }

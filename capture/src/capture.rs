@@ -12,12 +12,12 @@ use nix::sys::signal::{SigSet, Signal};
 
 use crate::backend::{Backend, BackendKind, Epoll, Uring};
 use crate::child::Child;
-use crate::desk::OnEvent;
 use crate::driver::{Command, Driver, Inbox};
 use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
 use crate::job::run_there;
 use crate::rooms::{RoomBell, Rooms};
+use crate::sources::OnEvent;
 use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
@@ -127,7 +127,7 @@ impl Capture {
         on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Capture, StartError> {
         // Now, while low numbers are free.
-        spawn::stddiag_seat();
+        spawn::reserve_stddiag_fd();
         let (ringer, listen) = bell().map_err(|source| StartError::Bell { source })?;
         let fed = Arc::<Mutex<Names>>::default();
         let names = Arc::clone(&fed);

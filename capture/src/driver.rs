@@ -16,16 +16,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::{Answer, Backend, Token};
 use crate::child::Child;
-use crate::desk::{Desk, OnEvent};
+use crate::coalescing::{Coalescing, Yield};
 use crate::event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
 use crate::ioctl;
 use crate::isolated::{Found, ThreadId};
 use crate::job::Job;
-use crate::moderation::{Moderation, Yield};
 use crate::rooms::Rooms;
 use crate::slots::Slots;
 use crate::source::{Close, Next, PACKET_MAX, Ready, Source, Step};
+use crate::sources::{OnEvent, Sources};
 use crate::streams::Streams;
 use crate::targets::Targets;
 use crate::watchdog::Watched;
@@ -75,7 +75,7 @@ struct Process {
 pub(crate) struct Driver<B: Backend> {
     /// Declared, so dropped, before the streams and the inlets, and before all files.
     backend: B,
-    desk: Desk,
+    sources: Sources,
     targets: Targets,
     processes: Slots<Process>,
     /// Sources that wait for their readers.
@@ -102,7 +102,7 @@ impl<B: Backend> Driver<B> {
     ) -> Driver<B> {
         Driver {
             backend,
-            desk: Desk::new(on_event),
+            sources: Sources::new(on_event),
             targets: Targets::default(),
             processes: Slots::default(),
             waiting: Vec::new(),
@@ -123,16 +123,16 @@ impl<B: Backend> Driver<B> {
         // SAFETY: the bell is dropped after the backend.
         unsafe { self.backend.register(Token::Bell, self.bell.as_fd()) };
         self.backend.poll(Token::Bell, self.bell.as_fd());
-        let (mut moderation, mut last) = (Moderation::new(), Instant::now());
+        let (mut coalescing, mut last) = (Coalescing::new(), Instant::now());
         while !(self.stopping && self.backend.is_quiet()) {
-            if let Err(error) = self.backend.turn(moderation.wait()) {
+            if let Err(error) = self.backend.turn(coalescing.wait()) {
                 return self.fail(&error);
             }
             self.watched.turn();
             self.backend.take(&mut answers);
             let turned = Instant::now();
             let elapsed = turned.duration_since(mem::replace(&mut last, turned));
-            moderation.turned(yield_of(&answers, elapsed));
+            coalescing.turned(yield_of(&answers, elapsed));
             // One clock reading for the whole batch.
             self.time = now();
             let mut deaf = None;
@@ -146,14 +146,14 @@ impl<B: Backend> Driver<B> {
                 // Nobody could reach us any more.
                 return self.fail(&error);
             }
-            self.desk.publish();
+            self.sources.flush_notifications();
         }
     }
 
     fn handle(&mut self, (token, result): Answer) {
         match token {
             Token::Source(at) => {
-                let Some(source) = self.desk.touch(at) else { return };
+                let Some(source) = self.sources.mark_ready(at) else { return };
                 let step = source.done(result, self.time);
                 self.follow(at, step);
             }
@@ -199,18 +199,18 @@ impl<B: Backend> Driver<B> {
     fn follow(&mut self, at: usize, step: Step) {
         let readable = match step {
             Step::End(end) => return self.end(at, end),
-            _ if self.desk.source_mut(at).is_some_and(|source| source.can_be_isolated()) => {
+            _ if self.sources.source_mut(at).is_some_and(|source| source.can_be_isolated()) => {
                 return self.hand_over(at);
             }
             Step::Go { readable } => readable,
             Step::Measure => return self.measure(at),
         };
-        let Some(source) = self.desk.touch(at) else { return };
+        let Some(source) = self.sources.mark_ready(at) else { return };
         if source.has_queue() {
             return self.pour(at);
         }
         match source.next(readable) {
-            // SAFETY: the span lies in the source's stream. The desk drops a source only when it has ended, and a
+            // SAFETY: the span lies in the source's stream. The sources drops a source only when it has ended, and a
             // source with a read in flight neither ends nor writes its stream (`Source::next`, `Source::close`)
             // before `Source::done`, which is called with the answer, in `handle`. If this thread unwinds or
             // the kernel fails, `Drop` below gets the answers first, or leaks the streams. `Streams`, the one
@@ -240,8 +240,8 @@ impl<B: Backend> Driver<B> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Add { id, pipe, stream, leader } => {
-                    let at = self.desk.add(Source::new(id, pipe, *stream));
-                    if let Some(source) = self.desk.source_mut(at) {
+                    let at = self.sources.add(Source::new(id, pipe, *stream));
+                    if let Some(source) = self.sources.source_mut(at) {
                         source.set_lasting(leader.is_some());
                         if let Some(pipe) = source.pipe() {
                             // SAFETY: a source closes its pipe when it ends, for which `Driver::end` alone sees and
@@ -257,25 +257,25 @@ impl<B: Backend> Driver<B> {
                     }
                     self.follow(at, Step::Go { readable: false });
                 }
-                Command::Open { id, stream } => drop(self.desk.add(Source::open(id, *stream))),
+                Command::Open { id, stream } => drop(self.sources.add(Source::open(id, *stream))),
                 Command::Deliver { id, bytes, time } => self.deliver(id, bytes, time),
                 Command::Close(id) => {
-                    if let Some(at) = self.desk.find(id) {
+                    if let Some(at) = self.sources.find(id) {
                         self.close(at);
                     }
                 }
                 Command::Finish(id) => {
-                    if let Some(at) = self.desk.find(id) {
+                    if let Some(at) = self.sources.find(id) {
                         self.finish(at);
                     }
                 }
                 Command::Remove(id) => {
-                    if let Some(at) = self.desk.forget(id) {
+                    if let Some(at) = self.sources.forget(id) {
                         self.close(at);
                     }
                 }
                 Command::Isolate(id) => {
-                    if let Some(at) = self.desk.find(id) {
+                    if let Some(at) = self.sources.find(id) {
                         self.isolate(at);
                     }
                 }
@@ -291,7 +291,7 @@ impl<B: Backend> Driver<B> {
                     }
                 }
                 Command::Listen(rooms) => self.listen(rooms),
-                Command::Run(job) => job.run(&mut Streams::new(&mut self.desk, &self.targets)),
+                Command::Run(job) => job.run(&mut Streams::new(&mut self.sources, &self.targets)),
                 Command::Stop => return self.stop(),
             }
         }
@@ -299,7 +299,7 @@ impl<B: Backend> Driver<B> {
 
     /// Ends a source that has nothing in flight.
     fn end(&mut self, at: usize, end: End) {
-        let Some(source) = self.desk.source_mut(at) else { return };
+        let Some(source) = self.sources.source_mut(at) else { return };
         let end = match end {
             // We were asked to stop, but there was no more to come.
             End::Closed if source.pipe().is_some_and(|pipe| is_at_end(pipe)) => End::EndOfFile,
@@ -313,11 +313,11 @@ impl<B: Backend> Driver<B> {
         if !source.is_isolated() {
             self.report_taken(id, spilled);
         }
-        self.desk.end(at, end);
+        self.sources.end(at, end);
     }
 
     fn close(&mut self, at: usize) {
-        match self.desk.touch(at).map(|source| source.close()) {
+        match self.sources.mark_ready(at).map(|source| source.close()) {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
             // If it waited it is still in that list, which the bell that brought this command goes through next.
             Some(Close::Now) => self.end(at, End::Closed),
@@ -326,12 +326,12 @@ impl<B: Backend> Driver<B> {
     }
 
     fn finish(&mut self, at: usize) {
-        match self.desk.source_mut(at).and_then(Source::finish_queue) {
+        match self.sources.source_mut(at).and_then(Source::finish_queue) {
             Some(Ready::Now) => return self.pour(at),
             Some(Ready::Later) => return,
             None => {}
         }
-        match self.desk.touch(at).map(|source| source.finish()) {
+        match self.sources.mark_ready(at).map(|source| source.finish()) {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
             Some(Close::Now) => self.measure(at),
             Some(Close::Already) | None => {}
@@ -340,7 +340,7 @@ impl<B: Backend> Driver<B> {
 
     /// Has a source with nothing in flight read what there is, or end.
     fn measure(&mut self, at: usize) {
-        let Some(source) = self.desk.touch(at) else { return };
+        let Some(source) = self.sources.mark_ready(at) else { return };
         let terminal = source.is_terminal();
         let unread = match source.pipe().filter(is_readable) {
             // A terminal counts one of its two queues only. It is readable again while it has more.
@@ -358,7 +358,7 @@ impl<B: Backend> Driver<B> {
         if self.rooms.is_some() {
             self.backend.cancel(Token::Rooms);
         }
-        for at in self.desk.numbers() {
+        for at in self.sources.numbers() {
             self.close(at);
         }
         for at in self.targets.numbers() {
@@ -383,11 +383,11 @@ impl<B: Backend> Driver<B> {
         match process.child.try_wait().transpose() {
             Some(status) => {
                 // Its session has no terminal any more, see exit(3p).
-                let terminal = process.terminal.and_then(|id| self.desk.find(id));
-                if let Some(source) = terminal.and_then(|at| self.desk.source_mut(at)) {
+                let terminal = process.terminal.and_then(|id| self.sources.find(id));
+                if let Some(source) = terminal.and_then(|at| self.sources.source_mut(at)) {
                     source.set_lasting(false);
                 }
-                self.desk.report(Event::Exited { process: process.id, status });
+                self.sources.report(Event::Exited { process: process.id, status });
                 self.forget(at);
             }
             None if self.stopping => self.forget(at),
@@ -407,8 +407,8 @@ impl<B: Backend> Driver<B> {
         tracing::error!(%error, backend = %B::KIND, "the kernel serves us no more; capture ends");
         let quiet = self.quiesce();
         self.take_pushes();
-        for at in self.desk.numbers() {
-            let ended = self.desk.source_mut(at).is_none_or(|source| source.has_ended());
+        for at in self.sources.numbers() {
+            let ended = self.sources.source_mut(at).is_none_or(|source| source.has_ended());
             if quiet && !ended {
                 self.end(at, End::Error(same(error)));
             }
@@ -418,7 +418,7 @@ impl<B: Backend> Driver<B> {
                 self.end_target(at, PushEnd::Error(same(error)));
             }
         }
-        self.desk.publish();
+        self.sources.flush_notifications();
     }
 
     /// Takes note of the targets and pushes that are on their way to us, so that they end with the others.
@@ -434,8 +434,8 @@ impl<B: Backend> Driver<B> {
 
     /// Gets every answer back, so that what was read and written counts; `false` if the kernel does not give them.
     fn quiesce(&mut self) -> bool {
-        for at in self.desk.numbers() {
-            if self.desk.source_mut(at).is_some_and(|source| source.in_flight()) {
+        for at in self.sources.numbers() {
+            if self.sources.source_mut(at).is_some_and(|source| source.in_flight()) {
                 self.backend.cancel(Token::Source(at));
             }
         }
@@ -468,7 +468,7 @@ impl<B: Backend> Driver<B> {
     fn count(&mut self, (token, result): Answer) {
         match token {
             Token::Source(at) => {
-                if let Some(source) = self.desk.touch(at) {
+                if let Some(source) = self.sources.mark_ready(at) {
                     source.done(result, self.time);
                 }
             }
@@ -483,7 +483,7 @@ impl<B: Backend> Drop for Driver<B> {
     fn drop(&mut self) {
         if !self.backend.is_quiet() && !self.quiesce() {
             // Better lost than unmapped while the kernel may still write there, or read what is overwritten.
-            self.desk.leak();
+            self.sources.leak();
             self.targets.leak();
         }
     }

@@ -13,7 +13,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `spawn`, `child`, `refused` | processes with output pipes; their pidfds; why one does not start |
+//! | `spawn`, `child`, `spawn_error` | processes with output pipes; their pidfds; why one does not start |
 //! | `pty` | pseudo-terminals for processes |
 //! | `limit` | the limits on open files and memory maps |
 //! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
@@ -23,7 +23,7 @@
 //! | `push`, `target`, `targets` | bytes that are pushed; one process's stdin; all of both, without any I/O |
 //! | `rooms` | bells of readers in other processes |
 //! | `isolated`, `watchdog` | pipes that block: threads of their own for them; which they are |
-//! | `desk` | all sources, what they have to tell, and to whom |
+//! | `sources` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
 //! | `backend` | what it asks of the kernel; `backend::uring`, `backend::epoll`: two ways to do it (unsafe) |
 //! | `capture`, `job` | the handle; work sent to the capture thread (unsafe) |
@@ -52,7 +52,7 @@
 mod backend;
 mod capture;
 mod child;
-mod desk;
+mod coalescing;
 mod driver;
 mod event;
 mod exec;
@@ -61,15 +61,15 @@ mod ioctl;
 mod isolated;
 mod job;
 mod limit;
-mod moderation;
 mod pty;
 mod push;
 mod queue;
-mod refused;
 mod rooms;
 mod slots;
 mod source;
+mod sources;
 mod spawn;
+mod spawn_error;
 mod start;
 mod streams;
 mod target;
@@ -82,11 +82,11 @@ pub use child::{Child, Signaller};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use pty::{Pty, PtyMaster, WindowSize};
-pub use refused::{SpawnError, check};
 pub use rooms::RoomBell;
 pub use source::READ_MAX;
 pub use spawn::{ProcessGroup, ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};
+pub use spawn_error::{SpawnError, check};
 pub use start::{Cause, StartError};
 pub use streams::{Streams, Tap};
-pub use targets::{Laggard, Lagging};
+pub use targets::{SlowTarget, SlowTargets};
 pub use watchdog::MAX_STUCK_PROBES;

@@ -136,7 +136,7 @@ pub(crate) struct Source {
     lasting: bool,
     /// Nobody has the terminal open at the moment.
     hung_up: bool,
-    /// Readers have something to see since the last [`Source::take_news`].
+    /// Readers have something to see since the last [`Source::take_ready`].
     news: bool,
 }
 
@@ -205,7 +205,7 @@ impl Source {
     }
 
     /// Whether readers have something to see since the last call: bytes, a gap, a new generation, the end.
-    pub(crate) fn take_news(&mut self) -> bool {
+    pub(crate) fn take_ready(&mut self) -> bool {
         mem::take(&mut self.news)
     }
 

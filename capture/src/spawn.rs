@@ -15,7 +15,7 @@ use nix::unistd::pipe2;
 use crate::child::Child;
 use crate::exec::{self, Group, Plan};
 use crate::pty::{Pty, PtyMaster};
-use crate::refused::{SpawnError, explain, failed, no_pty, open_stdin};
+use crate::spawn_error::{SpawnError, explain, failed, no_pty, open_stdin};
 use crate::{limit, pty};
 
 /// The environment variable in which a child finds the number of its stddiag descriptor.
@@ -166,7 +166,7 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     // None among the first three, which each becomes.
     let above = |end| above_stdio(end).map_err(|error| failed(&program, "fcntl", error));
     let stddiag_child = above(stddiag_child)?;
-    let seat = stddiag_seat().unwrap_or(stddiag_child.as_raw_fd());
+    let seat = reserve_stddiag_fd().unwrap_or(stddiag_child.as_raw_fd());
     let mut env: BTreeMap<OsString, OsString> = env::vars_os().collect();
     env.extend(spec.env);
     env.insert(STDDIAG_FD.into(), seat.to_string().into());
@@ -202,7 +202,7 @@ fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {
 
 /// A descriptor number that shells can name (dash knows one digit), held by this process from the first call on, so
 /// that in a child stddiag can take its place and nothing else is there. `None` if all such numbers were taken when it was first asked for.
-pub(crate) fn stddiag_seat() -> Option<RawFd> {
+pub(crate) fn reserve_stddiag_fd() -> Option<RawFd> {
     static SEAT: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let seat = SEAT.get_or_init(|| {
         let null = File::open("/dev/null").ok()?;

@@ -24,16 +24,16 @@ pub(crate) struct Targets {
 
 /// A push's slowest targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lagging {
+pub struct SlowTargets {
     /// Bytes that all targets have taken.
     pub position: u64,
     /// Who has taken no more than that, though there is more.
-    pub targets: Vec<Laggard>,
+    pub targets: Vec<SlowTarget>,
 }
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Laggard {
+pub struct SlowTarget {
     /// Who.
     pub target: TargetId,
     /// Whose turn it is there. If it is the lagging push itself, the target does not read; otherwise that push came before
@@ -141,16 +141,16 @@ impl Targets {
     }
 
     /// Who holds a push back.
-    pub(crate) fn lagging(&self, id: PushId) -> Option<Lagging> {
+    pub(crate) fn lagging(&self, id: PushId) -> Option<SlowTargets> {
         let number = self.find_push(id)?;
         let push = self.pushes.get(number)?;
         let position = push.freed();
         let laggard = |at: usize| {
             let target = self.targets.get(at)?;
             let turn = self.pushes.get(target.turn()?)?.id();
-            Some(Laggard { target: target.id(), turn })
+            Some(SlowTarget { target: target.id(), turn })
         };
-        Some(Lagging { position, targets: push.behind(position).filter_map(laggard).collect() })
+        Some(SlowTargets { position, targets: push.behind(position).filter_map(laggard).collect() })
     }
 
     /// Whether a target can be fed: it is there, and somebody has the other end of its pipe.

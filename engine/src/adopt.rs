@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use iof_capture::{AddError, Child, TooFewFiles, TooFewMaps, check_files, check_maps};
-use iof_proto::{Channel, Directives, Nspace, Rank, Unopen};
+use iof_proto::{Channel, Directives, Nspace, Rank, StdinUnavailable};
 use iof_shm_ring::CreateError;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
@@ -15,9 +15,9 @@ use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{isatty, pipe2};
 
 use crate::engine::Engine;
-use crate::enter::{Entry, FILES_IN_PASSING, MAPS_PER_RANK, RankStdin};
 use crate::error::MAX_RANKS;
 use crate::job::{CHANNELS, Job, Launching};
+use crate::register::{Entry, MAPS_PER_RANK, RankStdin, TRANSIENT_FDS};
 
 /// A job whose ranks run already.
 #[derive(Debug)]
@@ -237,7 +237,7 @@ fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
             }
         }
     }
-    let needed = ranks.iter().map(files_for).fold(FILES_IN_PASSING, u64::saturating_add);
+    let needed = ranks.iter().map(files_for).fold(TRANSIENT_FDS, u64::saturating_add);
     check_files(needed).map_err(|files| AdoptError::Files { ranks: asked, files })?;
     let maps = (asked as u64).saturating_mul(MAPS_PER_RANK);
     check_maps(maps).map_err(|maps| AdoptError::Maps { ranks: asked, maps })
@@ -313,7 +313,7 @@ fn entry(rank: AdoptedRank) -> Result<(Launching, Entry), AdoptError> {
         }),
     };
     let pipes = [file(stdout)?, file(stderr)?, file(stddiag)?];
-    let stdin = stdin.map_or(RankStdin::Not(Unopen::NotOpen), RankStdin::Open);
+    let stdin = stdin.map_or(RankStdin::Not(StdinUnavailable::NotOpen), RankStdin::Open);
     let entry = Entry { rank, child, stdin, own_stdin: false, pipes, pty: None };
     Ok((Launching { executable, pid }, entry))
 }

@@ -188,7 +188,7 @@ impl Peer {
     fn drop_unread(&mut self, slot: u32) -> Option<u64> {
         let bytes = self.readings.get(&slot)?.unread?;
         self.readings.remove(&slot).inspect(|reading| self.left(reading));
-        self.area.return_slot(slot);
+        self.page.return_slot(slot);
         Some(bytes)
     }
 

@@ -23,7 +23,7 @@ use crate::grace::Graces;
 use crate::host::{Call, Host};
 use crate::in_flight::Budget;
 use crate::linger::Linger;
-use crate::peer::{Dismissed, Flushed, Peer};
+use crate::peer::{DisconnectReason, Flushed, Peer};
 use crate::pending::PendingPeer;
 use crate::query::QueryId;
 use crate::requests;
@@ -301,7 +301,7 @@ impl Control {
         peer_id: PeerId,
         budget: Budget,
         used: &mut usize,
-    ) -> Result<Flushed, Dismissed> {
+    ) -> Result<Flushed, DisconnectReason> {
         for _ in 0..MESSAGES {
             let Some(peer) = state.peers.get_mut(&peer_id) else { return Ok(Flushed::Waits) };
             let flushed = peer.flush(budget, used)?;
@@ -311,7 +311,7 @@ impl Control {
         Ok(Flushed::More)
     }
 
-    fn dismiss(&self, state: &mut State, peer_id: PeerId, reason: &Dismissed) {
+    fn dismiss(&self, state: &mut State, peer_id: PeerId, reason: &DisconnectReason) {
         state.detach(&self.capture, peer_id, None);
         if let Some(peer) = state.remove_peer(peer_id) {
             peer.tickets().for_each(|ticket| state.release(ticket));
@@ -320,7 +320,7 @@ impl Control {
             state.logs.forget(peer_id);
             let fd = peer.socket().as_fd().as_raw_fd();
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
-            if !matches!(reason, Dismissed::Closed) {
+            if !matches!(reason, DisconnectReason::Closed) {
                 // Tools come and go as they like: no warning, which any of them could have the engine repeat.
                 tracing::info!(tool = peer.name, pid = peer.client.pid, %reason, "a tool was let go");
             }
@@ -352,8 +352,8 @@ fn completed(state: &mut State, capture: &Capture, stream: SourceId, end: &End) 
         return;
     };
     state.queries.streams_changed();
-    // What it has, it has: the keeper's slot is wanted elsewhere.
-    state.let_go(capture, &[stream]);
+    // What it has, it has: the backlog holder's slot is wanted elsewhere.
+    state.release_backlog(capture, &[stream]);
     if logged {
         state.logged_all(stream, &source.nspace);
         return state.announce_end(&source.nspace);

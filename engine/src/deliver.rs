@@ -14,7 +14,7 @@ use crate::host::Upcall;
 use crate::job::{Elsewhere, JobState};
 use crate::readers::StreamState;
 use crate::state::{State, StreamName};
-use crate::terms::Wish;
+use crate::stream_options::StreamOptions;
 
 /// Bytes of one stream that were delivered and that a reader with the grant to block keeps out of its ring: beyond
 /// these, [`Engine::deliver`] refuses more.
@@ -174,7 +174,7 @@ impl Metadata {
 
 impl Engine {
     /// Takes output that the host has received from another node (`PMIx_server_IOF_deliver`): whoever registered for it
-    /// reads it like that of ranks that run here, and for who registers later it is kept on the same terms: those of its
+    /// reads it like that of ranks that run here, and for who registers later it is kept on the same options: those of its
     /// job, or of the engine if that starts no ranks of it.
     ///
     /// `infos` says more: [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), that the stream ends with these bytes (there may
@@ -271,7 +271,7 @@ impl Engine {
     fn job_elsewhere<'a>(&self, state: &'a mut State, nspace: &Nspace) -> &'a mut JobState {
         let run = if state.jobs.contains_key(nspace) { 0 } else { state.next_run() };
         let new = || {
-            let job = JobState::elsewhere(Wish::of(&self.config));
+            let job = JobState::elsewhere(StreamOptions::of(&self.config));
             JobState { run, entry: self.announce(nspace), ..job }
         };
         state.jobs.entry(nspace.clone()).or_insert_with(new)
@@ -291,10 +291,10 @@ impl Engine {
             Elsewhere::Over { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
             Elsewhere::Running => {}
         }
-        let mut stream = Stream::create(job.wish.config(), &format!("{from} {channel}"))?;
+        let mut stream = Stream::create(job.options.config(), &format!("{from} {channel}"))?;
         let name = StreamName { source: from.clone(), channel, logged: false, run: job.run };
-        let mut new = StreamState::new(name, job.wish, job.forward);
-        new.let_go = job.let_go;
+        let mut new = StreamState::new(name, job.options, job.forward);
+        new.release_backlog = job.release_backlog;
         let id = state.add_stream(new, &mut stream);
         if let Some(job) = state.jobs.get_mut(&from.nspace) {
             job.delivered.insert((from.rank, channel), id);

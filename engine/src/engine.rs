@@ -9,23 +9,23 @@ use iof_capture::{
     BackendKind, Capture, Event, PipeId, StartError as CaptureError, check_files, raise_file_limit,
 };
 use iof_proto::rendezvous::{Level, Listener};
-use iof_shm_ring::Area;
+use iof_shm_ring::ReaderPage;
 use iof_tool::{AttachError, Tool};
 use mio::Registry;
 
 use crate::config::{Config, Rendezvous};
 use crate::control::{self, Control, FIRST_PEER, Reports};
-use crate::enter::{FILES_IN_PASSING, FILES_PER_RANK};
 use crate::error::StartError;
 use crate::grace::Graces;
 use crate::host::{Host, Standalone};
 use crate::in_flight::Budget;
 use crate::log::Logs;
+use crate::register::{FILES_PER_RANK, TRANSIENT_FDS};
 use crate::stalls::Stalls;
 use crate::state::{State, Tables};
 
 /// Files that an engine has open, with two readers in its own process and a job of one rank: less makes no sense.
-const FILES: u64 = 13 + 2 * 8 + FILES_PER_RANK + FILES_IN_PASSING;
+const FILES: u64 = 13 + 2 * 8 + FILES_PER_RANK + TRANSIENT_FDS;
 
 /// Whether a reader may hold sources back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,13 +126,13 @@ impl Engine {
         let listener = listener.map(Arc::new);
         let capture = Arc::new(capture);
         stalls.watch(&capture);
-        // Nobody listens: the keeper only holds.
+        // Nobody listens: the backlog holder only holds.
         let (unheard, _) = iof_shm_ring::bell()?;
-        let keeper = Area::create(unheard).map_err(io::Error::other)?;
+        let backlog_holder = ReaderPage::create(unheard).map_err(io::Error::other)?;
         let node = control::node_name()?;
         let socket = listener.as_deref().map(Listener::path);
         let logs = Logs::new(&config.log, &*host, &node, socket, Arc::clone(&reports));
-        let mut state = State::new(FIRST_PEER, Arc::new(keeper), &config, logs);
+        let mut state = State::new(FIRST_PEER, Arc::new(backlog_holder), &config, logs);
         state.host_keys = host.directives().into_iter().collect();
         state.host_stdin = host.forwards_stdin();
         state.host_queries = host.queries().into_iter().collect();

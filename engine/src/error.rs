@@ -8,7 +8,7 @@ use iof_proto::rendezvous::BindError;
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::CreateError;
 
-use crate::enter::FILES_PER_RANK;
+use crate::register::FILES_PER_RANK;
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use iof_proto::{Decoder, FromTool, socket};
 
-use crate::peer::Dismissed;
+use crate::peer::DisconnectReason;
 
 /// Bytes read at a time.
 const CHUNK: usize = 16 * 1024;
@@ -39,7 +39,7 @@ impl Incoming {
     }
 
     /// Returns the next message that has arrived.
-    pub(crate) fn next(&mut self) -> Result<Option<FromTool>, Dismissed> {
+    pub(crate) fn next(&mut self) -> Result<Option<FromTool>, DisconnectReason> {
         loop {
             let mut bytes = self.input.as_slice();
             let message = self.decoder.decode(&mut bytes)?;
@@ -54,7 +54,7 @@ impl Incoming {
             let mut chunk = [0u8; CHUNK];
             // Descriptors from a tool are not accepted, whatever it sends.
             match socket::receive(&self.socket, &mut chunk, &mut VecDeque::new(), false, false) {
-                Ok(0) => return Err(Dismissed::Closed),
+                Ok(0) => return Err(DisconnectReason::Closed),
                 Ok(count) => self.input.extend_from_slice(chunk.get(..count).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
                 Err(error) => return Err(error.into()),

@@ -7,12 +7,12 @@ use std::{io, mem, thread};
 
 use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signaller, SourceId, TargetId, WindowSize};
 use iof_proto::rendezvous::Entry;
-use iof_proto::{Channel, Channels, Nspace, Rank, Unopen};
+use iof_proto::{Channel, Channels, Nspace, Rank, StdinUnavailable};
 use nix::sys::signal::Signal;
 
 use crate::exit::Exit;
 use crate::state::{State, Tables};
-use crate::terms::Wish;
+use crate::stream_options::StreamOptions;
 
 /// The channels that every rank has.
 pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
@@ -32,7 +32,7 @@ pub(crate) struct RankState {
     /// Until it exits.
     pub pty: Option<PtyMaster>,
     /// Why nothing can be pushed to its stdin; `None` if it can.
-    pub unopen: Option<Unopen>,
+    pub unopen: Option<StdinUnavailable>,
     /// Only the embedder's own tools may push there.
     pub own_stdin: bool,
     pub exit: Option<Exit>,
@@ -78,7 +78,7 @@ pub(crate) struct JobState {
     /// Its number among all jobs: tells the jobs that have one name one after the other apart.
     pub run: u64,
     /// What it wants of its streams.
-    pub wish: Wish,
+    pub options: StreamOptions,
     /// The channels that its spawner wants forwarded, if it said anything.
     pub forward: Option<Channels>,
     /// It was spawned or adopted here.
@@ -100,7 +100,7 @@ pub(crate) struct JobState {
     /// Streams of these that are not complete.
     pub open_logs: usize,
     /// Nobody waits any longer for somebody to register.
-    pub let_go: bool,
+    pub release_backlog: bool,
     /// Streams that are not complete.
     pub open_streams: usize,
     pub grace: Option<Duration>,
@@ -112,11 +112,15 @@ pub(crate) struct JobState {
 
 impl JobState {
     /// Without ranks yet.
-    pub(crate) fn new(grace: Option<Duration>, wish: Wish, forward: Option<Channels>) -> JobState {
+    pub(crate) fn new(
+        grace: Option<Duration>,
+        options: StreamOptions,
+        forward: Option<Channels>,
+    ) -> JobState {
         JobState {
             // Until it is added to the tables.
             run: 0,
-            wish,
+            options,
             forward,
             entry: None,
             here: true,
@@ -128,7 +132,7 @@ impl JobState {
             open_deliveries: 0,
             logged: BTreeMap::new(),
             open_logs: 0,
-            let_go: false,
+            release_backlog: false,
             open_streams: 0,
             grace,
             cut_off: Vec::new(),
@@ -137,8 +141,8 @@ impl JobState {
     }
 
     /// Of which nothing runs here.
-    pub(crate) fn elsewhere(wish: Wish) -> JobState {
-        let job = JobState::new(None, wish, None);
+    pub(crate) fn elsewhere(options: StreamOptions) -> JobState {
+        let job = JobState::new(None, options, None);
         JobState { here: false, started: true, elsewhere: Elsewhere::Running, ..job }
     }
 
@@ -337,14 +341,14 @@ impl Job {
 
     /// Keeps no output any more for who has not registered yet: streams that nobody reads go on as if somebody read
     /// them. For a launcher that waits no longer for the tool for which it spawned the job.
-    pub fn let_go(&self) {
+    pub fn release_backlog(&self) {
         let Some(capture) = self.capture.upgrade() else { return };
         let mut state = self.tables.lock();
         if let Some(job) = state.jobs.get_mut(&self.nspace) {
-            job.let_go = true;
+            job.release_backlog = true;
         }
         let ids = self.streams(&state);
-        state.let_go(&capture, &ids);
+        state.release_backlog(&capture, &ids);
     }
 
     /// Waits until everything that the ranks have written by now was read, and was consumed by the embedder's own

@@ -10,15 +10,15 @@ use iof_capture::{
     ProcessGroup, ProcessId, ProcessSpec, SpawnError, Spawned, Stdin, check, check_files, check_maps, spawn,
 };
 use iof_proto::rendezvous::SERVER_VARIABLE;
-use iof_proto::{Nspace, Rank, Unopen};
+use iof_proto::{Nspace, Rank, StdinUnavailable};
 use nix::sys::signal::Signal;
 use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec};
 use crate::engine::Engine;
-use crate::enter::{Entry, FILES_IN_PASSING, FILES_PER_RANK, MAPS_PER_RANK, RankStdin};
 use crate::error::{LaunchError, MAX_RANKS};
 use crate::job::{Job, Launching};
+use crate::register::{Entry, FILES_PER_RANK, MAPS_PER_RANK, RankStdin, TRANSIENT_FDS};
 
 /// Ranks of a job that failed to start have no entry in the tables.
 const UNNAMED: ProcessId = ProcessId(u64::MAX);
@@ -120,8 +120,8 @@ impl Engine {
         let Spawned { child, stdin, stdout, stderr, stddiag, pty } = process;
         let stdin = match (stdin, spec.stdin_of(rank)) {
             (Some(pipe), _) => RankStdin::Open(pipe),
-            (None, Stdin::Inherit) => RankStdin::Not(Unopen::Inherited),
-            (None, _) => RankStdin::Not(Unopen::NotOpen),
+            (None, Stdin::Inherit) => RankStdin::Not(StdinUnavailable::Inherited),
+            (None, _) => RankStdin::Not(StdinUnavailable::NotOpen),
         };
         let entry = Entry {
             rank,
@@ -154,7 +154,7 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
     let ptys = if spec.ptys.contains_key(&Rank::WILDCARD) { ranks } else { spec.ptys.len() as u64 };
     let open = places(spec).filter(|place| spec.stdin_of(place.rank) == Stdin::Pipe).count() as u64;
     let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
-    let needed = needed.saturating_add(FILES_IN_PASSING);
+    let needed = needed.saturating_add(TRANSIENT_FDS);
     check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
     check_maps(ranks.saturating_mul(MAPS_PER_RANK)).map_err(|maps| LaunchError::Maps { ranks, maps })?;
     let mut first = 0u32;

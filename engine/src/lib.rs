@@ -8,9 +8,9 @@
 //! |---|---|
 //! | `engine`, `config` | the handle that an embedder holds |
 //! | `launch`, `adopt` | ranks that the engine starts; that somebody else has started |
-//! | `enter` | how they come into the tables |
+//! | `register` | how they come into the tables |
 //! | `deliver` | output of ranks that run elsewhere |
-//! | `forget` | how a job leaves them |
+//! | `remove` | how a job leaves them |
 //! | `grace` | how long streams may outlast their ranks |
 //! | `job`, `exit` | ranks and how they ended |
 //! | `control` | the control thread (mio): accepts and serves tools |
@@ -28,7 +28,7 @@
 //! | `query` | what the engine knows, and what it asks its host |
 //! | `push` | stdin: who may get it, and what becomes of it |
 //! | `state`, `registrations`, `readers` | the tables: jobs and streams, registrations, the readers of each stream |
-//! | `terms` | what the directives of server, spawn and registration come to |
+//! | `stream_options` | what the directives of server, spawn and registration come to |
 
 mod adopt;
 mod backlog;
@@ -38,10 +38,8 @@ mod control;
 mod deliver;
 mod demand;
 mod engine;
-mod enter;
 mod error;
 mod exit;
-mod forget;
 mod grace;
 mod host;
 mod in_flight;
@@ -57,11 +55,13 @@ mod pulls;
 mod push;
 mod query;
 mod readers;
+mod register;
 mod registrations;
+mod remove;
 mod requests;
 mod stalls;
 mod state;
-mod terms;
+mod stream_options;
 
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{

@@ -13,10 +13,10 @@ use std::time::Instant;
 use iof_capture::{PushId, RoomBell, SourceId};
 use iof_proto::limits::MAX_DEFERRED_BYTES;
 use iof_proto::{
-    DecodeError, Decoder, EncodeError, Failure, FromTool, Lagging, Message, PROTOCOL_VERSION, Status, ToTool,
-    encode, socket,
+    DecodeError, Decoder, EncodeError, Failure, FromTool, Message, PROTOCOL_VERSION, SlowTargets, Status,
+    ToTool, encode, socket,
 };
-use iof_shm_ring::{Area, Bell, Inlet, Ring, Ringer};
+use iof_shm_ring::{Bell, Inlet, ReaderPage, Ring, Ringer};
 use nix::errno::Errno;
 
 use crate::backlog::{Backlog, Item, Key};
@@ -27,7 +27,7 @@ use crate::incoming::Incoming;
 use crate::linger::AtEnd;
 use crate::pulls::Pull;
 use crate::registrations::Registration;
-use crate::terms::Wish;
+use crate::stream_options::StreamOptions;
 
 /// Answers that wait for a tool before the engine defers its requests. What it is told unasked does not count: of that
 /// there is no more than it registered for.
@@ -39,7 +39,7 @@ const MAX_BYTES_WAITING: usize = 256 * 1024;
 pub(crate) struct Reading {
     pub source: SourceId,
     pub handler: u32,
-    pub wish: Wish,
+    pub options: StreamOptions,
     /// The slot of the generation before, until the tool has left it for certain.
     pub old_slot: Option<u32>,
     /// As long as the stream knows this reader.
@@ -94,7 +94,7 @@ enum With {
     Nothing,
     Ring(Arc<Ring>),
     Inlet(Arc<Inlet>),
-    Welcome { area: Arc<Area>, bell: Bell, room: Option<Ringer> },
+    Welcome { page: Arc<ReaderPage>, bell: Bell, room: Option<Ringer> },
 }
 
 impl With {
@@ -103,8 +103,8 @@ impl With {
             With::Nothing => Vec::new(),
             With::Ring(ring) => ring.as_fd().into_iter().collect(),
             With::Inlet(inlet) => vec![inlet.as_fd()],
-            With::Welcome { area, bell, room } => {
-                area.as_fd().into_iter().chain([bell.as_fd()]).chain(room.as_ref().map(AsFd::as_fd)).collect()
+            With::Welcome { page, bell, room } => {
+                page.as_fd().into_iter().chain([bell.as_fd()]).chain(room.as_ref().map(AsFd::as_fd)).collect()
             }
         }
     }
@@ -112,7 +112,7 @@ impl With {
 
 /// Why a tool is let go.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Dismissed {
+pub(crate) enum DisconnectReason {
     #[error("it closed the connection")]
     Closed,
     #[error("its socket: {0}")]
@@ -143,7 +143,7 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::Deregistered { .. }
         | ToTool::Answer { .. }
         | ToTool::PushBegun { .. }
-        | ToTool::Lagging { .. }
+        | ToTool::SlowTargets { .. }
         | ToTool::Logged { .. }
         | ToTool::Pushed { .. } => true,
         ToTool::Welcome { .. }
@@ -164,7 +164,7 @@ fn is_request(message: &FromTool) -> bool {
         | FromTool::Deregister { .. }
         | FromTool::Query { .. }
         | FromTool::Push { .. }
-        | FromTool::Lagging { .. }
+        | FromTool::SlowTargets { .. }
         | FromTool::Log { .. } => true,
         FromTool::Hello { .. }
         | FromTool::Follow { .. }
@@ -210,7 +210,7 @@ pub(crate) struct Peer {
     pub own: bool,
     /// It may hold sources back that wait for who may.
     pub may_block: bool,
-    pub area: Arc<Area>,
+    pub page: Arc<ReaderPage>,
     /// By which it tells of room, if it may hold sources back and is not the embedder's.
     pub room: Option<RoomBell>,
     pub registrations: BTreeMap<u32, Registration>,
@@ -237,7 +237,7 @@ impl Peer {
         name: String,
         own: bool,
         may_block: bool,
-        area: Area,
+        page: ReaderPage,
     ) -> Peer {
         let now = Instant::now();
         Peer {
@@ -255,7 +255,7 @@ impl Peer {
             client,
             own,
             may_block,
-            area: Arc::new(area),
+            page: Arc::new(page),
             room: None,
             registrations: BTreeMap::new(),
             procs: 0,
@@ -285,7 +285,7 @@ impl Peer {
 
     /// Returns the next message that can be served. While many answers wait for the tool, its requests are deferred, and
     /// what it says that has no answer is still heard.
-    pub(crate) fn receive(&mut self) -> Result<Option<FromTool>, Dismissed> {
+    pub(crate) fn receive(&mut self) -> Result<Option<FromTool>, DisconnectReason> {
         loop {
             let has_unread = self.answers >= MAX_ANSWERS_WAITING || self.answer_bytes >= MAX_BYTES_WAITING;
             if !has_unread && let Some(frame) = self.deferred.pop_front() {
@@ -297,7 +297,7 @@ impl Peer {
             }
             let message = match self.incoming.next() {
                 // It reads no answers any more, and what it asked for is still done.
-                Err(Dismissed::Closed) if !self.deferred.is_empty() => {
+                Err(DisconnectReason::Closed) if !self.deferred.is_empty() => {
                     self.drop_outgoing();
                     continue;
                 }
@@ -310,8 +310,8 @@ impl Peer {
             if !(has_unread && is_request(&message)) {
                 return Ok(Some(message));
             }
-            let frame =
-                encode(&message).map_err(|_| Dismissed::Unexpected("a message that breaks its limits"))?;
+            let frame = encode(&message)
+                .map_err(|_| DisconnectReason::Unexpected("a message that breaks its limits"))?;
             self.deferred_bytes = self.deferred_bytes.saturating_add(frame.len());
             self.deferred.push_back(frame);
         }
@@ -331,7 +331,7 @@ impl Peer {
     pub(crate) fn welcome(&mut self, bell: Bell, room: Option<Ringer>) {
         let engine_pid = std::process::id();
         let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid, may_block: self.may_block };
-        let with = With::Welcome { area: Arc::clone(&self.area), bell, room };
+        let with = With::Welcome { page: Arc::clone(&self.page), bell, room };
         self.queue(&message, with);
     }
 
@@ -396,9 +396,9 @@ impl Peer {
             ToTool::PushBegun { request, .. } => {
                 ToTool::PushBegun { request: *request, result: Err(failure()) }
             }
-            ToTool::Lagging { request, lagging } => ToTool::Lagging {
+            ToTool::SlowTargets { request, lagging } => ToTool::SlowTargets {
                 request: *request,
-                lagging: Lagging { position: lagging.position, targets: Vec::new() },
+                lagging: SlowTargets { position: lagging.position, targets: Vec::new() },
             },
             // Half as often as it takes, down to none.
             ToTool::Pushed { push, report } if !report.short.is_empty() => {
@@ -412,7 +412,7 @@ impl Peer {
     }
 
     /// Sends what waits, as far as the socket takes it and `budget` allows, of whose shared part all tools use `used`.
-    pub(crate) fn flush(&mut self, budget: Budget, used: &mut usize) -> Result<Flushed, Dismissed> {
+    pub(crate) fn flush(&mut self, budget: Budget, used: &mut usize) -> Result<Flushed, DisconnectReason> {
         let of_pool = |fds| if self.own { 0 } else { budget.of_pool(fds) };
         let known = of_pool(self.in_flight.fds());
         self.in_flight.look(self.incoming.socket())?;

@@ -13,7 +13,7 @@ use iof_proto::limits::{
     RESERVED_TOOLS,
 };
 use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Status, ToTool, encode, socket};
-use iof_shm_ring::{Area, CreateError};
+use iof_shm_ring::{CreateError, ReaderPage};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::unistd::geteuid;
@@ -24,7 +24,7 @@ use crate::engine::Grant;
 use crate::host::{Call, Upcall};
 use crate::incoming::Incoming;
 use crate::linger::AtEnd;
-use crate::peer::{Dismissed, Peer};
+use crate::peer::{DisconnectReason, Peer};
 use crate::state::{PeerId, State};
 
 /// A connection that is not a tool yet.
@@ -75,7 +75,7 @@ impl PendingPeer {
                 );
                 Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason }.into())
             }
-            Some(_) => Err(Dismissed::Unexpected("a request before its hello").into()),
+            Some(_) => Err(DisconnectReason::Unexpected("a request before its hello").into()),
             None => Ok(None),
         }
     }
@@ -101,7 +101,7 @@ enum Ended {
     /// It is told why.
     Refused(Failure),
     /// It is closed.
-    Dismissed(Dismissed),
+    DisconnectReason(DisconnectReason),
 }
 
 impl From<Failure> for Ended {
@@ -110,9 +110,9 @@ impl From<Failure> for Ended {
     }
 }
 
-impl From<Dismissed> for Ended {
-    fn from(reason: Dismissed) -> Ended {
-        Ended::Dismissed(reason)
+impl From<DisconnectReason> for Ended {
+    fn from(reason: DisconnectReason) -> Ended {
+        Ended::DisconnectReason(reason)
     }
 }
 
@@ -273,17 +273,17 @@ impl State {
         let own = self.pending.get(&id).is_some_and(|pending| pending.own.is_some());
         let made = if own { iof_shm_ring::bell() } else { iof_shm_ring::doorbell() };
         let (ringer, bell) = made.map_err(|error| no_room(&failed(error)))?;
-        let area = Area::create(ringer).map_err(|error| no_room(&error))?;
+        let page = ReaderPage::create(ringer).map_err(|error| no_room(&error))?;
         // The embedder's own readers belong to the job.
-        if !own && let Some(file) = area.as_fd() {
+        if !own && let Some(file) = page.as_fd() {
             check_spare_files(file)?;
         }
         let may_block = grant == Grant::Block;
         let (room, listens) = match (may_block, own) {
             (false, _) => (None, None),
-            (true, true) => (Some(capture.room_bell().map_err(Dismissed::from)?), None),
+            (true, true) => (Some(capture.room_bell().map_err(DisconnectReason::from)?), None),
             (true, false) => {
-                let (ringer, bell) = capture.peer_room_bell().map_err(Dismissed::from)?;
+                let (ringer, bell) = capture.peer_room_bell().map_err(DisconnectReason::from)?;
                 (Some(ringer), Some(bell))
             }
         };
@@ -291,7 +291,7 @@ impl State {
             return Ok(());
         };
         let name = name.unwrap_or_default();
-        let mut peer = Peer::new(incoming, other.into(), name, own, may_block, area);
+        let mut peer = Peer::new(incoming, other.into(), name, own, may_block, page);
         peer.room = listens;
         peer.welcome(bell, room);
         self.peers.insert(id, peer);
@@ -304,8 +304,8 @@ impl State {
         let _ = registry.deregister(&mut SourceFd(&socket.as_raw_fd()));
         match ended {
             Ended::Refused(failure) => refuse(socket, failure),
-            Ended::Dismissed(Dismissed::Closed) => {}
-            Ended::Dismissed(reason) => {
+            Ended::DisconnectReason(DisconnectReason::Closed) => {}
+            Ended::DisconnectReason(reason) => {
                 tracing::info!(pid = pending.other.pid, %reason, "a connection was closed");
             }
         }

@@ -15,15 +15,15 @@ use std::sync::Arc;
 use iof_capture::{Capture, PushEnd, PushId, TargetId};
 use iof_proto::limits::{MAX_PROCS_PER_PULL, MAX_PUSHES_PER_TOOL};
 use iof_proto::{
-    Failure, Info, Laggard, Lagging, Proc, PushGranted, PushReport, Short, ShortBy, Skipped, Status, ToTool,
-    Unopen,
+    Failure, Info, PartialCause, PartialDelivery, Proc, PushGranted, PushReport, Skipped, SlowTarget,
+    SlowTargets, Status, StdinUnavailable, ToTool,
 };
 use iof_shm_ring::Inlet;
 
 use crate::client::Client;
 use crate::control::check_spare_files;
 use crate::job::RankState;
-use crate::peer::{Dismissed, Peer};
+use crate::peer::{DisconnectReason, Peer};
 use crate::push::admission::{Admitted, Asked};
 use crate::push::elsewhere::Elsewhere;
 use crate::state::{PeerId, State};
@@ -81,12 +81,12 @@ impl Push {
                 self.report.whole = self.report.whole.saturating_add(1);
                 return;
             }
-            PushEnd::Closed => ShortBy::Closed,
-            PushEnd::CutOff => ShortBy::CutOff,
-            PushEnd::Stopped => ShortBy::Stopped,
-            PushEnd::Error(error) => ShortBy::Failed(error.to_string()),
+            PushEnd::Closed => PartialCause::Closed,
+            PushEnd::CutOff => PartialCause::CutOff,
+            PushEnd::Stopped => PartialCause::Stopped,
+            PushEnd::Error(error) => PartialCause::Failed(error.to_string()),
         };
-        self.report.short.push(Short { target, delivered, why });
+        self.report.short.push(PartialDelivery { target, delivered, why });
     }
 }
 
@@ -200,7 +200,7 @@ impl State {
         number: u32,
         bytes: u64,
         over: bool,
-    ) -> Result<(), Dismissed> {
+    ) -> Result<(), DisconnectReason> {
         let Some(peer) = self.peers.get(&peer_id) else { return Ok(()) };
         let Some(&id) = peer.pushes.get(&number) else {
             // One that is over, of which the tool is about to hear, or one that never was.
@@ -208,19 +208,19 @@ impl State {
             return if known {
                 Ok(())
             } else {
-                Err(Dismissed::Unexpected("bytes for a push that never was"))
+                Err(DisconnectReason::Unexpected("bytes for a push that never was"))
             };
         };
         let Some(push) = self.pushes.get_mut(&id) else { return Ok(()) };
         if bytes == 0 && !over {
-            return Err(Dismissed::Unexpected("nothing, as if it were something to push"));
+            return Err(DisconnectReason::Unexpected("nothing, as if it were something to push"));
         }
         let room = push.inlet.capacity().saturating_sub(push.filled.saturating_sub(push.told));
         if bytes > room {
-            return Err(Dismissed::Unexpected("more bytes to push than there is room for"));
+            return Err(DisconnectReason::Unexpected("more bytes to push than there is room for"));
         }
         if push.over {
-            return Err(Dismissed::Unexpected("bytes behind the last of a push"));
+            return Err(DisconnectReason::Unexpected("bytes behind the last of a push"));
         }
         push.filled = push.filled.saturating_add(bytes);
         push.over = over;
@@ -249,7 +249,7 @@ impl State {
         }
         let lagging = id.and_then(|id| self.who_lags(capture, id)).unwrap_or_default();
         if let Some(peer) = self.peers.get_mut(&peer_id) {
-            peer.answer(&ToTool::Lagging { request, lagging });
+            peer.answer(&ToTool::SlowTargets { request, lagging });
         }
     }
 
@@ -264,7 +264,7 @@ impl State {
         }
     }
 
-    fn who_lags(&self, capture: &Capture, id: PushId) -> Option<Lagging> {
+    fn who_lags(&self, capture: &Capture, id: PushId) -> Option<SlowTargets> {
         let push = self.pushes.get(&id)?;
         let here = capture.with_streams(|streams| streams.lagging(id)).ok().flatten();
         let (freed, lagging) = here.map_or((u64::MAX, Vec::new()), |here| (here.position, here.targets));
@@ -272,13 +272,13 @@ impl State {
         let position = freed.min(far.map_or(u64::MAX, |far| far.position)).min(push.filled);
         let named = lagging.into_iter().filter(|_| freed == position).filter_map(|of| {
             let target = push.here.get(&of.target)?.clone();
-            Some(Laggard { target, its_turn: of.turn == id })
+            Some(SlowTarget { target, its_turn: of.turn == id })
         });
         let far = far.filter(|far| far.position == position && far.position < push.filled);
         let far = far.into_iter().flat_map(|far| {
-            far.targets().iter().map(|target| Laggard { target: target.clone(), its_turn: far.has_turn() })
+            far.targets().iter().map(|target| SlowTarget { target: target.clone(), its_turn: far.has_turn() })
         });
-        Some(Lagging { position, targets: named.chain(far).collect() })
+        Some(SlowTargets { position, targets: named.chain(far).collect() })
     }
 
     /// The targets here have taken what lies before `position`.
@@ -310,7 +310,7 @@ impl State {
         let Some(proc) = self.stdins.remove(&target) else { return };
         let rank = self.jobs.get_mut(&proc.nspace).and_then(|job| job.ranks.get_mut(&proc.rank));
         if let Some(rank) = rank.filter(|rank| rank.target() == target) {
-            rank.unopen = Some(Unopen::Closed);
+            rank.unopen = Some(StdinUnavailable::Closed);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Who reads which stream: readers come with registrations and sources, follow, and go.
 //!
-//! A stream that nobody reads is kept for who will: a reader of the engine's own, the keeper, holds what comes until the
+//! A stream that nobody reads is kept for who will: a reader of the engine's own, the backlog holder, holds what comes until the
 //! first registration takes its place. So under drop newest the first bytes stay, as RFC0025 has it, and under block a
 //! source that was spawned to be forwarded waits.
 
@@ -11,28 +11,28 @@ use std::sync::Arc;
 use iof_capture::{Capture, SourceId, Tap};
 use iof_proto::limits::MAX_READERS_PER_TOOL;
 use iof_proto::{Channels, Failure, Status, ToTool};
-use iof_shm_ring::{Area, Attached, CreateError, Policy, Start, Stream, StreamConfig};
+use iof_shm_ring::{Attached, CreateError, Policy, ReaderPage, Start, Stream, StreamConfig};
 
 use crate::peer::{Peer, Reading};
 use crate::registrations::Registration;
 use crate::state::{PeerId, State, StreamName};
-use crate::terms::Wish;
+use crate::stream_options::StreamOptions;
 
 /// What the engine knows of one stream.
 pub(crate) struct StreamState {
     pub name: StreamName,
     /// What its job wants of it.
-    wish: Wish,
+    options: StreamOptions,
     /// Whether its spawner asked for it to be forwarded, if it said anything.
     forward: Option<bool>,
     /// What the registrations that read it want of it.
-    readers: BTreeMap<(PeerId, u32), Wish>,
+    readers: BTreeMap<(PeerId, u32), StreamOptions>,
     /// How many of them want something else than its job does.
     unusual: usize,
-    /// The keeper's slot while it holds.
+    /// The backlog holder's slot while it holds.
     kept: Option<u32>,
     /// The host waits no longer for somebody to register, or there is nothing more to be kept.
-    pub let_go: bool,
+    pub release_backlog: bool,
     /// The registrations of tools that read too many streams to be attached to it.
     missing: Vec<(PeerId, u32)>,
     /// How many bytes its source has produced, once it is complete.
@@ -44,10 +44,10 @@ pub(crate) struct StreamState {
 /// What is to be done at a stream when its readers have changed.
 #[derive(Default)]
 struct Change {
-    /// The keeper begins here.
+    /// The backlog holder begins here.
     keep: Option<Keep>,
-    /// The keeper's slot, which it gives back.
-    let_go: Option<u32>,
+    /// The backlog holder's slot, which it gives back.
+    release_backlog: Option<u32>,
     config: Option<StreamConfig>,
 }
 
@@ -58,16 +58,16 @@ struct Keep {
 }
 
 impl StreamState {
-    pub(crate) fn new(name: StreamName, wish: Wish, forward: Option<Channels>) -> StreamState {
+    pub(crate) fn new(name: StreamName, options: StreamOptions, forward: Option<Channels>) -> StreamState {
         let forward = forward.map(|channels| channels.contains(name.channel.into()));
         StreamState {
             name,
-            wish,
+            options,
             forward,
             readers: BTreeMap::new(),
             unusual: 0,
             kept: None,
-            let_go: false,
+            release_backlog: false,
             missing: Vec::new(),
             produced: 0,
             adjusted: false,
@@ -80,18 +80,18 @@ impl StreamState {
     }
 
     /// What `registration` of `peer` wants of this stream, if it is for it.
-    fn wish_of(&self, peer: &Peer, registration: &Registration) -> Option<Wish> {
+    fn options_for(&self, peer: &Peer, registration: &Registration) -> Option<StreamOptions> {
         let for_it = registration.channels.contains(Channels::from(self.name.channel))
             && registration.covers(&self.name.source)
             && registration.goes_on(&self.name.source.nspace)
             // What is not to be forwarded is for tools that ask for it, not for the launcher's own readers.
             && !(peer.own && self.forward == Some(false));
-        for_it.then(|| self.wish.under(&registration.directives))
+        for_it.then(|| self.options.under(&registration.directives))
     }
 
     /// Whether the stream has to be something else for a reader with this wish than its job wants.
-    fn is_unusual(&self, wish: &Wish) -> bool {
-        (wish.cache_size, wish.policy) != (self.wish.cache_size, self.wish.policy)
+    fn is_unusual(&self, options: &StreamOptions) -> bool {
+        (options.cache_size, options.policy) != (self.options.cache_size, self.options.policy)
     }
 
     /// Whether `peer` may read it once more.
@@ -101,23 +101,23 @@ impl StreamState {
     }
 
     /// Notes a reader.
-    fn joined(&mut self, peer_id: PeerId, handler: u32, wish: Wish) {
+    fn joined(&mut self, peer_id: PeerId, handler: u32, options: StreamOptions) {
         self.left(peer_id, handler);
-        self.unusual = self.unusual.saturating_add(usize::from(self.is_unusual(&wish)));
-        self.readers.insert((peer_id, handler), wish);
+        self.unusual = self.unusual.saturating_add(usize::from(self.is_unusual(&options)));
+        self.readers.insert((peer_id, handler), options);
     }
 
     /// Forgets a reader.
     fn left(&mut self, peer_id: PeerId, handler: u32) {
-        if let Some(wish) = self.readers.remove(&(peer_id, handler)) {
-            self.unusual = self.unusual.saturating_sub(usize::from(self.is_unusual(&wish)));
+        if let Some(options) = self.readers.remove(&(peer_id, handler)) {
+            self.unusual = self.unusual.saturating_sub(usize::from(self.is_unusual(&options)));
         }
     }
 
-    /// Whether the keeper is to hold, and then whether it may hold the source back.
+    /// Whether the backlog holder is to hold, and then whether it may hold the source back.
     fn keeper_may_block(&self) -> Option<bool> {
-        match self.wish.policy {
-            _ if self.let_go || !self.readers.is_empty() => None,
+        match self.options.policy {
+            _ if self.release_backlog || !self.readers.is_empty() => None,
             Policy::DropNewest => Some(false),
             Policy::Block if self.forward == Some(true) => Some(true),
             Policy::Block | Policy::DropOldest => None,
@@ -125,18 +125,20 @@ impl StreamState {
     }
 
     /// What follows from readers having come or gone.
-    fn change(&mut self, keeper: &Area, start: Start) -> Change {
+    fn change(&mut self, backlog_holder: &ReaderPage, start: Start) -> Change {
         let mut change = Change { config: self.adjust(), ..Change::default() };
         match (self.keeper_may_block(), self.kept) {
             (Some(may_block), None) => {
                 // Without a slot the stream is kept as one that nobody waits for: its last bytes.
-                self.kept =
-                    keeper.take_slot().inspect_err(|error| tracing::warn!(%error, "nothing is kept")).ok();
+                self.kept = backlog_holder
+                    .take_slot()
+                    .inspect_err(|error| tracing::warn!(%error, "nothing is kept"))
+                    .ok();
                 change.keep = self.kept.map(|slot| Keep { slot, start, may_block });
             }
             (None, Some(slot)) => {
                 self.kept = None;
-                change.let_go = Some(slot);
+                change.release_backlog = Some(slot);
             }
             (Some(_), Some(_)) | (None, None) => {}
         }
@@ -147,18 +149,18 @@ impl StreamState {
     fn adjust(&mut self) -> Option<StreamConfig> {
         let unusual = self.unusual > 0;
         let was = mem::replace(&mut self.adjusted, unusual);
-        (unusual || was).then(|| self.wish.shared(self.readers.values().copied()))
+        (unusual || was).then(|| self.options.shared(self.readers.values().copied()))
     }
 }
 
 impl Change {
     fn is_nothing(&self) -> bool {
-        self.keep.is_none() && self.let_go.is_none() && self.config.is_none()
+        self.keep.is_none() && self.release_backlog.is_none() && self.config.is_none()
     }
 
     /// Does it, after who came has come and who went has gone.
-    fn make(&self, tap: &mut Tap<'_>, keeper: &Arc<Area>) {
-        // Before the keeper comes: a cache that nobody reads any more is made smaller at once.
+    fn make(&self, tap: &mut Tap<'_>, backlog_holder: &Arc<ReaderPage>) {
+        // Before the backlog holder comes: a cache that nobody reads any more is made smaller at once.
         if let Some(config) = self.config
             && let Err(error) = tap.reconfigure(config)
         {
@@ -167,12 +169,12 @@ impl Change {
         }
         if let Some(Keep { slot, start, may_block }) = self.keep {
             // Fails for slots that do not exist only.
-            let _ = tap.attach(keeper, slot, start, may_block);
+            let _ = tap.attach(backlog_holder, slot, start, may_block);
         }
-        if let Some(slot) = self.let_go
-            && tap.detach(keeper, slot)
+        if let Some(slot) = self.release_backlog
+            && tap.detach(backlog_holder, slot)
         {
-            keeper.return_slot(slot);
+            backlog_holder.return_slot(slot);
         }
     }
 }
@@ -185,14 +187,14 @@ impl State {
         for (peer_id, handler) in self.by_job.naming(&new.name.source.nspace) {
             let Some(peer) = self.peers.get_mut(&peer_id) else { continue };
             let Some(registration) = peer.registrations.get(&handler) else { continue };
-            let Some(wish) = new.wish_of(peer, registration) else { continue };
+            let Some(options) = new.options_for(peer, registration) else { continue };
             let start = registration.start;
             let may_join = !peer.is_behind() && new.may_join(peer_id, peer);
-            let slot = if may_join { peer.area.take_slot() } else { Err(CreateError::Slots) };
-            match slot.and_then(|slot| peer.attach(&mut tap, slot, start, wish)) {
+            let slot = if may_join { peer.page.take_slot() } else { Err(CreateError::Slots) };
+            match slot.and_then(|slot| peer.attach(&mut tap, slot, start, options)) {
                 Ok(attached) => {
-                    new.joined(peer_id, handler, wish);
-                    peer.announce_ring(handler, id, &new.name, None, attached, wish);
+                    new.joined(peer_id, handler, options);
+                    peer.announce_ring(handler, id, &new.name, None, attached, options);
                 }
                 // The tool is told when it is known how much it misses.
                 Err(error) => {
@@ -201,7 +203,7 @@ impl State {
                 }
             }
         }
-        new.change(&self.keeper, Start::Oldest).make(&mut tap, &self.keeper);
+        new.change(&self.backlog_holder, Start::Oldest).make(&mut tap, &self.backlog_holder);
         self.streams.insert(id, new);
         self.queries.streams_changed();
         id
@@ -216,15 +218,15 @@ impl State {
         capture: &Capture,
         peer_id: PeerId,
         handler: u32,
-    ) -> Result<Vec<(SourceId, Wish, Attached)>, Failure> {
+    ) -> Result<Vec<(SourceId, StreamOptions, Attached)>, Failure> {
         let registered =
             self.peers.get(&peer_id).and_then(|peer| Some((peer, peer.registrations.get(&handler)?)));
         let Some((peer, registration)) = registered else { return Ok(Vec::new()) };
-        let mut wanted: Vec<(SourceId, u32, Wish)> = Vec::new();
+        let mut wanted: Vec<(SourceId, u32, StreamOptions)> = Vec::new();
         for (source, stream) in &self.streams {
-            let Some(wish) = stream.wish_of(peer, registration) else { continue };
+            let Some(options) = stream.options_for(peer, registration) else { continue };
             let slot = if stream.may_join(peer_id, peer) {
-                peer.area.take_slot().map_err(|error| error.to_string())
+                peer.page.take_slot().map_err(|error| error.to_string())
             } else {
                 let StreamName { source, channel, .. } = &stream.name;
                 Err(format!(
@@ -232,25 +234,25 @@ impl State {
                 ))
             };
             match slot {
-                Ok(slot) => wanted.push((*source, slot, wish)),
+                Ok(slot) => wanted.push((*source, slot, options)),
                 Err(reason) => {
-                    wanted.iter().for_each(|(_, slot, _)| peer.area.return_slot(*slot));
+                    wanted.iter().for_each(|(_, slot, _)| peer.page.return_slot(*slot));
                     return Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
                 }
             }
         }
         let mut changes = Vec::with_capacity(wanted.len());
-        for (source, slot, wish) in wanted {
+        for (source, slot, options) in wanted {
             let Some(stream) = self.streams.get_mut(&source) else { continue };
-            stream.joined(peer_id, handler, wish);
-            changes.push((source, slot, wish, stream.change(&self.keeper, Start::Now)));
+            stream.joined(peer_id, handler, options);
+            changes.push((source, slot, options, stream.change(&self.backlog_holder, Start::Now)));
         }
         let attached = capture.with_streams(|streams| {
-            let attach = |(source, slot, wish, change): &(SourceId, u32, Wish, Change)| {
+            let attach = |(source, slot, options, change): &(SourceId, u32, StreamOptions, Change)| {
                 let mut tap = streams.get_mut(*source)?;
-                let attached = peer.attach(&mut tap, *slot, registration.start, *wish).ok()?;
-                change.make(&mut tap, &self.keeper);
-                Some((*source, *wish, attached))
+                let attached = peer.attach(&mut tap, *slot, registration.start, *options).ok()?;
+                change.make(&mut tap, &self.backlog_holder);
+                Some((*source, *options, attached))
             };
             changes.iter().filter_map(attach).collect()
         });
@@ -263,12 +265,12 @@ impl State {
         &mut self,
         peer_id: PeerId,
         handler: u32,
-        attached: Vec<(SourceId, Wish, Attached)>,
+        attached: Vec<(SourceId, StreamOptions, Attached)>,
     ) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
-        for (source, wish, attached) in attached {
+        for (source, options, attached) in attached {
             if let Some(stream) = self.streams.get(&source) {
-                peer.announce_ring(handler, source, &stream.name, None, attached, wish);
+                peer.announce_ring(handler, source, &stream.name, None, attached, options);
             }
         }
     }
@@ -287,18 +289,18 @@ impl State {
     /// it was moved.
     fn move_reader(&mut self, capture: &Capture, peer_id: PeerId, slot: u32, new_slot: u32) -> bool {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return false };
-        let Some(&Reading { source, handler, wish, begin, .. }) = peer.readings.get(&slot) else {
+        let Some(&Reading { source, handler, options, begin, .. }) = peer.readings.get(&slot) else {
             return false;
         };
         let Some(stream) = self.streams.get(&source) else { return false };
-        let area = Arc::clone(&peer.area);
+        let page = Arc::clone(&peer.page);
         let followed = capture
-            .with_streams(|streams| streams.get_mut(source)?.follow(&area, slot, new_slot))
+            .with_streams(|streams| streams.get_mut(source)?.follow(&page, slot, new_slot))
             .ok()
             .flatten();
         let Some(attached) = followed else { return false };
         peer.readings.remove(&slot);
-        peer.announce_ring(handler, source, &stream.name, Some(slot), attached, wish);
+        peer.announce_ring(handler, source, &stream.name, Some(slot), attached, options);
         if let Some(reading) = peer.readings.get_mut(&new_slot) {
             reading.begin = begin;
         }
@@ -309,18 +311,18 @@ impl State {
     /// so they get it even if the engine is gone by the time they have drained theirs.
     pub(crate) fn bring_along(&mut self, capture: &Capture, source: SourceId) {
         let behind = capture.with_streams(|streams| Some(streams.get_mut(source)?.left_behind()));
-        for (area, slot) in behind.ok().flatten().unwrap_or_default() {
-            let peer = self.peers.iter().find(|(_, peer)| Arc::ptr_eq(&peer.area, &area));
+        for (page, slot) in behind.ok().flatten().unwrap_or_default() {
+            let peer = self.peers.iter().find(|(_, peer)| Arc::ptr_eq(&peer.page, &page));
             // A tool that has no slot left asks when it has drained its generation.
             if let Some((&peer_id, _)) = peer
-                && let Ok(new_slot) = area.take_slot()
+                && let Ok(new_slot) = page.take_slot()
             {
                 let moved = self.move_reader(capture, peer_id, slot, new_slot);
                 let reading = self.peers.get_mut(&peer_id).and_then(|peer| peer.readings.get_mut(&new_slot));
                 match reading.filter(|_| moved) {
                     // The tool may be borrowing bytes by its old slot.
                     Some(reading) => reading.old_slot = Some(slot),
-                    None => area.return_slot(new_slot),
+                    None => page.return_slot(new_slot),
                 }
             }
         }
@@ -360,28 +362,28 @@ impl State {
         let mut changes = Vec::with_capacity(sources.len());
         for source in sources {
             if let Some(stream) = self.streams.get_mut(&source) {
-                changes.push((source, stream.change(&self.keeper, Start::Now)));
+                changes.push((source, stream.change(&self.backlog_holder, Start::Now)));
             }
         }
-        let area: &Arc<Area> = &peer.area;
+        let page: &Arc<ReaderPage> = &peer.page;
         let _ = (!changes.is_empty()).then(|| {
             capture.with_streams(|streams| {
                 for (slot, reading) in &gone {
                     if let Some(mut tap) = streams.get_mut(reading.source) {
-                        tap.detach(area, *slot);
+                        tap.detach(page, *slot);
                     }
                 }
                 for (source, change) in &changes {
                     if let Some(mut tap) = streams.get_mut(*source) {
-                        change.make(&mut tap, &self.keeper);
+                        change.make(&mut tap, &self.backlog_holder);
                     }
                 }
             })
         });
         // A tool drops its readers before it deregisters.
         for (slot, reading) in &gone {
-            area.return_slot(*slot);
-            reading.old_slot.inspect(|old| area.return_slot(*old));
+            page.return_slot(*slot);
+            reading.old_slot.inspect(|old| page.return_slot(*old));
         }
         gone.iter().for_each(|(_, reading)| peer.left(reading));
     }
@@ -401,8 +403,8 @@ impl State {
     /// have; `false` if the capture has ended.
     pub(crate) fn forget_flushed(&self, capture: &Capture, wanted: &mut Vec<(SourceId, u64)>) -> bool {
         let own = self.peers.values().filter(|peer| peer.own);
-        let mut readers: Vec<(SourceId, u32, &Arc<Area>)> = own
-            .flat_map(|peer| peer.readings.iter().map(move |(slot, of)| (of.source, *slot, &peer.area)))
+        let mut readers: Vec<(SourceId, u32, &Arc<ReaderPage>)> = own
+            .flat_map(|peer| peer.readings.iter().map(move |(slot, of)| (of.source, *slot, &peer.page)))
             .collect();
         readers.sort_by_key(|(source, ..)| *source);
         let flushed = capture.with_streams(|streams| {
@@ -413,19 +415,19 @@ impl State {
                 let Some(since) = stats.produced.checked_sub(*written) else { return !stats.complete };
                 let from = readers.partition_point(|(source, ..)| source < id);
                 let of = readers.iter().skip(from).take_while(|(source, ..)| source == id);
-                of.filter_map(|(_, slot, area)| tap.lag(area, *slot)).any(|lag| lag > since)
+                of.filter_map(|(_, slot, page)| tap.lag(page, *slot)).any(|lag| lag > since)
             });
         });
         flushed.is_ok()
     }
 
     /// Keeps nothing of `sources` for who has not registered yet, from now on.
-    pub(crate) fn let_go(&mut self, capture: &Capture, sources: &[SourceId]) {
+    pub(crate) fn release_backlog(&mut self, capture: &Capture, sources: &[SourceId]) {
         let mut changes = Vec::new();
         for source in sources {
             let Some(stream) = self.streams.get_mut(source) else { continue };
-            stream.let_go = true;
-            let change = stream.change(&self.keeper, Start::Now);
+            stream.release_backlog = true;
+            let change = stream.change(&self.backlog_holder, Start::Now);
             if !change.is_nothing() {
                 changes.push((*source, change));
             }
@@ -436,7 +438,7 @@ impl State {
         let _ = capture.with_streams(|streams| {
             for (source, change) in &changes {
                 if let Some(mut tap) = streams.get_mut(*source) {
-                    change.make(&mut tap, &self.keeper);
+                    change.make(&mut tap, &self.backlog_holder);
                 }
             }
         });
@@ -450,12 +452,12 @@ impl Peer {
         tap: &mut Tap<'_>,
         slot: u32,
         start: Start,
-        wish: Wish,
+        options: StreamOptions,
     ) -> Result<Attached, CreateError> {
-        match wish.policy {
-            Policy::DropOldest => tap.attach_passed(&self.area, slot, start),
-            Policy::DropNewest => tap.attach(&self.area, slot, start, false),
-            Policy::Block => tap.attach(&self.area, slot, start, self.may_block),
+        match options.policy {
+            Policy::DropOldest => tap.attach_non_gating(&self.page, slot, start),
+            Policy::DropNewest => tap.attach(&self.page, slot, start, false),
+            Policy::Block => tap.attach(&self.page, slot, start, self.may_block),
         }
     }
 
@@ -467,14 +469,14 @@ impl Peer {
         name: &StreamName,
         follows: Option<u32>,
         attached: Attached,
-        wish: Wish,
+        options: StreamOptions,
     ) {
-        let Attached { ring, slot, start, dropped, passed } = attached;
+        let Attached { ring, slot, start, dropped, non_gating } = attached;
         let from_start = self.registrations.get(&handler).is_none_or(|of| of.start == Start::Oldest);
         let reading = Reading {
             source,
             handler,
-            wish,
+            options,
             old_slot: None,
             ring: Arc::downgrade(&ring),
             sent: false,
@@ -493,8 +495,8 @@ impl Peer {
             follows,
             start,
             dropped,
-            passed,
-            terms: wish.terms(),
+            non_gating,
+            options: options.effective(),
         };
         self.announce(&message, ring);
     }

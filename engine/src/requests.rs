@@ -8,11 +8,11 @@ use iof_proto::{Channels, Directives, Failure, FromTool, Info, Proc, Rank, Statu
 use iof_shm_ring::Start;
 
 use crate::log::Asker;
-use crate::peer::{Dismissed, Peer};
+use crate::peer::{DisconnectReason, Peer};
 use crate::pulls::Pull;
 use crate::registrations::Registration;
 use crate::state::{PeerId, State};
-use crate::terms::cache_within;
+use crate::stream_options::cache_within;
 
 fn failure(status: Status, reason: impl Into<String>) -> Failure {
     Failure { status, reason: reason.into() }
@@ -25,10 +25,10 @@ pub(crate) fn serve(
     host: &str,
     peer_id: PeerId,
     message: FromTool,
-) -> Result<(), Dismissed> {
+) -> Result<(), DisconnectReason> {
     let Some(peer) = state.peers.get_mut(&peer_id) else { return Ok(()) };
     match message {
-        FromTool::Hello { .. } => return Err(Dismissed::Unexpected("a second hello")),
+        FromTool::Hello { .. } => return Err(DisconnectReason::Unexpected("a second hello")),
         FromTool::Follow { slot } => {
             // It is done with its slot, and says so by asking. If it was moved already, that is on its way to it.
             state.follow(capture, peer_id, slot);
@@ -63,7 +63,7 @@ pub(crate) fn serve(
             state.push(capture, peer_id, request, &targets, size, directives);
         }
         FromTool::Fill { push, bytes, over } => state.fill(capture, peer_id, push, bytes, over)?,
-        FromTool::Lagging { request, push, cut_off } => {
+        FromTool::SlowTargets { request, push, cut_off } => {
             state.lagging(capture, peer_id, request, push, cut_off);
         }
     }

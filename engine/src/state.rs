@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use iof_capture::{ProcessId, PushId, SourceId, TargetId};
 use iof_proto::{Channel, Nspace, Proc, Rank};
-use iof_shm_ring::Area;
+use iof_shm_ring::ReaderPage;
 
 use crate::config::Config;
 use crate::control::{Reports, file_limit};
@@ -58,8 +58,8 @@ pub(crate) struct State {
     pub departed: Vec<Departed>,
     /// Their registrations, by the jobs that they name.
     pub by_job: ByJob,
-    /// The area of the keeper, which holds what nobody has registered for.
-    pub keeper: Arc<Area>,
+    /// The reader page of the backlog holder, which holds what nobody has registered for.
+    pub backlog_holder: Arc<ReaderPage>,
     /// The pull for which each upcall was made that the host has not answered.
     pub askers: HashMap<CallId, Ticket>,
     /// The keys of directives that the host understands.
@@ -123,7 +123,12 @@ impl Tables {
 
 impl State {
     /// No jobs, no tools; the first tool gets number `first_peer`.
-    pub(crate) fn new(first_peer: PeerId, keeper: Arc<Area>, config: &Config, logs: Logs) -> Self {
+    pub(crate) fn new(
+        first_peer: PeerId,
+        backlog_holder: Arc<ReaderPage>,
+        config: &Config,
+        logs: Logs,
+    ) -> Self {
         State {
             jobs: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -137,7 +142,7 @@ impl State {
             pending: Pending::new(),
             departed: Vec::new(),
             by_job: ByJob::default(),
-            keeper,
+            backlog_holder,
             host_keys: BTreeSet::new(),
             askers: HashMap::new(),
             logs,

@@ -51,7 +51,7 @@ fn a_tool_that_was_busy_has_all_streams_and_ends_of_many_jobs() {
     tool.pull(&Pull::new(procs.collect(), Channels::STDOUT)).unwrap();
     for name in &names {
         wait(&engine.spawn(&JobSpec::new(name.clone(), vec![App::new("true", [""; 0])])).unwrap());
-        assert!(engine.forget(name), "its rings are on their way all the same");
+        assert!(engine.remove(name), "its rings are on their way all the same");
     }
     assert_eq!(read(&mut tool), (150, 150));
 }

@@ -372,7 +372,7 @@ fn a_job_that_is_to_be_forwarded_holds_deliveries_until_somebody_registers_or_it
     let got = read(&mut tool, |got| got.get(&1).is_some_and(|got| got.ended));
     assert_eq!(got[&1].gaps, [], "it was held from its first byte on");
     fill(2);
-    job.let_go();
+    job.release_backlog();
     // Neither that one is held any more, nor one that comes later.
     for from in [2, 3] {
         let (tell, taken) = channel();

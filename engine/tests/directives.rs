@@ -114,7 +114,7 @@ fn a_tool_that_leaves_takes_the_keeping_up_where_it_was() {
 
 #[test]
 fn a_launcher_that_waits_no_longer_keeps_the_newest() {
-    let (written, got) = read_late(Job::let_go);
+    let (written, got) = read_late(Job::release_backlog);
     assert!(written.ends_with(&got.bytes), "the last bytes");
 }
 

@@ -88,7 +88,7 @@ fn what_a_rank_logs_is_a_stream_of_its_own_that_is_complete_before_its_job_ends(
     let report = world.log(&with(vec![source(Rank(0))], Log::to([key::PMIX_LOG_STDOUT], "late")));
     assert_eq!(report.status, FAILED);
     assert!(report.outcomes[0].result.as_ref().unwrap_err().reason.contains("the job job is over"));
-    assert!(world.engine.forget(&nspace()));
+    assert!(world.engine.remove(&nspace()));
 }
 
 #[test]
@@ -454,5 +454,5 @@ fn what_was_logged_to_a_job_whose_start_has_failed_has_an_end_for_its_readers() 
         }
     }
     assert_eq!(String::from_utf8(text).unwrap(), "early\n".repeat(logged));
-    assert!(world.engine.forget(&nspace()));
+    assert!(world.engine.remove(&nspace()));
 }

@@ -37,13 +37,13 @@ fn run(engine: &Engine, line: &str) {
     let pipes = Pipes::of(engine, "job", 1);
     pipes.write(0, line.as_bytes());
     wait(&pipes.end(0));
-    assert!(engine.forget(&name()));
+    assert!(engine.remove(&name()));
 }
 
 /// Forgets the job called `job` once it is over. There are too many of them to sleep for each.
 fn forget(engine: &Engine) {
     let deadline = Instant::now() + PATIENCE;
-    while !engine.forget(&name()) {
+    while !engine.remove(&name()) {
         assert!(Instant::now() < deadline, "the job does not end");
         thread::yield_now();
     }
@@ -108,7 +108,7 @@ fn a_printer_of_a_persistent_registration_prints_every_job_until_the_engine_ends
         let job = pipes.end(0);
         wait(&job);
         assert!(job.flush(Some(PATIENCE)));
-        assert!(engine.forget(&name()));
+        assert!(engine.remove(&name()));
     }
     drop(engine);
     assert_eq!(printer.join().unwrap().unfinished, 0);

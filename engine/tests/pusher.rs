@@ -12,7 +12,10 @@ use std::time::Duration;
 use common::stdins::*;
 use common::{PATIENCE, wait, wait_for};
 use iof_engine::{Engine, Exit};
-use iof_proto::{Laggard, Lagging, Nspace, Proc, PushReport, Rank, Short, ShortBy, Status, Unopen};
+use iof_proto::{
+    Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTarget, SlowTargets, Status,
+    StdinUnavailable,
+};
 use iof_tool::{LostError, Push, PushError, Pusher, RequestError};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -139,7 +142,7 @@ fn a_pusher_whose_targets_have_all_gone_reads_no_more() {
     ranks.close(0);
     let report = joined(pusher).unwrap();
     assert_eq!((report.whole, report.short.len()), (0, 1));
-    assert_eq!(report.short[0].why, ShortBy::Closed);
+    assert_eq!(report.short[0].why, PartialCause::Closed);
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn a_pusher_that_waits_for_its_input_learns_that_all_its_targets_have_exited() {
     ranks.close(0);
     assert!(ranks.job.report_exit(Rank(0), Exit::Unknown));
     let report = joined(pusher).unwrap();
-    assert_eq!(report.short, [Short { target, delivered: 0, why: ShortBy::Closed }]);
+    assert_eq!(report.short, [PartialDelivery { target, delivered: 0, why: PartialCause::Closed }]);
 }
 
 #[test]
@@ -178,10 +181,10 @@ fn a_pusher_says_whom_it_waits_for() {
     let engine = engine_with_cache(16_384);
     let mut ranks = Stdins::of(&engine, 1);
     let (tell, waited) = channel();
-    let on_wait = move |lagging: &Lagging| tell.send(lagging.clone()).unwrap();
+    let on_wait = move |lagging: &SlowTargets| tell.send(lagging.clone()).unwrap();
     let pusher = Pusher::start(tool(&engine), &last(all()), file_of(&pattern(200_000)), on_wait).unwrap();
     let lagging = waited.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(lagging.targets, [Laggard { target: procs(&[0]).remove(0), its_turn: true }]);
+    assert_eq!(lagging.targets, [SlowTarget { target: procs(&[0]).remove(0), its_turn: true }]);
     assert!(ranks.rest(0) == pattern(200_000));
     assert_eq!(joined(pusher).unwrap(), whole(200_000, 1));
 }
@@ -207,7 +210,7 @@ fn a_refusal_comes_before_anything_is_read() {
     assert_eq!(file.stream_position().unwrap(), 0);
     let partly = with(all(), &[iof_proto::directive::key::IOF_PARTIAL]);
     let pusher = start(&engine, &partly, &file);
-    assert_eq!(pusher.granted().skipped[0].why, Unopen::Closed);
+    assert_eq!(pusher.granted().skipped[0].why, StdinUnavailable::Closed);
     assert_eq!(joined(pusher).unwrap(), whole(6, 1));
     assert_eq!(ranks.read(0, 6), b"unread");
 }

@@ -344,7 +344,7 @@ fn however_many_tools_ask_for_figures_the_streams_are_looked_at_once_for_all() {
     let mut tool = Tool::connect(world.engine.socket().unwrap(), "test").unwrap();
     let began = Instant::now();
     for _ in 0..500 {
-        tool.query_later(vec![Query::new([key::IOF_STATS])]).unwrap();
+        tool.submit_query(vec![Query::new([key::IOF_STATS])]).unwrap();
     }
     let mut figures = BTreeSet::new();
     for _ in 0..500 {

@@ -131,7 +131,7 @@ fn run(engine: &Engine, nspace: &str, number: u64, spawned: bool) {
         job
     };
     assert_eq!(job.wait().code(), 0);
-    assert!(engine.forget(&nspace));
+    assert!(engine.remove(&nspace));
 }
 
 /// Prints the stdout of jobs into a file.

@@ -13,8 +13,8 @@ use iof_engine::{App, BackendKind, Engine, JobSpec, LaunchError, Stdin};
 use iof_proto::directive::{Level, key};
 use iof_proto::limits::MAX_PUSHES_PER_TOOL;
 use iof_proto::{
-    Channels, Directives, Info, InfoValue, Laggard, Lagging, Nspace, Proc, Rank, ShortBy, Skipped, Status,
-    Unopen,
+    Channels, Directives, Info, InfoValue, Nspace, PartialCause, Proc, Rank, Skipped, SlowTarget,
+    SlowTargets, Status, StdinUnavailable,
 };
 use iof_tool::{LostError, Push, PushError, RequestError};
 
@@ -190,7 +190,7 @@ fn a_rank_that_closes_its_stdin_gets_no_more_and_all_others_get_everything() {
         assert!(other.join().unwrap() == bytes);
         assert_eq!((report.bytes, report.whole, report.short.len()), (3_000_000, 1, 1), "{report:?}");
         let delivered = report.short[0].delivered;
-        assert_eq!(report.short, [short(0, delivered, ShortBy::Closed)]);
+        assert_eq!(report.short, [short(0, delivered, PartialCause::Closed)]);
         assert!((1000..bytes.len() as u64).contains(&delivered), "{delivered}");
     }
 }
@@ -202,7 +202,10 @@ fn when_all_have_ended_the_push_is_over() {
         let job = engine.spawn(&open_job(App { nprocs: 2, ..shell("head -c 10 >/dev/null") })).unwrap();
         let report = push(&engine, &last(all()), &pattern(9_000_000));
         assert_eq!((report.bytes < 9_000_000, report.whole, report.short.len()), (true, 0, 2), "{report:?}");
-        assert!(report.short.iter().all(|of| of.why == ShortBy::Closed && of.delivered >= 10), "{report:?}");
+        assert!(
+            report.short.iter().all(|of| of.why == PartialCause::Closed && of.delivered >= 10),
+            "{report:?}"
+        );
         assert_eq!(wait(&job).code(), 0);
         let refused = refusal(tool(&engine).push(&to(procs(&[1])), b"late", |_| {}));
         assert_eq!(refused.status, Status::ERR_IOF_COMPLETE);
@@ -217,14 +220,14 @@ fn a_push_waits_for_a_rank_that_does_not_read_and_names_it() {
     let (tell, waited) = channel();
     let pushing = thread::spawn({
         let (mut tool, bytes) = (tool(&engine), bytes.clone());
-        move || tool.push(&last(all()), &bytes, |lagging: &Lagging| tell.send(lagging.clone()).unwrap())
+        move || tool.push(&last(all()), &bytes, |lagging: &SlowTargets| tell.send(lagging.clone()).unwrap())
     });
     for rank in [0, 2] {
         let file = ranks.take(rank);
         thread::spawn(move || std::io::copy(&mut &file, &mut std::io::sink()));
     }
     let lagging = waited.recv_timeout(common::PATIENCE).unwrap();
-    assert_eq!(lagging.targets, [Laggard { target: procs(&[1]).remove(0), its_turn: true }]);
+    assert_eq!(lagging.targets, [SlowTarget { target: procs(&[1]).remove(0), its_turn: true }]);
     assert!(lagging.position > 0 && lagging.position < 400_000, "{lagging:?}");
     assert!(!pushing.is_finished());
     assert!(ranks.rest(1) == bytes);
@@ -243,13 +246,13 @@ fn a_push_behind_another_says_that_it_waits_for_that_whatever_its_directives() {
         let (tell, waited) = channel();
         let second = thread::spawn({
             let (mut tool, push) = (tool(&engine), with(all(), directives));
-            move || tool.push(&push, b"second", |lagging: &Lagging| tell.send(lagging.clone()).unwrap())
+            move || tool.push(&push, b"second", |lagging: &SlowTargets| tell.send(lagging.clone()).unwrap())
         });
         let lagging = waited.recv_timeout(common::PATIENCE).unwrap();
         let rank = procs(&[0]).remove(0);
         assert_eq!(
             lagging,
-            Lagging { position: 0, targets: vec![Laggard { target: rank, its_turn: false }] }
+            SlowTargets { position: 0, targets: vec![SlowTarget { target: rank, its_turn: false }] }
         );
         assert!(!second.is_finished() && !first.is_over());
         assert_eq!(ranks.read(0, 300_000), vec![1; 300_000]);
@@ -272,7 +275,7 @@ fn a_rank_that_does_not_read_is_cut_off_if_the_push_drops_and_has_the_end_behind
         let report = pushing.report();
         let delivered = report.short.first().expect("one was cut off").delivered;
         assert_eq!((report.bytes, report.whole), (5_000_000, 1));
-        assert_eq!(report.short, [short(1, delivered, ShortBy::CutOff)]);
+        assert_eq!(report.short, [short(1, delivered, PartialCause::CutOff)]);
         assert!(ranks.rest(1) == bytes[..delivered as usize]);
         assert!(ranks.is_quiet(0), "the other is still open");
         assert_eq!(push(&engine, &last(procs(&[0])), b""), whole(0, 1));
@@ -339,7 +342,7 @@ fn where_one_target_is_closed_nothing_is_delivered_unless_parts_are_allowed() {
 
     let push = with(all(), &[key::PMIX_IOF_COMPLETE, key::IOF_PARTIAL]);
     let granted = tool.begin_push(&push, None).unwrap();
-    let skipped = |rank| Skipped { target: procs(&[rank]).remove(0), why: Unopen::Closed };
+    let skipped = |rank| Skipped { target: procs(&[rank]).remove(0), why: StdinUnavailable::Closed };
     assert_eq!(granted.skipped, [skipped(1), skipped(2)]);
     tool.push_room(granted.push)[..4].copy_from_slice(b"some");
     tool.fill(granted.push, 4, true).unwrap();
@@ -485,9 +488,9 @@ fn a_job_that_is_forgotten_takes_no_more_and_the_push_says_so() {
     ranks.wait_for_bytes(0);
     assert!(ranks.job.report_exit(Rank(0), iof_engine::Exit::Unknown));
     wait(&ranks.job);
-    assert!(engine.forget(&nspace()));
+    assert!(engine.remove(&nspace()));
     let report = pushing.report();
-    assert_eq!(report.short, [short(0, report.short[0].delivered, ShortBy::Stopped)]);
+    assert_eq!(report.short, [short(0, report.short[0].delivered, PartialCause::Stopped)]);
     assert_eq!(ranks.rest(0), pattern(report.short[0].delivered as usize));
 }
 

@@ -13,7 +13,7 @@ use common::{PATIENCE, nspace, wait_for};
 use iof_engine::{Config, Engine, Host, Rendezvous, Reply, StdinPush};
 use iof_proto::directive::key;
 use iof_proto::limits::{MAX_ANSWER, MAX_PUSHES_PER_PROCESS, MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
-use iof_proto::{Info, Laggard, Lagging, PushReport, Rank, Short, ShortBy, Status};
+use iof_proto::{Info, PartialCause, PartialDelivery, PushReport, Rank, SlowTarget, SlowTargets, Status};
 use iof_tool::{LostError, Push, PushError, RequestError, Tool};
 
 /// Of this job rank 0 and 1 run here, all others elsewhere.
@@ -131,13 +131,13 @@ fn a_host_that_answers_late_is_brought_nothing_more_meanwhile_and_waited_for() {
         let bytes = bytes.clone();
         move || {
             let push = to(procs(&[5]));
-            tool.push(&push, &bytes, |lagging: &Lagging| tell.send(lagging.clone()).unwrap())
+            tool.push(&push, &bytes, |lagging: &SlowTargets| tell.send(lagging.clone()).unwrap())
         }
     });
     let Piece { bytes: first, reply, .. } = world.next();
     let lagging = waited.recv_timeout(PATIENCE).unwrap();
     let target = procs(&[5]).remove(0);
-    assert_eq!(lagging, Lagging { position: 0, targets: vec![Laggard { target, its_turn: true }] });
+    assert_eq!(lagging, SlowTargets { position: 0, targets: vec![SlowTarget { target, its_turn: true }] });
     assert!(world.pieces.try_recv().is_err());
     // From whatever thread.
     thread::spawn(move || reply.grant()).join().unwrap();
@@ -188,7 +188,8 @@ fn a_host_that_says_no_ends_it_for_its_ranks_and_those_here_get_everything() {
     let report = pushing.report();
     assert!(here.join().unwrap() == bytes);
     assert_eq!((report.bytes, report.whole), (400_000, 1));
-    let [Short { target, delivered, why: ShortBy::Failed(why) }] = report.short.as_slice() else {
+    let [PartialDelivery { target, delivered, why: PartialCause::Failed(why) }] = report.short.as_slice()
+    else {
         panic!("{report:?}")
     };
     assert_eq!((target, *delivered), (&procs(&[8])[0], first.len() as u64));
@@ -203,7 +204,10 @@ fn a_host_that_drops_the_request_has_said_no() {
     drop(world.next());
     let report = pushing.report();
     assert_eq!((report.bytes, report.whole, report.short.len()), (4, 0, 1), "{report:?}");
-    assert!(matches!(&report.short[0], Short { delivered: 0, why: ShortBy::Failed(_), .. }), "{report:?}");
+    assert!(
+        matches!(&report.short[0], PartialDelivery { delivered: 0, why: PartialCause::Failed(_), .. }),
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -216,7 +220,7 @@ fn a_host_that_never_answers_is_cut_off_by_a_push_that_drops_and_its_late_answer
     assert!(world.here.read(0, bytes.len()) == bytes);
     let report = pushing.report();
     assert_eq!((report.bytes, report.whole), (300_000, 1));
-    assert_eq!(report.short, [short(8, 0, ShortBy::CutOff)]);
+    assert_eq!(report.short, [short(8, 0, PartialCause::CutOff)]);
     silent.reply.grant();
     // Nothing follows, and the engine lives.
     let again = common::stdins::pushing(&world.engine, &to(procs(&[8])), b"again".into());
@@ -289,7 +293,7 @@ fn pushes_to_the_same_ranks_elsewhere_come_one_behind_the_other_and_those_to_oth
         reply
     };
     let (first, third) = (next(&[8, 9]), next(&[5]));
-    let waits = |rank: u32| Laggard { target: procs(&[rank]).remove(0), its_turn: false };
+    let waits = |rank: u32| SlowTarget { target: procs(&[rank]).remove(0), its_turn: false };
     assert_eq!(tool.lagging(begun[1], None).unwrap().targets, [waits(7), waits(8)]);
     assert_eq!(tool.lagging(begun[4], None).unwrap().targets, [waits(6)]);
     assert!(world.pieces.try_recv().is_err());
@@ -352,7 +356,9 @@ fn a_report_with_more_reasons_than_a_message_holds_has_as_many_as_it_holds() {
     let report = pushing.report();
     assert_eq!((report.bytes, report.whole, report.short.len()), (1, 0, 500));
     let named = (HERE..).zip(&report.short).all(|(rank, short)| {
-        let Short { target, delivered: 0, why: ShortBy::Failed(why) } = short else { return false };
+        let PartialDelivery { target, delivered: 0, why: PartialCause::Failed(why) } = short else {
+            return false;
+        };
         target.rank == Rank(rank) && why.contains(&reason)
     });
     assert!(named);

@@ -115,8 +115,8 @@ fn who_fills_a_push_that_never_was_is_let_go_and_one_that_is_over_is_no_offence(
     while !matches!(raw.receive(), ToTool::Pushed { push: 1, .. }) {}
     // It might not have heard of the end yet.
     raw.fill(granted.push, 1, false);
-    raw.send(&FromTool::Lagging { request: 9, push: granted.push, cut_off: Some(u64::MAX) });
-    raw.send(&FromTool::Lagging { request: 9, push: 77, cut_off: None });
+    raw.send(&FromTool::SlowTargets { request: 9, push: granted.push, cut_off: Some(u64::MAX) });
+    raw.send(&FromTool::SlowTargets { request: 9, push: 77, cut_off: None });
     raw.until_heard();
     assert_serves(&engine, &mut ranks, 0);
     assert_serves(&engine, &mut ranks, 2);
@@ -132,7 +132,7 @@ fn no_tool_cuts_off_who_reads_or_whose_turn_it_is_not() {
     let (granted, inlet) = raw.begin_push(procs(&[0]), vec![]).unwrap();
     inlet.write_all_at(b"later", 0).unwrap();
     raw.fill(granted.push, 5, true);
-    raw.send(&FromTool::Lagging { request: 9, push: granted.push, cut_off: Some(u64::MAX) });
+    raw.send(&FromTool::SlowTargets { request: 9, push: granted.push, cut_off: Some(u64::MAX) });
     raw.until_heard();
     assert_eq!(ranks.read(0, 200_000), vec![b'x'; 200_000]);
     assert_eq!(first.report(), whole(200_000, 1));
@@ -147,7 +147,7 @@ fn who_asks_without_reading_the_answers_is_not_heard_for_long_and_others_are() {
     let mut flooding = Raw::connect(&engine);
     let (granted, _inlet) = flooding.begin_push(procs(&[0]), vec![]).unwrap();
     let unknown = FromTool::Push { request: 1, targets: procs(&[9]), size: None, directives: vec![] };
-    let lagging = FromTool::Lagging { request: 1, push: granted.push, cut_off: None };
+    let lagging = FromTool::SlowTargets { request: 1, push: granted.push, cut_off: None };
     for message in [&unknown, &lagging] {
         let heard = flooding.flood(message);
         assert!(heard < 1 << 20, "{heard} bytes of requests were heard");

@@ -36,7 +36,7 @@ const MAX_CONNECTIONS: usize = 16;
 const STREAMS: u64 = 6;
 /// Files and maps of a connection: its socket, reader page and doorbell.
 const PER_CONNECTION: u64 = 8;
-/// Files and maps that one more generation, or one inlet, costs the engine. A data area is mapped twice.
+/// Files and maps that one more generation, or one inlet, costs the engine. A data reader page is mapped twice.
 const PER_RING: u64 = 6;
 /// What the engine and the fuzzer may have opened meanwhile for themselves: spare rings, a corpus file.
 const SLACK: u64 = 64;
@@ -119,7 +119,7 @@ enum Message {
         bytes: u32,
         over: bool,
     },
-    Lagging {
+    SlowTargets {
         request: u32,
         push: u32,
         cut_off: Option<u32>,
@@ -192,8 +192,8 @@ impl Message {
             Message::Fill { push, bytes, over } => {
                 FromTool::Fill { push: push % 4, bytes: u64::from(bytes % 32_768), over }
             }
-            Message::Lagging { request, push, cut_off } => {
-                FromTool::Lagging { request, push: push % 4, cut_off: cut_off.map(u64::from) }
+            Message::SlowTargets { request, push, cut_off } => {
+                FromTool::SlowTargets { request, push: push % 4, cut_off: cut_off.map(u64::from) }
             }
             Message::Log { request, channels, text, directives } => {
                 const CHANNELS: [&str; 5] =
@@ -380,7 +380,7 @@ struct Hostile {
     socket: UnixStream,
     decoder: Decoder<ToTool>,
     fds: VecDeque<OwnedFd>,
-    area: Option<MmapMut>,
+    page: Option<MmapMut>,
     inlets: Vec<MmapMut>,
 }
 
@@ -391,11 +391,11 @@ impl Hostile {
         let socket = UnixStream::connect(engine.socket().unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
         let mut hostile =
-            Hostile { socket, decoder: Decoder::new(), fds: VecDeque::new(), area: None, inlets: Vec::new() };
+            Hostile { socket, decoder: Decoder::new(), fds: VecDeque::new(), page: None, inlets: Vec::new() };
         if greets {
             let hello = FromTool::Hello { version: PROTOCOL_VERSION, pid: 1, name: "hostile".into() };
             hostile.send(&encode(&hello).unwrap());
-            while hostile.area.is_none() {
+            while hostile.page.is_none() {
                 if !hostile.receive() {
                     return None;
                 }
@@ -428,7 +428,7 @@ impl Hostile {
             // SAFETY: nothing makes a slice of it but to write.
             let map = self.fds.pop_front().and_then(|file| unsafe { MmapMut::map_mut(&file) }.ok());
             match message {
-                ToTool::Welcome { .. } => self.area = map,
+                ToTool::Welcome { .. } => self.page = map,
                 ToTool::PushBegun { .. } => self.inlets.extend(map),
                 ToTool::Refused { .. } => return false,
                 _ => {}
@@ -439,9 +439,9 @@ impl Hostile {
     }
 
     fn scribble(&mut self, at: u16, bytes: [u8; 8]) {
-        if let Some(area) = &mut self.area {
-            let at = usize::from(at) % (area.len().min(8192) / 8) * 8;
-            area[at..at + 8].copy_from_slice(&bytes);
+        if let Some(page) = &mut self.page {
+            let at = usize::from(at) % (page.len().min(8192) / 8) * 8;
+            page[at..at + 8].copy_from_slice(&bytes);
         }
         for inlet in &mut self.inlets {
             let at = usize::from(at) % (inlet.len() / 8) * 8;

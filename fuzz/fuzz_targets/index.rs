@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arbitrary::Arbitrary;
-use iof_shm_ring::{Area, Attached, Copied, Grouping, Peek, Reader, Ring, Start, bell};
+use iof_shm_ring::{ReaderPage, Attached, Copied, Grouping, Peek, Reader, Ring, Start, bell};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapRaw;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -133,13 +133,13 @@ impl File {
 fuzz_target!(|input: Input| {
     let Some((file, ring)) = File::new(&input) else { return };
     let (Ok((ringer, _bell)), Ok((room, _listen))) = (bell(), bell()) else { return };
-    let Ok(area) = Area::create(ringer) else { return };
+    let Ok(page) = ReaderPage::create(ringer) else { return };
     let start = if input.now { Start::Now } else { Start::Oldest };
     let at = input.start.get(file.capacity);
     let given =
-        |slot, start| Attached { ring: Arc::clone(&ring), slot, start, dropped: start / 2, passed: false };
+        |slot, start| Attached { ring: Arc::clone(&ring), slot, start, dropped: start / 2, non_gating: false };
     // SAFETY: nothing here looks at a byte after it may have changed.
-    let reader = unsafe { Reader::new(given(0, at), Arc::new(area), start) };
+    let reader = unsafe { Reader::new(given(0, at), Arc::new(page), start) };
     let Ok(mut reader) = reader else { return };
     reader.tell_room(room);
     let mut delivered = 0;

@@ -1,4 +1,4 @@
-//! Whatever a tool writes into its area, between any two steps of a stream: the stream goes on, and the reader beside it
+//! Whatever a tool writes into its reader page, between any two steps of a stream: the stream goes on, and the reader beside it
 //! has books that add up, without a loss where it blocks.
 #![no_main]
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arbitrary::Arbitrary;
-use iof_shm_ring::{Area, MAX_SLOTS, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell, notify};
+use iof_shm_ring::{ReaderPage, MAX_SLOTS, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell, notify};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapRaw;
 
@@ -57,18 +57,18 @@ const CAPACITY: u64 = 16 * 1024;
 const SLOTS: usize = 128 + MAX_SLOTS / 8;
 
 struct Liar {
-    area: Arc<Area>,
+    page: Arc<ReaderPage>,
     map: MmapRaw,
     slot: u32,
 }
 
 impl Liar {
     fn new(stream: &mut Stream) -> Option<Liar> {
-        let area = Arc::new(Area::create(doorbell().ok()?.0).ok()?);
-        let slot = area.take_slot().ok()?;
-        stream.attach(&area, slot, Start::Oldest, false).ok()?;
-        let map = MmapRaw::map_raw(&area.as_fd()?).ok()?;
-        Some(Liar { area, map, slot })
+        let page = Arc::new(ReaderPage::create(doorbell().ok()?.0).ok()?);
+        let slot = page.take_slot().ok()?;
+        stream.attach(&page, slot, Start::Oldest, false).ok()?;
+        let map = MmapRaw::map_raw(&page.as_fd()?).ok()?;
+        Some(Liar { page, map, slot })
     }
 
     fn write(&self, at: usize, value: u64) {
@@ -77,19 +77,19 @@ impl Liar {
     }
 
     fn follow(&mut self, stream: &mut Stream) -> Option<()> {
-        let new = self.area.take_slot().ok()?;
-        let old = match stream.follow(&self.area, self.slot, new) {
+        let new = self.page.take_slot().ok()?;
+        let old = match stream.follow(&self.page, self.slot, new) {
             Some(_) => std::mem::replace(&mut self.slot, new),
             None => new,
         };
-        self.area.return_slot(old);
+        self.page.return_slot(old);
         Some(())
     }
 }
 
 /// The honest one.
 struct Honest {
-    area: Arc<Area>,
+    page: Arc<ReaderPage>,
     reader: Reader,
     at: u64,
     lost: u64,
@@ -97,12 +97,12 @@ struct Honest {
 
 impl Honest {
     fn new(stream: &mut Stream) -> Option<Honest> {
-        let area = Arc::new(Area::create(doorbell().ok()?.0).ok()?);
-        let slot = area.take_slot().ok()?;
-        let given = stream.attach(&area, slot, Start::Oldest, true).ok()?;
+        let page = Arc::new(ReaderPage::create(doorbell().ok()?.0).ok()?);
+        let slot = page.take_slot().ok()?;
+        let given = stream.attach(&page, slot, Start::Oldest, true).ok()?;
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let reader = unsafe { Reader::new(given, Arc::clone(&area), Start::Oldest) }.ok()?;
-        Some(Honest { area, reader, at: 0, lost: 0 })
+        let reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.ok()?;
+        Some(Honest { page, reader, at: 0, lost: 0 })
     }
 
     fn step(&mut self, stream: &mut Stream, consume: usize) -> Peek {
@@ -121,11 +121,11 @@ impl Honest {
                 self.lost += gap.lost;
             }
             Peek::Sealed => {
-                let (old, new) = (self.reader.slot(), self.area.take_slot().expect("two will do"));
-                let given = stream.follow(&self.area, old, new).expect("a sealed ring has a successor");
+                let (old, new) = (self.reader.slot(), self.page.take_slot().expect("two will do"));
+                let given = stream.follow(&self.page, old, new).expect("a sealed ring has a successor");
                 // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
                 unsafe { self.reader.follow(given) }.expect("the slot is there");
-                self.area.return_slot(old);
+                self.page.return_slot(old);
             }
             _ => {}
         }

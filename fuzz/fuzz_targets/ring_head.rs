@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
-use iof_shm_ring::{Area, Attached, Peek, Reader, Ring, Start, doorbell};
+use iof_shm_ring::{ReaderPage, Attached, Peek, Reader, Ring, Start, doorbell};
 use libfuzzer_sys::fuzz_target;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -57,10 +57,10 @@ fuzz_target!(|input: Input| {
     };
     assert_eq!(ring.capacity(), capacity);
     let Ok((ringer, _bell)) = doorbell() else { return };
-    let Ok(area) = Area::create(ringer) else { return };
-    let given = Attached { ring: Arc::new(ring), slot: 0, start: input.start, dropped: 0, passed: false };
+    let Ok(page) = ReaderPage::create(ringer) else { return };
+    let given = Attached { ring: Arc::new(ring), slot: 0, start: input.start, dropped: 0, non_gating: false };
     // SAFETY: nothing here looks at a byte after it may have changed.
-    let reader = unsafe { Reader::new(given, Arc::new(area), Start::Oldest) };
+    let reader = unsafe { Reader::new(given, Arc::new(page), Start::Oldest) };
     let Ok(mut reader) = reader else {
         return;
     };

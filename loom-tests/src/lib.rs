@@ -22,7 +22,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use iof_shm_ring::{
-    Area, Attached, Bell, Copied, Peek, Policy, Reader, Reserve, Ringer, Start, Stream, StreamConfig, bell,
+    Attached, Bell, Copied, Peek, Policy, Reader, ReaderPage, Reserve, Ringer, Start, Stream, StreamConfig,
+    bell,
 };
 
 pub use payload::{Payload, Tracking};
@@ -63,7 +64,7 @@ pub struct Model {
     /// Its bytes.
     pub payload: Arc<Payload>,
     /// Its readers' words.
-    pub area: Arc<Area>,
+    pub page: Arc<ReaderPage>,
     /// Rings when the readers' tool is woken.
     pub doorbell: Bell,
     /// Rings when there is room.
@@ -82,7 +83,7 @@ impl Model {
         Model {
             stream: Stream::on_heap(config).unwrap(),
             payload: Arc::new(Payload::new(config.capacity, tracking)),
-            area: Arc::new(Area::on_heap(ringer)),
+            page: Arc::new(ReaderPage::on_heap(ringer)),
             doorbell,
             room: bell().unwrap(),
         }
@@ -96,19 +97,19 @@ impl Model {
 
     /// Attaches a reader at the oldest byte that the writer passes, whatever the policy.
     pub fn passed_reader(&mut self) -> Reader {
-        let slot = self.area.take_slot().unwrap();
-        let attached = self.stream.attach_passed(&self.area, slot, Start::Oldest).unwrap();
+        let slot = self.page.take_slot().unwrap();
+        let attached = self.stream.attach_non_gating(&self.page, slot, Start::Oldest).unwrap();
         self.open(attached, false)
     }
 
     /// The engine's half of [`Model::reader`].
     pub fn attach(&mut self, may_block: bool) -> Attached {
-        let slot = self.area.take_slot().unwrap();
-        self.stream.attach(&self.area, slot, Start::Oldest, may_block).unwrap()
+        let slot = self.page.take_slot().unwrap();
+        self.stream.attach(&self.page, slot, Start::Oldest, may_block).unwrap()
     }
 
     fn open(&self, attached: Attached, may_block: bool) -> Reader {
-        let mut reader = open(attached, &self.area);
+        let mut reader = open(attached, &self.page);
         if may_block {
             reader.tell_room(self.room.0.try_clone().unwrap());
         }
@@ -119,13 +120,13 @@ impl Model {
     pub fn follow(&mut self, reader: &mut Reader) {
         let (old, to) = (reader.slot(), self.next(reader));
         go_on(reader, to);
-        self.area.return_slot(old);
+        self.page.return_slot(old);
     }
 
     /// The engine's half of [`Model::follow`].
     pub fn next(&mut self, reader: &Reader) -> Attached {
-        let slot = self.area.take_slot().unwrap();
-        self.stream.follow(&self.area, reader.slot(), slot).unwrap()
+        let slot = self.page.take_slot().unwrap();
+        self.stream.follow(&self.page, reader.slot(), slot).unwrap()
     }
 
     /// Lets `reader` read all there is, now that nothing moves any more: it must have been told of every byte.
@@ -170,9 +171,9 @@ impl Model {
 }
 
 /// The tool's half of [`Model::reader`].
-pub fn open(attached: Attached, area: &Arc<Area>) -> Reader {
+pub fn open(attached: Attached, page: &Arc<ReaderPage>) -> Reader {
     // SAFETY: models detach readers that are gone, and move those that say that they are at the end.
-    unsafe { Reader::new(attached, Arc::clone(area), Start::Oldest) }.unwrap()
+    unsafe { Reader::new(attached, Arc::clone(page), Start::Oldest) }.unwrap()
 }
 
 /// The tool's half of [`Model::follow`].

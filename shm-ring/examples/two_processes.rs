@@ -4,7 +4,7 @@
 //! cargo run -p iof-shm-ring --example two_processes
 //! ```
 //!
-//! The writer starts this program once more as its reader and hands it the area, the ring and the doorbell as
+//! The writer starts this program once more as its reader and hands it the reader page, the ring and the doorbell as
 //! descriptors 3 to 5, and slot, start and drops as arguments. (The engine sends all that over a socket, and can so send
 //! the next generation as well; here the reader holds the writer back, so there is only one.)
 #![allow(clippy::unwrap_used, reason = "an example ends where it can't go on")]
@@ -15,8 +15,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use iof_shm_ring::{
-    Area, Attached, Bell, Peek, Policy, Reader, Ring, Ringer, Start, Stream, StreamConfig, bell, doorbell,
-    notify,
+    Attached, Bell, Peek, Policy, Reader, ReaderPage, Ring, Ringer, Start, Stream, StreamConfig, bell,
+    doorbell, notify,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -39,10 +39,10 @@ fn write() {
     let config = StreamConfig { capacity: 64 * 1024, policy: Policy::Block };
     let mut stream = Stream::create(config, "example").unwrap();
     let ((ringer, doorbell), (room, room_bell)) = (doorbell().unwrap(), bell().unwrap());
-    let area = Arc::new(Area::create(ringer).unwrap());
-    let given = stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, true).unwrap();
+    let page = Arc::new(ReaderPage::create(ringer).unwrap());
+    let given = stream.attach(&page, page.take_slot().unwrap(), Start::Oldest, true).unwrap();
 
-    let fds = [area.as_fd().unwrap(), given.ring.as_fd().unwrap(), doorbell.as_fd(), room.as_fd()];
+    let fds = [page.as_fd().unwrap(), given.ring.as_fd().unwrap(), doorbell.as_fd(), room.as_fd()];
     let mut reader = start_reader(&fds, [given.slot.into(), given.start, given.dropped]);
     for number in 0..LINES {
         let line = format!("line {number}\n");
@@ -91,12 +91,13 @@ fn start_reader(fds: &[BorrowedFd<'_>], words: [u64; 3]) -> std::process::Child 
 /// The tool's side.
 fn read(slot: u32, start: u64, dropped: u64) {
     // SAFETY: the writer left us these, and nobody else here uses them.
-    let [area, ring, doorbell, room] = [3, 4, 5, 6].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let area = Arc::new(Area::open(area).unwrap());
-    let given = Attached { ring: Arc::new(Ring::open(ring).unwrap()), slot, start, dropped, passed: false };
+    let [page, ring, doorbell, room] = [3, 4, 5, 6].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let page = Arc::new(ReaderPage::open(page).unwrap());
+    let given =
+        Attached { ring: Arc::new(Ring::open(ring).unwrap()), slot, start, dropped, non_gating: false };
     let doorbell = Bell::from(doorbell);
     // SAFETY: all of it is what the writer's `attach` gave, for us alone; it never detaches us.
-    let mut reader = unsafe { Reader::new(given, Arc::clone(&area), Start::Oldest) }.unwrap();
+    let mut reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.unwrap();
     reader.tell_room(Ringer::from(room));
     let mut lines = 0;
     loop {
@@ -105,7 +106,7 @@ fn read(slot: u32, start: u64, dropped: u64) {
                 lines += reader.bytes().iter().filter(|byte| **byte == b'\n').count();
                 reader.consume(usize::MAX);
             }
-            Peek::Empty => sleep(&area, &doorbell),
+            Peek::Empty => sleep(&page, &doorbell),
             Peek::Ended => break,
             other => unreachable!("{other:?}: the writer waits for us, and goes on in no other generation"),
         }
@@ -113,13 +114,13 @@ fn read(slot: u32, start: u64, dropped: u64) {
     println!("{lines} lines, {} bytes, {} lost", reader.delivered(), reader.lost());
 }
 
-/// Until there may be news; see [`Area::arm`].
-fn sleep(area: &Area, doorbell: &Bell) {
+/// Until there may be news; see [`ReaderPage::arm`].
+fn sleep(page: &ReaderPage, doorbell: &Bell) {
     let mut news = false;
-    area.take_ready(64, |_slot| news = true);
-    if !news && area.arm(64) {
+    page.take_ready(64, |_slot| news = true);
+    if !news && page.arm(64) {
         wait(doorbell.as_fd());
-        area.disarm();
+        page.disarm();
         doorbell.silence();
     }
 }

@@ -25,6 +25,6 @@ pub struct Attached {
     /// Bytes that were dropped before it: a reader that starts [now](Start::Now) has nothing to do with them.
     pub dropped: u64,
     /// The writer passes this reader, whatever the ring's discipline: see
-    /// [`Stream::attach_passed`](crate::Stream::attach_passed).
-    pub passed: bool,
+    /// [`Stream::attach_non_gating`](crate::Stream::attach_non_gating).
+    pub non_gating: bool,
 }

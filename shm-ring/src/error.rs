@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a ring or an area could not be made.
+/// Why a ring or an reader page could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
@@ -30,7 +30,7 @@ pub enum CreateError {
     Slots,
 }
 
-/// Why a file received from elsewhere is not taken for a ring or an area.
+/// Why a file received from elsewhere is not taken for a ring or an reader page.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -62,8 +62,8 @@ pub enum OpenError {
         /// What it holds.
         found: u64,
     },
-    /// A slot number beyond the area.
-    #[error("slot {slot} is beyond the area's {limit} slots", limit = crate::MAX_SLOTS)]
+    /// A slot number beyond the reader page.
+    #[error("slot {slot} is beyond the page's {limit} slots", limit = crate::MAX_SLOTS)]
     Slot {
         /// The number given.
         slot: u32,

@@ -19,7 +19,7 @@ use crate::error::{CreateError, OpenError};
 pub(crate) enum Writers {
     /// Only maps that exist already: rings.
     Present,
-    /// Whoever gets the file: reader areas and inlets.
+    /// Whoever gets the file: reader pages and inlets.
     Anybody,
 }
 

@@ -26,12 +26,12 @@ const PIECE: usize = 64 * 1024;
 ///
 /// # Example
 /// ```
-/// use iof_shm_ring::{Area, Policy, Ring, Snapshot, Start, Stream, StreamConfig, doorbell};
+/// use iof_shm_ring::{ReaderPage, Policy, Ring, Snapshot, Start, Stream, StreamConfig, doorbell};
 /// use std::sync::Arc;
 ///
 /// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "demo")?;
-/// # let area = Arc::new(Area::create(doorbell()?.0)?);
-/// # let file = stream.attach(&area, area.take_slot()?, Start::Oldest, false)?;
+/// # let reader page = Arc::new(ReaderPage::create(doorbell()?.0)?);
+/// # let file = stream.attach(&reader page, reader page.take_slot()?, Start::Oldest, false)?;
 /// # let file = file.ring.as_fd().ok_or("a ring in memory has a file")?.try_clone_to_owned()?;
 /// stream.push(b"last words", 0);
 ///
@@ -55,11 +55,11 @@ pub struct Snapshot {
     pub base: u64,
     /// Whether the writer overwrites what no reader borrows (drop oldest), or waits for readers to consume it.
     pub overwrite: bool,
-    /// Bytes of the data area.
+    /// Bytes of the data reader page.
     pub capacity: u64,
     /// Entries of the index ring.
     pub entries: u64,
-    /// Where the data area begins in the file: the byte at position `p` lies `p % capacity` behind it.
+    /// Where the data reader page begins in the file: the byte at position `p` lies `p % capacity` behind it.
     pub data_offset: u64,
     /// Bytes below are readable.
     pub tail: u64,

@@ -12,11 +12,11 @@
 //! stream began; they never wrap and go on from one generation to the next. What was dropped instead of stored
 //! is counted beside them: *produced = position + dropped*.
 //!
-//! An area file, the words of one tool for all the rings it reads:
+//! An reader page file, the words of one tool for all the rings it reads:
 //!
 //! ```text
 //! 0           128                  128 + MAX_SLOTS/8
-//! | AreaHead  | ready bitmap       | Slot 0 .. MAX_SLOTS |
+//! | PageHead  | ready bitmap       | Slot 0 .. MAX_SLOTS |
 //! ```
 //!
 //! Only the engine writes a ring file. Only the tool writes its slots and `armed`, except that the engine
@@ -27,15 +27,15 @@ use crate::sync::AtomicU64;
 /// `"iofring1"` as the file's first eight bytes.
 pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"iofring1");
 /// `"iofarea1"` as the file's first eight bytes.
-pub const AREA_MAGIC: u64 = u64::from_le_bytes(*b"iofarea1");
+pub const PAGE_MAGIC: u64 = u64::from_le_bytes(*b"iofarea1");
 /// Version of both layouts; readers refuse any other.
 pub const LAYOUT_VERSION: u64 = 2;
 /// "No position": nothing held, not sealed, not complete, nothing wanted; no generation.
 pub const NONE: u64 = u64::MAX;
 
-/// Smallest data area of a ring, bytes.
+/// Smallest data reader page of a ring, bytes.
 pub const MIN_CAPACITY: u64 = 4096;
-/// Largest data area of a ring, bytes: what the RFC's 32-bit cache size can ask for.
+/// Largest data reader page of a ring, bytes: what the RFC's 32-bit cache size can ask for.
 pub const MAX_CAPACITY: u64 = 1 << 32;
 /// Fewest entries of an index ring.
 const MIN_ENTRIES: u64 = 32;
@@ -73,7 +73,7 @@ pub const MAX_SLOTS: usize = 3;
 pub(crate) struct Identity {
     pub magic: AtomicU64,
     pub version: AtomicU64,
-    /// Bytes of the data area.
+    /// Bytes of the data reader page.
     pub capacity: AtomicU64,
     /// Entries of the index ring.
     pub entries: AtomicU64,
@@ -139,9 +139,9 @@ pub(crate) struct Entry {
     pub dropped: AtomicU64,
 }
 
-/// Head of an area file.
+/// Head of an reader page file.
 #[repr(C, align(128))]
-pub(crate) struct AreaHead {
+pub(crate) struct PageHead {
     pub magic: AtomicU64,
     pub version: AtomicU64,
     /// 1 while the tool sleeps and wants its doorbell rung.
@@ -161,10 +161,10 @@ pub(crate) struct Slot {
     pub dropped: AtomicU64,
 }
 
-/// An area file as a whole.
+/// An reader page file as a whole.
 #[repr(C)]
-pub(crate) struct AreaTable {
-    pub head: AreaHead,
+pub(crate) struct PageTable {
+    pub head: PageHead,
     pub ready: [AtomicU64; READY_WORDS],
     pub slots: [Slot; MAX_SLOTS],
 }
@@ -177,7 +177,7 @@ const _: () = {
     assert!(size_of::<Control>() == 3200);
     assert!(size_of::<Entry>() == 24);
     assert!(size_of::<Slot>() == 64);
-    assert!(size_of::<AreaTable>() == 128 + MAX_SLOTS / 8 + MAX_SLOTS * 64);
+    assert!(size_of::<PageTable>() == 128 + MAX_SLOTS / 8 + MAX_SLOTS * 64);
 };
 
 /// `bytes` rounded up to whole pages.
@@ -185,7 +185,7 @@ pub(crate) fn round_up(bytes: u64, page: u64) -> u64 {
     bytes.div_ceil(page).saturating_mul(page)
 }
 
-/// Index entries for a data area of `capacity` bytes.
+/// Index entries for a data reader page of `capacity` bytes.
 pub(crate) fn entries_for(capacity: u64) -> u64 {
     (capacity / BYTES_PER_ENTRY).clamp(MIN_ENTRIES, MAX_ENTRIES)
 }
@@ -196,7 +196,7 @@ pub(crate) fn spacing(capacity: u64, entries: u64) -> u64 {
     if cfg!(loom) { 0 } else { capacity.checked_div(entries / 2).unwrap_or(capacity) }
 }
 
-/// Bytes before the data area.
+/// Bytes before the data reader page.
 pub(crate) fn meta_len(entries: u64, page: u64) -> u64 {
     let used =
         (size_of::<Control>() as u64).saturating_add(entries.saturating_mul(size_of::<Entry>() as u64));

@@ -10,10 +10,10 @@ use crate::sync::{Ordering::SeqCst, Point, fence_at};
 pub fn notify<'a>(streams: impl IntoIterator<Item = &'a Stream, IntoIter: Clone>) {
     let streams = streams.into_iter();
     // The news (tails, drops, ends) come before the look at the ready bits. Partner: the fence in
-    // `Area::take_ready`.
+    // `ReaderPage::take_ready`.
     fence_at(Point::NewsFence, SeqCst);
     streams.clone().for_each(Stream::mark_ready);
-    // The ready bits come before the look at `armed`. Partner: the fence in `Area::arm`.
+    // The ready bits come before the look at `armed`. Partner: the fence in `ReaderPage::arm`.
     fence_at(Point::BitsFence, SeqCst);
     streams.for_each(Stream::wake);
 }

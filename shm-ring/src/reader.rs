@@ -4,12 +4,12 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::area::Area;
 use crate::attach::{Attached, Start};
 use crate::doorbell::Ringer;
 use crate::error::OpenError;
 use crate::index;
 use crate::layout::{NONE, Slot};
+use crate::reader_page::ReaderPage;
 use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 use crate::sync::{Point, broken, fence_at, order_at};
@@ -70,14 +70,14 @@ pub struct Gap {
 ///
 /// # Example
 /// ```
-/// use iof_shm_ring::{Peek, Policy, Start, Stream, StreamConfig, Area, Reader, doorbell};
+/// use iof_shm_ring::{Peek, Policy, Start, Stream, StreamConfig, ReaderPage, Reader, doorbell};
 /// use std::sync::Arc;
 ///
-/// let area = Arc::new(Area::create(doorbell()?.0)?);
+/// let reader page = Arc::new(ReaderPage::create(doorbell()?.0)?);
 /// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "demo")?;
-/// let attached = stream.attach(&area, area.take_slot()?, Start::Oldest, false)?;
+/// let attached = stream.attach(&reader page, reader page.take_slot()?, Start::Oldest, false)?;
 /// // SAFETY: the stream is ours: it does not detach this reader, nor give its slot to another.
-/// let mut reader = unsafe { Reader::new(attached, area, Start::Oldest)? };
+/// let mut reader = unsafe { Reader::new(attached, reader page, Start::Oldest)? };
 ///
 /// stream.push(b"hello", 0);
 /// assert_eq!(reader.peek(), Peek::Bytes);
@@ -89,10 +89,10 @@ pub struct Gap {
 /// ```
 pub struct Reader {
     ring: Arc<Ring>,
-    area: Arc<Area>,
+    page: Arc<ReaderPage>,
     slot: u32,
     cursor: u64,
-    /// Where the byte at the cursor lies in the data area.
+    /// Where the byte at the cursor lies in the data reader page.
     offset: u64,
     /// Bytes up to here are borrowed; the cursor if none are.
     end: u64,
@@ -112,7 +112,7 @@ pub struct Reader {
     sealed: bool,
     writer_gone: bool,
     /// The writer may pass, whatever the ring's discipline.
-    passed: bool,
+    non_gating: bool,
     /// Neither borrowing, grouping nor anything pending asks for more than a look at the tail.
     plain: bool,
 }
@@ -143,22 +143,22 @@ struct Look {
 }
 
 impl Reader {
-    /// Reads what the engine's [`Stream::attach`](crate::Stream::attach) gave for `area`, which was asked to begin at
+    /// Reads what the engine's [`Stream::attach`](crate::Stream::attach) gave for `reader page`, which was asked to begin at
     /// `start`.
     ///
     /// # Errors
-    /// [`OpenError::Slot`] if the area has no such slot.
+    /// [`OpenError::Slot`] if the reader page has no such slot.
     ///
     /// # Safety
     /// [`Reader::bytes`] lends memory that is the engine's, so the engine has to keep what holds promise:
-    /// * `given` is what it answered for `area`, and no other reader has it;
+    /// * `given` is what it answered for `reader page`, and no other reader has it;
     /// * until this reader is dropped, goes elsewhere by [`Reader::follow`], or says [`Peek::Sealed`], it does not
-    ///   [detach](crate::Stream::detach) the slot, give it to [another](crate::Area::return_slot), or move it to
+    ///   [detach](crate::Stream::detach) the slot, give it to [another](crate::ReaderPage::return_slot), or move it to
     ///   [another generation](crate::Stream::follow), except that of a complete stream;
     /// * nobody writes the ring but its [`Stream`](crate::Stream);
-    /// * nobody writes `area`'s file by its descriptor ([`Area::as_fd`](crate::Area::as_fd), which is safe to call): that
+    /// * nobody writes `reader page`'s file by its descriptor ([`ReaderPage::as_fd`](crate::ReaderPage::as_fd), which is safe to call): that
     ///   is where this reader says what it holds.
-    pub unsafe fn new(given: Attached, area: Arc<Area>, start: Start) -> Result<Reader, OpenError> {
+    pub unsafe fn new(given: Attached, page: Arc<ReaderPage>, start: Start) -> Result<Reader, OpenError> {
         // Where its books begin.
         let (cursor, dropped_seen) = match start {
             Start::Oldest => (0, 0),
@@ -166,7 +166,7 @@ impl Reader {
         };
         let mut reader = Reader {
             ring: Arc::clone(&given.ring),
-            area,
+            page,
             slot: given.slot,
             cursor,
             offset: 0,
@@ -181,7 +181,7 @@ impl Reader {
             seen_at: None,
             sealed: false,
             writer_gone: false,
-            passed: false,
+            non_gating: false,
             plain: false,
         };
         // SAFETY: as the caller promises.
@@ -198,8 +198,8 @@ impl Reader {
 
     /// Lets the writer pass this reader from now on, as it does under drop oldest: it never waits for it, nor goes on
     /// in another generation because of it. Only what is borrowed is held, and [`Reader::copy`] borrows nothing.
-    pub fn let_pass(&mut self) {
-        self.passed = true;
+    pub fn set_non_gating(&mut self) {
+        self.non_gating = true;
         self.plain = false;
         self.release();
         if !self.sealed {
@@ -208,7 +208,7 @@ impl Reader {
     }
 
     fn holds_only_borrowed(&self) -> bool {
-        self.passed || self.ring.overwrite()
+        self.non_gating || self.ring.overwrite()
     }
 
     /// Says that the writer has ended, as whoever started it or is connected to it knows. What is in the ring is
@@ -432,21 +432,21 @@ impl Reader {
     /// Goes on in another generation; what lies between is the next gap.
     ///
     /// # Errors
-    /// [`OpenError::Slot`] if the area has no such slot; the reader stays where it is.
+    /// [`OpenError::Slot`] if the reader page has no such slot; the reader stays where it is.
     ///
     /// # Safety
     /// As for [`Reader::new`]: `given` is what the engine's [`Stream::follow`](crate::Stream::follow) gave for this
     /// reader; the slot may be the one it has.
     pub unsafe fn follow(&mut self, given: Attached) -> Result<(), OpenError> {
-        let Attached { ring, slot, start, passed, .. } = given;
-        if self.area.slot(slot).is_none() {
+        let Attached { ring, slot, start, non_gating, .. } = given;
+        if self.page.slot(slot).is_none() {
             return Err(OpenError::Slot { slot });
         }
         // The old slot is not touched: the engine may have given it to another ring by now.
         self.end = self.cursor;
         self.ring = ring;
         self.slot = slot;
-        self.passed |= passed;
+        self.non_gating |= non_gating;
         self.index = 0;
         self.plain = false;
         self.sealed = false;
@@ -462,7 +462,7 @@ impl Reader {
     }
 
     fn words(&self) -> Option<&Slot> {
-        self.area.slot(self.slot)
+        self.page.slot(self.slot)
     }
 
     /// When the byte at the cursor was read from its source, nanoseconds since 1970 (`CLOCK_REALTIME`), if it is there.
@@ -522,7 +522,7 @@ impl Reader {
         (now.sealed == NONE || now.complete != NONE).then_some(now.tail)
     }
 
-    /// This reader's slot in its tool's area.
+    /// This reader's slot in its tool's reader page.
     pub fn slot(&self) -> u32 {
         self.slot
     }

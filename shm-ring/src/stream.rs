@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::area::Area;
 use crate::attach::{Attached, Start};
 use crate::error::CreateError;
 use crate::layout::NONE;
+use crate::reader_page::ReaderPage;
 use crate::ring::{Ring, Shape};
 use crate::sync::{Ordering::Relaxed, Point, broken};
 use crate::writer::{Refused, Writer};
@@ -94,7 +94,7 @@ pub struct StreamStats {
 
 /// Where a reader has its words, and where it starts.
 struct Place {
-    area: Arc<Area>,
+    page: Arc<ReaderPage>,
     slot: u32,
     start: u64,
 }
@@ -333,21 +333,21 @@ impl Stream {
         }
     }
 
-    /// Adds a reader that starts at `start` and has `slot` of `area` for its words.
+    /// Adds a reader that starts at `start` and has `slot` of `reader page` for its words.
     ///
     /// `may_block` lets it hold the source back while the policy is [`Policy::Block`]; grant it only to who must never lose a byte.
     ///
     /// # Errors
-    /// [`CreateError::Slots`] if the area has no such slot.
+    /// [`CreateError::Slots`] if the reader page has no such slot.
     pub fn attach(
         &mut self,
-        area: &Arc<Area>,
+        page: &Arc<ReaderPage>,
         slot: u32,
         start: Start,
         may_block: bool,
     ) -> Result<Attached, CreateError> {
         let start = self.position(start);
-        self.join(Place { area: Arc::clone(area), slot, start }, may_block, false)
+        self.join(Place { page: Arc::clone(page), slot, start }, may_block, false)
     }
 
     /// Adds a reader that the writer passes, whatever the policy: it holds only what it borrows, loses the oldest bytes
@@ -355,14 +355,14 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Stream::attach`].
-    pub fn attach_passed(
+    pub fn attach_non_gating(
         &mut self,
-        area: &Arc<Area>,
+        page: &Arc<ReaderPage>,
         slot: u32,
         start: Start,
     ) -> Result<Attached, CreateError> {
         let start = self.position(start);
-        self.join(Place { area: Arc::clone(area), slot, start }, false, true)
+        self.join(Place { page: Arc::clone(page), slot, start }, false, true)
     }
 
     fn position(&self, start: Start) -> u64 {
@@ -372,50 +372,50 @@ impl Stream {
         }
     }
 
-    fn join(&mut self, at: Place, may_block: bool, passed: bool) -> Result<Attached, CreateError> {
-        let Place { area, slot, start } = at;
-        let words = area.slot(slot).ok_or(CreateError::Slots)?;
+    fn join(&mut self, at: Place, may_block: bool, non_gating: bool) -> Result<Attached, CreateError> {
+        let Place { page, slot, start } = at;
+        let words = page.slot(slot).ok_or(CreateError::Slots)?;
         let ring = Arc::clone(self.writer.ring());
         words.cursor.store(start, Relaxed);
         words.threshold.store(1, Relaxed);
         // Too few at worst: it is told once too often then.
         words.dropped.store(0, Relaxed);
         // Before the reader learns of the slot; sending it the slot's number orders these.
-        words.hold.store(if ring.overwrite() || passed { NONE } else { start }, Relaxed);
+        words.hold.store(if ring.overwrite() || non_gating { NONE } else { start }, Relaxed);
         self.members.push(Member {
-            area,
+            page,
             slot,
             ring: Arc::clone(&ring),
             may_block,
-            passed,
+            non_gating,
             due: false,
-            has_news: Cell::new(false),
+            has_ready: Cell::new(false),
         });
         let dropped = self.writer.dropped();
-        Ok(Attached { ring, slot, start, dropped, passed })
+        Ok(Attached { ring, slot, start, dropped, non_gating })
     }
 
-    /// Moves the reader at `slot` of `area` to `new_slot` in the newest generation. `None` if there is no such
+    /// Moves the reader at `slot` of `reader page` to `new_slot` in the newest generation. `None` if there is no such
     /// reader or slot, or it is in the newest generation already; `new_slot` is unused then.
     ///
     /// A reader that asked for it, because it found [`Peek::Sealed`](crate::Peek::Sealed), is done with its slot:
     /// `new_slot` may be the same. Other readers may be moved if the stream is complete, to another slot.
-    pub fn follow(&mut self, area: &Arc<Area>, slot: u32, new_slot: u32) -> Option<Attached> {
-        area.slot(new_slot)?;
-        let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.area, area))?;
+    pub fn follow(&mut self, page: &Arc<ReaderPage>, slot: u32, new_slot: u32) -> Option<Attached> {
+        page.slot(new_slot)?;
+        let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.page, page))?;
         if self.reads_newest(self.members.get(at)?) {
             return None;
         }
-        let Member { area, ring, may_block, passed, due, .. } = self.members.swap_remove(at);
+        let Member { page, ring, may_block, non_gating, due, .. } = self.members.swap_remove(at);
         self.give_back(ring);
         let start = if due { self.writer.ring().base() } else { self.writer.floor() };
         let start = start.max(self.writer.floor());
-        self.join(Place { area, slot: new_slot, start }, may_block, passed).ok()
+        self.join(Place { page, slot: new_slot, start }, may_block, non_gating).ok()
     }
 
-    /// Forgets the reader at `slot` of `area`; `false` if there is none.
-    pub fn detach(&mut self, area: &Arc<Area>, slot: u32) -> bool {
-        let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.area, area));
+    /// Forgets the reader at `slot` of `reader page`; `false` if there is none.
+    pub fn detach(&mut self, page: &Arc<ReaderPage>, slot: u32) -> bool {
+        let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.page, page));
         let member = at.map(|at| self.members.swap_remove(at));
         member.map(|member| self.give_back(member.ring)).is_some()
     }
@@ -425,16 +425,16 @@ impl Stream {
     pub(crate) fn mark_ready(&self) {
         for member in &self.members {
             // Never taken back here: a stream may be named twice.
-            if self.is_worth_telling(member) && member.area.mark_ready(member.slot) {
-                member.has_news.set(true);
+            if self.is_worth_telling(member) && member.page.mark_ready(member.slot) {
+                member.has_ready.set(true);
             }
         }
     }
 
     /// Wakes the tools of readers that were marked ready just now and sleep. A SeqCst fence must lie between the two.
     pub(crate) fn wake(&self) {
-        for member in self.members.iter().filter(|member| member.has_news.take()) {
-            member.area.ring_if_armed();
+        for member in self.members.iter().filter(|member| member.has_ready.take()) {
+            member.page.ring_if_armed();
         }
     }
 
@@ -443,7 +443,7 @@ impl Stream {
         if self.complete || !self.reads_newest(member) {
             return true;
         }
-        let Some(words) = member.area.slot(member.slot) else { return false };
+        let Some(words) = member.page.slot(member.slot) else { return false };
         // The tool's words, each loaded once; a lie costs the tool its own wake-ups.
         if words.dropped.load(Relaxed) < self.writer.marked() {
             return true;
@@ -454,16 +454,16 @@ impl Stream {
     }
 
     /// Bytes between the reader's cursor and the newest byte, by its own word; `None` if there is no such reader.
-    pub fn lag(&self, area: &Arc<Area>, slot: u32) -> Option<u64> {
-        let member = self.members.iter().find(|m| m.slot == slot && Arc::ptr_eq(&m.area, area))?;
-        let cursor = member.area.slot(slot)?.cursor.load(Relaxed);
+    pub fn lag(&self, page: &Arc<ReaderPage>, slot: u32) -> Option<u64> {
+        let member = self.members.iter().find(|m| m.slot == slot && Arc::ptr_eq(&m.page, page))?;
+        let cursor = member.page.slot(slot)?.cursor.load(Relaxed);
         Some(self.writer.tail().saturating_sub(cursor))
     }
 
     /// The slots of readers that still read an older generation of this (complete) stream.
-    pub fn left_behind(&self) -> Vec<(Arc<Area>, u32)> {
+    pub fn left_behind(&self) -> Vec<(Arc<ReaderPage>, u32)> {
         let old = self.members.iter().filter(|member| !self.reads_newest(member));
-        old.map(|member| (Arc::clone(&member.area), member.slot)).collect()
+        old.map(|member| (Arc::clone(&member.page), member.slot)).collect()
     }
 
     /// What happens when it is full.

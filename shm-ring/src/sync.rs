@@ -53,13 +53,13 @@ points! {
     CopyCheck: "the look at the claim after the copy, `Reader::copy`",
     NewsFence: "between the news and the ready bits, `notify`",
     BitsFence: "between the ready bits and the look at `armed`, `notify`",
-    TakeFence: "between the taken ready bits and the look at the rings, `Area::take_ready`",
+    TakeFence: "between the taken ready bits and the look at the rings, `ReaderPage::take_ready`",
     ReuseFence: "between the generation that is no more and the words of the next, `Ring::reuse`",
     Reused: "the store of `generation`, `Ring::initialise`",
     GenerationFence: "after the load of `generation`, `inspect::generation`",
     SnapshotFence: "between the words and the second look at the generation, `inspect::look`",
     SnapshotCheck: "the second look at the generation, `inspect::look`",
-    ArmFence: "between `armed` and the look at the ready bits, `Area::arm`",
+    ArmFence: "between `armed` and the look at the ready bits, `ReaderPage::arm`",
 }
 
 /// A fence, unless the model checker broke it.

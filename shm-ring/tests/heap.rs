@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{spawn, yield_now};
 
-use iof_shm_ring::{Area, Attached, Peek, Policy, Reader, Start, Stream, StreamConfig, bell, notify};
+use iof_shm_ring::{Attached, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, bell, notify};
 
 const CAPACITY: u64 = 4096;
 
@@ -25,20 +25,20 @@ struct Desk {
 
 struct Engine {
     stream: Stream,
-    area: Arc<Area>,
+    page: Arc<ReaderPage>,
     asked: Receiver<u32>,
     answers: Sender<Attached>,
 }
 
 fn start(policy: Policy) -> (Engine, Reader, Desk) {
-    let area = Arc::new(Area::on_heap(bell().unwrap().0));
+    let page = Arc::new(ReaderPage::on_heap(bell().unwrap().0));
     let mut stream = Stream::on_heap(StreamConfig { capacity: CAPACITY, policy }).unwrap();
-    let slot = area.take_slot().unwrap();
-    let given = stream.attach(&area, slot, Start::Oldest, policy == Policy::Block).unwrap();
+    let slot = page.take_slot().unwrap();
+    let given = stream.attach(&page, slot, Start::Oldest, policy == Policy::Block).unwrap();
     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-    let reader = unsafe { Reader::new(given, Arc::clone(&area), Start::Oldest) }.unwrap();
+    let reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.unwrap();
     let ((asks, asked), (answers, answered)) = (channel(), channel());
-    (Engine { stream, area, asked, answers }, reader, Desk { asks, answers: answered })
+    (Engine { stream, page, asked, answers }, reader, Desk { asks, answers: answered })
 }
 
 impl Engine {
@@ -63,9 +63,9 @@ impl Engine {
     fn serve(&mut self) -> bool {
         match self.asked.try_recv() {
             Ok(old) => {
-                let slot = self.area.take_slot().unwrap();
-                self.answers.send(self.stream.follow(&self.area, old, slot).unwrap()).unwrap();
-                self.area.return_slot(old);
+                let slot = self.page.take_slot().unwrap();
+                self.answers.send(self.stream.follow(&self.page, old, slot).unwrap()).unwrap();
+                self.page.return_slot(old);
                 true
             }
             Err(error) => error == TryRecvError::Empty,
@@ -147,13 +147,13 @@ fn what_a_full_ring_drops_is_missing_where_the_gap_says() {
 #[test]
 fn a_reader_that_looks_only_when_it_is_told_misses_nothing() {
     let (engine, mut reader, desk) = start(Policy::Block);
-    let (area, produced) = (Arc::clone(&engine.area), produced());
+    let (page, produced) = (Arc::clone(&engine.page), produced());
     let written = Arc::clone(&produced);
     let writer = spawn(move || engine.run(&written));
     let mut at = 0;
     while at < produced.len() {
         let mut told = false;
-        area.take_ready(reader.slot() + 1, |slot| told |= slot == reader.slot());
+        page.take_ready(reader.slot() + 1, |slot| told |= slot == reader.slot());
         if !told {
             yield_now();
             continue;

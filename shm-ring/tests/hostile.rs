@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{spawn, yield_now};
 
 use iof_shm_ring::{
-    Area, Attached, CreateError, MAX_CAPACITY, MAX_SLOTS, OpenError, Peek, Policy, Reader, Ring, Start,
+    Attached, CreateError, MAX_CAPACITY, MAX_SLOTS, OpenError, Peek, Policy, Reader, ReaderPage, Ring, Start,
     Stream, StreamConfig, doorbell, notify,
 };
 use memmap2::MmapRaw;
@@ -20,37 +20,37 @@ use nix::unistd::ftruncate;
 
 const CAPACITY: u64 = 64 * 1024;
 const PAGE: u64 = 4096;
-/// Where an area's slots begin, 64 bytes each: hold, cursor, threshold.
+/// Where an reader page's slots begin, 64 bytes each: hold, cursor, threshold.
 const SLOTS: usize = 128 + MAX_SLOTS / 8;
 
 fn own(fd: BorrowedFd<'_>) -> OwnedFd {
     fd.try_clone_to_owned().unwrap()
 }
 
-// A tool that writes whatever it likes, whenever it likes, into its area.
+// A tool that writes whatever it likes, whenever it likes, into its reader page.
 
 struct Tool {
-    area: Arc<Area>,
+    page: Arc<ReaderPage>,
     reader: Reader,
 }
 
 impl Tool {
     fn attach(stream: &mut Stream, may_block: bool) -> Tool {
-        let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
-        let slot = area.take_slot().unwrap();
-        let given = stream.attach(&area, slot, Start::Oldest, may_block).unwrap();
+        let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
+        let slot = page.take_slot().unwrap();
+        let given = stream.attach(&page, slot, Start::Oldest, may_block).unwrap();
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
-        let mapped = Arc::new(Area::open(own(area.as_fd().unwrap())).unwrap());
+        let mapped = Arc::new(ReaderPage::open(own(page.as_fd().unwrap())).unwrap());
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
         let reader = unsafe { Reader::new(Attached { ring, ..given }, mapped, Start::Oldest) }.unwrap();
-        Tool { area, reader }
+        Tool { page, reader }
     }
 
     fn follow(&mut self, stream: &mut Stream) {
-        let slot = self.area.take_slot().unwrap();
+        let slot = self.page.take_slot().unwrap();
         let old = self.reader.slot();
-        let Some(given) = stream.follow(&self.area, old, slot) else { return self.area.return_slot(slot) };
-        self.area.return_slot(old);
+        let Some(given) = stream.follow(&self.page, old, slot) else { return self.page.return_slot(slot) };
+        self.page.return_slot(old);
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
         unsafe { self.reader.follow(Attached { ring, ..given }) }.unwrap();
@@ -100,15 +100,15 @@ impl Lies {
     }
 }
 
-/// A tool's own view of its area: bare memory.
+/// A tool's own view of its reader page: bare memory.
 struct Scribbler {
     map: MmapRaw,
     lies: Lies,
 }
 
 impl Scribbler {
-    fn new(area: &Area, seed: u64) -> Scribbler {
-        Scribbler { map: MmapRaw::map_raw(&own(area.as_fd().unwrap())).unwrap(), lies: Lies(seed) }
+    fn new(page: &ReaderPage, seed: u64) -> Scribbler {
+        Scribbler { map: MmapRaw::map_raw(&own(page.as_fd().unwrap())).unwrap(), lies: Lies(seed) }
     }
 
     /// Writes a lie into `armed`, ready bits, and hold, cursor and threshold of the first slots.
@@ -132,7 +132,7 @@ fn an_honest_reader_beside_a_liar_is_exact(policy: Policy) {
     let mut stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "hostile").unwrap();
     let mut honest = Tool::attach(&mut stream, true);
     let mut liar = Tool::attach(&mut stream, false);
-    let (mut between, mut during) = (Scribbler::new(&liar.area, 1), Scribbler::new(&liar.area, 2));
+    let (mut between, mut during) = (Scribbler::new(&liar.page, 1), Scribbler::new(&liar.page, 2));
     let tail = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&tail);
     let scribbling = spawn(move || {
@@ -189,7 +189,7 @@ fn a_hold_on_bytes_that_are_gone_holds_nothing() {
     let mut stream = Stream::create(config, "hostile").unwrap();
     let liar = Tool::attach(&mut stream, false);
     stream.push(&vec![0; 2 * CAPACITY as usize], 1);
-    Scribbler::new(&liar.area, 1).write(SLOTS + liar.reader.slot() as usize * 64, 0);
+    Scribbler::new(&liar.page, 1).write(SLOTS + liar.reader.slot() as usize * 64, 0);
     stream.push(&vec![0; 10 * CAPACITY as usize], 1);
     assert_eq!(stream.stats().generation, 0, "nobody was in the way");
 }
@@ -200,13 +200,13 @@ fn slots_beyond_the_area_are_refused() {
     let mut tool = Tool::attach(&mut stream, false);
     let ring = Arc::new(Ring::open(own(stream_ring(&mut stream).as_fd().unwrap())).unwrap());
     for slot in [MAX_SLOTS as u32, u32::MAX] {
-        assert!(matches!(stream.attach(&tool.area, slot, Start::Now, false), Err(CreateError::Slots)));
-        let given = || Attached { ring: Arc::clone(&ring), slot, start: 0, dropped: 0, passed: false };
+        assert!(matches!(stream.attach(&tool.page, slot, Start::Now, false), Err(CreateError::Slots)));
+        let given = || Attached { ring: Arc::clone(&ring), slot, start: 0, dropped: 0, non_gating: false };
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
         let moved = unsafe { tool.reader.follow(given()) };
         assert!(matches!(moved, Err(OpenError::Slot { .. })));
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let new = unsafe { Reader::new(given(), Arc::clone(&tool.area), Start::Oldest) };
+        let new = unsafe { Reader::new(given(), Arc::clone(&tool.page), Start::Oldest) };
         assert!(matches!(new, Err(OpenError::Slot { .. })));
     }
     stream.push(b"still here", 1);
@@ -215,16 +215,16 @@ fn slots_beyond_the_area_are_refused() {
 }
 
 fn stream_ring(stream: &mut Stream) -> Arc<Ring> {
-    let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
-    let slot = area.take_slot().unwrap();
-    let given = stream.attach(&area, slot, Start::Now, false).unwrap();
-    stream.detach(&area, slot);
+    let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
+    let slot = page.take_slot().unwrap();
+    let given = stream.attach(&page, slot, Start::Now, false).unwrap();
+    stream.detach(&page, slot);
     given.ring
 }
 
 // Files that are not what they say.
 
-/// Seals of a ring, and of an area.
+/// Seals of a ring, and of an reader page.
 const RING: [SealFlag; 4] =
     [SealFlag::F_SEAL_SEAL, SealFlag::F_SEAL_SHRINK, SealFlag::F_SEAL_GROW, SealFlag::F_SEAL_FUTURE_WRITE];
 const AREA: [SealFlag; 3] = [SealFlag::F_SEAL_SEAL, SealFlag::F_SEAL_SHRINK, SealFlag::F_SEAL_GROW];
@@ -255,19 +255,19 @@ fn refused(fd: OwnedFd) -> OpenError {
 }
 
 fn area_len() -> u64 {
-    let area = Area::create(doorbell().unwrap().0).unwrap();
-    fstat(area.as_fd().unwrap()).unwrap().st_size as u64
+    let page = ReaderPage::create(doorbell().unwrap().0).unwrap();
+    fstat(page.as_fd().unwrap()).unwrap().st_size as u64
 }
 
 fn area_refused(fd: OwnedFd) -> OpenError {
-    Area::open(fd).err().expect("not an area")
+    ReaderPage::open(fd).err().expect("not an page")
 }
 
 #[test]
 fn files_made_as_the_engine_makes_them_are_taken() {
     // Or the tests below would show nothing.
     assert_eq!(Ring::open(file(&ring_head(), RING_LEN, &RING)).unwrap().capacity(), CAPACITY);
-    Area::open(file(&[magic(b"iofarea1"), 2], area_len(), &AREA)).unwrap();
+    ReaderPage::open(file(&[magic(b"iofarea1"), 2], area_len(), &AREA)).unwrap();
 }
 
 #[test]
@@ -340,12 +340,12 @@ fn a_head_with_any_word_wrong_is_refused() {
 
 #[test]
 fn a_descriptor_that_may_not_do_what_is_needed_is_refused() {
-    // A ring is read, an area is written.
+    // A ring is read, an reader page is written.
     let ring = file(&ring_head(), RING_LEN, &RING);
     let writer = File::options().write(true).open(self_path(&ring)).unwrap();
     assert!(matches!(refused(writer.into()), OpenError::Map { .. }));
-    let area = file(&[magic(b"iofarea1"), 2], area_len(), &AREA);
-    let reader = File::open(self_path(&area)).unwrap();
+    let page = file(&[magic(b"iofarea1"), 2], area_len(), &AREA);
+    let reader = File::open(self_path(&page)).unwrap();
     assert!(matches!(area_refused(reader.into()), OpenError::Map { .. }));
     let sealed = file(&[magic(b"iofarea1"), 2], area_len(), &RING);
     assert!(matches!(area_refused(sealed), OpenError::Map { .. }));
@@ -362,11 +362,11 @@ fn a_ring_of_the_largest_capacity_that_nobody_ever_wrote_is_empty() {
     (head[2], head[3]) = (MAX_CAPACITY, 16 * 1024);
     let meta = (3200 + head[3] * 24).next_multiple_of(PAGE);
     let ring = Arc::new(Ring::open(file(&head, meta + MAX_CAPACITY, &RING)).unwrap());
-    let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
+    let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
     // Its words are all 0: complete at 0.
     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
     let mut reader = unsafe {
-        Reader::new(Attached { ring, slot: 0, start: 0, dropped: 0, passed: false }, area, Start::Oldest)
+        Reader::new(Attached { ring, slot: 0, start: 0, dropped: 0, non_gating: false }, page, Start::Oldest)
     }
     .unwrap();
     assert_eq!(reader.peek(), Peek::Ended);
@@ -374,16 +374,16 @@ fn a_ring_of_the_largest_capacity_that_nobody_ever_wrote_is_empty() {
 
 #[test]
 fn a_slot_is_handed_out_again_once_however_often_it_is_returned() {
-    let area = Area::create(doorbell().unwrap().0).unwrap();
-    let slots: Vec<u32> = (0..MAX_SLOTS).map(|_| area.take_slot().unwrap()).collect();
-    assert!(matches!(area.take_slot(), Err(CreateError::Slots)));
+    let page = ReaderPage::create(doorbell().unwrap().0).unwrap();
+    let slots: Vec<u32> = (0..MAX_SLOTS).map(|_| page.take_slot().unwrap()).collect();
+    assert!(matches!(page.take_slot(), Err(CreateError::Slots)));
     for slot in [slots[5], slots[5], MAX_SLOTS as u32, u32::MAX] {
-        area.return_slot(slot);
+        page.return_slot(slot);
     }
-    assert_eq!(area.take_slot().unwrap(), slots[5]);
-    assert!(matches!(area.take_slot(), Err(CreateError::Slots)));
-    slots.iter().for_each(|slot| area.return_slot(*slot));
-    let mut again: Vec<u32> = slots.iter().map(|_| area.take_slot().unwrap()).collect();
+    assert_eq!(page.take_slot().unwrap(), slots[5]);
+    assert!(matches!(page.take_slot(), Err(CreateError::Slots)));
+    slots.iter().for_each(|slot| page.return_slot(*slot));
+    let mut again: Vec<u32> = slots.iter().map(|_| page.take_slot().unwrap()).collect();
     again.sort_unstable();
     assert_eq!(again, slots);
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use iof_shm_ring::{
-    Area, Attached, Gap, Mark, Peek, Policy, Reader, Reserve, Ring, Snapshot, Start, Stream, StreamConfig,
-    doorbell,
+    Attached, Gap, Mark, Peek, Policy, Reader, ReaderPage, Reserve, Ring, Snapshot, Start, Stream,
+    StreamConfig, doorbell,
 };
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -20,7 +20,7 @@ const CAPACITY: u64 = 64 * 1024;
 /// A stream, one reader of it, and a ring of it as somebody outside has it.
 struct Scene {
     stream: Stream,
-    area: Arc<Area>,
+    page: Arc<ReaderPage>,
     reader: Reader,
     outside: Arc<Ring>,
 }
@@ -29,14 +29,14 @@ impl Scene {
     fn new(policy: Policy) -> Scene {
         let config = StreamConfig { capacity: CAPACITY, policy };
         let mut stream = Stream::create(config, "demo 0 stdout").unwrap();
-        let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
-        let slot = area.take_slot().unwrap();
-        let attached = stream.attach(&area, slot, Start::Oldest, policy == Policy::Block).unwrap();
+        let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
+        let slot = page.take_slot().unwrap();
+        let attached = stream.attach(&page, slot, Start::Oldest, policy == Policy::Block).unwrap();
         let (ring, outside) = (opened(&attached.ring), opened(&attached.ring));
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
         let reader =
-            unsafe { Reader::new(Attached { ring, ..attached }, Arc::clone(&area), Start::Oldest) }.unwrap();
-        Scene { stream, area, reader, outside }
+            unsafe { Reader::new(Attached { ring, ..attached }, Arc::clone(&page), Start::Oldest) }.unwrap();
+        Scene { stream, page, reader, outside }
     }
 
     fn look(&self) -> (Snapshot, Vec<u8>) {
@@ -65,9 +65,9 @@ impl Scene {
         assert!(matches!(self.stream.reserve(1), Reserve::Ready(_)));
         self.drain();
         assert_eq!(self.reader.peek(), Peek::Sealed);
-        let slot = self.area.take_slot().unwrap();
-        let attached = self.stream.follow(&self.area, self.reader.slot(), slot).unwrap();
-        self.area.return_slot(self.reader.slot());
+        let slot = self.page.take_slot().unwrap();
+        let attached = self.stream.follow(&self.page, self.reader.slot(), slot).unwrap();
+        self.page.return_slot(self.reader.slot());
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
         unsafe { self.reader.follow(Attached { ring: opened(&attached.ring), ..attached }) }.unwrap();
     }
@@ -101,8 +101,8 @@ fn a_running_writers_ring_says_what_it_is_and_gives_its_bytes() {
     let marks = [(0, 7), (1000, 8)].map(|(offset, time)| Mark { offset, time, dropped: 0 });
     assert_eq!(now.marks, marks);
     // The data lies where it says.
-    let slot = scene.area.take_slot().unwrap();
-    let attached = scene.stream.attach(&scene.area, slot, Start::Now, false).unwrap();
+    let slot = scene.page.take_slot().unwrap();
+    let attached = scene.stream.attach(&scene.page, slot, Start::Now, false).unwrap();
     let mut first = [0; 1500];
     nix::sys::uio::pread(attached.ring.as_fd().unwrap(), &mut first, now.data_offset as i64).unwrap();
     assert_eq!(first[..], pattern(0, 1500));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use iof_shm_ring::{Area, Peek, Reader, doorbell};
+use iof_shm_ring::{Peek, Reader, ReaderPage, doorbell};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
@@ -87,9 +87,9 @@ fn bare(lines: u32) -> Spent {
 
 fn iof(lines: u32) -> Spent {
     let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
-    let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
+    let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
     let capacity = u64::from(lines).next_multiple_of(64) * RING_PER_LINE;
-    let (_capture, mut reader) = captured(read, &area, capacity);
+    let (_capture, mut reader) = captured(read, &page, capacity);
     let mut write = File::from(write);
     fill(&mut write, &mut reader, capacity);
     write_lines(lines, write, || match reader.peek() {

@@ -135,7 +135,7 @@ impl Backend for Uring {
     }
 
     fn deregister(&mut self, token: Token) {
-        self.files.let_go(&self.ring, token);
+        self.files.unregister(&self.ring, token);
     }
 
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {

@@ -6,8 +6,8 @@ use crate::queue::{Taken, Then};
 impl<B: Backend> Driver<B> {
     pub(super) fn deliver(&mut self, id: SourceId, bytes: Vec<u8>, time: Option<u64>) {
         let len = bytes.len() as u64;
-        let at = self.desk.find(id);
-        let source = at.and_then(|at| self.desk.source_mut(at));
+        let at = self.sources.find(id);
+        let source = at.and_then(|at| self.sources.source_mut(at));
         match source.and_then(|source| source.deliver(bytes, time.unwrap_or(self.time))) {
             Some(Ready::Now) => at.into_iter().for_each(|at| self.pour(at)),
             // It goes on with the bell that has brought this command, or after its pause.
@@ -18,7 +18,7 @@ impl<B: Backend> Driver<B> {
 
     /// Moves what was delivered into the stream, as far as that can be done now.
     pub(super) fn pour(&mut self, at: usize) {
-        let Some(source) = self.desk.touch(at) else { return };
+        let Some(source) = self.sources.mark_ready(at) else { return };
         let id = source.id();
         let (taken, then) = source.pour();
         if !source.is_isolated() {
@@ -36,7 +36,7 @@ impl<B: Backend> Driver<B> {
 
     pub(super) fn report_taken(&mut self, source: SourceId, Taken { deliveries, bytes }: Taken) {
         if deliveries > 0 {
-            self.desk.report(Event::Delivered { source, deliveries, bytes });
+            self.sources.report(Event::Delivered { source, deliveries, bytes });
         }
     }
 }

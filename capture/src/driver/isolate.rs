@@ -6,7 +6,7 @@ use crate::isolated::{Found, Isolated, ThreadId};
 impl<B: Backend> Driver<B> {
     /// Has a source read by a thread of its own, as soon as nothing is in flight.
     pub(super) fn isolate(&mut self, at: usize) {
-        match self.desk.source_mut(at).map(|source| source.isolate()) {
+        match self.sources.source_mut(at).map(|source| source.isolate()) {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
             Some(Close::Now) => self.hand_over(at),
             Some(Close::Already) | None => {}
@@ -15,7 +15,7 @@ impl<B: Backend> Driver<B> {
 
     /// Gives the pipe of a source that has nothing in flight to a thread of its own.
     pub(super) fn hand_over(&mut self, at: usize) {
-        let Some(pipe) = self.desk.source_mut(at).and_then(|source| source.shared_pipe()) else { return };
+        let Some(pipe) = self.sources.source_mut(at).and_then(|source| source.shared_pipe()) else { return };
         let (commands, ringer) = (self.inbox.commands.clone(), self.inbox.ringer.try_clone());
         let isolated = ringer.and_then(|ringer| {
             Isolated::start(pipe, move |thread, found| {
@@ -34,7 +34,7 @@ impl<B: Backend> Driver<B> {
         }
         // What follows may put it there again.
         self.waiting.retain(|waiting| *waiting != at);
-        if let Some(step) = self.desk.source_mut(at).map(|source| source.isolated(isolated)) {
+        if let Some(step) = self.sources.source_mut(at).map(|source| source.isolated(isolated)) {
             self.follow(at, step);
         }
     }
@@ -42,7 +42,7 @@ impl<B: Backend> Driver<B> {
     /// Takes what such a thread has found.
     pub(super) fn found(&mut self, at: usize, thread: &ThreadId, found: Found) {
         // The source may have ended, which counted the bytes, and another have its number.
-        let Some(source) = self.desk.source_mut(at) else { return };
+        let Some(source) = self.sources.source_mut(at) else { return };
         match found {
             Found::Bytes { bytes, time } => {
                 if source.take_found(thread, bytes, time) == Some(Ready::Now) {

@@ -110,6 +110,6 @@ impl<B: Backend> Driver<B> {
     }
 
     fn report_all(&mut self, events: impl IntoIterator<Item = Event>) {
-        events.into_iter().for_each(|event| self.desk.report(event));
+        events.into_iter().for_each(|event| self.sources.report(event));
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use iof_shm_ring::{Area, Peek, Policy, Reader, Start, StreamConfig, bell};
+use iof_shm_ring::{Peek, Policy, Reader, ReaderPage, Start, StreamConfig, bell};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use super::*;
@@ -18,9 +18,9 @@ fn source(policy: Policy) -> (Source, OwnedFd) {
 
 /// Attaches a reader at the first byte that never consumes.
 fn hold(source: &mut Source, may_block: bool) {
-    let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
-    let slot = area.take_slot().unwrap();
-    source.stream_mut().attach(&area, slot, Start::Oldest, may_block).unwrap();
+    let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
+    let slot = page.take_slot().unwrap();
+    source.stream_mut().attach(&page, slot, Start::Oldest, may_block).unwrap();
 }
 
 /// Pretends to read until the stream is full.
@@ -37,8 +37,8 @@ fn one_read_at_a_time() {
     assert!(matches!(source.next(false), Next::Read(..)));
     assert!(matches!(source.next(false), Next::Nothing));
     assert!(matches!(source.done(Ok(3), 1), Step::Go { readable: false }));
-    assert!(source.take_news());
-    assert!(!source.take_news());
+    assert!(source.take_ready());
+    assert!(!source.take_ready());
     assert!(matches!(source.next(false), Next::Read(..)));
 }
 
@@ -68,9 +68,9 @@ fn a_packet_for_which_there_is_no_room_is_read_whole_stored_as_far_as_it_fits_an
     assert!(matches!(source.next(false), Next::Poll(_)), "room may come before the next bytes do");
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
     assert!(matches!(source.next(true), Next::Fetch(_)));
-    source.take_news();
+    source.take_ready();
     assert!(matches!(source.fetched(Ok(&[7; PACKET_MAX]), 1), Step::Go { readable: false }));
-    assert!(source.take_news());
+    assert!(source.take_ready());
     let stats = source.stream().stats();
     assert_eq!((stats.produced, stats.dropped), (CAPACITY + 100, 100));
     assert_eq!(stats.cached, CAPACITY);
@@ -98,18 +98,18 @@ fn what_other_policies_read_is_a_packet_at_least() {
 fn a_new_generation_is_news() {
     let (mut source, _write) = source(Policy::DropNewest);
     hold(&mut source, false);
-    let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
-    let at = source.stream_mut().attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
+    let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
+    let at = source.stream_mut().attach(&page, page.take_slot().unwrap(), Start::Oldest, false).unwrap();
     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-    let mut reader = unsafe { Reader::new(at, area, Start::Oldest) }.unwrap();
+    let mut reader = unsafe { Reader::new(at, page, Start::Oldest) }.unwrap();
     fill(&mut source);
     assert_eq!(reader.peek(), Peek::Bytes);
     reader.consume(usize::MAX);
-    assert!(source.take_news());
+    assert!(source.take_ready());
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
     assert!(matches!(source.next(true), Next::Read(..)));
     assert_eq!(source.stream().stats().generation, 1);
-    assert!(source.take_news(), "readers of the old one are to move");
+    assert!(source.take_ready(), "readers of the old one are to move");
 }
 
 #[test]
@@ -251,10 +251,10 @@ fn pauses_without_memory(source: &mut Source) -> bool {
 fn without_memory() -> (Source, OwnedFd) {
     let (mut source, write) = source(Policy::Block);
     hold(&mut source, false);
-    let area = Arc::new(Area::create(bell().unwrap().0).unwrap());
-    let at = source.stream_mut().attach(&area, area.take_slot().unwrap(), Start::Oldest, true).unwrap();
+    let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
+    let at = source.stream_mut().attach(&page, page.take_slot().unwrap(), Start::Oldest, true).unwrap();
     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-    let mut reader = unsafe { Reader::new(at, area, Start::Oldest) }.unwrap();
+    let mut reader = unsafe { Reader::new(at, page, Start::Oldest) }.unwrap();
     fill(&mut source);
     assert_eq!(reader.peek(), Peek::Bytes);
     reader.consume(usize::MAX);

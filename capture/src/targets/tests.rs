@@ -100,7 +100,7 @@ fn who_holds_a_push_back_is_named_and_whose_turn_it_is_there() {
     begin(&mut targets, 10, &[1]);
     begin(&mut targets, 20, &[1, 2, 3]);
     let lagging = |targets: &Targets| {
-        let Lagging { position, targets } = targets.lagging(PushId(20)).unwrap();
+        let SlowTargets { position, targets } = targets.lagging(PushId(20)).unwrap();
         let mut who: Vec<_> = targets.iter().map(|who| (who.target.0, who.turn.0)).collect();
         who.sort_unstable();
         (position, who)

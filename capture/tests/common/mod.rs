@@ -10,7 +10,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use iof_capture::{BackendKind, Capture, Event, ProcessId, SourceId};
-use iof_shm_ring::{Area, Attached, Bell, Gap, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell};
+use iof_shm_ring::{
+    Attached, Bell, Gap, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, doorbell,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Nothing here takes so long: whoever waits longer has failed.
@@ -130,54 +132,54 @@ pub fn write_slowly(mut to: std::fs::File, bytes: Vec<u8>) -> std::thread::JoinH
 }
 
 pub struct Tool {
-    pub area: Arc<Area>,
+    pub page: Arc<ReaderPage>,
     bell: Bell,
     slots: u32,
 }
 
 pub fn tool() -> Tool {
     let (ringer, bell) = doorbell().unwrap();
-    Tool { area: Arc::new(Area::create(ringer).unwrap()), bell, slots: 0 }
+    Tool { page: Arc::new(ReaderPage::create(ringer).unwrap()), bell, slots: 0 }
 }
 
 impl Tool {
     fn slot(&mut self) -> u32 {
-        let slot = self.area.take_slot().unwrap();
+        let slot = self.page.take_slot().unwrap();
         self.slots = self.slots.max(slot + 1);
         slot
     }
 
     fn reader(&self, attached: Attached, start: Start) -> Reader {
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        unsafe { Reader::new(attached, Arc::clone(&self.area), start) }.unwrap()
+        unsafe { Reader::new(attached, Arc::clone(&self.page), start) }.unwrap()
     }
 
     /// Attaches to a stream that is not captured yet.
     pub fn attach_first(&mut self, stream: &mut Stream, may_block: bool) -> Reader {
         let slot = self.slot();
-        let attached = stream.attach(&self.area, slot, Start::Oldest, may_block).unwrap();
+        let attached = stream.attach(&self.page, slot, Start::Oldest, may_block).unwrap();
         self.reader(attached, Start::Oldest)
     }
 
     pub fn attach(&mut self, capture: &Capture, id: SourceId, may_block: bool) -> Option<Reader> {
         let slot = self.slot();
-        let area = &self.area;
+        let page = &self.page;
         let attached = capture.with_streams(|streams| {
-            Some(streams.get_mut(id)?.attach(area, slot, Start::Oldest, may_block).unwrap())
+            Some(streams.get_mut(id)?.attach(page, slot, Start::Oldest, may_block).unwrap())
         });
         Some(self.reader(attached.unwrap()?, Start::Oldest))
     }
 
     /// Sleeps until there is news.
     fn sleep(&self) {
-        if self.area.arm(self.slots) {
+        if self.page.arm(self.slots) {
             let mut ready = [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
             let patience = PollTimeout::try_from(PATIENCE).unwrap();
             assert_eq!(poll(&mut ready, patience), Ok(1), "nobody rang");
         }
-        self.area.disarm();
+        self.page.disarm();
         self.bell.silence();
-        self.area.take_ready(self.slots, |_| ());
+        self.page.take_ready(self.slots, |_| ());
     }
 
     /// Reads what there is until the end; with the gaps. Checks that every byte is accounted for.
@@ -210,10 +212,10 @@ impl Tool {
                 Peek::Gap(gap) => gaps.push(gap),
                 Peek::Empty => self.sleep(),
                 Peek::Sealed => {
-                    let (area, old, new) = (&self.area, reader.slot(), self.area.take_slot().unwrap());
+                    let (page, old, new) = (&self.page, reader.slot(), self.page.take_slot().unwrap());
                     self.slots = self.slots.max(new + 1);
                     let follow = |streams: &mut iof_capture::Streams<'_>| {
-                        streams.get_mut(id).unwrap().follow(area, old, new).unwrap()
+                        streams.get_mut(id).unwrap().follow(page, old, new).unwrap()
                     };
                     let attached = capture.with_streams(follow).unwrap();
                     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.

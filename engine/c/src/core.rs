@@ -140,7 +140,7 @@ impl Core {
         match command {
             Command::Pull(pull, callback, done) => {
                 let jobs = pull.procs.iter().map(|proc| (proc.nspace.clone(), 0)).collect();
-                self.ask(Tool::pull_later, &pull, Asked::Pull(callback, jobs, done));
+                self.ask(Tool::submit_pull, &pull, Asked::Pull(callback, jobs, done));
             }
             Command::Push(push, payload, done) => {
                 let size = payload.len() as u64;
@@ -148,13 +148,13 @@ impl Core {
                     .directives
                     .iter()
                     .any(|info| info.key == PMIX_IOF_DROP_NEWEST && info.value == InfoValue::Bool(true));
-                let begin = |tool: &mut Tool, push: &Push| tool.push_later(push, Some(size));
+                let begin = |tool: &mut Tool, push: &Push| tool.submit_push(push, Some(size));
                 self.ask(begin, &push, Asked::Push(payload, drop, done));
             }
             Command::Query(queries, done) => {
-                self.ask(|tool, queries| tool.query_later(queries.clone()), &queries, Asked::Query(done));
+                self.ask(|tool, queries| tool.submit_query(queries.clone()), &queries, Asked::Query(done));
             }
-            Command::Log(log, done) => self.ask(Tool::log_later, &log, Asked::Log(done)),
+            Command::Log(log, done) => self.ask(Tool::submit_log, &log, Asked::Log(done)),
             Command::Deregister(handler, done) => self.deregister(handler, done),
             Command::Call(done) => done(Ok(())),
         }

@@ -446,7 +446,7 @@ pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_
         if !jobs.contains_key(&name) {
             return Err(IOF_ERR_NOT_FOUND);
         }
-        if !server.engine.forget(&name) {
+        if !server.engine.remove(&name) {
             return Err(IOF_ERR_RESOURCE_BUSY);
         }
         jobs.remove(&name);

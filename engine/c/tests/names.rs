@@ -39,7 +39,7 @@ fn a_registration_in_c_reads_each_job_of_a_name_and_more_streams_than_it_has_slo
         }
         assert!(engine.end_job(&nspace, Some(0)));
         let deadline = Instant::now() + PATIENCE;
-        while !engine.forget(&nspace) {
+        while !engine.remove(&nspace) {
             assert!(Instant::now() < deadline, "the job does not end");
             thread::yield_now();
         }

@@ -11,7 +11,7 @@ use iof_proto::{Channel, Found, ProcInfo, Rank, Value};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-use crate::say;
+use crate::print_message;
 
 /// The most ranks that are named of those with one exit code.
 const MAX_NAMED: usize = 8;
@@ -71,17 +71,17 @@ impl Account {
     }
 
     /// Says what was asked for on stderr.
-    pub fn say(&self, timings: bool, summary: bool) {
+    pub fn report(&self, timings: bool, summary: bool) {
         if timings {
             self.say_timings();
         }
         if summary {
-            say(format_args!("summary: {}", self.summary()));
+            print_message(format_args!("summary: {}", self.summary()));
         }
     }
 
     fn say_timings(&self) {
-        say(format_args!(
+        print_message(format_args!(
             "timings: {:.3} s, CPU of iof itself {:.3} s user and {:.3} s system",
             self.elapsed.as_secs_f64(),
             self.user.as_secs_f64(),
@@ -90,7 +90,7 @@ impl Account {
         let not_counted = self.not_counted();
         for (channel, read) in &self.channels {
             let lost = self.forwarded.lost.get(channel).unwrap_or(&0);
-            say(format_args!("timings: {channel} {read} bytes read, {lost} lost{not_counted}"));
+            print_message(format_args!("timings: {channel} {read} bytes read, {lost} lost{not_counted}"));
         }
     }
 

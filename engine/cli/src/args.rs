@@ -78,7 +78,7 @@ pub struct EngineArgs {
     #[arg(long, group = "target")]
     pub session: bool,
 
-    /// Look for engines in this directory
+    /// Peeked for engines in this directory
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 }

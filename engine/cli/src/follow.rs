@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 use crate::keyboard::{Keyboard, window_size};
 use crate::signals::{self, Received};
-use crate::{Failure, say};
+use crate::{Failure, print_message};
 
 /// How long ranks get to end by themselves once their output has no reader, and the output to end once they were
 /// killed.
@@ -192,7 +192,7 @@ impl Follow {
                 && let Some(rank) = self.job.rank_of_group(pid)
                 && self.told.insert(rank)
             {
-                say(format_args!(
+                print_message(format_args!(
                     "rank {rank} stands still: it wants the terminal ({signal}), which only the rank with our stdin \
                      has; give it one of its own with --pty {rank}"
                 ));
@@ -236,7 +236,7 @@ fn say_stalled(rank: Rank, channel: Channel, remedy: Remedy) {
         }
         _ => "it may happen again".to_owned(),
     };
-    say(format_args!(
+    print_message(format_args!(
         "rank {rank} delays the output of all ranks: {how} that is slow to load, such as a mapped file on a hung file \
          system; {then}"
     ));
@@ -249,7 +249,7 @@ fn report_cut_off(status: &JobStatus) {
         ranks.entry(*rank).or_default().push(channel.to_string());
     }
     for (rank, channels) in ranks {
-        say(format_args!(
+        print_message(format_args!(
             "rank {rank}: {} cut off after the grace period: a process that outlives the rank holds it",
             channels.join(", ")
         ));

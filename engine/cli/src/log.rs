@@ -15,7 +15,7 @@ use iof_tool::{RequestError, own_proc};
 
 use crate::args::EngineArgs;
 use crate::attach::{Name, attach};
-use crate::{Failure, say};
+use crate::{Failure, print_message};
 
 /// The order of channels, and whether the first is enough, as PMIx's library has them from its environment.
 const ORDER: &str = "PMIX_MCA_plog_base_order";
@@ -124,12 +124,12 @@ pub fn log(args: &LogArgs) -> Result<(), Failure> {
         error => Failure::running(error),
     })?;
     for key in &ignored {
-        say(format_args!("{key} is ignored"));
+        print_message(format_args!("{key} is ignored"));
     }
     for LogOutcome { channel, result } in &outcomes {
         if let Err(failure) = result {
             // It may be what a mail server has answered, in several lines.
-            say(format_args!("{channel}: {}", shown(&failure.reason)));
+            print_message(format_args!("{channel}: {}", shown(&failure.reason)));
         }
     }
     match status {

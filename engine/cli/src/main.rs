@@ -3,13 +3,14 @@
 //! Bad input gets one line on stderr and exit code 2; what fails while running gets one line and exit code 1.
 
 mod account;
-mod apps;
+mod app;
 mod args;
 mod attach;
 mod follow;
 mod inspect;
 mod keyboard;
 mod log;
+mod message;
 mod output;
 mod pages;
 mod print;
@@ -17,7 +18,6 @@ mod pull;
 mod push;
 mod query;
 mod run;
-mod say;
 mod signals;
 mod stdin;
 mod top;
@@ -30,7 +30,7 @@ use clap::{CommandFactory, Parser};
 use nix::sys::signal::Signal;
 
 use crate::args::{Command, Iof};
-use crate::say::say;
+use crate::message::print_message;
 
 /// Why the command failed, in the words for its one line.
 enum Failure {
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .with_ansi(false)
-        .with_writer(say::stderr)
+        .with_writer(message::stderr)
         .init();
     signals::outlive_full_files();
     let iof = match Iof::try_parse() {
@@ -85,11 +85,11 @@ fn end(done: Result<ExitCode, Failure>) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(Failure::Usage(message)) => {
-            say(format_args!("{message}"));
+            print_message(format_args!("{message}"));
             ExitCode::from(2)
         }
         Err(Failure::Running(message)) => {
-            say(format_args!("{message}"));
+            print_message(format_args!("{message}"));
             ExitCode::FAILURE
         }
         Err(Failure::Signal(signal)) => signals::die_of(signal),
@@ -110,7 +110,7 @@ fn explain(error: &clap::Error) -> ExitCode {
         }
         _ => in_one_line(error),
     };
-    say(format_args!("{wrong} (try 'iof --help')"));
+    print_message(format_args!("{wrong} (try 'iof --help')"));
     ExitCode::from(2)
 }
 

@@ -17,8 +17,8 @@ use iof_tool::{Gap, Tool};
 use nix::sys::signal::Signal;
 
 use crate::args::{ChannelList, Ranks, bytes, file_count, file_size, ranks, seconds};
-use crate::say::beside_output;
-use crate::{Failure, say};
+use crate::message::beside_output;
+use crate::{Failure, print_message};
 
 /// The heading of these options in help.
 const OUTPUT: &str = "Output options";
@@ -257,7 +257,10 @@ fn has_colours(file: impl AsFd + IsTerminal) -> bool {
 /// Says on stderr where how many bytes are missing. `place` is where, if there is more than one.
 fn report_gap(source: &Proc, channel: Channel, gap: Gap, place: &str) {
     let Gap { offset, lost } = gap;
-    say(format_args!("rank {} {channel}: {lost} bytes are missing at offset {offset}{place}", source.rank));
+    print_message(format_args!(
+        "rank {} {channel}: {lost} bytes are missing at offset {offset}{place}",
+        source.rank
+    ));
 }
 
 /// Where a printer writes to.
@@ -284,7 +287,9 @@ impl Writer {
             (Ok(report), None) => Ok(report),
             (Ok(_), Some(_)) => Ok(PrintReport::default()),
             (Err(PrintError::Write(error)), Some(name)) => {
-                say(format_args!("{name}: {error}; no more is shown there, but the files become complete"));
+                print_message(format_args!(
+                    "{name}: {error}; no more is shown there, but the files become complete"
+                ));
                 Ok(PrintReport::default())
             }
             (Err(PrintError::Write(error)), None) if error.kind() == ErrorKind::BrokenPipe => {

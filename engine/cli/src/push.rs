@@ -10,12 +10,12 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use iof_proto::directive::{Info, key};
-use iof_proto::{Laggard, Lagging, Nspace, Proc, PushReport, Rank, Short, Skipped, Status};
+use iof_proto::{Nspace, PartialDelivery, Proc, PushReport, Rank, Skipped, SlowTarget, SlowTargets, Status};
 use iof_tool::{Push, PushError, Pusher, RequestError};
 
 use crate::args::{EngineArgs, Ranks, ranks};
 use crate::attach::{Name, attach, namespaces};
-use crate::{Failure, say};
+use crate::{Failure, print_message};
 
 /// How often the progress bar is drawn.
 const REDRAW: Duration = Duration::from_millis(100);
@@ -70,20 +70,20 @@ pub fn push(args: &PushArgs) -> Result<(), Failure> {
     ];
     let directives = directives.map(|(key, value)| Info::required(key, value)).into();
     let shown = bar.clone();
-    let on_wait = move |lagging: &Lagging| match &shown {
+    let on_wait = move |lagging: &SlowTargets| match &shown {
         Some(bar) => bar.suspend(|| report_wait(lagging)),
         None => report_wait(lagging),
     };
     let pusher = Pusher::start(tool, &Push { targets, directives }, file, on_wait).map_err(refused)?;
     for Skipped { target, why } in &pusher.granted().skipped {
-        say(format_args!("rank {} is left out: {why}", target.rank));
+        print_message(format_args!("rank {} is left out: {why}", target.rank));
     }
     if let Some(bar) = bar {
         draw_until_finished(&pusher, &bar);
     }
     let PushReport { bytes, whole: _, short } = pusher.join().map_err(Failure::running)?;
-    for Short { target, delivered, why } in &short {
-        say(format_args!("rank {} got {delivered} of {bytes} bytes: it {why}", target.rank));
+    for PartialDelivery { target, delivered, why } in &short {
+        print_message(format_args!("rank {} got {delivered} of {bytes} bytes: it {why}", target.rank));
     }
     match short.len() {
         0 => Ok(()),
@@ -93,15 +93,15 @@ pub fn push(args: &PushArgs) -> Result<(), Failure> {
 }
 
 /// Says who a push waits for.
-pub fn report_wait(lagging: &Lagging) {
+pub fn report_wait(lagging: &SlowTargets) {
     for (its_turn, why) in [(true, "it does not read its stdin"), (false, "another push is not over there")] {
         let waits = lagging.targets.iter().filter(|of| of.its_turn == its_turn);
-        let mut ranks: Vec<Rank> = waits.map(|Laggard { target, .. }| target.rank).collect();
+        let mut ranks: Vec<Rank> = waits.map(|SlowTarget { target, .. }| target.rank).collect();
         ranks.sort_unstable();
         let ranks: Vec<String> = ranks.iter().map(Rank::to_string).collect();
         let more = if ranks.len() > NAMED { " and others" } else { "" };
         if let Some(first) = ranks.get(..ranks.len().min(NAMED)).filter(|ranks| !ranks.is_empty()) {
-            say(format_args!("waiting for rank {}{more}: {why}", first.join(",")));
+            print_message(format_args!("waiting for rank {}{more}: {why}", first.join(",")));
         }
     }
 }

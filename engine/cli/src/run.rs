@@ -17,14 +17,14 @@ use iof_tool::{Pull, Tool};
 use nix::sys::signal::Signal;
 
 use crate::account::Account;
-use crate::apps::apps;
+use crate::app::apps;
 use crate::args::RunArgs;
 use crate::follow::{Event, Follow};
 use crate::keyboard::{Keyboard, window_size};
 use crate::log;
 use crate::output::{Part, no_thread, with_job};
 use crate::signals::Signals;
-use crate::{Failure, say};
+use crate::{Failure, print_message};
 
 /// Runs a job; the exit code is that of the rank that failed first.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -80,9 +80,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.timings || args.summary {
         let account = Account::of(&engine, started.elapsed(), forwarded, ended.is_ok());
         match account {
-            Ok(account) => account.say(args.timings, args.summary),
+            Ok(account) => account.report(args.timings, args.summary),
             // The job is what it was without its account.
-            Err(error) => say(format_args!("no timings and no summary: {error}")),
+            Err(error) => print_message(format_args!("no timings and no summary: {error}")),
         }
     }
     ended

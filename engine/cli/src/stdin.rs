@@ -8,12 +8,12 @@ use std::thread;
 use clap::Args;
 use iof_engine::{Engine, Grant, Stdin};
 use iof_proto::directive::{Info, key};
-use iof_proto::{Lagging, Nspace, Proc, PushReport, Rank, Short, ShortBy};
+use iof_proto::{Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTargets};
 use iof_tool::{Push, PushError, Pusher};
 
 use crate::args::{Ranks, ranks};
 use crate::push::report_wait;
-use crate::{Failure, say};
+use crate::{Failure, print_message};
 
 /// The heading of these options in help.
 const STDIN: &str = "Stdin options";
@@ -139,7 +139,7 @@ impl Plan {
         let end = move || {
             report(pusher.join());
             if let Some(tool) = &mut then {
-                report(tool.push(&complete(ends), &[], |_: &Lagging| {}));
+                report(tool.push(&complete(ends), &[], |_: &SlowTargets| {}));
             }
         };
         // Ends with the process at the latest.
@@ -152,14 +152,17 @@ impl Plan {
 fn report(pushed: Result<PushReport, PushError>) {
     match pushed {
         Ok(report) => {
-            for Short { target, delivered, why } in report.short {
-                if let ShortBy::Failed(_) = why {
-                    say(format_args!("rank {} got {delivered} bytes of stdin: it {why}", target.rank));
+            for PartialDelivery { target, delivered, why } in report.short {
+                if let PartialCause::Failed(_) = why {
+                    print_message(format_args!(
+                        "rank {} got {delivered} bytes of stdin: it {why}",
+                        target.rank
+                    ));
                 }
             }
         }
         Err(PushError::Request(_)) => {}
-        Err(error) => say(format_args!("stdin: {error}")),
+        Err(error) => print_message(format_args!("stdin: {error}")),
     }
 }
 

@@ -23,7 +23,7 @@ use self::screen::Screen;
 use crate::args::TopArgs;
 use crate::attach::{Name, attach};
 use crate::signals::{self, Signals};
-use crate::{Failure, say};
+use crate::{Failure, print_message};
 
 /// Events that wait to be handled: who has more to say waits, too, so that a slow terminal costs no memory.
 const MAX_EVENTS: usize = 16;
@@ -68,7 +68,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     // Before anything is said.
     drop(screen);
     if ended? {
-        say(format_args!("the engine {engine} has ended"));
+        print_message(format_args!("the engine {engine} has ended"));
     }
     Ok(())
 }

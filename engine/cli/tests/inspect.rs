@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_shm_ring::{Area, Policy, Ring, Start, Stream, StreamConfig, doorbell};
+use iof_shm_ring::{Policy, ReaderPage, Ring, Start, Stream, StreamConfig, doorbell};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -175,7 +175,7 @@ fn a_killed_writers_ring_that_is_only_mapped_can_be_read_by_root() {
 fn losses_and_ends_stand_on_the_page_and_no_label_speaks_to_the_terminal() {
     let config = StreamConfig { capacity: 4096, policy: Policy::DropNewest };
     let mut stream = Stream::create(config, "bad \x1b[2J").unwrap();
-    let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
+    let area = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
     let attached = stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
     let number = inherited(attached.ring.as_fd().unwrap());
     stream.push(b"12345", 1_000_000_007);

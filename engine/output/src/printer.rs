@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use iof_proto::{Channel, Missed, Proc, Rank};
-use iof_tool::{FeedId, Gap, Gathered, Look, LostError, Origin, Tool};
+use iof_tool::{FeedId, Gap, LostError, Origin, Peeked, PollReady, Tool};
 
 use crate::batch::Batch;
 use crate::choice::Choice;
@@ -198,11 +198,11 @@ impl Desk {
         let mut news = Vec::new();
         loop {
             let deadline = self.due.first().map(|(at, _)| *at);
-            let gathered = tool.gather(deadline, &mut news)?;
+            let gathered = tool.poll_ready(deadline, &mut news)?;
             while let Some(missed) = tool.take_missed() {
                 self.miss(missed, &mut on_gap);
             }
-            if gathered == Gathered::Done {
+            if gathered == PollReady::Done {
                 self.report.misses_streams = tool.misses_streams();
                 return Ok(self.report);
             }
@@ -235,33 +235,33 @@ impl Desk {
     ) -> Result<Vec<Turn>, PrintError> {
         let mut turns = Vec::with_capacity(ids.len());
         for &id in ids {
-            let look = tool.look(id);
+            let look = tool.peek(id);
             // Files are there as soon as their streams are.
-            if self.stream(id).is_none() && (look == Look::Bytes || matches!(self.to, To::Files(_))) {
+            if self.stream(id).is_none() && (look == Peeked::Bytes || matches!(self.to, To::Files(_))) {
                 self.add(tool, id)?;
             }
             match look {
-                Look::Gap(gap) => {
+                Peeked::Gap(gap) => {
                     if let Some(origin) = tool.origin(id) {
                         let lost = self.report.lost.entry(origin.channel).or_default();
                         *lost = lost.saturating_add(gap.lost);
                         on_gap(origin.source, origin.channel, gap);
                     }
                 }
-                Look::Gone(counts) => {
+                Peeked::Gone(counts) => {
                     let report = &mut self.report;
                     report.unfinished = report.unfinished.saturating_add(1);
                     report.unfinished_bytes = report.unfinished_bytes.saturating_add(counts.produced);
                 }
-                Look::Bytes | Look::Nothing | Look::Complete(_) | Look::Flushed => {}
+                Peeked::Bytes | Peeked::Nothing | Peeked::Complete(_) | Peeked::Flushed => {}
             }
-            if matches!(look, Look::Complete(_) | Look::Gone(_) | Look::Flushed) {
+            if matches!(look, Peeked::Complete(_) | Peeked::Gone(_) | Peeked::Flushed) {
                 self.over.push(id);
             }
             let Some(stream) = self.stream(id) else { continue };
-            let ends = !matches!(look, Look::Bytes | Look::Nothing);
-            let has_bytes = look == Look::Bytes;
-            let gap = matches!(look, Look::Gap(_));
+            let ends = !matches!(look, Peeked::Bytes | Peeked::Nothing);
+            let has_bytes = look == Peeked::Bytes;
+            let gap = matches!(look, Peeked::Gap(_));
             if has_bytes || gap || !stream.held.bytes.is_empty() {
                 turns.push(Turn { id, has_bytes, ends, gap });
             }
@@ -324,7 +324,7 @@ impl Desk {
             if let Some(stream) = self.stream(id) {
                 stream.due = None;
             }
-            tool.revisit(id);
+            tool.rearm(id);
         }
     }
 
@@ -369,9 +369,9 @@ impl Desk {
 
     fn take(&mut self, tool: &mut Tool, taken: &Taken) {
         let id = taken.id;
-        tool.take(id, taken.bytes);
+        tool.consume_from(id, taken.bytes);
         if taken.leave {
-            tool.leave(id);
+            tool.defer(id);
         }
         let next = self.clock.next_look().filter(|_| taken.waits);
         let Some(stream) = self.stream(id).filter(|stream| stream.due.is_none()) else { return };

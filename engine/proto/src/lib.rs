@@ -39,9 +39,12 @@ pub mod wire;
 
 pub use directive::{Directives, Info, InfoValue};
 pub use log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
-pub use message::{Failure, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, Terms, ToTool};
+pub use message::{EffectiveOptions, Failure, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, ToTool};
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
-pub use push::{Laggard, Lagging, PushDirectives, PushGranted, PushReport, Short, ShortBy, Skipped, Unopen};
+pub use push::{
+    PartialCause, PartialDelivery, PushDirectives, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets,
+    StdinUnavailable,
+};
 pub use query::{
     Answer, Attributes, Found, JobInfo, ProcInfo, ProcState, Query, ReaderStats, StreamStats, Value,
 };

@@ -18,7 +18,7 @@ use crate::limits::{
 };
 use crate::log::{Log, LogReport};
 use crate::names::{Channel, Channels, Nspace, Proc};
-use crate::push::{Lagging, PushGranted, PushReport};
+use crate::push::{PushGranted, PushReport, SlowTargets};
 use crate::query::{Answer, Query};
 use crate::status::Status;
 
@@ -118,8 +118,8 @@ pub enum FromTool {
         /// They were the last.
         over: bool,
     },
-    /// "Who holds this push back?" Answered by [`ToTool::Lagging`].
-    Lagging {
+    /// "Who holds this push back?" Answered by [`ToTool::SlowTargets`].
+    SlowTargets {
         /// The tool's number for this request.
         request: u32,
         /// The push.
@@ -156,7 +156,7 @@ impl Message for FromTool {
             FromTool::Follow { .. }
             | FromTool::Deregister { .. }
             | FromTool::Fill { .. }
-            | FromTool::Lagging { .. } => Ok(()),
+            | FromTool::SlowTargets { .. } => Ok(()),
         }
     }
 }
@@ -210,9 +210,9 @@ pub enum ToTool {
         /// Bytes dropped before it, which a tool that does not want the backlog has nothing to do with.
         dropped: u64,
         /// The engine passes this reader, which loses the oldest bytes then: it holds only what it borrows.
-        passed: bool,
+        non_gating: bool,
         /// How it is to be read.
-        terms: Terms,
+        options: EffectiveOptions,
     },
     /// No further source of the jobs that there are will be announced for this registration; of a persistent registration,
     /// later jobs of the same names have more. What is logged to one of a job that has not ended may
@@ -271,12 +271,12 @@ pub enum ToTool {
         /// Bytes since its beginning.
         position: u64,
     },
-    /// The result of [`FromTool::Lagging`].
-    Lagging {
+    /// The result of [`FromTool::SlowTargets`].
+    SlowTargets {
         /// The tool's number for the request.
         request: u32,
         /// Who is the slowest; nobody if the push is over.
-        lagging: Lagging,
+        lagging: SlowTargets,
     },
     /// A push is over: all bytes have reached their targets, or those are gone.
     Pushed {
@@ -334,7 +334,7 @@ pub struct Missed {
 
 /// How a tool reads a ring: what became of the directives of server, spawn and registration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Terms {
+pub struct EffectiveOptions {
     /// How many bytes to hand out together; 0: as they come.
     pub buffering_size: u64,
     /// How many microseconds to wait for that many; `None`: for ever.

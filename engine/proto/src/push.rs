@@ -83,12 +83,12 @@ pub struct Skipped {
     /// The process.
     pub target: Proc,
     /// The reason.
-    pub why: Unopen,
+    pub why: StdinUnavailable,
 }
 
 /// The reason why a process's stdin can't be pushed into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Unopen {
+pub enum StdinUnavailable {
     /// Its stdin was not left open: it is /dev/null, a file, or a terminal.
     NotOpen,
     /// It inherits the stdin of its launcher.
@@ -99,29 +99,29 @@ pub enum Unopen {
     Elsewhere,
 }
 
-impl fmt::Display for Unopen {
+impl fmt::Display for StdinUnavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Unopen::NotOpen => "stdin was not left open",
-            Unopen::Inherited => "reads the stdin of the command that started it",
-            Unopen::Closed => "stdin is closed",
-            Unopen::Elsewhere => "runs elsewhere, where no stdin is forwarded",
+            StdinUnavailable::NotOpen => "stdin was not left open",
+            StdinUnavailable::Inherited => "reads the stdin of the command that started it",
+            StdinUnavailable::Closed => "stdin is closed",
+            StdinUnavailable::Elsewhere => "runs elsewhere, where no stdin is forwarded",
         })
     }
 }
 
 /// The targets that hold a push back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lagging {
+pub struct SlowTargets {
     /// The number of bytes that all targets have taken.
     pub position: u64,
     /// The targets that have taken no more than that, though more bytes are available.
-    pub targets: Vec<Laggard>,
+    pub targets: Vec<SlowTarget>,
 }
 
 /// A target that holds a push back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Laggard {
+pub struct SlowTarget {
     /// The process.
     pub target: Proc,
     /// Whether it does not read. Otherwise an earlier push to it is not over.
@@ -136,23 +136,23 @@ pub struct PushReport {
     /// The number of targets that got all bytes.
     pub whole: u64,
     /// The other targets, as many as one message holds.
-    pub short: Vec<Short>,
+    pub short: Vec<PartialDelivery>,
 }
 
 /// A target that did not get all of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Short {
+pub struct PartialDelivery {
     /// The process.
     pub target: Proc,
     /// The number of bytes that were written to its pipe. It may not have read all of them.
     pub delivered: u64,
     /// The reason why it got no more.
-    pub why: ShortBy,
+    pub why: PartialCause,
 }
 
 /// The reason why a target did not get all of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ShortBy {
+pub enum PartialCause {
     /// It closed its stdin or exited.
     Closed,
     /// It did not read, and the push was not to wait for it. Its stdin is closed now.
@@ -163,13 +163,13 @@ pub enum ShortBy {
     Failed(String),
 }
 
-impl fmt::Display for ShortBy {
+impl fmt::Display for PartialCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ShortBy::Closed => f.pad("has closed its stdin or ended"),
-            ShortBy::CutOff => f.pad("did not read and was cut off"),
-            ShortBy::Stopped => f.pad("was closed by its launcher"),
-            ShortBy::Failed(why) => write!(f, "could not be written: {why}"),
+            PartialCause::Closed => f.pad("has closed its stdin or ended"),
+            PartialCause::CutOff => f.pad("did not read and was cut off"),
+            PartialCause::Stopped => f.pad("was closed by its launcher"),
+            PartialCause::Failed(why) => write!(f, "could not be written: {why}"),
         }
     }
 }

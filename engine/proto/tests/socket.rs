@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use iof_proto::socket::{receive, send, unread};
-use iof_proto::{Decoder, Message, Terms, ToTool, encode};
+use iof_proto::{Decoder, EffectiveOptions, Message, ToTool, encode};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
@@ -50,8 +50,8 @@ fn arrive_in_order_with_their_frames() {
             follows: None,
             start: 0,
             dropped: 0,
-            passed: false,
-            terms: Terms::default(),
+            non_gating: false,
+            options: EffectiveOptions::default(),
         },
     ];
     let mut writers = pipes.iter().map(|(_, writer)| writer.as_fd());

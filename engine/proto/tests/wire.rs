@@ -7,10 +7,11 @@ use iof_proto::limits::{
 };
 use iof_proto::log::key as log;
 use iof_proto::{
-    Answer, Attributes, Channel, Channels, DecodeError, Decoder, EncodeError, Failure, Found, FromTool,
-    Granted, Info, JobInfo, Laggard, Lagging, Log, LogEntry, LogOutcome, LogReport, LogValue, Message,
-    Missed, Nspace, Proc, ProcInfo, ProcState, PushGranted, PushReport, Query, Rank, ReaderStats, Short,
-    ShortBy, Skipped, Status, StreamStats, Terms, ToTool, Unopen, Value, encode,
+    Answer, Attributes, Channel, Channels, DecodeError, Decoder, EffectiveOptions, EncodeError, Failure,
+    Found, FromTool, Granted, Info, JobInfo, Log, LogEntry, LogOutcome, LogReport, LogValue, Message, Missed,
+    Nspace, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, PushGranted, PushReport, Query, Rank,
+    ReaderStats, Skipped, SlowTarget, SlowTargets, Status, StdinUnavailable, StreamStats, ToTool, Value,
+    encode,
 };
 use proptest::prelude::*;
 
@@ -47,8 +48,8 @@ fn from_tool() -> Vec<FromTool> {
         },
         FromTool::Push { request: 5, targets: vec![], size: None, directives: vec![] },
         FromTool::Fill { push: 1, bytes: u64::MAX, over: true },
-        FromTool::Lagging { request: 6, push: 1, cut_off: Some(7) },
-        FromTool::Lagging { request: 7, push: 1, cut_off: None },
+        FromTool::SlowTargets { request: 6, push: 1, cut_off: Some(7) },
+        FromTool::SlowTargets { request: 7, push: 1, cut_off: None },
         FromTool::Log {
             request: 4,
             log: Log { directives: vec![Info::new("x", true)], ..Log::to(["pmix.log.email", "y"], "text") },
@@ -144,8 +145,8 @@ fn to_tool() -> Vec<ToTool> {
             follows: Some(1),
             start: 1 << 40,
             dropped: 1 << 41,
-            passed: true,
-            terms: Terms { buffering_size: 80, buffering_time: Some(1) },
+            non_gating: true,
+            options: EffectiveOptions { buffering_size: 80, buffering_time: Some(1) },
         },
         ToTool::Announced { handler: 1 },
         ToTool::Deregistered { request: 2, result: Ok(()) },
@@ -166,19 +167,24 @@ fn to_tool() -> Vec<ToTool> {
             request: 4,
             result: Ok(PushGranted {
                 push: 1,
-                skipped: [Unopen::NotOpen, Unopen::Inherited, Unopen::Closed, Unopen::Elsewhere]
-                    .map(|why| Skipped { target: source(Rank(3)), why })
-                    .into(),
+                skipped: [
+                    StdinUnavailable::NotOpen,
+                    StdinUnavailable::Inherited,
+                    StdinUnavailable::Closed,
+                    StdinUnavailable::Elsewhere,
+                ]
+                .map(|why| Skipped { target: source(Rank(3)), why })
+                .into(),
                 ignored: vec!["x".into()],
             }),
         },
         ToTool::PushBegun { request: 5, result: Err(failure) },
         ToTool::Room { push: 1, position: 1 << 40 },
-        ToTool::Lagging {
+        ToTool::SlowTargets {
             request: 6,
-            lagging: Lagging {
+            lagging: SlowTargets {
                 position: 9,
-                targets: vec![Laggard { target: source(Rank(0)), its_turn: true }],
+                targets: vec![SlowTarget { target: source(Rank(0)), its_turn: true }],
             },
         },
         ToTool::Pushed {
@@ -186,9 +192,14 @@ fn to_tool() -> Vec<ToTool> {
             report: PushReport {
                 bytes: 10,
                 whole: 1,
-                short: [ShortBy::Closed, ShortBy::CutOff, ShortBy::Stopped, ShortBy::Failed("no".into())]
-                    .map(|why| Short { target: source(Rank(2)), delivered: 3, why })
-                    .into(),
+                short: [
+                    PartialCause::Closed,
+                    PartialCause::CutOff,
+                    PartialCause::Stopped,
+                    PartialCause::Failed("no".into()),
+                ]
+                .map(|why| PartialDelivery { target: source(Rank(2)), delivered: 3, why })
+                .into(),
             },
         },
     ]

@@ -9,10 +9,10 @@ use iof_proto::{Channel, Failure, Nspace, Proc, Rank, Status};
 use iof_shm_ring::Stream;
 
 use crate::deliver::{DeliverError, Delivery};
-use crate::enter::FILES_IN_PASSING;
 use crate::host::{Call, Reply};
 use crate::log::LogStep;
 use crate::readers::StreamState;
+use crate::register::TRANSIENT_FDS;
 use crate::state::{State, StreamName};
 
 fn unavailable(reason: String) -> Failure {
@@ -99,12 +99,12 @@ impl State {
         }
         let out_of =
             |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
-        check_files(FILES_IN_PASSING.saturating_add(1)).map_err(|error| out_of(&error))?;
+        check_files(TRANSIENT_FDS.saturating_add(1)).map_err(|error| out_of(&error))?;
         let label = format!("{target} {channel} log");
-        let mut stream = Stream::create(job.wish.config(), &label).map_err(|error| out_of(&error))?;
+        let mut stream = Stream::create(job.options.config(), &label).map_err(|error| out_of(&error))?;
         let name = StreamName { source: target.clone(), channel, logged: true, run: job.run };
-        let mut new = StreamState::new(name, job.wish, job.forward);
-        new.let_go = job.let_go;
+        let mut new = StreamState::new(name, job.options, job.forward);
+        new.release_backlog = job.release_backlog;
         let id = self.add_stream(new, &mut stream);
         if let Some(job) = self.jobs.get_mut(&target.nspace) {
             job.logged.insert((target.rank, channel), id);

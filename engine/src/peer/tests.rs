@@ -1,15 +1,17 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use iof_proto::limits::MAX_ANSWER;
-use iof_proto::{Channel, Laggard, Nspace, Proc, PushReport, Rank, Short, ShortBy, Terms};
+use iof_proto::{
+    Channel, EffectiveOptions, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTarget,
+};
 use iof_shm_ring::{Policy, Start, Stream, StreamConfig};
 
 use super::*;
 
 fn peer() -> Peer {
     let incoming = Incoming::new(UnixStream::pair().unwrap().0);
-    let area = Area::create(iof_shm_ring::doorbell().unwrap().0).unwrap();
-    Peer::new(incoming, Client { pid: 1, uid: 1 }, "test".into(), false, false, area)
+    let page = ReaderPage::create(iof_shm_ring::doorbell().unwrap().0).unwrap();
+    Peer::new(incoming, Client { pid: 1, uid: 1 }, "test".into(), false, false, page)
 }
 
 fn target(rank: u32) -> Proc {
@@ -42,7 +44,7 @@ fn of_room_for_a_push_the_last_word_waits_and_is_no_answer() {
 fn ring(peer: &mut Peer, slot: u32) -> ToTool {
     let config = StreamConfig { capacity: 4096, policy: Policy::DropNewest };
     let mut stream = Stream::create(config, "test").unwrap();
-    let ring = stream.attach(&peer.area, slot, Start::Oldest, false).unwrap().ring;
+    let ring = stream.attach(&peer.page, slot, Start::Oldest, false).unwrap().ring;
     let message = ToTool::Ring {
         handler: 1,
         source: target(0),
@@ -53,8 +55,8 @@ fn ring(peer: &mut Peer, slot: u32) -> ToTool {
         follows: None,
         start: 0,
         dropped: 0,
-        passed: false,
-        terms: Terms { buffering_size: 0, buffering_time: None },
+        non_gating: false,
+        options: EffectiveOptions { buffering_size: 0, buffering_time: None },
     };
     peer.announce(&message, ring);
     message
@@ -77,8 +79,12 @@ fn rings_of_readings_that_have_ended_are_not_sent() {
 #[test]
 fn of_a_report_that_is_too_long_as_much_is_sent_as_fits() {
     let reason = "x".repeat(1 << 20);
-    let short = |rank| Short { target: target(rank), delivered: 7, why: ShortBy::Failed(reason.clone()) };
-    let short: Vec<Short> = (0..40).map(short).collect();
+    let short = |rank| PartialDelivery {
+        target: target(rank),
+        delivered: 7,
+        why: PartialCause::Failed(reason.clone()),
+    };
+    let short: Vec<PartialDelivery> = (0..40).map(short).collect();
     assert!(short.len() * reason.len() > 2 * MAX_ANSWER);
     let mut peer = peer();
     let report = PushReport { bytes: 8, whole: 9, short: short.clone() };
@@ -89,10 +95,10 @@ fn of_a_report_that_is_too_long_as_much_is_sent_as_fits() {
 
 #[test]
 fn who_lags_is_not_said_where_they_are_too_many_but_how_far_they_are_is() {
-    let targets: Vec<Laggard> =
-        (0..70_000).map(|rank| Laggard { target: target(rank), its_turn: true }).collect();
+    let targets: Vec<SlowTarget> =
+        (0..70_000).map(|rank| SlowTarget { target: target(rank), its_turn: true }).collect();
     let mut peer = peer();
-    peer.answer(&ToTool::Lagging { request: 5, lagging: Lagging { position: 6, targets } });
-    let lagging = Lagging { position: 6, targets: Vec::new() };
-    assert_eq!(queued(&peer), [ToTool::Lagging { request: 5, lagging }]);
+    peer.answer(&ToTool::SlowTargets { request: 5, lagging: SlowTargets { position: 6, targets } });
+    let lagging = SlowTargets { position: 6, targets: Vec::new() };
+    assert_eq!(queued(&peer), [ToTool::SlowTargets { request: 5, lagging }]);
 }

@@ -7,14 +7,14 @@ use iof_capture::{Capture, TargetId};
 use iof_proto::limits::{
     MAX_PUSH_BYTES, MAX_PUSH_BYTES_PER_PROCESS, MAX_PUSHES, MAX_PUSHES_PER_PROCESS, MAX_PUSHES_PER_TARGET,
 };
-use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, Unopen};
+use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, StdinUnavailable};
 
 use crate::client::Client;
 use crate::config::MIN_CACHE_SIZE;
 use crate::job::{Elsewhere, RankState};
 use crate::push::Push;
 use crate::state::State;
-use crate::terms::cache_within;
+use crate::stream_options::cache_within;
 
 /// Targets named in one message to a person.
 const NAMED: usize = 16;
@@ -34,14 +34,14 @@ pub(super) struct Admitted {
     pub here: BTreeMap<TargetId, Proc>,
     pub elsewhere: Vec<Proc>,
     /// Those that can't be reached.
-    pub unopen: BTreeMap<Proc, Unopen>,
+    pub unopen: BTreeMap<Proc, StdinUnavailable>,
 }
 
 impl Admitted {
     /// Notes a rank that runs here; the embedder's `own` tools may push to more of them.
     fn admit(&mut self, proc: Proc, rank: &RankState, own: bool) {
         match rank.unopen {
-            None if rank.own_stdin && !own => drop(self.unopen.insert(proc, Unopen::Inherited)),
+            None if rank.own_stdin && !own => drop(self.unopen.insert(proc, StdinUnavailable::Inherited)),
             None => drop(self.here.insert(rank.target(), proc)),
             Some(why) => drop(self.unopen.insert(proc, why)),
         }
@@ -127,7 +127,7 @@ impl State {
         if self.host_stdin {
             admitted.elsewhere.push(proc.clone());
         } else {
-            admitted.unopen.insert(proc.clone(), Unopen::Elsewhere);
+            admitted.unopen.insert(proc.clone(), StdinUnavailable::Elsewhere);
         }
     }
 
@@ -147,7 +147,7 @@ impl State {
             if !(open.contains(&target) && takes(&target))
                 && let Some(proc) = admitted.here.remove(&target)
             {
-                admitted.unopen.insert(proc, Unopen::Closed);
+                admitted.unopen.insert(proc, StdinUnavailable::Closed);
             }
         }
     }
@@ -180,12 +180,12 @@ fn within<'a>(
 }
 
 /// Why nothing was pushed: names those who can't be reached.
-pub(super) fn refusal(unopen: &BTreeMap<Proc, Unopen>) -> Failure {
-    let mut by_reason: BTreeMap<Unopen, Vec<&Proc>> = BTreeMap::new();
+pub(super) fn refusal(unopen: &BTreeMap<Proc, StdinUnavailable>) -> Failure {
+    let mut by_reason: BTreeMap<StdinUnavailable, Vec<&Proc>> = BTreeMap::new();
     for (proc, why) in unopen {
         by_reason.entry(*why).or_default().push(proc);
     }
-    let closed = by_reason.keys().all(|why| *why == Unopen::Closed);
+    let closed = by_reason.keys().all(|why| *why == StdinUnavailable::Closed);
     let status = if closed { Status::ERR_IOF_COMPLETE } else { Status::ERR_NOT_SUPPORTED };
     let mut reason = String::from("nothing was pushed:");
     for (number, (why, procs)) in by_reason.iter().enumerate() {
@@ -236,20 +236,27 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_ranks_by_why_they_cannot_be_reached() {
-        let unopen = [(1, Unopen::NotOpen), (2, Unopen::Closed), (3, Unopen::NotOpen), (4, Unopen::NotOpen)];
+        let unopen = [
+            (1, StdinUnavailable::NotOpen),
+            (2, StdinUnavailable::Closed),
+            (3, StdinUnavailable::NotOpen),
+            (4, StdinUnavailable::NotOpen),
+        ];
         let refused = refusal(&unopen.map(|(rank, why)| (proc("a", rank), why)).into());
         assert_eq!(refused.status, Status::ERR_NOT_SUPPORTED);
         let expected = "nothing was pushed: ranks 1,3-4: stdin was not left open; rank 2: stdin is closed";
         assert_eq!(refused.reason, expected);
-        let closed = refusal(&[(proc("a", 0), Unopen::Closed)].into());
+        let closed = refusal(&[(proc("a", 0), StdinUnavailable::Closed)].into());
         assert_eq!(closed.status, Status::ERR_IOF_COMPLETE);
-        let two = refusal(&[(proc("a", 0), Unopen::NotOpen), (proc("b", 1), Unopen::NotOpen)].into());
+        let two = refusal(
+            &[(proc("a", 0), StdinUnavailable::NotOpen), (proc("b", 1), StdinUnavailable::NotOpen)].into(),
+        );
         assert!(two.reason.contains("ranks 0 of a,1 of b:"), "{two}");
     }
 
     #[test]
     fn a_refusal_stays_short() {
-        let many = (0..1000).map(|rank| (proc("a", 2 * rank), Unopen::NotOpen)).collect();
+        let many = (0..1000).map(|rank| (proc("a", 2 * rank), StdinUnavailable::NotOpen)).collect();
         let refused = refusal(&many);
         assert!(refused.reason.len() < 200 && refused.reason.contains(",30 and others:"), "{refused}");
     }

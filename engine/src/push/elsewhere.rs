@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use iof_capture::PushId;
-use iof_proto::{Failure, Info, Nspace, Proc, PushReport, Rank, Short, ShortBy};
+use iof_proto::{Failure, Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank};
 
 use crate::host::{Call, Upcall};
 use crate::owed::size_of_procs;
@@ -91,12 +91,12 @@ impl Push {
     }
 
     /// None of the targets elsewhere gets any more.
-    fn give_up_elsewhere(&mut self, why: ShortBy) {
+    fn give_up_elsewhere(&mut self, why: PartialCause) {
         let Some(Elsewhere { stdin, position: delivered, .. }) = self.elsewhere.take() else { return };
         self.yields = true;
         let PushReport { short, .. } = &mut self.report;
         let targets = stdin.targets.iter().cloned();
-        short.extend(targets.map(|target| Short { target, delivered, why: why.clone() }));
+        short.extend(targets.map(|target| PartialDelivery { target, delivered, why: why.clone() }));
     }
 }
 
@@ -136,7 +136,7 @@ impl State {
         let size = bytes.len().saturating_add(size_of_procs(&stdin.targets));
         match self.owed.note(Call::Stdin(id), push.client, size) {
             Ok(()) => self.upcalls.push(Upcall::Stdin { push: id, stdin, bytes }),
-            Err(failure) => push.give_up_elsewhere(ShortBy::Failed(failure.to_string())),
+            Err(failure) => push.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
         }
     }
 
@@ -147,7 +147,7 @@ impl State {
         let Some(bytes) = far.asked.take() else { return };
         match answer {
             Ok(()) => far.position = far.position.saturating_add(bytes),
-            Err(failure) => push.give_up_elsewhere(ShortBy::Failed(failure.to_string())),
+            Err(failure) => push.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
         }
         self.go_on(id);
     }
@@ -156,7 +156,7 @@ impl State {
     pub(super) fn cut_off_elsewhere(&mut self, id: PushId, position: u64) {
         let Some(push) = self.pushes.get_mut(&id) else { return };
         if push.elsewhere.as_ref().is_some_and(|far| far.asked.is_some() && far.position <= position) {
-            push.give_up_elsewhere(ShortBy::CutOff);
+            push.give_up_elsewhere(PartialCause::CutOff);
             self.go_on(id);
         }
     }

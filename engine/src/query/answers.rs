@@ -315,7 +315,7 @@ pub(super) fn look_at_streams(state: &State, capture: &Capture) -> Vec<StreamSta
             let of = readers.iter().skip(from).take_while(|(source, ..)| source == id);
             let lags: Vec<ReaderStats> = of
                 .filter_map(|(_, slot, peer, handler)| {
-                    let lag = tap.lag(&peer.area, *slot)?;
+                    let lag = tap.lag(&peer.page, *slot)?;
                     Some(ReaderStats {
                         tool: peer.name.clone(),
                         pid: peer.client.pid,

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Job, Process, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::limits::{MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
-use iof_proto::{Failure, Info, Nspace, Proc, PushReport, Rank, Short, ShortBy};
+use iof_proto::{Failure, Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank};
 use iof_tool::{Push, PushError, RequestError, Tool};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -191,8 +191,8 @@ pub fn whole(bytes: usize, targets: u64) -> PushReport {
     PushReport { bytes: bytes as u64, whole: targets, short: Vec::new() }
 }
 
-pub fn short(rank: u32, delivered: u64, why: ShortBy) -> Short {
-    Short { target: procs(&[rank]).remove(0), delivered, why }
+pub fn short(rank: u32, delivered: u64, why: PartialCause) -> PartialDelivery {
+    PartialDelivery { target: procs(&[rank]).remove(0), delivered, why }
 }
 
 /// Bytes of which each place is known.

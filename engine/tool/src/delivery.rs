@@ -10,8 +10,8 @@ use iof_shm_ring::{Behind, Gap};
 use crate::error::LostError;
 use crate::feed::{Counts, Feed, Item};
 use crate::feeds::FeedId;
-use crate::later::Reply;
 use crate::registration::JobEnd;
+use crate::submit::Reply;
 use crate::tool::{Event, Poll, Tool};
 
 /// One source and channel of one registration.
@@ -82,7 +82,7 @@ pub enum Delivery<'a> {
         /// What is missing.
         missed: Missed,
     },
-    /// What came of a request that was not waited for, see [`Tool::pull_later`].
+    /// What came of a request that was not waited for, see [`Tool::submit_pull`].
     Reply {
         /// Its number.
         request: u32,
@@ -308,7 +308,7 @@ impl Tool {
                     Some(item) => return Ok(Some(Next::Of(id, item))),
                 }
             }
-            if self.poll(deadline, Tool::is_done)? != Poll::News {
+            if self.poll(deadline, Tool::is_done)? != Poll::Ready {
                 return Ok(None);
             }
             self.turn.extend(self.feeds.active().iter().rev());

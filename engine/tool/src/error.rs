@@ -52,9 +52,9 @@ pub enum AttachError {
         /// The socket.
         path: PathBuf,
     },
-    /// What the engine sent for a shared area is none.
-    #[error("the engine's reader area: {0}")]
-    Area(#[from] OpenError),
+    /// What the engine sent for a shared reader page is none.
+    #[error("the engine's reader page: {0}")]
+    ReaderPage(#[from] OpenError),
     /// The connection ended or broke before the engine answered.
     #[error(transparent)]
     Lost(#[from] LostError),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iof_proto::{Channel, Proc};
-use iof_shm_ring::{Area, Attached, Behind, Gap, OpenError, Peek, Reader, Start};
+use iof_shm_ring::{Attached, Behind, Gap, OpenError, Peek, Reader, ReaderPage, Start};
 
-use crate::naps::LARGE_PART;
+use crate::adaptive_polling::LARGE_PART;
 
 /// What comes next in a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,9 @@ pub struct Counts {
 /// The engine is trusted to keep the ring's protocol: it writes nothing that a reader borrows, and takes a slot back
 /// only when the tool has said by asking for the next generation, or by ending the registration, that it is done with
 /// it. `Feed` and `Tool` say so only when their readers are.
-pub(crate) fn reader(given: Attached, area: Arc<Area>, start: Start) -> Result<Reader, OpenError> {
+pub(crate) fn reader(given: Attached, page: Arc<ReaderPage>, start: Start) -> Result<Reader, OpenError> {
     // SAFETY: the engine sent it for one reader, which is made here; see above.
-    unsafe { Reader::new(given, area, start) }
+    unsafe { Reader::new(given, page, start) }
 }
 
 /// Brings `reader` to the generation that the engine sent to follow its own.

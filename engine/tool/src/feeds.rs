@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::time::Instant;
 
-use iof_shm_ring::{Area, Attached};
+use iof_shm_ring::{Attached, ReaderPage};
 
 use crate::feed::Feed;
 
@@ -98,9 +98,9 @@ impl Feeds {
         self.activate(id);
     }
 
-    /// Notes which feeds have news, by the area's word.
-    pub(crate) fn take_ready(&mut self, area: &Area) {
-        area.take_ready(self.slots, |slot| {
+    /// Notes which feeds have news, by the reader page's word.
+    pub(crate) fn take_ready(&mut self, page: &ReaderPage) {
+        page.take_ready(self.slots, |slot| {
             if let Some(&id) = self.by_slot.get(&slot) {
                 activate(&mut self.feeds, &mut self.active, id);
             }

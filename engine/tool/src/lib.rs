@@ -90,7 +90,7 @@
 //! ```
 //!
 //! Whoever just wants the bytes in a file, or lines on a terminal, has a `Printer` of `iof-output`. Who writes the bytes
-//! of many streams on, in calls of its own, has [`Tool::gather`].
+//! of many streams on, in calls of its own, has [`Tool::poll_ready`].
 //!
 //! # Stdin
 //! [`Tool::push`] pushes a blob and waits; [`Tool::begin_push`] is for event loops; a [`Pusher`] reads a file, such as the
@@ -105,7 +105,7 @@
 //! | [`Tool::connect`] | [`AttachError`] | there is no tool |
 //! | [`Tool::pull`], [`Tool::query`], [`Tool::log`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
-//! | [`Tool::pull_later`] and the like | the same, and [`Delivery::Reply`] | as above |
+//! | [`Tool::submit_pull`] and the like | the same, and [`Delivery::Reply`] | as above |
 //! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
 //! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the same |
 //! | [`Tool::fill`], [`Tool::take_report`] | [`LostError`] | the engine is gone; nobody knows how much arrived |
@@ -113,30 +113,30 @@
 //! # Threads
 //! A tool is used by one thread at a time and may move between threads. Its descriptor may be waited for by another.
 
+mod adaptive_polling;
+mod batch_reader;
 mod delivery;
 mod error;
 mod feed;
 mod feeds;
-mod gather;
-mod later;
 mod link;
 mod log;
-mod naps;
 mod push;
 mod pusher;
 mod query;
 mod registration;
+mod submit;
 mod tool;
 mod wakeup;
 
+pub use batch_reader::{Peeked, PollReady};
 pub use delivery::{Bytes, Delivery, Origin};
 pub use error::{AttachError, LostError, PushError, RequestError};
 pub use feed::Counts;
 pub use feeds::FeedId;
-pub use gather::{Gathered, Look};
 pub use iof_shm_ring::{Behind, Gap};
-pub use later::Reply;
 pub use log::own_proc;
 pub use push::{PATIENCE, Push};
 pub use pusher::Pusher;
+pub use submit::Reply;
 pub use tool::{HANDSHAKE_LIMIT, Pull, Tool};

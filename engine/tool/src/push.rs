@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use iof_proto::directive::key;
-use iof_proto::{FromTool, Info, InfoValue, Lagging, Proc, PushGranted, PushReport, ToTool};
+use iof_proto::{FromTool, Info, InfoValue, Proc, PushGranted, PushReport, SlowTargets, ToTool};
 use iof_shm_ring::Filler;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -98,7 +98,7 @@ impl Supply for Blob<'_> {
 #[derive(Default)]
 struct Stall {
     since: Option<Instant>,
-    seen: Option<Lagging>,
+    seen: Option<SlowTargets>,
     /// Who was named before: once is enough, also of those that are slow again and again.
     said: BTreeSet<Proc>,
 }
@@ -149,7 +149,7 @@ impl Tool {
         &mut self,
         push: &Push,
         bytes: &[u8],
-        on_wait: impl FnMut(&Lagging),
+        on_wait: impl FnMut(&SlowTargets),
     ) -> Result<PushReport, PushError> {
         let granted = self.begin_push(push, Some(bytes.len() as u64))?;
         self.push_all(granted.push, drops(push), &mut Blob(bytes), on_wait)
@@ -238,10 +238,10 @@ impl Tool {
     ///
     /// # Errors
     /// [`RequestError::Lost`]: the engine is gone.
-    pub fn lagging(&mut self, push: u32, cut_off: Option<u64>) -> Result<Lagging, RequestError> {
+    pub fn lagging(&mut self, push: u32, cut_off: Option<u64>) -> Result<SlowTargets, RequestError> {
         let request = self.next_request();
-        self.ask(&FromTool::Lagging { request, push, cut_off }, |received| match received.message {
-            ToTool::Lagging { request: of, lagging } if of == request => Ok(lagging),
+        self.ask(&FromTool::SlowTargets { request, push, cut_off }, |received| match received.message {
+            ToTool::SlowTargets { request: of, lagging } if of == request => Ok(lagging),
             message => Err(Box::new(Received { message, ..received })),
         })
     }
@@ -252,7 +252,7 @@ impl Tool {
         push: u32,
         drop: bool,
         supply: &mut dyn Supply,
-        mut on_wait: impl FnMut(&Lagging),
+        mut on_wait: impl FnMut(&SlowTargets),
     ) -> Result<PushReport, PushError> {
         let mut stall = Stall::default();
         loop {
@@ -309,7 +309,7 @@ impl Tool {
         push: u32,
         drop: bool,
         stall: &mut Stall,
-        on_wait: &mut impl FnMut(&Lagging),
+        on_wait: &mut impl FnMut(&SlowTargets),
     ) -> Result<(), RequestError> {
         stall.since = Some(Instant::now());
         let before = stall.seen.as_ref().map_or(0, |seen| seen.position);

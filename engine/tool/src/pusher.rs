@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 
-use iof_proto::{Lagging, PushGranted, PushReport};
+use iof_proto::{PushGranted, PushReport, SlowTargets};
 use iof_shm_ring::{Bell, Ringer, bell};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -59,7 +59,7 @@ impl Pusher {
         mut tool: Tool,
         push: &Push,
         file: impl AsFd,
-        on_wait: impl FnMut(&Lagging) + Send + 'static,
+        on_wait: impl FnMut(&SlowTargets) + Send + 'static,
     ) -> Result<Pusher, PushError> {
         let file = file.as_fd().try_clone_to_owned().map_err(PushError::Thread)?;
         let (stop, stopped) = bell().map_err(PushError::Thread)?;

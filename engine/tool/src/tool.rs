@@ -13,22 +13,22 @@ use iof_proto::rendezvous::{self, FindError, Search};
 use iof_proto::{
     Channels, Failure, FromTool, Granted, Info, Missed, PROTOCOL_VERSION, Proc, Status, ToTool, socket,
 };
-use iof_shm_ring::{Area, Bell, Ringer};
+use iof_shm_ring::{Bell, ReaderPage, Ringer};
 use nix::unistd::geteuid;
 
+use crate::adaptive_polling::AdaptivePolling;
 use crate::delivery::{Delivery, Next};
 use crate::error::{AttachError, LostError, RequestError};
 use crate::feeds::{FeedId, Feeds};
-use crate::later::Pending;
 use crate::link::{Link, Received};
-use crate::naps::Naps;
 use crate::push::Pushing;
 use crate::registration::{Callback, Closing, Registration};
+use crate::submit::Pending;
 use crate::wakeup::Wakeup;
 
-mod news;
+mod poll;
 
-pub(crate) use news::{Event, Poll};
+pub(crate) use poll::{Event, Poll};
 
 /// For how long a tool waits for the welcome of an engine that it has connected to: far longer than one that runs needs.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -72,9 +72,9 @@ impl Pull {
 /// [`LostError::Closed`]. A tool does not connect again: a new engine has other jobs.
 pub struct Tool {
     pub(crate) link: Link,
-    area: Arc<Area>,
+    page: Arc<ReaderPage>,
     wakeup: Wakeup,
-    naps: Naps,
+    polling: AdaptivePolling,
     /// When messages were looked for the last time.
     heard: Instant,
     /// Only for a tool that may hold sources back.
@@ -167,15 +167,15 @@ impl Tool {
             ToTool::Refused { status, reason } => return Err(AttachError::Refused { status, reason }),
             _ => return Err(LostError::Unexpected { what: "another message than a welcome" }.into()),
         };
-        let (Some(area), Some(bell), room) = (fds.next(), fds.next(), fds.next()) else {
+        let (Some(page), Some(bell), room) = (fds.next(), fds.next(), fds.next()) else {
             return Err(LostError::Unexpected { what: "a welcome without its descriptors" }.into());
         };
         let wakeup = Wakeup::new(Bell::from(bell), &link).map_err(LostError::Socket)?;
         Ok(Tool {
             link,
-            area: Arc::new(Area::open(area)?),
+            page: Arc::new(ReaderPage::open(page)?),
             wakeup,
-            naps: Naps::new(),
+            polling: AdaptivePolling::new(),
             heard: now,
             room: room.map(|room| Arc::new(Ringer::from(room))),
             engine_pid,
@@ -361,7 +361,7 @@ impl Tool {
     /// whatever happens; `None`: until it is readable. It is zero unless the last of them found nothing, and after
     /// requests that brought news.
     pub fn timeout(&self) -> Option<Duration> {
-        let pending = !self.wakeup.is_armed() || self.has_news();
+        let pending = !self.wakeup.is_armed() || self.has_ready();
         // Messages may be of pushes, of which a tool that is done with its registrations wants to hear.
         if self.link.has_received() || (pending && !self.is_done()) {
             return Some(Duration::ZERO);

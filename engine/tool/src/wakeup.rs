@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use iof_shm_ring::{Area, Bell};
+use iof_shm_ring::{Bell, ReaderPage};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -28,7 +28,7 @@ pub(crate) enum Heard {
     /// The time was over before anything came.
     Nothing,
     /// The bell, the socket or both.
-    News { socket: bool },
+    Ready { socket: bool },
 }
 
 impl Wakeup {
@@ -44,15 +44,15 @@ impl Wakeup {
     }
 
     /// Announces that the tool, which uses slots below `slots`, is about to sleep; `false` if there is news in one.
-    pub(crate) fn arm(&mut self, area: &Area, slots: u32) -> bool {
-        self.armed = area.arm(slots);
+    pub(crate) fn arm(&mut self, page: &ReaderPage, slots: u32) -> bool {
+        self.armed = page.arm(slots);
         self.armed
     }
 
     /// Takes that back: the tool is awake.
-    pub(crate) fn disarm(&mut self, area: &Area) {
+    pub(crate) fn disarm(&mut self, page: &ReaderPage) {
         if self.armed {
-            area.disarm();
+            page.disarm();
             self.armed = false;
         }
     }
@@ -69,7 +69,7 @@ impl Wakeup {
                 if bell {
                     self.bell.silence();
                 }
-                Ok(Heard::News { socket })
+                Ok(Heard::Ready { socket })
             }
             Err(errno) => Err(errno.into()),
         }

@@ -7,17 +7,17 @@ use std::thread;
 use std::time::Duration;
 
 use iof_proto::{
-    Channels, Decoder, Failure, FromTool, Granted, Lagging, Nspace, PROTOCOL_VERSION, Proc, PushGranted,
-    PushReport, Rank, Status, ToTool, Value, encode, socket,
+    Channels, Decoder, Failure, FromTool, Granted, Nspace, PROTOCOL_VERSION, Proc, PushGranted, PushReport,
+    Rank, SlowTargets, Status, ToTool, Value, encode, socket,
 };
-use iof_shm_ring::{Area, Inlet, doorbell};
-use iof_tool::{Delivery, Gathered, LostError, Pull, Push, RequestError, Tool};
+use iof_shm_ring::{Inlet, ReaderPage, doorbell};
+use iof_tool::{Delivery, LostError, PollReady, Pull, Push, RequestError, Tool};
 
 /// The engine's end of a connection.
 struct Engine {
     socket: UnixStream,
     /// With the doorbell's ringing end, which a tool that lives may count on.
-    _area: Area,
+    _area: ReaderPage,
 }
 
 impl Engine {
@@ -41,13 +41,13 @@ impl Engine {
 fn connect() -> (Engine, Tool) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (ringer, bell) = doorbell().unwrap();
-    let area = Area::create(ringer).unwrap();
+    let page = ReaderPage::create(ringer).unwrap();
     let welcome = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: 1, may_block: false };
     let frame = encode(&welcome).unwrap();
-    socket::send(&ours, &frame, &[area.as_fd().unwrap(), bell.as_fd()]).unwrap();
+    socket::send(&ours, &frame, &[page.as_fd().unwrap(), bell.as_fd()]).unwrap();
     // SAFETY: the socket is nobody else's.
     let tool = unsafe { Tool::over(theirs, "test") }.unwrap();
-    let engine = Engine { socket: ours, _area: area };
+    let engine = Engine { socket: ours, _area: page };
     engine.hear();
     (engine, tool)
 }
@@ -169,8 +169,8 @@ fn ring() -> Vec<u8> {
         follows: None,
         start: 0,
         dropped: 0,
-        passed: false,
-        terms: Default::default(),
+        non_gating: false,
+        options: Default::default(),
     };
     encode(&ring).unwrap()
 }
@@ -199,7 +199,7 @@ fn a_tool_that_only_pushes_does_not_sleep_over_what_came_together_with_an_answer
     assert!(matches!(engine.hear(), FromTool::Push { request: 1, .. }));
     assert!(!tool.dispatch(Some(Duration::ZERO)).unwrap());
     assert_eq!(tool.timeout(), None);
-    let lagging = ToTool::Lagging { request: 2, lagging: Lagging::default() };
+    let lagging = ToTool::SlowTargets { request: 2, lagging: SlowTargets::default() };
     let report = PushReport { bytes: 7, whole: 1, short: Vec::new() };
     engine.send(&[lagging, ToTool::Pushed { push: 1, report: report.clone() }]);
     tool.lagging(1, None).unwrap();
@@ -233,7 +233,7 @@ fn room_where_nothing_was_filled_is_nonsense_and_of_unknown_pushes_no_news() {
 /// Gathers until nothing more comes.
 fn gather_all(tool: &mut Tool) {
     let mut streams = Vec::new();
-    while tool.gather(None, &mut streams).unwrap() != Gathered::Done {}
+    while tool.poll_ready(None, &mut streams).unwrap() != PollReady::Done {}
 }
 
 #[test]

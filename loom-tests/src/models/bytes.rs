@@ -13,7 +13,7 @@ use crate::{CAPACITY, Model, Tracking, check_borrowed, copy_once, go_on, open, r
 pub fn gated() {
     let mut model = Model::new(Policy::Block);
     let attached = model.attach(true);
-    let mut reader = open(attached, &model.area);
+    let mut reader = open(attached, &model.page);
     assert_eq!(model.write(3), 3);
     let payload = model.payload.clone();
     let reading = thread::spawn(move || {
@@ -104,7 +104,7 @@ pub fn passed_on() {
 /// A reader that held all from its cursor on lets the writer pass after a look at what it borrows, and borrows again.
 ///
 /// Bound: 4 bytes, which fill the ring, then 2 more beside a look, the change and another look.
-pub fn let_pass() {
+pub fn set_non_gating() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
     assert_eq!(model.write(4), 4);
@@ -112,7 +112,7 @@ pub fn let_pass() {
     let reading = thread::spawn(move || {
         assert_eq!(reader.peek(), Peek::Bytes);
         check_borrowed(&reader, &payload);
-        reader.let_pass();
+        reader.set_non_gating();
         read_once(&mut reader, &payload);
         reader
     });
@@ -222,7 +222,7 @@ pub fn killed() {
     if borrows {
         check_borrowed(&dead, &model.payload);
     }
-    assert!(model.stream.detach(&model.area, dead.slot()));
+    assert!(model.stream.detach(&model.page, dead.slot()));
     assert_eq!(model.write(3), 3);
     drop(ManuallyDrop::into_inner(dead));
 }

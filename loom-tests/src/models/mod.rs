@@ -2,11 +2,11 @@
 //! before the thread starts has one order only and costs nothing to check.
 
 mod bytes;
-mod news;
+mod ready_bits;
 mod streams;
 
 pub use bytes::*;
-pub use news::*;
+pub use ready_bits::*;
 pub use streams::*;
 
 /// Calls the macro `$do` with the names of all models.
@@ -14,7 +14,7 @@ pub use streams::*;
 macro_rules! for_each_model {
     ($do:ident) => {
         $do! {
-            gated overwriting lapped passed passed_on let_pass unnoted released dropped copied killed killed_beside_another
+            gated overwriting lapped passed passed_on set_non_gating unnoted released dropped copied killed killed_beside_another
             ended woken woken_for_a_group woken_for_a_gap room
             gaps moved_on reconfigured reconfigured_twice early reused_entry timed followed overtaken inspected
         }

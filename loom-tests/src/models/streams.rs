@@ -202,7 +202,7 @@ pub fn inspected() {
     let mut model = Model::new(Policy::DropNewest);
     let attached = model.attach(false);
     let outside = attached.ring.beside().unwrap();
-    assert!(model.stream.detach(&model.area, attached.slot));
+    assert!(model.stream.detach(&model.page, attached.slot));
     drop(attached);
     model.write(1);
     model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
@@ -236,9 +236,9 @@ fn sealed_after_drops() -> (Model, Reader) {
 pub fn early() {
     let mut model = Model::new(Policy::DropNewest);
     let attached = model.attach(false);
-    let (payload, area) = (model.payload.clone(), model.area.clone());
+    let (payload, page) = (model.payload.clone(), model.page.clone());
     let reading = thread::spawn(move || {
-        let mut reader = open(attached, &area);
+        let mut reader = open(attached, &page);
         read_once(&mut reader, &payload);
         reader
     });

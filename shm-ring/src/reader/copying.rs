@@ -15,7 +15,7 @@ pub enum Copied {
 
 impl Reader {
     /// Copies bytes from the cursor on into `into`, and consumes them, without borrowing: under drop oldest, and after
-    /// [`Reader::let_pass`], such a reader never holds anything. For those that would rather lose bytes than have the
+    /// [`Reader::set_non_gating`], such a reader never holds anything. For those that would rather lose bytes than have the
     /// stream move away from them. Grouping does not apply.
     pub fn copy(&mut self, into: &mut [u8]) -> Copied {
         self.copy_with(into.len(), |ring, from, len| {

@@ -54,7 +54,7 @@ impl Reader {
     }
 
     /// Asks to be woken for so many bytes. Who asks for fewer than before must look again before it sleeps: the
-    /// writer may have gone by the old number meanwhile. (`Area::arm` has the fence for more than before.)
+    /// writer may have gone by the old number meanwhile. (`ReaderPage::arm` has the fence for more than before.)
     fn ask_for(&self, bytes: u64) {
         // The next generation's slot begins with 1.
         let Some(slot) = self.words().filter(|_| !self.sealed) else { return };

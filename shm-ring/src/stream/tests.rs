@@ -22,13 +22,13 @@ fn the_first_only(shape: Shape<'_>) -> Result<Ring, CreateError> {
 
 /// A stream with a reader that may block and has read all, and one that has read nothing.
 fn with_a_laggard(policy: Policy, may_block: bool) -> (Stream, Reader, Reader) {
-    let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
+    let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
     let mut stream =
         Stream::with(StreamConfig { capacity: CAPACITY, policy }, "test", the_first_only).unwrap();
     let mut attach = |may_block| {
-        let given = stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, may_block).unwrap();
+        let given = stream.attach(&page, page.take_slot().unwrap(), Start::Oldest, may_block).unwrap();
         // SAFETY: nobody detaches or moves it.
-        unsafe { Reader::new(given, Arc::clone(&area), Start::Oldest) }.unwrap()
+        unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.unwrap()
     };
     let (mut reader, laggard) = (attach(may_block), attach(false));
     assert_eq!(stream.push(&[1; CAPACITY as usize], 1), CAPACITY as usize);

@@ -8,7 +8,7 @@
     reason = "a test may panic, and these modules are its own"
 )]
 
-mod books;
+mod accounting;
 mod link;
 mod readers;
 mod writers;
@@ -40,7 +40,7 @@ fn process_of_the_tests() {
 
 #[test]
 fn killed_readers_cost_the_others_nothing() {
-    let mut dice = books::Dice(seed());
+    let mut dice = accounting::Dice(seed());
     for _ in 0..2 {
         for policy in POLICIES {
             readers::killed(policy, 300, &mut dice);
@@ -50,7 +50,7 @@ fn killed_readers_cost_the_others_nothing() {
 
 #[test]
 fn what_a_killed_writer_left_is_read_to_the_end_and_adds_up() {
-    let mut dice = books::Dice(seed());
+    let mut dice = accounting::Dice(seed());
     for kill in 0..1200 {
         writers::killed(POLICIES[kill % POLICIES.len()], &mut dice);
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::thread::yield_now;
 
 use iof_shm_ring::{
-    Area, Attached, Bell, Policy, Ringer, Start, Stream, StreamConfig, bell, doorbell, notify,
+    Attached, Bell, Policy, ReaderPage, Ringer, Start, Stream, StreamConfig, bell, doorbell, notify,
 };
 
 use crate::CAPACITY;
-use crate::books::{Books, Dice, Next, pattern};
+use crate::accounting::{Accounting, Dice, Next, pattern};
 use crate::link::{Heard, Link, Message, Process, sleep, start};
 
-/// Slots that a tool's area may use.
+/// Slots that a tool's reader page may use.
 const SLOTS: u32 = 64;
 /// What a reader says first in a message.
 const FOLLOW: u64 = 1;
@@ -25,25 +25,25 @@ pub fn process() {
     let [slot, at, dropped, now, began, dice] = words[..] else { panic!("{words:?}") };
     let mut fds = fds.into_iter();
     let mut next = || fds.next().unwrap();
-    let (area, ring, bell): (_, OwnedFd, _) =
-        (Arc::new(Area::open(next()).unwrap()), next(), Bell::from(next()));
+    let (page, ring, bell): (_, OwnedFd, _) =
+        (Arc::new(ReaderPage::open(next()).unwrap()), next(), Bell::from(next()));
     let start = if now == 1 { Start::Now } else { Start::Oldest };
-    let mut books = Books::new(ring, [slot, at, dropped], &area, start, began);
+    let mut accounting = Accounting::new(ring, [slot, at, dropped], &page, start, began);
     if let Some(room) = fds.next() {
-        books.reader.tell_room(Ringer::from(room));
+        accounting.reader.tell_room(Ringer::from(room));
     }
     let mut dice = Dice(dice);
     loop {
-        match books.step(&mut dice) {
+        match accounting.step(&mut dice) {
             Next::Step => {}
             Next::Sleep => {
-                area.take_ready(SLOTS, |_| {});
+                page.take_ready(SLOTS, |_| {});
                 // Whoever took the ready bits looks once more before it sleeps.
-                if let Next::Sleep = books.step(&mut dice)
-                    && area.arm(SLOTS)
+                if let Next::Sleep = accounting.step(&mut dice)
+                    && page.arm(SLOTS)
                 {
                     sleep(&[bell.as_fd(), link.as_fd()]);
-                    area.disarm();
+                    page.disarm();
                     bell.silence();
                     if let Heard::Gone = link.hear() {
                         return;
@@ -51,11 +51,11 @@ pub fn process() {
                 }
             }
             Next::Follow => {
-                link.send(&[FOLLOW, u64::from(books.reader.slot())], &[]);
+                link.send(&[FOLLOW, u64::from(accounting.reader.slot())], &[]);
                 let Some(Message { words, mut fds }) = link.wait() else { return };
-                books.follow(fds.remove(0), words.try_into().unwrap());
+                accounting.follow(fds.remove(0), words.try_into().unwrap());
             }
-            Next::Ended => return link.send(&[DONE, books.delivered, books.lost], &[]),
+            Next::Ended => return link.send(&[DONE, accounting.delivered, accounting.lost], &[]),
             Next::Gone => panic!("nobody said that the writer is gone"),
         }
     }
@@ -65,7 +65,7 @@ pub fn process() {
 struct Tool {
     process: Process,
     link: Link,
-    area: Arc<Area>,
+    page: Arc<ReaderPage>,
     slot: u32,
     began: u64,
     /// It is killed when it has consumed up to here, or the stream has come this much further.
@@ -113,14 +113,14 @@ pub fn killed(policy: Policy, kills: u32, dice: &mut Dice) {
 impl Engine {
     fn attach(&mut self, start_at: Start, may_block: bool, dice: &mut Dice) -> Tool {
         let (ringer, bell) = doorbell().unwrap();
-        let area = Arc::new(Area::create(ringer).unwrap());
-        let slot = area.take_slot().unwrap();
+        let page = Arc::new(ReaderPage::create(ringer).unwrap());
+        let slot = page.take_slot().unwrap();
         let Attached { ring, start: at, dropped, .. } =
-            self.stream.attach(&area, slot, start_at, may_block).unwrap();
+            self.stream.attach(&page, slot, start_at, may_block).unwrap();
         let now = start_at == Start::Now;
         let began = if now { self.stream.stats().produced } else { 0 };
         let (process, link) = start("reader");
-        let mut fds = vec![area.as_fd().unwrap(), ring.as_fd().unwrap(), bell.as_fd()];
+        let mut fds = vec![page.as_fd().unwrap(), ring.as_fd().unwrap(), bell.as_fd()];
         if may_block {
             fds.push(self.room.0.as_fd());
         }
@@ -128,7 +128,7 @@ impl Engine {
         // Some die before they have begun, and all in the end, though they may have stopped.
         let life = if dice.below(4) == 0 { 0 } else { 1 + dice.below(4 * CAPACITY) };
         let doom = (at + life, at + life + dice.below(1000) * CAPACITY);
-        Tool { process, link, area, slot, began, doom, done: None }
+        Tool { process, link, page, slot, began, doom, done: None }
     }
 
     /// Pushes some, and sleeps if the source is to wait.
@@ -158,9 +158,9 @@ impl Engine {
             };
             match message.words[..] {
                 [FOLLOW, old] => {
-                    let new = tool.area.take_slot().unwrap();
-                    let given = self.stream.follow(&tool.area, old as u32, new).unwrap();
-                    tool.area.return_slot(old as u32);
+                    let new = tool.page.take_slot().unwrap();
+                    let given = self.stream.follow(&tool.page, old as u32, new).unwrap();
+                    tool.page.return_slot(old as u32);
                     tool.slot = new;
                     let words = [u64::from(new), given.start, given.dropped];
                     tool.link.send(&words, &[given.ring.as_fd().unwrap()]);
@@ -174,7 +174,7 @@ impl Engine {
     fn is_due_to_die(&self, victim: &Tool) -> bool {
         let stats = self.stream.stats();
         let tail = stats.produced - stats.dropped;
-        let consumed = tail - self.stream.lag(&victim.area, victim.slot).unwrap();
+        let consumed = tail - self.stream.lag(&victim.page, victim.slot).unwrap();
         consumed >= victim.doom.0 || tail >= victim.doom.1
     }
 
@@ -191,7 +191,7 @@ impl Engine {
 
     fn kill(&mut self, victim: Tool) {
         victim.process.kill();
-        assert!(self.stream.detach(&victim.area, victim.slot));
+        assert!(self.stream.detach(&victim.page, victim.slot));
     }
 
     /// Completes the stream and checks the books of those who lived.

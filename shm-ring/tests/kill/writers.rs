@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use iof_shm_ring::{Area, Bell, Policy, Ringer, Start, Stream, StreamConfig, bell, doorbell, notify};
+use iof_shm_ring::{Bell, Policy, ReaderPage, Ringer, Start, Stream, StreamConfig, bell, doorbell, notify};
 use memmap2::MmapRaw;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::books::{Books, Dice, Next, pattern};
+use crate::accounting::{Accounting, Dice, Next, pattern};
 use crate::link::{Heard, Link, Message, sleep, start};
 use crate::{CAPACITY, POLICIES};
 
@@ -44,17 +44,17 @@ pub fn process() {
         (POLICIES[policy as usize], Dice(dice), Said(MmapRaw::map_raw(&fds[0]).unwrap()));
     let mut stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "kill").unwrap();
     let ((ringer, bell), (room_ringer, room)) = (doorbell().unwrap(), bell().unwrap());
-    let area = Arc::new(Area::create(ringer).unwrap());
+    let page = Arc::new(ReaderPage::create(ringer).unwrap());
     let mut words = Vec::new();
     let mut ring = None;
     for reader in 0..READERS {
-        let slot = area.take_slot().unwrap();
-        let attached = stream.attach(&area, slot, Start::Oldest, reader == 0).unwrap();
+        let slot = page.take_slot().unwrap();
+        let attached = stream.attach(&page, slot, Start::Oldest, reader == 0).unwrap();
         words.extend([u64::from(slot), attached.start, attached.dropped]);
         ring = Some(attached.ring);
     }
     let fds =
-        [area.as_fd().unwrap(), ring.as_ref().unwrap().as_fd().unwrap(), bell.as_fd(), room_ringer.as_fd()];
+        [page.as_fd().unwrap(), ring.as_ref().unwrap().as_fd().unwrap(), bell.as_fd(), room_ringer.as_fd()];
     link.send(&words, &fds);
     drop(ring);
     loop {
@@ -73,9 +73,9 @@ pub fn process() {
             Heard::Nothing => {}
             Heard::Gone => return,
             Heard::Message(message) => {
-                let (old, new) = (message.words[0] as u32, area.take_slot().unwrap());
-                let given = stream.follow(&area, old, new).unwrap();
-                area.return_slot(old);
+                let (old, new) = (message.words[0] as u32, page.take_slot().unwrap());
+                let given = stream.follow(&page, old, new).unwrap();
+                page.return_slot(old);
                 let words = [u64::from(new), given.start, given.dropped];
                 link.send(&words, &[given.ring.as_fd().unwrap()]);
             }
@@ -96,13 +96,13 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
         return process.kill();
     }
     let Message { words, fds } = link.wait().unwrap();
-    let [area, ring, bell, room] = fds.try_into().unwrap();
-    let (area, bell) = (Arc::new(Area::open(area).unwrap()), Bell::from(bell));
-    let mut readers: Vec<Books> = words
+    let [page, ring, bell, room] = fds.try_into().unwrap();
+    let (page, bell) = (Arc::new(ReaderPage::open(page).unwrap()), Bell::from(bell));
+    let mut readers: Vec<Accounting> = words
         .as_chunks::<3>()
         .0
         .iter()
-        .map(|given| Books::new(ring.try_clone().unwrap(), *given, &area, Start::Oldest, 0))
+        .map(|given| Accounting::new(ring.try_clone().unwrap(), *given, &page, Start::Oldest, 0))
         .collect();
     readers[0].reader.tell_room(Ringer::from(room));
 
@@ -121,12 +121,12 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
             Next::Step => {}
             Next::Follow => follow(&mut readers[0], &link),
             Next::Sleep => {
-                area.take_ready(SLOTS, |_| {});
+                page.take_ready(SLOTS, |_| {});
                 if let Next::Sleep = readers[0].step(dice)
-                    && area.arm(SLOTS)
+                    && page.arm(SLOTS)
                 {
                     sleep(&[bell.as_fd()]);
-                    area.disarm();
+                    page.disarm();
                     bell.silence();
                 }
             }
@@ -136,11 +136,11 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
     process.kill();
 
     let (generation, produced) = said.heard();
-    for (i, books) in readers.iter_mut().enumerate() {
-        books.reader.writer_gone();
+    for (i, accounting) in readers.iter_mut().enumerate() {
+        accounting.reader.writer_gone();
         for step in 0.. {
             assert!(step < 100_000, "the reader never comes to an end");
-            match books.step(dice) {
+            match accounting.step(dice) {
                 Next::Step => {}
                 Next::Gone => break,
                 Next::Sleep | Next::Follow | Next::Ended => {
@@ -148,17 +148,17 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
                 }
             }
         }
-        if books.reader.ring().generation() == generation {
-            assert!(books.at() >= produced, "what the writer had published is missing");
+        if accounting.reader.ring().generation() == generation {
+            assert!(accounting.at() >= produced, "what the writer had published is missing");
         }
         if i == 0 && policy == Policy::Block {
-            assert_eq!(books.lost, 0);
+            assert_eq!(accounting.lost, 0);
         }
     }
 }
 
-fn follow(books: &mut Books, link: &Link) {
-    link.send(&[u64::from(books.reader.slot())], &[]);
+fn follow(accounting: &mut Accounting, link: &Link) {
+    link.send(&[u64::from(accounting.reader.slot())], &[]);
     let Message { words, mut fds } = link.wait().unwrap();
-    books.follow(fds.remove(0), words.try_into().unwrap());
+    accounting.follow(fds.remove(0), words.try_into().unwrap());
 }

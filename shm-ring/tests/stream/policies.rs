@@ -209,9 +209,9 @@ fn a_smaller_cache_gives_memory_back() {
     let mut stream =
         Stream::create(StreamConfig { capacity: 4 << 20, policy: Policy::DropOldest }, "").unwrap();
     let tool = Tool::new();
-    let given = stream.attach(&tool.area, tool.area.take_slot().unwrap(), Start::Now, false).unwrap();
+    let given = stream.attach(&tool.page, tool.page.take_slot().unwrap(), Start::Now, false).unwrap();
     let large = given.ring.as_fd().unwrap().try_clone_to_owned().unwrap();
-    assert!(stream.detach(&tool.area, given.slot));
+    assert!(stream.detach(&tool.page, given.slot));
     drop(given);
     stream.push(&bytes(8 << 20), 1);
     let maps_of = |file: &std::os::fd::OwnedFd| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iof_shm_ring::{
-    Area, Behind, Copied, Grouping, Peek, Policy, Reader, Reserve, Start, StreamConfig, notify,
+    Behind, Copied, Grouping, Peek, Policy, Reader, ReaderPage, Reserve, Start, StreamConfig, notify,
 };
 
 use crate::tool::{CAPACITY, Tool, bytes, mapped, read, stream};
@@ -58,9 +58,9 @@ fn who_sleeps_is_woken_once_and_who_does_not_is_left_alone() {
     stream.push(b"x", 1);
     notify([&stream]);
     assert!(!tool.rings(), "nobody sleeps");
-    assert!(!tool.area.arm(64), "there is news, so nobody may sleep");
+    assert!(!tool.page.arm(64), "there is news, so nobody may sleep");
     assert_eq!(tool.ready(), [reader.slot()]);
-    assert!(tool.area.arm(64));
+    assert!(tool.page.arm(64));
     notify([]);
     assert!(!tool.rings(), "there is no news");
     stream.push(b"y", 1);
@@ -125,12 +125,12 @@ fn a_copying_reader_never_makes_the_stream_move() {
 #[test]
 fn a_ring_from_another_process_is_read_through_its_file_alone() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
-    let slot = tool.area.take_slot().unwrap();
-    let attached = stream.attach(&tool.area, slot, Start::Oldest, false).unwrap();
-    let area = tool.area.as_fd().unwrap().try_clone_to_owned().unwrap();
-    let area = Arc::new(Area::open(area).unwrap());
+    let slot = tool.page.take_slot().unwrap();
+    let attached = stream.attach(&tool.page, slot, Start::Oldest, false).unwrap();
+    let page = tool.page.as_fd().unwrap().try_clone_to_owned().unwrap();
+    let page = Arc::new(ReaderPage::open(page).unwrap());
     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-    let mut reader = unsafe { Reader::new(mapped(attached), area, Start::Oldest) }.unwrap();
+    let mut reader = unsafe { Reader::new(mapped(attached), page, Start::Oldest) }.unwrap();
     // Across the seam, several times.
     for round in 0..10 {
         let some = vec![round; 50_000];
@@ -151,8 +151,8 @@ fn a_reader_at_the_end_of_its_generation_leaves_its_slot_to_another() {
 
     // What the engine may do when the reader's tool has asked for the next generation.
     let slot = reader.slot();
-    assert!(first.detach(&tool.area, slot));
-    tool.area.return_slot(slot);
+    assert!(first.detach(&tool.page, slot));
+    tool.page.return_slot(slot);
     let mut other = tool.attach(&mut second, Start::Oldest, false);
     assert_eq!(other.slot(), slot);
 
@@ -173,7 +173,7 @@ fn a_reader_at_the_end_of_its_generation_leaves_its_slot_to_another() {
 fn a_stream_that_is_named_twice_wakes_its_readers_all_the_same() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let _reader = tool.attach(&mut stream, Start::Oldest, false);
-    assert!(tool.area.arm(64));
+    assert!(tool.page.arm(64));
     stream.push(b"x", 1);
     notify([&stream, &stream]);
     assert!(tool.rings());
@@ -185,12 +185,12 @@ fn a_reader_that_starts_now_accounts_for_what_comes_after_its_attaching_however_
     let (mut first, tool) = (stream(Policy::DropNewest), Tool::new());
     first.push(b"abc", 1);
     first.discard(500, 1);
-    let slot = tool.area.take_slot().unwrap();
-    let given = first.attach(&tool.area, slot, Start::Now, false).unwrap();
+    let slot = tool.page.take_slot().unwrap();
+    let given = first.attach(&tool.page, slot, Start::Now, false).unwrap();
     first.discard(1000, 1);
     first.push(b"def", 1);
     // SAFETY: the stream is this test's, which does not detach its reader.
-    let mut reader = unsafe { Reader::new(mapped(given), Arc::clone(&tool.area), Start::Now) }.unwrap();
+    let mut reader = unsafe { Reader::new(mapped(given), Arc::clone(&tool.page), Start::Now) }.unwrap();
     assert!(matches!(reader.peek(), Peek::Gap(gap) if gap.lost == 1000 && gap.offset == 503));
     assert_eq!(read(&mut reader), b"def");
 
@@ -201,13 +201,13 @@ fn a_reader_that_starts_now_accounts_for_what_comes_after_its_attaching_however_
     second.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
     second.push(b"x", 1);
     drop(full);
-    let (began, slot) = (second.stats().produced, tool.area.take_slot().unwrap());
-    let given = second.attach(&tool.area, slot, Start::Now, false).unwrap();
+    let (began, slot) = (second.stats().produced, tool.page.take_slot().unwrap());
+    let given = second.attach(&tool.page, slot, Start::Now, false).unwrap();
     for _ in 0..10 {
         second.push(&bytes(CAPACITY as usize / 2), 1);
     }
     // SAFETY: as above.
-    let mut reader = unsafe { Reader::new(mapped(given), Arc::clone(&tool.area), Start::Now) }.unwrap();
+    let mut reader = unsafe { Reader::new(mapped(given), Arc::clone(&tool.page), Start::Now) }.unwrap();
     while !matches!(reader.peek(), Peek::Empty) {
         read(&mut reader);
     }
@@ -221,11 +221,11 @@ fn only_the_slots_that_are_asked_for_are_taken() {
     stream.push(b"x", 1);
     notify([&stream]);
     let mut taken = Vec::new();
-    tool.area.take_ready(3, |slot| taken.push(slot));
+    tool.page.take_ready(3, |slot| taken.push(slot));
     assert_eq!(taken, [0, 1, 2]);
-    assert!(tool.area.arm(3), "there is no news for the first three");
-    tool.area.disarm();
-    assert!(!tool.area.arm(11));
+    assert!(tool.page.arm(3), "there is no news for the first three");
+    tool.page.disarm();
+    assert!(!tool.page.arm(11));
     assert_eq!(tool.ready(), (3..11).collect::<Vec<_>>());
     drop(readers);
 }
@@ -240,7 +240,7 @@ fn who_sleeps_is_woken_for_a_gap_and_for_a_group_that_can_grow_no_more() {
     notify([&stream]);
     tool.ready();
     assert_eq!(reader.peek(), Peek::Empty);
-    assert!(tool.area.arm(64));
+    assert!(tool.page.arm(64));
     stream.push(&bytes(CAPACITY as usize / 2), 1);
     notify([&stream]);
     assert!(tool.rings(), "half a ring");
@@ -248,7 +248,7 @@ fn who_sleeps_is_woken_for_a_gap_and_for_a_group_that_can_grow_no_more() {
     tool.ready();
     assert_eq!(read(&mut reader).len(), CAPACITY as usize / 2 + 1);
     assert_eq!(reader.peek(), Peek::Empty);
-    assert!(tool.area.arm(64));
+    assert!(tool.page.arm(64));
     stream.discard(3, 1);
     notify([&stream]);
     assert!(tool.rings(), "a gap");
@@ -270,18 +270,18 @@ fn the_last_group_of_a_writer_that_is_gone_is_handed_out() {
 fn a_reader_that_lets_pass_holds_nothing_up() {
     for policy in [Policy::DropNewest, Policy::Block] {
         let (mut stream, tool) = (stream(policy), Tool::new());
-        let mut passed = tool.attach(&mut stream, Start::Oldest, true);
+        let mut non_gating = tool.attach(&mut stream, Start::Oldest, true);
         let mut keeps_up = tool.attach(&mut stream, Start::Oldest, false);
-        passed.let_pass();
+        non_gating.set_non_gating();
         for _ in 0..10 {
             assert_eq!(stream.push(&bytes(CAPACITY as usize / 4), 1), CAPACITY as usize / 4);
             assert_eq!(read(&mut keeps_up), bytes(CAPACITY as usize / 4));
         }
         assert_eq!(stream.stats().generation, 0);
         let mut into = vec![0; CAPACITY as usize];
-        assert!(matches!(passed.copy(&mut into), Copied::Nothing(Peek::Gap(gap)) if gap.offset == 0));
-        let Copied::Bytes(n) = passed.copy(&mut into) else { panic!("there are bytes behind the gap") };
-        assert_eq!(passed.lost() + n as u64, stream.stats().produced);
+        assert!(matches!(non_gating.copy(&mut into), Copied::Nothing(Peek::Gap(gap)) if gap.offset == 0));
+        let Copied::Bytes(n) = non_gating.copy(&mut into) else { panic!("there are bytes behind the gap") };
+        assert_eq!(non_gating.lost() + n as u64, stream.stats().produced);
     }
 }
 

@@ -32,10 +32,10 @@ fn assert_all(got: &[u8], produced: &[u8]) {
 
 #[test]
 fn a_paused_reader_loses_nothing_to_changes_within_its_cache() {
-    for passed in [false, true] {
+    for non_gating in [false, true] {
         let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
-        let mut reader = if passed {
-            tool.attach_passed(&mut stream, Start::Oldest)
+        let mut reader = if non_gating {
+            tool.attach_non_gating(&mut stream, Start::Oldest)
         } else {
             tool.attach(&mut stream, Start::Oldest, false)
         };

@@ -3,43 +3,45 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use iof_shm_ring::{Area, Attached, Bell, Peek, Policy, Reader, Ring, Start, Stream, StreamConfig, doorbell};
+use iof_shm_ring::{
+    Attached, Bell, Peek, Policy, Reader, ReaderPage, Ring, Start, Stream, StreamConfig, doorbell,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub const CAPACITY: u64 = 64 * 1024;
 
 pub struct Tool {
-    pub area: Arc<Area>,
+    pub page: Arc<ReaderPage>,
     pub bell: Bell,
 }
 
 impl Tool {
     pub fn new() -> Tool {
         let (ringer, bell) = doorbell().unwrap();
-        Tool { area: Arc::new(Area::create(ringer).unwrap()), bell }
+        Tool { page: Arc::new(ReaderPage::create(ringer).unwrap()), bell }
     }
 
     pub fn attach(&self, stream: &mut Stream, start: Start, may_block: bool) -> Reader {
-        let slot = self.area.take_slot().unwrap();
-        let attached = stream.attach(&self.area, slot, start, may_block).unwrap();
+        let slot = self.page.take_slot().unwrap();
+        let attached = stream.attach(&self.page, slot, start, may_block).unwrap();
         self.open(attached, start)
     }
 
-    pub fn attach_passed(&self, stream: &mut Stream, start: Start) -> Reader {
-        let slot = self.area.take_slot().unwrap();
-        let attached = stream.attach_passed(&self.area, slot, start).unwrap();
+    pub fn attach_non_gating(&self, stream: &mut Stream, start: Start) -> Reader {
+        let slot = self.page.take_slot().unwrap();
+        let attached = stream.attach_non_gating(&self.page, slot, start).unwrap();
         self.open(attached, start)
     }
 
     fn open(&self, attached: Attached, start: Start) -> Reader {
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        unsafe { Reader::new(mapped(attached), Arc::clone(&self.area), start) }.unwrap()
+        unsafe { Reader::new(mapped(attached), Arc::clone(&self.page), start) }.unwrap()
     }
 
     pub fn follow(&self, stream: &mut Stream, reader: &mut Reader) {
-        let slot = self.area.take_slot().unwrap();
-        let attached = stream.follow(&self.area, reader.slot(), slot).unwrap();
-        self.area.return_slot(reader.slot());
+        let slot = self.page.take_slot().unwrap();
+        let attached = stream.follow(&self.page, reader.slot(), slot).unwrap();
+        self.page.return_slot(reader.slot());
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
         unsafe { reader.follow(mapped(attached)) }.unwrap();
     }
@@ -50,7 +52,7 @@ impl Tool {
 
     pub fn ready(&self) -> Vec<u32> {
         let mut ready = Vec::new();
-        self.area.take_ready(64, |slot| ready.push(slot));
+        self.page.take_ready(64, |slot| ready.push(slot));
         ready
     }
 }

@@ -73,9 +73,9 @@ fn draw(rows: &[Row], family: &str, metric: Metric, colours: &BTreeMap<&str, RGB
     let width = places.len() + places.len().div_ceil(SIZES_PER_LEGEND);
     let last = width as f64 - 0.5;
 
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
-    area.fill(&WHITE).unwrap();
-    let mut chart = ChartBuilder::on(&area)
+    let page = SVGBackend::new(path, SIZE).into_drawing_area();
+    page.fill(&WHITE).unwrap();
+    let mut chart = ChartBuilder::on(&page)
         .caption(family, ("sans-serif", 20))
         .margin(12)
         .x_label_area_size(36)
@@ -125,5 +125,5 @@ fn draw(rows: &[Row], family: &str, metric: Metric, colours: &BTreeMap<&str, RGB
         .border_style(BLACK)
         .draw()
         .unwrap();
-    area.present().unwrap();
+    page.present().unwrap();
 }

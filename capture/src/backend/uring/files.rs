@@ -77,7 +77,7 @@ impl Files {
     }
 
     /// Has it let go.
-    pub(super) fn let_go(&mut self, ring: &IoUring, token: Token) {
+    pub(super) fn unregister(&mut self, ring: &IoUring, token: Token) {
         let Some(place) = self.places.get_mut(token.index()).and_then(Option::take) else { return };
         match put(ring, place, VACANT) {
             Ok(()) => self.free.push(place),

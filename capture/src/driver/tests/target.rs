@@ -113,7 +113,7 @@ impl Push {
     }
 
     /// The filler and all that it has mapped go.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release(&mut self) {
         self.filler = None;
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 
 use crossbeam::channel::Sender;
-use iof_shm_ring::{Area, Policy, Reader, Ringer, Start, StreamConfig, bell, doorbell};
+use iof_shm_ring::{Policy, Reader, ReaderPage, Ringer, Start, StreamConfig, bell, doorbell};
 
 use super::kernel::{File, Played, Request};
 use super::pipe::{Pipe, Queue, Session};
@@ -116,11 +116,11 @@ impl World {
     fn add(&mut self, policy: Policy, pages: u64, kind: Kind) {
         let id = SourceId(self.pipes.len() as u64);
         let mut stream = Stream::create(StreamConfig { capacity: pages * 4096, policy }, "test").unwrap();
-        let area = Arc::new(Area::create(doorbell().unwrap().0).unwrap());
-        let slot = area.take_slot().unwrap();
-        let at = stream.attach(&area, slot, Start::Oldest, policy == Policy::Block).unwrap();
+        let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
+        let slot = page.take_slot().unwrap();
+        let at = stream.attach(&page, slot, Start::Oldest, policy == Policy::Block).unwrap();
         // SAFETY: nobody detaches or moves it.
-        let mut reader = unsafe { Reader::new(at, area, Start::Oldest) }.unwrap();
+        let mut reader = unsafe { Reader::new(at, page, Start::Oldest) }.unwrap();
         reader.tell_room(self.ringer.try_clone().unwrap());
         // Nobody reads them: only their numbers count, what they are, and how much they have when asked for that.
         let (pipe, leader): (Option<OwnedFd>, _) = match kind {
@@ -376,7 +376,7 @@ impl World {
     /// others who have the memory let go of it before.
     pub(super) fn use_what_is_lent(&mut self) {
         self.pipes.clear();
-        self.pushes.iter_mut().for_each(Push::let_go);
+        self.pushes.iter_mut().for_each(Push::release);
         for request in &self.requests {
             request.use_memory();
         }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use iof_capture::{Capture, Event, Lagging, PushEnd, PushId, TargetId};
+use iof_capture::{Capture, Event, PushEnd, PushId, SlowTargets, TargetId};
 use iof_shm_ring::{Filler, Inlet};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -185,7 +185,7 @@ impl Pusher {
         }
     }
 
-    pub(super) fn lagging(&self, push: u64) -> Option<Lagging> {
+    pub(super) fn lagging(&self, push: u64) -> Option<SlowTargets> {
         self.capture.with_streams(|streams| streams.lagging(PushId(push))).unwrap()
     }
 

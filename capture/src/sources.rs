@@ -12,23 +12,23 @@ use crate::source::Source;
 pub(crate) type OnEvent = Box<dyn Fn(Event) + Send>;
 
 /// The sources by number and by name, and the news of one turn.
-pub(crate) struct Desk {
-    sources: Slots<Source>,
+pub(crate) struct Sources {
+    slots: Slots<Source>,
     by_id: HashMap<SourceId, usize>,
     /// Sources that may have news, some more than once.
-    touched: Vec<usize>,
+    ready: Vec<usize>,
     /// Sources to be dropped when the turn's news are out.
     leaving: Vec<usize>,
     events: Vec<Event>,
     on_event: OnEvent,
 }
 
-impl Desk {
-    pub(crate) fn new(on_event: OnEvent) -> Desk {
-        Desk {
-            sources: Slots::default(),
+impl Sources {
+    pub(crate) fn new(on_event: OnEvent) -> Sources {
+        Sources {
+            slots: Slots::default(),
             by_id: HashMap::new(),
-            touched: Vec::new(),
+            ready: Vec::new(),
             leaving: Vec::new(),
             events: Vec::new(),
             on_event,
@@ -37,7 +37,7 @@ impl Desk {
 
     pub(crate) fn add(&mut self, source: Source) -> usize {
         let id = source.id();
-        let at = self.sources.insert(source);
+        let at = self.slots.insert(source);
         self.by_id.insert(id, at);
         at
     }
@@ -51,23 +51,23 @@ impl Desk {
     }
 
     pub(crate) fn numbers(&self) -> Vec<usize> {
-        self.sources.numbers()
+        self.slots.numbers()
     }
 
     pub(crate) fn source_mut(&mut self, at: usize) -> Option<&mut Source> {
-        self.sources.get_mut(at)
+        self.slots.get_mut(at)
     }
 
     /// The source, to do something with it that its readers may have to hear of.
-    pub(crate) fn touch(&mut self, at: usize) -> Option<&mut Source> {
-        let source = self.sources.get_mut(at)?;
-        self.touched.push(at);
+    pub(crate) fn mark_ready(&mut self, at: usize) -> Option<&mut Source> {
+        let source = self.slots.get_mut(at)?;
+        self.ready.push(at);
         Some(source)
     }
 
     /// Ends a source that has nothing in flight.
     pub(crate) fn end(&mut self, at: usize, end: End) {
-        let Some(source) = self.touch(at) else { return };
+        let Some(source) = self.mark_ready(at) else { return };
         source.end();
         let (id, stats) = (source.id(), source.stream().stats());
         self.report(Event::Complete { source: id, produced: stats.produced, dropped: stats.dropped, end });
@@ -79,7 +79,7 @@ impl Desk {
     /// Gives the name free; the source goes when it has ended.
     pub(crate) fn forget(&mut self, id: SourceId) -> Option<usize> {
         let at = self.by_id.remove(&id)?;
-        if self.sources.get(at).is_some_and(Source::has_ended) {
+        if self.slots.get(at).is_some_and(Source::has_ended) {
             self.leaving.push(at);
         }
         Some(at)
@@ -91,15 +91,15 @@ impl Desk {
     }
 
     /// Ends the turn: readers hear their news first, then the events go out.
-    pub(crate) fn publish(&mut self) {
-        let sources = &mut self.sources;
-        // The flag is taken, so a source that was touched twice is told of once.
-        self.touched.retain(|&at| sources.get_mut(at).is_some_and(Source::take_news));
-        let sources = &self.sources;
-        notify(self.touched.iter().filter_map(|&at| sources.get(at)).map(Source::stream));
-        self.touched.clear();
+    pub(crate) fn flush_notifications(&mut self) {
+        let sources = &mut self.slots;
+        // The flag is taken, so a source that was ready twice is told of once.
+        self.ready.retain(|&at| sources.get_mut(at).is_some_and(Source::take_ready));
+        let sources = &self.slots;
+        notify(self.ready.iter().filter_map(|&at| sources.get(at)).map(Source::stream));
+        self.ready.clear();
         for at in self.leaving.drain(..) {
-            self.sources.remove(at);
+            self.slots.remove(at);
         }
         for event in self.events.drain(..) {
             (self.on_event)(event);
@@ -108,6 +108,6 @@ impl Desk {
 
     /// Leaves every stream mapped for good.
     pub(crate) fn leak(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.sources));
+        std::mem::forget(std::mem::take(&mut self.slots));
     }
 }

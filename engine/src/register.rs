@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use iof_capture::{AddError, Child, PipeId, PtyMaster, SourceId, Stopped};
 use iof_proto::rendezvous;
-use iof_proto::{Channel, Directives, Nspace, Proc, Rank, Unopen};
+use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::{CreateError, Stream};
 use nix::unistd::isatty;
 
@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::job::{CHANNELS, Elsewhere, Job, JobState, Launching, RankState};
 use crate::readers::StreamState;
 use crate::state::StreamName;
-use crate::terms::Wish;
+use crate::stream_options::StreamOptions;
 
 /// Files that a rank needs in the engine: three pipes, three rings, its pidfd. A pty is one more.
 pub(crate) const FILES_PER_RANK: u64 = 7;
@@ -25,12 +25,12 @@ pub(crate) const FILES_PER_RANK: u64 = 7;
 pub(crate) const MAPS_PER_RANK: u64 = 12;
 /// Files that a job needs for a moment: the last rank's ends of its pipes and what std starts it with, rings on their
 /// way to readers in this process.
-pub(crate) const FILES_IN_PASSING: u64 = 16;
+pub(crate) const TRANSIENT_FDS: u64 = 16;
 
 /// A rank's stdin: the end of a pipe into which it can be pushed, or why that can't be.
 pub(crate) enum RankStdin {
     Open(OwnedFd),
-    Not(Unopen),
+    Not(StdinUnavailable),
 }
 
 /// A rank that runs.
@@ -58,8 +58,8 @@ impl Engine {
         launching: BTreeMap<Rank, Launching>,
     ) -> Option<Job> {
         let mut state = self.tables.lock();
-        let wish = Wish::of(&self.config).under(directives);
-        let mut job = JobState { launching, ..JobState::new(grace, wish, directives.forward) };
+        let options = StreamOptions::of(&self.config).under(directives);
+        let mut job = JobState { launching, ..JobState::new(grace, options, directives.forward) };
         if elsewhere {
             job.elsewhere = Elsewhere::Running;
         }
@@ -107,7 +107,7 @@ impl Engine {
         rank: Rank,
         directives: &Directives,
     ) -> Result<[Stream; CHANNELS.len()], CreateError> {
-        let config = Wish::of(&self.config).under(directives).config();
+        let config = StreamOptions::of(&self.config).under(directives).config();
         let source = Proc { nspace: nspace.clone(), rank };
         let stream = |channel: Channel| Stream::create(config, &format!("{source} {channel}"));
         let [first, second, third] = CHANNELS;
@@ -129,15 +129,16 @@ impl Engine {
         let mut state = self.tables.lock();
         // Since `begin` there is a job, and it is to have this rank.
         let job = state.jobs.get_mut(nspace);
-        let (run, wish, forward, launching) = job.map_or((0, Wish::of(&self.config), None, None), |job| {
-            (job.run, job.wish, job.forward, job.launching.remove(&rank))
-        });
+        let (run, options, forward, launching) = job
+            .map_or((0, StreamOptions::of(&self.config), None, None), |job| {
+                (job.run, job.options, job.forward, job.launching.remove(&rank))
+            });
         let Launching { executable, pid } =
             launching.unwrap_or_else(|| Launching { executable: String::new(), pid: 0 });
         let mut ids = [SourceId(0); CHANNELS.len()];
         for ((id, stream), channel) in ids.iter_mut().zip(&mut streams).zip(CHANNELS) {
             let name = StreamName { source: source.clone(), channel, logged: false, run };
-            *id = state.add_stream(StreamState::new(name, wish, forward), stream);
+            *id = state.add_stream(StreamState::new(name, options, forward), stream);
         }
         let signaller = child.as_ref().map(Child::signaller);
         let mut entered = RankState {

@@ -34,7 +34,7 @@ enum Phase {
     /// The first wait, beside a yield without it.
     Trying { before: u64 },
     /// It pays.
-    Patient,
+    Coalescing,
 }
 
 /// What a turn brought.
@@ -49,7 +49,7 @@ pub(crate) struct Yield {
 }
 
 /// Decides on the wait of each turn by what those before brought.
-pub(crate) struct Moderation {
+pub(crate) struct Coalescing {
     phase: Phase,
     wait: Duration,
     /// For how long patience is not tried if it does not pay the next time.
@@ -59,9 +59,9 @@ pub(crate) struct Moderation {
     bytes: u64,
 }
 
-impl Moderation {
-    pub(crate) fn new() -> Moderation {
-        Moderation { phase: Phase::Measuring, wait: Duration::ZERO, hold_off: HOLD_OFF, turns: 0, bytes: 0 }
+impl Coalescing {
+    pub(crate) fn new() -> Coalescing {
+        Coalescing { phase: Phase::Measuring, wait: Duration::ZERO, hold_off: HOLD_OFF, turns: 0, bytes: 0 }
     }
 
     /// How long the next turn is to let traffic pile up; zero: not at all.
@@ -75,7 +75,7 @@ impl Moderation {
         let quiet = brought.elapsed > self.wait.saturating_add(DENSE) && brought.bytes < MUCH;
         match self.phase {
             Phase::Trying { .. } if quiet => self.give_up(),
-            Phase::Measuring | Phase::Patient if quiet => self.enter(Phase::Measuring, Duration::ZERO),
+            Phase::Measuring | Phase::Coalescing if quiet => self.enter(Phase::Measuring, Duration::ZERO),
             Phase::HoldOff(0) => self.enter(Phase::Measuring, Duration::ZERO),
             Phase::HoldOff(turns) => self.phase = Phase::HoldOff(turns.saturating_sub(1)),
             Phase::Measuring | Phase::Trying { .. } if brought.largest >= LARGE => {
@@ -89,12 +89,12 @@ impl Moderation {
             Phase::Trying { before } => match self.sample(brought.bytes) {
                 Some(after) if after >= before.saturating_mul(PAYS) => {
                     self.hold_off = HOLD_OFF;
-                    self.enter(Phase::Patient, FIRST);
+                    self.enter(Phase::Coalescing, FIRST);
                 }
                 Some(_) => self.give_up(),
                 None => {}
             },
-            Phase::Patient => self.adjust(brought.largest),
+            Phase::Coalescing => self.adjust(brought.largest),
         }
     }
 
@@ -124,7 +124,7 @@ impl Moderation {
     }
 
     fn enter(&mut self, phase: Phase, wait: Duration) {
-        *self = Moderation { phase, wait, turns: 0, bytes: 0, ..*self };
+        *self = Coalescing { phase, wait, turns: 0, bytes: 0, ..*self };
     }
 }
 
@@ -135,10 +135,10 @@ mod tests {
     const LINE: u64 = 80;
 
     /// Traffic that brings `bytes(wait)` a turn, `quiet` after the wait is over.
-    fn run(moderation: &mut Moderation, turns: u32, quiet: Duration, bytes: impl Fn(Duration) -> u64) {
+    fn run(coalescing: &mut Coalescing, turns: u32, quiet: Duration, bytes: impl Fn(Duration) -> u64) {
         for _ in 0..turns {
-            let (wait, bytes) = (moderation.wait(), bytes(moderation.wait()));
-            moderation.turned(Yield { bytes, largest: bytes as usize, elapsed: wait + quiet });
+            let (wait, bytes) = (coalescing.wait(), bytes(coalescing.wait()));
+            coalescing.turned(Yield { bytes, largest: bytes as usize, elapsed: wait + quiet });
         }
     }
 
@@ -151,36 +151,36 @@ mod tests {
 
     #[test]
     fn dense_lines_are_waited_for_longer_and_longer_up_to_the_limit() {
-        let mut moderation = Moderation::new();
-        run(&mut moderation, 100, SOON, dense);
-        assert_eq!(moderation.wait(), MOST);
+        let mut coalescing = Coalescing::new();
+        run(&mut coalescing, 100, SOON, dense);
+        assert_eq!(coalescing.wait(), MOST);
     }
 
     #[test]
     fn dense_lines_are_waited_for_although_others_have_the_processor_in_between() {
-        let mut moderation = Moderation::new();
-        run(&mut moderation, 100, DENSE * 20, |wait| MUCH + dense(wait) * 4);
-        assert!(moderation.wait() >= FIRST);
+        let mut coalescing = Coalescing::new();
+        run(&mut coalescing, 100, DENSE * 20, |wait| MUCH + dense(wait) * 4);
+        assert!(coalescing.wait() >= FIRST);
     }
 
     #[test]
     fn a_line_after_a_silence_is_not_waited_for() {
-        let mut moderation = Moderation::new();
-        run(&mut moderation, 100, SOON, dense);
-        run(&mut moderation, 1, DENSE * 2, |_| LINE);
-        assert_eq!(moderation.wait(), Duration::ZERO);
+        let mut coalescing = Coalescing::new();
+        run(&mut coalescing, 100, SOON, dense);
+        run(&mut coalescing, 1, DENSE * 2, |_| LINE);
+        assert_eq!(coalescing.wait(), Duration::ZERO);
         // Nor are those that follow it now and then.
-        run(&mut moderation, 10_000, DENSE * 2, |_| LINE);
-        assert_eq!(moderation.wait(), Duration::ZERO);
+        run(&mut coalescing, 10_000, DENSE * 2, |_| LINE);
+        assert_eq!(coalescing.wait(), Duration::ZERO);
     }
 
     /// Turns of `total` that wait, if lines come one by one and every `burst` turns it is quiet.
     fn waits(total: u32, burst: u32) -> u32 {
-        let mut moderation = Moderation::new();
+        let mut coalescing = Coalescing::new();
         let mut waited = 0;
         for turn in 1..=total {
-            run(&mut moderation, 1, if turn % burst == 0 { DENSE * 2 } else { SOON }, |_| LINE);
-            waited += u32::from(!moderation.wait().is_zero());
+            run(&mut coalescing, 1, if turn % burst == 0 { DENSE * 2 } else { SOON }, |_| LINE);
+            waited += u32::from(!coalescing.wait().is_zero());
         }
         waited
     }
@@ -196,20 +196,20 @@ mod tests {
 
     #[test]
     fn a_bulk_of_bytes_is_not_waited_for() {
-        let mut moderation = Moderation::new();
+        let mut coalescing = Coalescing::new();
         for _ in 0..1000 {
-            run(&mut moderation, 1, SOON, |_| LARGE as u64);
-            assert_eq!(moderation.wait(), Duration::ZERO);
+            run(&mut coalescing, 1, SOON, |_| LARGE as u64);
+            assert_eq!(coalescing.wait(), Duration::ZERO);
         }
     }
 
     #[test]
     fn writers_that_fill_their_pipes_meanwhile_are_waited_for_less() {
-        let mut moderation = Moderation::new();
-        run(&mut moderation, 100, SOON, dense);
-        run(&mut moderation, 1, SOON, |_| LARGE as u64);
-        assert_eq!(moderation.wait(), MOST / 2);
-        run(&mut moderation, 2, SOON, |_| LARGE as u64);
-        assert_eq!(moderation.wait(), Duration::ZERO);
+        let mut coalescing = Coalescing::new();
+        run(&mut coalescing, 100, SOON, dense);
+        run(&mut coalescing, 1, SOON, |_| LARGE as u64);
+        assert_eq!(coalescing.wait(), MOST / 2);
+        run(&mut coalescing, 2, SOON, |_| LARGE as u64);
+        assert_eq!(coalescing.wait(), Duration::ZERO);
     }
 }

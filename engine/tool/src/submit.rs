@@ -12,13 +12,13 @@ use crate::tool::{Event, Pull, Tool};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
-    /// Of [`Tool::pull_later`]: as [`Tool::pull`] gives it.
+    /// Of [`Tool::submit_pull`]: as [`Tool::pull`] gives it.
     Pulled(Result<Granted, Failure>),
-    /// Of [`Tool::query_later`]: as [`Tool::queries`] gives it.
+    /// Of [`Tool::submit_query`]: as [`Tool::queries`] gives it.
     Answered(Result<Answer, Failure>),
-    /// Of [`Tool::push_later`]: as [`Tool::begin_push`] gives it.
+    /// Of [`Tool::submit_push`]: as [`Tool::begin_push`] gives it.
     PushBegun(Result<PushGranted, Failure>),
-    /// Of [`Tool::log_later`]: as [`Tool::log`] gives it.
+    /// Of [`Tool::submit_log`]: as [`Tool::log`] gives it.
     Logged(Result<LogReport, Failure>),
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Pending {
 /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
 /// # let mut tool = engine.attach("example", Grant::Never)?;
 /// let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
-/// let asked = tool.pull_later(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
+/// let asked = tool.submit_pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
 /// match tool.next(None)? {
 ///     Some(Delivery::Reply { request, reply: Reply::Pulled(Ok(granted)) }) => {
 ///         assert_eq!((request, granted.handler), (asked, 1));
@@ -56,55 +56,55 @@ impl Tool {
     ///
     /// # Errors
     /// [`RequestError::Unsendable`], [`RequestError::Lost`]; no reply follows.
-    pub fn pull_later(&mut self, pull: &Pull) -> Result<u32, RequestError> {
-        self.register_later(pull, None)
+    pub fn submit_pull(&mut self, pull: &Pull) -> Result<u32, RequestError> {
+        self.submit_registration(pull, None)
     }
 
     /// [`Tool::pull_with`] without a wait. The reply goes to [`Tool::next`] all the same, not to `callback`.
     ///
     /// # Errors
-    /// As [`Tool::pull_later`].
-    pub fn pull_with_later(
+    /// As [`Tool::submit_pull`].
+    pub fn submit_pull_with(
         &mut self,
         pull: &Pull,
         callback: impl FnMut(&Delivery<'_>) + Send + 'static,
     ) -> Result<u32, RequestError> {
-        self.register_later(pull, Some(Box::new(callback)))
+        self.submit_registration(pull, Some(Box::new(callback)))
     }
 
-    fn register_later(&mut self, pull: &Pull, callback: Option<Callback>) -> Result<u32, RequestError> {
+    fn submit_registration(&mut self, pull: &Pull, callback: Option<Callback>) -> Result<u32, RequestError> {
         let request = self.next_request();
-        self.ask_later(&pull.message(request), request, Pending::Pull(Registration::new(pull, callback)))
+        self.submit(&pull.message(request), request, Pending::Pull(Registration::new(pull, callback)))
     }
 
     /// [`Tool::queries`] without a wait.
     ///
     /// # Errors
-    /// As [`Tool::pull_later`].
-    pub fn query_later(&mut self, queries: Vec<Query>) -> Result<u32, RequestError> {
+    /// As [`Tool::submit_pull`].
+    pub fn submit_query(&mut self, queries: Vec<Query>) -> Result<u32, RequestError> {
         let request = self.next_request();
-        self.ask_later(&FromTool::Query { request, queries }, request, Pending::Query)
+        self.submit(&FromTool::Query { request, queries }, request, Pending::Query)
     }
 
     /// [`Tool::begin_push`] without a wait.
     ///
     /// # Errors
-    /// As [`Tool::pull_later`].
-    pub fn push_later(&mut self, push: &Push, size: Option<u64>) -> Result<u32, RequestError> {
+    /// As [`Tool::submit_pull`].
+    pub fn submit_push(&mut self, push: &Push, size: Option<u64>) -> Result<u32, RequestError> {
         let request = self.next_request();
-        self.ask_later(&push.message(request, size), request, Pending::Push)
+        self.submit(&push.message(request, size), request, Pending::Push)
     }
 
     /// [`Tool::log`] without a wait.
     ///
     /// # Errors
-    /// As [`Tool::pull_later`].
-    pub fn log_later(&mut self, log: &Log) -> Result<u32, RequestError> {
+    /// As [`Tool::submit_pull`].
+    pub fn submit_log(&mut self, log: &Log) -> Result<u32, RequestError> {
         let request = self.next_request();
-        self.ask_later(&FromTool::Log { request, log: log.clone() }, request, Pending::Log)
+        self.submit(&FromTool::Log { request, log: log.clone() }, request, Pending::Log)
     }
 
-    fn ask_later(&mut self, message: &FromTool, request: u32, pending: Pending) -> Result<u32, RequestError> {
+    fn submit(&mut self, message: &FromTool, request: u32, pending: Pending) -> Result<u32, RequestError> {
         self.check_engine()?;
         self.link.send(message)?;
         self.pending.insert(request, pending);

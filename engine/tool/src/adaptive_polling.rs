@@ -1,4 +1,4 @@
-//! Naps: how a tool that reads dense traffic sleeps without asking to be woken.
+//! AdaptivePolling: how a tool that reads dense traffic sleeps without asking to be woken.
 //!
 //! A tool that waits on its doorbell costs the engine a system call for each batch, and with many tools that is more
 //! than all else it does. Where the next news come soon anyway, a tool sleeps for a moment by its own clock, and finds
@@ -36,7 +36,7 @@ enum Phase {
 }
 
 /// Decides before each sleep of a tool whether it is a nap.
-pub(crate) struct Naps {
+pub(crate) struct AdaptivePolling {
     phase: Phase,
     /// How long naps are at the moment.
     nap: Duration,
@@ -51,9 +51,9 @@ pub(crate) struct Naps {
     large: bool,
 }
 
-impl Naps {
-    pub(crate) fn new() -> Naps {
-        Naps {
+impl AdaptivePolling {
+    pub(crate) fn new() -> AdaptivePolling {
+        AdaptivePolling {
             phase: Phase::Measuring,
             nap: NAP,
             hold_off: HOLD_OFF,
@@ -71,7 +71,7 @@ impl Naps {
         self.large |= large;
     }
 
-    /// Notes a sleep, after [`Naps::next`].
+    /// Notes a sleep, after [`AdaptivePolling::next`].
     pub(crate) fn slept(&mut self, time: Duration) {
         self.last = Some(time);
     }
@@ -131,7 +131,7 @@ impl Naps {
     }
 
     fn enter(&mut self, phase: Phase) {
-        *self = Naps { phase, sleeps: 0, bytes: 0, ..*self };
+        *self = AdaptivePolling { phase, sleeps: 0, bytes: 0, ..*self };
     }
 }
 
@@ -140,13 +140,17 @@ mod tests {
     use super::*;
 
     /// Sleeps `sleeps` times, each of which brings what `brings` says of a nap or a wait; gives how many were naps.
-    fn sleep(naps: &mut Naps, sleeps: u32, brings: impl Fn(bool) -> (u64, Duration, bool)) -> u32 {
+    fn sleep(
+        polling: &mut AdaptivePolling,
+        sleeps: u32,
+        brings: impl Fn(bool) -> (u64, Duration, bool),
+    ) -> u32 {
         (0..sleeps)
             .map(|_| {
-                let nap = naps.next().is_some();
+                let nap = polling.next().is_some();
                 let (bytes, time, large) = brings(nap);
-                naps.slept(time);
-                naps.read(bytes, large);
+                polling.slept(time);
+                polling.read(bytes, large);
                 u32::from(nap)
             })
             .sum()
@@ -161,43 +165,43 @@ mod tests {
 
     #[test]
     fn dense_traffic_is_napped_through() {
-        let mut naps = Naps::new();
-        assert!(sleep(&mut naps, 1000, dense) > 950);
+        let mut polling = AdaptivePolling::new();
+        assert!(sleep(&mut polling, 1000, dense) > 950);
     }
 
     #[test]
     fn lone_lines_are_waited_for() {
-        let mut naps = Naps::new();
-        assert_eq!(sleep(&mut naps, 1000, |_| (80, 1000 * MICRO, false)), 0);
+        let mut polling = AdaptivePolling::new();
+        assert_eq!(sleep(&mut polling, 1000, |_| (80, 1000 * MICRO, false)), 0);
     }
 
     #[test]
     fn a_conversation_is_hardly_slowed_down() {
-        let mut naps = Naps::new();
+        let mut polling = AdaptivePolling::new();
         // The next line comes when the last was read, however long that took.
         let turns = |nap| (80, if nap { NAP } else { 30 * MICRO }, false);
-        let first = sleep(&mut naps, 10_000, turns);
+        let first = sleep(&mut polling, 10_000, turns);
         assert!(first <= 6 * SAMPLE, "{first}");
-        let later = sleep(&mut naps, 100_000, turns);
+        let later = sleep(&mut polling, 100_000, turns);
         assert!(later <= 3 * SAMPLE, "{later}");
     }
 
     #[test]
     fn naps_end_when_nothing_comes_or_too_much_does() {
-        let mut naps = Naps::new();
-        sleep(&mut naps, 100, dense);
-        assert_eq!(sleep(&mut naps, 1, |_| (0, NAP, false)), 1);
-        assert_eq!(sleep(&mut naps, 1, dense), 0, "it looks for a while first");
-        sleep(&mut naps, 100, dense);
-        assert_eq!(sleep(&mut naps, 1, |_| (1 << 20, NAP, true)), 1);
-        assert_eq!(sleep(&mut naps, SAMPLE, dense), 0);
+        let mut polling = AdaptivePolling::new();
+        sleep(&mut polling, 100, dense);
+        assert_eq!(sleep(&mut polling, 1, |_| (0, NAP, false)), 1);
+        assert_eq!(sleep(&mut polling, 1, dense), 0, "it looks for a while first");
+        sleep(&mut polling, 100, dense);
+        assert_eq!(sleep(&mut polling, 1, |_| (1 << 20, NAP, true)), 1);
+        assert_eq!(sleep(&mut polling, SAMPLE, dense), 0);
     }
 
     #[test]
     fn floods_are_not_napped_through() {
-        let mut naps = Naps::new();
+        let mut polling = AdaptivePolling::new();
         let flood = |_| (1 << 20, 20 * MICRO, true);
-        assert!(sleep(&mut naps, 1000, flood) <= 8, "shorter and shorter ones are tried");
-        assert_eq!(sleep(&mut naps, 1000, flood), 0);
+        assert!(sleep(&mut polling, 1000, flood) <= 8, "shorter and shorter ones are tried");
+        assert_eq!(sleep(&mut polling, 1000, flood), 0);
     }
 }

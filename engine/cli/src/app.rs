@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use iof_engine::App;
 
 use crate::args::{AppArgs, Variable};
-use crate::{Failure, in_one_line, say};
+use crate::{Failure, in_one_line, print_message};
 
 /// What divides programs.
 const DIVIDER: &str = ":";
@@ -51,7 +51,7 @@ fn app(args: &AppArgs, words: &[OsString]) -> Result<App, Failure> {
     // Those without a value the ranks have anyway, if there is anything to have.
     for Variable { name, .. } in args.env.iter().filter(|variable| variable.value.is_none()) {
         if env::var_os(name).is_none() {
-            say(format_args!("-x {}: not set here, so the ranks do not have it", name.display()));
+            print_message(format_args!("-x {}: not set here, so the ranks do not have it", name.display()));
         }
     }
     Ok(App {

@@ -1,28 +1,28 @@
 //! What directives come to: server, then spawn, then registration, the later overriding the earlier (RFC0025).
 
 use iof_proto::directive::key;
-use iof_proto::{Directives, Failure, Info, Status, Terms};
+use iof_proto::{Directives, EffectiveOptions, Failure, Info, Status};
 use iof_shm_ring::{Policy, StreamConfig};
 
 use crate::config::{Buffering, Config, MIN_CACHE_SIZE, policy};
 
 /// What one of the three levels wants of a stream, with the levels before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct StreamOptions {
     pub cache_size: u32,
     pub policy: Policy,
     pub buffering: Buffering,
 }
 
-impl Wish {
+impl StreamOptions {
     /// The engine's own.
-    pub(crate) fn of(config: &Config) -> Wish {
-        Wish { cache_size: config.cache_size, policy: config.policy, buffering: config.buffering }
+    pub(crate) fn of(config: &Config) -> StreamOptions {
+        StreamOptions { cache_size: config.cache_size, policy: config.policy, buffering: config.buffering }
     }
 
     /// What becomes of it at the next level.
-    pub(crate) fn under(self, directives: &Directives) -> Wish {
-        Wish {
+    pub(crate) fn under(self, directives: &Directives) -> StreamOptions {
+        StreamOptions {
             cache_size: directives.cache_size.unwrap_or(self.cache_size),
             policy: policy(directives.drop).unwrap_or(self.policy),
             buffering: self.buffering.under(directives),
@@ -36,13 +36,13 @@ impl Wish {
 
     /// What a stream that was made so has to be for readers who want `theirs`: nobody gets less than they want, so
     /// nobody takes anything from the others.
-    pub(crate) fn shared(self, theirs: impl Iterator<Item = Wish> + Clone) -> StreamConfig {
-        let capacity = theirs.clone().map(|wish| wish.cache_size).max().unwrap_or(self.cache_size);
+    pub(crate) fn shared(self, theirs: impl Iterator<Item = StreamOptions> + Clone) -> StreamConfig {
+        let capacity = theirs.clone().map(|options| options.cache_size).max().unwrap_or(self.cache_size);
         let policy = match self.policy {
             // Somebody may have to lose nothing.
             Policy::Block => Policy::Block,
             // Who wants the newest is let pass; who wants the oldest holds them.
-            _ if theirs.clone().any(|wish| wish.policy != Policy::DropOldest) => Policy::DropNewest,
+            _ if theirs.clone().any(|options| options.policy != Policy::DropOldest) => Policy::DropNewest,
             _ if theirs.clone().next().is_some() => Policy::DropOldest,
             policy => policy,
         };
@@ -50,7 +50,7 @@ impl Wish {
     }
 
     /// How a reader with this wish reads.
-    pub(crate) fn terms(self) -> Terms {
+    pub(crate) fn effective(self) -> EffectiveOptions {
         let Buffering { size, time } = self.buffering;
         let as_they_come = time.is_some_and(|time| time.is_zero()) || (size == 0 && time.is_none());
         let buffering_size = match size {
@@ -60,7 +60,7 @@ impl Wish {
             size => size.into(),
         };
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        Terms { buffering_size, buffering_time: time.map(micros) }
+        EffectiveOptions { buffering_size, buffering_time: time.map(micros) }
     }
 }
 
@@ -93,49 +93,53 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn wish(cache_size: u32, policy: Policy) -> Wish {
-        Wish { cache_size, policy, buffering: Buffering::default() }
+    fn options(cache_size: u32, policy: Policy) -> StreamOptions {
+        StreamOptions { cache_size, policy, buffering: Buffering::default() }
     }
 
-    fn shared(base: Wish, theirs: &[Wish]) -> (u64, Policy) {
+    fn shared(base: StreamOptions, theirs: &[StreamOptions]) -> (u64, Policy) {
         let StreamConfig { capacity, policy } = base.shared(theirs.iter().copied());
         (capacity, policy)
     }
 
     #[test]
     fn a_later_level_counts_where_it_says_something() {
-        let server = Wish::of(&Config::default());
+        let server = StreamOptions::of(&Config::default());
         let spawn = server.under(&Directives { cache_size: Some(10), ..Directives::default() });
-        assert_eq!(spawn, Wish { cache_size: 10, ..server });
+        assert_eq!(spawn, StreamOptions { cache_size: 10, ..server });
         let oldest = Some(iof_proto::directive::Drop::Oldest);
         let pull = spawn.under(&Directives { drop: oldest, ..Directives::default() });
-        assert_eq!(pull, Wish { policy: Policy::DropOldest, ..spawn });
+        assert_eq!(pull, StreamOptions { policy: Policy::DropOldest, ..spawn });
     }
 
     #[test]
     fn a_stream_is_what_the_most_demanding_reader_wants() {
         use Policy::{Block, DropNewest, DropOldest};
-        let base = wish(100_000, DropNewest);
+        let base = options(100_000, DropNewest);
         assert_eq!(shared(base, &[]), (100_000, DropNewest));
-        assert_eq!(shared(base, &[wish(70_000, DropOldest)]), (70_000, DropOldest));
-        assert_eq!(shared(base, &[wish(70_000, DropOldest), base]), (100_000, DropNewest));
-        assert_eq!(shared(wish(100_000, DropOldest), &[wish(200_000, DropNewest)]), (200_000, DropNewest));
-        assert_eq!(shared(wish(100_000, Block), &[wish(200_000, DropOldest)]), (200_000, Block));
+        assert_eq!(shared(base, &[options(70_000, DropOldest)]), (70_000, DropOldest));
+        assert_eq!(shared(base, &[options(70_000, DropOldest), base]), (100_000, DropNewest));
+        assert_eq!(
+            shared(options(100_000, DropOldest), &[options(200_000, DropNewest)]),
+            (200_000, DropNewest)
+        );
+        assert_eq!(shared(options(100_000, Block), &[options(200_000, DropOldest)]), (200_000, Block));
     }
 
     #[test]
     fn no_stream_is_too_small_for_a_packet() {
         let least = u64::from(MIN_CACHE_SIZE);
-        assert_eq!(wish(1, Policy::Block).config().capacity, least);
-        assert_eq!(shared(wish(100_000, Policy::Block), &[wish(1, Policy::Block)]).0, least);
+        assert_eq!(options(1, Policy::Block).config().capacity, least);
+        assert_eq!(shared(options(100_000, Policy::Block), &[options(1, Policy::Block)]).0, least);
     }
 
     #[test]
     fn bytes_are_held_back_for_a_size_a_time_or_both() {
-        let terms =
-            |size, time| Wish { buffering: Buffering { size, time }, ..wish(1, Policy::Block) }.terms();
+        let terms = |size, time| {
+            StreamOptions { buffering: Buffering { size, time }, ..options(1, Policy::Block) }.effective()
+        };
         let second = Some(Duration::from_secs(1));
-        let of = |terms: Terms| (terms.buffering_size, terms.buffering_time);
+        let of = |options: EffectiveOptions| (options.buffering_size, options.buffering_time);
         assert_eq!(of(terms(0, None)), (0, None));
         assert_eq!(of(terms(80, None)), (80, None));
         assert_eq!(of(terms(80, second)), (80, Some(1_000_000)));

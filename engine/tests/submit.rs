@@ -35,7 +35,7 @@ fn a_pull_is_answered_before_the_first_byte_that_it_brings() {
     let job = engine.spawn(&spec([shell("echo hello")])).unwrap();
     wait(&job);
     let mut tool = engine.attach("test", Grant::Never).unwrap();
-    let asked = tool.pull_later(&all()).unwrap();
+    let asked = tool.submit_pull(&all()).unwrap();
     assert!(!tool.is_done(), "the reply is to come");
     let (request, Reply::Pulled(Ok(granted))) = reply(&mut tool) else { panic!() };
     assert_eq!((request, granted.handler), (asked, 1));
@@ -50,7 +50,7 @@ fn what_is_denied_is_told_and_leaves_nothing_behind() {
     let engine = engine();
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     let stdin = Pull { channels: Channels::STDIN, ..all() };
-    tool.pull_with_later(&stdin, |delivery| panic!("{delivery:?}")).unwrap();
+    tool.submit_pull_with(&stdin, |delivery| panic!("{delivery:?}")).unwrap();
     let (_, Reply::Pulled(Err(denied))) = reply(&mut tool) else { panic!() };
     assert_eq!(denied.status, Status::ERR_NOT_SUPPORTED);
     assert!(tool.is_done());
@@ -61,9 +61,9 @@ fn several_requests_are_answered_each_by_its_number() {
     let engine = engine_with_cache(65_536);
     let mut ranks = Stdins::of(&engine, 1);
     let mut tool = engine.attach("test", Grant::Never).unwrap();
-    let query = tool.query_later(vec![Query::new([key::PMIX_QUERY_NAMESPACES])]).unwrap();
-    let push = tool.push_later(&last(procs(&[0])), Some(2)).unwrap();
-    let unknown = tool.query_later(vec![Query::new(["no.such.key"])]).unwrap();
+    let query = tool.submit_query(vec![Query::new([key::PMIX_QUERY_NAMESPACES])]).unwrap();
+    let push = tool.submit_push(&last(procs(&[0])), Some(2)).unwrap();
+    let unknown = tool.submit_query(vec![Query::new(["no.such.key"])]).unwrap();
     // One that is waited for, among them.
     assert_eq!(tool.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap().len(), 1);
     let (request, Reply::Answered(Ok(answer))) = reply(&mut tool) else { panic!() };
@@ -81,7 +81,7 @@ fn several_requests_are_answered_each_by_its_number() {
 fn a_log_that_is_not_waited_for_is_answered_by_its_number() {
     let engine = engine();
     let mut tool = engine.attach("test", Grant::Never).unwrap();
-    let asked = tool.log_later(&Log::to(["site.nowhere"], "half done")).unwrap();
+    let asked = tool.submit_log(&Log::to(["site.nowhere"], "half done")).unwrap();
     assert!(!tool.is_done() && !tool.is_gone());
     let (request, Reply::Logged(Ok(report))) = reply(&mut tool) else { panic!() };
     assert_eq!((request, report.status), (asked, Status::ERR_OPERATION_FAILED));
@@ -106,7 +106,7 @@ fn a_tool_does_other_things_while_the_host_takes_its_time_and_learns_that_the_en
     let config = Config { rendezvous, ..Config::default() };
     let engine = Engine::start_with(config, Arc::new(Slow(Mutex::new(tell)))).unwrap();
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
-    let asks = tool.pull_later(&all()).unwrap();
+    let asks = tool.submit_pull(&all()).unwrap();
     let open = asked.recv_timeout(PATIENCE).unwrap();
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none() && !tool.is_done());
     assert_eq!(tool.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap().len(), 1);
@@ -114,7 +114,7 @@ fn a_tool_does_other_things_while_the_host_takes_its_time_and_learns_that_the_en
     let (request, Reply::Pulled(Err(failure))) = reply(&mut tool) else { panic!() };
     assert_eq!((request, failure.status), (asks, Status::ERR_UNREACH));
     assert!(tool.is_done());
-    assert!(tool.pull_later(&all()).is_err());
+    assert!(tool.submit_pull(&all()).is_err());
     open.grant();
 }
 
@@ -135,7 +135,7 @@ fn a_thousand_long_answers_reach_a_tool_that_waited_for_none_of_them() {
     let (over, is_over) = channel();
     let asking = thread::spawn(move || {
         for _ in 0..1000 {
-            tool.query_later(vec![Query::new([key::PMIX_QUERY_PROC_TABLE])]).unwrap();
+            tool.submit_query(vec![Query::new([key::PMIX_QUERY_PROC_TABLE])]).unwrap();
         }
         for request in 1..=1000 {
             let (of, Reply::Answered(Ok(answer))) = reply(&mut tool) else { panic!("it was refused") };

@@ -1,7 +1,7 @@
 //! Many streams at a time: for those who write what comes on, in few calls.
 //!
-//! Where [`Tool::next`] gives one thing after the other, [`Tool::gather`] names all streams with news. Each is
-//! [looked at](Tool::look) once; the bytes of many are borrowed together, and consumed or left one by one.
+//! Where [`Tool::next`] gives one thing after the other, [`Tool::poll_ready`] names all streams with news. Each is
+//! [looked at](Tool::peek) once; the bytes of many are borrowed together, and consumed or left one by one.
 
 use std::time::Instant;
 
@@ -14,20 +14,20 @@ use crate::feed::{Counts, Feed, Item};
 use crate::feeds::FeedId;
 use crate::tool::{Event, Poll, Tool};
 
-/// What [`Tool::gather`] waited for.
+/// What [`Tool::poll_ready`] waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gathered {
+pub enum PollReady {
     /// Some streams may have news.
-    News,
+    Ready,
     /// The time is over.
     Quiet,
     /// Every stream of every registration is over.
     Done,
 }
 
-/// What a stream has, see [`Tool::look`].
+/// What a stream has, see [`Tool::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Peeked {
     /// [`Tool::bytes`] gives bytes.
     Bytes,
     /// Bytes are missing here.
@@ -44,7 +44,7 @@ pub enum Look {
 
 impl Tool {
     /// Waits for news, until `deadline` at most (`None`: without end), and puts the streams that may have some into
-    /// `streams`. Those that were named before come again until a look found nothing, or they were [left](Tool::leave).
+    /// `streams`. Those that were named before come again until a look found nothing, or they were [left](Tool::defer).
     ///
     /// It is for bytes: that jobs have ended is not told, callbacks are not called, and streams that do not come are told of
     /// by [`Tool::take_missed`]. Not to be mixed with
@@ -52,11 +52,11 @@ impl Tool {
     ///
     /// # Errors
     /// As [`Tool::next`].
-    pub fn gather(
+    pub fn poll_ready(
         &mut self,
         deadline: Option<Instant>,
         streams: &mut Vec<FeedId>,
-    ) -> Result<Gathered, LostError> {
+    ) -> Result<PollReady, LostError> {
         streams.clear();
         let poll = self.poll(deadline, Tool::is_drained)?;
         if !self.events.is_empty() {
@@ -66,30 +66,30 @@ impl Tool {
         }
         streams.extend_from_slice(self.feeds.active());
         Ok(match poll {
-            Poll::News => Gathered::News,
-            Poll::Quiet => Gathered::Quiet,
-            Poll::Done => Gathered::Done,
+            Poll::Ready => PollReady::Ready,
+            Poll::Quiet => PollReady::Quiet,
+            Poll::Done => PollReady::Done,
         })
     }
 
     /// Returns streams that do not come because this tool read too few, as in [`Delivery::Missed`](crate::Delivery), if
-    /// [`Tool::gather`] has heard of any.
+    /// [`Tool::poll_ready`] has heard of any.
     pub fn take_missed(&mut self) -> Option<Missed> {
         self.missed.pop_front()
     }
 
     /// What comes next in a stream; a gap or an end is told once.
-    pub fn look(&mut self, stream: FeedId) -> Look {
+    pub fn peek(&mut self, stream: FeedId) -> Peeked {
         let Some(feed) = self.feeds.get_mut(stream).filter(|feed| !feed.is_over()) else {
-            return Look::Nothing;
+            return Peeked::Nothing;
         };
         match feed.next() {
-            Item::Bytes => Look::Bytes,
-            Item::Gap(gap) => Look::Gap(gap),
-            Item::Quiet => Look::Nothing,
-            Item::Ended => Look::Complete(feed.counts()),
-            Item::Gone => Look::Gone(feed.counts()),
-            Item::Flushed => Look::Flushed,
+            Item::Bytes => Peeked::Bytes,
+            Item::Gap(gap) => Peeked::Gap(gap),
+            Item::Quiet => Peeked::Nothing,
+            Item::Ended => Peeked::Complete(feed.counts()),
+            Item::Gone => Peeked::Gone(feed.counts()),
+            Item::Flushed => Peeked::Flushed,
         }
     }
 
@@ -111,7 +111,7 @@ impl Tool {
 
     /// Consumes the first `n` of the bytes that a look found (at most all), which makes room for the source. The others
     /// come again.
-    pub fn take(&mut self, stream: FeedId, n: usize) {
+    pub fn consume_from(&mut self, stream: FeedId, n: usize) {
         if let Some(feed) = self.feeds.get_mut(stream) {
             feed.consume(feed.bytes().len().min(n));
             feed.release();
@@ -119,14 +119,14 @@ impl Tool {
     }
 
     /// Leaves what a look found where it is: the stream is named again when it has more, or an end.
-    pub fn leave(&mut self, stream: FeedId) {
+    pub fn defer(&mut self, stream: FeedId) {
         if let Some(feed) = self.feeds.get_mut(stream) {
             feed.leave();
         }
     }
 
-    /// Has a stream that was left named again by the next [`Tool::gather`], which does not wait then.
-    pub fn revisit(&mut self, stream: FeedId) {
+    /// Has a stream that was left named again by the next [`Tool::poll_ready`], which does not wait then.
+    pub fn rearm(&mut self, stream: FeedId) {
         self.feeds.activate(stream);
     }
 

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, LazyLock};
 
-use iof_shm_ring::{Area, Attached, Copied, Gap, Peek, Reader, Ring, Start};
+use iof_shm_ring::{Attached, Copied, Gap, Peek, Reader, ReaderPage, Ring, Start};
 
 /// The byte that a source writes as its `i`th is `PATTERN[i % PERIOD]`.
 pub const PERIOD: u64 = 251;
@@ -33,17 +33,23 @@ impl Dice {
 }
 
 fn attached(ring: OwnedFd, [slot, start, dropped]: [u64; 3]) -> Attached {
-    Attached { ring: Arc::new(Ring::open(ring).unwrap()), slot: slot as u32, start, dropped, passed: false }
+    Attached {
+        ring: Arc::new(Ring::open(ring).unwrap()),
+        slot: slot as u32,
+        start,
+        dropped,
+        non_gating: false,
+    }
 }
 
-pub struct Books {
+pub struct Accounting {
     pub reader: Reader,
     pub began: u64,
     pub delivered: u64,
     pub lost: u64,
 }
 
-/// What a step of [`Books`] needs next.
+/// What a step of [`Accounting`] needs next.
 pub enum Next {
     Step,
     Sleep,
@@ -52,12 +58,18 @@ pub enum Next {
     Gone,
 }
 
-impl Books {
+impl Accounting {
     /// `given` is slot, position and drops, as the writer sent them with the ring.
-    pub fn new(ring: OwnedFd, given: [u64; 3], area: &Arc<Area>, start: Start, began: u64) -> Books {
+    pub fn new(
+        ring: OwnedFd,
+        given: [u64; 3],
+        page: &Arc<ReaderPage>,
+        start: Start,
+        began: u64,
+    ) -> Accounting {
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let reader = unsafe { Reader::new(attached(ring, given), Arc::clone(area), start) }.unwrap();
-        Books { reader, began, delivered: 0, lost: 0 }
+        let reader = unsafe { Reader::new(attached(ring, given), Arc::clone(page), start) }.unwrap();
+        Accounting { reader, began, delivered: 0, lost: 0 }
     }
 
     /// How many bytes the source had produced before this reader's place.

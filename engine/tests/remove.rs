@@ -19,9 +19,9 @@ fn jobs_that_are_over_and_forgotten_leave_nothing_behind_and_who_reads_them_has_
         let mut tool = engine.attach("late", Grant::Never).unwrap();
         let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
         tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
-        assert!(!engine.forget(&nspace()), "there is none yet");
+        assert!(!engine.remove(&nspace()), "there is none yet");
         wait(&engine.spawn(&job()).unwrap());
-        assert!(engine.forget(&nspace()));
+        assert!(engine.remove(&nspace()));
         assert_eq!(Got::all(&mut tool).bytes, b"hello\n".repeat(4));
         drop(tool);
         // Whoever is slow to close something has a round's time.
@@ -36,9 +36,9 @@ fn jobs_that_are_over_and_forgotten_leave_nothing_behind_and_who_reads_them_has_
 fn a_job_that_runs_is_not_forgotten() {
     let engine = engine();
     let job = engine.spawn(&spec([shell("exec sleep 1000")])).unwrap();
-    assert!(!engine.forget(&nspace()));
+    assert!(!engine.remove(&nspace()));
     job.signal(Signal::SIGKILL);
     wait(&job);
-    assert!(engine.forget(&nspace()));
-    assert!(!engine.forget(&nspace()));
+    assert!(engine.remove(&nspace()));
+    assert!(!engine.remove(&nspace()));
 }

@@ -1,4 +1,4 @@
-//! A tool's area: a slot for each ring it reads, one bit for each ring that has news, one flag while it sleeps.
+//! A tool's reader page: a slot for each ring it reads, one bit for each ring that has news, one flag while it sleeps.
 //!
 //! The tool maps it writable, so the engine takes every word for a lie until it was loaded once and checked. The
 //! engine never reads an index or a length from here, and what it writes (ready bits, disarming) matters to the
@@ -12,26 +12,26 @@ use memmap2::{MmapOptions, MmapRaw};
 use crate::doorbell::Ringer;
 use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
-use crate::layout::{AREA_MAGIC, LAYOUT_VERSION};
-use crate::layout::{AreaTable, MAX_SLOTS, Slot};
+use crate::layout::{LAYOUT_VERSION, PAGE_MAGIC};
+use crate::layout::{MAX_SLOTS, PageTable, Slot};
 use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 
 /// One tool's shared words, mapped. The engine makes it, the tool opens it.
-pub struct Area {
-    table: *const AreaTable,
+pub struct ReaderPage {
+    table: *const PageTable,
     /// Engine's side only.
     desk: Option<Desk>,
     _memory: Memory,
 }
 
-/// What the engine keeps beside the shared words of an area, where no tool can reach it.
+/// What the engine keeps beside the shared words of an reader page, where no tool can reach it.
 struct Desk {
     ringer: Ringer,
     file: Option<OwnedFd>,
     free: Mutex<FreeSlots>,
 }
 
-/// Slots that no ring uses. The engine's own memory: nothing that a tool writes to its area changes it.
+/// Slots that no ring uses. The engine's own memory: nothing that a tool writes to its reader page changes it.
 #[derive(Default)]
 struct FreeSlots {
     returned: Vec<u32>,
@@ -61,35 +61,35 @@ impl FreeSlots {
     }
 }
 
-#[expect(dead_code, reason = "held only to be dropped with the area")]
+#[expect(dead_code, reason = "held only to be dropped with the page")]
 enum Memory {
     Mapped(MmapRaw),
     Heap(Heap),
 }
 
-struct Heap(*mut AreaTable);
+struct Heap(*mut PageTable);
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: it came from `Box::into_raw` in `Area::on_heap` and is given back once, here.
+        // SAFETY: it came from `Box::into_raw` in `ReaderPage::on_heap` and is given back once, here.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
 
-// SAFETY: `table` leads into `_memory`, which lives as long as the area; all of its words are atomics.
-unsafe impl Send for Area {}
+// SAFETY: `table` leads into `_memory`, which lives as long as the reader page; all of its words are atomics.
+unsafe impl Send for ReaderPage {}
 // SAFETY: as above.
-unsafe impl Sync for Area {}
+unsafe impl Sync for ReaderPage {}
 
-impl Area {
-    /// Makes the area of a tool whose doorbell `ringer` rings.
+impl ReaderPage {
+    /// Makes the reader page of a tool whose doorbell `ringer` rings.
     ///
     /// # Errors
     /// [`CreateError`] when the kernel has no memory or descriptors.
-    pub fn create(ringer: Ringer) -> Result<Area, CreateError> {
+    pub fn create(ringer: Ringer) -> Result<ReaderPage, CreateError> {
         let len = layout_len();
         let failed = |step| move |source| CreateError::Memory { step, len, source };
-        let fd = file::create(c"iof-area", len)?;
+        let fd = file::create(c"iof-reader-page", len)?;
         file::populate(&fd, 0, slot_offset(0)).map_err(failed("fallocate"))?;
         let map = MmapRaw::map_raw(&fd).map_err(failed("mmap"))?;
         file::seal(&fd, Writers::Anybody, len)?;
@@ -98,55 +98,55 @@ impl Area {
             file: Some(fd),
             free: Mutex::new(FreeSlots { populated: slot_offset(0), ..FreeSlots::default() }),
         };
-        let area = Area { table: map.as_ptr().cast(), desk: Some(desk), _memory: Memory::Mapped(map) };
-        area.table().head.version.store(LAYOUT_VERSION, Relaxed);
-        area.table().head.magic.store(AREA_MAGIC, Relaxed);
-        Ok(area)
+        let page = ReaderPage { table: map.as_ptr().cast(), desk: Some(desk), _memory: Memory::Mapped(map) };
+        page.table().head.version.store(LAYOUT_VERSION, Relaxed);
+        page.table().head.magic.store(PAGE_MAGIC, Relaxed);
+        Ok(page)
     }
 
-    /// Makes an area on the heap, both sides in one: for the model checker, Miri and benches.
+    /// Makes an reader page on the heap, both sides in one: for the model checker, Miri and benches.
     #[doc(hidden)]
-    pub fn on_heap(ringer: Ringer) -> Area {
+    pub fn on_heap(ringer: Ringer) -> ReaderPage {
         let heap = Heap(zeroed_table());
         let desk = Desk {
             ringer,
             file: None,
             free: Mutex::new(FreeSlots { populated: u64::MAX, ..FreeSlots::default() }),
         };
-        Area { table: heap.0, desk: Some(desk), _memory: Memory::Heap(heap) }
+        ReaderPage { table: heap.0, desk: Some(desk), _memory: Memory::Heap(heap) }
     }
 
-    /// Maps the area that the engine made for this tool.
+    /// Maps the reader page that the engine made for this tool.
     ///
     /// # Errors
-    /// [`OpenError`] if the file is not sealed or is no area of this version.
-    pub fn open(fd: OwnedFd) -> Result<Area, OpenError> {
+    /// [`OpenError`] if the file is not sealed or is no reader page of this version.
+    pub fn open(fd: OwnedFd) -> Result<ReaderPage, OpenError> {
         let len = file::check(fd.as_fd(), Writers::Anybody)?;
         let needed = layout_len();
         if len != needed {
             return Err(OpenError::Size { found: len, needed });
         }
         let map = MmapOptions::new().map_raw(&fd).map_err(|source| OpenError::Map { len, source })?;
-        let area = Area { table: map.as_ptr().cast(), desk: None, _memory: Memory::Mapped(map) };
-        let head = &area.table().head;
+        let page = ReaderPage { table: map.as_ptr().cast(), desk: None, _memory: Memory::Mapped(map) };
+        let head = &page.table().head;
         for (field, word, expected) in
-            [("magic", &head.magic, AREA_MAGIC), ("version", &head.version, LAYOUT_VERSION)]
+            [("magic", &head.magic, PAGE_MAGIC), ("version", &head.version, LAYOUT_VERSION)]
         {
             let found = word.load(Relaxed);
             if found != expected {
                 return Err(OpenError::Head { field, found });
             }
         }
-        Ok(area)
+        Ok(page)
     }
 
-    fn table(&self) -> &AreaTable {
-        // SAFETY: `table` points to a whole `AreaTable` in `_memory` for as long as `self` lives: `create` and
+    fn table(&self) -> &PageTable {
+        // SAFETY: `table` points to a whole `PageTable` in `_memory` for as long as `self` lives: `create` and
         // `open` checked the file's size, which its seals keep. All its words are atomics.
         unsafe { &*self.table }
     }
 
-    /// The area's file, to be sent to its tool; `None` on the tool's side.
+    /// The reader page's file, to be sent to its tool; `None` on the tool's side.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.desk.as_ref().and_then(|desk| desk.file.as_ref()).map(AsFd::as_fd)
     }
@@ -246,9 +246,9 @@ impl Area {
     /// Announces that the tool, which uses slots below `slots`, is about to sleep on its doorbell; `false` if
     /// there is news, so that it must not.
     ///
-    /// How to sleep without missing anything: [take](Area::take_ready) the ready bits; look at each ring that had one,
+    /// How to sleep without missing anything: [take](ReaderPage::take_ready) the ready bits; look at each ring that had one,
     /// until it says [`Peek::Empty`](crate::Peek::Empty) (or an end); then arm, and if that gives `true`, wait until the
-    /// doorbell is readable, [disarm](Area::disarm) and [silence](crate::Bell::silence) it. Whoever takes a bit must look
+    /// doorbell is readable, [disarm](ReaderPage::disarm) and [silence](crate::Bell::silence) it. Whoever takes a bit must look
     /// at its ring once more before it sleeps, and so must who has changed a reader's
     /// [grouping](crate::Reader::group). `examples/two_processes.rs` does all this.
     pub fn arm(&self, slots: u32) -> bool {
@@ -265,7 +265,7 @@ impl Area {
         quiet
     }
 
-    /// Takes [`Area::arm`] back, after waking up.
+    /// Takes [`ReaderPage::arm`] back, after waking up.
     pub fn disarm(&self) {
         self.table().head.armed.store(0, Relaxed);
     }
@@ -276,31 +276,31 @@ fn bits_below(slots: u32, base: u32) -> u64 {
     1u64.checked_shl(slots.saturating_sub(base)).map_or(u64::MAX, |bit| bit.wrapping_sub(1))
 }
 
-/// Bytes of an area file: the table, in whole pages.
+/// Bytes of an reader page file: the table, in whole pages.
 fn layout_len() -> u64 {
-    crate::layout::round_up(size_of::<AreaTable>() as u64, file::page_size())
+    crate::layout::round_up(size_of::<PageTable>() as u64, file::page_size())
 }
 
 /// Where a slot begins in the file.
 fn slot_offset(slot: u32) -> u64 {
-    (std::mem::offset_of!(AreaTable, slots) as u64)
+    (std::mem::offset_of!(PageTable, slots) as u64)
         .saturating_add(u64::from(slot).saturating_mul(size_of::<Slot>() as u64))
 }
 
 #[cfg(not(loom))]
-fn zeroed_table() -> *mut AreaTable {
+fn zeroed_table() -> *mut PageTable {
     // SAFETY: all words of the table are integers, for which zero is a value. (A table built on the stack and
     // moved would be a megabyte there.)
-    Box::into_raw(unsafe { Box::<AreaTable>::new_zeroed().assume_init() })
+    Box::into_raw(unsafe { Box::<PageTable>::new_zeroed().assume_init() })
 }
 
 #[cfg(loom)]
-fn zeroed_table() -> *mut AreaTable {
-    use crate::layout::AreaHead;
+fn zeroed_table() -> *mut PageTable {
+    use crate::layout::PageHead;
     use crate::sync::AtomicU64;
     let zero = || AtomicU64::new(0);
-    Box::into_raw(Box::new(AreaTable {
-        head: AreaHead { magic: zero(), version: zero(), armed: zero() },
+    Box::into_raw(Box::new(PageTable {
+        head: PageHead { magic: zero(), version: zero(), armed: zero() },
         ready: std::array::from_fn(|_| zero()),
         slots: std::array::from_fn(|_| Slot {
             hold: zero(),

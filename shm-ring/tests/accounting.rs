@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use iof_shm_ring::{
-    Area, Copied, Gap, Grouping, Peek, Policy, Reader, Start, Stream, StreamConfig, bell, doorbell,
+    Copied, Gap, Grouping, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, bell, doorbell,
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -95,7 +95,7 @@ struct Client {
     reader: Reader,
     may_block: bool,
     /// The writer may pass it.
-    passed: bool,
+    non_gating: bool,
     /// Bytes that the source had produced when this reader began, for it.
     began: u64,
     delivered: u64,
@@ -179,7 +179,7 @@ struct World {
     may_block: bool,
     /// A reader that may block was attached and has not opened its ring yet.
     opening: bool,
-    area: Arc<Area>,
+    page: Arc<ReaderPage>,
     produced: Vec<u8>,
     clients: Vec<Client>,
 }
@@ -187,14 +187,14 @@ struct World {
 impl World {
     fn new(policy: Policy) -> World {
         let config = StreamConfig { capacity: CAPACITY, policy };
-        let (area, stream) = if cfg!(miri) {
-            (Area::on_heap(bell().unwrap().0), Stream::on_heap(config))
+        let (page, stream) = if cfg!(miri) {
+            (ReaderPage::on_heap(bell().unwrap().0), Stream::on_heap(config))
         } else {
-            (Area::create(doorbell().unwrap().0).unwrap(), Stream::create(config, "test"))
+            (ReaderPage::create(doorbell().unwrap().0).unwrap(), Stream::create(config, "test"))
         };
-        let (area, stream) = (Arc::new(area), stream.unwrap());
+        let (page, stream) = (Arc::new(page), stream.unwrap());
         let may_block = policy == Policy::Block;
-        World { stream, policy, may_block, opening: false, area, produced: Vec::new(), clients: Vec::new() }
+        World { stream, policy, may_block, opening: false, page, produced: Vec::new(), clients: Vec::new() }
     }
 
     fn apply(&mut self, op: Op) {
@@ -208,8 +208,8 @@ impl World {
             }
             Op::LetPass { reader } => {
                 if let Some(client) = self.clients.get_mut(reader) {
-                    client.reader.let_pass();
-                    client.passed = true;
+                    client.reader.set_non_gating();
+                    client.non_gating = true;
                     client.lossless_from = None;
                 }
             }
@@ -225,8 +225,8 @@ impl World {
             Op::Detach { reader } => {
                 if reader < self.clients.len() {
                     let client = self.clients.remove(reader);
-                    assert!(self.stream.detach(&self.area, client.reader.slot()));
-                    self.area.return_slot(client.reader.slot());
+                    assert!(self.stream.detach(&self.page, client.reader.slot()));
+                    self.page.return_slot(client.reader.slot());
                 }
             }
             Op::Borrow { reader } => {
@@ -269,26 +269,26 @@ impl World {
     }
 
     /// A reader comes, and opens its ring only when another `late` bytes were pushed.
-    fn attach(&mut self, may_block: bool, passed: bool, start: Start, late: usize) {
-        let slot = self.area.take_slot().unwrap();
+    fn attach(&mut self, may_block: bool, non_gating: bool, start: Start, late: usize) {
+        let slot = self.page.take_slot().unwrap();
         let now = self.produced.len() as u64;
         let cached = if start == Start::Now { 0 } else { self.stream.stats().cached };
-        let attached = if passed {
-            self.stream.attach_passed(&self.area, slot, start).unwrap()
+        let attached = if non_gating {
+            self.stream.attach_non_gating(&self.page, slot, start).unwrap()
         } else {
-            self.stream.attach(&self.area, slot, start, may_block).unwrap()
+            self.stream.attach(&self.page, slot, start, may_block).unwrap()
         };
         self.opening = may_block;
         self.push(late);
         self.opening = false;
         // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-        let reader = unsafe { Reader::new(attached, Arc::clone(&self.area), start) }.unwrap();
+        let reader = unsafe { Reader::new(attached, Arc::clone(&self.page), start) }.unwrap();
         let began = if start == Start::Now { now } else { 0 };
         let lossless_from = (may_block && self.policy == Policy::Block).then_some(now);
         self.clients.push(Client {
             reader,
             may_block,
-            passed,
+            non_gating,
             began,
             delivered: 0,
             lost: 0,
@@ -315,13 +315,13 @@ impl World {
             client.consume(consume);
         }
         if client.peek() == Peek::Sealed {
-            let slot = self.area.take_slot().unwrap();
+            let slot = self.page.take_slot().unwrap();
             let old = client.reader.slot();
-            let attached = self.stream.follow(&self.area, old, slot).expect("a sealed ring has a successor");
+            let attached = self.stream.follow(&self.page, old, slot).expect("a sealed ring has a successor");
             // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
             unsafe { client.reader.follow(attached) }.unwrap();
-            self.area.return_slot(old);
-            if self.policy == Policy::Block && client.may_block && !client.passed {
+            self.page.return_slot(old);
+            if self.policy == Policy::Block && client.may_block && !client.non_gating {
                 client.lossless_from.get_or_insert(self.produced.len() as u64);
             }
         }

@@ -25,7 +25,7 @@ pub fn stderr() -> Box<dyn Write> {
 }
 
 /// Says something to the user, in one line but for lists. If stderr can't be written there is nobody to tell.
-pub fn say(words: fmt::Arguments<'_>) {
+pub fn print_message(words: fmt::Arguments<'_>) {
     // Some of them are others'.
     let lines: Vec<String> = words.to_string().split('\n').map(shown).collect();
     let _ = stderr().write_all(format!("iof: {}\n", lines.join("\n")).as_bytes());

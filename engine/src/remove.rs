@@ -21,12 +21,12 @@ impl Engine {
     /// for _ in 0..3 {
     ///     let job = engine.spawn(&JobSpec::new(nspace.clone(), vec![App::new("true", [""; 0])]))?;
     ///     job.wait();
-    ///     assert!(engine.forget(&nspace));
+    ///     assert!(engine.remove(&nspace));
     /// }
-    /// assert!(!engine.forget(&nspace));
+    /// assert!(!engine.remove(&nspace));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn forget(&self, nspace: &Nspace) -> bool {
+    pub fn remove(&self, nspace: &Nspace) -> bool {
         let mut state = self.tables.lock();
         let Some(job) = state.jobs.remove(nspace) else { return false };
         if !job.has_ended() {
@@ -38,8 +38,8 @@ impl Engine {
             // A capture that has ended has closed it.
             let _ = self.capture.shut(rank.target());
         }
-        // The keeper's slots are given back before the streams go.
-        state.let_go(&self.capture, &sources);
+        // The backlog holder's slots are given back before the streams go.
+        state.release_backlog(&self.capture, &sources);
         for source in sources {
             state.forget_stream(source);
             state.deliveries.remove(&source);

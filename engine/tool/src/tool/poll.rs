@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::limits::MAX_SLOTS_PER_MESSAGE;
-use iof_proto::{FromTool, Missed, Nspace, Terms, ToTool};
+use iof_proto::{EffectiveOptions, FromTool, Missed, Nspace, ToTool};
 use iof_shm_ring::{Attached, Grouping, Ring};
 
+use crate::adaptive_polling::NAP;
 use crate::error::LostError;
 use crate::feed::{Feed, StreamOf, reader};
 use crate::feeds::Settled;
-use crate::later::Reply;
 use crate::link::Received;
-use crate::naps::NAP;
 use crate::registration::{Closing, JobEnd, Registration};
+use crate::submit::Reply;
 use crate::tool::Tool;
 use crate::wakeup::Heard;
 
@@ -24,7 +24,7 @@ const LISTEN_EVERY: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Poll {
     /// Active feeds may have news, or there are events.
-    News,
+    Ready,
     /// The time is over and there is no news. The tool is armed.
     Quiet,
     /// Nothing more will come.
@@ -59,9 +59,9 @@ impl Tool {
         }
         loop {
             self.take_queued()?;
-            self.feeds.take_ready(&self.area);
+            self.feeds.take_ready(&self.page);
             self.feeds.take_due();
-            let news = self.has_news();
+            let news = self.has_ready();
             if news || is_over(self) {
                 // However much there is to read, messages are looked at; not each time, which costs as much as reading.
                 if !(socket_seen || news && self.heard.elapsed() < LISTEN_EVERY) {
@@ -69,34 +69,34 @@ impl Tool {
                     socket_seen = true;
                     continue;
                 }
-                self.wakeup.disarm(&self.area);
-                return Ok(if news { Poll::News } else { Poll::Done });
+                self.wakeup.disarm(&self.page);
+                return Ok(if news { Poll::Ready } else { Poll::Done });
             }
             if in_vain && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(Poll::Quiet);
             }
             let until = [deadline, self.feeds.next_due()].into_iter().flatten().min();
-            if !napped && let Some(nap) = self.may_nap(until) {
+            if !napped && let Some(nap) = self.may_sleep_through(until) {
                 // News do not end it, messages do.
                 napped = true;
                 self.sleep(Instant::now().checked_add(nap))?;
-                self.naps.slept(nap);
+                self.polling.slept(nap);
                 socket_seen = true;
-            } else if self.wakeup.arm(&self.area, self.feeds.slots()) {
+            } else if self.wakeup.arm(&self.page, self.feeds.slots()) {
                 let began = Instant::now();
                 in_vain = !self.sleep(until)?;
-                self.naps.slept(began.elapsed());
+                self.polling.slept(began.elapsed());
                 socket_seen = true;
             }
         }
     }
 
     /// How long the next sleep, which may last until `until`, is to be if the engine need not end it.
-    fn may_nap(&mut self, until: Option<Instant>) -> Option<Duration> {
+    fn may_sleep_through(&mut self, until: Option<Instant>) -> Option<Duration> {
         let now = Instant::now();
         let long = |until: Instant| until.saturating_duration_since(now) >= NAP;
         // A tool on an event loop of its own sleeps elsewhere.
-        if until.is_none_or(long) { self.naps.next() } else { None }
+        if until.is_none_or(long) { self.polling.next() } else { None }
     }
 
     /// Waits for the doorbell, if the tool is armed, or the socket, until `until` at most; whether there was anything. If
@@ -104,8 +104,8 @@ impl Tool {
     fn sleep(&mut self, until: Option<Instant>) -> Result<bool, LostError> {
         let heard = self.wakeup.wait(&self.link, until)?;
         self.heard = Instant::now();
-        let Heard::News { socket } = heard else { return Ok(false) };
-        self.wakeup.disarm(&self.area);
+        let Heard::Ready { socket } = heard else { return Ok(false) };
+        self.wakeup.disarm(&self.page);
         if socket {
             self.take_messages()?;
         }
@@ -113,7 +113,7 @@ impl Tool {
     }
 
     /// Whether something can be handed out without a wait.
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_ready(&self) -> bool {
         !self.feeds.active().is_empty() || !self.events.is_empty() || self.put_back.is_some()
     }
 
@@ -130,7 +130,7 @@ impl Tool {
     /// Forgets feeds that were read to their end, and asks for generations that feeds came to the end of.
     fn settle(&mut self) -> Result<(), LostError> {
         let Settled { ask, over, read, large } = self.feeds.settle();
-        self.naps.read(read, large);
+        self.polling.read(read, large);
         let slots: Vec<u32> = over.iter().map(Feed::slot).collect();
         let ended: Vec<(u32, Nspace, u64)> =
             over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone(), feed.run())).collect();
@@ -196,18 +196,18 @@ impl Tool {
                 follows,
                 start,
                 dropped,
-                passed,
-                terms,
+                non_gating,
+                options,
             } => {
                 let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
                 let ring = Arc::new(Ring::open(fd)?);
                 self.feeds.use_slot(slot);
-                let given = Attached { ring, slot, start, dropped, passed };
+                let given = Attached { ring, slot, start, dropped, non_gating };
                 match follows {
                     Some(old) => self.feeds.next_generation(old, given),
                     None => {
                         let stream = StreamOf { source, channel, logged, run };
-                        self.new_feed(handler, stream, given, terms)?;
+                        self.new_feed(handler, stream, given, options)?;
                     }
                 }
             }
@@ -259,7 +259,7 @@ impl Tool {
             }
             ToTool::Logged { request, result } => self.reply(request, Reply::Logged(result)),
             // The answer to a request that nobody waits for any more.
-            ToTool::Lagging { .. } => {}
+            ToTool::SlowTargets { .. } => {}
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
             }
@@ -272,20 +272,20 @@ impl Tool {
         handler: u32,
         stream: StreamOf,
         first: Attached,
-        terms: Terms,
+        options: EffectiveOptions,
     ) -> Result<(), LostError> {
         let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
         if matches!(registration.closing, Closing::Asked(_)) {
             // It was on its way when the engine was told.
             return Ok(());
         }
-        let mut reader = reader(first, Arc::clone(&self.area), registration.start)?;
+        let mut reader = reader(first, Arc::clone(&self.page), registration.start)?;
         if let Some(room) = &self.room {
             reader.tell_room(Arc::clone(room));
         }
-        if terms.buffering_size > 0 {
-            let time = terms.buffering_time.map(Duration::from_micros);
-            reader.group(Some(Grouping { bytes: terms.buffering_size, time }));
+        if options.buffering_size > 0 {
+            let time = options.buffering_time.map(Duration::from_micros);
+            reader.group(Some(Grouping { bytes: options.buffering_size, time }));
         }
         registration.opened(&stream.source.nspace, stream.run);
         let mut feed = Feed::new(handler, stream, reader);

@@ -75,11 +75,11 @@ pub fn woken_for_a_group() {
 /// Writes 2 bytes and tells of each, while `reader` reads until its tool sleeps: that is as often as it was told,
 /// once before and twice here.
 fn run_beside_sleeper(model: &mut Model, mut reader: Reader) -> Reader {
-    let (payload, area) = (model.payload.clone(), model.area.clone());
+    let (payload, page) = (model.payload.clone(), model.page.clone());
     let reading = thread::spawn(move || {
         let mut looks = 0;
-        while !area.arm(1) {
-            area.take_ready(1, |_| read_ready(&mut reader, &payload));
+        while !page.arm(1) {
+            page.take_ready(1, |_| read_ready(&mut reader, &payload));
             looks += 1;
             assert!(looks <= 3, "a tool is kept awake without news");
         }
