@@ -36,7 +36,7 @@ const MAX_CONNECTIONS: usize = 16;
 const STREAMS: u64 = 6;
 /// Files and maps of a connection: its socket, reader page and doorbell.
 const PER_CONNECTION: u64 = 8;
-/// Files and maps that one more generation, or one inlet, costs the engine. A data reader page is mapped twice.
+/// Files and maps that one more generation, or one inlet, costs the engine. A data area is mapped twice.
 const PER_RING: u64 = 6;
 /// What the engine and the fuzzer may have opened meanwhile for themselves: spare rings, a corpus file.
 const SLACK: u64 = 64;

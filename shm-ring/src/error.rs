@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a ring or an reader page could not be made.
+/// Why a ring or a reader page could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
@@ -30,7 +30,7 @@ pub enum CreateError {
     Slots,
 }
 
-/// Why a file received from elsewhere is not taken for a ring or an reader page.
+/// Why a file received from elsewhere is not taken for a ring or a reader page.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

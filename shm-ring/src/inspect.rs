@@ -30,8 +30,8 @@ const PIECE: usize = 64 * 1024;
 /// use std::sync::Arc;
 ///
 /// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "demo")?;
-/// # let reader page = Arc::new(ReaderPage::create(doorbell()?.0)?);
-/// # let file = stream.attach(&reader page, reader page.take_slot()?, Start::Oldest, false)?;
+/// # let page = Arc::new(ReaderPage::create(doorbell()?.0)?);
+/// # let file = stream.attach(&page, page.take_slot()?, Start::Oldest, false)?;
 /// # let file = file.ring.as_fd().ok_or("a ring in memory has a file")?.try_clone_to_owned()?;
 /// stream.push(b"last words", 0);
 ///
@@ -55,11 +55,11 @@ pub struct Snapshot {
     pub base: u64,
     /// Whether the writer overwrites what no reader borrows (drop oldest), or waits for readers to consume it.
     pub overwrite: bool,
-    /// Bytes of the data reader page.
+    /// Bytes of the data area.
     pub capacity: u64,
     /// Entries of the index ring.
     pub entries: u64,
-    /// Where the data reader page begins in the file: the byte at position `p` lies `p % capacity` behind it.
+    /// Where the data area begins in the file: the byte at position `p` lies `p % capacity` behind it.
     pub data_offset: u64,
     /// Bytes below are readable.
     pub tail: u64,

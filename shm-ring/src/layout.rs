@@ -12,7 +12,7 @@
 //! stream began; they never wrap and go on from one generation to the next. What was dropped instead of stored
 //! is counted beside them: *produced = position + dropped*.
 //!
-//! An reader page file, the words of one tool for all the rings it reads:
+//! A reader page file, the words of one tool for all the rings it reads:
 //!
 //! ```text
 //! 0           128                  128 + MAX_SLOTS/8
@@ -33,9 +33,9 @@ pub const LAYOUT_VERSION: u64 = 2;
 /// "No position": nothing held, not sealed, not complete, nothing wanted; no generation.
 pub const NONE: u64 = u64::MAX;
 
-/// Smallest data reader page of a ring, bytes.
+/// Smallest data area of a ring, bytes.
 pub const MIN_CAPACITY: u64 = 4096;
-/// Largest data reader page of a ring, bytes: what the RFC's 32-bit cache size can ask for.
+/// Largest data area of a ring, bytes: what the RFC's 32-bit cache size can ask for.
 pub const MAX_CAPACITY: u64 = 1 << 32;
 /// Fewest entries of an index ring.
 const MIN_ENTRIES: u64 = 32;
@@ -73,7 +73,7 @@ pub const MAX_SLOTS: usize = 3;
 pub(crate) struct Identity {
     pub magic: AtomicU64,
     pub version: AtomicU64,
-    /// Bytes of the data reader page.
+    /// Bytes of the data area.
     pub capacity: AtomicU64,
     /// Entries of the index ring.
     pub entries: AtomicU64,
@@ -139,7 +139,7 @@ pub(crate) struct Entry {
     pub dropped: AtomicU64,
 }
 
-/// Head of an reader page file.
+/// Head of a reader page file.
 #[repr(C, align(128))]
 pub(crate) struct PageHead {
     pub magic: AtomicU64,
@@ -161,7 +161,7 @@ pub(crate) struct Slot {
     pub dropped: AtomicU64,
 }
 
-/// An reader page file as a whole.
+/// A reader page file as a whole.
 #[repr(C)]
 pub(crate) struct PageTable {
     pub head: PageHead,
@@ -185,7 +185,7 @@ pub(crate) fn round_up(bytes: u64, page: u64) -> u64 {
     bytes.div_ceil(page).saturating_mul(page)
 }
 
-/// Index entries for a data reader page of `capacity` bytes.
+/// Index entries for a data area of `capacity` bytes.
 pub(crate) fn entries_for(capacity: u64) -> u64 {
     (capacity / BYTES_PER_ENTRY).clamp(MIN_ENTRIES, MAX_ENTRIES)
 }
@@ -196,7 +196,7 @@ pub(crate) fn spacing(capacity: u64, entries: u64) -> u64 {
     if cfg!(loom) { 0 } else { capacity.checked_div(entries / 2).unwrap_or(capacity) }
 }
 
-/// Bytes before the data reader page.
+/// Bytes before the data area.
 pub(crate) fn meta_len(entries: u64, page: u64) -> u64 {
     let used =
         (size_of::<Control>() as u64).saturating_add(entries.saturating_mul(size_of::<Entry>() as u64));

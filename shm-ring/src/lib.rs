@@ -18,7 +18,7 @@
 //! | `inlet` | the other direction: a ring that a tool fills and the engine reads (unsafe) |
 //! | `inspect` | looking at a ring from outside, whatever its writer does |
 //! | `copy` | reading bytes that may change meanwhile (unsafe) |
-//! | `reader page`, `notify`, `doorbell` | slots, ready bits, waking who sleeps |
+//! | `reader_page`, `notify`, `doorbell` | slots, ready bits, waking who sleeps |
 //!
 //! The modules are private: all that is public is listed below. `examples/two_processes.rs` is a whole writer and a whole
 //! reader. Nothing here does I/O: the bytes come from whoever writes into a [`Span`].

@@ -73,11 +73,11 @@ pub struct Gap {
 /// use iof_shm_ring::{Peek, Policy, Start, Stream, StreamConfig, ReaderPage, Reader, doorbell};
 /// use std::sync::Arc;
 ///
-/// let reader page = Arc::new(ReaderPage::create(doorbell()?.0)?);
+/// let page = Arc::new(ReaderPage::create(doorbell()?.0)?);
 /// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "demo")?;
-/// let attached = stream.attach(&reader page, reader page.take_slot()?, Start::Oldest, false)?;
+/// let attached = stream.attach(&page, page.take_slot()?, Start::Oldest, false)?;
 /// // SAFETY: the stream is ours: it does not detach this reader, nor give its slot to another.
-/// let mut reader = unsafe { Reader::new(attached, reader page, Start::Oldest)? };
+/// let mut reader = unsafe { Reader::new(attached, page, Start::Oldest)? };
 ///
 /// stream.push(b"hello", 0);
 /// assert_eq!(reader.peek(), Peek::Bytes);
@@ -92,7 +92,7 @@ pub struct Reader {
     page: Arc<ReaderPage>,
     slot: u32,
     cursor: u64,
-    /// Where the byte at the cursor lies in the data reader page.
+    /// Where the byte at the cursor lies in the data area.
     offset: u64,
     /// Bytes up to here are borrowed; the cursor if none are.
     end: u64,

@@ -24,7 +24,7 @@ pub struct ReaderPage {
     _memory: Memory,
 }
 
-/// What the engine keeps beside the shared words of an reader page, where no tool can reach it.
+/// What the engine keeps beside the shared words of a reader page, where no tool can reach it.
 struct Desk {
     ringer: Ringer,
     file: Option<OwnedFd>,
@@ -104,7 +104,7 @@ impl ReaderPage {
         Ok(page)
     }
 
-    /// Makes an reader page on the heap, both sides in one: for the model checker, Miri and benches.
+    /// Makes a reader page on the heap, both sides in one: for the model checker, Miri and benches.
     #[doc(hidden)]
     pub fn on_heap(ringer: Ringer) -> ReaderPage {
         let heap = Heap(zeroed_table());
@@ -276,7 +276,7 @@ fn bits_below(slots: u32, base: u32) -> u64 {
     1u64.checked_shl(slots.saturating_sub(base)).map_or(u64::MAX, |bit| bit.wrapping_sub(1))
 }
 
-/// Bytes of an reader page file: the table, in whole pages.
+/// Bytes of a reader page file: the table, in whole pages.
 fn layout_len() -> u64 {
     crate::layout::round_up(size_of::<PageTable>() as u64, file::page_size())
 }

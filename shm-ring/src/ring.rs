@@ -321,7 +321,7 @@ impl Ring {
         Some(layout::round_up(to, file::page_size()))
     }
 
-    /// Where the byte at `position` lies in the data reader page.
+    /// Where the byte at `position` lies in the data area.
     pub(crate) fn offset_of(&self, position: u64) -> u64 {
         position % self.capacity
     }
@@ -332,14 +332,14 @@ impl Ring {
         if offset >= self.capacity { offset.wrapping_sub(self.capacity) } else { offset }
     }
 
-    /// Address of the byte at `offset` of the data reader page; `capacity` bytes are mapped from there on.
+    /// Address of the byte at `offset` of the data area; `capacity` bytes are mapped from there on.
     pub(crate) fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset < self.capacity);
         // Below `capacity`, which fitted a `usize` when the ring was mapped.
         self.data.wrapping_add(offset as usize)
     }
 
-    /// Copies `bytes`, at most `capacity`, to `offset` of the data reader page; the writer claimed that range.
+    /// Copies `bytes`, at most `capacity`, to `offset` of the data area; the writer claimed that range.
     pub(crate) fn store(&self, offset: u64, bytes: &[u8]) {
         let at = self.at(offset);
         // SAFETY: `capacity` bytes are mapped from `at` on, the writer (the one caller) claimed them, so that no

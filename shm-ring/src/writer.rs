@@ -35,7 +35,7 @@ pub(crate) enum Refused {
 pub(crate) struct Writer {
     ring: Arc<Ring>,
     tail: u64,
-    /// Where the byte at `tail` lies in the data reader page: kept, because a division for each commit would cost more than
+    /// Where the byte at `tail` lies in the data area: kept, because a division for each commit would cost more than
     /// the rest of it.
     offset: u64,
     intent: u64,

@@ -20,7 +20,7 @@ use nix::unistd::ftruncate;
 
 const CAPACITY: u64 = 64 * 1024;
 const PAGE: u64 = 4096;
-/// Where an reader page's slots begin, 64 bytes each: hold, cursor, threshold.
+/// Where a reader page's slots begin, 64 bytes each: hold, cursor, threshold.
 const SLOTS: usize = 128 + MAX_SLOTS / 8;
 
 fn own(fd: BorrowedFd<'_>) -> OwnedFd {
@@ -224,7 +224,7 @@ fn stream_ring(stream: &mut Stream) -> Arc<Ring> {
 
 // Files that are not what they say.
 
-/// Seals of a ring, and of an reader page.
+/// Seals of a ring, and of a reader page.
 const RING: [SealFlag; 4] =
     [SealFlag::F_SEAL_SEAL, SealFlag::F_SEAL_SHRINK, SealFlag::F_SEAL_GROW, SealFlag::F_SEAL_FUTURE_WRITE];
 const AREA: [SealFlag; 3] = [SealFlag::F_SEAL_SEAL, SealFlag::F_SEAL_SHRINK, SealFlag::F_SEAL_GROW];
@@ -340,7 +340,7 @@ fn a_head_with_any_word_wrong_is_refused() {
 
 #[test]
 fn a_descriptor_that_may_not_do_what_is_needed_is_refused() {
-    // A ring is read, an reader page is written.
+    // A ring is read, a reader page is written.
     let ring = file(&ring_head(), RING_LEN, &RING);
     let writer = File::options().write(true).open(self_path(&ring)).unwrap();
     assert!(matches!(refused(writer.into()), OpenError::Map { .. }));
