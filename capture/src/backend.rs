@@ -1,7 +1,8 @@
-//! What the capture thread asks of the kernel, and how the kernel answers: one trait, a body for each facility.
+//! What the capture thread asks of the kernel, and how the kernel answers: one trait, a body for
+//! each facility.
 //!
-//! Completion style: every request is answered once, later, by [`Backend::take`]. A facility that only tells when
-//! something is ready does the work itself then.
+//! Completion style: every request is answered once, later, by [`Backend::take`]. A facility that
+//! only tells when something is ready does the work itself then.
 
 mod epoll;
 mod uring;
@@ -33,8 +34,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendKind {
-    /// io_uring(7): one system call for many pipes. Linux 5.7 or newer; administrators and container runtimes
-    /// often forbid it.
+    /// io_uring(7): one system call for many pipes. Linux 5.7 or newer; administrators and
+    /// container runtimes often forbid it.
     IoUring,
     /// epoll(7): a system call for each read. Everywhere.
     Epoll,
@@ -115,30 +116,32 @@ pub(crate) trait Backend {
     /// What the users know it as.
     const KIND: BackendKind;
 
-    /// Gets ready for requests about `file` under the name `token`. Comes once, before the first of them.
+    /// Gets ready for requests about `file` under the name `token`. Comes once, before the first of
+    /// them.
     ///
     /// # Safety
-    /// `file` must stay open until [`Backend::deregister`], or until the backend has gone, and every request for `token`
-    /// must be about it.
+    /// `file` must stay open until [`Backend::deregister`], or until the backend has gone, and
+    /// every request for `token` must be about it.
     ///
-    /// A request may be carried out after the call that makes it, by the number of the file: by epoll always, by
-    /// io_uring for files that the kernel does not hold for it. If the file were closed, that number could be another
-    /// file's, whose bytes would be taken or overwritten: somebody else's pipe, or memory that somebody has mapped.
+    /// A request may be carried out after the call that makes it, by the number of the file: by
+    /// epoll always, by io_uring for files that the kernel does not hold for it. If the file
+    /// were closed, that number could be another file's, whose bytes would be taken or
+    /// overwritten: somebody else's pipe, or memory that somebody has mapped.
     unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Forgets the file of `token`, for which nothing may be in flight. The name is free again, and the file may be
-    /// closed.
+    /// Forgets the file of `token`, for which nothing may be in flight. The name is free again, and
+    /// the file may be closed.
     fn deregister(&mut self, token: Token);
 
     /// Reads from `pipe` into `span`: waits for bytes or the end, and answers like read(2).
     ///
     /// # Safety
-    /// Until the answer for `token` was taken, the caller must keep the memory of `span` mapped, and neither write
-    /// nor, but by atomic loads, read it.
+    /// Until the answer for `token` was taken, the caller must keep the memory of `span` mapped,
+    /// and neither write nor, but by atomic loads, read it.
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span);
 
-    /// Writes `bytes` to `pipe`, which is a [`Token::Target`]'s: waits until it takes some of them, and answers like
-    /// write(2).
+    /// Writes `bytes` to `pipe`, which is a [`Token::Target`]'s: waits until it takes some of them,
+    /// and answers like write(2).
     ///
     /// # Safety
     /// Until the answer for `token` was taken, the caller must keep the memory of `bytes` mapped.
@@ -147,16 +150,19 @@ pub(crate) trait Backend {
     /// Answers when `file` is readable; a [`Token::Target`]'s, when it is writable.
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Answers after [`PAUSE`] or less: together with the other pauses, so that many wake us no more often than one.
+    /// Answers after [`PAUSE`] or less: together with the other pauses, so that many wake us no
+    /// more often than one.
     fn pause(&mut self, token: Token);
 
     /// Makes what is in flight for `token` answer soon, if something is.
     fn cancel(&mut self, token: Token);
 
-    /// Reads bytes of `pipe`, which was polled and is readable, and forgets them; says how many, at once.
+    /// Reads bytes of `pipe`, which was polled and is readable, and forgets them; says how many, at
+    /// once.
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize>;
 
-    /// Reads bytes of `pipe`, which was polled and is readable, into `memory`; says how many, at once.
+    /// Reads bytes of `pipe`, which was polled and is readable, into `memory`; says how many, at
+    /// once.
     fn fetch(&mut self, pipe: BorrowedFd<'_>, memory: &mut [u8]) -> io::Result<usize> {
         // Of a terminal they may have been flushed since.
         let mut look = [PollFd::new(pipe, PollFlags::POLLIN)];
@@ -166,8 +172,8 @@ pub(crate) trait Backend {
         Ok(read(pipe, memory)?)
     }
 
-    /// Hands in what was asked for, lets answers pile up for as long as `patience`, and then waits for one if there is
-    /// none yet. May return early.
+    /// Hands in what was asked for, lets answers pile up for as long as `patience`, and then waits
+    /// for one if there is none yet. May return early.
     ///
     /// # Errors
     /// When the kernel no longer serves us at all.

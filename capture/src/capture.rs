@@ -23,12 +23,14 @@ use crate::start::StartError;
 use crate::streams::Streams;
 use crate::watchdog::{Watchdog, Watched};
 
-/// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it, which is logged.
+/// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it, which is
+/// logged.
 ///
-/// Whatever was asked of it and not done by then is not done. When the kernel stops serving, all sources and targets that
-/// the thread had are reported with the kernel's error, and processes are not watched any more. Only if the kernel does
-/// not even give back the memory of reads and writes in flight is nothing reported, and all of it stays mapped for good.
-/// After a panic nothing more is reported.
+/// Whatever was asked of it and not done by then is not done. When the kernel stops serving, all
+/// sources and targets that the thread had are reported with the kernel's error, and processes are
+/// not watched any more. Only if the kernel does not even give back the memory of reads and writes
+/// in flight is nothing reported, and all of it stays mapped for good. After a panic nothing more
+/// is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the capture thread has ended; start a new Capture")]
 pub struct Stopped;
@@ -78,9 +80,10 @@ struct Names {
 
 /// One thread that drains pipes into streams, fills pipes from inlets and watches processes.
 ///
-/// All methods may be called from any thread, and none but [`Capture::with_streams`] and dropping waits for the
-/// capture thread. Dropping it completes all sources with what they have, closes all targets, reports that, and joins
-/// the thread; processes that still run are not watched any more and stay.
+/// All methods may be called from any thread, and none but [`Capture::with_streams`] and dropping
+/// waits for the capture thread. Dropping it completes all sources with what they have, closes all
+/// targets, reports that, and joins the thread; processes that still run are not watched any more
+/// and stay.
 pub struct Capture {
     commands: Sender<Command>,
     ringer: Ringer,
@@ -98,12 +101,13 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts the capture thread, on io_uring if the kernel gives one, else on epoll. In the latter case the reason
-    /// is logged, and [`Capture::fallback`] has it.
+    /// Starts the capture thread, on io_uring if the kernel gives one, else on epoll. In the latter
+    /// case the reason is logged, and [`Capture::fallback`] has it.
     ///
-    /// `on_event` runs on that thread, so it must not block, nor call [`Capture::with_streams`] or anything else
-    /// that waits for this capture. If it panics the capture ends, see [`Stopped`]. [`Event::Stalled`] alone comes on
-    /// another thread, possibly at the same time.
+    /// `on_event` runs on that thread, so it must not block, nor call [`Capture::with_streams`] or
+    /// anything else that waits for this capture. If it panics the capture ends, see
+    /// [`Stopped`]. [`Event::Stalled`] alone comes on another thread, possibly at the same
+    /// time.
     ///
     /// # Errors
     /// [`StartError`]: no file descriptor or thread to be had.
@@ -114,7 +118,8 @@ impl Capture {
     /// The same, on `backend` and no other.
     ///
     /// # Errors
-    /// [`StartError`]; [`StartError::Refused`] if the kernel gives no io_uring, with the likely cause.
+    /// [`StartError`]; [`StartError::Refused`] if the kernel gives no io_uring, with the likely
+    /// cause.
     pub fn start_on(
         backend: BackendKind,
         on_event: impl Fn(Event) + Send + Sync + 'static,
@@ -192,13 +197,16 @@ impl Capture {
 
     /// Reads `pipe` into `stream` from now on, under the name `id`.
     ///
-    /// `pipe` is the read end of a pipe(7) that nobody else reads, blocking or not (blocking is cheaper on kernels
-    /// before 6.3). It is closed after its last byte; the stream stays until [`Capture::remove`].
+    /// `pipe` is the read end of a pipe(7) that nobody else reads, blocking or not (blocking is
+    /// cheaper on kernels before 6.3). It is closed after its last byte; the stream stays until
+    /// [`Capture::remove`].
     ///
-    /// Of a pipe in packet mode (O_DIRECT, which whoever writes can switch on, see pipe(2)) nothing is lost unseen if
-    /// `stream` has a capacity of 16 KiB at least, for a read takes a quarter of it, and a packet has 4 KiB.
+    /// Of a pipe in packet mode (O_DIRECT, which whoever writes can switch on, see pipe(2)) nothing
+    /// is lost unseen if `stream` has a capacity of 16 KiB at least, for a read takes a quarter
+    /// of it, and a packet has 4 KiB.
     ///
-    /// [`Event::Complete`] follows, unless `on_event` panics before: then nothing does, see [`Stopped`].
+    /// [`Event::Complete`] follows, unless `on_event` panics before: then nothing does, see
+    /// [`Stopped`].
     ///
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The pipe is closed then.
@@ -206,12 +214,14 @@ impl Capture {
         self.enter(id, Command::Add { id, pipe, stream: Box::new(stream), leader: None })
     }
 
-    /// The same as [`Capture::add`] for the master of a pty, and as [`Capture::watch`] for the leader of the session
-    /// whose terminal that is: while it lives, that nobody has the terminal open is not its end, because any process
-    /// of the session may open it again as /dev/tty. Meanwhile it is looked at every 20 ms.
+    /// The same as [`Capture::add`] for the master of a pty, and as [`Capture::watch`] for the
+    /// leader of the session whose terminal that is: while it lives, that nobody has the
+    /// terminal open is not its end, because any process of the session may open it again as
+    /// /dev/tty. Meanwhile it is looked at every 20 ms.
     ///
     /// # Errors
-    /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The master is closed then, the child stays unreaped.
+    /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The master is closed then, the
+    /// child stays unreaped.
     pub fn add_session(
         &self,
         id: SourceId,
@@ -224,8 +234,8 @@ impl Capture {
         self.enter(id, Command::Add { id, pipe: master, stream: Box::new(stream), leader })
     }
 
-    /// Adds a source without a pipe, under the name `id`: its bytes come with [`Capture::deliver`], and its end with
-    /// [`Capture::finish`].
+    /// Adds a source without a pipe, under the name `id`: its bytes come with [`Capture::deliver`],
+    /// and its end with [`Capture::finish`].
     ///
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`].
@@ -233,13 +243,15 @@ impl Capture {
         self.enter(id, Command::Open { id, stream: Box::new(stream) })
     }
 
-    /// Puts `bytes`, which were read from their source at `time` (nanoseconds since 1970, now if `None`), behind what was
-    /// delivered before to a source that was [opened](Capture::open). They go into its stream in order; where a full
-    /// stream waits for its readers, they wait here, in any number: [`Event::Delivered`] tells when they are no longer
-    /// required, so whoever delivers knows how much waits.
+    /// Puts `bytes`, which were read from their source at `time` (nanoseconds since 1970, now if
+    /// `None`), behind what was delivered before to a source that was [opened](Capture::open).
+    /// They go into its stream in order; where a full stream waits for its readers, they wait
+    /// here, in any number: [`Event::Delivered`] tells when they are no longer required, so
+    /// whoever delivers knows how much waits.
     ///
-    /// If there is no such source, or it has a pipe, or it was finished, the bytes are lost, uncounted, and the event comes at once. What
-    /// waits when a source is [closed](Capture::close) or removed, or the capture ends, counts as dropped; of deliveries
+    /// If there is no such source, or it has a pipe, or it was finished, the bytes are lost,
+    /// uncounted, and the event comes at once. What waits when a source is
+    /// [closed](Capture::close) or removed, or the capture ends, counts as dropped; of deliveries
     /// that come too late for that there is no event.
     ///
     /// # Errors
@@ -258,9 +270,10 @@ impl Capture {
         Ok(self.send(add)?)
     }
 
-    /// Stops reading a source now, and completes its stream with what it has: for pipes that a grandchild holds
-    /// open. Unread bytes are lost with the pipe, and whoever writes to it gets SIGPIPE, see pipe(7).
-    /// [`Event::Complete`] follows, unless it came already or there is no such source.
+    /// Stops reading a source now, and completes its stream with what it has: for pipes that a
+    /// grandchild holds open. Unread bytes are lost with the pipe, and whoever writes to it
+    /// gets SIGPIPE, see pipe(7). [`Event::Complete`] follows, unless it came already or there
+    /// is no such source.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -268,10 +281,11 @@ impl Capture {
         self.send(Command::Close(id))
     }
 
-    /// Reads what was written to a source up to now, as far as its stream takes it, and then closes it: for pipes that
-    /// somebody holds open of whom nothing more is wanted. Where a full stream has the source wait for its readers,
-    /// this waits as well. Of a source without a pipe: no delivery will follow. [`Event::Complete`] follows, unless it
-    /// came already or there is no such source.
+    /// Reads what was written to a source up to now, as far as its stream takes it, and then closes
+    /// it: for pipes that somebody holds open of whom nothing more is wanted. Where a full
+    /// stream has the source wait for its readers, this waits as well. Of a source without a
+    /// pipe: no delivery will follow. [`Event::Complete`] follows, unless it came already or
+    /// there is no such source.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -279,10 +293,10 @@ impl Capture {
         self.send(Command::Finish(id))
     }
 
-    /// Has a source's pipe read by a thread of its own from now on, so that what blocks it blocks no other: see
-    /// [`Event::Stalled`]. Its bytes are copied once more then. A thread that is stuck when the source is closed or removed
-    /// keeps the pipe open until the kernel lets it go, and nothing waits for it. Sources without a pipe and terminals stay
-    /// as they are.
+    /// Has a source's pipe read by a thread of its own from now on, so that what blocks it blocks
+    /// no other: see [`Event::Stalled`]. Its bytes are copied once more then. A thread that is
+    /// stuck when the source is closed or removed keeps the pipe open until the kernel lets it
+    /// go, and nothing waits for it. Sources without a pipe and terminals stay as they are.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -290,8 +304,8 @@ impl Capture {
         self.send(Command::Isolate(id))
     }
 
-    /// Drops a source's stream and frees its name; closes the source first if it is not complete. Readers keep
-    /// what they have mapped.
+    /// Drops a source's stream and frees its name; closes the source first if it is not complete.
+    /// Readers keep what they have mapped.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -302,8 +316,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Reports the end of `child`, at once if it ended already, by [`Event::Exited`] with the name `id`, and reaps
-    /// it, see waitpid(2). The name is only handed back: it need not be unique.
+    /// Reports the end of `child`, at once if it ended already, by [`Event::Exited`] with the name
+    /// `id`, and reaps it, see waitpid(2). The name is only handed back: it need not be unique.
     ///
     /// # Errors
     /// [`Stopped`]; the child stays unreaped.
@@ -311,13 +325,14 @@ impl Capture {
         self.send(Command::Watch { id, child })
     }
 
-    /// Takes `pipe`, the write end of a pipe(7) that nobody else writes, as a target under the name `id`, to be fed. It
-    /// stays open, and whoever reads it waits, until it is [shut](Capture::shut), a push that closes it is over, or it is
-    /// found out that nobody reads it: [`Event::Shut`].
+    /// Takes `pipe`, the write end of a pipe(7) that nobody else writes, as a target under the name
+    /// `id`, to be fed. It stays open, and whoever reads it waits, until it is
+    /// [shut](Capture::shut), a push that closes it is over, or it is found out that nobody
+    /// reads it: [`Event::Shut`].
     ///
     /// # Errors
-    /// [`PushError::TargetTaken`] if `id` is the name of a target for which [`Event::Shut`] is still to come,
-    /// [`PushError::Stopped`]. The pipe is closed then.
+    /// [`PushError::TargetTaken`] if `id` is the name of a target for which [`Event::Shut`] is
+    /// still to come, [`PushError::Stopped`]. The pipe is closed then.
     pub fn add_target(&self, id: TargetId, pipe: OwnedFd) -> Result<(), PushError> {
         if !lock(&self.fed).targets.insert(id) {
             return Err(PushError::TargetTaken { target_id: id });
@@ -325,22 +340,24 @@ impl Capture {
         Ok(self.send(Command::AddTarget { id, pipe })?)
     }
 
-    /// Writes to each of `targets` what `inlet` is filled with from now on, all of it in one piece: pushes that came to a
-    /// target before are over there first. The bytes are in memory once, for any number of targets. Where the push
-    /// `closes`, a target's pipe is closed after the last byte.
+    /// Writes to each of `targets` what `inlet` is filled with from now on, all of it in one piece:
+    /// pushes that came to a target before are over there first. The bytes are in memory once,
+    /// for any number of targets. Where the push `closes`, a target's pipe is closed after the
+    /// last byte.
     ///
     /// 1. `begin_push`;
-    /// 2. [`fill`](Capture::fill) for what was put into the inlet, never more than there is room. Room is what it holds,
-    ///    less what was filled behind the position of the last [`Event::Freed`];
-    /// 3. say that it is `over` with the last `fill`. A push whose targets are all gone is over before:
-    ///    [`Event::PushOver`].
+    /// 2. [`fill`](Capture::fill) for what was put into the inlet, never more than there is room.
+    ///    Room is what it holds, less what was filled behind the position of the last
+    ///    [`Event::Freed`];
+    /// 3. say that it is `over` with the last `fill`. A push whose targets are all gone is over
+    ///    before: [`Event::PushOver`].
     ///
-    /// [`Event::Fed`] follows for each target, with what it got; of one that is not there, at once. If `on_event` panics
-    /// it does not, see [`Stopped`].
+    /// [`Event::Fed`] follows for each target, with what it got; of one that is not there, at once.
+    /// If `on_event` panics it does not, see [`Stopped`].
     ///
     /// # Errors
-    /// [`PushError::PushTaken`] if `id` is the name of a push for which [`Event::PushOver`] is still to come,
-    /// [`PushError::Stopped`].
+    /// [`PushError::PushTaken`] if `id` is the name of a push for which [`Event::PushOver`] is
+    /// still to come, [`PushError::Stopped`].
     pub fn begin_push(
         &self,
         id: PushId,
@@ -354,8 +371,8 @@ impl Capture {
         Ok(self.send(Command::Push { id, inlet, targets, closes })?)
     }
 
-    /// There are `bytes` more in a push's inlet, and these were the last, if it is `over`. Of a push that is over nothing
-    /// happens.
+    /// There are `bytes` more in a push's inlet, and these were the last, if it is `over`. Of a
+    /// push that is over nothing happens.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -367,9 +384,9 @@ impl Capture {
         Ok(())
     }
 
-    /// Closes the targets that have taken no more of a push than what lies before `position`, though it was their turn
-    /// and there is more: [`PushEnd::CutOff`](crate::PushEnd). Those for which the push waits behind another stay.
-    /// [`Streams::lagging`] says who they are.
+    /// Closes the targets that have taken no more of a push than what lies before `position`,
+    /// though it was their turn and there is more: [`PushEnd::CutOff`](crate::PushEnd). Those
+    /// for which the push waits behind another stay. [`Streams::lagging`] says who they are.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -377,8 +394,8 @@ impl Capture {
         self.send(Command::CutOff { id, position })
     }
 
-    /// Stops writing to a target and closes its pipe; what was written to it stays. [`Event::Shut`] follows, unless it
-    /// came already or there is no such target.
+    /// Stops writing to a target and closes its pipe; what was written to it stays. [`Event::Shut`]
+    /// follows, unless it came already or there is no such target.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -386,8 +403,9 @@ impl Capture {
         self.send(Command::Shut(id))
     }
 
-    /// Runs `f` on the capture thread, between two batches, and waits for what it returns. Meanwhile no pipe is
-    /// read, so `f` should be short. If `f` panics, this panics, and the capture goes on.
+    /// Runs `f` on the capture thread, between two batches, and waits for what it returns.
+    /// Meanwhile no pipe is read, so `f` should be short. If `f` panics, this panics, and the
+    /// capture goes on.
     ///
     /// Never call this from `on_event`, nor from `f`: it would wait for itself, for ever.
     ///
@@ -409,8 +427,9 @@ impl Capture {
         run_there(f, |job| self.send(Command::Run(job))).ok_or(Stopped)
     }
 
-    /// Makes a bell like [`Capture::room_bell`] for readers in another process, which need not be trusted: whatever that
-    /// does to its descriptor blocks nothing here. The capture listens to it until the [`RoomBell`] is dropped.
+    /// Makes a bell like [`Capture::room_bell`] for readers in another process, which need not be
+    /// trusted: whatever that does to its descriptor blocks nothing here. The capture listens
+    /// to it until the [`RoomBell`] is dropped.
     ///
     /// # Errors
     /// When the process has no file descriptor left, or the capture thread has ended.
@@ -427,8 +446,8 @@ impl Capture {
         rooms.bell()
     }
 
-    /// The bell that readers in this process which may hold a source back ring when they made room, see
-    /// [`Reader::tell_room`](iof_shm_ring::Reader::tell_room).
+    /// The bell that readers in this process which may hold a source back ring when they made room,
+    /// see [`Reader::tell_room`](iof_shm_ring::Reader::tell_room).
     ///
     /// # Errors
     /// When the process has no file descriptor left.
@@ -494,12 +513,13 @@ impl Thread {
     }
 }
 
-/// Blocks all signals on this thread, so that the process's own threads get them; except those that a fault of this
-/// thread raises, which the process's handlers must see. See signal(7).
+/// Blocks all signals on this thread, so that the process's own threads get them; except those that
+/// a fault of this thread raises, which the process's handlers must see. See signal(7).
 ///
-/// SIGPIPE as well: the kernel sends it to the thread that wrote to a pipe without readers (see write(2)), not to the
-/// process, so here it stays pending, unseen, and goes with the thread. The same with io_uring, where the writer is this
-/// thread, or one of the kernel's own, which blocks all but SIGKILL and SIGSTOP.
+/// SIGPIPE as well: the kernel sends it to the thread that wrote to a pipe without readers (see
+/// write(2)), not to the process, so here it stays pending, unseen, and goes with the thread. The
+/// same with io_uring, where the writer is this thread, or one of the kernel's own, which blocks
+/// all but SIGKILL and SIGSTOP.
 pub(crate) fn leave_signals_to_others() {
     let mut signals = SigSet::all();
     for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP] {

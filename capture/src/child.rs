@@ -13,15 +13,16 @@ use nix::unistd::{Pid, getpgid};
 
 /// A child of this process, until somebody waits for it. Dropping it neither ends nor reaps it.
 ///
-/// As a descriptor it is the process's pidfd (pidfd_open(2)): readable when it has ended, and safe to send signals
-/// to (pidfd_send_signal(2)), whatever became of the pid.
+/// As a descriptor it is the process's pidfd (pidfd_open(2)): readable when it has ended, and safe
+/// to send signals to (pidfd_send_signal(2)), whatever became of the pid.
 #[derive(Debug)]
 pub struct Child {
     pid: u32,
     signaller: Signaller,
 }
 
-/// Sends signals to a process, or to its process group if it has one of its own, whatever became of its pid.
+/// Sends signals to a process, or to its process group if it has one of its own, whatever became of
+/// its pid.
 #[derive(Clone, Debug)]
 pub struct Signaller {
     pidfd: Arc<OwnedFd>,
@@ -33,10 +34,11 @@ pub struct Signaller {
 const PROCESS_GROUP: libc::c_uint = 4;
 
 impl Signaller {
-    /// Sends `signal` to the process, or to all members of its own group, see pidfd_send_signal(2). From any thread.
+    /// Sends `signal` to the process, or to all members of its own group, see pidfd_send_signal(2).
+    /// From any thread.
     ///
-    /// A group may have members when its process has ended. Before Linux 6.9 they are out of reach once the process
-    /// was reaped: then nothing keeps another group from having its number.
+    /// A group may have members when its process has ended. Before Linux 6.9 they are out of reach
+    /// once the process was reaped: then nothing keeps another group from having its number.
     ///
     /// # Errors
     /// `ESRCH` if there is nobody left, `EPERM` if it has become another user's.
@@ -64,7 +66,8 @@ impl Signaller {
     fn send_with(&self, signal: Option<Signal>, flags: libc::c_uint) -> io::Result<()> {
         let none = std::ptr::null::<libc::siginfo_t>();
         let signal = signal.map_or(0, |signal| signal as libc::c_int);
-        // SAFETY: plain numbers and a null pointer, which the call takes for "no details", in; no memory out.
+        // SAFETY: plain numbers and a null pointer, which the call takes for "no details", in; no memory
+        // out.
         let sent = unsafe {
             libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), signal, none, flags)
         };
@@ -73,8 +76,8 @@ impl Signaller {
 }
 
 impl Child {
-    /// Takes over a child that somebody else in this process has started and not waited for yet. If it leads a process
-    /// group by now, signals go to all of that.
+    /// Takes over a child that somebody else in this process has started and not waited for yet. If
+    /// it leads a process group by now, signals go to all of that.
     ///
     /// # Errors
     /// `ESRCH` if there is no such process, the kernel's word if there is no descriptor for it.
@@ -165,7 +168,8 @@ mod tests {
     use super::*;
     use crate::spawn::{ProcessGroup, ProcessSpec, Spawned, spawn};
 
-    /// Runs `script` in a process group of its own until its first process has ended, which is not reaped.
+    /// Runs `script` in a process group of its own until its first process has ended, which is not
+    /// reaped.
     fn ended(script: &str) -> (Child, std::fs::File) {
         let spec = ProcessSpec { group: ProcessGroup::Own, ..ProcessSpec::new("/bin/sh", ["-c", script]) };
         let Spawned { child, stdout, .. } = spawn(spec).unwrap();

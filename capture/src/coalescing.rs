@@ -1,9 +1,11 @@
-//! How long to let traffic pile up before it is looked at, as a network driver moderates its interrupts.
+//! How long to let traffic pile up before it is looked at, as a network driver moderates its
+//! interrupts.
 //!
-//! Ranks that write line by line would wake the capture thread for every line. While traffic is dense, waiting a
-//! little lets each read bring many lines, at a fraction of the cost. But a lone line must go through at once, and so
-//! must the lines of a conversation, where the next comes only when the last was answered. So patience is tried, and
-//! kept up only if it pays: if a turn that waited brings a multiple of the bytes of one that did not.
+//! Ranks that write line by line would wake the capture thread for every line. While traffic is
+//! dense, waiting a little lets each read bring many lines, at a fraction of the cost. But a lone
+//! line must go through at once, and so must the lines of a conversation, where the next comes only
+//! when the last was answered. So patience is tried, and kept up only if it pays: if a turn that
+//! waited brings a multiple of the bytes of one that did not.
 
 use std::time::Duration;
 
@@ -17,12 +19,14 @@ const DENSE: Duration = Duration::from_micros(100);
 const MUCH: u64 = 4096;
 /// Turns whose yield is measured without a wait, and then with one.
 const SAMPLE: u32 = 8;
-/// Turns until patience that did not pay is tried again: at first, and at most, after it has not paid many times.
+/// Turns until patience that did not pay is tried again: at first, and at most, after it has not
+/// paid many times.
 const HOLD_OFF: u32 = 512;
 const HOLD_OFF_MOST: u32 = 64 * 1024;
 /// What the yield of a turn must be multiplied by for its wait to pay.
 const PAYS: u64 = 2;
-/// A read of so many bytes, half of what pipes hold, needs no patience: more would keep its writer waiting.
+/// A read of so many bytes, half of what pipes hold, needs no patience: more would keep its writer
+/// waiting.
 const LARGE: usize = 32 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

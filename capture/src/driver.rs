@@ -1,8 +1,8 @@
 //! The capture thread: asks the kernel for what every source needs next, and passes its answers on.
 //!
-//! One turn: hand in and wait, take all answers, act on each (which asks for more), then tell the readers once and
-//! report what ended. In between the caller's commands are obeyed, when the bell rings. Readers with room to tell
-//! of ring the same bell.
+//! One turn: hand in and wait, take all answers, act on each (which asks for more), then tell the
+//! readers once and report what ended. In between the caller's commands are obeyed, when the bell
+//! rings. Readers with room to tell of ring the same bell.
 
 use std::io;
 use std::mem;
@@ -61,7 +61,8 @@ pub(crate) struct Inbox {
     pub ringer: Ringer,
 }
 
-/// Bytes that a terminal has for its master at most, about: what is wanted of one that is to be finished.
+/// Bytes that a terminal has for its master at most, about: what is wanted of one that is to be
+/// finished.
 const TERMINAL_HOLDS: u64 = 128 * 1024;
 
 struct Process {
@@ -210,11 +211,12 @@ impl<B: Backend> Driver<B> {
             return self.pour(at);
         }
         match source.next(readable) {
-            // SAFETY: the span lies in the source's stream. The sources drops a source only when it has ended, and a
-            // source with a read in flight neither ends nor writes its stream (`Source::next`, `Source::close`)
-            // before `Source::done`, which is called with the answer, in `handle`. If this thread unwinds or
-            // the kernel fails, `Drop` below gets the answers first, or leaks the streams. `Streams`, the one
-            // other way to a stream, neither writes nor drops it. The source itself may move: the span does not.
+            // SAFETY: the span lies in the source's stream. The sources drops a source only when it has
+            // ended, and a source with a read in flight neither ends nor writes its stream
+            // (`Source::next`, `Source::close`) before `Source::done`, which is called with the
+            // answer, in `handle`. If this thread unwinds or the kernel fails, `Drop` below gets
+            // the answers first, or leaks the streams. `Streams`, the one other way to a stream,
+            // neither writes nor drops it. The source itself may move: the span does not.
             Next::Read(pipe, span) => unsafe { self.backend.read(Token::Source(at), pipe, span) },
             Next::Poll(pipe) => self.backend.poll(Token::Source(at), pipe),
             Next::Drain(pipe) => {
@@ -244,8 +246,9 @@ impl<B: Backend> Driver<B> {
                     if let Some(source) = self.sources.source_mut(at) {
                         source.set_lasting(leader.is_some());
                         if let Some(pipe) = source.pipe() {
-                            // SAFETY: a source closes its pipe when it ends, for which `Driver::end` alone sees and
-                            // deregisters it before. Those that have not ended go after the backend.
+                            // SAFETY: a source closes its pipe when it ends, for which `Driver::end` alone
+                            // sees and deregisters it before. Those that have not
+                            // ended go after the backend.
                             unsafe { self.backend.register(Token::Source(at), pipe) };
                         }
                         if let Some(pipe) = source.shared_pipe() {
@@ -319,7 +322,8 @@ impl<B: Backend> Driver<B> {
     fn close(&mut self, at: usize) {
         match self.sources.mark_ready(at).map(|source| source.close()) {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
-            // If it waited it is still in that list, which the bell that brought this command goes through next.
+            // If it waited it is still in that list, which the bell that brought this command goes through
+            // next.
             Some(Close::Now) => self.end(at, End::Closed),
             Some(Close::Already) | None => {}
         }
@@ -391,7 +395,8 @@ impl<B: Backend> Driver<B> {
                 self.forget(at);
             }
             None if self.stopping => self.forget(at),
-            // Dead, but a debugger that traces it has to let go first, see ptrace(2). It tells us nothing then.
+            // Dead, but a debugger that traces it has to let go first, see ptrace(2). It tells us nothing
+            // then.
             None => self.backend.pause(Token::Process(at)),
         }
     }
@@ -421,7 +426,8 @@ impl<B: Backend> Driver<B> {
         self.sources.flush_notifications();
     }
 
-    /// Takes note of the targets and pushes that are on their way to us, so that they end with the others.
+    /// Takes note of the targets and pushes that are on their way to us, so that they end with the
+    /// others.
     fn take_pushes(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -432,7 +438,8 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Gets every answer back, so that what was read and written counts; `false` if the kernel does not give them.
+    /// Gets every answer back, so that what was read and written counts; `false` if the kernel does
+    /// not give them.
     fn quiesce(&mut self) -> bool {
         for at in self.sources.numbers() {
             if self.sources.source_mut(at).is_some_and(|source| source.in_flight()) {
@@ -479,7 +486,8 @@ impl<B: Backend> Driver<B> {
 }
 
 impl<B: Backend> Drop for Driver<B> {
-    /// Own every buffer until its answer. Finds nothing to do unless `on_event` panicked or the kernel failed.
+    /// Own every buffer until its answer. Finds nothing to do unless `on_event` panicked or the
+    /// kernel failed.
     fn drop(&mut self) {
         if !self.backend.is_quiet() && !self.quiesce() {
             // Better lost than unmapped while the kernel may still write there, or read what is overwritten.

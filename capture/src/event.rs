@@ -42,9 +42,9 @@ pub enum Event {
         /// What ended it.
         end: End,
     },
-    /// Deliveries to a source are no longer required: its stream has stored them, or counted them as dropped. One is told
-    /// of for each [`Capture::deliver`](crate::Capture::deliver), in their order, and the last before
-    /// [`Event::Complete`].
+    /// Deliveries to a source are no longer required: its stream has stored them, or counted them
+    /// as dropped. One is told of for each [`Capture::deliver`](crate::Capture::deliver), in
+    /// their order, and the last before [`Event::Complete`].
     Delivered {
         /// Which source.
         source: SourceId,
@@ -57,20 +57,21 @@ pub enum Event {
     Exited {
         /// Which process.
         process: ProcessId,
-        /// How it ended; an error if somebody else took the status: a `waitpid(-1)` elsewhere in this process,
-        /// or an ignored `SIGCHLD`, see waitpid(2).
+        /// How it ended; an error if somebody else took the status: a `waitpid(-1)` elsewhere in
+        /// this process, or an ignored `SIGCHLD`, see waitpid(2).
         status: io::Result<ExitStatus>,
     },
-    /// A pipe keeps the capture thread from all others, for half a second or so by now: a process writes to it from memory
-    /// that faults slowly, or reads it into such memory, as a mapped file on a hung file system is. Comes on a thread of
-    /// its own, which does not wait for the capture thread. [`Capture::isolate`](crate::Capture::isolate) keeps a source
-    /// from doing so again.
+    /// A pipe keeps the capture thread from all others, for half a second or so by now: a process
+    /// writes to it from memory that faults slowly, or reads it into such memory, as a mapped
+    /// file on a hung file system is. Comes on a thread of its own, which does not wait for the
+    /// capture thread. [`Capture::isolate`](crate::Capture::isolate) keeps a source from doing
+    /// so again.
     Stalled {
         /// Which pipe.
         pipe: PipeId,
     },
-    /// All targets of a push have taken what lies before `position`, so that there is room again. Told when it is worth
-    /// it: by a quarter of the inlet at least.
+    /// All targets of a push have taken what lies before `position`, so that there is room again.
+    /// Told when it is worth it: by a quarter of the inlet at least.
     Freed {
         /// Which push.
         push: PushId,
@@ -93,8 +94,8 @@ pub enum Event {
         /// Which push.
         push: PushId,
     },
-    /// A target's pipe was closed by us. Comes once for each target, after all pushes that had their turn there or waited
-    /// for it were told.
+    /// A target's pipe was closed by us. Comes once for each target, after all pushes that had
+    /// their turn there or waited for it were told.
     Shut {
         /// Which target.
         target: TargetId,
@@ -106,8 +107,9 @@ pub enum Event {
 pub enum PushEnd {
     /// The pipe took the push's last byte.
     Complete,
-    /// Nobody can read the pipe any more: the target closed its stdin or has ended (`EPIPE`, see write(2)), which is
-    /// found out when there is something to write. Or it was shut before this push's turn came.
+    /// Nobody can read the pipe any more: the target closed its stdin or has ended (`EPIPE`, see
+    /// write(2)), which is found out when there is something to write. Or it was shut before
+    /// this push's turn came.
     Closed,
     /// It did not take what there was: [`Capture::cut_off`](crate::Capture::cut_off).
     CutOff,
@@ -120,10 +122,12 @@ pub enum PushEnd {
 /// What ended a source.
 #[derive(Debug)]
 pub enum End {
-    /// End of file: nobody can write to it any more. Of a source without a pipe: [`Capture::finish`](crate::Capture::finish).
+    /// End of file: nobody can write to it any more. Of a source without a pipe:
+    /// [`Capture::finish`](crate::Capture::finish).
     EndOfFile,
-    /// We stopped reading while somebody may still write: [`Capture::close`](crate::Capture::close),
-    /// [`Capture::finish`](crate::Capture::finish), or the capture's own end.
+    /// We stopped reading while somebody may still write:
+    /// [`Capture::close`](crate::Capture::close), [`Capture::finish`](crate::Capture::finish),
+    /// or the capture's own end.
     Closed,
     /// Reading failed.
     Error(io::Error),

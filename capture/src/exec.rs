@@ -1,11 +1,13 @@
 //! Starts a program in a child that shares this process's memory until then.
 //!
-//! fork(2) copies the list of all maps, and there are several for each ring, so its time grows with each job that is kept.
-//! Here, as in posix_spawn(3), the child borrows the memory (`CLONE_VM`) while this thread waits (`CLONE_VFORK`), until
-//! it executes its program or fails. (posix_spawn itself can neither set limits nor hand over a terminal.)
+//! fork(2) copies the list of all maps, and there are several for each ring, so its time grows with
+//! each job that is kept. Here, as in posix_spawn(3), the child borrows the memory (`CLONE_VM`)
+//! while this thread waits (`CLONE_VFORK`), until it executes its program or fails. (posix_spawn
+//! itself can neither set limits nor hand over a terminal.)
 //!
-//! An emulator such as qemu-user may make a child with a copy of the memory instead. There the reason why nothing is
-//! executed does not arrive, and the process is started and exits with status 127.
+//! An emulator such as qemu-user may make a child with a copy of the memory instead. There the
+//! reason why nothing is executed does not arrive, and the process is started and exits with status
+//! 127.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -62,12 +64,12 @@ pub(crate) enum Group {
     Session,
 }
 
-/// Starts a process; returns its pid and its pidfd. It starts with no signal blocked, and SIGPIPE, SIGCHLD and SIGXFSZ at
-/// their defaults.
+/// Starts a process; returns its pid and its pidfd. It starts with no signal blocked, and SIGPIPE,
+/// SIGCHLD and SIGXFSZ at their defaults.
 ///
 /// # Errors
-/// `InvalidInput` for a zero byte in a string, and what clone(2), execve(2) or a call between the two fails with. Nothing
-/// runs then.
+/// `InvalidInput` for a zero byte in a string, and what clone(2), execve(2) or a call between the
+/// two fails with. Nothing runs then.
 pub(crate) fn start(plan: Plan<'_>) -> io::Result<(u32, OwnedFd)> {
     let strings = Strings::of(&plan)?;
     let argv = pointers(&strings.args);
@@ -89,8 +91,9 @@ pub(crate) fn start(plan: Plan<'_>) -> io::Result<(u32, OwnedFd)> {
     let mut pidfd: c_int = -1;
     // No handler of this process may run in the child, which has its memory.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    // SAFETY: `become_program` gets `image`, and a stack of its own, to itself: this thread goes on when it has executed its
-    // program or exited. It takes no lock and no memory. `pidfd` outlives the call, which writes it.
+    // SAFETY: `become_program` gets `image`, and a stack of its own, to itself: this thread goes on
+    // when it has executed its program or exited. It takes no lock and no memory. `pidfd` outlives
+    // the call, which writes it.
     let pid = unsafe {
         let none = ptr::null_mut::<c_void>();
         let image = (&raw mut image).cast::<c_void>();
@@ -118,8 +121,8 @@ pub(crate) fn start(plan: Plan<'_>) -> io::Result<(u32, OwnedFd)> {
     }
 }
 
-/// Waits until a child that is about to end has ended, and reaps it, unless that was done by another thread, or SIGCHLD is
-/// ignored.
+/// Waits until a child that is about to end has ended, and reaps it, unless that was done by
+/// another thread, or SIGCHLD is ignored.
 fn reap<'a>(child: impl Fn() -> Id<'a>) {
     while waitid(child(), WaitPidFlag::WEXITED) == Err(Errno::EINTR) {}
 }
@@ -229,9 +232,9 @@ fn prepare(image: &Image<'_>) -> io::Result<()> {
     Ok(nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?)
 }
 
-/// Removes this process's handlers, and what it ignores that its children must not: a process whose parent ignores SIGCHLD
-/// would not learn how its own children ended, and std ignores SIGPIPE. SIGXFSZ is ignored by those whose own files may be
-/// full.
+/// Removes this process's handlers, and what it ignores that its children must not: a process whose
+/// parent ignores SIGCHLD would not learn how its own children ended, and std ignores SIGPIPE.
+/// SIGXFSZ is ignored by those whose own files may be full.
 fn reset_signals() {
     for signal in 1..=LAST_SIGNAL {
         // SAFETY: zeroes are an action, the default one without flags.
@@ -254,7 +257,8 @@ fn reset_signals() {
 
 /// Makes `number` the inheritable name of what `end` names.
 fn become_number(end: RawFd, number: RawFd) -> io::Result<()> {
-    // SAFETY: plain numbers. The table of descriptors is the child's own, where none but the plan's matter.
+    // SAFETY: plain numbers. The table of descriptors is the child's own, where none but the plan's
+    // matter.
     let done =
         unsafe { if end == number { libc::fcntl(end, libc::F_SETFD, 0) } else { libc::dup2(end, number) } };
     checked(done)

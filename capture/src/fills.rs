@@ -1,11 +1,13 @@
-//! What pushes were filled with and the capture thread does not know yet: one word for each, however often it is said.
+//! What pushes were filled with and the capture thread does not know yet: one word for each,
+//! however often it is said.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::event::PushId;
 
-/// Sums between whoever fills and the capture thread, which so has no more to do than there are pushes.
+/// Sums between whoever fills and the capture thread, which so has no more to do than there are
+/// pushes.
 #[derive(Default)]
 pub(crate) struct Fills(Mutex<HashMap<PushId, Fill>>);
 
@@ -17,7 +19,8 @@ pub(crate) struct Fill {
 }
 
 impl Fills {
-    /// Adds to what is known of a push, if that was not the last; whether the capture thread has to be told.
+    /// Adds to what is known of a push, if that was not the last; whether the capture thread has to
+    /// be told.
     pub(crate) fn add(&self, id: PushId, more: Fill) -> bool {
         let mut all = self.lock();
         let is_news = !all.contains_key(&id);

@@ -32,7 +32,8 @@ pub(crate) fn set_window_size(terminal: BorrowedFd<'_>, size: WindowSize) -> io:
     checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).map(drop)
 }
 
-/// Opens the other side of a pseudo-terminal, without looking for its name, see TIOCGPTPEER in ioctl_tty(2).
+/// Opens the other side of a pseudo-terminal, without looking for its name, see TIOCGPTPEER in
+/// ioctl_tty(2).
 pub(crate) fn open_slave(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: a plain number in, a new descriptor or -1 out.
@@ -41,8 +42,8 @@ pub(crate) fn open_slave(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(slave) })
 }
 
-/// Makes the terminal on descriptor 0 the controlling terminal of the caller, who leads a session that has none, see
-/// TIOCSCTTY in ioctl_tty(2). Async-signal-safe.
+/// Makes the terminal on descriptor 0 the controlling terminal of the caller, who leads a session
+/// that has none, see TIOCSCTTY in ioctl_tty(2). Async-signal-safe.
 pub(crate) fn control_by_stdin() -> io::Result<()> {
     // SAFETY: plain numbers.
     checked(unsafe { libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) }).map(drop)

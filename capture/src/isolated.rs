@@ -1,7 +1,9 @@
-//! A source whose pipe is read by a thread of its own, because reading it may block for long: see `watchdog`.
+//! A source whose pipe is read by a thread of its own, because reading it may block for long: see
+//! `watchdog`.
 //!
-//! The thread reads into memory of its own, and hands what it has read to the capture thread, which puts it into the
-//! source's stream as it does with deliveries. So a thread that is stuck holds nothing that anybody else needs.
+//! The thread reads into memory of its own, and hands what it has read to the capture thread, which
+//! puts it into the source's stream as it does with deliveries. So a thread that is stuck holds
+//! nothing that anybody else needs.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +29,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// What the thread has found.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// These bytes, read at `time` (nanoseconds since 1970). It reads no more until [`Isolated::go_on`].
+    /// These bytes, read at `time` (nanoseconds since 1970). It reads no more until
+    /// [`Isolated::go_on`].
     Bytes { bytes: Vec<u8>, time: u64 },
     /// The end; the thread has ended, too.
     End(End),
@@ -50,8 +53,9 @@ pub(crate) struct Isolated {
     untaken: Arc<Untaken>,
 }
 
-/// Bytes that a thread has read and the capture thread has not taken. Relaxed: the channel that brings the bytes orders the
-/// addition before the subtraction. A read that is not seen when the source ends counts as one that came later.
+/// Bytes that a thread has read and the capture thread has not taken. Relaxed: the channel that
+/// brings the bytes orders the addition before the subtraction. A read that is not seen when the
+/// source ends counts as one that came later.
 type Untaken = AtomicU64;
 
 /// Which thread something comes from.

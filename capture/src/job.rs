@@ -1,4 +1,5 @@
-//! Work that one thread does for another, which waits for it: the work may borrow from the one that waits.
+//! Work that one thread does for another, which waits for it: the work may borrow from the one that
+//! waits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -17,13 +18,14 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn run(self, streams: &mut Streams<'_>) {
-        // The call consumes the work, with all that it borrows, before `_done` is dropped. It does not unwind.
+        // The call consumes the work, with all that it borrows, before `_done` is dropped. It does not
+        // unwind.
         (self.work)(streams);
     }
 }
 
-/// Makes a job of `f`, hands it to `send`, and waits until it is gone; `None` if it was dropped undone, as a `send`
-/// that fails does. A panic of `f` goes on here.
+/// Makes a job of `f`, hands it to `send`, and waits until it is gone; `None` if it was dropped
+/// undone, as a `send` that fails does. A panic of `f` goes on here.
 pub(crate) fn run_there<R: Send, E>(
     f: impl FnOnce(&mut Streams<'_>) -> R + Send,
     send: impl FnOnce(Job) -> Result<(), E>,
@@ -32,9 +34,10 @@ pub(crate) fn run_there<R: Send, E>(
     let work: Work<'_> = Box::new(|streams| {
         answer = Some(catch_unwind(AssertUnwindSafe(|| f(streams))));
     });
-    // SAFETY: only the lifetime changes. The work borrows from this function and its caller, and `Wait` keeps
-    // this function from returning or unwinding before the work is gone: its sender is dropped after the work, in
-    // `Job::run` and when a job is dropped (field order). A job that is leaked would leave us waiting for ever.
+    // SAFETY: only the lifetime changes. The work borrows from this function and its caller, and `Wait`
+    // keeps this function from returning or unwinding before the work is gone: its sender is
+    // dropped after the work, in `Job::run` and when a job is dropped (field order). A job that is
+    // leaked would leave us waiting for ever.
     let work = unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) };
     let (done, wait) = bounded(0);
     let wait = Wait(wait);

@@ -1,13 +1,15 @@
 //! Starts ranks, drains their pipes into rings, fills their stdin from inlets, reports their ends.
 //!
-//! [`spawn`] starts a process with a pipe on each output channel. A [`Capture`] owns one thread, which reads any
-//! number of pipes, each straight into its [`Stream`](iof_shm_ring::Stream), and watches any number of processes.
+//! [`spawn`] starts a process with a pipe on each output channel. A [`Capture`] owns one thread,
+//! which reads any number of pipes, each straight into its [`Stream`](iof_shm_ring::Stream), and
+//! watches any number of processes.
 //!
 //! What holds for every source that was added:
-//! * its bytes reach the stream in order, with one copy, by the kernel; or the stream counts them as dropped,
-//!   as its policy says;
+//! * its bytes reach the stream in order, with one copy, by the kernel; or the stream counts them
+//!   as dropped, as its policy says;
 //! * one [`Event::Complete`] comes, after the last byte;
-//! * end of file and exit are separate events: a grandchild may keep a pipe open long after the exit.
+//! * end of file and exit are separate events: a grandchild may keep a pipe open long after the
+//!   exit.
 //!
 //! Nothing here installs signal handlers, prints or exits.
 //!

@@ -1,5 +1,5 @@
-//! The limits on open files and memory maps, looked at before many are needed; that on files is high for us, and as it was
-//! for the children.
+//! The limits on open files and memory maps, looked at before many are needed; that on files is
+//! high for us, and as it was for the children.
 
 use std::fs;
 use std::io;
@@ -10,11 +10,11 @@ use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 /// The soft limit from before [`raise_file_limit`].
 static ORIGINAL: OnceLock<rlim_t> = OnceLock::new();
 
-/// Raises this process's soft limit on open files (`RLIMIT_NOFILE`, see getrlimit(2)) to the hard one, and gives
-/// that. Three pipes a rank go beyond the usual 1024 soon.
+/// Raises this process's soft limit on open files (`RLIMIT_NOFILE`, see getrlimit(2)) to the hard
+/// one, and gives that. Three pipes a rank go beyond the usual 1024 soon.
 ///
-/// Processes started by [`spawn`](crate::spawn) get the original soft limit back: programs that use select(2) break
-/// with descriptors above 1024. May be called from any thread, any number of times.
+/// Processes started by [`spawn`](crate::spawn) get the original soft limit back: programs that use
+/// select(2) break with descriptors above 1024. May be called from any thread, any number of times.
 ///
 /// # Errors
 /// When the kernel refuses, which it does not for a process that may lower its limits.
@@ -41,8 +41,8 @@ pub struct TooFewFiles {
     pub limit: u64,
 }
 
-/// Finds out whether this process may open `needed` more files, by the soft limit and what it has open now (in
-/// /proc/self/fd; without /proc by the limit alone).
+/// Finds out whether this process may open `needed` more files, by the soft limit and what it has
+/// open now (in /proc/self/fd; without /proc by the limit alone).
 ///
 /// # Errors
 /// [`TooFewFiles`], with the numbers.
@@ -54,7 +54,8 @@ pub fn check_files(needed: u64) -> Result<(), TooFewFiles> {
 
 /// Returns how many files this process has open; 0 without /proc.
 fn open_files(limit: u64) -> u64 {
-    // Since Linux 6.2 the directory's size is the number of files. Before it is 0, and listing takes longer with each file.
+    // Since Linux 6.2 the directory's size is the number of files. Before it is 0, and listing takes
+    // longer with each file.
     match fs::metadata("/proc/self/fd").map(|directory| directory.len()) {
         Ok(0) => {}
         // One that was inherited may have a number beyond the limit.
@@ -85,8 +86,9 @@ pub struct TooFewMaps {
     pub limit: u64,
 }
 
-/// Finds out whether this process may make `needed` more memory maps, by /proc/sys/vm/max_map_count and /proc/self/maps.
-/// Without /proc it may. Fewer than a sixteenth of the limit are not looked at, because counting takes time.
+/// Finds out whether this process may make `needed` more memory maps, by /proc/sys/vm/max_map_count
+/// and /proc/self/maps. Without /proc it may. Fewer than a sixteenth of the limit are not looked
+/// at, because counting takes time.
 ///
 /// # Errors
 /// [`TooFewMaps`], with the numbers.

@@ -22,7 +22,8 @@ pub struct WindowSize {
 }
 
 impl WindowSize {
-    /// The size of the terminal `file`, see TIOCGWINSZ in ioctl_tty(2). A terminal that does not know it says 0.
+    /// The size of the terminal `file`, see TIOCGWINSZ in ioctl_tty(2). A terminal that does not
+    /// know it says 0.
     ///
     /// # Errors
     /// `ENOTTY` if it is none.
@@ -38,8 +39,9 @@ impl Default for WindowSize {
     }
 }
 
-/// A pseudo-terminal for a process. It is set as new terminals are, with one exception: a newline goes out as it is
-/// (no ONLCR, see termios(3)), so that what is read is what the process has written.
+/// A pseudo-terminal for a process. It is set as new terminals are, with one exception: a newline
+/// goes out as it is (no ONLCR, see termios(3)), so that what is read is what the process has
+/// written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pty {
     /// Its size at first.
@@ -64,12 +66,14 @@ impl PtyMaster {
     /// Types `keys`; gives how many were taken.
     ///
     /// # Errors
-    /// `EAGAIN` while the terminal has no room, because nobody reads it; `EIO` when nobody has it open any more.
+    /// `EAGAIN` while the terminal has no room, because nobody reads it; `EIO` when nobody has it
+    /// open any more.
     pub fn type_keys(&self, keys: &[u8]) -> io::Result<usize> {
         Ok(write(&self.0, keys)?)
     }
 
-    /// The key that at the beginning of a line ends the input of whoever reads it next, see VEOF in termios(3).
+    /// The key that at the beginning of a line ends the input of whoever reads it next, see VEOF in
+    /// termios(3).
     ///
     /// # Errors
     /// The kernel's word.
@@ -100,8 +104,9 @@ impl From<PtyMaster> for OwnedFd {
 
 /// Makes a pseudo-terminal: our side and the process's.
 pub(crate) fn open(pty: Pty) -> io::Result<(PtyMaster, OwnedFd)> {
-    // Non-blocking, for `type_keys`, and because the io_uring of some kernels waits for a blocking terminal where it is
-    // asked to read it, so that nothing else is read meanwhile: Linux 5.12 does (liburing issue 354), 6.18 does not.
+    // Non-blocking, for `type_keys`, and because the io_uring of some kernels waits for a blocking
+    // terminal where it is asked to read it, so that nothing else is read meanwhile: Linux 5.12
+    // does (liburing issue 354), 6.18 does not.
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let master = posix_openpt(flags)?;
     grantpt(&master)?;

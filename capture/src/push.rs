@@ -15,7 +15,8 @@ const PARTS: u64 = 4;
 /// What a push has for one of its targets now.
 #[derive(Debug)]
 pub(crate) enum Share {
-    /// These bytes, which stay where they are until the target has left or [taken](Push::took) them.
+    /// These bytes, which stay where they are until the target has left or [taken](Push::took)
+    /// them.
     Bytes(Lent),
     /// Nothing yet.
     Nothing,
@@ -57,8 +58,8 @@ impl Push {
         self.closes
     }
 
-    /// There are `bytes` more, as far as there is room for them; and these were the last, if it is `over`. Behind those
-    /// there are none.
+    /// There are `bytes` more, as far as there is room for them; and these were the last, if it is
+    /// `over`. Behind those there are none.
     pub(crate) fn fill(&mut self, bytes: u64, over: bool) {
         if self.over {
             return;

@@ -1,4 +1,5 @@
-//! Bytes that were delivered to a source instead of written to a pipe, on their way into its stream. No I/O here.
+//! Bytes that were delivered to a source instead of written to a pipe, on their way into its
+//! stream. No I/O here.
 
 use std::collections::VecDeque;
 

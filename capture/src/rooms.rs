@@ -1,8 +1,9 @@
 //! Bells by which readers in other processes tell of room, one for each.
 //!
-//! Such a bell is an eventfd, which is one open file description for both sides: its reader can make it blocking, full or
-//! empty. So it is neither read nor written here. An epoll instance watches all of them, edge-triggered: each ring is an edge,
-//! whatever the count is. The capture thread watches that instance.
+//! Such a bell is an eventfd, which is one open file description for both sides: its reader can
+//! make it blocking, full or empty. So it is neither read nor written here. An epoll instance
+//! watches all of them, edge-triggered: each ring is an edge, whatever the count is. The capture
+//! thread watches that instance.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! One pipe, or what is delivered in its place, the stream it flows into, and what it needs next. No I/O here: whoever
-//! drives it does that, so that every backend drives the same machine.
+//! One pipe, or what is delivered in its place, the stream it flows into, and what it needs next.
+//! No I/O here: whoever drives it does that, so that every backend drives the same machine.
 //!
 //! ```text
 //!            next: room             done: n bytes, interrupted
@@ -27,8 +27,8 @@ use crate::queue::{Queue, Taken, Then};
 
 /// Bytes that one read asks for at most: what a pipe holds by default, see pipe(7).
 pub const READ_MAX: usize = 64 * 1024;
-/// Bytes that a write to a pipe in packet mode (O_DIRECT) puts together at most, see pipe(2): a read that asks for fewer
-/// loses the rest, and nobody says so.
+/// Bytes that a write to a pipe in packet mode (O_DIRECT) puts together at most, see pipe(2): a
+/// read that asks for fewer loses the rest, and nobody says so.
 pub(crate) const PACKET_MAX: usize = libc::PIPE_BUF;
 
 /// Where a source stands.
@@ -38,12 +38,13 @@ enum State {
     Idle,
     /// A read into the stream is in flight: the stream must neither be written nor dropped.
     Reading,
-    /// The stream is full, or has no room for a packet, and drops the newest, or the pipe said "not now": waits until
-    /// the pipe is readable.
+    /// The stream is full, or has no room for a packet, and drops the newest, or the pipe said "not
+    /// now": waits until the pipe is readable.
     Polling,
     /// The stream is full and waits for its readers; nothing is in flight.
     Waiting,
-    /// The kernel has no memory for the stream, or nobody has the terminal open at the moment; a pause is in flight.
+    /// The kernel has no memory for the stream, or nobody has the terminal open at the moment; a
+    /// pause is in flight.
     Pausing,
     /// No more bytes, ever; the pipe is closed.
     Ended,
@@ -58,7 +59,8 @@ pub(crate) enum Next<'a> {
     Poll(BorrowedFd<'a>),
     /// Read the pipe, which is readable, into anywhere else; then [`Source::drained`].
     Drain(BorrowedFd<'a>),
-    /// Read the pipe, which is readable, into [`PACKET_MAX`] bytes of memory; then [`Source::fetched`].
+    /// Read the pipe, which is readable, into [`PACKET_MAX`] bytes of memory; then
+    /// [`Source::fetched`].
     Fetch(BorrowedFd<'a>),
     /// Call [`Source::next`] again when a reader may have made room.
     Wait,
@@ -93,7 +95,8 @@ pub(crate) enum Close {
 /// How far a source has come that is to end with what its pipe has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Finish {
-    /// What its pipe has is not known: a request was in flight when it was asked, and may have taken some of it.
+    /// What its pipe has is not known: a request was in flight when it was asked, and may have
+    /// taken some of it.
     Asked,
     /// So many bytes are wanted of it, at most.
     Wanted(u64),
@@ -130,7 +133,8 @@ pub(crate) struct Source {
     isolating: bool,
     /// The kernel had no memory for bytes that the pipe has.
     no_memory: bool,
-    /// The pipe has nothing and does not wait by itself: it is non-blocking, on a kernel that takes it at its word.
+    /// The pipe has nothing and does not wait by itself: it is non-blocking, on a kernel that takes
+    /// it at its word.
     not_now: bool,
     /// Somebody may open the terminal again when nobody has it open.
     lasting: bool,
@@ -204,7 +208,8 @@ impl Source {
         self.state == State::Ended
     }
 
-    /// Whether readers have something to see since the last call: bytes, a gap, a new generation, the end.
+    /// Whether readers have something to see since the last call: bytes, a gap, a new generation,
+    /// the end.
     pub(crate) fn take_ready(&mut self) -> bool {
         mem::take(&mut self.news)
     }
@@ -377,7 +382,8 @@ impl Source {
         self.isolating && !self.in_flight()
     }
 
-    /// Has the pipe read by `isolated` from now on, or, if there is no thread to be had, as before. Nothing may be in flight.
+    /// Has the pipe read by `isolated` from now on, or, if there is no thread to be had, as before.
+    /// Nothing may be in flight.
     pub(crate) fn isolated(&mut self, isolated: Option<Isolated>) -> Step {
         self.isolating = false;
         self.state = State::Idle;
@@ -419,7 +425,8 @@ impl Source {
         matches!(self.input, Input::Queue(_) | Input::Isolated(..))
     }
 
-    /// Returns the bytes that were delivered, or read by a thread of its own, and are not in the stream.
+    /// Returns the bytes that were delivered, or read by a thread of its own, and are not in the
+    /// stream.
     pub(crate) fn queued(&self) -> u64 {
         match &self.input {
             Input::Queue(queue) => queue.unread(),
@@ -448,8 +455,8 @@ impl Source {
         queue.push(bytes, time).then(|| self.ready())
     }
 
-    /// No delivery will follow, but for what a thread of its own finds in the pipe now; `None` if it is a pipe, or has
-    /// ended.
+    /// No delivery will follow, but for what a thread of its own finds in the pipe now; `None` if
+    /// it is a pipe, or has ended.
     pub(crate) fn finish_queue(&mut self) -> Option<Ready> {
         match &mut self.input {
             Input::Queue(queue) => queue.finish(),
@@ -481,7 +488,8 @@ impl Source {
         (taken, then)
     }
 
-    /// Gives up what was delivered, or read by a thread of its own, and is not in the stream: it counts as dropped at `time`.
+    /// Gives up what was delivered, or read by a thread of its own, and is not in the stream: it
+    /// counts as dropped at `time`.
     pub(crate) fn spill(&mut self, time: u64) -> Taken {
         let (Input::Queue(queue) | Input::Isolated(queue, _)) = &mut self.input else {
             return Taken::default();
@@ -504,7 +512,8 @@ impl Source {
         if self.in_flight() { Close::Cancel } else { Close::Now }
     }
 
-    /// Nothing is in flight, and the pipe has `unread` bytes, or some that were read or flushed by then less.
+    /// Nothing is in flight, and the pipe has `unread` bytes, or some that were read or flushed by
+    /// then less.
     pub(crate) fn measured(&mut self, unread: u64) -> Step {
         let wanted = match self.finish {
             Some(Finish::Wanted(wanted)) => wanted.min(unread),
@@ -533,13 +542,15 @@ impl Source {
     }
 }
 
-/// Whether a read that failed so may bring bytes another time: it was cancelled, interrupted, or there were none.
+/// Whether a read that failed so may bring bytes another time: it was cancelled, interrupted, or
+/// there were none.
 fn is_for_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
         || error.raw_os_error() == Some(libc::ECANCELED)
 }
 
-/// Whether a read failed because there is no memory for its bytes, where it was to put them or in the kernel.
+/// Whether a read failed because there is no memory for its bytes, where it was to put them or in
+/// the kernel.
 fn lacks_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ENOMEM))
 }

@@ -1,4 +1,5 @@
-//! All sources, what they have to tell, and to whom: the part of the capture thread that does no I/O on pipes.
+//! All sources, what they have to tell, and to whom: the part of the capture thread that does no
+//! I/O on pipes.
 
 use std::collections::HashMap;
 

@@ -31,8 +31,8 @@ pub enum Stdin {
     Null,
     /// From a pipe, of which [`Spawned::stdin`] is the other end.
     Pipe,
-    /// From this file, which is opened for this process alone. A path that does not begin with a slash begins where we
-    /// are.
+    /// From this file, which is opened for this process alone. A path that does not begin with a
+    /// slash begins where we are.
     File(PathBuf),
 }
 
@@ -42,20 +42,21 @@ pub enum ProcessGroup {
     /// Ours. What the terminal sends to us, it sends to the process as well.
     #[default]
     Inherit,
-    /// One of its own: its children are signalled with it, and it takes no part in our terminal's job control. If it
-    /// reads our terminal it is stopped (SIGTTIN).
+    /// One of its own: its children are signalled with it, and it takes no part in our terminal's
+    /// job control. If it reads our terminal it is stopped (SIGTTIN).
     Own,
 }
 
 /// What to start.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSpec {
-    /// A path, or a name to be looked up in the `PATH` that it is going to have. A path that does not begin with a
-    /// slash begins at `cwd`.
+    /// A path, or a name to be looked up in the `PATH` that it is going to have. A path that does
+    /// not begin with a slash begins at `cwd`.
     pub program: OsString,
     /// Its arguments, without its own name.
     pub args: Vec<OsString>,
-    /// Added to this process's environment, in place of what has the same name; the last of equal names counts.
+    /// Added to this process's environment, in place of what has the same name; the last of equal
+    /// names counts.
     pub env: Vec<(OsString, OsString)>,
     /// Where it starts; where we are if `None`.
     pub cwd: Option<PathBuf>,
@@ -63,9 +64,10 @@ pub struct ProcessSpec {
     pub stdin: Stdin,
     /// Its process group.
     pub group: ProcessGroup,
-    /// A pseudo-terminal for its standard input, stdout and stderr. The process leads a session of its own, whose
-    /// controlling terminal this is, so it has a process group of its own as well. With [`Stdin::Null`] its input is
-    /// at its end, otherwise, whatever `stdin` says, it is what is typed at [`Spawned::pty`].
+    /// A pseudo-terminal for its standard input, stdout and stderr. The process leads a session of
+    /// its own, whose controlling terminal this is, so it has a process group of its own as
+    /// well. With [`Stdin::Null`] its input is at its end, otherwise, whatever `stdin` says, it
+    /// is what is typed at [`Spawned::pty`].
     pub pty: Option<Pty>,
 }
 
@@ -148,10 +150,11 @@ impl Stdio {
 
 /// Starts a process.
 ///
-/// It has pipes for stdout, stderr and stddiag, or a pty, and no other descriptors of ours unless they were made to be
-/// inherited. It stays in our session, unless it has a pty. It starts with no signal blocked, SIGPIPE, SIGCHLD and
-/// SIGXFSZ at their defaults, and the soft limit on open files from before [`raise_file_limit`](crate::raise_file_limit). May be called from any
-/// thread, by several at once.
+/// It has pipes for stdout, stderr and stddiag, or a pty, and no other descriptors of ours unless
+/// they were made to be inherited. It stays in our session, unless it has a pty. It starts with no
+/// signal blocked, SIGPIPE, SIGCHLD and SIGXFSZ at their defaults, and the soft limit on open files
+/// from before [`raise_file_limit`](crate::raise_file_limit). May be called from any thread, by
+/// several at once.
 ///
 /// # Errors
 /// [`SpawnError`]; nothing runs then.
@@ -200,8 +203,9 @@ fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {
     pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(program, "pipe2", error.into()))
 }
 
-/// A descriptor number that shells can name (dash knows one digit), held by this process from the first call on, so
-/// that in a child stddiag can take its place and nothing else is there. `None` if all such numbers were taken when it was first asked for.
+/// A descriptor number that shells can name (dash knows one digit), held by this process from the
+/// first call on, so that in a child stddiag can take its place and nothing else is there. `None`
+/// if all such numbers were taken when it was first asked for.
 pub(crate) fn reserve_stddiag_fd() -> Option<RawFd> {
     static SEAT: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let seat = SEAT.get_or_init(|| {

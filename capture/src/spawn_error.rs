@@ -133,12 +133,13 @@ fn soft_limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(RLIM_INFINITY, |(soft, _)| soft)
 }
 
-/// Looks for what would keep `spec` from starting: its directory, its stdin, then its program. Nothing is started, so what is
-/// found wrong has had no effect. What comes in between, and scripts whose interpreter is missing, only
-/// [`spawn`](crate::spawn) sees.
+/// Looks for what would keep `spec` from starting: its directory, its stdin, then its program.
+/// Nothing is started, so what is found wrong has had no effect. What comes in between, and scripts
+/// whose interpreter is missing, only [`spawn`](crate::spawn) sees.
 ///
 /// # Errors
-/// [`SpawnError::Directory`], [`SpawnError::Stdin`], [`SpawnError::NotFound`], [`SpawnError::NotExecutable`].
+/// [`SpawnError::Directory`], [`SpawnError::Stdin`], [`SpawnError::NotFound`],
+/// [`SpawnError::NotExecutable`].
 pub fn check(spec: &ProcessSpec) -> Result<(), SpawnError> {
     let program = Path::new(&spec.program);
     check_directory(program, spec.cwd.as_deref())?;
@@ -163,7 +164,8 @@ fn search_path(spec: &ProcessSpec) -> std::ffi::OsString {
     own.or_else(|| env::var_os("PATH")).unwrap_or_else(|| DEFAULT_PATH.into())
 }
 
-/// Finds `program` as execvp(3) does: the first that can be run, or else the word on one that cannot.
+/// Finds `program` as execvp(3) does: the first that can be run, or else the word on one that
+/// cannot.
 fn look_up(program: &Path, here: &Path, path: &OsStr) -> io::Result<()> {
     let mut found = Err(io::Error::from_raw_os_error(libc::ENOENT));
     if program.as_os_str().is_empty() {
@@ -198,13 +200,15 @@ fn check_directory(program: &Path, cwd: Option<&Path>) -> Result<(), SpawnError>
     access(cwd, AccessFlags::X_OK).map_err(|error| closed(error.into()))
 }
 
-/// Whether a file can be somebody's stdin. It is not opened: of a FIFO that would be seen by its writers.
+/// Whether a file can be somebody's stdin. It is not opened: of a FIFO that would be seen by its
+/// writers.
 fn check_stdin(path: &Path) -> io::Result<()> {
     access(path, AccessFlags::R_OK)?;
     if fs::metadata(path)?.is_dir() { Err(io::Error::from_raw_os_error(libc::EISDIR)) } else { Ok(()) }
 }
 
-/// Opens the file for a process's stdin, and does not wait for the writer of a FIFO: that one is at its end.
+/// Opens the file for a process's stdin, and does not wait for the writer of a FIFO: that one is at
+/// its end.
 pub(crate) fn open_stdin(program: &Path, path: &Path) -> Result<File, SpawnError> {
     let open = || {
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;

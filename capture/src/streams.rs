@@ -9,7 +9,8 @@ use crate::ioctl;
 use crate::sources::Sources;
 use crate::targets::{SlowTargets, Targets};
 
-/// All streams and targets of a capture, seen from [`Capture::with_streams`](crate::Capture::with_streams).
+/// All streams and targets of a capture, seen from
+/// [`Capture::with_streams`](crate::Capture::with_streams).
 pub struct Streams<'a> {
     sources: &'a mut Sources,
     targets: &'a Targets,
@@ -36,7 +37,8 @@ impl<'a> Streams<'a> {
         self.sources.source_mut(at).map(|source| Tap::of(source.stream_mut()))
     }
 
-    /// Bytes that the source `id` has written so far, read or still in its pipe, or that were delivered to it; `None` if there is no such source.
+    /// Bytes that the source `id` has written so far, read or still in its pipe, or that were
+    /// delivered to it; `None` if there is no such source.
     pub fn written(&mut self, id: SourceId) -> Option<u64> {
         let at = self.sources.find(id)?;
         let source = self.sources.source_mut(at)?;
@@ -51,8 +53,8 @@ impl<'a> Streams<'a> {
     }
 }
 
-/// One stream, as far as others than the capture thread may touch it: readers come and go. The kernel may be
-/// writing into it at this very moment, so it can neither be written nor taken away.
+/// One stream, as far as others than the capture thread may touch it: readers come and go. The
+/// kernel may be writing into it at this very moment, so it can neither be written nor taken away.
 pub struct Tap<'a> {
     stream: &'a mut Stream,
 }

@@ -1,4 +1,5 @@
-//! One target: a pipe, the pushes that wait for their turn at it, and what it needs next. No I/O here, as in `source`.
+//! One target: a pipe, the pushes that wait for their turn at it, and what it needs next. No I/O
+//! here, as in `source`.
 //!
 //! ```text
 //!            next: bytes            done: n bytes, interrupted
@@ -155,8 +156,9 @@ impl Target {
         end.map_or(Done::Took(written), |end| Done::Close(written, end))
     }
 
-    /// Asks for the end. If something is in flight, that is to be cancelled first, and [`Target::done`] gives the end then,
-    /// with what was written; the first reason counts. Otherwise gives the reason back: the end can come now.
+    /// Asks for the end. If something is in flight, that is to be cancelled first, and
+    /// [`Target::done`] gives the end then, with what was written; the first reason counts.
+    /// Otherwise gives the reason back: the end can come now.
     pub(crate) fn close(&mut self, end: PushEnd) -> Result<(), PushEnd> {
         if !self.in_flight() {
             return Err(end);

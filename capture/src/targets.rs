@@ -36,8 +36,8 @@ pub struct SlowTargets {
 pub struct SlowTarget {
     /// Who.
     pub target: TargetId,
-    /// Whose turn it is there. If it is the lagging push itself, the target does not read; otherwise that push came before
-    /// and is not over.
+    /// Whose turn it is there. If it is the lagging push itself, the target does not read;
+    /// otherwise that push came before and is not over.
     pub turn: PushId,
 }
 
@@ -73,7 +73,8 @@ impl Targets {
         self.targets.get_mut(at).map_or(Next::Nothing, |target| target.next(at, &self.pushes))
     }
 
-    /// Puts a push behind what its targets have to take before; gives what is to be reported of those that are not there.
+    /// Puts a push behind what its targets have to take before; gives what is to be reported of
+    /// those that are not there.
     pub(crate) fn begin(
         &mut self,
         id: PushId,
@@ -99,7 +100,8 @@ impl Targets {
         events
     }
 
-    /// Ends the turn of the first push at a target, of which nothing may be in flight; gives what is to be reported.
+    /// Ends the turn of the first push at a target, of which nothing may be in flight; gives what
+    /// is to be reported.
     pub(crate) fn end_turn(&mut self, at: usize, end: PushEnd) -> Vec<Event> {
         let Some(target) = self.targets.get_mut(at) else { return Vec::new() };
         let (id, Some(turn)) = (target.id(), target.turn_over()) else { return Vec::new() };
@@ -113,8 +115,8 @@ impl Targets {
         events
     }
 
-    /// Closes the pipe of a target that has nothing in flight; gives what is to be reported. The first push ends so, and
-    /// those behind it find it closed.
+    /// Closes the pipe of a target that has nothing in flight; gives what is to be reported. The
+    /// first push ends so, and those behind it find it closed.
     pub(crate) fn end(&mut self, at: usize, end: PushEnd) -> Vec<Event> {
         let mut events = self.end_turn(at, end);
         while self.targets.get(at).is_some_and(|target| target.turn().is_some()) {

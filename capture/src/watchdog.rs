@@ -1,13 +1,15 @@
 //! Finds the pipe that the capture thread is stuck at.
 //!
-//! A pipe has one lock for both ends. write(2) and read(2) hold it while the kernel copies from and to the memory of the
-//! process that calls them. Where that memory faults slowly (a mapped file on a hung file system, userfaultfd(2)), every
-//! use of the pipe but poll(2) waits for as long, uninterruptibly, whatever flags it has. No call tells beforehand.
+//! A pipe has one lock for both ends. write(2) and read(2) hold it while the kernel copies from and
+//! to the memory of the process that calls them. Where that memory faults slowly (a mapped file on
+//! a hung file system, userfaultfd(2)), every use of the pipe but poll(2) waits for as long,
+//! uninterruptibly, whatever flags it has. No call tells beforehand.
 //!
-//! So while there are pipes, the watchdog looks twice a second whether the capture thread is in an uninterruptible wait. If it
-//! stays there, a probe, which is another thread, asks each pipe for its number of bytes. That takes the lock: the pipe at
-//! which the probe is stuck, too, is reported. Other pipes may be locked as well, the one that stops the capture thread
-//! among them. So the next probe asks all pipes but those at which a probe is stuck.
+//! So while there are pipes, the watchdog looks twice a second whether the capture thread is in an
+//! uninterruptible wait. If it stays there, a probe, which is another thread, asks each pipe for
+//! its number of bytes. That takes the lock: the pipe at which the probe is stuck, too, is
+//! reported. Other pipes may be locked as well, the one that stops the capture thread among them.
+//! So the next probe asks all pipes but those at which a probe is stuck.
 
 use std::collections::HashMap;
 use std::fs;
@@ -28,8 +30,8 @@ use crate::ioctl;
 const LOOK: Duration = Duration::from_millis(500);
 /// The same once it seems to be stuck, and how often a probe is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Probes of one capture that may be stuck at a time, each a thread at a pipe of its own. Beyond it no further pipe is
-/// reported until the kernel lets go of one of them.
+/// Probes of one capture that may be stuck at a time, each a thread at a pipe of its own. Beyond it
+/// no further pipe is reported until the kernel lets go of one of them.
 pub const MAX_STUCK_PROBES: usize = 64;
 /// A probe's stack, in bytes: it makes one system call after the other.
 const PROBE_STACK: usize = 64 << 10;
@@ -37,9 +39,11 @@ const PROBE_STACK: usize = 64 << 10;
 /// What the capture thread shows its watchdog.
 #[derive(Default)]
 pub(crate) struct Watched {
-    /// Written by the capture thread alone. Relaxed: it is compared to itself, and nothing is read because of it.
+    /// Written by the capture thread alone. Relaxed: it is compared to itself, and nothing is read
+    /// because of it.
     turns: AtomicU64,
-    /// The capture thread's id, 0 before it has one. Relaxed: a late look is made up for by the next.
+    /// The capture thread's id, 0 before it has one. Relaxed: a late look is made up for by the
+    /// next.
     thread: AtomicI32,
     pipes: Mutex<Pipes>,
     /// There are pipes, or it is over.
@@ -145,7 +149,8 @@ impl Watched {
 /// How far a probe is.
 #[derive(Default)]
 struct Progress {
-    /// Its thread's id, 0 before it has one. Relaxed, as all here: what is seen late is seen at the next look.
+    /// Its thread's id, 0 before it has one. Relaxed, as all here: what is seen late is seen at the
+    /// next look.
     thread: AtomicI32,
     /// Pipes that it has left behind; `usize::MAX` once it has left all.
     at: AtomicUsize,
@@ -153,8 +158,8 @@ struct Progress {
     abandoned: AtomicBool,
 }
 
-/// A thread that asks one pipe after the other. It can't be ended while it is stuck, so nothing waits for it: it keeps one
-/// pipe open and nothing else, and ends when the kernel lets it go.
+/// A thread that asks one pipe after the other. It can't be ended while it is stuck, so nothing
+/// waits for it: it keeps one pipe open and nothing else, and ends when the kernel lets it go.
 struct Probe {
     progress: Arc<Progress>,
     pipes: Vec<WatchedPipe>,

@@ -31,7 +31,8 @@ fn protect(access: libc::c_int) {
         if start == end {
             continue;
         }
-        // SAFETY: a map of the writer's data, which only the kernel writes here, and nobody reads through this map.
+        // SAFETY: a map of the writer's data, which only the kernel writes here, and nobody reads through
+        // this map.
         let done =
             unsafe { libc::mprotect(std::ptr::with_exposed_provenance_mut(start), end - start, access) };
         assert_eq!(done, 0);

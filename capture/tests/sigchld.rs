@@ -1,5 +1,5 @@
-//! A host that ignores SIGCHLD, so that its children reap themselves: what is still known of their ends. The signal's
-//! disposition belongs to the whole process: one test, alone in its process.
+//! A host that ignores SIGCHLD, so that its children reap themselves: what is still known of their
+//! ends. The signal's disposition belongs to the whole process: one test, alone in its process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 

@@ -1,5 +1,5 @@
-//! What it costs to start a process from one that has much: many maps, many files. Both belong to the whole process: one
-//! test, alone in its process.
+//! What it costs to start a process from one that has much: many maps, many files. Both belong to
+//! the whole process: one test, alone in its process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 

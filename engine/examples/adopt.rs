@@ -1,4 +1,5 @@
-//! A launcher that starts its ranks itself, in its own way, and lets the engine forward what they write.
+//! A launcher that starts its ranks itself, in its own way, and lets the engine forward what they
+//! write.
 //!
 //! ```text
 //! cargo run --release -p iof-engine --example adopt -- 4 sh -c 'echo hello from rank $RANK'
@@ -21,7 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let program = args.next().ok_or(usage)?;
     let args: Vec<_> = args.collect();
 
-    // What our engine has to do with: the read ends of pipes, and the pids of children that nobody waits for.
+    // What our engine has to do with: the read ends of pipes, and the pids of children that nobody
+    // waits for.
     let mut ranks = Vec::new();
     for rank in 0..nprocs {
         let mut command = Command::new(&program);

@@ -1,4 +1,5 @@
-//! Ranks that the embedder has started itself: their descriptors, and how the engine learns of their end.
+//! Ranks that the embedder has started itself: their descriptors, and how the engine learns of
+//! their end.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -43,15 +44,17 @@ impl AdoptSpec {
 
 /// A rank that the embedder has started, and the descriptors that its output comes from.
 ///
-/// Each is the read end of a pipe or FIFO, a connected stream socket, or a terminal (a pty's master), blocking or not.
-/// The engine reads it to its end, and nobody else may. A channel without one is at its end at once.
+/// Each is the read end of a pipe or FIFO, a connected stream socket, or a terminal (a pty's
+/// master), blocking or not. The engine reads it to its end, and nobody else may. A channel without
+/// one is at its end at once.
 #[derive(Debug)]
 pub struct AdoptedRank {
     /// Its rank in the job. The embedder may have any of the job's ranks here, such as 8 to 15.
     pub rank: Rank,
     /// What the process table says that it runs.
     pub executable: String,
-    /// Where its stdin is written: the write end of a pipe that nobody else writes, if tools may push to it.
+    /// Where its stdin is written: the write end of a pipe that nobody else writes, if tools may
+    /// push to it.
     pub stdin: Option<OwnedFd>,
     /// Its stdout.
     pub stdout: Option<OwnedFd>,
@@ -65,16 +68,18 @@ pub struct AdoptedRank {
 
 /// How the engine learns that an adopted rank has exited.
 ///
-/// In the first two cases the process is a child of the embedder, which hands it over: the engine waits for it, so
-/// nobody else may (nor for any child, see waitpid(2)), and sends it signals, or its whole process group if it leads
-/// one by now. Of a process that is no child the engine learns that it ended, but not how.
+/// In the first two cases the process is a child of the embedder, which hands it over: the engine
+/// waits for it, so nobody else may (nor for any child, see waitpid(2)), and sends it signals, or
+/// its whole process group if it leads one by now. Of a process that is no child the engine learns
+/// that it ended, but not how.
 #[derive(Debug)]
 pub enum Process {
     /// By its pid, which is its own as long as nobody has waited for it.
     Pid(u32),
     /// By its pidfd, see pidfd_open(2).
     Pidfd(OwnedFd),
-    /// By the embedder, which waits for it and says so ([`Job::report_exit`]). The engine sends it no signals.
+    /// By the embedder, which waits for it and says so ([`Job::report_exit`]). The engine sends it
+    /// no signals.
     Reported {
         /// For the process table; 0 if it is not known.
         pid: u32,
@@ -172,8 +177,8 @@ pub enum AdoptError {
 }
 
 impl Engine {
-    /// Forwards the output of ranks that run already, as one job. Whoever registered for it before has all that the
-    /// descriptors bring.
+    /// Forwards the output of ranks that run already, as one job. Whoever registered for it before
+    /// has all that the descriptors bring.
     ///
     /// # Errors
     /// [`AdoptError`].
@@ -243,7 +248,8 @@ fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
     check_maps(maps).map_err(|maps| AdoptError::Maps { ranks: asked, maps })
 }
 
-/// How many files the engine opens for a rank: its rings, its pidfd, and a pipe for each stream that it has not.
+/// How many files the engine opens for a rank: its rings, its pidfd, and a pipe for each stream
+/// that it has not.
 fn files_for(rank: &AdoptedRank) -> u64 {
     let AdoptedRank { stdout, stderr, stddiag, process, .. } = rank;
     let streams = [stdout, stderr, stddiag].map(|file| if file.is_some() { 1 } else { 2 });

@@ -1,9 +1,11 @@
-//! What a tool has not read of jobs that were forgotten, and what becomes of it when that is too much.
+//! What a tool has not read of jobs that were forgotten, and what becomes of it when that is too
+//! much.
 //!
-//! A forgotten job has no streams, but its rings live on for the tools that were attached to it: each is a file and
-//! several maps as long as it waits to be sent, and memory as long as the tool has it mapped. So they are counted for each
-//! tool. Beyond the limit the older half of what waits is dropped for that tool and added up in [`Missed`]; a tool that
-//! has too many mapped is not attached to new streams. The embedder's own readers that sources wait for lose nothing.
+//! A forgotten job has no streams, but its rings live on for the tools that were attached to it:
+//! each is a file and several maps as long as it waits to be sent, and memory as long as the tool
+//! has it mapped. So they are counted for each tool. Beyond the limit the older half of what waits
+//! is dropped for that tool and added up in [`Missed`]; a tool that has too many mapped is not
+//! attached to new streams. The embedder's own readers that sources wait for lose nothing.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -109,7 +111,8 @@ impl Peer {
         self.may_lose() && self.backlog.forgotten >= MAX_FORGOTTEN_PER_TOOL
     }
 
-    /// Notes that a complete stream with `produced` bytes that it reads for `handler` was forgotten.
+    /// Notes that a complete stream with `produced` bytes that it reads for `handler` was
+    /// forgotten.
     fn forget(&mut self, source: SourceId, handler: u32, produced: u64) {
         let Some(slot) = self.slots.get(&(source, handler)) else { return };
         if let Some(reading) = self.readings.get_mut(slot)
@@ -128,8 +131,8 @@ impl Peer {
         }
     }
 
-    /// Drops the oldest `rings` rings of forgotten streams that wait to be sent, and adds the oldest `ends` ends to later
-    /// ones.
+    /// Drops the oldest `rings` rings of forgotten streams that wait to be sent, and adds the
+    /// oldest `ends` ends to later ones.
     fn shed(&mut self, mut rings: usize, mut ends: usize) {
         // An end is added to a later one of the same name.
         let mut later: BTreeMap<(u32, Nspace), usize> = BTreeMap::new();
@@ -184,7 +187,8 @@ impl Peer {
         }
     }
 
-    /// Removes the reader at `slot`, whose ring was not sent, if its stream was forgotten; returns the bytes that it misses.
+    /// Removes the reader at `slot`, whose ring was not sent, if its stream was forgotten; returns
+    /// the bytes that it misses.
     fn drop_unread(&mut self, slot: u32) -> Option<u64> {
         let bytes = self.readings.get(&slot)?.unread?;
         self.readings.remove(&slot).inspect(|reading| self.left(reading));

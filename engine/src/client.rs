@@ -11,8 +11,9 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Returns whether both are connections of one process, as far as that can be known: processes of pid namespaces that
-    /// we cannot see are told apart by their user only, and are counted for that.
+    /// Returns whether both are connections of one process, as far as that can be known: processes
+    /// of pid namespaces that we cannot see are told apart by their user only, and are counted
+    /// for that.
     pub(crate) fn is_process(self, other: Client) -> bool {
         self == other && self.pid != 0
     }

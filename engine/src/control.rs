@@ -1,5 +1,5 @@
-//! The control thread: accepts tools, serves what they ask, passes on what the capture thread reports, and is the one
-//! that speaks to the host.
+//! The control thread: accepts tools, serves what they ask, passes on what the capture thread
+//! reports, and is the one that speaks to the host.
 
 use std::io;
 use std::mem;
@@ -35,13 +35,15 @@ const LISTENER: Token = Token(1);
 /// Tools' tokens begin here.
 pub(crate) const FIRST_PEER: PeerId = 2;
 
-/// Files that tools' connections and pushes leave for the job: new generations, and their way to the engine's own readers.
+/// Files that tools' connections and pushes leave for the job: new generations, and their way to
+/// the engine's own readers.
 const RESERVED_FILES: u64 = 32;
 /// Tools that are accepted at once, before it is seen whether there is room for them.
 const VISITORS: usize = 8;
 /// Messages of one tool that are served before others have their turn.
 const MESSAGES: usize = 64;
-/// How soon to try again when the kernel has too many descriptors on their way, or none for a connection.
+/// How soon to try again when the kernel has too many descriptors on their way, or none for a
+/// connection.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// What other threads tell the control thread.
@@ -157,7 +159,8 @@ impl Control {
             }
             self.take_reports(&mut state);
             for stream in self.graces.over(Instant::now()) {
-                // A capture that has ended has completed all its streams; one that is complete stays as it is.
+                // A capture that has ended has completed all its streams; one that is complete stays as it
+                // is.
                 let _ = self.capture.finish(stream);
             }
             state.greet(self.poll.registry(), &self.capture);
@@ -277,7 +280,8 @@ impl Control {
         let ids: Vec<PeerId> = state.peers.keys().copied().collect();
         let mut left = Flushed::Waits;
         let mut used = state.fds_in_flight(self.budget);
-        // A send that the kernel refuses makes the socket writable once more, as if there were a reason to try again.
+        // A send that the kernel refuses makes the socket writable once more, as if there were a reason to
+        // try again.
         let now = Instant::now();
         let budget =
             if self.crowded_until.is_some_and(|until| now < until) { Budget::NONE } else { self.budget };

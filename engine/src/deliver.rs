@@ -1,5 +1,5 @@
-//! Output of ranks that run elsewhere: the host brings it, and it goes into rings like those of ranks that run here
-//! (`PMIx_server_IOF_deliver`, RFC0025).
+//! Output of ranks that run elsewhere: the host brings it, and it goes into rings like those of
+//! ranks that run here (`PMIx_server_IOF_deliver`, RFC0025).
 
 use std::collections::VecDeque;
 
@@ -16,8 +16,8 @@ use crate::readers::StreamState;
 use crate::state::{State, StreamName};
 use crate::stream_options::StreamOptions;
 
-/// Bytes of one stream that were delivered and that a reader with the grant to block keeps out of its ring: beyond
-/// these, [`Engine::deliver`] refuses more.
+/// Bytes of one stream that were delivered and that a reader with the grant to block keeps out of
+/// its ring: beyond these, [`Engine::deliver`] refuses more.
 pub const MAX_DELIVERED: u64 = 4 << 20;
 
 /// What a delivery costs at least, however few its bytes.
@@ -73,8 +73,8 @@ pub enum DeliverError {
 }
 
 impl DeliverError {
-    /// As PMIx puts it: [`Status::ERR_IOF_XOFF`] means that it may work later, [`Status::ERR_IOF_COMPLETE`] that nothing
-    /// is wanted any more.
+    /// As PMIx puts it: [`Status::ERR_IOF_XOFF`] means that it may work later,
+    /// [`Status::ERR_IOF_COMPLETE`] that nothing is wanted any more.
     pub fn status(&self) -> Status {
         match self {
             DeliverError::Metadata(failure) => failure.status,
@@ -173,17 +173,20 @@ impl Metadata {
 }
 
 impl Engine {
-    /// Takes output that the host has received from another node (`PMIx_server_IOF_deliver`): whoever registered for it
-    /// reads it like that of ranks that run here, and for who registers later it is kept on the same options: those of its
-    /// job, or of the engine if that starts no ranks of it.
+    /// Takes output that the host has received from another node (`PMIx_server_IOF_deliver`):
+    /// whoever registered for it reads it like that of ranks that run here, and for who
+    /// registers later it is kept on the same options: those of its job, or of the engine if
+    /// that starts no ranks of it.
     ///
-    /// `infos` says more: [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), that the stream ends with these bytes (there may
-    /// be none); [`IOF_TIME`](key::IOF_TIME), when they were read from their source. Others are ignored, if not required.
+    /// `infos` says more: [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), that the stream ends with
+    /// these bytes (there may be none); [`IOF_TIME`](key::IOF_TIME), when they were read from
+    /// their source. Others are ignored, if not required.
     ///
-    /// Does not wait. `taken` runs once when the bytes are in the ring, or were dropped as the policy has it, or the
-    /// engine has ended; on the engine's control thread, with the same rules as [upcalls](crate::Host). Where a reader
-    /// with the grant to block holds the stream back, that takes a while: then [`MAX_DELIVERED`] bytes wait at most,
-    /// but one delivery always may, and the end without bytes. Deliveries to one stream are taken in their order.
+    /// Does not wait. `taken` runs once when the bytes are in the ring, or were dropped as the
+    /// policy has it, or the engine has ended; on the engine's control thread, with the same
+    /// rules as [upcalls](crate::Host). Where a reader with the grant to block holds the stream
+    /// back, that takes a while: then [`MAX_DELIVERED`] bytes wait at most, but one delivery
+    /// always may, and the end without bytes. Deliveries to one stream are taken in their order.
     ///
     /// # Errors
     /// [`DeliverError`]; `taken` is dropped without being run.
@@ -241,10 +244,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The ranks of `nspace` that run elsewhere have ended, and all that they wrote was delivered: their streams are
-    /// completed, and once those of the ranks that run here have ended, too, tools are told that the job has, with
-    /// `exit_code`; without one, with that of the ranks that run here, if there are any. Also for a job of which the
-    /// engine has not heard before. `false` if it was said before, or all ranks run here.
+    /// The ranks of `nspace` that run elsewhere have ended, and all that they wrote was delivered:
+    /// their streams are completed, and once those of the ranks that run here have ended, too,
+    /// tools are told that the job has, with `exit_code`; without one, with that of the ranks
+    /// that run here, if there are any. Also for a job of which the engine has not heard
+    /// before. `false` if it was said before, or all ranks run here.
     pub fn end_job(&self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
         let mut state = self.tables.lock();
         let job = self.job_elsewhere(&mut state, nspace);
@@ -323,7 +327,8 @@ impl State {
         unsaid.chain(waiting).collect()
     }
 
-    /// A rank that runs elsewhere has one stream more that is complete, if `stream` is one; whether it is.
+    /// A rank that runs elsewhere has one stream more that is complete, if `stream` is one; whether
+    /// it is.
     pub(crate) fn delivered_all(&mut self, stream: SourceId, nspace: &Nspace) -> bool {
         let Some(delivery) = self.deliveries.get_mut(&stream) else { return false };
         delivery.complete = true;

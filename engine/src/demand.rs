@@ -1,11 +1,15 @@
-//! What tools have asked for, and what of it the host has granted: RFC0025's rule that only new sources, and new
-//! channels of known ones, go up to the host. No I/O here, and nothing of connections.
+//! What tools have asked for, and what of it the host has granted: RFC0025's rule that only new
+//! sources, and new channels of known ones, go up to the host. No I/O here, and nothing of
+//! connections.
 //!
-//! A *source* is a process, or all processes of a job (the wildcard rank), on one channel. It is in one of two states:
-//! *asked*, when an upcall for it has no answer yet, or *granted*. Pulls hold the sources that they need:
+//! A *source* is a process, or all processes of a job (the wildcard rank), on one channel. It is in
+//! one of two states: *asked*, when an upcall for it has no answer yet, or *granted*. Pulls hold
+//! the sources that they need:
 //! * a rank whose job is granted is held as that job: there is nothing to ask for;
-//! * what somebody has asked for already is waited for together, by the ranks of a job that was asked for as well;
-//! * once a job is granted, its ranks that were granted before are part of it, and who holds them holds it.
+//! * what somebody has asked for already is waited for together, by the ranks of a job that was
+//!   asked for as well;
+//! * once a job is granted, its ranks that were granted before are part of it, and who holds them
+//!   holds it.
 //!
 //! So when the last hold on a source goes, nobody wants anything of it, and the host is told once.
 
@@ -85,7 +89,8 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
-    /// Notes a pull of `channels` of `procs`. Gives the upcalls to be made for it, none if everything is covered.
+    /// Notes a pull of `channels` of `procs`. Gives the upcalls to be made for it, none if
+    /// everything is covered.
     pub(crate) fn ask(&mut self, procs: &[Proc], channels: Channels) -> (Ticket, Vec<(CallId, Sources)>) {
         self.last_ticket = self.last_ticket.saturating_add(1);
         let ticket = Ticket(self.last_ticket);
@@ -187,8 +192,8 @@ impl Demand {
         Answered { granted: Vec::new(), denied, stopped: lists(unwanted) }
     }
 
-    /// A pull has ended, or has never become one. Gives what nobody wants any more; what it alone waits for is given by
-    /// [`Demand::answer`].
+    /// A pull has ended, or has never become one. Gives what nobody wants any more; what it alone
+    /// waits for is given by [`Demand::answer`].
     pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<Sources> {
         let mut unwanted = Vec::new();
         self.give_back(ticket, &mut unwanted);

@@ -24,13 +24,15 @@ use crate::register::{FILES_PER_RANK, TRANSIENT_FDS};
 use crate::stalls::Stalls;
 use crate::state::{State, Tables};
 
-/// Files that an engine has open, with two readers in its own process and a job of one rank: less makes no sense.
+/// Files that an engine has open, with two readers in its own process and a job of one rank: less
+/// makes no sense.
 const FILES: u64 = 13 + 2 * 8 + FILES_PER_RANK + TRANSIENT_FDS;
 
 /// Whether a reader may hold sources back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// It may: where the policy is [`Policy::Block`](iof_shm_ring::Policy::Block), sources wait for it and it loses nothing.
+    /// It may: where the policy is [`Policy::Block`](iof_shm_ring::Policy::Block), sources wait for
+    /// it and it loses nothing.
     Block,
     /// It may not, as no tool from outside may unless the [`Host`] says so.
     Never,
@@ -38,15 +40,16 @@ pub enum Grant {
 
 /// I/O forwarding for one launcher: drains the ranks' pipes into shared rings and serves tools.
 ///
-/// It has two threads, and one more each for the syslog, the job record, mail and the gateway once something is
-/// logged there. It installs no signal handlers, prints nothing and never exits the process. It learns of its ranks'
-/// ends by pidfds and waits for each by name, so it needs no SIGCHLD. Where the embedder ignores that signal, or waits
-/// for any child, see waitpid(2), ends are still noticed, but how they were is [`Exit::Unknown`](crate::Exit). Where
-/// files may become only so large (RLIMIT_FSIZE, see setrlimit(2)), which the job record and printers' files may reach, an
-/// embedder should ignore SIGXFSZ: otherwise that ends the process, instead of being an error of that file; ranks have its
-/// default action again. All calls
-/// may come from any thread. Dropping it ends both threads (one that logs is left to its last message, and ends then); ranks that still run lose their pipes then, so wait for
-/// the jobs first.
+/// It has two threads, and one more each for the syslog, the job record, mail and the gateway once
+/// something is logged there. It installs no signal handlers, prints nothing and never exits the
+/// process. It learns of its ranks' ends by pidfds and waits for each by name, so it needs no
+/// SIGCHLD. Where the embedder ignores that signal, or waits for any child, see waitpid(2), ends
+/// are still noticed, but how they were is [`Exit::Unknown`](crate::Exit). Where files may become
+/// only so large (RLIMIT_FSIZE, see setrlimit(2)), which the job record and printers' files may
+/// reach, an embedder should ignore SIGXFSZ: otherwise that ends the process, instead of being an
+/// error of that file; ranks have its default action again. All calls
+/// may come from any thread. Dropping it ends both threads (one that logs is left to its last
+/// message, and ends then); ranks that still run lose their pipes then, so wait for the jobs first.
 ///
 /// # Example
 /// ```
@@ -79,8 +82,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the engine's threads and opens its rendezvous point. Raises the process's soft limit on open files, see
-    /// [`raise_file_limit`]; the ranks get the old one.
+    /// Starts the engine's threads and opens its rendezvous point. Raises the process's soft limit
+    /// on open files, see [`raise_file_limit`]; the ranks get the old one.
     ///
     /// # Errors
     /// [`StartError`]: io_uring is refused and [`Config::backend`] wants no other, the rendezvous directory will not
@@ -194,7 +197,8 @@ impl Drop for Engine {
         let mut state = self.tables.lock();
         state.stopping = true;
         for job in state.jobs.values_mut() {
-            // Jobs that the embedder still holds must not keep ranks' terminals from being hung up, or be found.
+            // Jobs that the embedder still holds must not keep ranks' terminals from being hung up, or be
+            // found.
             job.ranks.values_mut().for_each(|rank| rank.pty = None);
             job.entry = None;
         }

@@ -84,7 +84,8 @@ pub enum LaunchError {
         /// Which.
         rank: Rank,
     },
-    /// To open a FIFO lasts until somebody writes there, and its bytes are there for one reader only.
+    /// To open a FIFO lasts until somebody writes there, and its bytes are there for one reader
+    /// only.
     #[error("rank {rank} can't have {} as stdin, which is a FIFO: redirect the launcher's own stdin from it", path.display())]
     StdinFifo {
         /// Whose.

@@ -10,8 +10,9 @@ use iof_proto::ProcState;
 pub enum Exit {
     /// As wait(2) tells.
     Status(ExitStatus),
-    /// It has ended, but nobody can tell how. The embedder ignores SIGCHLD, or has another thread that waits for any
-    /// child (see waitpid(2)), or has adopted a process that is not its child.
+    /// It has ended, but nobody can tell how. The embedder ignores SIGCHLD, or has another thread
+    /// that waits for any child (see waitpid(2)), or has adopted a process that is not its
+    /// child.
     Unknown,
 }
 
@@ -21,8 +22,8 @@ impl Exit {
         matches!(self, Exit::Status(status) if status.success())
     }
 
-    /// The code that a shell would show: the exit code, or 128 + n for a process that signal n ended. 1 if nobody
-    /// knows.
+    /// The code that a shell would show: the exit code, or 128 + n for a process that signal n
+    /// ended. 1 if nobody knows.
     pub fn code(self) -> i32 {
         self.known_code().unwrap_or(1)
     }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use iof_capture::SourceId;
 
-/// When streams are to be completed, if they are not by then. One entry for each rank that has exited, until its time.
+/// When streams are to be completed, if they are not by then. One entry for each rank that has
+/// exited, until its time.
 #[derive(Default)]
 pub(crate) struct Graces(BinaryHeap<Reverse<(Instant, Vec<SourceId>)>>);
 

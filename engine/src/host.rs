@@ -1,4 +1,5 @@
-//! The launcher's part: what the engine asks of the process that embeds it (RFC0025's server module).
+//! The launcher's part: what the engine asks of the process that embeds it (RFC0025's server
+//! module).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,17 +22,19 @@ use crate::push::StdinPush;
 use crate::query::{QueryId, QueryReply};
 use crate::state::PeerId;
 
-/// What an engine asks of the launcher or resource manager that embeds it. A launcher that forwards the output of its
-/// own ranks, to tools of its own user, has nothing to implement: see [`Standalone`].
+/// What an engine asks of the launcher or resource manager that embeds it. A launcher that forwards
+/// the output of its own ranks, to tools of its own user, has nothing to implement: see
+/// [`Standalone`].
 ///
-/// Upcalls come one after the other, on the engine's control thread, which serves no tool meanwhile: they must return
-/// soon and must not panic. The engine's tables are free, so an upcall may call the engine, and even drop it, but for
-/// what may wait for that same thread: [`Engine::attach`](crate::Engine::attach), [`Job::wait`](crate::Job::wait) and
-/// [`Job::flush`](crate::Job::flush). None comes once the engine has been dropped elsewhere; what tools still hold then
-/// is not stopped.
+/// Upcalls come one after the other, on the engine's control thread, which serves no tool
+/// meanwhile: they must return soon and must not panic. The engine's tables are free, so an upcall
+/// may call the engine, and even drop it, but for what may wait for that same thread:
+/// [`Engine::attach`](crate::Engine::attach), [`Job::wait`](crate::Job::wait) and
+/// [`Job::flush`](crate::Job::flush). None comes once the engine has been dropped elsewhere; what
+/// tools still hold then is not stopped.
 ///
-/// What the embedder's own readers pull ([`Engine::attach`](crate::Engine::attach)) is no news to the host: for them
-/// there are no upcalls.
+/// What the embedder's own readers pull ([`Engine::attach`](crate::Engine::attach)) is no news to
+/// the host: for them there are no upcalls.
 ///
 /// # Example
 /// ```
@@ -66,33 +69,38 @@ use crate::state::PeerId;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Host: Send + Sync {
-    /// A tool has connected and said hello, by the kernel's word (`SO_PEERCRED`, unix(7)) with these ids. The answer is
-    /// whether it is let in, and whether its registrations may hold sources back where the policy is
-    /// [`Policy::Block`](iof_shm_ring::Policy::Block): a tool that may, and stops reading, stops the job.
+    /// A tool has connected and said hello, by the kernel's word (`SO_PEERCRED`, unix(7)) with
+    /// these ids. The answer is whether it is let in, and whether its registrations may hold
+    /// sources back where the policy is [`Policy::Block`](iof_shm_ring::Policy::Block): a tool
+    /// that may, and stops reading, stops the job.
     ///
-    /// The tool waits for `reply`, which may be used at once or later, on any thread; others are served meanwhile. After
-    /// [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) without an answer it is refused.
+    /// The tool waits for `reply`, which may be used at once or later, on any thread; others are
+    /// served meanwhile. After [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) without an
+    /// answer it is refused.
     fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
         reply.answer(same_user(tool));
     }
 
-    /// The keys of directives that this host understands, such as those of a site's credentials: asked once, when the
-    /// engine starts. They come with [`Host::iof_pull`] and [`Host::log`], required or not, and it is for the host to honour
-    /// them or to deny the request. With [`PMIX_LOG_SOURCE`](log::PMIX_LOG_SOURCE) among them, messages may be of processes
+    /// The keys of directives that this host understands, such as those of a site's credentials:
+    /// asked once, when the engine starts. They come with [`Host::iof_pull`] and [`Host::log`],
+    /// required or not, and it is for the host to honour them or to deny the request. With
+    /// [`PMIX_LOG_SOURCE`](log::PMIX_LOG_SOURCE) among them, messages may be of processes
     /// that the engine does not know.
     fn directives(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// A tool wants `channels` of `procs`, of which nothing was granted before (`pmix_server_iof_fn_t`): the host is to
-    /// see to it that what they write there arrives, by [`Engine::deliver`](crate::Engine::deliver) if they run
-    /// elsewhere; or to deny it. Of what the engine itself captures only permission is asked. A wildcard rank stands for
-    /// all processes of its job; ranks that were granted before are part of it from then on. No rank
+    /// A tool wants `channels` of `procs`, of which nothing was granted before
+    /// (`pmix_server_iof_fn_t`): the host is to see to it that what they write there arrives,
+    /// by [`Engine::deliver`](crate::Engine::deliver) if they run elsewhere; or to deny it. Of
+    /// what the engine itself captures only permission is asked. A wildcard rank stands for all
+    /// processes of its job; ranks that were granted before are part of it from then on. No rank
     /// ([`Rank::UNDEF`](iof_proto::Rank::UNDEF)) is what is logged of the job as a whole.
     ///
-    /// The tool, and any that comes to ask for some of it, waits for `reply`, which may be used at once or later, on any
-    /// thread. If it is denied, the tool is told so and gets nothing, not even what is there; so are those that asked for
-    /// the same with the same directives, while for the others the host is asked again.
+    /// The tool, and any that comes to ask for some of it, waits for `reply`, which may be used at
+    /// once or later, on any thread. If it is denied, the tool is told so and gets nothing, not
+    /// even what is there; so are those that asked for the same with the same directives, while
+    /// for the others the host is asked again.
     ///
     /// `directives` are those of the tool that came first.
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
@@ -100,55 +108,60 @@ pub trait Host: Send + Sync {
         reply.grant();
     }
 
-    /// Whether [`Host::push_stdin`] brings stdin to processes that run elsewhere: asked once, when the engine starts. If
-    /// not, who pushes to them is told so (`PMIX_ERR_NOT_SUPPORTED`).
+    /// Whether [`Host::push_stdin`] brings stdin to processes that run elsewhere: asked once, when
+    /// the engine starts. If not, who pushes to them is told so (`PMIX_ERR_NOT_SUPPORTED`).
     fn forwards_stdin(&self) -> bool {
         false
     }
 
-    /// Bytes that a tool pushes to processes that run elsewhere (`pmix_server_stdin_fn_t`); none, when their stdin is to
-    /// be closed. `reply` says that they were taken and that more may follow, which is the flow control: until then the
-    /// push waits. A denial ends the push for these processes. A push that is not to
-    /// wait is given up after a second without a reply: then no more of it comes, not its end either, and pieces of the
-    /// next push may. To those that run here the engine brings it itself.
+    /// Bytes that a tool pushes to processes that run elsewhere (`pmix_server_stdin_fn_t`); none,
+    /// when their stdin is to be closed. `reply` says that they were taken and that more may
+    /// follow, which is the flow control: until then the push waits. A denial ends the push for
+    /// these processes. A push that is not to wait is given up after a second without a reply:
+    /// then no more of it comes, not its end either, and pieces of the next push may. To those
+    /// that run here the engine brings it itself.
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
         let (_, _) = (stdin, bytes);
         reply.deny(Status::ERR_NOT_SUPPORTED, "the host forwards no stdin");
     }
 
     /// The keys of queries of which this host has a part of the answer, or all, such as
-    /// [`PMIX_QUERY_PROC_TABLE`](key::PMIX_QUERY_PROC_TABLE) of a job whose processes run on several nodes: asked once,
-    /// when the engine starts. For these it is asked even if the engine knows something, and both are put together.
+    /// [`PMIX_QUERY_PROC_TABLE`](key::PMIX_QUERY_PROC_TABLE) of a job whose processes run on
+    /// several nodes: asked once, when the engine starts. For these it is asked even if the
+    /// engine knows something, and both are put together.
     fn queries(&self) -> Vec<String> {
         Vec::new()
     }
 
     /// A tool asks what the engine does not know (`pmix_server_query_fn_t`), or not wholly
-    /// ([`Host::queries`]): of each query the keys that are left, and its qualifiers. The tool waits for `reply`, which
-    /// may be used at once or later, on any thread.
+    /// ([`Host::queries`]): of each query the keys that are left, and its qualifiers. The tool
+    /// waits for `reply`, which may be used at once or later, on any thread.
     fn query(&self, queries: &[Query], reply: QueryReply) {
         let _ = queries;
         drop(reply);
     }
 
     /// The channels that this host logs to, by their keys, such as
-    /// [`PMIX_LOG_GLOBAL_DATASTORE`](log::PMIX_LOG_GLOBAL_DATASTORE) and those of a site: asked once, when the engine starts.
-    /// They are among those that tools are told of, and those that the engine's order may name.
+    /// [`PMIX_LOG_GLOBAL_DATASTORE`](log::PMIX_LOG_GLOBAL_DATASTORE) and those of a site: asked
+    /// once, when the engine starts. They are among those that tools are told of, and those
+    /// that the engine's order may name.
     fn log_channels(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The socket of the gateway engine ([`LogConfig::gateway`](crate::LogConfig::gateway)), if it is reached by one: asked
-    /// once, when the engine starts. To that goes what is for the global syslog, email unless the engine has a mail server
-    /// of its own, and what is for channels that neither the engine nor [`Host::log_channels`] knows: the gateway says
+    /// The socket of the gateway engine ([`LogConfig::gateway`](crate::LogConfig::gateway)), if it
+    /// is reached by one: asked once, when the engine starts. To that goes what is for the
+    /// global syslog, email unless the engine has a mail server of its own, and what is for
+    /// channels that neither the engine nor [`Host::log_channels`] knows: the gateway says
     /// whether it does. Without it these are for [`Host::log`].
     fn gateway(&self) -> Option<PathBuf> {
         None
     }
 
-    /// Something is to be logged to a channel that the engine does not know (`pmix_server_log_fn_t`, RFC0032), the one
-    /// entry of `log`. `reply` says whether that was done, at once or later, on any thread; the tool waits for it. It must
-    /// not be handed back to this engine.
+    /// Something is to be logged to a channel that the engine does not know
+    /// (`pmix_server_log_fn_t`, RFC0032), the one entry of `log`. `reply` says whether that was
+    /// done, at once or later, on any thread; the tool waits for it. It must not be handed back
+    /// to this engine.
     fn log(&self, log: &Log, reply: Reply) {
         let reason = match log.data.first() {
             Some(entry) => format!("there is no log channel {} here", entry.channel),
@@ -157,17 +170,19 @@ pub trait Host: Send + Sync {
         reply.deny(Status::ERR_NOT_SUPPORTED, reason);
     }
 
-    /// A rank has kept the engine from forwarding the output of all others for half a second or so by now: it writes to
-    /// `channel` from memory that faults slowly, such as a mapped file on a hung file system, and so holds the lock of its
-    /// pipe; or it reads its stdin into such memory. `remedy` says what the engine does about it. Called once for each such
-    /// pipe, on a thread of the engine's that serves nothing else, possibly while another upcall runs. It must not wait for
-    /// the engine, which may be stuck. Unless it is overridden, this logs a warning.
+    /// A rank has kept the engine from forwarding the output of all others for half a second or so
+    /// by now: it writes to `channel` from memory that faults slowly, such as a mapped file on
+    /// a hung file system, and so holds the lock of its pipe; or it reads its stdin into such
+    /// memory. `remedy` says what the engine does about it. Called once for each such
+    /// pipe, on a thread of the engine's that serves nothing else, possibly while another upcall
+    /// runs. It must not wait for the engine, which may be stuck. Unless it is overridden, this
+    /// logs a warning.
     fn stalled(&self, source: &Proc, channel: Channel, remedy: Remedy) {
         tracing::warn!(%source, %channel, ?remedy, "a rank keeps the engine from all others");
     }
 
-    /// Nobody wants anything of `channels` of `procs` any more. Comes once for what was granted; that of a wildcard rank
-    /// is for all ranks that were granted, too.
+    /// Nobody wants anything of `channels` of `procs` any more. Comes once for what was granted;
+    /// that of a wildcard rank is for all ranks that were granted, too.
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
         let (_, _) = (procs, channels);
     }
@@ -184,7 +199,8 @@ pub enum Remedy {
         /// How many may, [`MAX_ISOLATED_STREAMS`](iof_proto::limits::MAX_ISOLATED_STREAMS).
         limit: usize,
     },
-    /// None: it is the rank's stdin or terminal. It may happen again, with stdin when something is pushed to the rank.
+    /// None: it is the rank's stdin or terminal. It may happen again, with stdin when something is
+    /// pushed to the rank.
     None,
 }
 
@@ -194,7 +210,8 @@ pub struct Standalone;
 
 impl Host for Standalone {}
 
-/// A host that is a [`Standalone`], and whose engine reaches a gateway engine by the Unix socket on which that listens.
+/// A host that is a [`Standalone`], and whose engine reaches a gateway engine by the Unix socket on
+/// which that listens.
 #[derive(Clone, Debug)]
 pub struct ViaGateway {
     /// The gateway's socket, [`Engine::socket`](crate::Engine::socket) there.
@@ -207,7 +224,8 @@ impl Host for ViaGateway {
     }
 }
 
-/// Lets tools in that belong to the engine's own user or to root, and lets none of them hold sources back.
+/// Lets tools in that belong to the engine's own user or to root, and lets none of them hold
+/// sources back.
 ///
 /// # Errors
 /// The tool belongs to another user.
@@ -229,8 +247,9 @@ pub(crate) enum Call {
     Log(LogStep),
 }
 
-/// The host's answer to [`Host::iof_pull`], [`Host::push_stdin`] or [`Host::log`], to be given once, on any thread. Dropping it is a denial, with
-/// [`Status::ERR_NOT_AVAILABLE`]. Once the engine is gone nothing follows from it.
+/// The host's answer to [`Host::iof_pull`], [`Host::push_stdin`] or [`Host::log`], to be given
+/// once, on any thread. Dropping it is a denial, with [`Status::ERR_NOT_AVAILABLE`]. Once the
+/// engine is gone nothing follows from it.
 #[derive(Debug)]
 pub struct Reply {
     call: Call,
@@ -267,9 +286,9 @@ impl Drop for Reply {
     }
 }
 
-/// The host's answer to [`Host::approve`], to be given once, on any thread. Dropping it is a refusal, with
-/// [`Status::ERR_NOT_AVAILABLE`]. Once the tool has gone, or was refused because the answer came too late, nothing follows
-/// from it.
+/// The host's answer to [`Host::approve`], to be given once, on any thread. Dropping it is a
+/// refusal, with [`Status::ERR_NOT_AVAILABLE`]. Once the tool has gone, or was refused because the
+/// answer came too late, nothing follows from it.
 #[derive(Debug)]
 pub struct ApprovalReply {
     peer: PeerId,

@@ -1,11 +1,12 @@
 //! Descriptors that were sent to a tool and that it has not received.
 //!
-//! The kernel counts them for the engine's user, over all sockets of all its processes, and refuses to send one more than
-//! that process may open (`ETOOMANYREFS`, unix(7)). So each tool may have a few, and beyond that all share a budget, of
-//! which those that do not read may use up all. No tool is believed: the kernel knows what was received ([`socket::unread`]).
+//! The kernel counts them for the engine's user, over all sockets of all its processes, and refuses
+//! to send one more than that process may open (`ETOOMANYREFS`, unix(7)). So each tool may have a
+//! few, and beyond that all share a budget, of which those that do not read may use up all. No tool
+//! is believed: the kernel knows what was received ([`socket::unread`]).
 //!
-//! To close a connection gives nothing back: what was sent can still be received, and counts until the tool has closed its
-//! end, too. So a connection that ends is kept until then.
+//! To close a connection gives nothing back: what was sent can still be received, and counts until
+//! the tool has closed its end, too. So a connection that ends is kept until then.
 
 use std::collections::VecDeque;
 use std::io;
@@ -98,8 +99,8 @@ impl Budget {
     /// Nothing more can be sent.
     pub(crate) const NONE: Budget = Budget { each: 0, pool: 0 };
 
-    /// Returns the budget of a process that may open `files` files, and has `places` for tools. Other engines of its user
-    /// want to send, too.
+    /// Returns the budget of a process that may open `files` files, and has `places` for tools.
+    /// Other engines of its user want to send, too.
     pub(crate) fn of(files: u64, places: usize) -> Budget {
         let all = usize::try_from(files - files / 4).unwrap_or(usize::MAX).min(MAX_FDS_IN_FLIGHT);
         let each = FDS_IN_FLIGHT_PER_TOOL;
@@ -111,8 +112,9 @@ impl Budget {
         fds.saturating_sub(self.each)
     }
 
-    /// Returns how many descriptors a tool may have in flight that has `fds` now, while all tools have `used` of the shared
-    /// part. The embedder's `own` readers do not depend on what others leave.
+    /// Returns how many descriptors a tool may have in flight that has `fds` now, while all tools
+    /// have `used` of the shared part. The embedder's `own` readers do not depend on what
+    /// others leave.
     pub(crate) fn share(self, fds: usize, used: usize, own: bool) -> usize {
         if own && self.pool > 0 {
             return MAX_FDS_IN_FLIGHT_PER_TOOL;
@@ -128,8 +130,8 @@ impl State {
         self.departed.retain_mut(|connection| connection.look() > 0);
     }
 
-    /// Returns how many descriptors are in flight beyond what each tool may have in any case, and forgets connections that
-    /// have ended and of which everything was received.
+    /// Returns how many descriptors are in flight beyond what each tool may have in any case, and
+    /// forgets connections that have ended and of which everything was received.
     pub(crate) fn fds_in_flight(&mut self, budget: Budget) -> usize {
         self.forget_departed();
         let departed = self.departed.iter().map(|connection| connection.in_flight.fds());

@@ -41,7 +41,8 @@ pub(crate) struct RankState {
 }
 
 impl RankState {
-    /// Its number at the capture: a rank has streams of its own, so the first one's number names no other process.
+    /// Its number at the capture: a rank has streams of its own, so the first one's number names no
+    /// other process.
     pub(crate) fn process(&self) -> ProcessId {
         ProcessId(self.streams[0].0)
     }
@@ -193,7 +194,8 @@ impl JobState {
         self.started && !matches!(self.elsewhere, Elsewhere::Running)
     }
 
-    /// All its ranks have ended, here and elsewhere, and all that they wrote is here: nothing is logged any more.
+    /// All its ranks have ended, here and elsewhere, and all that they wrote is here: nothing is
+    /// logged any more.
     pub(crate) fn is_silent(&self) -> bool {
         self.is_whole() && self.is_over() && self.open_deliveries == 0
     }
@@ -203,8 +205,8 @@ impl JobState {
         self.is_silent() && self.open_logs == 0
     }
 
-    /// Its ranks here have ended, and all that they wrote and that was logged was read; while it has others elsewhere, more
-    /// may be logged.
+    /// Its ranks here have ended, and all that they wrote and that was logged was read; while it
+    /// has others elsewhere, more may be logged.
     pub(crate) fn is_over_with_logs(&self) -> bool {
         self.is_over() && (self.open_logs == 0 || !self.is_silent())
     }
@@ -225,12 +227,12 @@ impl JobState {
 /// How a job ended.
 #[derive(Clone, Debug, Default)]
 pub struct JobStatus {
-    /// The rank that failed first, and how; `None` if all ended with 0. A rank of which nobody knows how it ended has
-    /// failed.
+    /// The rank that failed first, and how; `None` if all ended with 0. A rank of which nobody
+    /// knows how it ended has failed.
     pub first_failure: Option<(Rank, Exit)>,
     /// The streams that were not at their end when their rank's grace was over, see
-    /// [`JobSpec::grace`](crate::JobSpec::grace), or when they were [closed](Job::close). All others had their end of
-    /// file.
+    /// [`JobSpec::grace`](crate::JobSpec::grace), or when they were [closed](Job::close). All
+    /// others had their end of file.
     pub cut_off: Vec<(Rank, Channel)>,
 }
 
@@ -256,8 +258,8 @@ impl Job {
         &self.nspace
     }
 
-    /// Waits until every rank that runs here has exited and every stream of theirs is complete, be it by a grandchild that held
-    /// it. From any thread.
+    /// Waits until every rank that runs here has exited and every stream of theirs is complete, be
+    /// it by a grandchild that held it. From any thread.
     pub fn wait(&self) -> JobStatus {
         self.wait_until(JobState::is_over_with_logs)
     }
@@ -284,8 +286,8 @@ impl Job {
         }
     }
 
-    /// Says how a rank ended that was adopted with [`Process::Reported`](crate::Process::Reported). Once for each; gives
-    /// `false` if this is not one of those, or was said already.
+    /// Says how a rank ended that was adopted with [`Process::Reported`](crate::Process::Reported).
+    /// Once for each; gives `false` if this is not one of those, or was said already.
     pub fn report_exit(&self, rank: Rank, exit: Exit) -> bool {
         let mut state = self.tables.lock();
         let Some(entered) = state.jobs.get_mut(&self.nspace).and_then(|job| job.ranks.get_mut(&rank)) else {
@@ -304,14 +306,15 @@ impl Job {
         true
     }
 
-    /// Sends `signal` to every rank: to its whole process group if it has one of its own, also when the rank itself
-    /// has ended and left children there (before Linux 6.9 these are out of reach). Gives how many there were.
+    /// Sends `signal` to every rank: to its whole process group if it has one of its own, also when
+    /// the rank itself has ended and left children there (before Linux 6.9 these are out of
+    /// reach). Gives how many there were.
     pub fn signal(&self, signal: Signal) -> usize {
         self.send(signal, |_| true)
     }
 
-    /// Sends `signal` to the ranks that have process groups of their own. For signals that the terminal sent to the
-    /// embedder: the others are in its group, so they have them already.
+    /// Sends `signal` to the ranks that have process groups of their own. For signals that the
+    /// terminal sent to the embedder: the others are in its group, so they have them already.
     pub fn signal_groups(&self, signal: Signal) -> usize {
         self.send(signal, Signaller::has_group)
     }
@@ -326,8 +329,9 @@ impl Job {
         job.ranks.values().filter(reachable).count()
     }
 
-    /// Ends a stream of the job with what was written to it by now: whoever writes later gets SIGPIPE. Readers have what
-    /// came before, and then its end. `false` if the job has no such stream here, or it was complete.
+    /// Ends a stream of the job with what was written to it by now: whoever writes later gets
+    /// SIGPIPE. Readers have what came before, and then its end. `false` if the job has no such
+    /// stream here, or it was complete.
     pub fn close(&self, rank: Rank, channel: Channel) -> bool {
         let Some(capture) = self.capture.upgrade() else { return false };
         let at = CHANNELS.iter().position(|of| *of == channel);
@@ -339,8 +343,9 @@ impl Job {
         matches!(open, Ok(Some(true))) && capture.finish(id).is_ok()
     }
 
-    /// Keeps no output any more for who has not registered yet: streams that nobody reads go on as if somebody read
-    /// them. For a launcher that waits no longer for the tool for which it spawned the job.
+    /// Keeps no output any more for who has not registered yet: streams that nobody reads go on as
+    /// if somebody read them. For a launcher that waits no longer for the tool for which it
+    /// spawned the job.
     pub fn release_backlog(&self) {
         let Some(capture) = self.capture.upgrade() else { return };
         let mut state = self.tables.lock();
@@ -351,9 +356,10 @@ impl Job {
         state.release_backlog(&capture, &ids);
     }
 
-    /// Waits until everything that the ranks have written by now was read, and was consumed by the embedder's own
-    /// readers ([`Engine::attach`](crate::Engine::attach)); tools from outside have it before them then. `false` if that
-    /// was not so after `timeout`, or the engine has ended.
+    /// Waits until everything that the ranks have written by now was read, and was consumed by the
+    /// embedder's own readers ([`Engine::attach`](crate::Engine::attach)); tools from outside
+    /// have it before them then. `false` if that was not so after `timeout`, or the engine has
+    /// ended.
     pub fn flush(&self, timeout: Option<Duration>) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let Some(mut wanted) = self.written() else { return false };
@@ -387,8 +393,8 @@ impl Job {
         state.jobs.get(&self.nspace).map(JobState::streams).unwrap_or_default()
     }
 
-    /// A handle of the pty of `rank`, to type there; `None` if it has none, or has exited. While there is a handle, the
-    /// rank does not hear that the engine has ended.
+    /// A handle of the pty of `rank`, to type there; `None` if it has none, or has exited. While
+    /// there is a handle, the rank does not hear that the engine has ended.
     ///
     /// # Errors
     /// When the process has no descriptor left.
@@ -398,7 +404,8 @@ impl Job {
         job.and_then(|job| job.ranks.get(&rank)?.pty.as_ref()).map(PtyMaster::try_clone).transpose()
     }
 
-    /// Changes the size of all ranks' ptys; the processes in their foreground get SIGWINCH. Gives how many there were.
+    /// Changes the size of all ranks' ptys; the processes in their foreground get SIGWINCH. Gives
+    /// how many there were.
     pub fn resize(&self, size: WindowSize) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };

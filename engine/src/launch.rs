@@ -51,8 +51,8 @@ impl Engine {
     /// Starts the ranks of a job. Whoever registered for it before has its first byte.
     ///
     /// # Errors
-    /// [`LaunchError`]. Names, numbers, directories and programs are checked before the first rank is started; of what
-    /// fails later, the ranks that were started already are killed.
+    /// [`LaunchError`]. Names, numbers, directories and programs are checked before the first rank
+    /// is started; of what fails later, the ranks that were started already are killed.
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
         check_spec(spec, self.server())?;
         let launching = places(spec).map(|place| (place.rank, place.launching())).collect();
@@ -65,7 +65,8 @@ impl Engine {
     }
 
     fn spawn_ranks(&self, spec: &JobSpec) -> Result<(), LaunchError> {
-        // All processes before all rings: each child starts with a copy of the table of descriptors, which is short then.
+        // All processes before all rings: each child starts with a copy of the table of descriptors, which
+        // is short then.
         let mut spawned = Vec::new();
         let mut signallers = Vec::new();
         let mut started = Ok(());
@@ -96,8 +97,8 @@ impl Engine {
         started
     }
 
-    /// What ranks are told of where we listen. Said even if it is nothing: otherwise, if we are a rank ourselves, they
-    /// would inherit where our own engine does.
+    /// What ranks are told of where we listen. Said even if it is nothing: otherwise, if we are a
+    /// rank ourselves, they would inherit where our own engine does.
     fn server(&self) -> &OsStr {
         self.socket().map(Path::as_os_str).unwrap_or_default()
     }

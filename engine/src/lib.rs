@@ -1,8 +1,8 @@
 //! I/O forwarding for launchers: ranks' output in shared-memory rings, tools that read it in place.
 //!
-//! Embed an [`Engine`]; let it [`spawn`](Engine::spawn) jobs; write their output somewhere with a `Printer` of
-//! `iof-output`, which is an ordinary reader of the rings; tools attach from outside with `iof-tool` and read the same
-//! rings.
+//! Embed an [`Engine`]; let it [`spawn`](Engine::spawn) jobs; write their output somewhere with a
+//! `Printer` of `iof-output`, which is an ordinary reader of the rings; tools attach from outside
+//! with `iof-tool` and read the same rings.
 //!
 //! | module | concept |
 //! |---|---|

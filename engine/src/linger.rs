@@ -1,9 +1,9 @@
 //! How long an engine that ends goes on for the sake of its tools.
 //!
-//! A tool that was attached before the end gets what is cached: once it has every ring, it can drain them
-//! without the engine. So the engine stays until each tool has taken what was sent to it, and until a tool
-//! that is just attaching has said what it wants. A tool that takes nothing, or goes on asking, does not
-//! hold the end up for longer than the limits.
+//! A tool that was attached before the end gets what is cached: once it has every ring, it can
+//! drain them without the engine. So the engine stays until each tool has taken what was sent to
+//! it, and until a tool that is just attaching has said what it wants. A tool that takes nothing,
+//! or goes on asking, does not hold the end up for longer than the limits.
 
 use std::time::Instant;
 
@@ -21,8 +21,8 @@ pub(crate) struct AtEnd {
     pub has_unsent: bool,
     /// When it took something the last time.
     pub took: Instant,
-    /// When it connected or asked for something the last time; `None` for the embedder's own, which are
-    /// attached by then.
+    /// When it connected or asked for something the last time; `None` for the embedder's own, which
+    /// are attached by then.
     pub asked: Option<Instant>,
 }
 

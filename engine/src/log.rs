@@ -1,9 +1,9 @@
-//! Log requests (`PMIx_Log`, RFC0010, RFC0032): each takes its course through its channels, and whoever asked is told what
-//! came of it.
+//! Log requests (`PMIx_Log`, RFC0010, RFC0032): each takes its course through its channels, and
+//! whoever asked is told what came of it.
 //!
-//! Nothing here waits: what goes to stdout and stderr is handed to the capture thread like any delivery; what may take its
-//! time is done by threads with bounded queues, one each for this node's syslog, the job record, mail and the gateway; the
-//! host answers when it likes.
+//! Nothing here waits: what goes to stdout and stderr is handed to the capture thread like any
+//! delivery; what may take its time is done by threads with bounded queues, one each for this
+//! node's syslog, the job record, mail and the gateway; the host answers when it likes.
 
 mod channels;
 mod gateway;
@@ -39,18 +39,21 @@ const MAX_NAME: usize = 64;
 pub struct LogConfig {
     /// The channels of messages that name none, in the order of preference (`plog_base_order`).
     pub order: Order,
-    /// Messages go to the first channel only that takes them, unless they say otherwise (`plog_base_log_once`).
+    /// Messages go to the first channel only that takes them, unless they say otherwise
+    /// (`plog_base_log_once`).
     pub once: bool,
     /// The syslog of this node.
     pub syslog: Syslog,
-    /// The mail server, unless a request names another. Without one email goes by the gateway if there is one, or else to the node's own.
+    /// The mail server, unless a request names another. Without one email goes by the gateway if
+    /// there is one, or else to the node's own.
     pub mail: Option<MailServer>,
-    /// The job record: a file that is made, with mode 0600, when the first message comes. Without it the name of the
-    /// engine's socket with `.record` behind it (what is there already is put away as `.record.old`); if that has none
-    /// either, there is no record. It stays when the engine ends.
+    /// The job record: a file that is made, with mode 0600, when the first message comes. Without
+    /// it the name of the engine's socket with `.record` behind it (what is there already is
+    /// put away as `.record.old`); if that has none either, there is no record. It stays when
+    /// the engine ends.
     pub job_record: Option<PathBuf>,
-    /// This engine is a gateway (`PMIX_SERVER_GATEWAY`): its syslog is the global one. Other engines reach it as tools do,
-    /// see [`ViaGateway`](crate::ViaGateway).
+    /// This engine is a gateway (`PMIX_SERVER_GATEWAY`): its syslog is the global one. Other
+    /// engines reach it as tools do, see [`ViaGateway`](crate::ViaGateway).
     pub gateway: bool,
 }
 
@@ -148,7 +151,8 @@ impl Logs {
         self.channels.keys()
     }
 
-    /// A tool has gone: nobody is to be told. What was begun is done; with `PMIX_LOG_ONCE` no further channel is tried.
+    /// A tool has gone: nobody is to be told. What was begun is done; with `PMIX_LOG_ONCE` no
+    /// further channel is tried.
     pub(crate) fn forget(&mut self, gone: PeerId) {
         self.underway.retain(|_, of| !matches!(of.asker.to, To::Tool { peer, .. } if peer == gone));
     }
@@ -182,13 +186,14 @@ impl Logs {
 }
 
 impl Engine {
-    /// Logs something on the embedder's own behalf (`PMIx_Log_nb`), as a tool's [`log`](iof_tool::Tool::log) does. Does not
-    /// wait: `done` runs when it is done or has failed, on the engine's control thread, with the same rules as
-    /// [upcalls](crate::Host). It does not run if the engine ends before.
+    /// Logs something on the embedder's own behalf (`PMIx_Log_nb`), as a tool's
+    /// [`log`](iof_tool::Tool::log) does. Does not wait: `done` runs when it is done or has
+    /// failed, on the engine's control thread, with the same rules as [upcalls](crate::Host).
+    /// It does not run if the engine ends before.
     ///
     /// # Errors
-    /// The request makes no sense or is too long ([`limits`](iof_proto::limits)), or too many are under way; `done` is
-    /// dropped.
+    /// The request makes no sense or is too long ([`limits`](iof_proto::limits)), or too many are
+    /// under way; `done` is dropped.
     pub fn log(&self, log: &Log, done: impl FnOnce(LogReport) + Send + 'static) -> Result<(), Failure> {
         log.check()
             .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
@@ -260,15 +265,17 @@ impl State {
         Ok(Prepared { course, how, origin, ignored, bytes })
     }
 
-    /// The engine's only job, as the process of no rank: whose message it is of which nobody says that.
+    /// The engine's only job, as the process of no rank: whose message it is of which nobody says
+    /// that.
     fn only_job(&self) -> Option<Proc> {
         let mut jobs = self.jobs.keys();
         let (Some(nspace), None) = (jobs.next(), jobs.next()) else { return None };
         Some(Proc { nspace: nspace.clone(), rank: Rank::UNDEF })
     }
 
-    /// Whether a message may be said to be of its source. What is not known here, others may know: the embedder, who hands
-    /// messages on to a gateway, and a host that says that it understands this directive.
+    /// Whether a message may be said to be of its source. What is not known here, others may know:
+    /// the embedder, who hands messages on to a gateway, and a host that says that it
+    /// understands this directive.
     fn check_source(&self, asker: &Asker, how: &LogOptions) -> Result<(), Failure> {
         let Some(source) = &how.source else { return Ok(()) };
         let is_known = |job: &JobState| {

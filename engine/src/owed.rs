@@ -1,5 +1,5 @@
-//! What the host was asked on behalf of tools and has not answered: its size is bounded for each user, whether or not the
-//! tools that asked are still here.
+//! What the host was asked on behalf of tools and has not answered: its size is bounded for each
+//! user, whether or not the tools that asked are still here.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! One connected tool: its socket, what waits to be sent to it, what it reads.
 //!
-//! Everything that comes from it is taken for hostile. It costs the engine one [`Peer`] with bounded buffers;
-//! when it breaks the protocol it loses its connection, and nobody else notices.
+//! Everything that comes from it is taken for hostile. It costs the engine one [`Peer`] with
+//! bounded buffers; when it breaks the protocol it loses its connection, and nobody else notices.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
@@ -29,8 +29,8 @@ use crate::pulls::Pull;
 use crate::registrations::Registration;
 use crate::stream_options::StreamOptions;
 
-/// Answers that wait for a tool before the engine defers its requests. What it is told unasked does not count: of that
-/// there is no more than it registered for.
+/// Answers that wait for a tool before the engine defers its requests. What it is told unasked does
+/// not count: of that there is no more than it registered for.
 const MAX_ANSWERS_WAITING: usize = 64;
 /// The same for their bytes.
 const MAX_BYTES_WAITING: usize = 256 * 1024;
@@ -48,12 +48,14 @@ pub(crate) struct Reading {
     pub sent: bool,
     /// How many bytes the source had produced where the registration begins.
     pub begin: u64,
-    /// How many bytes the tool misses if it never gets the ring; `None` until the stream is forgotten.
+    /// How many bytes the tool misses if it never gets the ring; `None` until the stream is
+    /// forgotten.
     pub unread: Option<u64>,
 }
 
 impl Reading {
-    /// Returns whether the tool can have read the ring to its end, and the stream goes on in another.
+    /// Returns whether the tool can have read the ring to its end, and the stream goes on in
+    /// another.
     pub(crate) fn may_follow(&self) -> bool {
         self.sent && self.ring.upgrade().is_some_and(|ring| ring.is_sealed())
     }
@@ -173,14 +175,15 @@ fn is_request(message: &FromTool) -> bool {
     }
 }
 
-/// Whether a send that failed so may work in a moment: the kernel has no memory. The tool is not to suffer from that: while
-/// it is connected, nothing that it borrows is overwritten.
+/// Whether a send that failed so may work in a moment: the kernel has no memory. The tool is not to
+/// suffer from that: while it is connected, nothing that it borrows is overwritten.
 fn is_for_now(error: &io::Error) -> bool {
     let now = [Errno::ENOBUFS, Errno::ENOMEM].map(|errno| Some(errno as i32));
     now.contains(&error.raw_os_error())
 }
 
-/// Whether a send failed so because the tool reads no more: it has gone, and what it said before is still to be heard.
+/// Whether a send failed so because the tool reads no more: it has gone, and what it said before is
+/// still to be heard.
 fn is_deaf(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -283,8 +286,8 @@ impl Peer {
         self.incoming.now_readable();
     }
 
-    /// Returns the next message that can be served. While many answers wait for the tool, its requests are deferred, and
-    /// what it says that has no answer is still heard.
+    /// Returns the next message that can be served. While many answers wait for the tool, its
+    /// requests are deferred, and what it says that has no answer is still heard.
     pub(crate) fn receive(&mut self) -> Result<Option<FromTool>, DisconnectReason> {
         loop {
             let has_unread = self.answers >= MAX_ANSWERS_WAITING || self.answer_bytes >= MAX_BYTES_WAITING;
@@ -322,12 +325,14 @@ impl Peer {
         self.in_flight.fds()
     }
 
-    /// Ends the connection. What is left of it has to be kept for as long as descriptors are in flight.
+    /// Ends the connection. What is left of it has to be kept for as long as descriptors are in
+    /// flight.
     pub(crate) fn depart(self) -> Option<Departed> {
         Departed::new(self.incoming.into_socket(), self.in_flight, self.client)
     }
 
-    /// Lets it in, with its doorbell and, if it may hold sources back, what tells the engine of room.
+    /// Lets it in, with its doorbell and, if it may hold sources back, what tells the engine of
+    /// room.
     pub(crate) fn welcome(&mut self, bell: Bell, room: Option<Ringer>) {
         let engine_pid = std::process::id();
         let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid, may_block: self.may_block };
@@ -353,7 +358,8 @@ impl Peer {
         self.queue(message, With::Ring(ring));
     }
 
-    /// Drops the rings at `slots`, whose readings have ended, that were not sent. The tool never maps them.
+    /// Drops the rings at `slots`, whose readings have ended, that were not sent. The tool never
+    /// maps them.
     pub(crate) fn drop_rings(&mut self, slots: &HashSet<u32>) {
         if slots.is_empty() {
             return;
@@ -411,7 +417,8 @@ impl Peer {
         self.queue(&instead, With::Nothing);
     }
 
-    /// Sends what waits, as far as the socket takes it and `budget` allows, of whose shared part all tools use `used`.
+    /// Sends what waits, as far as the socket takes it and `budget` allows, of whose shared part
+    /// all tools use `used`.
     pub(crate) fn flush(&mut self, budget: Budget, used: &mut usize) -> Result<Flushed, DisconnectReason> {
         let of_pool = |fds| if self.own { 0 } else { budget.of_pool(fds) };
         let known = of_pool(self.in_flight.fds());

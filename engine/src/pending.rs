@@ -1,5 +1,5 @@
-//! Connections that are not tools yet: they have not said hello, or the host has not said whether they are let in. Each
-//! costs a socket and a few words.
+//! Connections that are not tools yet: they have not said hello, or the host has not said whether
+//! they are let in. Each costs a socket and a few words.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -116,7 +116,8 @@ impl From<DisconnectReason> for Ended {
     }
 }
 
-/// Tells the other end why it is not let in. Fits the empty socket buffer; if it does not, the tool learns less.
+/// Tells the other end why it is not let in. Fits the empty socket buffer; if it does not, the tool
+/// learns less.
 fn refuse(socket: &UnixStream, Failure { status, reason }: Failure) {
     tracing::info!(reason, "a tool was refused");
     if let Ok(frame) = encode(&ToTool::Refused { status, reason }) {
@@ -157,7 +158,8 @@ impl State {
         Ok(())
     }
 
-    /// Finds a place for a connection of `client`, if need be that of the oldest one that has not said hello.
+    /// Finds a place for a connection of `client`, if need be that of the oldest one that has not
+    /// said hello.
     fn make_place(
         &mut self,
         registry: &Registry,
@@ -198,7 +200,8 @@ impl State {
         peers.chain(pending).chain(departed).filter(|of| which(*of)).count()
     }
 
-    /// Closes the oldest connection of `which` that has not said hello. Returns whether there was one.
+    /// Closes the oldest connection of `which` that has not said hello. Returns whether there was
+    /// one.
     fn evict(&mut self, registry: &Registry, which: impl Fn(Client) -> bool) -> bool {
         let silent = |of: &PendingPeer| of.own.is_none() && of.name.is_none() && which(of.client());
         let Some(id) = self.pending.iter().find(|(_, of)| silent(of)).map(|(id, _)| *id) else {
@@ -312,8 +315,8 @@ impl State {
     }
 }
 
-/// Returns how many tools a process has places for that may open `files` files: a tool has four of them at most, and the
-/// job and others want some, too.
+/// Returns how many tools a process has places for that may open `files` files: a tool has four of
+/// them at most, and the job and others want some, too.
 pub(crate) fn places(files: u64) -> usize {
     usize::try_from(files / 8).unwrap_or(usize::MAX).clamp(8, MAX_TOOLS)
 }

@@ -1,4 +1,5 @@
-//! Pulls on their way: to the host where it has to be asked, and into the tables when it has granted them.
+//! Pulls on their way: to the host where it has to be asked, and into the tables when it has
+//! granted them.
 
 use iof_capture::Capture;
 use iof_proto::{Channels, Failure, Granted, Info, Proc, ToTool};

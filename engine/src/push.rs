@@ -1,8 +1,9 @@
 //! Pushes of stdin (`PMIx_IOF_push`, RFC0025): who may get the bytes, and what becomes of them.
 //!
-//! A tool puts its bytes into an inlet, from which the capture thread writes them into the pipes of the ranks that run
-//! here, and from which the host is brought what is for ranks elsewhere. What all of them have taken is room again, of
-//! which the tool is told. So one inlet for each push is all the memory that stdin takes, whatever its size.
+//! A tool puts its bytes into an inlet, from which the capture thread writes them into the pipes of
+//! the ranks that run here, and from which the host is brought what is for ranks elsewhere. What
+//! all of them have taken is room again, of which the tool is told. So one inlet for each push is
+//! all the memory that stdin takes, whatever its size.
 
 mod admission;
 mod elsewhere;
@@ -232,7 +233,8 @@ impl State {
         Ok(())
     }
 
-    /// Says who holds a push back; those who do not read are cut off before, if they still are at `cut_off`.
+    /// Says who holds a push back; those who do not read are cut off before, if they still are at
+    /// `cut_off`.
     pub(crate) fn lagging(
         &mut self,
         capture: &Capture,
@@ -253,7 +255,8 @@ impl State {
         }
     }
 
-    /// Shuts the targets at which a push waits for one whose tool has gone: nobody else is left to do so.
+    /// Shuts the targets at which a push waits for one whose tool has gone: nobody else is left to
+    /// do so.
     fn cut_off_orphans(&self, capture: &Capture, id: PushId, position: u64) {
         let lagging = capture.with_streams(|streams| streams.lagging(id)).ok().flatten();
         let lagging = lagging.filter(|lagging| lagging.position <= position).unwrap_or_default();
@@ -314,8 +317,8 @@ impl State {
         }
     }
 
-    /// A rank has exited: if nobody else reads its stdin, its pushes are over, which those that have nothing to write
-    /// would not find out.
+    /// A rank has exited: if nobody else reads its stdin, its pushes are over, which those that
+    /// have nothing to write would not find out.
     pub(crate) fn shut_if_unread(&self, capture: &Capture, proc: &Proc) {
         let Some(rank) = self.rank(proc).filter(|rank| rank.unopen.is_none()) else { return };
         let target = rank.target();
@@ -342,7 +345,8 @@ impl State {
         }
     }
 
-    /// Tells the tool of room that there is, or of the end; has the host go on, also with those that have waited for it.
+    /// Tells the tool of room that there is, or of the end; has the host go on, also with those
+    /// that have waited for it.
     fn go_on(&mut self, id: PushId) {
         let mut due = vec![id];
         while let Some(id) = due.pop() {

@@ -1,4 +1,5 @@
-//! Queries (`PMIx_Query_info`, RFC0001, RFC0010): the engine answers what it knows, and asks its host for the rest.
+//! Queries (`PMIx_Query_info`, RFC0001, RFC0010): the engine answers what it knows, and asks its
+//! host for the rest.
 
 mod answers;
 
@@ -197,7 +198,8 @@ fn size(queries: &[Query]) -> usize {
     queries.iter().map(size).fold(0, usize::saturating_add)
 }
 
-/// The answer from what was found; if that is nothing, why it was `refused`, or else that it is nothing.
+/// The answer from what was found; if that is nothing, why it was `refused`, or else that it is
+/// nothing.
 fn conclude(
     asked: &[Asked],
     mut found: BTreeMap<Asked, Value>,
@@ -219,8 +221,8 @@ fn conclude(
     Ok(Answer { status, found })
 }
 
-/// The host's answer to [`Host::query`](crate::Host::query), to be given once, on any thread. Dropping it means that
-/// nothing is known.
+/// The host's answer to [`Host::query`](crate::Host::query), to be given once, on any thread.
+/// Dropping it means that nothing is known.
 #[derive(Debug)]
 pub struct QueryReply {
     id: QueryId,
@@ -233,8 +235,8 @@ impl QueryReply {
         QueryReply { id, reports: Some(reports) }
     }
 
-    /// What is known. [`Found::query`] is the query's place among those that the host was asked; what was not asked for
-    /// is left out.
+    /// What is known. [`Found::query`] is the query's place among those that the host was asked;
+    /// what was not asked for is left out.
     pub fn answer(mut self, found: Vec<Found>) {
         self.send(Ok(found));
     }

@@ -1,8 +1,9 @@
 //! Who reads which stream: readers come with registrations and sources, follow, and go.
 //!
-//! A stream that nobody reads is kept for who will: a reader of the engine's own, the backlog holder, holds what comes until the
-//! first registration takes its place. So under drop newest the first bytes stay, as RFC0025 has it, and under block a
-//! source that was spawned to be forwarded waits.
+//! A stream that nobody reads is kept for who will: a reader of the engine's own, the backlog
+//! holder, holds what comes until the first registration takes its place. So under drop newest the
+//! first bytes stay, as RFC0025 has it, and under block a source that was spawned to be forwarded
+//! waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -209,10 +210,12 @@ impl State {
         id
     }
 
-    /// Attaches `peer` to the existing streams that its registration `handler` covers; they are to be announced.
+    /// Attaches `peer` to the existing streams that its registration `handler` covers; they are to
+    /// be announced.
     ///
     /// # Errors
-    /// The tool has no slots left, or reads one of the streams too often; nothing was attached then.
+    /// The tool has no slots left, or reads one of the streams too often; nothing was attached
+    /// then.
     pub(crate) fn attach_existing(
         &mut self,
         capture: &Capture,
@@ -275,9 +278,10 @@ impl State {
         }
     }
 
-    /// Moves the reader at `slot` of `peer_id` to the newest generation, as its tool asks. What it asks without reason is
-    /// ignored: the queue would have another ring for each request that comes before the ring was sent, and the capture
-    /// thread would be woken by each that comes before the ring is sealed.
+    /// Moves the reader at `slot` of `peer_id` to the newest generation, as its tool asks. What it
+    /// asks without reason is ignored: the queue would have another ring for each request that
+    /// comes before the ring was sent, and the capture thread would be woken by each that comes
+    /// before the ring is sealed.
     pub(crate) fn follow(&mut self, capture: &Capture, peer_id: PeerId, slot: u32) {
         let reading = self.peers.get(&peer_id).and_then(|peer| peer.readings.get(&slot));
         if reading.is_some_and(Reading::may_follow) {
@@ -285,8 +289,8 @@ impl State {
         }
     }
 
-    /// Moves the reader at `slot` of `peer_id` to `new_slot` in the newest generation, if it is not there yet; whether
-    /// it was moved.
+    /// Moves the reader at `slot` of `peer_id` to `new_slot` in the newest generation, if it is not
+    /// there yet; whether it was moved.
     fn move_reader(&mut self, capture: &Capture, peer_id: PeerId, slot: u32, new_slot: u32) -> bool {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return false };
         let Some(&Reading { source, handler, options, begin, .. }) = peer.readings.get(&slot) else {
@@ -307,8 +311,9 @@ impl State {
         true
     }
 
-    /// Sends the last generation of a completed stream to the readers that are not in it yet: they need not ask,
-    /// so they get it even if the engine is gone by the time they have drained theirs.
+    /// Sends the last generation of a completed stream to the readers that are not in it yet: they
+    /// need not ask, so they get it even if the engine is gone by the time they have drained
+    /// theirs.
     pub(crate) fn bring_along(&mut self, capture: &Capture, source: SourceId) {
         let behind = capture.with_streams(|streams| Some(streams.get_mut(source)?.left_behind()));
         for (page, slot) in behind.ok().flatten().unwrap_or_default() {
@@ -336,15 +341,16 @@ impl State {
         self.take_off(capture, peer_id, gone);
     }
 
-    /// Takes `peer_id`'s readers at `slots`, which it has read to the ends of their streams, off those. A slot without a
-    /// reader is passed over: the tool has said the same twice.
+    /// Takes `peer_id`'s readers at `slots`, which it has read to the ends of their streams, off
+    /// those. A slot without a reader is passed over: the tool has said the same twice.
     pub(crate) fn drained(&mut self, capture: &Capture, peer_id: PeerId, slots: &[u32]) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let gone = slots.iter().filter_map(|slot| Some((*slot, peer.readings.remove(slot)?))).collect();
         self.take_off(capture, peer_id, gone);
     }
 
-    /// Takes readers of `peer_id`, which does not touch their rings any more, off their streams, and returns their slots.
+    /// Takes readers of `peer_id`, which does not touch their rings any more, off their streams,
+    /// and returns their slots.
     fn take_off(&mut self, capture: &Capture, peer_id: PeerId, gone: Vec<(u32, Reading)>) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         // One that was brought along may have two.
@@ -399,8 +405,8 @@ impl State {
         }
     }
 
-    /// Forgets those of `wanted`, streams and how many bytes of them, that were read and that the embedder's own readers
-    /// have; `false` if the capture has ended.
+    /// Forgets those of `wanted`, streams and how many bytes of them, that were read and that the
+    /// embedder's own readers have; `false` if the capture has ended.
     pub(crate) fn forget_flushed(&self, capture: &Capture, wanted: &mut Vec<(SourceId, u64)>) -> bool {
         let own = self.peers.values().filter(|peer| peer.own);
         let mut readers: Vec<(SourceId, u32, &Arc<ReaderPage>)> = own

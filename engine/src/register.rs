@@ -20,11 +20,11 @@ use crate::stream_options::StreamOptions;
 
 /// Files that a rank needs in the engine: three pipes, three rings, its pidfd. A pty is one more.
 pub(crate) const FILES_PER_RANK: u64 = 7;
-/// Memory maps that a rank needs in the engine: two for each of its three rings, and two more for one reader of each in
-/// this process.
+/// Memory maps that a rank needs in the engine: two for each of its three rings, and two more for
+/// one reader of each in this process.
 pub(crate) const MAPS_PER_RANK: u64 = 12;
-/// Files that a job needs for a moment: the last rank's ends of its pipes and what std starts it with, rings on their
-/// way to readers in this process.
+/// Files that a job needs for a moment: the last rank's ends of its pipes and what std starts it
+/// with, rings on their way to readers in this process.
 pub(crate) const TRANSIENT_FDS: u64 = 16;
 
 /// A rank's stdin: the end of a pipe into which it can be pushed, or why that can't be.
@@ -47,8 +47,9 @@ pub(crate) struct Entry {
 }
 
 impl Engine {
-    /// Takes a name for a job that is to have the ranks of `launching` here, which are known from now on; `None` if there is
-    /// a job of that name. One of which output was delivered already is none if it has ranks elsewhere, which are others.
+    /// Takes a name for a job that is to have the ranks of `launching` here, which are known from
+    /// now on; `None` if there is a job of that name. One of which output was delivered already
+    /// is none if it has ranks elsewhere, which are others.
     pub(crate) fn begin(
         &self,
         nspace: &Nspace,
@@ -194,7 +195,8 @@ impl Engine {
         Ok(())
     }
 
-    /// No further rank will come from here. A job without any is forgotten, unless something was logged to it.
+    /// No further rank will come from here. A job without any is forgotten, unless something was
+    /// logged to it.
     pub(crate) fn all_entered(&self, job: &Job) {
         let mut state = self.tables.lock();
         if let Some(entered) = state.jobs.get_mut(&job.nspace) {

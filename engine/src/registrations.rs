@@ -1,4 +1,5 @@
-//! Registrations, and which of them name a job: what happens to a job costs what names it, not what there is.
+//! Registrations, and which of them name a job: what happens to a job costs what names it, not what
+//! there is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
@@ -59,7 +60,8 @@ impl Registration {
         }
     }
 
-    /// The same, but it goes on when its jobs have ended, with later jobs of the same names, if `persistent`.
+    /// The same, but it goes on when its jobs have ended, with later jobs of the same names, if
+    /// `persistent`.
     pub(crate) fn persistent(self, persistent: bool) -> Registration {
         Registration { persistent, ..self }
     }
@@ -98,14 +100,14 @@ impl Registration {
         self.persistent || !self.ends_told.contains_key(nspace)
     }
 
-    /// Returns whether nothing more will come of it: the first job of each of its names has ended, and no later one is part
-    /// of it.
+    /// Returns whether nothing more will come of it: the first job of each of its names has ended,
+    /// and no later one is part of it.
     fn is_over(&self) -> bool {
         !self.jobs().any(|nspace| self.goes_on(nspace))
     }
 
-    /// Notes that the end of run `run` of `nspace`, which it names, is told now; `false` if it was told before, or is not
-    /// part of it.
+    /// Notes that the end of run `run` of `nspace`, which it names, is told now; `false` if it was
+    /// told before, or is not part of it.
     fn tell_end(&mut self, nspace: &Nspace, run: u64) -> bool {
         if !self.goes_on(nspace) || self.ends_told.get(nspace) == Some(&run) {
             return false;
@@ -225,8 +227,8 @@ impl State {
         }
     }
 
-    /// Tells the tools that registered for `nspace` that it is over, if it is, and ends the registrations of which nothing
-    /// more will come. All its rings were announced before.
+    /// Tells the tools that registered for `nspace` that it is over, if it is, and ends the
+    /// registrations of which nothing more will come. All its rings were announced before.
     pub(crate) fn announce_end(&mut self, nspace: &Nspace) {
         if self.jobs.get(nspace).is_some_and(JobState::has_ended) {
             for (peer_id, handler) in self.by_job.naming(nspace) {
@@ -242,7 +244,8 @@ impl State {
         jobs.iter().for_each(|nspace| self.tell_end(peer_id, handler, nspace));
     }
 
-    /// Tells `peer_id` that `nspace`, which its registration `handler` names, is over, if it is and was not told.
+    /// Tells `peer_id` that `nspace`, which its registration `handler` names, is over, if it is and
+    /// was not told.
     fn tell_end(&mut self, peer_id: PeerId, handler: u32, nspace: &Nspace) {
         let Some(job) = self.jobs.get(nspace).filter(|job| job.has_ended()) else { return };
         let (run, exit_code) = (job.run, job.exit_code());
@@ -254,7 +257,8 @@ impl State {
         let is_over = registration.is_over();
         peer.answer(&ToTool::JobEnded { handler, nspace: nspace.clone(), run, exit_code, skipped: 0 });
         if is_over {
-            // It counts towards no limit, and holds nothing of the host's. Its readers stay until they are drained.
+            // It counts towards no limit, and holds nothing of the host's. Its readers stay until they are
+            // drained.
             let over = self.remove_registration(peer_id, handler);
             over.and_then(|registration| registration.ticket).inspect(|ticket| self.release(*ticket));
         }

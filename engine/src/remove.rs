@@ -5,13 +5,14 @@ use iof_proto::Nspace;
 use crate::engine::Engine;
 
 impl Engine {
-    /// Forgets a job that is over, here and elsewhere: its rings, its processes, its name, which is free again. For
-    /// launchers that run one job after the other; else an engine keeps what its jobs wrote last for tools that come
-    /// late, and four descriptors for each rank. Tools that read the job keep what they have, to its end; a tool that does
-    /// not read loses what exceeds [`MAX_FORGOTTEN_PER_TOOL`](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL), and is told how
-    /// much that was. The embedder's own readers that sources wait for lose nothing, so what they have not read stays in
-    /// memory: [flush](crate::Job::flush) the job before, if they may be slow. `false` if there is no such job, or it is
-    /// not over.
+    /// Forgets a job that is over, here and elsewhere: its rings, its processes, its name, which is
+    /// free again. For launchers that run one job after the other; else an engine keeps what
+    /// its jobs wrote last for tools that come late, and four descriptors for each rank. Tools
+    /// that read the job keep what they have, to its end; a tool that does not read loses what
+    /// exceeds [`MAX_FORGOTTEN_PER_TOOL`](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL), and is told
+    /// how much that was. The embedder's own readers that sources wait for lose nothing, so
+    /// what they have not read stays in memory: [flush](crate::Job::flush) the job before, if
+    /// they may be slow. `false` if there is no such job, or it is not over.
     ///
     /// ```
     /// # use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};

@@ -30,7 +30,8 @@ pub(crate) fn serve(
     match message {
         FromTool::Hello { .. } => return Err(DisconnectReason::Unexpected("a second hello")),
         FromTool::Follow { slot } => {
-            // It is done with its slot, and says so by asking. If it was moved already, that is on its way to it.
+            // It is done with its slot, and says so by asking. If it was moved already, that is on its way to
+            // it.
             state.follow(capture, peer_id, slot);
         }
         FromTool::Drained { slots } => state.drained(capture, peer_id, &slots),

@@ -1,7 +1,8 @@
-//! Ranks that keep the capture thread from all others: see [`Event::Stalled`](iof_capture::Event::Stalled).
+//! Ranks that keep the capture thread from all others: see
+//! [`Event::Stalled`](iof_capture::Event::Stalled).
 //!
-//! While the capture thread is stuck, the control thread may wait for it with the tables locked. So what is needed here
-//! has a lock of its own, and the watchdog's thread does all of it.
+//! While the capture thread is stuck, the control thread may wait for it with the tables locked. So
+//! what is needed here has a lock of its own, and the watchdog's thread does all of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -55,7 +56,8 @@ impl Stalls {
         self.pipes().remove(&pipe);
     }
 
-    /// A pipe stalls the capture thread: has its rank's output read by threads of their own, and tells the host once.
+    /// A pipe stalls the capture thread: has its rank's output read by threads of their own, and
+    /// tells the host once.
     pub(crate) fn stalled(&self, pipe: PipeId) {
         let mut pipes = self.pipes();
         let mut used = pipes.values().filter(|pipe| pipe.isolated).count();

@@ -105,7 +105,8 @@ impl Tables {
         Tables { state: Mutex::new(state), changed: Condvar::new(), reports }
     }
 
-    /// A thread that died with the lock left the tables whole: each change is one insertion or removal.
+    /// A thread that died with the lock left the tables whole: each change is one insertion or
+    /// removal.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

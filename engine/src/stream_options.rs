@@ -1,4 +1,5 @@
-//! What directives come to: server, then spawn, then registration, the later overriding the earlier (RFC0025).
+//! What directives come to: server, then spawn, then registration, the later overriding the earlier
+//! (RFC0025).
 
 use iof_proto::directive::key;
 use iof_proto::{Directives, EffectiveOptions, Failure, Info, Status};
@@ -34,8 +35,8 @@ impl StreamOptions {
         stream(self.cache_size, self.policy)
     }
 
-    /// What a stream that was made so has to be for readers who want `theirs`: nobody gets less than they want, so
-    /// nobody takes anything from the others.
+    /// What a stream that was made so has to be for readers who want `theirs`: nobody gets less
+    /// than they want, so nobody takes anything from the others.
     pub(crate) fn shared(self, theirs: impl Iterator<Item = StreamOptions> + Clone) -> StreamConfig {
         let capacity = theirs.clone().map(|options| options.cache_size).max().unwrap_or(self.cache_size);
         let policy = match self.policy {

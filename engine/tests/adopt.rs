@@ -1,4 +1,5 @@
-//! Ranks that the embedder has started: whose descriptors are taken, how their ends are learned, what is refused.
+//! Ranks that the embedder has started: whose descriptors are taken, how their ends are learned,
+//! what is refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

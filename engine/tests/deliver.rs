@@ -164,7 +164,8 @@ fn what_nobody_reads_yet_is_kept_from_its_first_byte_on() {
     assert_eq!(got.gaps, [(kept, (1 << 20) - kept)]);
 }
 
-/// What the tool has heard of ends since the last time: `None` that no source will come, or the job's exit code.
+/// What the tool has heard of ends since the last time: `None` that no source will come, or the
+/// job's exit code.
 fn ends(raw: &mut Raw) -> Vec<Option<Option<i32>>> {
     raw.until_heard();
     let end = |end| if let ToTool::JobEnded { exit_code, .. } = end { Some(exit_code) } else { None };

@@ -1,4 +1,5 @@
-//! What a tool is handed out: bytes, gaps, ends, each once and in order, whatever the policy and however it asks.
+//! What a tool is handed out: bytes, gaps, ends, each once and in order, whatever the policy and
+//! however it asks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

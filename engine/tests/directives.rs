@@ -57,8 +57,8 @@ fn the_engines_defaults_are_those_of_the_directives_it_was_started_with() {
     assert_eq!(config.cache_size, before);
 }
 
-/// Writes more than the cache holds before anybody registers, when `prepare` was done; gives what was written and what
-/// a late tool gets.
+/// Writes more than the cache holds before anybody registers, when `prepare` was done; gives what
+/// was written and what a late tool gets.
 fn read_late(prepare: fn(&Job)) -> (Vec<u8>, Got) {
     let engine = engine(Policy::DropNewest);
     let (job, mut stdout) = written_by_hand(&engine, &[]);

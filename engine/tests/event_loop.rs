@@ -73,8 +73,8 @@ fn the_descriptor_and_the_timeout_are_all_that_a_loop_needs_to_get_everything() 
     }
 }
 
-/// Each line is written only when the one before was handed out, at any moment of the tool's way to sleep: a single
-/// wake-up that is missed stops all of it.
+/// Each line is written only when the one before was handed out, at any moment of the tool's way to
+/// sleep: a single wake-up that is missed stops all of it.
 #[test]
 fn no_wake_up_is_ever_missed() {
     const LINES: u32 = 10_000;
@@ -118,7 +118,8 @@ fn no_wake_up_is_ever_missed() {
     }
 }
 
-/// Jobs come and go between requests: what the tool is told then makes it wake up, or not sleep at all.
+/// Jobs come and go between requests: what the tool is told then makes it wake up, or not sleep at
+/// all.
 #[test]
 fn news_that_come_with_an_answer_are_not_slept_over() {
     let engine = engine_that(Policy::DropNewest, 65_536);

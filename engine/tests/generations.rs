@@ -21,8 +21,8 @@ use tempfile::TempDir;
 const CACHE: usize = 64 * 1024;
 const MIB: u32 = 1 << 20;
 
-/// Rings of one stream with an honest reader: the newest, that of the reader, that of the hostile tool, and one that was
-/// given back.
+/// Rings of one stream with an honest reader: the newest, that of the reader, that of the hostile
+/// tool, and one that was given back.
 const RINGS: usize = 4;
 
 /// Rings are counted for the whole process.
@@ -49,7 +49,8 @@ fn ring_files() -> BTreeSet<u64> {
     files.filter(is_ring).filter_map(|path| Some(fs::metadata(path).ok()?.ino())).collect()
 }
 
-/// The maps of rings, of which each ring has three with the engine and three with each tool of this process.
+/// The maps of rings, of which each ring has three with the engine and three with each tool of this
+/// process.
 fn ring_maps() -> usize {
     fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:iof-ring").count()
 }

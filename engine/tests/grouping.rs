@@ -1,4 +1,5 @@
-//! Bytes in groups (`PMIX_IOF_BUFFERING_SIZE`, `PMIX_IOF_BUFFERING_TIME`), and what the end of a registration brings.
+//! Bytes in groups (`PMIX_IOF_BUFFERING_SIZE`, `PMIX_IOF_BUFFERING_TIME`), and what the end of a
+//! registration brings.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

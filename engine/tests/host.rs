@@ -135,7 +135,8 @@ impl World {
 
     /// That the host was asked nothing until now: the engine has answered `tool` since.
     fn nothing_asked(&self, tool: &mut Tool) {
-        // The engine speaks to its host when it has answered its tools, so it has done so before the second.
+        // The engine speaks to its host when it has answered its tools, so it has done so before the
+        // second.
         (0..2).for_each(|_| drop(tool.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap()));
         assert!(self.asked.try_recv().is_err(), "the host was asked");
     }

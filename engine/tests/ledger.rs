@@ -1,4 +1,5 @@
-//! The ledger: `delivered + lost == produced` for every tool, stream and policy, while tools come, stall, leave and die.
+//! The ledger: `delivered + lost == produced` for every tool, stream and policy, while tools come,
+//! stall, leave and die.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -170,7 +171,8 @@ fn directives(dice: &mut Dice) -> Vec<Info> {
     infos
 }
 
-/// A tool that comes when it likes, reads as it likes, and stays to the end, leaves in the middle, or dies.
+/// A tool that comes when it likes, reads as it likes, and stays to the end, leaves in the middle,
+/// or dies.
 fn live(mut tool: Tool, ranks: u32, mut dice: Dice) {
     let pause = |dice: &mut Dice| thread::sleep(Duration::from_micros(dice.roll(3000)));
     pause(&mut dice);

@@ -433,7 +433,8 @@ fn what_was_logged_to_a_job_whose_start_has_failed_has_an_end_for_its_readers() 
     reader.pull(&Pull::new(vec![all], Channels::STDERR)).unwrap();
     let log = with(vec![source(Rank(50))], Log::to([key::PMIX_LOG_STDERR], "early"));
     let mut tool = world.tool();
-    // Until something was logged while the job was being started: otherwise it is as if it had never been.
+    // Until something was logged while the job was being started: otherwise it is as if it had never
+    // been.
     let logged = common::wait_for("a message while the job was being started", || {
         let mut logged = 0;
         thread::scope(|scope| {

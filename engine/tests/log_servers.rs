@@ -1,5 +1,5 @@
-//! Log requests that servers carry out, a gateway, the syslog's daemon and mail servers; and what becomes of it all when
-//! one of them stalls.
+//! Log requests that servers carry out, a gateway, the syslog's daemon and mail servers; and what
+//! becomes of it all when one of them stalls.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

@@ -49,7 +49,8 @@ fn forget(engine: &Engine) {
     }
 }
 
-/// Takes what comes until `jobs` have ended; returns the bytes and the runs, in the order of their ends.
+/// Takes what comes until `jobs` have ended; returns the bytes and the runs, in the order of their
+/// ends.
 fn take(tool: &mut Tool, jobs: usize) -> (String, Vec<u64>) {
     let (mut bytes, mut runs) = (Vec::new(), Vec::new());
     while runs.len() < jobs {
@@ -166,7 +167,8 @@ fn a_tool_reads_one_stream_a_bounded_number_of_times_and_is_told_beyond() {
     assert_eq!((bytes, missed), (7 * MAX_READERS_PER_TOOL, (1, 7)));
 }
 
-/// Has one tool read more streams of jobs called `job` than it has slots; returns the lines of the last job.
+/// Has one tool read more streams of jobs called `job` than it has slots; returns the lines of the
+/// last job.
 fn read_more_streams_than_slots(engine: &Engine, tool: &mut Tool) {
     const RANKS: usize = 200;
     tool.pull(&persistent(Channels::STDOUT)).unwrap();

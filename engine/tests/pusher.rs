@@ -1,4 +1,5 @@
-//! Pushes that are not one blob: from a file or a pipe on a thread of their own, and from an event loop.
+//! Pushes that are not one blob: from a file or a pipe on a thread of their own, and from an event
+//! loop.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

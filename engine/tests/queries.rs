@@ -58,7 +58,8 @@ fn world() -> World {
 }
 
 impl World {
-    /// What a tool is answered that asks `queries`, and what the host was asked, which answers `answer`.
+    /// What a tool is answered that asks `queries`, and what the host was asked, which answers
+    /// `answer`.
     fn ask(
         &self,
         queries: Vec<Query>,

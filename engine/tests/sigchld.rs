@@ -1,5 +1,5 @@
-//! An embedder that ignores SIGCHLD. The signal's disposition belongs to the whole process: one test, alone in its
-//! process.
+//! An embedder that ignores SIGCHLD. The signal's disposition belongs to the whole process: one
+//! test, alone in its process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

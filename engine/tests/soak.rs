@@ -1,8 +1,9 @@
 //! One engine that runs job after job: what a job costs, and what the engine keeps, do not grow.
 //!
-//! `IOF_SOAK_JOBS` says how many jobs; `.ci/soak` runs 100,000. Four fifths of them have one name, the others a name each;
-//! every tenth is a spawned process, the others are pipes. Beside a printer there are two tools in processes of their own:
-//! one that reads, and one that is stopped while the jobs run.
+//! `IOF_SOAK_JOBS` says how many jobs; `.ci/soak` runs 100,000. Four fifths of them have one name,
+//! the others a name each; every tenth is a spawned process, the others are pipes. Beside a printer
+//! there are two tools in processes of their own: one that reads, and one that is stopped while the
+//! jobs run.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it reports what it has measured")]
 

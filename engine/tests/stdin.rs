@@ -1,4 +1,5 @@
-//! What is pushed arrives at those for whom it is, whole and in order, and then the end; and the report says so.
+//! What is pushed arrives at those for whom it is, whole and in order, and then the end; and the
+//! report says so.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

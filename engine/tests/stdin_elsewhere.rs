@@ -364,7 +364,8 @@ fn a_report_with_more_reasons_than_a_message_holds_has_as_many_as_it_holds() {
     assert!(named);
 }
 
-/// Says for which rank it is brought something, and does not come back with rank 5's before the gate is gone.
+/// Says for which rank it is brought something, and does not come back with rank 5's before the
+/// gate is gone.
 struct Gated {
     brought: Mutex<Sender<Rank>>,
     gate: Mutex<Receiver<()>>,

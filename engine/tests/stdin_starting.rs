@@ -1,5 +1,5 @@
-//! Who may push to whom, and when: jobs that are just being started, stdin that is the embedder's own, and what a tool
-//! that was killed has left behind.
+//! Who may push to whom, and when: jobs that are just being started, stdin that is the embedder's
+//! own, and what a tool that was killed has left behind.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

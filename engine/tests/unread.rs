@@ -1,5 +1,5 @@
-//! Tools that receive nothing of what they are sent. The kernel bounds descriptors in flight for ordinary users only, so the
-//! engine, and all its tools, run as one.
+//! Tools that receive nothing of what they are sent. The kernel bounds descriptors in flight for
+//! ordinary users only, so the engine, and all its tools, run as one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -20,7 +20,8 @@ use nix::unistd::geteuid;
 const NOBODY: u32 = 65534;
 const RANKS: u32 = 10;
 
-/// Runs the test `name` of this file in a process of its own: as an ordinary user that may open 512 files.
+/// Runs the test `name` of this file in a process of its own: as an ordinary user that may open 512
+/// files.
 fn run_confined(name: &str) {
     let mut test = Command::new("sh");
     test.args(["-c", "ulimit -n 512 && exec \"$0\" --exact --ignored --nocapture \"$1\""]);

@@ -1,11 +1,14 @@
-//! Models of the ring's protocols, checked by loom in every interleaving and every allowed order of memory.
+//! Models of the ring's protocols, checked by loom in every interleaving and every allowed order of
+//! memory.
 //!
-//! They run the code that ships: `iof-shm-ring` takes its atomics from loom when built with `--cfg loom`, and its
-//! rings lie on the heap then. What the kernel or a reader does with payload bytes is modelled by one tracked cell
-//! for each byte, so that any access that is not ordered by the protocol fails the model.
+//! They run the code that ships: `iof-shm-ring` takes its atomics from loom when built with `--cfg
+//! loom`, and its rings lie on the heap then. What the kernel or a reader does with payload bytes
+//! is modelled by one tracked cell for each byte, so that any access that is not ordered by the
+//! protocol fails the model.
 //!
-//! Each model is a function in `models` that says what its bounds are; `tests/models.rs` checks them all.
-//! `tests/known_bad.rs` breaks the shipping code at one point after the other and wants a model to notice.
+//! Each model is a function in `models` that says what its bounds are; `tests/models.rs` checks
+//! them all. `tests/known_bad.rs` breaks the shipping code at one point after the other and wants a
+//! model to notice.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p iof-loom-tests
@@ -33,8 +36,8 @@ pub const CAPACITY: u64 = 4;
 /// Bytes of a ring whose writer claims one byte ahead.
 pub const AHEAD: u64 = 16;
 
-/// Times that a thread is stopped in the middle of its work, in one run of a model, unless LOOM_MAX_PREEMPTIONS says
-/// otherwise.
+/// Times that a thread is stopped in the middle of its work, in one run of a model, unless
+/// LOOM_MAX_PREEMPTIONS says otherwise.
 const PREEMPTIONS: usize = 3;
 
 /// Models with so many words of several ages that fewer preemptions must do.
@@ -129,7 +132,8 @@ impl Model {
         self.stream.follow(&self.page, reader.slot(), slot).unwrap()
     }
 
-    /// Lets `reader` read all there is, now that nothing moves any more: it must have been told of every byte.
+    /// Lets `reader` read all there is, now that nothing moves any more: it must have been told of
+    /// every byte.
     pub fn settle(&mut self, reader: &mut Reader) {
         if read_up(reader, &self.payload, 16) == Peek::Sealed {
             self.follow(reader);
@@ -139,8 +143,8 @@ impl Model {
         assert_eq!(reader.delivered() + reader.lost(), reader.produced(), "the ledger is wrong");
     }
 
-    /// Stores or drops `n` bytes one by one, as the policy says, until the source has to wait; how many were
-    /// stored.
+    /// Stores or drops `n` bytes one by one, as the policy says, until the source has to wait; how
+    /// many were stored.
     pub fn write(&mut self, n: u64) -> u64 {
         self.write_at(n, 0)
     }

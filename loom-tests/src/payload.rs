@@ -16,8 +16,9 @@ pub enum Tracking {
     Racy,
 }
 
-/// The payload of a stream: for each generation one cell for each byte. A byte's value is its number in the source,
-/// drops counted, so that a reader that finds the right one knows that every gap before it was told exactly.
+/// The payload of a stream: for each generation one cell for each byte. A byte's value is its
+/// number in the source, drops counted, so that a reader that finds the right one knows that every
+/// gap before it was told exactly.
 pub struct Payload {
     tracking: Tracking,
     capacity: usize,
@@ -88,8 +89,8 @@ impl Payload {
         }
     }
 
-    /// A reader looks at `len` bytes from `address` on, which must be those that follow the first `produced` of the
-    /// source.
+    /// A reader looks at `len` bytes from `address` on, which must be those that follow the first
+    /// `produced` of the source.
     pub(crate) fn check(&self, generation: u64, produced: u64, address: usize, len: usize) {
         let cells = self.generation(generation);
         for i in 0..len {

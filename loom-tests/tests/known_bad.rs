@@ -1,5 +1,5 @@
-//! The shipping code broken at each of its points, one at a time: a model must notice. So no model is trusted that
-//! checks nothing, and no fence, order or check stays that nobody needs.
+//! The shipping code broken at each of its points, one at a time: a model must notice. So no model
+//! is trusted that checks nothing, and no fence, order or check stays that nobody needs.
 #![cfg(loom)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -4,9 +4,10 @@
 //! cargo run -p iof-shm-ring --example two_processes
 //! ```
 //!
-//! The writer starts this program once more as its reader and hands it the reader page, the ring and the doorbell as
-//! descriptors 3 to 5, and slot, start and drops as arguments. (The engine sends all that over a socket, and can so send
-//! the next generation as well; here the reader holds the writer back, so there is only one.)
+//! The writer starts this program once more as its reader and hands it the reader page, the ring
+//! and the doorbell as descriptors 3 to 5, and slot, start and drops as arguments. (The engine
+//! sends all that over a socket, and can so send the next generation as well; here the reader holds
+//! the writer back, so there is only one.)
 #![allow(clippy::unwrap_used, reason = "an example ends where it can't go on")]
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};

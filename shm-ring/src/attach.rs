@@ -22,7 +22,8 @@ pub struct Attached {
     pub slot: u32,
     /// Position of its first byte.
     pub start: u64,
-    /// Bytes that were dropped before it: a reader that starts [now](Start::Now) has nothing to do with them.
+    /// Bytes that were dropped before it: a reader that starts [now](Start::Now) has nothing to do
+    /// with them.
     pub dropped: u64,
     /// The writer passes this reader, whatever the ring's discipline: see
     /// [`Stream::attach_non_gating`](crate::Stream::attach_non_gating).

@@ -1,12 +1,13 @@
 //! A doorbell: one side rings, the other sleeps on a file descriptor.
 //!
-//! Between processes it is a Unix stream socket pair, because the two sides need not trust each other, and nothing that
-//! the listener does may block a ring:
-//! * An eventfd is one open file description: the listener can make it blocking and full. The ends of a socket pair are
-//!   two descriptions, and `MSG_DONTWAIT` holds for one call whatever their flags are.
-//! * A pipe has one lock for both ends, which a reader holds while the kernel copies to its memory. A listener whose
-//!   memory faults slowly (a mapped file on a hung file system, userfaultfd(2)) would hold it for as long as it likes.
-//!   A stream socket's readers have a lock of their own.
+//! Between processes it is a Unix stream socket pair, because the two sides need not trust each
+//! other, and nothing that the listener does may block a ring:
+//! * An eventfd is one open file description: the listener can make it blocking and full. The ends
+//!   of a socket pair are two descriptions, and `MSG_DONTWAIT` holds for one call whatever their
+//!   flags are.
+//! * A pipe has one lock for both ends, which a reader holds while the kernel copies to its memory.
+//!   A listener whose memory faults slowly (a mapped file on a hung file system, userfaultfd(2))
+//!   would hold it for as long as it likes. A stream socket's readers have a lock of their own.
 //!
 //! Within a process it is an eventfd, which is cheaper.
 
@@ -42,10 +43,11 @@ impl Ringer {
             Kind::Socket => send(self.end.as_raw_fd(), &[1], MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL),
             Kind::EventFd => write(&self.end, &1u64.to_ne_bytes()),
         };
-        // EAGAIN: it is ringing already. EPIPE, ECONNRESET: the listener has gone or does not want to hear. ENOBUFS, ENOMEM:
-        // a send allocates less than a page (GFP_KERNEL), for which the kernel reclaims memory and then kills processes
-        // before it fails. It is assumed that it succeeds unless this process is being killed. Otherwise the ring would be
-        // lost for good: `armed` is taken back already, and setting it again would not help, because a listener whose
+        // EAGAIN: it is ringing already. EPIPE, ECONNRESET: the listener has gone or does not want to hear.
+        // ENOBUFS, ENOMEM: a send allocates less than a page (GFP_KERNEL), for which the kernel
+        // reclaims memory and then kills processes before it fails. It is assumed that it succeeds
+        // unless this process is being killed. Otherwise the ring would be lost for good: `armed`
+        // is taken back already, and setting it again would not help, because a listener whose
         // ready bit is set is not rung for again before it has looked.
         while let Err(Errno::EINTR) = ring() {}
     }
@@ -96,7 +98,8 @@ impl AsFd for Bell {
     }
 }
 
-/// Makes a doorbell between processes that need not trust each other. The listener can send nothing back.
+/// Makes a doorbell between processes that need not trust each other. The listener can send nothing
+/// back.
 ///
 /// # Errors
 /// When the process has no file descriptors left.
@@ -104,7 +107,8 @@ pub fn doorbell() -> io::Result<(Ringer, Bell)> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let (end, listen) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
     shutdown(end.as_raw_fd(), Shutdown::Read)?;
-    // Rings are kernel memory until they are heard: the least size (socket(7)) holds a few, and one is enough.
+    // Rings are kernel memory until they are heard: the least size (socket(7)) holds a few, and one is
+    // enough.
     setsockopt(&end, SndBuf, &0)?;
     Ok((Ringer { end, kind: Kind::Socket }, Bell(listen)))
 }

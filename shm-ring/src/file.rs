@@ -1,7 +1,8 @@
 //! Sealed memory files: how they are made, and what is checked before one from elsewhere is mapped.
 //!
-//! A file that can shrink turns its readers' loads into SIGBUS. So the engine seals the size of every file, and
-//! nobody maps a file whose seals were not checked. See memfd_create(2) and fcntl(2), "File Sealing".
+//! A file that can shrink turns its readers' loads into SIGBUS. So the engine seals the size of
+//! every file, and nobody maps a file whose seals were not checked. See memfd_create(2) and
+//! fcntl(2), "File Sealing".
 
 use std::ffi::CStr;
 use std::io;
@@ -60,7 +61,8 @@ pub(crate) fn populate(fd: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the memory of the first `len` bytes back; whoever touches them next gets other, with zeros.
+/// Gives the memory of the first `len` bytes back; whoever touches them next gets other, with
+/// zeros.
 pub(crate) fn depopulate(fd: impl AsFd, len: u64) -> io::Result<()> {
     let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;

@@ -1,9 +1,10 @@
 //! The index ring: what the data bytes can't say of themselves, in the order of the stream.
 //!
-//! An entry says of the bytes from its offset on when they were read and how many bytes were dropped before
-//! them. Entries live as long as one of their bytes may be read. While there is plenty of room, each commit has one,
-//! and else one for every so many bytes (`times` knows better about the newest); a gap always has an entry of its own,
-//! at its exact offset: the writer stores no byte behind which it could not mark one.
+//! An entry says of the bytes from its offset on when they were read and how many bytes were
+//! dropped before them. Entries live as long as one of their bytes may be read. While there is
+//! plenty of room, each commit has one, and else one for every so many bytes (`times` knows better
+//! about the newest); a gap always has an entry of its own, at its exact offset: the writer stores
+//! no byte behind which it could not mark one.
 
 use std::ops::Range;
 
@@ -42,7 +43,8 @@ impl IndexWriter {
     /// Notes bytes that are about to be published, if there is room for it.
     pub(crate) fn note(&mut self, ring: &Ring, floor: u64, mark: Mark) {
         let spaced = self.last.map_or(0, |last| last.offset.saturating_add(self.spacing));
-        // A quarter stays free for gaps, which must not go unmarked, and half for entries that keep their distance.
+        // A quarter stays free for gaps, which must not go unmarked, and half for entries that keep their
+        // distance.
         let quarter = ring.index().room() / 4;
         if mark.offset < spaced {
             if !self.append(ring, floor, mark, quarter.saturating_mul(3)) {
@@ -83,7 +85,8 @@ impl IndexWriter {
         self.has_room(ring, floor, 1)
     }
 
-    /// As [`IndexWriter::can_mark`], without looking for entries to give up or for memory: may say no too early.
+    /// As [`IndexWriter::can_mark`], without looking for entries to give up or for memory: may say
+    /// no too early.
     pub(crate) fn can_surely_mark(&self, ring: &Ring) -> bool {
         self.is_free(ring, 1) && self.has_memory(ring)
     }
@@ -99,7 +102,8 @@ impl IndexWriter {
         self.is_free(ring, keep_free) && (self.has_memory(ring) || keep_free == 0)
     }
 
-    /// Whether the next entry and the one behind it, which is kept for the gap at a stream's end, have their memory.
+    /// Whether the next entry and the one behind it, which is kept for the gap at a stream's end,
+    /// have their memory.
     fn has_memory(&self, ring: &Ring) -> bool {
         self.tail.saturating_add(1) < self.populated || self.populated >= ring.index().room()
     }
@@ -131,11 +135,13 @@ impl IndexWriter {
     }
 }
 
-/// Bytes dropped before the byte at `position`, since the stream began; `None` if the writer was faster.
+/// Bytes dropped before the byte at `position`, since the stream began; `None` if the writer was
+/// faster.
 pub(crate) fn dropped_at(ring: &Ring, position: u64) -> Option<u64> {
     // While the index is empty, these were all dropped before the ring's first byte.
     let before = ring.control().published.dropped.load(Relaxed);
-    // Partner: the Release store of `dropped` in `Writer::mark_gap`: who sees a later drop sees its entry.
+    // Partner: the Release store of `dropped` in `Writer::mark_gap`: who sees a later drop sees its
+    // entry.
     fence_at(Point::BaseFence, Acquire);
     let index = ring.index();
     let entries = index.published();
@@ -147,7 +153,8 @@ pub(crate) fn dropped_at(ring: &Ring, position: u64) -> Option<u64> {
     marks.find(|mark| mark.offset <= position).map(|mark| mark.dropped)
 }
 
-/// The first drop at or after index entry `from` that goes beyond `seen`, if it is below index `tail`.
+/// The first drop at or after index entry `from` that goes beyond `seen`, if it is below index
+/// `tail`.
 ///
 /// Gives the entry to go on from, and the gap's offset and the new drop count.
 pub(crate) fn next_gap(ring: &Ring, from: u64, seen: u64) -> (u64, Option<(u64, u64)>) {
@@ -155,7 +162,8 @@ pub(crate) fn next_gap(ring: &Ring, from: u64, seen: u64) -> (u64, Option<(u64, 
     let Range { start, end: tail } = index.published();
     let mut i = from.max(start);
     while i < tail {
-        // An entry that was given up meanwhile tells of bytes before the reader's; those behind it still stand.
+        // An entry that was given up meanwhile tells of bytes before the reader's; those behind it still
+        // stand.
         if let Some(mark) = index.look(i)
             && mark.dropped > seen
         {

@@ -1,9 +1,10 @@
 //! A ring that another process fills: bytes that flow towards the engine, such as stdin.
 //!
-//! It is the other way round than a [`Ring`](crate::Ring), and so is trust: the tool writes the bytes and the engine,
-//! who made the memory, only reads them. Nothing in that memory is believed. It holds bytes and no words: how far it is
-//! filled and emptied goes by messages, which the engine can check. Unsafe is allowed here because bytes that another
-//! process may be changing can't be had as a slice.
+//! It is the other way round than a [`Ring`](crate::Ring), and so is trust: the tool writes the
+//! bytes and the engine, who made the memory, only reads them. Nothing in that memory is believed.
+//! It holds bytes and no words: how far it is filled and emptied goes by messages, which the engine
+//! can check. Unsafe is allowed here because bytes that another process may be changing can't be
+//! had as a slice.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +19,8 @@ use crate::map::{Access, DoubleMap};
 /// Bytes that the name of a memory file may have, see memfd_create(2).
 const MAX_NAME: usize = 249;
 
-/// Bytes of an inlet that are lent to the kernel. Whoever filled the inlet can change them at any moment.
+/// Bytes of an inlet that are lent to the kernel. Whoever filled the inlet can change them at any
+/// moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent {
     /// Where they are. Valid as long as the [`Inlet`].
@@ -27,7 +29,8 @@ pub struct Lent {
     pub len: usize,
 }
 
-/// The engine's side: memory that it reads and a [`Filler`] fills. Positions count the bytes since the beginning.
+/// The engine's side: memory that it reads and a [`Filler`] fills. Positions count the bytes since
+/// the beginning.
 ///
 /// # Example
 /// ```
@@ -55,8 +58,8 @@ pub struct Inlet {
 }
 
 impl Inlet {
-    /// Makes an inlet of `capacity` bytes, rounded up to whole pages, which have their memory from now on. `label` says
-    /// what it is in /proc/PID/fd, in some 240 bytes; a NUL ends it.
+    /// Makes an inlet of `capacity` bytes, rounded up to whole pages, which have their memory from
+    /// now on. `label` says what it is in /proc/PID/fd, in some 240 bytes; a NUL ends it.
     ///
     /// # Errors
     /// [`CreateError`]: no bytes or too many, or no memory or descriptor for them.
@@ -93,14 +96,16 @@ impl Inlet {
     pub fn copy(&self, position: u64, into: &mut [u8]) -> usize {
         let Lent { ptr, len } = self.lend(position, into.len() as u64);
         let into = into.get_mut(..len).unwrap_or_default();
-        // SAFETY: the data is mapped twice, back to back, for as long as `self`; `ptr` is within the first copy, and
-        // `len` not more than one. So all is mapped and readable. Its pages can't be cut off (sealed).
+        // SAFETY: the data is mapped twice, back to back, for as long as `self`; `ptr` is within the first
+        // copy, and `len` not more than one. So all is mapped and readable. Its pages can't be cut
+        // off (sealed).
         unsafe { copy_racy(ptr, into) };
         len
     }
 }
 
-/// Gives the memory back, though the filler may keep the file for ever: what it touches then is its own affair.
+/// Gives the memory back, though the filler may keep the file for ever: what it touches then is its
+/// own affair.
 impl Drop for Inlet {
     fn drop(&mut self) {
         // Fails on kernels without it only (before Linux 3.5).
@@ -130,8 +135,9 @@ impl Filler {
     /// [`OpenError`]: this is none, or there is no memory for the map.
     ///
     /// # Safety
-    /// The file was sent by its engine for this filler alone: there is no other, in this process or elsewhere, and nobody
-    /// else writes it. What [`Filler::freed`] is told is the engine's word.
+    /// The file was sent by its engine for this filler alone: there is no other, in this process or
+    /// elsewhere, and nobody else writes it. What [`Filler::freed`] is told is the engine's
+    /// word.
     pub unsafe fn open(inlet: OwnedFd) -> Result<Filler, OpenError> {
         let len = file::check(inlet.as_fd(), Writers::Anybody)?;
         let capacity = usize::try_from(len)
@@ -150,15 +156,16 @@ impl Filler {
         let used = usize::try_from(self.filled.saturating_sub(self.freed)).unwrap_or(self.capacity);
         let offset = self.filled.checked_rem(self.capacity as u64).unwrap_or(0) as usize;
         let (at, len) = (self.map.data().wrapping_add(offset), self.capacity.saturating_sub(used));
-        // SAFETY: mapped readable and writable for as long as `self`, twice, back to back: `at` is within the first copy
-        // and `len` not more than one, so no byte is in the slice twice. The engine reads what is filled and not freed,
-        // by its own map; what is here is neither, by its own word, and there is no other filler, as `open` was promised.
-        // `self` is borrowed for as long as the slice.
+        // SAFETY: mapped readable and writable for as long as `self`, twice, back to back: `at` is within
+        // the first copy and `len` not more than one, so no byte is in the slice twice. The engine
+        // reads what is filled and not freed, by its own map; what is here is neither, by its own
+        // word, and there is no other filler, as `open` was promised. `self` is borrowed for as
+        // long as the slice.
         unsafe { slice::from_raw_parts_mut(at, len) }
     }
 
-    /// Hands over the first `bytes` of the room, or all of it if that is less; gives how many. They are the engine's
-    /// until it has freed them.
+    /// Hands over the first `bytes` of the room, or all of it if that is less; gives how many. They
+    /// are the engine's until it has freed them.
     pub fn fill(&mut self, bytes: usize) -> usize {
         let bytes = bytes.min(self.room().len());
         self.filled = self.filled.saturating_add(bytes as u64);
@@ -170,7 +177,8 @@ impl Filler {
         self.filled
     }
 
-    /// The engine is done with everything before `position`; `false` if that can't be, and nothing changes.
+    /// The engine is done with everything before `position`; `false` if that can't be, and nothing
+    /// changes.
     pub fn freed(&mut self, position: u64) -> bool {
         let possible = (self.freed..=self.filled).contains(&position);
         if possible {

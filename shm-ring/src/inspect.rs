@@ -1,9 +1,9 @@
 //! Looking at a ring from outside: whatever its writer does at the moment, or has died of.
 //!
-//! Who looks has a read-only map and no slot, so the writer neither knows nor cares. Whatever is seen may be
-//! changing meanwhile, even into another generation of the stream; so everything is looked at first and checked
-//! afterwards. The file is not trusted: its numbers are compared and clamped, and bound every loop by the size that
-//! [`Ring::open`] checked.
+//! Who looks has a read-only map and no slot, so the writer neither knows nor cares. Whatever is
+//! seen may be changing meanwhile, even into another generation of the stream; so everything is
+//! looked at first and checked afterwards. The file is not trusted: its numbers are compared and
+//! clamped, and bound every loop by the size that [`Ring::open`] checked.
 
 use crate::error::InspectError;
 use crate::file;
@@ -20,9 +20,10 @@ const PIECE: usize = 64 * 1024;
 
 /// A ring at one moment, as it can be seen from outside.
 ///
-/// Positions count the bytes that were put into rings since the stream began: *produced = position + dropped*.
-/// In a file of a writer that breaks its promises, numbers are what the file says, except that `floor` to `tail` is
-/// always a range that the ring has bytes for. A value of its own: it may go to other threads.
+/// Positions count the bytes that were put into rings since the stream began: *produced = position
+/// + dropped*. In a file of a writer that breaks its promises, numbers are what the file says,
+/// except that `floor` to `tail` is always a range that the ring has bytes for. A value of its own:
+/// it may go to other threads.
 ///
 /// # Example
 /// ```
@@ -53,13 +54,15 @@ pub struct Snapshot {
     pub generation: u64,
     /// Position of this generation's first byte.
     pub base: u64,
-    /// Whether the writer overwrites what no reader borrows (drop oldest), or waits for readers to consume it.
+    /// Whether the writer overwrites what no reader borrows (drop oldest), or waits for readers to
+    /// consume it.
     pub overwrite: bool,
     /// Bytes of the data area.
     pub capacity: u64,
     /// Entries of the index ring.
     pub entries: u64,
-    /// Where the data area begins in the file: the byte at position `p` lies `p % capacity` behind it.
+    /// Where the data area begins in the file: the byte at position `p` lies `p % capacity` behind
+    /// it.
     pub data_offset: u64,
     /// Bytes below are readable.
     pub tail: u64,
@@ -90,8 +93,8 @@ impl Snapshot {
         let mut latest = None;
         for _ in 0..TRIES {
             if let Some(snapshot) = look(ring) {
-                // The claim was looked at after the tail. If it is a whole ring ahead we were asleep in between;
-                // or the file is broken, and then this is as good as it gets.
+                // The claim was looked at after the tail. If it is a whole ring ahead we were asleep in
+                // between; or the file is broken, and then this is as good as it gets.
                 let at_once = snapshot.intent.saturating_sub(snapshot.capacity) <= snapshot.tail;
                 latest = Some(snapshot);
                 if at_once {
@@ -103,12 +106,12 @@ impl Snapshot {
     }
 
     /// Looks at `ring` and copies what is in it: the bytes from [`floor`](Snapshot::floor) to
-    /// [`tail`](Snapshot::tail), which are fewer than [`Snapshot::take`] would tell of if the writer overwrote some
-    /// during the copy.
+    /// [`tail`](Snapshot::tail), which are fewer than [`Snapshot::take`] would tell of if the
+    /// writer overwrote some during the copy.
     ///
     /// # Errors
-    /// [`InspectError::Overtaken`] if it overwrote all of them, time and again; [`InspectError::Memory`] if there is
-    /// no memory for a copy.
+    /// [`InspectError::Overtaken`] if it overwrote all of them, time and again;
+    /// [`InspectError::Memory`] if there is no memory for a copy.
     pub fn with_bytes(ring: &Ring) -> Result<(Snapshot, Vec<u8>), InspectError> {
         for _ in 0..TRIES {
             let mut snapshot = Snapshot::take(ring)?;
@@ -134,8 +137,9 @@ impl Snapshot {
         for piece in bytes.rchunks_mut(PIECE) {
             let at = start.saturating_sub(piece.len() as u64);
             ring.copy(at, piece);
-            // Our loads of the bytes come before the look at the claim. Partner: the fence in `Writer::reserve`, which
-            // puts the claim, and a reuse before it, before the bytes that overwrite ours.
+            // Our loads of the bytes come before the look at the claim. Partner: the fence in
+            // `Writer::reserve`, which puts the claim, and a reuse before it, before the bytes
+            // that overwrite ours.
             fence(Acquire);
             let intact = match generation(ring) {
                 Some(generation) if generation == self.generation => {
@@ -165,8 +169,8 @@ impl Snapshot {
         self.tail.saturating_sub(self.floor)
     }
 
-    /// The losses that the marks tell of, oldest first. What was lost before the first mark only a reader knows that
-    /// was there, unless the stream began with that mark.
+    /// The losses that the marks tell of, oldest first. What was lost before the first mark only a
+    /// reader knows that was there, unless the stream began with that mark.
     pub fn gaps(&self) -> impl Iterator<Item = Gap> {
         let first = self.marks.first().map_or(0, |mark| mark.dropped);
         let mut before = if self.generation == 0 && self.retired == 0 { 0 } else { first };
@@ -213,8 +217,8 @@ fn look(ring: &Ring) -> Option<Snapshot> {
         retired,
         marks,
     };
-    // If any word above is of another generation, this makes its number, or that there is none, visible too. Partner: the fence
-    // in `Ring::reuse`.
+    // If any word above is of another generation, this makes its number, or that there is none, visible
+    // too. Partner: the fence in `Ring::reuse`.
     fence_at(Point::SnapshotFence, Acquire);
     let same = generation(ring) == Some(at_first) || broken(Point::SnapshotCheck);
     same.then_some(snapshot)
@@ -223,7 +227,8 @@ fn look(ring: &Ring) -> Option<Snapshot> {
 /// Which generation the ring is now; `None` while it is being made into another.
 fn generation(ring: &Ring) -> Option<u64> {
     let generation = ring.control().identity.generation.load(Relaxed);
-    // Partner: the Release store of it in `Ring::initialise`: who sees it sees the words of that generation.
+    // Partner: the Release store of it in `Ring::initialise`: who sees it sees the words of that
+    // generation.
     fence_at(Point::GenerationFence, Acquire);
     (generation != NONE).then_some(generation)
 }

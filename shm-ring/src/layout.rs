@@ -7,10 +7,11 @@
 //! | Control    | Entry 0 .. entries | pad to a page | data, pure bytes   |
 //! ```
 //!
-//! The data part is mapped twice back to back, so every range of at most `capacity` bytes is one slice. A byte
-//! at stream position `p` lies at `p % capacity`. Positions count the bytes that were put into rings since the
-//! stream began; they never wrap and go on from one generation to the next. What was dropped instead of stored
-//! is counted beside them: *produced = position + dropped*.
+//! The data part is mapped twice back to back, so every range of at most `capacity` bytes is one
+//! slice. A byte at stream position `p` lies at `p % capacity`. Positions count the bytes that were
+//! put into rings since the stream began; they never wrap and go on from one generation to the
+//! next. What was dropped instead of stored is counted beside them: *produced = position +
+//! dropped*.
 //!
 //! A reader page file, the words of one tool for all the rings it reads:
 //!
@@ -19,8 +20,8 @@
 //! | PageHead  | ready bitmap       | Slot 0 .. MAX_SLOTS |
 //! ```
 //!
-//! Only the engine writes a ring file. Only the tool writes its slots and `armed`, except that the engine
-//! prepares a slot before it hands it over, sets ready bits and disarms.
+//! Only the engine writes a ring file. Only the tool writes its slots and `armed`, except that the
+//! engine prepares a slot before it hands it over, sets ready bits and disarms.
 
 use crate::sync::AtomicU64;
 
@@ -53,7 +54,8 @@ pub(crate) const RECENT: usize = 2;
 /// Bytes of a stream's label that are kept.
 #[cfg(not(loom))]
 pub const MAX_LABEL: usize = 192;
-/// Bytes of a stream's label that are kept (none, for the model checker, which would try every age of every word).
+/// Bytes of a stream's label that are kept (none, for the model checker, which would try every age
+/// of every word).
 #[cfg(loom)]
 pub const MAX_LABEL: usize = 0;
 pub(crate) const LABEL_WORDS: usize = MAX_LABEL / 8;
@@ -77,7 +79,8 @@ pub(crate) struct Identity {
     pub capacity: AtomicU64,
     /// Entries of the index ring.
     pub entries: AtomicU64,
-    /// 0 for a stream's first ring, then counted up; [`NONE`] while the ring is made into another generation.
+    /// 0 for a stream's first ring, then counted up; [`NONE`] while the ring is made into another
+    /// generation.
     pub generation: AtomicU64,
     /// Position of this generation's first byte.
     pub base: AtomicU64,
@@ -128,7 +131,8 @@ pub(crate) struct Control {
     pub recent: [Entry; RECENT],
 }
 
-/// One entry of the index ring or of the newest reads: what is true of the bytes from `offset` on, until the next entry.
+/// One entry of the index ring or of the newest reads: what is true of the bytes from `offset` on,
+/// until the next entry.
 #[repr(C)]
 pub(crate) struct Entry {
     /// Position of the first byte that this entry speaks of.

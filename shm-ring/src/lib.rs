@@ -1,9 +1,10 @@
-//! One writer, many readers: a byte stream in shared memory that never overwrites what a reader holds.
+//! One writer, many readers: a byte stream in shared memory that never overwrites what a reader
+//! holds.
 //!
-//! The engine (the writer's side) makes a [`Stream`] for each source and channel. Readers map its [`Ring`]s
-//! read-only and read in place, each with its own cursor, whose words live in the reader's own [`ReaderPage`]. A slow,
-//! stopped or dead reader costs nobody else anything: when it is in the way, the stream goes on in a new
-//! generation and the reader keeps the old one.
+//! The engine (the writer's side) makes a [`Stream`] for each source and channel. Readers map its
+//! [`Ring`]s read-only and read in place, each with its own cursor, whose words live in the
+//! reader's own [`ReaderPage`]. A slow, stopped or dead reader costs nobody else anything: when it
+//! is in the way, the stream goes on in a new generation and the reader keeps the old one.
 //!
 //! | module | concept |
 //! |---|---|
@@ -20,8 +21,9 @@
 //! | `copy` | reading bytes that may change meanwhile (unsafe) |
 //! | `reader_page`, `notify`, `doorbell` | slots, ready bits, waking who sleeps |
 //!
-//! The modules are private: all that is public is listed below. `examples/two_processes.rs` is a whole writer and a whole
-//! reader. Nothing here does I/O: the bytes come from whoever writes into a [`Span`].
+//! The modules are private: all that is public is listed below. `examples/two_processes.rs` is a
+//! whole writer and a whole reader. Nothing here does I/O: the bytes come from whoever writes into
+//! a [`Span`].
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");

@@ -1,6 +1,8 @@
-//! The double map: a ring or inlet file whose data part lies twice, back to back, in the address space.
+//! The double map: a ring or inlet file whose data part lies twice, back to back, in the address
+//! space.
 //!
-//! Unsafe is allowed here because mapping is a promise about addresses that no type of std can express.
+//! Unsafe is allowed here because mapping is a promise about addresses that no type of std can
+//! express.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -26,8 +28,8 @@ pub(crate) enum Access {
     Read,
 }
 
-// SAFETY: the map is plain memory owned by this value; it may be used and unmapped from any thread. What is
-// done through its pointers is promised by `ring` and `inlet`, which alone hand them out.
+// SAFETY: the map is plain memory owned by this value; it may be used and unmapped from any thread.
+// What is done through its pointers is promised by `ring` and `inlet`, which alone hand them out.
 unsafe impl Send for DoubleMap {}
 // SAFETY: as above; `&DoubleMap` only gives out pointers.
 unsafe impl Sync for DoubleMap {}
@@ -42,7 +44,8 @@ impl DoubleMap {
         let data_len = NonZeroUsize::new(data).ok_or_else(too_large)?;
         let len = file_len.checked_add(data).ok_or_else(too_large)?;
 
-        // SAFETY: a fresh anonymous reservation at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a fresh anonymous reservation at an address of the kernel's choice touches nothing of
+        // ours.
         let start = unsafe { mmap_anonymous(None, len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE)? };
         // From here on, dropping `map` gives the reservation back.
         let map = DoubleMap { start: start.cast(), meta, len: len.get() };
@@ -87,9 +90,9 @@ impl DoubleMap {
 
 impl Drop for DoubleMap {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new` and belongs to this value; `ring` lets nobody keep a pointer beyond it,
-        // and whoever has one from `inlet` was told how long it is valid. Failure would leak address space, which nobody
-        // could mend here.
+        // SAFETY: the range was mapped by `new` and belongs to this value; `ring` lets nobody keep a
+        // pointer beyond it, and whoever has one from `inlet` was told how long it is valid.
+        // Failure would leak address space, which nobody could mend here.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }

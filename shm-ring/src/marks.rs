@@ -1,4 +1,5 @@
-//! A ring of marks in shared memory: one writes, others look, and who looks at one that is overwritten notices.
+//! A ring of marks in shared memory: one writes, others look, and who looks at one that is
+//! overwritten notices.
 
 use std::ops::Range;
 
@@ -17,7 +18,8 @@ pub struct Mark {
     pub dropped: u64,
 }
 
-/// Entries, those below `tail` written, those below `head` given up. Entry `i` lies at `i` modulo their number.
+/// Entries, those below `tail` written, those below `head` given up. Entry `i` lies at `i` modulo
+/// their number.
 pub(crate) struct Marks<'a> {
     pub entries: &'a [Entry],
     pub tail: &'a AtomicU64,
@@ -80,7 +82,8 @@ impl<'a> Marks<'a> {
         stands.then_some(mark)
     }
 
-    /// The marks from the newest back to the oldest, or to the first that was overwritten meanwhile.
+    /// The marks from the newest back to the oldest, or to the first that was overwritten
+    /// meanwhile.
     pub(crate) fn newest_first(self) -> impl Iterator<Item = Mark> {
         self.published().rev().map_while(move |i| self.look(i))
     }

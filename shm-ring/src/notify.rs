@@ -3,10 +3,11 @@
 use crate::stream::Stream;
 use crate::sync::{Ordering::SeqCst, Point, fence_at};
 
-/// Tells the readers of `streams`, which moved since the last call, and rings the doorbell of each tool that sleeps,
-/// once.
+/// Tells the readers of `streams`, which moved since the last call, and rings the doorbell of each
+/// tool that sleeps, once.
 ///
-/// The thread that writes the streams calls it. Streams of one tool may be told of by several threads.
+/// The thread that writes the streams calls it. Streams of one tool may be told of by several
+/// threads.
 pub fn notify<'a>(streams: impl IntoIterator<Item = &'a Stream, IntoIter: Clone>) {
     let streams = streams.into_iter();
     // The news (tails, drops, ends) come before the look at the ready bits. Partner: the fence in

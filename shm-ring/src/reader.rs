@@ -37,7 +37,8 @@ pub enum Peek {
     Sealed,
     /// Nothing more, ever: the stream is complete and this reader had its last byte.
     Ended,
-    /// Nothing more, ever: the writer has gone without completing the stream, and this reader had what there was.
+    /// Nothing more, ever: the writer has gone without completing the stream, and this reader had
+    /// what there was.
     Gone,
 }
 
@@ -107,8 +108,8 @@ pub struct Reader {
     grouping: Option<Grouping>,
     /// When the oldest byte that is held back for grouping was seen.
     seen_at: Option<Instant>,
-    /// Once seen, neither the ring nor the slot is touched again: they may be another generation's, or another
-    /// reader's, by now.
+    /// Once seen, neither the ring nor the slot is touched again: they may be another generation's,
+    /// or another reader's, by now.
     sealed: bool,
     writer_gone: bool,
     /// The writer may pass, whatever the ring's discipline.
@@ -143,21 +144,24 @@ struct Look {
 }
 
 impl Reader {
-    /// Reads what the engine's [`Stream::attach`](crate::Stream::attach) gave for `reader page`, which was asked to begin at
-    /// `start`.
+    /// Reads what the engine's [`Stream::attach`](crate::Stream::attach) gave for `reader page`,
+    /// which was asked to begin at `start`.
     ///
     /// # Errors
     /// [`OpenError::Slot`] if the reader page has no such slot.
     ///
     /// # Safety
-    /// [`Reader::bytes`] lends memory that is the engine's, so the engine has to keep what holds promise:
+    /// [`Reader::bytes`] lends memory that is the engine's, so the engine has to keep what holds
+    /// promise:
     /// * `given` is what it answered for `reader page`, and no other reader has it;
-    /// * until this reader is dropped, goes elsewhere by [`Reader::follow`], or says [`Peek::Sealed`], it does not
-    ///   [detach](crate::Stream::detach) the slot, give it to [another](crate::ReaderPage::return_slot), or move it to
-    ///   [another generation](crate::Stream::follow), except that of a complete stream;
+    /// * until this reader is dropped, goes elsewhere by [`Reader::follow`], or says
+    ///   [`Peek::Sealed`], it does not [detach](crate::Stream::detach) the slot, give it to
+    ///   [another](crate::ReaderPage::return_slot), or move it to [another
+    ///   generation](crate::Stream::follow), except that of a complete stream;
     /// * nobody writes the ring but its [`Stream`](crate::Stream);
-    /// * nobody writes `reader page`'s file by its descriptor ([`ReaderPage::as_fd`](crate::ReaderPage::as_fd), which is safe to call): that
-    ///   is where this reader says what it holds.
+    /// * nobody writes `reader page`'s file by its descriptor
+    ///   ([`ReaderPage::as_fd`](crate::ReaderPage::as_fd), which is safe to call): that is where
+    ///   this reader says what it holds.
     pub unsafe fn new(given: Attached, page: Arc<ReaderPage>, start: Start) -> Result<Reader, OpenError> {
         // Where its books begin.
         let (cursor, dropped_seen) = match start {
@@ -196,8 +200,9 @@ impl Reader {
         self.room = Some(Room { ringer: ringer.into(), answered: NONE });
     }
 
-    /// Lets the writer pass this reader from now on, as it does under drop oldest: it never waits for it, nor goes on
-    /// in another generation because of it. Only what is borrowed is held, and [`Reader::copy`] borrows nothing.
+    /// Lets the writer pass this reader from now on, as it does under drop oldest: it never waits
+    /// for it, nor goes on in another generation because of it. Only what is borrowed is held,
+    /// and [`Reader::copy`] borrows nothing.
     pub fn set_non_gating(&mut self) {
         self.non_gating = true;
         self.plain = false;
@@ -211,8 +216,9 @@ impl Reader {
         self.non_gating || self.ring.overwrite()
     }
 
-    /// Says that the writer has ended, as whoever started it or is connected to it knows. What is in the ring is
-    /// still handed out; where "nothing yet" or "sealed" would follow, [`Peek::Gone`] does.
+    /// Says that the writer has ended, as whoever started it or is connected to it knows. What is
+    /// in the ring is still handed out; where "nothing yet" or "sealed" would follow,
+    /// [`Peek::Gone`] does.
     pub fn writer_gone(&mut self) {
         self.writer_gone = true;
     }
@@ -245,7 +251,8 @@ impl Reader {
         }
     }
 
-    /// Looks at the cursor; `secure` makes sure that the bytes there are not overwritten, or says that they are.
+    /// Looks at the cursor; `secure` makes sure that the bytes there are not overwritten, or says
+    /// that they are.
     fn find(&mut self, secure: fn(&Self) -> bool) -> Found {
         if let Some(gap) = self.pending.take() {
             return Found::Nothing(Peek::Gap(gap));
@@ -292,9 +299,9 @@ impl Reader {
         let published = &self.ring.control().published;
         let (sealed, complete) = (published.sealed.load(Relaxed), published.complete.load(Relaxed));
         let tail = published.tail.load(Relaxed);
-        // Partner: the Release stores in `Writer::commit`, `Writer::seal` and `Writer::complete`: who sees a byte or
-        // an end sees the drops before it. (A fence, not acquire loads, because std defines only relaxed loads on
-        // read-only maps.)
+        // Partner: the Release stores in `Writer::commit`, `Writer::seal` and `Writer::complete`: who sees
+        // a byte or an end sees the drops before it. (A fence, not acquire loads, because std
+        // defines only relaxed loads on read-only maps.)
         fence_at(Point::LookFence, Acquire);
         // Nothing goes by this alone: the bytes behind a gap, if we see them, bring its entry with them.
         let dropped = published.dropped.load(Relaxed);
@@ -321,18 +328,20 @@ impl Reader {
     /// Holds from the cursor on; `false` if the writer claimed these bytes already.
     fn hold_here(&self) -> bool {
         let Some(slot) = self.words() else { return false };
-        // Partner: the load in `stream::effective_hold`. Release, although nothing was read under this hold yet: a
-        // writer that sees it, and not the `NONE` before it, must see our earlier reads done.
+        // Partner: the load in `stream::effective_hold`. Release, although nothing was read under this hold
+        // yet: a writer that sees it, and not the `NONE` before it, must see our earlier reads
+        // done.
         slot.hold.store(self.cursor, order_at(Point::HoldTaken, Release));
-        // Of this fence and the one in `Writer::reserve` one comes first: either we see the claim or the writer
-        // sees our hold.
+        // Of this fence and the one in `Writer::reserve` one comes first: either we see the claim or the
+        // writer sees our hold.
         fence_at(Point::HoldFence, SeqCst);
         let intent = self.ring.control().claimed.intent.load(Relaxed);
         intent.saturating_sub(self.ring.capacity()) <= self.cursor || broken(Point::HoldCheck)
     }
 
-    /// Makes sure of the bytes at the cursor by `secure`. If the writer passed them, goes on at the oldest byte and says
-    /// what that skips; [`Peek::Empty`] if the writer is faster time and again, and will have news.
+    /// Makes sure of the bytes at the cursor by `secure`. If the writer passed them, goes on at the
+    /// oldest byte and says what that skips; [`Peek::Empty`] if the writer is faster time and
+    /// again, and will have news.
     fn catch_up(&mut self, secure: fn(&Self) -> bool) -> Option<Peek> {
         for _ in 0..CATCH_UP_TRIES {
             if secure(self) {
@@ -375,11 +384,12 @@ impl Reader {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let len = usize::try_from(self.end.saturating_sub(self.cursor)).unwrap_or(0);
-        // SAFETY: `peek` set `end` at most `capacity` beyond the cursor, and that many bytes are mapped from
-        // `at` on. The bytes were written before the tail that `look` acquired, and the writer claims
-        // none that our slot's hold protects: it has stood at or below the cursor since before `end` was set
-        // (`hold_here`; in a gated ring since `Stream::attach`), and only `consume`, `release` and `follow`,
-        // which need `&mut self`, move it. That the engine keeps to it is what the caller of `new` promised.
+        // SAFETY: `peek` set `end` at most `capacity` beyond the cursor, and that many bytes are mapped
+        // from `at` on. The bytes were written before the tail that `look` acquired, and the writer
+        // claims none that our slot's hold protects: it has stood at or below the cursor since
+        // before `end` was set (`hold_here`; in a gated ring since `Stream::attach`), and only
+        // `consume`, `release` and `follow`, which need `&mut self`, move it. That the engine keeps
+        // to it is what the caller of `new` promised.
         unsafe { slice::from_raw_parts(self.ring.at(self.offset), len) }
     }
 
@@ -406,8 +416,8 @@ impl Reader {
     #[inline]
     fn tell_of_room(&mut self, hold: u64) {
         if let Some(room) = &mut self.room {
-            // Either the writer's fence in `Writer::wait_for` comes later, and it sees our hold, or ours, and we
-            // see its wish.
+            // Either the writer's fence in `Writer::wait_for` comes later, and it sees our hold, or ours, and
+            // we see its wish.
             fence_at(Point::RoomFence, SeqCst);
             let wanted = self.ring.control().claimed.wanted.load(Relaxed);
             if wanted != NONE && hold >= wanted && room.answered != wanted {
@@ -435,8 +445,9 @@ impl Reader {
     /// [`OpenError::Slot`] if the reader page has no such slot; the reader stays where it is.
     ///
     /// # Safety
-    /// As for [`Reader::new`]: `given` is what the engine's [`Stream::follow`](crate::Stream::follow) gave for this
-    /// reader; the slot may be the one it has.
+    /// As for [`Reader::new`]: `given` is what the engine's
+    /// [`Stream::follow`](crate::Stream::follow) gave for this reader; the slot may be the one
+    /// it has.
     pub unsafe fn follow(&mut self, given: Attached) -> Result<(), OpenError> {
         let Attached { ring, slot, start, non_gating, .. } = given;
         if self.page.slot(slot).is_none() {
@@ -465,26 +476,30 @@ impl Reader {
         self.page.slot(self.slot)
     }
 
-    /// When the byte at the cursor was read from its source, nanoseconds since 1970 (`CLOCK_REALTIME`), if it is there.
-    /// Bytes that were read together have one time, and so have those read less than 0.1 ms later; those of a reader
-    /// that is many reads behind may have that of an earlier read, some bytes before. `None` before the first that has one.
+    /// When the byte at the cursor was read from its source, nanoseconds since 1970
+    /// (`CLOCK_REALTIME`), if it is there. Bytes that were read together have one time, and so
+    /// have those read less than 0.1 ms later; those of a reader that is many reads behind may
+    /// have that of an earlier read, some bytes before. `None` before the first that has one.
     pub fn time(&self) -> Option<u64> {
         times::time_at(&self.ring, self.cursor)
     }
 
-    /// When the borrowed bytes were read from their source: appends from how many bytes of the source on it was when, in
-    /// their order, as [`Reader::time`] would say it. Nothing is said of bytes before the first whose time is known.
+    /// When the borrowed bytes were read from their source: appends from how many bytes of the
+    /// source on it was when, in their order, as [`Reader::time`] would say it. Nothing is said
+    /// of bytes before the first whose time is known.
     pub fn times(&self, times: &mut Vec<(u64, u64)>) {
         times::times_of(&self.ring, self.cursor..self.end, self.dropped_seen, times);
     }
 
-    /// What comes behind the borrowed bytes, as of now. That there are more is not told from that there may be.
+    /// What comes behind the borrowed bytes, as of now. That there are more is not told from that
+    /// there may be.
     pub fn behind(&self) -> Behind {
         let now = self.look();
         if now.dropped > self.dropped_seen {
             let next_gap = || index::next_gap(&self.ring, self.index, self.dropped_seen).1;
-            // The fence in the first look makes the entry of the drops that we saw visible, and the bytes before them;
-            // the second finds it. Partner: the Release store of `dropped` in `Writer::mark_gap`.
+            // The fence in the first look makes the entry of the drops that we saw visible, and the bytes
+            // before them; the second finds it. Partner: the Release store of `dropped` in
+            // `Writer::mark_gap`.
             let at = next_gap().or_else(next_gap).map(|(offset, _)| offset);
             let at = at.unwrap_or_else(|| self.ring.control().published.tail.load(Relaxed));
             return if at <= self.end { Behind::Gap } else { Behind::Bytes };
@@ -500,8 +515,8 @@ impl Reader {
         }
     }
 
-    /// Whether the writer waits, as of now, until a reader that can hold it back makes room. `false` once
-    /// this generation is sealed or the writer is gone.
+    /// Whether the writer waits, as of now, until a reader that can hold it back makes room.
+    /// `false` once this generation is sealed or the writer is gone.
     pub fn writer_waits(&self) -> bool {
         // Partner: the stores in `Writer::wait_for` and `Writer::stop_waiting`. Relaxed: nothing else is
         // read because of it.
@@ -513,7 +528,8 @@ impl Reader {
         self.cursor
     }
 
-    /// The position behind the newest byte, as of now; `None` once that lies in the next generation.
+    /// The position behind the newest byte, as of now; `None` once that lies in the next
+    /// generation.
     pub fn newest(&self) -> Option<u64> {
         if self.sealed {
             return None;

@@ -1,8 +1,9 @@
-//! A tool's reader page: a slot for each ring it reads, one bit for each ring that has news, one flag while it sleeps.
+//! A tool's reader page: a slot for each ring it reads, one bit for each ring that has news, one
+//! flag while it sleeps.
 //!
-//! The tool maps it writable, so the engine takes every word for a lie until it was loaded once and checked. The
-//! engine never reads an index or a length from here, and what it writes (ready bits, disarming) matters to the
-//! tool alone.
+//! The tool maps it writable, so the engine takes every word for a lie until it was loaded once and
+//! checked. The engine never reads an index or a length from here, and what it writes (ready bits,
+//! disarming) matters to the tool alone.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
@@ -31,12 +32,13 @@ struct Desk {
     free: Mutex<FreeSlots>,
 }
 
-/// Slots that no ring uses. The engine's own memory: nothing that a tool writes to its reader page changes it.
+/// Slots that no ring uses. The engine's own memory: nothing that a tool writes to its reader page
+/// changes it.
 #[derive(Default)]
 struct FreeSlots {
     returned: Vec<u32>,
-    /// Whether a ring uses the slot, for every slot that was ever used. Slots beyond its length were never used; their
-    /// pages may have no memory yet.
+    /// Whether a ring uses the slot, for every slot that was ever used. Slots beyond its length
+    /// were never used; their pages may have no memory yet.
     taken: Vec<bool>,
     populated: u64,
 }
@@ -76,7 +78,8 @@ impl Drop for Heap {
     }
 }
 
-// SAFETY: `table` leads into `_memory`, which lives as long as the reader page; all of its words are atomics.
+// SAFETY: `table` leads into `_memory`, which lives as long as the reader page; all of its words
+// are atomics.
 unsafe impl Send for ReaderPage {}
 // SAFETY: as above.
 unsafe impl Sync for ReaderPage {}
@@ -141,8 +144,8 @@ impl ReaderPage {
     }
 
     fn table(&self) -> &PageTable {
-        // SAFETY: `table` points to a whole `PageTable` in `_memory` for as long as `self` lives: `create` and
-        // `open` checked the file's size, which its seals keep. All its words are atomics.
+        // SAFETY: `table` points to a whole `PageTable` in `_memory` for as long as `self` lives: `create`
+        // and `open` checked the file's size, which its seals keep. All its words are atomics.
         unsafe { &*self.table }
     }
 
@@ -160,7 +163,8 @@ impl ReaderPage {
     /// Takes a slot for one more ring; whoever attaches it to a stream prepares its words.
     ///
     /// # Errors
-    /// [`CreateError::Slots`] at [`MAX_SLOTS`], [`CreateError::Memory`] when the kernel has no memory.
+    /// [`CreateError::Slots`] at [`MAX_SLOTS`], [`CreateError::Memory`] when the kernel has no
+    /// memory.
     pub fn take_slot(&self) -> Result<u32, CreateError> {
         let Some(desk) = &self.desk else { return Err(CreateError::Slots) };
         let mut free = desk.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -187,20 +191,21 @@ impl ReaderPage {
         Ok(slot)
     }
 
-    /// Returns a slot that no ring's reader uses any more, in constant time. A slot that is not taken stays as it is.
+    /// Returns a slot that no ring's reader uses any more, in constant time. A slot that is not
+    /// taken stays as it is.
     pub fn return_slot(&self, slot: u32) {
         if let Some(desk) = &self.desk {
             desk.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).put_back(slot);
         }
     }
 
-    /// Says that `slot`'s ring has news; `false` if that was said already. A SeqCst fence must lie between the news and
-    /// this call.
+    /// Says that `slot`'s ring has news; `false` if that was said already. A SeqCst fence must lie
+    /// between the news and this call.
     pub(crate) fn mark_ready(&self, slot: u32) -> bool {
         let Some((word, bit)) = self.ready_bit(slot) else { return false };
-        // Already set: the tool has not yet taken the bit, and will look at the ring after it has (the fences
-        // of `notify` and `take_ready` order our news before its look). Nor does it sleep without having been woken:
-        // whoever set the bit saw to that.
+        // Already set: the tool has not yet taken the bit, and will look at the ring after it has (the
+        // fences of `notify` and `take_ready` order our news before its look). Nor does it sleep
+        // without having been woken: whoever set the bit saw to that.
         word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
     }
 
@@ -209,11 +214,12 @@ impl ReaderPage {
         Some((word, 1u64 << (slot % 64)))
     }
 
-    /// Rings the doorbell if the tool sleeps. A SeqCst fence must lie between `mark_ready` and this call.
+    /// Rings the doorbell if the tool sleeps. A SeqCst fence must lie between `mark_ready` and this
+    /// call.
     pub(crate) fn ring_if_armed(&self) {
         let armed = &self.table().head.armed;
-        // Partner: the store in `arm`. The load spares the exclusive access in the common case; the exchange disarms
-        // only what it rings for, never a tool that lay down again meanwhile.
+        // Partner: the store in `arm`. The load spares the exclusive access in the common case; the
+        // exchange disarms only what it rings for, never a tool that lay down again meanwhile.
         if armed.load(Relaxed) == 1
             && armed.compare_exchange(1, 0, Relaxed, Relaxed).is_ok()
             && let Some(desk) = &self.desk
@@ -231,7 +237,8 @@ impl ReaderPage {
             if word.load(Relaxed) & asked == 0 {
                 continue;
             }
-            // Takes the bits. Partner: `fetch_or` in `mark_ready`; the fences around both order what they tell of.
+            // Takes the bits. Partner: `fetch_or` in `mark_ready`; the fences around both order what they
+            // tell of.
             let mut bits = word.fetch_and(!asked, Relaxed) & asked;
             // News that is marked from here on sets its bit anew; news from before is seen by the look at the
             // ring that follows. Partner: the first fence of `notify`.
@@ -243,13 +250,14 @@ impl ReaderPage {
         }
     }
 
-    /// Announces that the tool, which uses slots below `slots`, is about to sleep on its doorbell; `false` if
-    /// there is news, so that it must not.
+    /// Announces that the tool, which uses slots below `slots`, is about to sleep on its doorbell;
+    /// `false` if there is news, so that it must not.
     ///
-    /// How to sleep without missing anything: [take](ReaderPage::take_ready) the ready bits; look at each ring that had one,
-    /// until it says [`Peek::Empty`](crate::Peek::Empty) (or an end); then arm, and if that gives `true`, wait until the
-    /// doorbell is readable, [disarm](ReaderPage::disarm) and [silence](crate::Bell::silence) it. Whoever takes a bit must look
-    /// at its ring once more before it sleeps, and so must who has changed a reader's
+    /// How to sleep without missing anything: [take](ReaderPage::take_ready) the ready bits; look
+    /// at each ring that had one, until it says [`Peek::Empty`](crate::Peek::Empty) (or an
+    /// end); then arm, and if that gives `true`, wait until the doorbell is readable,
+    /// [disarm](ReaderPage::disarm) and [silence](crate::Bell::silence) it. Whoever takes a bit
+    /// must look at its ring once more before it sleeps, and so must who has changed a reader's
     /// [grouping](crate::Reader::group). `examples/two_processes.rs` does all this.
     pub fn arm(&self, slots: u32) -> bool {
         // Partner: the load in `ring_if_armed`.
@@ -289,8 +297,8 @@ fn slot_offset(slot: u32) -> u64 {
 
 #[cfg(not(loom))]
 fn zeroed_table() -> *mut PageTable {
-    // SAFETY: all words of the table are integers, for which zero is a value. (A table built on the stack and
-    // moved would be a megabyte there.)
+    // SAFETY: all words of the table are integers, for which zero is a value. (A table built on the
+    // stack and moved would be a megabyte there.)
     Box::into_raw(unsafe { Box::<PageTable>::new_zeroed().assume_init() })
 }
 

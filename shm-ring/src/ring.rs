@@ -1,8 +1,9 @@
 //! One ring: control words, index and data of one generation, wherever its memory lies.
 //!
-//! Who may access what: the engine's [`Ring`] is read-write and only [`Writer`](crate::writer::Writer) writes
-//! through it; a reader's is a read-only map, through which std allows relaxed loads of at most eight bytes and
-//! nothing else. Both use the same relaxed loads with fences, so one code serves both and loom checks it.
+//! Who may access what: the engine's [`Ring`] is read-write and only
+//! [`Writer`](crate::writer::Writer) writes through it; a reader's is a read-only map, through
+//! which std allows relaxed loads of at most eight bytes and nothing else. Both use the same
+//! relaxed loads with fences, so one code serves both and loom checks it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::slice;
@@ -58,7 +59,8 @@ enum Memory {
     Heap(Arc<Heap>),
 }
 
-/// A ring's parts on the heap, as raw pointers: a `Box` that moves would end the pointers made from it.
+/// A ring's parts on the heap, as raw pointers: a `Box` that moves would end the pointers made from
+/// it.
 struct Heap {
     control: *mut Control,
     entries: *mut [Entry],
@@ -77,8 +79,9 @@ impl Heap {
         let len = self.data.len();
         let twin = at.addr().wrapping_sub(data.addr()).wrapping_add(len / 2) % len.max(1);
         let (first, rest) = bytes.split_at(bytes.len().min(len.wrapping_sub(twin)));
-        // SAFETY: `first` ends at or below the length of `data`, and `rest`, which is shorter than half of it, begins
-        // at 0; both are claimed like the bytes they repeat, and `bytes` is borrowed from elsewhere.
+        // SAFETY: `first` ends at or below the length of `data`, and `rest`, which is shorter than half of
+        // it, begins at 0; both are claimed like the bytes they repeat, and `bytes` is borrowed
+        // from elsewhere.
         unsafe {
             data.wrapping_add(twin).copy_from_nonoverlapping(first.as_ptr(), first.len());
             data.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
@@ -97,8 +100,9 @@ impl Drop for Heap {
     }
 }
 
-// SAFETY: the pointers lead into `memory`, which moves with the ring and is unmapped only with it. All shared
-// words are atomics; data bytes are touched only under the writer's and readers' protocol (`writer`, `reader`).
+// SAFETY: the pointers lead into `memory`, which moves with the ring and is unmapped only with it.
+// All shared words are atomics; data bytes are touched only under the writer's and readers'
+// protocol (`writer`, `reader`).
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
@@ -164,7 +168,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Another look at a ring on the heap, as another map of a file would give it: for the model checker.
+    /// Another look at a ring on the heap, as another map of a file would give it: for the model
+    /// checker.
     #[doc(hidden)]
     pub fn beside(&self) -> Option<Ring> {
         let Memory::Heap(heap) = &self.memory else { return None };
@@ -174,8 +179,8 @@ impl Ring {
     /// Maps a ring that the engine sent.
     ///
     /// # Errors
-    /// [`OpenError`] if the file is not sealed, has another size than its head says, or is no ring of this
-    /// version. Nothing that the file holds can make this fault or read out of bounds.
+    /// [`OpenError`] if the file is not sealed, has another size than its head says, or is no ring
+    /// of this version. Nothing that the file holds can make this fault or read out of bounds.
     ///
     /// # Example
     /// ```
@@ -215,10 +220,11 @@ impl Ring {
         })
     }
 
-    /// Makes a ring that nobody uses any more into another generation of the same stream. Its pages stay.
+    /// Makes a ring that nobody uses any more into another generation of the same stream. Its pages
+    /// stay.
     pub(crate) fn reuse(mut self, shape: Shape<'_>) -> Ring {
-        // Nobody reads it, but somebody may be looking at it from outside. Orders this before the words that
-        // follow. Partner: the last fence in `inspect::look`.
+        // Nobody reads it, but somebody may be looking at it from outside. Orders this before the words
+        // that follow. Partner: the last fence in `inspect::look`.
         self.control().identity.generation.store(NONE, Relaxed);
         fence_at(Point::ReuseFence, Release);
         self.base = shape.base;
@@ -257,15 +263,17 @@ impl Ring {
         claimed.recent_head.store(0, Relaxed);
         identity.version.store(LAYOUT_VERSION, Relaxed);
         identity.magic.store(RING_MAGIC, Relaxed);
-        // Readers see these words only through the file or an `Arc`, and handing either over orders them. Who looks
-        // from outside while a ring is reused needs the Release. Partner: the fence in `inspect::generation`.
+        // Readers see these words only through the file or an `Arc`, and handing either over orders them.
+        // Who looks from outside while a ring is reused needs the Release. Partner: the fence in
+        // `inspect::generation`.
         identity.generation.store(shape.generation, order_at(Point::Reused, Release));
     }
 
     /// Control words.
     pub(crate) fn control(&self) -> &Control {
         // SAFETY: `control` points to a live `Control` in `memory` for as long as `self` lives (`create`,
-        // `on_heap` and `open` see to it, the last after checking the file's size); all its words are atomics.
+        // `on_heap` and `open` see to it, the last after checking the file's size); all its words are
+        // atomics.
         unsafe { &*self.control }
     }
 
@@ -288,8 +296,8 @@ impl Ring {
         unsafe { slice::from_raw_parts(self.entries, count) }
     }
 
-    /// Gives index entry `i` and its neighbours their memory, so that writing them can't fault; the number of
-    /// entries that have theirs now, `None` if the kernel has no memory.
+    /// Gives index entry `i` and its neighbours their memory, so that writing them can't fault; the
+    /// number of entries that have theirs now, `None` if the kernel has no memory.
     pub(crate) fn populate_entries(&self, i: u64) -> Option<u64> {
         if let Some(file) = &self.file {
             let (head, size, page) =
@@ -306,8 +314,9 @@ impl Ring {
         Some(self.entry_count)
     }
 
-    /// Gives the bytes at positions from `from` to `to`, a ring apart at most, their memory, so that storing them can't
-    /// fault; the position up to which all have theirs now, `None` if the kernel has no memory.
+    /// Gives the bytes at positions from `from` to `to`, a ring apart at most, their memory, so
+    /// that storing them can't fault; the position up to which all have theirs now, `None` if
+    /// the kernel has no memory.
     pub(crate) fn populate_data(&self, from: u64, to: u64) -> Option<u64> {
         let Some(file) = &self.file else { return Some(to) };
         let meta = layout::meta_len(self.entry_count, file::page_size());
@@ -339,19 +348,21 @@ impl Ring {
         self.data.wrapping_add(offset as usize)
     }
 
-    /// Copies `bytes`, at most `capacity`, to `offset` of the data area; the writer claimed that range.
+    /// Copies `bytes`, at most `capacity`, to `offset` of the data area; the writer claimed that
+    /// range.
     pub(crate) fn store(&self, offset: u64, bytes: &[u8]) {
         let at = self.at(offset);
-        // SAFETY: `capacity` bytes are mapped from `at` on, the writer (the one caller) claimed them, so that no
-        // reader holds them, and `bytes` is borrowed from elsewhere.
+        // SAFETY: `capacity` bytes are mapped from `at` on, the writer (the one caller) claimed them, so
+        // that no reader holds them, and `bytes` is borrowed from elsewhere.
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         if let Memory::Heap(heap) = &self.memory {
             heap.mirror(at, bytes);
         }
     }
 
-    /// Copies from `position` on into `into`, at most `capacity` bytes, which the writer may be overwriting at this
-    /// very moment: what comes out is only worth something if the claims say afterwards that it was not.
+    /// Copies from `position` on into `into`, at most `capacity` bytes, which the writer may be
+    /// overwriting at this very moment: what comes out is only worth something if the claims
+    /// say afterwards that it was not.
     pub(crate) fn copy(&self, position: u64, into: &mut [u8]) {
         let len = into.len().min(usize::try_from(self.capacity).unwrap_or(usize::MAX));
         if let Some(into) = into.get_mut(..len) {
@@ -396,7 +407,8 @@ impl Ring {
         self.reused
     }
 
-    /// The ring's file, to be sent to readers; `None` for a ring that was itself received or lies on the heap.
+    /// The ring's file, to be sent to readers; `None` for a ring that was itself received or lies
+    /// on the heap.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }

@@ -1,8 +1,10 @@
-//! A stream: the newest generation with its writer, the readers, and what to do when a reader is in the way.
+//! A stream: the newest generation with its writer, the readers, and what to do when a reader is in
+//! the way.
 //!
-//! **The stream moves, not the reader's bytes.** When a reader that may not hold the source back is in the way,
-//! the generation is sealed and the stream goes on in a fresh one. Readers that kept up are *due* in the new one
-//! from its first byte; the laggard keeps the old one to itself and comes along when it has drained it.
+//! **The stream moves, not the reader's bytes.** When a reader that may not hold the source back is
+//! in the way, the generation is sealed and the stream goes on in a fresh one. Readers that kept up
+//! are *due* in the new one from its first byte; the laggard keeps the old one to itself and comes
+//! along when it has drained it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -25,8 +27,8 @@ mod tests;
 use member::{Member, Newest, effective_hold, lowest_hold};
 use reconfigure::Wanted;
 
-/// No claim takes more than one part in so many of the ring: what is claimed is lost to late readers, and a
-/// source that waits for readers is not woken before there is room for so much.
+/// No claim takes more than one part in so many of the ring: what is claimed is lost to late
+/// readers, and a source that waits for readers is not woken before there is room for so much.
 const CLAIM_PART: u64 = 4;
 /// Looks at holds that change under our eyes before the stream moves away from them.
 const CLAIM_TRIES: u32 = 4;
@@ -38,7 +40,8 @@ pub enum Policy {
     DropNewest,
     /// The oldest bytes make room (`PMIX_IOF_DROP_OLDEST`).
     DropOldest,
-    /// The source waits for the readers that were granted to hold it back; for all others as `DropNewest`.
+    /// The source waits for the readers that were granted to hold it back; for all others as
+    /// `DropNewest`.
     Block,
 }
 
@@ -54,9 +57,10 @@ pub struct StreamConfig {
 /// Room in the ring for the next bytes.
 #[derive(Debug)]
 pub struct Span {
-    /// Where they go. Valid until the next call that changes the stream, and as long as the stream lives: who
-    /// hands it to the kernel keeps the stream, untouched, until the kernel is done. What is written here is to be
-    /// committed: under drop oldest the oldest bytes lay here, and what was not committed counts as them.
+    /// Where they go. Valid until the next call that changes the stream, and as long as the stream
+    /// lives: who hands it to the kernel keeps the stream, untouched, until the kernel is done.
+    /// What is written here is to be committed: under drop oldest the oldest bytes lay here,
+    /// and what was not committed counts as them.
     pub ptr: *mut u8,
     /// How many may be written.
     pub len: usize,
@@ -69,11 +73,11 @@ pub enum Reserve {
     Ready(Span),
     /// Full, and the newest bytes are to go: read them away and [`Stream::discard`] them.
     Discard,
-    /// Full, and the source is to wait: a reader rings the room bell when there is room. Ask again as well when a
-    /// reader was detached or came along to another generation.
+    /// Full, and the source is to wait: a reader rings the room bell when there is room. Ask again
+    /// as well when a reader was detached or came along to another generation.
     Wait,
-    /// Full, a reader that must lose nothing could go on, and the kernel has no memory or descriptor for another
-    /// generation beside those of the others: ask again in a moment.
+    /// Full, a reader that must lose nothing could go on, and the kernel has no memory or
+    /// descriptor for another generation beside those of the others: ask again in a moment.
     Later,
 }
 
@@ -118,12 +122,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Makes a stream in shared memory. `label` says what it is to who looks at its rings from outside, in at most
-    /// [`MAX_LABEL`](crate::MAX_LABEL) bytes.
+    /// Makes a stream in shared memory. `label` says what it is to who looks at its rings from
+    /// outside, in at most [`MAX_LABEL`](crate::MAX_LABEL) bytes.
     ///
     /// # Errors
-    /// [`CreateError`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY), or when the kernel
-    /// has no memory or descriptors.
+    /// [`CreateError`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY), or when
+    /// the kernel has no memory or descriptors.
     pub fn create(config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
         Stream::with(config, label, Ring::create)
     }
@@ -158,8 +162,8 @@ impl Stream {
         })
     }
 
-    /// Whether a reader that holds the source back is still in the generation before this one: yet another would cost
-    /// it what is in this one.
+    /// Whether a reader that holds the source back is still in the generation before this one: yet
+    /// another would cost it what is in this one.
     fn awaits_a_blocker(&self) -> bool {
         self.blockers().any(|member| member.due)
     }
@@ -170,8 +174,8 @@ impl Stream {
         self.members.iter().filter(move |member| block && member.may_block)
     }
 
-    /// What to do when there is no memory for bytes that have room: [`Reserve::Later`] if a reader holds the source back,
-    /// and else [`Reserve::Discard`].
+    /// What to do when there is no memory for bytes that have room: [`Reserve::Later`] if a reader
+    /// holds the source back, and else [`Reserve::Discard`].
     pub fn without_memory(&self) -> Reserve {
         if self.blockers().next().is_some() { Reserve::Later } else { Reserve::Discard }
     }
@@ -284,8 +288,8 @@ impl Stream {
         member.ring.generation() == self.writer.ring().generation()
     }
 
-    /// Publishes the `n` bytes written into the last [`Span`], read from the source at `time` (nanoseconds since
-    /// 1970).
+    /// Publishes the `n` bytes written into the last [`Span`], read from the source at `time`
+    /// (nanoseconds since 1970).
     pub fn commit(&mut self, n: usize, time: u64) {
         if !self.complete {
             self.writer.commit(n as u64, time);
@@ -299,8 +303,8 @@ impl Stream {
         }
     }
 
-    /// Stores `bytes` as far as the policy lets it and drops the rest; gives how many it took, stored or
-    /// dropped: all, unless the source has to wait or to ask again later.
+    /// Stores `bytes` as far as the policy lets it and drops the rest; gives how many it took,
+    /// stored or dropped: all, unless the source has to wait or to ask again later.
     pub fn push(&mut self, bytes: &[u8], time: u64) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -323,8 +327,8 @@ impl Stream {
         bytes.len().saturating_sub(rest.len())
     }
 
-    /// Ends the stream, after its last byte. Nothing changes it any more: whatever is written or dropped later does not
-    /// count.
+    /// Ends the stream, after its last byte. Nothing changes it any more: whatever is written or
+    /// dropped later does not count.
     pub fn complete(&mut self) {
         if !self.complete {
             self.complete = true;
@@ -335,7 +339,8 @@ impl Stream {
 
     /// Adds a reader that starts at `start` and has `slot` of `reader page` for its words.
     ///
-    /// `may_block` lets it hold the source back while the policy is [`Policy::Block`]; grant it only to who must never lose a byte.
+    /// `may_block` lets it hold the source back while the policy is [`Policy::Block`]; grant it
+    /// only to who must never lose a byte.
     ///
     /// # Errors
     /// [`CreateError::Slots`] if the reader page has no such slot.
@@ -350,8 +355,9 @@ impl Stream {
         self.join(Place { page: Arc::clone(page), slot, start }, may_block, false)
     }
 
-    /// Adds a reader that the writer passes, whatever the policy: it holds only what it borrows, loses the oldest bytes
-    /// when it is too slow, and so costs nobody else anything. As if everybody read under [`Policy::DropOldest`].
+    /// Adds a reader that the writer passes, whatever the policy: it holds only what it borrows,
+    /// loses the oldest bytes when it is too slow, and so costs nobody else anything. As if
+    /// everybody read under [`Policy::DropOldest`].
     ///
     /// # Errors
     /// As [`Stream::attach`].
@@ -395,11 +401,13 @@ impl Stream {
         Ok(Attached { ring, slot, start, dropped, non_gating })
     }
 
-    /// Moves the reader at `slot` of `reader page` to `new_slot` in the newest generation. `None` if there is no such
-    /// reader or slot, or it is in the newest generation already; `new_slot` is unused then.
+    /// Moves the reader at `slot` of `reader page` to `new_slot` in the newest generation. `None`
+    /// if there is no such reader or slot, or it is in the newest generation already;
+    /// `new_slot` is unused then.
     ///
-    /// A reader that asked for it, because it found [`Peek::Sealed`](crate::Peek::Sealed), is done with its slot:
-    /// `new_slot` may be the same. Other readers may be moved if the stream is complete, to another slot.
+    /// A reader that asked for it, because it found [`Peek::Sealed`](crate::Peek::Sealed), is done
+    /// with its slot: `new_slot` may be the same. Other readers may be moved if the stream is
+    /// complete, to another slot.
     pub fn follow(&mut self, page: &Arc<ReaderPage>, slot: u32, new_slot: u32) -> Option<Attached> {
         page.slot(new_slot)?;
         let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.page, page))?;
@@ -420,8 +428,8 @@ impl Stream {
         member.map(|member| self.give_back(member.ring)).is_some()
     }
 
-    /// Sets the ready bit of every reader to whom the news are worth a look. A SeqCst fence must lie between the news
-    /// and this.
+    /// Sets the ready bit of every reader to whom the news are worth a look. A SeqCst fence must
+    /// lie between the news and this.
     pub(crate) fn mark_ready(&self) {
         for member in &self.members {
             // Never taken back here: a stream may be named twice.
@@ -431,14 +439,16 @@ impl Stream {
         }
     }
 
-    /// Wakes the tools of readers that were marked ready just now and sleep. A SeqCst fence must lie between the two.
+    /// Wakes the tools of readers that were marked ready just now and sleep. A SeqCst fence must
+    /// lie between the two.
     pub(crate) fn wake(&self) {
         for member in self.members.iter().filter(|member| member.has_ready.take()) {
             member.page.ring_if_armed();
         }
     }
 
-    /// Whether `member` is to be woken: it has as many bytes before it as it asked for, a gap, or an end.
+    /// Whether `member` is to be woken: it has as many bytes before it as it asked for, a gap, or
+    /// an end.
     fn is_worth_telling(&self, member: &Member) -> bool {
         if self.complete || !self.reads_newest(member) {
             return true;
@@ -453,7 +463,8 @@ impl Stream {
         pending >= words.threshold.load(Relaxed)
     }
 
-    /// Bytes between the reader's cursor and the newest byte, by its own word; `None` if there is no such reader.
+    /// Bytes between the reader's cursor and the newest byte, by its own word; `None` if there is
+    /// no such reader.
     pub fn lag(&self, page: &Arc<ReaderPage>, slot: u32) -> Option<u64> {
         let member = self.members.iter().find(|m| m.slot == slot && Arc::ptr_eq(&m.page, page))?;
         let cursor = member.page.slot(slot)?.cursor.load(Relaxed);
@@ -486,16 +497,16 @@ impl Stream {
         StreamConfig { capacity: self.writer.ring().capacity(), policy: self.policy }
     }
 
-    /// Leaves the readers that are in the way this generation, and goes on in one that is as the stream is to be, or at
-    /// least as it is.
+    /// Leaves the readers that are in the way this generation, and goes on in one that is as the
+    /// stream is to be, or at least as it is.
     fn move_away(&mut self) -> Result<(), CreateError> {
         let now = self.config();
         let config = self.wanted.map_or(now, |wanted| wanted.config);
         self.next_generation(config, 1).or_else(|_| self.next_generation(now, 1))
     }
 
-    /// Seals this generation and goes on in a fresh one; who is in the way of `room` bytes stays behind, all others
-    /// are due.
+    /// Seals this generation and goes on in a fresh one; who is in the way of `room` bytes stays
+    /// behind, all others are due.
     fn next_generation(&mut self, config: StreamConfig, room: u64) -> Result<(), CreateError> {
         let old = Arc::clone(self.writer.ring());
         let shape = Shape {
@@ -528,8 +539,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Keeps a generation that nobody uses any more for the next one, if it is of the size that is in use. One is
-    /// enough, and no more than were in use.
+    /// Keeps a generation that nobody uses any more for the next one, if it is of the size that is
+    /// in use. One is enough, and no more than were in use.
     fn give_back(&mut self, ring: Arc<Ring>) {
         if !self.complete
             && ring.capacity() == self.writer.ring().capacity()

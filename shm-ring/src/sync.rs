@@ -1,8 +1,9 @@
 //! The one door to atomics, so that loom can check the code that ships.
 //!
-//! Everything in this crate that orders memory goes through these names; under `--cfg loom` they are loom's. Each
-//! place whose order or check the protocols rest on has a name, a [`Point`]: `docs/src/memory-model.md` has the table,
-//! and the model checker breaks them one by one to see that its models notice.
+//! Everything in this crate that orders memory goes through these names; under `--cfg loom` they
+//! are loom's. Each place whose order or check the protocols rest on has a name, a [`Point`]:
+//! `docs/src/memory-model.md` has the table, and the model checker breaks them one by one to see
+//! that its models notice.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};

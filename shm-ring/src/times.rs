@@ -1,10 +1,10 @@
-//! When bytes were read: the newest reads each have an entry of their own, which the next ones overwrite; of older
-//! bytes the index says it, as finely as it has room.
+//! When bytes were read: the newest reads each have an entry of their own, which the next ones
+//! overwrite; of older bytes the index says it, as finely as it has room.
 //!
-//! Reads less than [`GRAIN`] apart share an entry. So who is less than `RECENT` grains behind, which it is as long as
-//! it keeps up, finds times that are older by less than one, however many reads there are and however few bytes they
-//! bring; and if they are rarer, the same holds for the last `RECENT` of them, however long ago. No time is ever later
-//! than the read.
+//! Reads less than [`GRAIN`] apart share an entry. So who is less than `RECENT` grains behind,
+//! which it is as long as it keeps up, finds times that are older by less than one, however many
+//! reads there are and however few bytes they bring; and if they are rarer, the same holds for the
+//! last `RECENT` of them, however long ago. No time is ever later than the read.
 
 use std::ops::Range;
 
@@ -49,10 +49,12 @@ pub(crate) fn time_at(ring: &Ring, position: u64) -> Option<u64> {
     newest_first(ring).find(|mark| mark.offset <= position).map(|mark| mark.time)
 }
 
-/// Appends from which of `positions` on, plus `dropped`, bytes were read when, in their order, as far as is known.
+/// Appends from which of `positions` on, plus `dropped`, bytes were read when, in their order, as
+/// far as is known.
 pub(crate) fn times_of(ring: &Ring, positions: Range<u64>, dropped: u64, times: &mut Vec<(u64, u64)>) {
     let first = times.len();
-    // Where the last one that was appended begins: what else is said of the same byte is said by an earlier mark.
+    // Where the last one that was appended begins: what else is said of the same byte is said by an
+    // earlier mark.
     let mut until = positions.end;
     for mark in newest_first(ring) {
         let from = mark.offset.max(positions.start);

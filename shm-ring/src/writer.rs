@@ -1,10 +1,11 @@
 //! The writer of one ring: claim, let the kernel write, commit.
 //!
-//! Two disciplines, one code. In a *gated* ring every reader holds from its cursor on, so the writer stops at the
-//! slowest. In an *overwriting* ring readers hold only what they borrow, and the writer passes all else. In both
-//! the promise is the same: **a byte that a reader holds is never written**. It rests on the hazard-pointer
-//! argument: the writer publishes `intent`, fences, and looks at the holds; the reader publishes `hold`, fences,
-//! and looks at `intent`. Of two such parties at least one sees the other, and that one gives way.
+//! Two disciplines, one code. In a *gated* ring every reader holds from its cursor on, so the
+//! writer stops at the slowest. In an *overwriting* ring readers hold only what they borrow, and
+//! the writer passes all else. In both the promise is the same: **a byte that a reader holds is
+//! never written**. It rests on the hazard-pointer argument: the writer publishes `intent`, fences,
+//! and looks at the holds; the reader publishes `hold`, fences, and looks at `intent`. Of two such
+//! parties at least one sees the other, and that one gives way.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 use crate::sync::{Point, broken, fence_at, order_at};
 use crate::times::RecentWriter;
 
-/// Bytes claimed ahead at least, if the ring is large enough: fewer fences, at the price of as much cache that
-/// late readers don't get.
+/// Bytes claimed ahead at least, if the ring is large enough: fewer fences, at the price of as much
+/// cache that late readers don't get.
 const CLAIM: u64 = 64 * 1024;
 /// A claim ahead takes at most one part in so many of the ring.
 const AHEAD_PART: u64 = 8;
@@ -35,8 +36,8 @@ pub(crate) enum Refused {
 pub(crate) struct Writer {
     ring: Arc<Ring>,
     tail: u64,
-    /// Where the byte at `tail` lies in the data area: kept, because a division for each commit would cost more than
-    /// the rest of it.
+    /// Where the byte at `tail` lies in the data area: kept, because a division for each commit
+    /// would cost more than the rest of it.
     offset: u64,
     intent: u64,
     index: IndexWriter,
@@ -111,7 +112,8 @@ impl Writer {
 
     /// Claims room for `want` bytes, or for at least `min`; gives the number.
     ///
-    /// `lowest_hold(floor)` gives the lowest position at or above `floor` that a reader holds, else [`NONE`].
+    /// `lowest_hold(floor)` gives the lowest position at or above `floor` that a reader holds, else
+    /// [`NONE`].
     pub(crate) fn reserve(
         &mut self,
         want: u64,
@@ -140,8 +142,8 @@ impl Writer {
             let intent = &self.ring.control().claimed.intent;
             // Partner: the load of `intent` in `Reader::hold_here`. Relaxed, the fences order it.
             intent.store(end, Relaxed);
-            // Of this fence and the one in `Reader::hold_here` one comes first: either the reader sees our claim
-            // or we see its hold.
+            // Of this fence and the one in `Reader::hold_here` one comes first: either the reader sees our
+            // claim or we see its hold.
             fence_at(Point::ClaimFence, SeqCst);
             lowest = lowest_hold(floor);
             if lowest.saturating_add(capacity) >= end || broken(Point::ClaimCheck) {
@@ -155,8 +157,9 @@ impl Writer {
         if claimed >= min.max(1) { Ok(claimed) } else { Err(Refused::Held) }
     }
 
-    /// Copies `bytes`, which were claimed, to the tail; `false` if the kernel has no memory for them. (The kernel, when
-    /// it writes to the tail itself, says so by EFAULT; to us it would say so by SIGBUS.)
+    /// Copies `bytes`, which were claimed, to the tail; `false` if the kernel has no memory for
+    /// them. (The kernel, when it writes to the tail itself, says so by EFAULT; to us it would
+    /// say so by SIGBUS.)
     pub(crate) fn store(&mut self, bytes: &[u8]) -> bool {
         // Once around, and every page has its own.
         let all = self.ring.base().saturating_add(self.ring.capacity());
@@ -226,23 +229,28 @@ impl Writer {
         self.ring.control().published.complete.store(self.tail, order_at(Point::Complete, Release));
     }
 
-    /// Returns what was claimed and not written, now that nothing more will be: late readers get these old bytes.
+    /// Returns what was claimed and not written, now that nothing more will be: late readers get
+    /// these old bytes.
     fn give_claim_back(&mut self) {
         // Not below what the index can still tell about.
         let floor = self.tail.saturating_sub(self.ring.capacity()).max(self.index.oldest(&self.ring));
         self.intent = self.intent.min(floor.saturating_add(self.ring.capacity())).max(self.tail);
-        // Partner: the load of `intent` in `Reader::hold_here`; who sees the old claim reports a needless gap.
+        // Partner: the load of `intent` in `Reader::hold_here`; who sees the old claim reports a needless
+        // gap.
         self.ring.control().claimed.intent.store(self.intent, Relaxed);
     }
 
-    /// Asks readers to say when every hold has reached the position that leaves room for `room` bytes.
+    /// Asks readers to say when every hold has reached the position that leaves room for `room`
+    /// bytes.
     ///
-    /// The caller must look at the holds once more after this, or a reader may have moved unnoticed.
+    /// The caller must look at the holds once more after this, or a reader may have moved
+    /// unnoticed.
     pub(crate) fn wait_for(&self, room: u64) {
         let wanted = self.tail.saturating_add(room).saturating_sub(self.ring.capacity());
         // Partner: the load of `wanted` in `Reader::consume`.
         self.ring.control().claimed.wanted.store(wanted, Relaxed);
-        // Either the reader's fence in `consume` comes later, and it sees `wanted`, or ours, and we see its hold.
+        // Either the reader's fence in `consume` comes later, and it sees `wanted`, or ours, and we see its
+        // hold.
         fence_at(Point::WantedFence, SeqCst);
     }
 

@@ -1,4 +1,5 @@
-//! Every byte is accounted for: random operations on a stream against a plain vector of what was produced.
+//! Every byte is accounted for: random operations on a stream against a plain vector of what was
+//! produced.
 //!
 //! Under Miri, which knows no shared maps, the same histories run on the heap (`.ci/miri`).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
@@ -15,8 +16,8 @@ const CAPACITY: u64 = 4096;
 const CASES: u32 = if cfg!(miri) { 8 } else { 2000 };
 const STEPS: usize = if cfg!(miri) { 20 } else { 200 };
 
-/// A reader that was never further behind loses nothing. What is claimed ahead, a quarter and an eighth of a ring, is no
-/// part of an overwriting reader's cache.
+/// A reader that was never further behind loses nothing. What is claimed ahead, a quarter and an
+/// eighth of a ring, is no part of an overwriting reader's cache.
 const WELL_WITHIN: u64 = CAPACITY / 2;
 
 /// One step of a random history.
@@ -90,7 +91,8 @@ fn policy() -> impl Strategy<Value = Policy> {
     prop_oneof![Just(Policy::DropNewest), Just(Policy::DropOldest), Just(Policy::Block)]
 }
 
-/// A reader beside what it must account for, booked from what it hands out and reports, never from its own counters.
+/// A reader beside what it must account for, booked from what it hands out and reports, never from
+/// its own counters.
 struct Client {
     reader: Reader,
     may_block: bool,
@@ -100,11 +102,13 @@ struct Client {
     began: u64,
     delivered: u64,
     lost: u64,
-    /// No gap may lie beyond: what was produced before it held the source back may be gone, and nothing else.
+    /// No gap may lie beyond: what was produced before it held the source back may be gone, and
+    /// nothing else.
     lossless_from: Option<u64>,
     /// What the source had produced when it was attached.
     attached_at: u64,
-    /// What the source had produced before the oldest byte that was cached then, or before that moment.
+    /// What the source had produced before the oldest byte that was cached then, or before that
+    /// moment.
     starts_at: u64,
     /// It was further behind than any cache surely reaches.
     was_far_behind: bool,
@@ -155,8 +159,8 @@ impl Client {
         }
     }
 
-    /// What holds at every step: the reader's counters add up, no borrowed byte has changed, and nothing is handed
-    /// out or reported that was not produced.
+    /// What holds at every step: the reader's counters add up, no borrowed byte has changed, and
+    /// nothing is handed out or reported that was not produced.
     fn check(&self, produced: &[u8]) {
         let reader = &self.reader;
         assert_eq!(reader.delivered() + reader.lost(), reader.produced() - self.began);

@@ -36,7 +36,8 @@ fn a_listener_whose_memory_faults_slowly_does_not_block_the_ringer() {
             (0..1000).for_each(|_| ringer.ring());
             heard.load(SeqCst)
         });
-        // If a ring waits for the listener it waits for the page, which is there after a minute at the latest.
+        // If a ring waits for the listener it waits for the page, which is there after a minute at the
+        // latest.
         let done = (0..6000).any(|_| {
             thread::sleep(Duration::from_millis(10));
             rung.is_finished()

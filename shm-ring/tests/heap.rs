@@ -1,7 +1,9 @@
-//! A writer and a reader that race, on a ring on the heap: what Miri runs to find undefined behaviour (`.ci/miri`).
+//! A writer and a reader that race, on a ring on the heap: what Miri runs to find undefined
+//! behaviour (`.ci/miri`).
 //!
-//! Copying readers are not among them: a copy races with the writer on purpose, and throws away what came out torn.
-//! The language has no plain store that may do so, so Miri sees copies only in histories of one thread (`ledger`).
+//! Copying readers are not among them: a copy races with the writer on purpose, and throws away
+//! what came out torn. The language has no plain store that may do so, so Miri sees copies only in
+//! histories of one thread (`ledger`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::sync::Arc;
@@ -42,7 +44,8 @@ fn start(policy: Policy) -> (Engine, Reader, Desk) {
 }
 
 impl Engine {
-    /// Pushes all of `bytes` in pieces of many sizes, completes, and serves the reader until it is gone.
+    /// Pushes all of `bytes` in pieces of many sizes, completes, and serves the reader until it is
+    /// gone.
     fn run(mut self, bytes: &[u8]) {
         let (mut rest, mut piece) = (bytes, 1);
         while !rest.is_empty() {
@@ -78,7 +81,8 @@ fn linger() {
     (0..400).for_each(|_| yield_now());
 }
 
-/// Reads to the end, consuming all that is borrowed or a part of it, and compares every byte; gives what was lost.
+/// Reads to the end, consuming all that is borrowed or a part of it, and compares every byte; gives
+/// what was lost.
 fn drain(reader: &mut Reader, desk: &Desk, produced: &[u8]) -> u64 {
     let (mut at, mut lost, mut turn) = (0, 0, 0);
     loop {
@@ -106,7 +110,8 @@ fn drain(reader: &mut Reader, desk: &Desk, produced: &[u8]) -> u64 {
             Peek::Sealed => {
                 desk.asks.send(reader.slot()).unwrap();
                 let next = desk.answers.recv().unwrap();
-                // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+                // SAFETY: the stream is this test's, which moves and detaches readers only when they are
+                // done.
                 unsafe { reader.follow(next) }.unwrap();
             }
             Peek::Ended => {

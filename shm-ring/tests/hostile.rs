@@ -1,5 +1,5 @@
-//! What comes from a peer that lies: a tool's own words cost only that tool, and files that are not what they say are
-//! refused.
+//! What comes from a peer that lies: a tool's own words cost only that tool, and files that are not
+//! what they say are refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::File;
@@ -126,8 +126,8 @@ impl Scribbler {
     }
 }
 
-/// 400 rings' worth of bytes, with a liar in the newest generation all the time, who lies between the writer's steps, and
-/// in the second half during them as well.
+/// 400 rings' worth of bytes, with a liar in the newest generation all the time, who lies between
+/// the writer's steps, and in the second half during them as well.
 fn an_honest_reader_beside_a_liar_is_exact(policy: Policy) {
     let mut stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "hostile").unwrap();
     let mut honest = Tool::attach(&mut stream, true);

@@ -1,4 +1,5 @@
-//! What can be seen of a ring from outside: running, full, ended, reused, and whatever a file may hold.
+//! What can be seen of a ring from outside: running, full, ended, reused, and whatever a file may
+//! hold.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::os::fd::OwnedFd;

@@ -1,7 +1,8 @@
-//! Memory whose first use waits until it is told to go on, by userfaultfd(2): tests use it in place of a mapped file
-//! on a hung file system.
+//! Memory whose first use waits until it is told to go on, by userfaultfd(2): tests use it in place
+//! of a mapped file on a hung file system.
 //!
-//! Faults of system calls can be stalled by root, and by others where `vm.unprivileged_userfaultfd` is 1.
+//! Faults of system calls can be stalled by root, and by others where `vm.unprivileged_userfaultfd`
+//! is 1.
 
 use std::io;
 use std::mem;
@@ -53,7 +54,8 @@ unsafe fn ask<T>(faults: &OwnedFd, number: u32, argument: &mut T) -> io::Result<
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A page that stalls whoever uses it, this process's system calls included, until [`StalledPage::resolve`].
+/// A page that stalls whoever uses it, this process's system calls included, until
+/// [`StalledPage::resolve`].
 #[derive(Debug)]
 pub struct StalledPage {
     start: *mut u8,
@@ -86,7 +88,8 @@ impl StalledPage {
         let mut api = Api { api: u64::from(UFFD_API), features: 0, ioctls: 0 };
         let mut range =
             Register { start: start.addr() as u64, len: PAGE as u64, mode: REGISTER_MODE_MISSING, ioctls: 0 };
-        // SAFETY: both structures are what the calls expect, and the range is the page's, which no Rust object is in.
+        // SAFETY: both structures are what the calls expect, and the range is the page's, which no Rust
+        // object is in.
         unsafe {
             ask(&page.faults, 0x3f, &mut api)?;
             ask(&page.faults, 0x00, &mut range)?;
@@ -121,7 +124,8 @@ impl StalledPage {
         Ok(())
     }
 
-    /// Gives the page `content`, at most [`PAGE`] bytes, and then zeros: whatever was stalled goes on.
+    /// Gives the page `content`, at most [`PAGE`] bytes, and then zeros: whatever was stalled goes
+    /// on.
     ///
     /// # Errors
     /// `EEXIST` if it was resolved before.
@@ -137,8 +141,8 @@ impl StalledPage {
             mode: 0,
             copied: 0,
         };
-        // SAFETY: the structure is what the call expects; it reads one page and fills another, of which there is no
-        // reference.
+        // SAFETY: the structure is what the call expects; it reads one page and fills another, of which
+        // there is no reference.
         unsafe { ask(&self.faults, 0x03, &mut copy) }
     }
 }

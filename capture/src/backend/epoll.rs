@@ -1,12 +1,15 @@
-//! The backend over epoll(7), for machines that refuse io_uring: told that a file is readable, it reads by itself.
+//! The backend over epoll(7), for machines that refuse io_uring: told that a file is readable, it
+//! reads by itself.
 //!
-//! Edge-triggered: the kernel tells once each time that something comes, and a file counts as ready until it is found
-//! empty (or full, if it is written). So nothing is ever switched on and off, and idle files cost nothing.
+//! Edge-triggered: the kernel tells once each time that something comes, and a file counts as ready
+//! until it is found empty (or full, if it is written). So nothing is ever switched on and off, and
+//! idle files cost nothing.
 //!
-//! A read or write must never block, but O_NONBLOCK belongs to the open file description, which others may share: it
-//! is left as it is. Pipes since Linux 6.4, and sockets, can be asked not to wait for just one call (`RWF_NOWAIT`, see
-//! preadv2(2)). Of anything else poll(2) is asked first. For a read that suffices because nobody else reads it; a write
-//! is then cut to `PIPE_BUF` bytes, for which a writable pipe has room, see pipe(7).
+//! A read or write must never block, but O_NONBLOCK belongs to the open file description, which
+//! others may share: it is left as it is. Pipes since Linux 6.4, and sockets, can be asked not to
+//! wait for just one call (`RWF_NOWAIT`, see preadv2(2)). Of anything else poll(2) is asked first.
+//! For a read that suffices because nobody else reads it; a write is then cut to `PIPE_BUF` bytes,
+//! for which a writable pipe has room, see pipe(7).
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +26,8 @@ use crate::start::StartError;
 
 /// Edges that are told by one call; more of them wait in the kernel, in order.
 const EVENTS: usize = 1024;
-/// Files that are served in a row at most, each with one read, before it is asked who else is ready.
+/// Files that are served in a row at most, each with one read, before it is asked who else is
+/// ready.
 const ROUND: usize = 256;
 /// "At the file's own position", see preadv2(2).
 const NO_OFFSET: libc::off_t = -1;
@@ -174,7 +178,8 @@ impl Backend for Epoll {
         let mut file = File { fd, request: None, wanted, ready: false, poll_first: false, refused: None };
         if let Err(error) = self.poll.registry().register(&mut SourceFd(&fd), mio::Token(word), interest) {
             match error.raw_os_error() {
-                // No file to wait for, such as a regular one, which poll(2) always calls readable and writable.
+                // No file to wait for, such as a regular one, which poll(2) always calls readable and
+                // writable.
                 Some(libc::EPERM) => (file.ready, file.poll_first) = (true, true),
                 errno => file.refused = Some(errno.unwrap_or(libc::EIO)),
             }
@@ -233,7 +238,8 @@ impl Backend for Epoll {
         if !patience.is_zero() {
             std::thread::sleep(patience);
         }
-        // First who was ready already. It often turns out that he is not any more: then he is waited for as well.
+        // First who was ready already. It often turns out that he is not any more: then he is waited for as
+        // well.
         self.serve();
         self.wait()?;
         self.end_pauses();
@@ -285,8 +291,8 @@ impl File {
     fn write(&mut self, bytes: &Lent) -> io::Result<usize> {
         if !self.poll_first {
             let part = libc::iovec { iov_base: bytes.ptr.cast_mut().cast(), iov_len: bytes.len };
-            // SAFETY: the bytes are lent to us until their answer, which has not been given, by `Backend::write`; they
-            // are only read.
+            // SAFETY: the bytes are lent to us until their answer, which has not been given, by
+            // `Backend::write`; they are only read.
             let done = unsafe { libc::pwritev2(self.fd, &raw const part, 1, NO_OFFSET, libc::RWF_NOWAIT) };
             match count(done) {
                 // The way of asking may be to blame, so write(2) has the last word.
@@ -301,7 +307,8 @@ impl File {
         count(unsafe { libc::write(self.fd, bytes.ptr.cast(), bytes.len.min(libc::PIPE_BUF)) })
     }
 
-    /// Whether a read would not wait, or a write of `PIPE_BUF` bytes: it can be done, or there is an end or an error.
+    /// Whether a read would not wait, or a write of `PIPE_BUF` bytes: it can be done, or there is
+    /// an end or an error.
     fn is_ready(&self) -> io::Result<bool> {
         // SAFETY: open until it is deregistered, as `Backend::register` was promised.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };

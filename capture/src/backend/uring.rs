@@ -1,4 +1,5 @@
-//! The backend over io_uring(7): the kernel reads into the rings by itself, and many requests go in with one call.
+//! The backend over io_uring(7): the kernel reads into the rings by itself, and many requests go in
+//! with one call.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,7 +20,8 @@ use files::{Files, Name};
 
 /// Requests that are submitted together at most.
 const SUBMISSIONS: u32 = 256;
-/// Answers that find room: four for each of 2048 pipes. Beyond that the kernel keeps them, at some cost.
+/// Answers that find room: four for each of 2048 pipes. Beyond that the kernel keeps them, at some
+/// cost.
 const COMPLETIONS: u32 = 8192;
 /// "At the file's own position": pipes have no other, see io_uring_enter(2).
 const NO_OFFSET: u64 = u64::MAX;
@@ -57,8 +59,8 @@ impl Uring {
             other => other,
         };
         let ring = ring.map_err(StartError::refused)?;
-        // Linux 5.7. Without it each idle pipe would cost a kernel thread. The older promises we need (no lost
-        // completions, arguments read at submission, positionless reads) come with it.
+        // Linux 5.7. Without it each idle pipe would cost a kernel thread. The older promises we need (no
+        // lost completions, arguments read at submission, positionless reads) come with it.
         if !ring.params().is_feature_fast_poll() {
             return Err(StartError::too_old());
         }
@@ -79,8 +81,8 @@ impl Uring {
     /// # Safety
     /// As for [`Uring::request`].
     unsafe fn push(&mut self, entry: squeue::Entry) {
-        // Requests stay in order: a cancellation must not overtake what it cancels, nor meet what comes after.
-        // SAFETY: as promised by the caller.
+        // Requests stay in order: a cancellation must not overtake what it cancels, nor meet what comes
+        // after. SAFETY: as promised by the caller.
         if self.backlog.is_empty() && unsafe { self.ring.submission().push(&entry) }.is_ok() {
             return;
         }
@@ -107,7 +109,8 @@ impl Uring {
     /// Moves the backlog to the kernel, as far as it takes it.
     fn flush(&mut self) -> io::Result<()> {
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: `push` was promised that this entry's memory lives until its answer, which it has not had.
+            // SAFETY: `push` was promised that this entry's memory lives until its answer, which it has not
+            // had.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 self.backlog.pop_front();
             } else if self.ring.submit()? == 0 {
@@ -118,7 +121,8 @@ impl Uring {
     }
 }
 
-/// The next of the moments, each [`PAUSE`] after another, at which all pauses end, by the clock of timeouts.
+/// The next of the moments, each [`PAUSE`] after another, at which all pauses end, by the clock of
+/// timeouts.
 fn next_pause_end() -> Timespec {
     // Linux has this clock.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
@@ -171,8 +175,8 @@ impl Backend for Uring {
     fn pause(&mut self, token: Token) {
         *self.pause_end = next_pause_end();
         let pause = opcode::Timeout::new(&raw const *self.pause_end).flags(TimeoutFlags::ABS);
-        // SAFETY: the kernel reads the time when it takes the request, so while `self` is there. If it has become a
-        // later one by then, this pause is longer.
+        // SAFETY: the kernel reads the time when it takes the request, so while `self` is there. If it has
+        // become a later one by then, this pause is longer.
         unsafe { self.request(token, pause.build()) }
     }
 

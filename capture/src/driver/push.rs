@@ -30,10 +30,11 @@ impl<B: Backend> Driver<B> {
     fn go_on(&mut self, at: usize) {
         loop {
             match self.targets.next(at) {
-                // SAFETY: the bytes lie in the inlet of the target's first push, which stays mapped as long as the push.
-                // A push goes when its last target has left it, and a target with a write in flight leaves none
-                // (`Target::close`) before `Target::done`, which is called with the answer, in `wrote`. If this thread
-                // unwinds or the kernel fails, `Drop` of the driver gets the answers first, or leaks the pushes.
+                // SAFETY: the bytes lie in the inlet of the target's first push, which stays mapped as long
+                // as the push. A push goes when its last target has left it, and a target
+                // with a write in flight leaves none (`Target::close`) before `Target::done`,
+                // which is called with the answer, in `wrote`. If this thread unwinds or the
+                // kernel fails, `Drop` of the driver gets the answers first, or leaks the pushes.
                 Next::Write(pipe, bytes) => unsafe { self.backend.write(Token::Target(at), pipe, bytes) },
                 Next::Poll(pipe) => self.backend.poll(Token::Target(at), pipe),
                 Next::Nothing => {}

@@ -85,7 +85,8 @@ enum Step {
     Shut {
         target: usize,
     },
-    /// One of the requests in flight is answered; a cancelled one as if the cancellation came too `late`, or not.
+    /// One of the requests in flight is answered; a cancelled one as if the cancellation came too
+    /// `late`, or not.
     Answer {
         request: usize,
         how: How,

@@ -229,12 +229,14 @@ fn errno(errno: i32) -> io::Result<usize> {
     Err(io::Error::from_raw_os_error(errno))
 }
 
-/// How a pause may come to its end: its time is over, with io_uring and with epoll, or it was cancelled.
+/// How a pause may come to its end: its time is over, with io_uring and with epoll, or it was
+/// cancelled.
 fn ends_of_a_pause() -> [io::Result<usize>; 3] {
     [errno(libc::ETIME), Ok(0), errno(libc::ECANCELED)]
 }
 
-/// Asks for what is to be done, on a thread that gets no memory for another generation; whether that is to pause.
+/// Asks for what is to be done, on a thread that gets no memory for another generation; whether
+/// that is to pause.
 fn pauses_without_memory(source: &mut Source) -> bool {
     let asks = || {
         let rules = BTreeMap::from([(libc::SYS_memfd_create, Vec::new())]);
@@ -247,7 +249,8 @@ fn pauses_without_memory(source: &mut Source) -> bool {
     std::thread::scope(|scope| scope.spawn(asks).join().unwrap())
 }
 
-/// A source that pauses: its stream would go on for a reader that must lose nothing, and there is no memory for that.
+/// A source that pauses: its stream would go on for a reader that must lose nothing, and there is
+/// no memory for that.
 fn without_memory() -> (Source, OwnedFd) {
     let (mut source, write) = source(Policy::Block);
     hold(&mut source, false);

@@ -93,15 +93,16 @@ pub fn pipe() -> (OwnedFd, std::fs::File) {
     (read, write.into())
 }
 
-/// A pipe whose writer has it in packet mode: each read gives one write, and what it has no room for is lost.
+/// A pipe whose writer has it in packet mode: each read gives one write, and what it has no room
+/// for is lost.
 pub fn packet_pipe() -> (OwnedFd, std::fs::File) {
     let flags = nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_DIRECT;
     let (read, write) = nix::unistd::pipe2(flags).unwrap();
     (read, write.into())
 }
 
-/// Waits until nobody has the other end any more. (A process that another test is about to start holds it until it
-/// is.)
+/// Waits until nobody has the other end any more. (A process that another test is about to start
+/// holds it until it is.)
 pub fn wait_closed(write: &mut std::fs::File) {
     poll(&mut [PollFd::new(write.as_fd(), PollFlags::empty())], PollTimeout::NONE).unwrap();
     assert!(write.write_all(b"x").is_err());
@@ -218,7 +219,8 @@ impl Tool {
                         streams.get_mut(id).unwrap().follow(page, old, new).unwrap()
                     };
                     let attached = capture.with_streams(follow).unwrap();
-                    // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+                    // SAFETY: the stream is this test's, which moves and detaches readers only when they are
+                    // done.
                     unsafe { reader.follow(attached) }.unwrap();
                 }
                 Peek::Ended => break,

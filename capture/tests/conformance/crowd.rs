@@ -82,10 +82,11 @@ fn naps(tid: i32) -> u64 {
     }
 }
 
-/// Whether the thread `tid`, for which there is nothing to do any more, sleeps longer than who wakes once a second.
+/// Whether the thread `tid`, for which there is nothing to do any more, sleeps longer than who
+/// wakes once a second.
 ///
-/// It is given three nights, because it may still have something to do in the first, or wait for a lock of the
-/// allocator, say.
+/// It is given three nights, because it may still have something to do in the first, or wait for a
+/// lock of the allocator, say.
 pub(super) fn sleeps_well(tid: i32) -> bool {
     (0..3).any(|_| {
         let before = naps(tid);

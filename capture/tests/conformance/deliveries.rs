@@ -1,4 +1,5 @@
-//! Bytes that come from no pipe: every one arrives or is counted, and whoever delivers hears when they are taken.
+//! Bytes that come from no pipe: every one arrives or is counted, and whoever delivers hears when
+//! they are taken.
 
 use iof_capture::{AddError, Event, SourceId};
 use iof_shm_ring::{Gap, Peek, Policy};

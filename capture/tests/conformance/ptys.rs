@@ -151,8 +151,8 @@ fn a_process_whose_terminal_is_taken_away_gets_sighup() {
 
 #[test]
 fn the_end_of_the_process_hangs_up_on_its_children_unless_they_care_not() {
-    // The child dies of SIGHUP, so the terminal's end comes; once it does not ignore that any more, which the tests
-    // themselves may do.
+    // The child dies of SIGHUP, so the terminal's end comes; once it does not ignore that any more,
+    // which the tests themselves may do.
     let started = tempfile::NamedTempFile::new().unwrap();
     let started = started.path().display();
     let child = format!("env --default-signal=HUP sh -c 'rm {started}; exec sleep 1000'");

@@ -1,4 +1,5 @@
-//! Processes that hold the locks of their pipes, and sources that have threads of their own because of it.
+//! Processes that hold the locks of their pipes, and sources that have threads of their own because
+//! of it.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,7 +1,8 @@
 //! Calling back into C.
 //!
-//! The promise behind every `unsafe` here is the program's, which the header asks of it: a callback can be called from
-//! any thread with the arguments that its type has, as long as it is registered, and returns.
+//! The promise behind every `unsafe` here is the program's, which the header asks of it: a callback
+//! can be called from any thread with the arguments that its type has, as long as it is registered,
+//! and returns.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -20,7 +21,8 @@ use crate::{make, memory, value};
 #[derive(Clone, Copy)]
 pub(crate) struct CbData(pub *mut c_void);
 
-// SAFETY: it is never looked at, only given back; C says by using callbacks that another thread may have it.
+// SAFETY: it is never looked at, only given back; C says by using callbacks that another thread may
+// have it.
 unsafe impl Send for CbData {}
 
 /// The status of a result.
@@ -125,7 +127,8 @@ pub(crate) fn notify(
     });
 }
 
-/// What an event handler calls when it is done. There is no chain of handlers that would wait for it.
+/// What an event handler calls when it is done. There is no chain of handlers that would wait for
+/// it.
 unsafe extern "C" fn notified(
     _status: iof_status_t,
     _results: *mut iof_info_t,

@@ -14,8 +14,9 @@ pub type iof_hdlr_reg_cbfunc_t =
 /// What was handed out with a callback is no longer needed.
 pub type iof_release_cbfunc_t = Option<unsafe extern "C" fn(cbdata: *mut c_void)>;
 
-/// A query is answered. The infos are the library's, until release_fn is called with release_cbdata, which must be done
-/// once, in the callback or later on any thread, if it is not NULL.
+/// A query is answered. The infos are the library's, until release_fn is called with
+/// release_cbdata, which must be done once, in the callback or later on any thread, if it is not
+/// NULL.
 pub type iof_info_cbfunc_t = Option<
     unsafe extern "C" fn(
         status: iof_status_t,
@@ -29,10 +30,11 @@ pub type iof_info_cbfunc_t = Option<
 
 /// Something comes of the registration iofhdlr, from one channel of source.
 ///
-/// The payload lies in the ring itself, which the engine has mapped as well: it is read in place, is valid until the
-/// callback returns, and nobody writes there meanwhile. It can't be written to. Neither can the other arguments be kept.
-/// A payload without bytes comes once for each stream, at its end, with IOF_IOF_COMPLETE or, if the engine has gone
-/// before that, with IOF_GONE. The infos say more:
+/// The payload lies in the ring itself, which the engine has mapped as well: it is read in place,
+/// is valid until the callback returns, and nobody writes there meanwhile. It can't be written to.
+/// Neither can the other arguments be kept. A payload without bytes comes once for each stream, at
+/// its end, with IOF_IOF_COMPLETE or, if the engine has gone before that, with IOF_GONE. The infos
+/// say more:
 ///
 ///   IOF_OFFSET         how many bytes the source had produced before these; always
 ///   IOF_READ_TIME      when they were read from the source, if that is known
@@ -41,7 +43,8 @@ pub type iof_info_cbfunc_t = Option<
 ///   IOF_IOF_COMPLETE   there is no more of this stream
 ///   IOF_GONE           the engine has gone, and what else was written is not known
 ///
-/// That a job has ended is told to event handlers, see iof_Register_event_handler, after the end of its last stream.
+/// That a job has ended is told to event handlers, see iof_Register_event_handler, after the end of
+/// its last stream.
 pub type iof_iof_cbfunc_t = Option<
     unsafe extern "C" fn(
         iofhdlr: usize,
@@ -65,7 +68,8 @@ pub type iof_event_notification_cbfunc_fn_t = Option<
     ),
 >;
 
-/// Something has happened, see iof_Register_event_handler. cbfunc may be called with cbdata, or not.
+/// Something has happened, see iof_Register_event_handler. cbfunc may be called with cbdata, or
+/// not.
 pub type iof_notification_fn_t = Option<
     unsafe extern "C" fn(
         evhdlr_registration_id: usize,
@@ -84,9 +88,9 @@ pub type iof_notification_fn_t = Option<
 pub type iof_tool_connection_cbfunc_t =
     Option<unsafe extern "C" fn(status: iof_status_t, proc: *mut iof_proc_t, cbdata: *mut c_void)>;
 
-/// A tool has connected. The infos name it: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits until cbfunc is called
-/// with cbdata, in the callback or later, on any thread; others are served meanwhile. After four seconds the tool is
-/// refused. The infos are valid until this returns.
+/// A tool has connected. The infos name it: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits
+/// until cbfunc is called with cbdata, in the callback or later, on any thread; others are served
+/// meanwhile. After four seconds the tool is refused. The infos are valid until this returns.
 pub type iof_server_tool_connection_fn_t = Option<
     unsafe extern "C" fn(
         info: *mut iof_info_t,
@@ -96,9 +100,9 @@ pub type iof_server_tool_connection_fn_t = Option<
     ),
 >;
 
-/// A tool asks what the engine does not know. IOF_SUCCESS: cbfunc will be called with cbdata, now or later, on any
-/// thread; anything else: it will not, and nothing is known. The arguments are valid until cbfunc is called, and what
-/// that is called with is copied at once.
+/// A tool asks what the engine does not know. IOF_SUCCESS: cbfunc will be called with cbdata, now
+/// or later, on any thread; anything else: it will not, and nothing is known. The arguments are
+/// valid until cbfunc is called, and what that is called with is copied at once.
 pub type iof_server_query_fn_t = Option<
     unsafe extern "C" fn(
         proct: *mut iof_proc_t,
@@ -109,8 +113,9 @@ pub type iof_server_query_fn_t = Option<
     ) -> iof_status_t,
 >;
 
-/// Something is to be logged on a channel that the engine does not know. cbfunc must be called with cbdata, now or
-/// later, on any thread; until then the arguments are valid. Must not be handed back to iof_Log.
+/// Something is to be logged on a channel that the engine does not know. cbfunc must be called with
+/// cbdata, now or later, on any thread; until then the arguments are valid. Must not be handed back
+/// to iof_Log.
 pub type iof_server_log_fn_t = Option<
     unsafe extern "C" fn(
         client: *const iof_proc_t,
@@ -123,10 +128,11 @@ pub type iof_server_log_fn_t = Option<
     ),
 >;
 
-/// Tools want output of processes of which nothing was granted before: the host is to see to it that it arrives, by
-/// iof_server_IOF_deliver if they run elsewhere, or to deny it. With IOF_IOF_STOP among the directives: nobody wants it
-/// any more. IOF_SUCCESS: cbfunc will be called with cbdata, now or later, on any thread; IOF_OPERATION_SUCCEEDED: it is
-/// granted, and cbfunc is not called; anything else: it is denied. The arguments are valid until this returns.
+/// Tools want output of processes of which nothing was granted before: the host is to see to it
+/// that it arrives, by iof_server_IOF_deliver if they run elsewhere, or to deny it. With
+/// IOF_IOF_STOP among the directives: nobody wants it any more. IOF_SUCCESS: cbfunc will be called
+/// with cbdata, now or later, on any thread; IOF_OPERATION_SUCCEEDED: it is granted, and cbfunc is
+/// not called; anything else: it is denied. The arguments are valid until this returns.
 pub type iof_server_iof_fn_t = Option<
     unsafe extern "C" fn(
         procs: *const iof_proc_t,
@@ -139,8 +145,9 @@ pub type iof_server_iof_fn_t = Option<
     ) -> iof_status_t,
 >;
 
-/// Bytes for the stdin of processes that run elsewhere; none: it is to be closed. The next come when cbfunc was called.
-/// The status as with iof_server_iof_fn_t. The arguments, the bytes included, are valid until this returns.
+/// Bytes for the stdin of processes that run elsewhere; none: it is to be closed. The next come
+/// when cbfunc was called. The status as with iof_server_iof_fn_t. The arguments, the bytes
+/// included, are valid until this returns.
 pub type iof_server_stdin_fn_t = Option<
     unsafe extern "C" fn(
         source: *const iof_proc_t,
@@ -157,9 +164,9 @@ pub type iof_server_stdin_fn_t = Option<
 /// A callback that PMIx has and this library never calls.
 pub type iof_server_unused_fn_t = Option<unsafe extern "C" fn() -> c_int>;
 
-/// The host's part: callbacks of a launcher, each of which may be NULL. They come one after the other, on a thread of
-/// the library's that serves no tool meanwhile, so they must return soon, and must not wait for the library. In them
-/// every function may be called that does not wait.
+/// The host's part: callbacks of a launcher, each of which may be NULL. They come one after the
+/// other, on a thread of the library's that serves no tool meanwhile, so they must return soon, and
+/// must not wait for the library. In them every function may be called that does not wait.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_server_module_t {

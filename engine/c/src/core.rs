@@ -1,4 +1,5 @@
-//! The core of a session: whoever has it asks the engine what the program wants, and calls the program back.
+//! The core of a session: whoever has it asks the engine what the program wants, and calls the
+//! program back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -269,7 +270,8 @@ impl Core {
         self.tell_ends(&nspace);
     }
 
-    /// Tells of the ends of those jobs called `nspace` of which all registrations that name it were told.
+    /// Tells of the ends of those jobs called `nspace` of which all registrations that name it were
+    /// told.
     fn tell_ends(&mut self, nspace: &Nspace) {
         let told = self.handlers.values().filter_map(|of| of.jobs.get(nspace)).min().copied();
         let told = told.unwrap_or(u64::MAX);

@@ -1,4 +1,5 @@
-//! The one door between C and Rust: no panic gets out, and nobody waits in a callback for what comes after it.
+//! The one door between C and Rust: no panic gets out, and nobody waits in a callback for what
+//! comes after it.
 
 use std::cell::Cell;
 use std::ffi::c_char;
@@ -13,8 +14,8 @@ use crate::types::iof_status_t;
 /// What an operation comes to, or the status that says why not.
 pub(crate) type Outcome<T> = Result<T, iof_status_t>;
 
-/// Runs the body of an entry point that gives a status. A panic, which is a bug of ours, has been told on stderr by the
-/// hook of the process; C gets [`IOF_ERROR`].
+/// Runs the body of an entry point that gives a status. A panic, which is a bug of ours, has been
+/// told on stderr by the hook of the process; C gets [`IOF_ERROR`].
 pub(crate) fn guard(body: impl FnOnce() -> Outcome<iof_status_t>) -> iof_status_t {
     note("");
     guard_or(IOF_ERROR, || body().unwrap_or_else(|status| status))
@@ -22,8 +23,8 @@ pub(crate) fn guard(body: impl FnOnce() -> Outcome<iof_status_t>) -> iof_status_
 
 /// Runs the body of one that gives something else.
 pub(crate) fn guard_or<T>(instead: T, body: impl FnOnce() -> T) -> T {
-    // What a body leaves half done is behind a lock, whose poison the next one ignores: the tables are of our own
-    // process, and each entry of them is whole.
+    // What a body leaves half done is behind a lock, whose poison the next one ignores: the tables are
+    // of our own process, and each entry of them is whole.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(instead)
 }
 

@@ -1,4 +1,5 @@
-//! The functions with which C fills, copies and frees values, infos and processes. They need no initialization.
+//! The functions with which C fills, copies and frees values, infos and processes. They need no
+//! initialization.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -25,8 +26,9 @@ pub unsafe extern "C" fn iof_Load_procid(
     })
 }
 
-/// Fills a value with a copy of data, of which the type says what it points to; of IOF_STRING it is the text itself, of
-/// IOF_POINTER the value itself, of IOF_BOOL NULL stands for true. What was in the value before is not freed.
+/// Fills a value with a copy of data, of which the type says what it points to; of IOF_STRING it is
+/// the text itself, of IOF_POINTER the value itself, of IOF_BOOL NULL stands for true. What was in
+/// the value before is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_load(
     val: *mut iof_value_t,
@@ -43,8 +45,8 @@ pub unsafe extern "C" fn iof_Value_load(
     })
 }
 
-/// Gives a copy of what a value holds: numbers and flags into what *data points to, others as memory to be freed. *sz
-/// is how many bytes it has.
+/// Gives a copy of what a value holds: numbers and flags into what *data points to, others as
+/// memory to be freed. *sz is how many bytes it has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_unload(
     val: *mut iof_value_t,
@@ -213,7 +215,8 @@ const MARK: u64 = 0x696f_665f_6c69_7374;
 const MAX_LISTED: usize = 1 << 16;
 
 /// # Safety
-/// `list` is one of ours and was not released, or else eight bytes of memory at least that are none.
+/// `list` is one of ours and was not released, or else eight bytes of memory at least that are
+/// none.
 unsafe fn list<'a>(list: *mut c_void) -> Outcome<&'a mut List> {
     let list: *mut List = list.cast();
     // SAFETY: as promised to us.
@@ -224,7 +227,8 @@ unsafe fn list<'a>(list: *mut c_void) -> Outcome<&'a mut List> {
     Ok(unsafe { &mut *list })
 }
 
-/// Begins a list of infos, to be used by one thread at a time and given back by iof_Info_list_release.
+/// Begins a list of infos, to be used by one thread at a time and given back by
+/// iof_Info_list_release.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Info_list_start() -> *mut c_void {
     guard_or(ptr::null_mut(), || Box::into_raw(Box::new(List { mark: MARK, infos: Vec::new() })).cast())

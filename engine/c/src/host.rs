@@ -1,7 +1,9 @@
-//! The host's part: upcalls of the engine become calls of the launcher's module, and its callbacks become replies.
+//! The host's part: upcalls of the engine become calls of the launcher's module, and its callbacks
+//! become replies.
 //!
-//! A launcher answers with the number of a request, which is what its `cbdata` is: so an answer that comes twice, or to
-//! something that nobody asked, is an unknown number and nothing else. What an upcall points to stays until the answer.
+//! A launcher answers with the number of a request, which is what its `cbdata` is: so an answer
+//! that comes twice, or to something that nobody asked, is an unknown number and nothing else. What
+//! an upcall points to stays until the answer.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -86,7 +88,8 @@ impl Default for Args {
     }
 }
 
-// SAFETY: all that it points to is its own, and is looked at by the launcher alone until it has answered.
+// SAFETY: all that it points to is its own, and is looked at by the launcher alone until it has
+// answered.
 unsafe impl Send for Args {}
 // SAFETY: as above; nothing in it is changed after it was made.
 unsafe impl Sync for Args {}

@@ -1,9 +1,10 @@
 //! The keys, with PMIx's texts. Those that PMIx does not have are named so.
 //!
-//! cbindgen knows no texts: the test that makes the header takes them from here, a line of documentation and a line of
-//! definition each.
+//! cbindgen knows no texts: the test that makes the header takes them from here, a line of
+//! documentation and a line of definition each.
 
-/// For init (bool): the program calls iof_Progress itself; there is no thread of the library for callbacks.
+/// For init (bool): the program calls iof_Progress itself; there is no thread of the library for
+/// callbacks.
 pub const IOF_EXTERNAL_PROGRESS: &str = "pmix.evext";
 /// For iof_server_init (bool): tools may connect, which is so unless this is false.
 pub const IOF_SERVER_TOOL_SUPPORT: &str = "pmix.srvr.tool";
@@ -71,7 +72,8 @@ pub const IOF_FWD_STDDIAG: &str = "pmix.fwd.stddiag";
 pub const IOF_IOF_CACHE_SIZE: &str = "pmix.iof.csize";
 /// For init, spawn and pull (bool): a full cache loses its oldest bytes.
 pub const IOF_IOF_DROP_OLDEST: &str = "pmix.iof.old";
-/// For init, spawn and pull (bool): a full cache takes no more; for push: who does not read is cut off.
+/// For init, spawn and pull (bool): a full cache takes no more; for push: who does not read is cut
+/// off.
 pub const IOF_IOF_DROP_NEWEST: &str = "pmix.iof.new";
 /// For init, spawn and pull (uint32): so many bytes at a time.
 pub const IOF_IOF_BUFFERING_SIZE: &str = "pmix.iof.bsize";
@@ -151,10 +153,12 @@ pub const IOF_LOG_GLOBAL_DATASTORE: &str = "pmix.log.gstore";
 pub const IOF_LOG_JOB_RECORD: &str = "pmix.log.jrec";
 /// Of a payload (uint64): the place of its first byte in the stream. Ours.
 pub const IOF_OFFSET: &str = "iof.offset";
-/// Of a payload, and for deliver (uint64): when it was read from its source, in nanoseconds since 1970. Ours.
+/// Of a payload, and for deliver (uint64): when it was read from its source, in nanoseconds since
+/// 1970. Ours.
 pub const IOF_READ_TIME: &str = "iof.time";
-/// Of a payload (uint64): so many bytes before it are missing. With the wildcard rank as its source and no bytes: so many
-/// bytes of streams that do not come, because this tool read too little for too long. Ours.
+/// Of a payload (uint64): so many bytes before it are missing. With the wildcard rank as its source
+/// and no bytes: so many bytes of streams that do not come, because this tool read too little for
+/// too long. Ours.
 pub const IOF_LOST: &str = "iof.lost";
 /// Of a payload (bool): it was logged on behalf of the source. Ours.
 pub const IOF_LOGGED: &str = "iof.logged";
@@ -166,11 +170,13 @@ pub const IOF_BUFFERING_TIME_US: &str = "iof.btime.us";
 pub const IOF_PARTIAL: &str = "iof.push.partial";
 /// For pull (bool): not what is cached, only what comes. Ours.
 pub const IOF_NO_BACKLOG: &str = "iof.pull.now";
-/// For iof_server_init (bool): where a cache is full, ranks wait for the launcher's own registrations. Ours.
+/// For iof_server_init (bool): where a cache is full, ranks wait for the launcher's own
+/// registrations. Ours.
 pub const IOF_DROP_NONE: &str = "iof.drop.none";
 /// For iof_server_spawn (rank): who has the launcher's own stdin. Ours.
 pub const IOF_STDIN_INHERIT: &str = "iof.stdin.inherit";
 /// For iof_server_spawn and iof_server_adopt (bool): the job has other ranks, on other nodes. Ours.
 pub const IOF_ELSEWHERE: &str = "iof.elsewhere";
-/// For iof_server_init (string): what ranks' pipes are read with, io-uring or epoll; else the better one that there is. Ours.
+/// For iof_server_init (string): what ranks' pipes are read with, io-uring or epoll; else the
+/// better one that there is. Ours.
 pub const IOF_BACKEND: &str = "iof.backend";

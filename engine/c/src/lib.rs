@@ -1,7 +1,8 @@
 //! The C library: what a launcher or a tool that is written in C links, shaped as PMIx is.
 //!
-//! `include/iof.h`, which is made of this crate, is its documentation. Names are PMIx's with another prefix, and so are
-//! the order of arguments, structures and numbers. The crate `iof-pmix` exports the same functions by PMIx's own names.
+//! `include/iof.h`, which is made of this crate, is its documentation. Names are PMIx's with
+//! another prefix, and so are the order of arguments, structures and numbers. The crate `iof-pmix`
+//! exports the same functions by PMIx's own names.
 //!
 //! | module | concept |
 //! |---|---|
@@ -17,8 +18,9 @@
 //! | `server`, `host` | entry points of launchers; the engine's upcalls |
 //!
 //! # Safety
-//! What an entry point asks of C is in the header: pointers that are not NULL point to what their type says. What can be
-//! looked at without that is: NULL, alignment, lengths, terminators, numbers.
+//! What an entry point asks of C is in the header: pointers that are not NULL point to what their
+//! type says. What can be looked at without that is: NULL, alignment, lengths, terminators,
+//! numbers.
 #![allow(non_camel_case_types, reason = "names are C's")]
 #![allow(non_snake_case, reason = "names are PMIx's")]
 #![allow(clippy::missing_safety_doc, reason = "it would stand in the header, whose head says it once")]

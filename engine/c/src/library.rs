@@ -1,4 +1,5 @@
-//! What the process has: nothing, a tool or a server. PMIx's functions name none of them, so there is one of each at most.
+//! What the process has: nothing, a tool or a server. PMIx's functions name none of them, so there
+//! is one of each at most.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -36,8 +37,8 @@ static LIBRARY: Mutex<Library> = Mutex::new(Library::Nothing);
 /// The process that has initialized the library; 0: none has.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// What this process has. A child that it has forked has nothing: our threads are not there, and what they held is held
-/// for ever.
+/// What this process has. A child that it has forked has nothing: our threads are not there, and
+/// what they held is held for ever.
 pub(crate) fn library() -> Outcome<MutexGuard<'static, Library>> {
     let owner = OWNER.load(Relaxed);
     if owner != 0 && owner != process::id() {
@@ -105,7 +106,8 @@ impl Drop for InUse {
     }
 }
 
-/// A server that nobody finds any more, as soon as nobody uses it: calls of other threads are over soon.
+/// A server that nobody finds any more, as soon as nobody uses it: calls of other threads are over
+/// soon.
 pub(crate) fn unused(mut server: Arc<Server>) -> Server {
     let mut uses = lock(&USES);
     loop {

@@ -1,4 +1,5 @@
-//! What Rust answers, made into values of C. Where there is no memory, a text is NULL and an array empty.
+//! What Rust answers, made into values of C. Where there is no memory, a text is NULL and an array
+//! empty.
 
 use std::ffi::c_void;
 

@@ -1,7 +1,8 @@
-//! Output of registrations without a callback: to our own stdout or stderr, lines of different ranks not mixed.
+//! Output of registrations without a callback: to our own stdout or stderr, lines of different
+//! ranks not mixed.
 //!
-//! It is what PMIx promises for a callback that is NULL. A launcher that wants more (tags, files, times) has callbacks,
-//! or the `iof` command.
+//! It is what PMIx promises for a callback that is NULL. A launcher that wants more (tags, files,
+//! times) has callbacks, or the `iof` command.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -77,8 +78,8 @@ impl Prints {
     }
 }
 
-/// Writes all of it, waiting as long as that takes, also where the program has made its output non-blocking. That the
-/// reader of our output has gone is the program's to find out.
+/// Writes all of it, waiting as long as that takes, also where the program has made its output
+/// non-blocking. That the reader of our output has gone is the program's to find out.
 fn write(channel: Channel, mut bytes: &[u8]) {
     let (stdout, stderr) = (io::stdout(), io::stderr());
     let to = if channel == Channel::Stdout { stdout.as_fd() } else { stderr.as_fd() };

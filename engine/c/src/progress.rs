@@ -6,9 +6,10 @@ use crate::constants::{IOF_ERR_NOT_AVAILABLE, IOF_ERROR};
 use crate::guard::{guard_or, is_in_callback, reason};
 use crate::library::session_so_far;
 
-/// Does what there is to do, and calls callbacks, without a wait, if the program has said IOF_EXTERNAL_PROGRESS; else
-/// nothing. Functions that wait do the same meanwhile. To be called when iof_progress_fd is readable, or the time of
-/// iof_progress_timeout is over. In a callback it does nothing.
+/// Does what there is to do, and calls callbacks, without a wait, if the program has said
+/// IOF_EXTERNAL_PROGRESS; else nothing. Functions that wait do the same meanwhile. To be called
+/// when iof_progress_fd is readable, or the time of iof_progress_timeout is over. In a callback it
+/// does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Progress() {
     guard_or((), || {
@@ -20,9 +21,9 @@ pub extern "C" fn iof_Progress() {
     });
 }
 
-/// A descriptor for the program's own event loop (poll, epoll): it is readable when iof_Progress is to be called. It
-/// stays the library's. Below zero: there is none, without IOF_EXTERNAL_PROGRESS. A server has it once it has called
-/// iof_IOF_pull or another function of a tool.
+/// A descriptor for the program's own event loop (poll, epoll): it is readable when iof_Progress is
+/// to be called. It stays the library's. Below zero: there is none, without IOF_EXTERNAL_PROGRESS.
+/// A server has it once it has called iof_IOF_pull or another function of a tool.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_progress_fd() -> c_int {
     guard_or(IOF_ERROR, || {
@@ -31,8 +32,8 @@ pub extern "C" fn iof_progress_fd() -> c_int {
     })
 }
 
-/// For how many milliseconds at most the event loop may wait for iof_progress_fd, to be asked before each wait; -1:
-/// without end.
+/// For how many milliseconds at most the event loop may wait for iof_progress_fd, to be asked
+/// before each wait; -1: without end.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_progress_timeout() -> c_int {
     guard_or(0, || {
@@ -42,9 +43,9 @@ pub extern "C" fn iof_progress_timeout() -> c_int {
     })
 }
 
-/// Why the last call on this thread failed that gave an error, in words, and what to do about it; empty if nobody
-/// knows more than the status. It stays where it is until the thread ends, and says something else after the thread's
-/// next call.
+/// Why the last call on this thread failed that gave an error, in words, and what to do about it;
+/// empty if nobody knows more than the status. It stays where it is until the thread ends, and says
+/// something else after the thread's next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_last_error() -> *const c_char {
     guard_or(c"".as_ptr(), reason)

@@ -23,8 +23,9 @@ impl Payload {
     fn bytes(&self) -> &[u8] {
         match self {
             Payload::Copied(bytes) => bytes,
-            // SAFETY: the call that made it has checked the pointer, and returns only when what has it is gone: it waits
-            // for the answer, or for the end of the one who could give it (`Session::blocking`).
+            // SAFETY: the call that made it has checked the pointer, and returns only when what has it is
+            // gone: it waits for the answer, or for the end of the one who could give it
+            // (`Session::blocking`).
             Payload::Lent(at, size) => unsafe { std::slice::from_raw_parts(*at, *size) },
         }
     }
@@ -56,7 +57,8 @@ impl Pushes {
         self.0.insert(push, Pushing { payload, at: 0, over: false, drop, stall, done });
     }
 
-    /// Puts bytes where there is room, and tells what became of pushes that are over. Gives when to look again.
+    /// Puts bytes where there is room, and tells what became of pushes that are over. Gives when to
+    /// look again.
     pub(crate) fn advance(&mut self, tool: &mut Tool) -> Option<Instant> {
         let mut due = None;
         let numbers: Vec<u32> = self.0.keys().copied().collect();

@@ -1,7 +1,9 @@
-//! What C hands over, made into values of Rust: pointers are looked at here, and texts and arrays have their limits.
+//! What C hands over, made into values of Rust: pointers are looked at here, and texts and arrays
+//! have their limits.
 //!
-//! The promise behind every `unsafe` here is the caller's, which the head of the header asks of C: a pointer that is not
-//! NULL points to what its type says, as many of them as the number beside it says, readable until the call returns.
+//! The promise behind every `unsafe` here is the caller's, which the head of the header asks of C:
+//! a pointer that is not NULL points to what its type says, as many of them as the number beside it
+//! says, readable until the call returns.
 
 use std::ffi::c_char;
 use std::slice;
@@ -29,8 +31,8 @@ pub(crate) unsafe fn slice<'a, T>(at: *const T, count: usize, limit: usize) -> O
     if at.is_null() || !at.is_aligned() || count > limit {
         return Err(IOF_ERR_BAD_PARAM);
     }
-    // SAFETY: not NULL and aligned; the rest is promised. Our types have no values that are not allowed, but for the
-    // union's bool, which is never read as one.
+    // SAFETY: not NULL and aligned; the rest is promised. Our types have no values that are not
+    // allowed, but for the union's bool, which is never read as one.
     Ok(unsafe { slice::from_raw_parts(at, count) })
 }
 
@@ -129,7 +131,8 @@ pub(crate) fn channels(channels: iof_iof_channel_t) -> Outcome<Channels> {
     Channels::try_from(channels).ok().filter(|channels| !channels.is_empty()).ok_or(IOF_ERR_BAD_PARAM)
 }
 
-/// Directives. One whose value has a type that none of ours has is refused if it is required, and else left out.
+/// Directives. One whose value has a type that none of ours has is refused if it is required, and
+/// else left out.
 ///
 /// # Safety
 /// The module's promise, for all that values point to as well.
@@ -165,7 +168,8 @@ pub(crate) unsafe fn value(from: &iof_value_t, limit: usize) -> Outcome<InfoValu
         return u64::try_from(number).map(InfoValue::Number).map_err(|_| IOF_ERR_BAD_PARAM);
     }
     let iof_value_t { r#type, data } = from;
-    // SAFETY: the type says which one is there, and C promises that it does; a bool is looked at as the byte that it is.
+    // SAFETY: the type says which one is there, and C promises that it does; a bool is looked at as the
+    // byte that it is.
     unsafe {
         Ok(match *r#type {
             // PMIx's macros make a bool without a value of a flag that is just there.

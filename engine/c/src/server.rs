@@ -60,8 +60,8 @@ impl Server {
         if let Some(session) = self.session_so_far() {
             return Ok(session);
         }
-        // The engine's own thread, on which upcalls come, has a part in what follows: so nobody asks there for what is
-        // locked meanwhile.
+        // The engine's own thread, on which upcalls come, has a part in what follows: so nobody asks there
+        // for what is locked meanwhile.
         may_wait()?;
         let _one = lock(&self.beginning);
         if let Some(session) = self.session_so_far() {
@@ -88,17 +88,18 @@ impl Server {
     }
 }
 
-/// Starts the engine: there is one in a process, which is no tool then. Tools of the same user find it (iof_tool_init),
-/// unless the module or the infos say otherwise. The module may be NULL: a launcher that forwards what its own ranks
-/// write has no part to play.
+/// Starts the engine: there is one in a process, which is no tool then. Tools of the same user find
+/// it (iof_tool_init), unless the module or the infos say otherwise. The module may be NULL: a
+/// launcher that forwards what its own ranks write has no part to play.
 ///
-/// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY,
-/// IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE, IOF_IOF_BUFFERING_SIZE,
-/// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND.
+/// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR,
+/// IOF_SERVER_GATEWAY, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE,
+/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS,
+/// IOF_BACKEND.
 ///
-/// It installs no signal handlers, and raises the limit on open files. IOF_ERR_EXISTS: there is one already;
-/// IOF_ERR_INIT: the process is a tool; IOF_ERR_OUT_OF_RESOURCE: threads or files are short, or the directory of the
-/// sockets will not do.
+/// It installs no signal handlers, and raises the limit on open files. IOF_ERR_EXISTS: there is one
+/// already; IOF_ERR_INIT: the process is a tool; IOF_ERR_OUT_OF_RESOURCE: threads or files are
+/// short, or the directory of the sockets will not do.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_init(
     module: *mut iof_server_module_t,
@@ -164,9 +165,9 @@ fn config(infos: &mut Infos) -> Outcome<Config> {
     Ok(config)
 }
 
-/// Ends the engine. Ranks that still run lose their pipes, so wait for the jobs first. Tools get what they are due, for
-/// half a second at most; the launcher's own callbacks are called with all that there is before it returns. Not in a
-/// callback.
+/// Ends the engine. Ranks that still run lose their pipes, so wait for the jobs first. Tools get
+/// what they are due, for half a second at most; the launcher's own callbacks are called with all
+/// that there is before it returns. Not in a callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_server_finalize() -> iof_status_t {
     guard(|| {
@@ -187,8 +188,8 @@ pub extern "C" fn iof_server_finalize() -> iof_status_t {
     })
 }
 
-/// The path of the socket that tools connect to (IOF_SERVER_URI); NULL if there is none. Valid until
-/// iof_server_finalize.
+/// The path of the socket that tools connect to (IOF_SERVER_URI); NULL if there is none. Valid
+/// until iof_server_finalize.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_server_uri() -> *const c_char {
     guard_or(std::ptr::null(), || match library().as_deref() {
@@ -197,17 +198,19 @@ pub extern "C" fn iof_server_uri() -> *const c_char {
     })
 }
 
-/// Starts the processes of a job, as PMIx_Spawn has it done by a host: ranks are numbered on from one program to the
-/// next, and have in their environment IOF_NSPACE, IOF_RANK, IOF_NPROCS, IOF_APPNUM, IOF_SERVER and IOF_STDDIAG_FD.
-/// nspace, which may be NULL, gets the job's name. Each rank has a process group of its own. Until it returns, the other
-/// functions for launchers give IOF_ERR_NOT_FOUND for the job, in callbacks as well.
+/// Starts the processes of a job, as PMIx_Spawn has it done by a host: ranks are numbered on from
+/// one program to the next, and have in their environment IOF_NSPACE, IOF_RANK, IOF_NPROCS,
+/// IOF_APPNUM, IOF_SERVER and IOF_STDDIAG_FD. nspace, which may be NULL, gets the job's name. Each
+/// rank has a process group of its own. Until it returns, the other functions for launchers give
+/// IOF_ERR_NOT_FOUND for the job, in callbacks as well.
 ///
-/// Infos of the job: IOF_NSPACE (its name; else one is made), IOF_STDIN_TGT, IOF_STDIN_INHERIT, IOF_ELSEWHERE,
-/// IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST,
-/// IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
+/// Infos of the job: IOF_NSPACE (its name; else one is made), IOF_STDIN_TGT, IOF_STDIN_INHERIT,
+/// IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG,
+/// IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE,
+/// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
 ///
-/// IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_OUT_OF_RESOURCE: files, memory or processes are short;
-/// IOF_ERR_JOB_FAILED_TO_LAUNCH: a program can't be started; nothing runs then.
+/// IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_OUT_OF_RESOURCE: files, memory or processes
+/// are short; IOF_ERR_JOB_FAILED_TO_LAUNCH: a program can't be started; nothing runs then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_spawn(
     job_info: *const iof_info_t,
@@ -281,13 +284,15 @@ unsafe fn app(from: &iof_app_t) -> Outcome<App> {
     }
 }
 
-/// Forwards what processes write that the launcher has started itself, as one job. The descriptors are the library's
-/// from this call on, and closed if it fails, unless that is with IOF_ERR_BAD_PARAM or IOF_ERR_INIT. Infos: as
-/// iof_server_spawn, those of stdin and the name excepted.
+/// Forwards what processes write that the launcher has started itself, as one job. The descriptors
+/// are the library's from this call on, and closed if it fails, unless that is with
+/// IOF_ERR_BAD_PARAM or IOF_ERR_INIT. Infos: as iof_server_spawn, those of stdin and the name
+/// excepted.
 ///
-/// IOF_ERR_BAD_PARAM: there is no rank, or a number that no rank can have or that two have; or a descriptor is not open,
-/// or named twice; IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_NOT_SUPPORTED: a descriptor is of a kind that
-/// can't be read, or a process is not the launcher's child.
+/// IOF_ERR_BAD_PARAM: there is no rank, or a number that no rank can have or that two have; or a
+/// descriptor is not open, or named twice; IOF_ERR_EXISTS: there is a job of that name;
+/// IOF_ERR_NOT_SUPPORTED: a descriptor is of a kind that can't be read, or a process is not the
+/// launcher's child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_adopt(
     nspace: *const c_char,
@@ -376,8 +381,8 @@ fn adopted(of: &iof_adopted_t, executable: String) -> AdoptedRank {
     }
 }
 
-/// Says how an adopted process ended that the launcher waits for itself, with the status of wait(2). IOF_ERR_NOT_FOUND:
-/// it is none of these, or that was said before.
+/// Says how an adopted process ended that the launcher waits for itself, with the status of
+/// wait(2). IOF_ERR_NOT_FOUND: it is none of these, or that was said before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_status: c_int) -> iof_status_t {
     guard(|| {
@@ -388,9 +393,10 @@ pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_st
     })
 }
 
-/// Waits until every process of a job that runs here has ended, all that they wrote was read, and the launcher's own
-/// registrations have it. exit_code, which may be NULL, gets the exit code of the process that failed first, 128 + n if
-/// signal n ended it, or 0. Not in a callback. IOF_ERR_UNREACH: the library was finalized meanwhile, or the job forgotten.
+/// Waits until every process of a job that runs here has ended, all that they wrote was read, and
+/// the launcher's own registrations have it. exit_code, which may be NULL, gets the exit code of
+/// the process that failed first, 128 + n if signal n ended it, or 0. Not in a callback.
+/// IOF_ERR_UNREACH: the library was finalized meanwhile, or the job forgotten.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut c_int) -> iof_status_t {
     guard(|| {
@@ -420,8 +426,8 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
     })
 }
 
-/// Sends a signal to every process of a job, with the children that they have in their process groups.
-/// IOF_ERR_BAD_PARAM: it is no signal, or 0, or a real-time one.
+/// Sends a signal to every process of a job, with the children that they have in their process
+/// groups. IOF_ERR_BAD_PARAM: it is no signal, or 0, or a real-time one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_signal(nspace: *const c_char, signal: c_int) -> iof_status_t {
     guard(|| {
@@ -433,8 +439,8 @@ pub unsafe extern "C" fn iof_server_signal(nspace: *const c_char, signal: c_int)
     })
 }
 
-/// Forgets a job that has ended, with what is cached of it; its name is free again. IOF_ERR_NOT_FOUND: there is no such
-/// job; IOF_ERR_RESOURCE_BUSY: it has not ended.
+/// Forgets a job that has ended, with what is cached of it; its name is free again.
+/// IOF_ERR_NOT_FOUND: there is no such job; IOF_ERR_RESOURCE_BUSY: it has not ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_t {
     guard(|| {
@@ -454,14 +460,14 @@ pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_
     })
 }
 
-/// Takes output that the launcher has received from another node, of one process and one channel; with IOF_IOF_COMPLETE
-/// it is the last of the stream, and bo may be NULL or empty. cbfunc, which may be NULL, is called when the bytes are in
-/// the ring or were dropped; they were copied before this returns, which does not wait. Infos: IOF_IOF_COMPLETE,
-/// IOF_READ_TIME.
+/// Takes output that the launcher has received from another node, of one process and one channel;
+/// with IOF_IOF_COMPLETE it is the last of the stream, and bo may be NULL or empty. cbfunc, which
+/// may be NULL, is called when the bytes are in the ring or were dropped; they were copied before
+/// this returns, which does not wait. Infos: IOF_IOF_COMPLETE, IOF_READ_TIME.
 ///
-/// IOF_ERR_IOF_XOFF: a registration of the launcher's own holds the stream back, deliver again when cbfunc was called
-/// for what was delivered before; IOF_ERR_IOF_COMPLETE: the stream is complete; IOF_ERR_BAD_PARAM: the process runs
-/// here, or the channel is no output.
+/// IOF_ERR_IOF_XOFF: a registration of the launcher's own holds the stream back, deliver again when
+/// cbfunc was called for what was delivered before; IOF_ERR_IOF_COMPLETE: the stream is complete;
+/// IOF_ERR_BAD_PARAM: the process runs here, or the channel is no output.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_IOF_deliver(
     source: *const iof_proc_t,
@@ -496,9 +502,9 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
     })
 }
 
-/// Says that the processes of a job that run elsewhere have ended and all that they wrote was delivered. exit_code: that
-/// of the job, as far as it is known there; below zero if it is not. IOF_ERR_NOT_FOUND: it was said before, or all of
-/// them run here.
+/// Says that the processes of a job that run elsewhere have ended and all that they wrote was
+/// delivered. exit_code: that of the job, as far as it is known there; below zero if it is not.
+/// IOF_ERR_NOT_FOUND: it was said before, or all of them run here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_end_job(nspace: *const c_char, exit_code: c_int) -> iof_status_t {
     guard(|| {

@@ -1,7 +1,8 @@
 //! A session: one connection to an engine, what the program asks of it, and who progresses it.
 //!
-//! The connection belongs to a [`Core`], which one thread at a time has: the session's own, or, if the program wants no
-//! such thread, those that call [`Session::progress`] and those that wait. Everybody else puts commands into a queue.
+//! The connection belongs to a [`Core`], which one thread at a time has: the session's own, or, if
+//! the program wants no such thread, those that call [`Session::progress`] and those that wait.
+//! Everybody else puts commands into a queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -208,8 +209,9 @@ impl Session {
         }
     }
 
-    /// Does what there is to do, if that is the caller's part; not in a callback, which is called from here. Who waits
-    /// meanwhile on another thread does it himself, for as long as he waits.
+    /// Does what there is to do, if that is the caller's part; not in a callback, which is called
+    /// from here. Who waits meanwhile on another thread does it himself, for as long as he
+    /// waits.
     pub(crate) fn progress(&self) {
         if let Progress::Caller(turns) = &self.progress
             && let Some(mut turn) = turns.take()
@@ -218,7 +220,8 @@ impl Session {
         }
     }
 
-    /// For an event loop that calls [`Session::progress`]: readable when it should, and for how long it may wait.
+    /// For an event loop that calls [`Session::progress`]: readable when it should, and for how
+    /// long it may wait.
     pub(crate) fn descriptor(&self) -> Option<RawFd> {
         matches!(self.progress, Progress::Caller(_)).then(|| self.shared.poll.0.as_raw_fd())
     }
@@ -255,7 +258,8 @@ impl Session {
         self.stop(false)
     }
 
-    /// The same, but all that there is comes before. For a session whose engine has gone, so that this has an end.
+    /// The same, but all that there is comes before. For a session whose engine has gone, so that
+    /// this has an end.
     pub(crate) fn end_after_all(&self) -> Outcome<()> {
         self.stop(true)
     }

@@ -1,4 +1,5 @@
-//! The tool's functions, which a server may call as well: what its own terminal shows is an ordinary registration.
+//! The tool's functions, which a server may call as well: what its own terminal shows is an
+//! ordinary registration.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -26,16 +27,18 @@ use crate::session::{Command, Session};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t};
 use crate::{make, memory, read};
 
-/// Connects to an engine, as PMIx_tool_init does; proc, which may be NULL, gets what the tool is called. Without infos
-/// it looks for the engine that has started the process (IOF_SERVER in the environment), else for the node's
-/// system-level one, else for the only one of the user's session. Each further call is counted, and changes nothing.
+/// Connects to an engine, as PMIx_tool_init does; proc, which may be NULL, gets what the tool is
+/// called. Without infos it looks for the engine that has started the process (IOF_SERVER in the
+/// environment), else for the node's system-level one, else for the only one of the user's session.
+/// Each further call is counted, and changes nothing.
 ///
-/// Infos: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM, IOF_CONNECT_SYSTEM_FIRST,
-/// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_TOOL_NSPACE, IOF_TOOL_RANK, IOF_TOOL_DO_NOT_CONNECT,
-/// IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS.
+/// Infos: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
+/// IOF_CONNECT_SYSTEM_FIRST, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_TOOL_NSPACE, IOF_TOOL_RANK,
+/// IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS.
 ///
-/// IOF_ERR_UNREACH: there is no engine, or more than one; IOF_ERR_TIMEOUT: it does not answer; IOF_ERR_INIT: this
-/// process is a server. Waits for the engine's welcome, five seconds at most; not in a callback.
+/// IOF_ERR_UNREACH: there is no engine, or more than one; IOF_ERR_TIMEOUT: it does not answer;
+/// IOF_ERR_INIT: this process is a server. Waits for the engine's welcome, five seconds at most;
+/// not in a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_tool_init(
     proc: *mut iof_proc_t,
@@ -121,8 +124,9 @@ pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
     }
 }
 
-/// Ends the connection, when it was called as often as iof_tool_init. What is under way is answered with
-/// IOF_ERR_UNREACH before it returns; no callback comes afterwards. What was pushed stays pushed. Not in a callback.
+/// Ends the connection, when it was called as often as iof_tool_init. What is under way is answered
+/// with IOF_ERR_UNREACH before it returns; no callback comes afterwards. What was pushed stays
+/// pushed. Not in a callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_tool_finalize() -> iof_status_t {
     guard(|| {
@@ -148,16 +152,17 @@ pub extern "C" fn iof_Initialized() -> c_int {
     guard_or(0, || c_int::from(library().is_ok_and(|library| !matches!(*library, Library::Nothing))))
 }
 
-/// Registers for the output of processes, which need not exist yet. What they wrote before and is still cached comes
-/// first. For the callback see iof_iof_cbfunc_t; without one, output goes to the program's own stdout and stderr, in
-/// whole lines, and what is missing is told on stderr.
+/// Registers for the output of processes, which need not exist yet. What they wrote before and is
+/// still cached comes first. For the callback see iof_iof_cbfunc_t; without one, output goes to the
+/// program's own stdout and stderr, in whole lines, and what is missing is told on stderr.
 ///
-/// Without regcbfunc it waits, and gives the handler's number, 1 or more. With one it gives IOF_SUCCESS, and regcbfunc
-/// is called with the number or the error, before anything comes of the registration.
+/// Without regcbfunc it waits, and gives the handler's number, 1 or more. With one it gives
+/// IOF_SUCCESS, and regcbfunc is called with the number or the error, before anything comes of the
+/// registration.
 ///
-/// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE,
-/// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG. IOF_ERR_NOT_SUPPORTED: stdin, or a directive that is
-/// required and can't be honoured.
+/// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG.
+/// IOF_ERR_NOT_SUPPORTED: stdin, or a directive that is required and can't be honoured.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_pull(
     procs: *const iof_proc_t,
@@ -185,9 +190,9 @@ pub unsafe extern "C" fn iof_IOF_pull(
     })
 }
 
-/// Ends a registration. What was written before and is not handed out yet still comes, and then cbfunc is called, after
-/// which nothing does; without cbfunc this waits for that. There are no directives. IOF_ERR_NOT_FOUND: there is no such
-/// registration.
+/// Ends a registration. What was written before and is not handed out yet still comes, and then
+/// cbfunc is called, after which nothing does; without cbfunc this waits for that. There are no
+/// directives. IOF_ERR_NOT_FOUND: there is no such registration.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_deregister(
     iofhdlr: usize,
@@ -203,16 +208,19 @@ pub unsafe extern "C" fn iof_IOF_deregister(
     })
 }
 
-/// Pushes bytes into the stdin of processes, and closes it behind them with IOF_IOF_COMPLETE (bo may be NULL or empty
-/// then). When all targets have them, cbfunc is called, for which they are copied; without it this waits, and nothing is
-/// copied. At a target the bytes of one push come in one piece, behind those of pushes that came before.
+/// Pushes bytes into the stdin of processes, and closes it behind them with IOF_IOF_COMPLETE (bo
+/// may be NULL or empty then). When all targets have them, cbfunc is called, for which they are
+/// copied; without it this waits, and nothing is copied. At a target the bytes of one push come in
+/// one piece, behind those of pushes that came before.
 ///
-/// With IOF_IOF_PUSH_STDIN and without bo, the library reads the program's own stdin until its end and pushes that; it
-/// answers when it has begun. A thread of its own goes on reading until then, also when the library is finalized.
+/// With IOF_IOF_PUSH_STDIN and without bo, the library reads the program's own stdin until its end
+/// and pushes that; it answers when it has begun. A thread of its own goes on reading until then,
+/// also when the library is finalized.
 ///
-/// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL, IOF_IOF_CACHE_SIZE.
-/// IOF_ERR_PARTIAL_SUCCESS: some targets did not get all; IOF_ERR_IOF_FAILURE: none did. While a target does not read,
-/// this waits, unless IOF_IOF_DROP_NEWEST says that it is to be cut off after a second.
+/// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
+/// IOF_IOF_CACHE_SIZE. IOF_ERR_PARTIAL_SUCCESS: some targets did not get all; IOF_ERR_IOF_FAILURE:
+/// none did. While a target does not read, this waits, unless IOF_IOF_DROP_NEWEST says that it is
+/// to be cut off after a second.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_push(
     targets: *const iof_proc_t,
@@ -283,9 +291,9 @@ fn operate(
     Ok(IOF_SUCCESS)
 }
 
-/// Asks what the engine and its host know, and waits for the answer: an array of infos, one for each key of which
-/// something is known, to be freed by iof_Info_free. On any status but IOF_SUCCESS and IOF_ERR_PARTIAL_SUCCESS, *results
-/// is NULL. IOF_ERR_NOT_FOUND: nothing is known.
+/// Asks what the engine and its host know, and waits for the answer: an array of infos, one for
+/// each key of which something is known, to be freed by iof_Info_free. On any status but
+/// IOF_SUCCESS and IOF_ERR_PARTIAL_SUCCESS, *results is NULL. IOF_ERR_NOT_FOUND: nothing is known.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Query_info(
     queries: *mut iof_query_t,
@@ -331,9 +339,10 @@ pub unsafe extern "C" fn iof_Query_info_nb(
     })
 }
 
-/// Has something logged, and waits until that is done: data name channels and have texts, directives say how. Without
-/// IOF_LOG_SOURCE the source is the process of a job that we are, if we are one. IOF_ERR_PARTIAL_SUCCESS: some channels
-/// have it; IOF_ERR_OPERATION_FAILED: none has, or a required one has not.
+/// Has something logged, and waits until that is done: data name channels and have texts,
+/// directives say how. Without IOF_LOG_SOURCE the source is the process of a job that we are, if we
+/// are one. IOF_ERR_PARTIAL_SUCCESS: some channels have it; IOF_ERR_OPERATION_FAILED: none has, or
+/// a required one has not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Log(
     data: *const iof_info_t,
@@ -388,13 +397,14 @@ unsafe fn log(
     Ok(Log { data, directives })
 }
 
-/// Registers a callback for events: IOF_EVENT_JOB_END, when a job that something was pulled from has ended, behind the
-/// last bytes of its last stream, with IOF_EVENT_AFFECTED_PROC, IOF_JOB_TERM_STATUS and, if it is known, IOF_EXIT_CODE
-/// (as a shell would show it); IOF_ERR_LOST_CONNECTION, when the engine has gone. No codes: all of them. Infos are not
+/// Registers a callback for events: IOF_EVENT_JOB_END, when a job that something was pulled from
+/// has ended, behind the last bytes of its last stream, with IOF_EVENT_AFFECTED_PROC,
+/// IOF_JOB_TERM_STATUS and, if it is known, IOF_EXIT_CODE (as a shell would show it);
+/// IOF_ERR_LOST_CONNECTION, when the engine has gone. No codes: all of them. Infos are not
 /// understood.
 ///
-/// Without cbfunc it gives the handler's number, 1 or more, and does not wait; with one it gives IOF_SUCCESS, and cbfunc
-/// is called with it.
+/// Without cbfunc it gives the handler's number, 1 or more, and does not wait; with one it gives
+/// IOF_SUCCESS, and cbfunc is called with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Register_event_handler(
     codes: *mut iof_status_t,
@@ -425,7 +435,8 @@ pub unsafe extern "C" fn iof_Register_event_handler(
     })
 }
 
-/// Takes an event handler away; it may still be called once. cbfunc, which may be NULL, is called then.
+/// Takes an event handler away; it may still be called once. cbfunc, which may be NULL, is called
+/// then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Deregister_event_handler(
     evhdlr_ref: usize,

@@ -1,5 +1,5 @@
-//! Turns at a core that the program progresses itself: one thread at a time has it, all others that wait hear of what it
-//! does.
+//! Turns at a core that the program progresses itself: one thread at a time has it, all others that
+//! wait hear of what it does.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
@@ -51,7 +51,8 @@ impl Turns {
         }
     }
 
-    /// Waits until there is something to `hear`, or the core is to be had. Who has it says so whenever there may be.
+    /// Waits until there is something to `hear`, or the core is to be had. Who has it says so
+    /// whenever there may be.
     pub(crate) fn wait<T>(&self, mut hear: impl FnMut() -> Option<T>) -> Waited<'_, T> {
         let mut place = lock(&self.place);
         loop {
@@ -91,7 +92,8 @@ pub(crate) struct Turn<'t> {
 }
 
 impl Turn<'_> {
-    /// One turn of the core, see [`Core::turn`]; its last if the program wants no more, and then there is none after it.
+    /// One turn of the core, see [`Core::turn`]; its last if the program wants no more, and then
+    /// there is none after it.
     pub(crate) fn turn(&mut self) -> Option<Option<Duration>> {
         let core = self.core.as_mut()?;
         let timeout = core.turn();

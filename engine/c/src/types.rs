@@ -1,4 +1,5 @@
-//! The structures, as C sees them: laid out as those of pmix_common.h, which a test holds them against.
+//! The structures, as C sees them: laid out as those of pmix_common.h, which a test holds them
+//! against.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -196,7 +197,8 @@ pub struct iof_app_t {
     pub cmd: *mut c_char,
     /// Its arguments with its own name before them, an array that ends with NULL; NULL for none.
     pub argv: *mut *mut c_char,
-    /// NAME=VALUE, added to the launcher's environment, an array that ends with NULL; NULL for none.
+    /// NAME=VALUE, added to the launcher's environment, an array that ends with NULL; NULL for
+    /// none.
     pub env: *mut *mut c_char,
     /// Where they start; NULL for where the launcher is.
     pub cwd: *mut c_char,
@@ -222,8 +224,8 @@ pub struct iof_regattr_t {
     pub description: *mut *mut c_char,
 }
 
-/// A process that the launcher has started itself, see iof_server_adopt. A descriptor is -1 where there is none; the
-/// others are the library's from then on, which closes them.
+/// A process that the launcher has started itself, see iof_server_adopt. A descriptor is -1 where
+/// there is none; the others are the library's from then on, which closes them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_adopted_t {
@@ -233,7 +235,8 @@ pub struct iof_adopted_t {
     pub executable: *const c_char,
     /// Where its stdin is written: the write end of a pipe that nobody else writes.
     pub stdin_fd: c_int,
-    /// Where its stdout is read: the read end of a pipe, a connected stream socket, or a pty's master.
+    /// Where its stdout is read: the read end of a pipe, a connected stream socket, or a pty's
+    /// master.
     pub stdout_fd: c_int,
     /// Likewise.
     pub stderr_fd: c_int,
@@ -241,7 +244,7 @@ pub struct iof_adopted_t {
     pub stddiag_fd: c_int,
     /// Its pidfd, see pidfd_open(2), or -1.
     pub pidfd: c_int,
-    /// If there is no pidfd: its pid, which the library waits for; nobody else may then. 0: the launcher waits for it,
-    /// and says so by iof_server_report_exit.
+    /// If there is no pidfd: its pid, which the library waits for; nobody else may then. 0: the
+    /// launcher waits for it, and says so by iof_server_report_exit.
     pub pid: pid_t,
 }

@@ -1,7 +1,8 @@
 //! Values: how they are filled, copied and freed, wherever they point. What is theirs is malloc's.
 //!
-//! The promise behind every `unsafe` here is the caller's, as in [`read`](crate::read): a value's type says which field
-//! is there, and what that points to is there, too. What is freed or filled is nobody else's meanwhile.
+//! The promise behind every `unsafe` here is the caller's, as in [`read`](crate::read): a value's
+//! type says which field is there, and what that points to is there, too. What is freed or filled
+//! is nobody else's meanwhile.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;

@@ -1,4 +1,5 @@
-//! A launcher and a tool in C, end to end on real ranks: as they are, and under what finds their errors.
+//! A launcher and a tool in C, end to end on real ranks: as they are, and under what finds their
+//! errors.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

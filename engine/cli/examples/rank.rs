@@ -1,13 +1,15 @@
-//! A rank for the integration tests: writes pseudo-random bytes to its channels, and stops at gates on the way.
+//! A rank for the integration tests: writes pseudo-random bytes to its channels, and stops at gates
+//! on the way.
 //!
 //! ```text
 //! rank --length BYTES [--channels stdout,stderr,stddiag] [--write-size BYTES] [--gate OFFSET:FIFO]... [--progress FILE]
 //! ```
 //!
-//! Every channel gets `--length` bytes of the [`Noise`] of this rank (`IOF_RANK`) and channel, the channels taking
-//! turns write by write. Before the byte at a gate's offset it waits until somebody opens the fifo for writing; a
-//! gate at `--length` is before its end. After every write it notes in the `--progress` file, as 8 bytes in native
-//! order, how many bytes of its last channel the kernel has taken.
+//! Every channel gets `--length` bytes of the [`Noise`] of this rank (`IOF_RANK`) and channel, the
+//! channels taking turns write by write. Before the byte at a gate's offset it waits until somebody
+//! opens the fifo for writing; a gate at `--length` is before its end. After every write it notes
+//! in the `--progress` file, as 8 bytes in native order, how many bytes of its last channel the
+//! kernel has taken.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "to die loudly is what a broken test needs")]
 
 #[path = "../tests/common/noise.rs"]

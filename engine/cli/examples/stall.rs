@@ -4,8 +4,9 @@
 //! stall DIR
 //! ```
 //!
-//! For N of 1 and 2: it waits until the fifo `DIR/goN` is opened for writing, writes `before N`, begins to write `after N`
-//! from a page that is not there, makes the file `DIR/stalledN`, and has the page resolved once `DIR/resolveN` is opened.
+//! For N of 1 and 2: it waits until the fifo `DIR/goN` is opened for writing, writes `before N`,
+//! begins to write `after N` from a page that is not there, makes the file `DIR/stalledN`, and has
+//! the page resolved once `DIR/resolveN` is opened.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "to die loudly is what a broken test needs")]
 
 use std::fs::File;

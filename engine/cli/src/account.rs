@@ -33,7 +33,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// Asks the engine, which is asked nothing before a job's end, so that counting costs the job nothing.
+    /// Asks the engine, which is asked nothing before a job's end, so that counting costs the job
+    /// nothing.
     pub fn of(
         engine: &Engine,
         elapsed: Duration,

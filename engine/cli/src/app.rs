@@ -1,4 +1,5 @@
-//! The programs of a job on the command line: `PROG ARGS : [-n N] [--wdir DIR] [-x NAME] PROG ARGS`, as mpirun has it.
+//! The programs of a job on the command line: `PROG ARGS : [-n N] [--wdir DIR] [-x NAME] PROG
+//! ARGS`, as mpirun has it.
 
 use std::env;
 use std::ffi::OsString;
@@ -21,7 +22,8 @@ struct Further {
     app: AppArgs,
 }
 
-/// The apps of a command line, of which `first` was parsed with what belongs to the others still at its end.
+/// The apps of a command line, of which `first` was parsed with what belongs to the others still at
+/// its end.
 pub fn apps(first: &AppArgs) -> Result<Vec<App>, Failure> {
     let mut parts = first.program.split(|word| word == DIVIDER);
     let mut apps = vec![app(first, parts.next().unwrap_or_default())?];

@@ -15,8 +15,8 @@ use crate::keyboard::{Keyboard, window_size};
 use crate::signals::{self, Received};
 use crate::{Failure, print_message};
 
-/// How long ranks get to end by themselves once their output has no reader, and the output to end once they were
-/// killed.
+/// How long ranks get to end by themselves once their output has no reader, and the output to end
+/// once they were killed.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What happens when the grace is over.
@@ -85,8 +85,8 @@ impl Follow {
         }
     }
 
-    /// Waits for the end of the job and of its output; says how the job ended and what was forwarded of it. Of an output
-    /// that could not be written to the end, nothing is known.
+    /// Waits for the end of the job and of its output; says how the job ended and what was
+    /// forwarded of it. Of an output that could not be written to the end, nothing is known.
     pub fn until_over(mut self) -> (Result<ExitCode, Failure>, PrintReport) {
         while !self.is_over() {
             match self.next() {
@@ -143,7 +143,8 @@ impl Follow {
 
     fn pass_on(&mut self, received: Received) {
         let signal = received.signal;
-        // Before it is sent: who ends because of it has taken it. (The event of the end may not have come yet.)
+        // Before it is sent: who ends because of it has taken it. (The event of the end may not have come
+        // yet.)
         if self.status.is_none() {
             self.status = self.job.try_wait_exit();
         }
@@ -162,7 +163,8 @@ impl Follow {
         }
     }
 
-    /// Sends the ranks what came to us. From the terminal, those in our own process group have it already.
+    /// Sends the ranks what came to us. From the terminal, those in our own process group have it
+    /// already.
     fn send(&self, Received { signal, from_terminal }: Received) {
         if from_terminal {
             self.job.signal_groups(signal);
@@ -171,8 +173,8 @@ impl Follow {
         }
     }
 
-    /// Stands still, and all ranks with us, until we are continued. Not by SIGTSTP: who is in a group of its own might
-    /// not care, and would be stuck in its pipes sooner or later.
+    /// Stands still, and all ranks with us, until we are continued. Not by SIGTSTP: who is in a
+    /// group of its own might not care, and would be stuck in its pipes sooner or later.
     fn suspend(&self, received: Received) {
         self.send(Received { signal: Signal::SIGSTOP, ..received });
         let stop = || signals::stop_by(received.signal);

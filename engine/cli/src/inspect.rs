@@ -48,12 +48,14 @@ fn path_of(name: &Path) -> PathBuf {
     }
 }
 
-/// Opens what may be anything: without waiting for a pipe's other end, or taking a terminal for ours.
+/// Opens what may be anything: without waiting for a pipe's other end, or taking a terminal for
+/// ours.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
-/// What the process that calls itself the writer does. (Another may have its number by now, or have it here.)
+/// What the process that calls itself the writer does. (Another may have its number by now, or have
+/// it here.)
 fn writer_state(pid: u64) -> &'static str {
     let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
     // "PID (NAME) STATE ...", where the name may hold anything.

@@ -1,4 +1,5 @@
-//! The command's stdin, typed at the terminal of a rank; and the size of the command's own terminal.
+//! The command's stdin, typed at the terminal of a rank; and the size of the command's own
+//! terminal.
 
 use std::io;
 use std::mem;
@@ -16,8 +17,8 @@ use nix::unistd::{getpgrp, read, tcgetpgrp};
 /// Bytes that are read from stdin before the rank's terminal has taken them.
 const KEYS: usize = 4096;
 
-/// The size of the terminal that this command writes to, or else reads from; the usual size if there is none or it
-/// does not know.
+/// The size of the terminal that this command writes to, or else reads from; the usual size if
+/// there is none or it does not know.
 pub fn window_size() -> WindowSize {
     let (out, err, stdin) = (io::stdout(), io::stderr(), io::stdin());
     let known = |size: &WindowSize| size.rows > 0 && size.columns > 0;
@@ -27,8 +28,8 @@ pub fn window_size() -> WindowSize {
         .unwrap_or_default()
 }
 
-/// Our stdin, for as long as it belongs to a rank. If it is a terminal, every key goes to the rank's, also Ctrl-C.
-/// Dropping this takes it back.
+/// Our stdin, for as long as it belongs to a rank. If it is a terminal, every key goes to the
+/// rank's, also Ctrl-C. Dropping this takes it back.
 pub struct Keyboard(Arc<Mutex<Settings>>);
 
 /// How our terminal is set.
@@ -77,8 +78,9 @@ fn lock(settings: &Mutex<Settings>) -> MutexGuard<'_, Settings> {
 }
 
 impl Settings {
-    /// Lets every key through as it is, if the keyboard still is the rank's. In the background this stops us until we
-    /// are in the foreground (SIGTTOU). What is written to the terminal is shown as before.
+    /// Lets every key through as it is, if the keyboard still is the rank's. In the background this
+    /// stops us until we are in the foreground (SIGTTOU). What is written to the terminal is
+    /// shown as before.
     fn give(&self) {
         if let Some(before) = self.before.as_ref().filter(|_| self.given) {
             let mut raw = before.clone();

@@ -1,4 +1,5 @@
-//! `iof log`: logs a message through a running engine; and the log options of `iof run` from its environment.
+//! `iof log`: logs a message through a running engine; and the log options of `iof run` from its
+//! environment.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,7 +18,8 @@ use crate::args::EngineArgs;
 use crate::attach::{Name, attach};
 use crate::{Failure, print_message};
 
-/// The order of channels, and whether the first is enough, as PMIx's library has them from its environment.
+/// The order of channels, and whether the first is enough, as PMIx's library has them from its
+/// environment.
 const ORDER: &str = "PMIX_MCA_plog_base_order";
 const ONCE: &str = "PMIX_MCA_plog_base_log_once";
 /// The socket of the syslog daemon, where that is not /dev/log, as in containers.

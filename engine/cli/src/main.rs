@@ -1,6 +1,7 @@
 //! The `iof` command.
 //!
-//! Bad input gets one line on stderr and exit code 2; what fails while running gets one line and exit code 1.
+//! Bad input gets one line on stderr and exit code 2; what fails while running gets one line and
+//! exit code 1.
 
 mod account;
 mod app;
@@ -38,7 +39,8 @@ enum Failure {
     Usage(String),
     /// Something failed on the way: exit code 1.
     Running(String),
-    /// A signal ended us: to be done to ourselves, so that the shell sees it. SIGPIPE if our reader has gone.
+    /// A signal ended us: to be done to ourselves, so that the shell sees it. SIGPIPE if our reader
+    /// has gone.
     Signal(Signal),
 }
 

@@ -1,4 +1,5 @@
-//! What the command says to its user on stderr: lines of their own, also where output goes to the same place.
+//! What the command says to its user on stderr: lines of their own, also where output goes to the
+//! same place.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -24,7 +25,8 @@ pub fn stderr() -> Box<dyn Write> {
     }
 }
 
-/// Says something to the user, in one line but for lists. If stderr can't be written there is nobody to tell.
+/// Says something to the user, in one line but for lists. If stderr can't be written there is
+/// nobody to tell.
 pub fn print_message(words: fmt::Arguments<'_>) {
     // Some of them are others'.
     let lines: Vec<String> = words.to_string().split('\n').map(shown).collect();

@@ -27,9 +27,9 @@ const OUTPUT: &str = "Output options";
 pub struct OutputArgs {
     /// Format and destination of output
     ///
-    /// Words of prterun: tag, tag-detailed, tag-fullname, rank, timestamp[=ns|us|ms|rfc3339], xml, json,
-    /// merge-stderr-to-stdout, dir=DIR, file=NAME, with the qualifiers :copy, :nocopy, :raw, :pattern. May be
-    /// repeated.
+    /// Words of prterun: tag, tag-detailed, tag-fullname, rank, timestamp[=ns|us|ms|rfc3339], xml,
+    /// json, merge-stderr-to-stdout, dir=DIR, file=NAME, with the qualifiers :copy, :nocopy,
+    /// :raw, :pattern. May be repeated.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
     pub output: Vec<OsString>,
 
@@ -52,8 +52,9 @@ pub struct OutputArgs {
 
     /// How long to wait for its end
     ///
-    /// The line is written incomplete when its stream was quiet for this time. An incomplete line of 4 KiB or more, or one
-    /// that keeps growing, waits ten times as long. Time in which iof can't write, or is stopped, does not count.
+    /// The line is written incomplete when its stream was quiet for this time. An incomplete line
+    /// of 4 KiB or more, or one that keeps growing, waits ten times as long. Time in which iof
+    /// can't write, or is stopped, does not count.
     #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = seconds)]
     pub max_line_time: Duration,
 
@@ -122,7 +123,8 @@ pub struct Part<'a> {
     pub ranks: Option<&'a Ranks>,
 }
 
-/// What is pulled for `ranks` to be shown: they, and what is logged of the job as a whole, which belongs to none of them.
+/// What is pulled for `ranks` to be shown: they, and what is logged of the job as a whole, which
+/// belongs to none of them.
 pub fn with_job(ranks: &[Rank]) -> Vec<Rank> {
     let job = (ranks != [Rank::WILDCARD]).then_some(Rank::UNDEF);
     ranks.iter().copied().chain(job).collect()
@@ -135,7 +137,8 @@ pub struct Outputs<'a> {
 }
 
 impl OutputArgs {
-    /// Looks whether what is asked for can be done, for a job of `nprocs` ranks if that is known, and makes directories.
+    /// Looks whether what is asked for can be done, for a job of `nprocs` ranks if that is known,
+    /// and makes directories.
     pub fn prepare(&self, nprocs: Option<u64>) -> Result<Outputs<'_>, Failure> {
         let wrong = |error| Failure::Usage(format!("--output: {error}"));
         let outputs = Outputs { args: self, choice: Choice::of(&self.output).map_err(wrong)? };
@@ -164,8 +167,9 @@ impl OutputArgs {
 }
 
 impl Outputs<'_> {
-    /// Starts what writes output: to our stdout and stderr, to files, or both. `open` gives a tool for each part, in their
-    /// order, that has pulled what the part is to have, if there is such a thing.
+    /// Starts what writes output: to our stdout and stderr, to files, or both. `open` gives a tool
+    /// for each part, in their order, that has pulled what the part is to have, if there is
+    /// such a thing.
     pub fn start(
         &self,
         nprocs: Option<u32>,
@@ -273,7 +277,8 @@ struct To {
 impl Writer {
     /// Has a thread wait for its end and hand over what it did.
     ///
-    /// What is only a copy of what goes to files counts for nothing, and if it can't be written nothing else ends.
+    /// What is only a copy of what goes to files counts for nothing, and if it can't be written
+    /// nothing else ends.
     pub fn watch(
         self,
         done: impl FnOnce(Result<PrintReport, Failure>) + Send + 'static,

@@ -23,8 +23,8 @@ pub fn failed(error: io::Error) -> Failure {
 /// The widest column, in characters: formatting panics beyond 65,535.
 const MAX_WIDTH: usize = 1024;
 
-/// Returns columns as wide as their widest cell, [`MAX_WIDTH`] at most, two blanks between them. Cells are [`shown`]. The
-/// last column is not padded.
+/// Returns columns as wide as their widest cell, [`MAX_WIDTH`] at most, two blanks between them.
+/// Cells are [`shown`]. The last column is not padded.
 pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let rows = rows.map(|row| row.iter().map(|cell| shown(cell)).collect());
     let rows: Vec<Vec<String>> =

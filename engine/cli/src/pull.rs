@@ -95,7 +95,8 @@ fn wanted(args: &PullArgs, part: &Part<'_>) -> Option<(Channels, Vec<Rank>)> {
     (!channels.is_empty() && !ranks.is_empty()).then_some((channels, ranks))
 }
 
-/// Returns the names of the engine's jobs, or the one that the user named; waits for one for [`JOB_WAIT`] at most.
+/// Returns the names of the engine's jobs, or the one that the user named; waits for one for
+/// [`JOB_WAIT`] at most.
 fn wait_for_jobs(tool: &mut Tool, named: Option<&Nspace>) -> Result<Vec<Nspace>, Failure> {
     let began = Instant::now();
     loop {

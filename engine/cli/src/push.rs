@@ -37,7 +37,8 @@ pub struct PushArgs {
 
     /// Cut off ranks that do not read
     ///
-    /// A rank that has taken nothing for a second is cut off. Without this option the push waits for it.
+    /// A rank that has taken nothing for a second is cut off. Without this option the push waits
+    /// for it.
     #[arg(long)]
     drop: bool,
 

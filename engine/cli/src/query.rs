@@ -51,7 +51,8 @@ pub struct QueryArgs {
 
     /// A qualifier, such as pmix.alloc.queue=night
     ///
-    /// The key of a qualifier of the query with a text as its value, or KEY alone for a flag. May be repeated.
+    /// The key of a qualifier of the query with a text as its value, or KEY alone for a flag. May
+    /// be repeated.
     #[arg(long = "qualifier", value_name = "KEY=TEXT", value_parser = parse_qualifier)]
     qualifiers: Vec<Info>,
 
@@ -108,7 +109,8 @@ fn parse_qualifier(text: &str) -> Result<Info, String> {
     Ok(Info { key: key.to_owned(), value, required: true })
 }
 
-/// Understands a key, and names those that have names as shells complete them. Others are keys, too.
+/// Understands a key, and names those that have names as shells complete them. Others are keys,
+/// too.
 #[derive(Clone)]
 struct Key;
 

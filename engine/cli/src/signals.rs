@@ -21,7 +21,8 @@ pub struct Received {
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// What has another meaning for us: "stop, with the ranks", "a rank may have stopped", "the window has another size".
+/// What has another meaning for us: "stop, with the ranks", "a rank may have stopped", "the window
+/// has another size".
 const OURS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGCHLD, Signal::SIGWINCH];
 
 /// What ends `iof top`, once it has given the terminal back.
@@ -31,14 +32,16 @@ const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Si
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Takes what is for a job and its launcher. Call it before any thread is started: threads inherit what it blocks.
+    /// Takes what is for a job and its launcher. Call it before any thread is started: threads
+    /// inherit what it blocks.
     pub fn take() -> io::Result<Signals> {
         // Who started us may have ignored it, which is inherited, and hides how the ranks end.
         by_default(Signal::SIGCHLD)?;
         Signals::block(&PASSED_ON, &OURS)
     }
 
-    /// Takes what ends, stops or continues a command that has the terminal. As for threads, the same holds.
+    /// Takes what ends, stops or continues a command that has the terminal. As for threads, the
+    /// same holds.
     pub fn take_ending() -> io::Result<Signals> {
         Signals::block(&ENDING, &[Signal::SIGTSTP, Signal::SIGCONT])
     }
@@ -68,7 +71,8 @@ impl Signals {
     }
 }
 
-/// The signals that this process ignores, a bit for each, see proc_pid_status(5); none if that can't be known.
+/// The signals that this process ignores, a bit for each, see proc_pid_status(5); none if that
+/// can't be known.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -79,8 +83,8 @@ fn bit(signal: Signal) -> u64 {
     1u64.checked_shl((signal as u32).saturating_sub(1)).unwrap_or(0)
 }
 
-/// Stops this process as `signal` would, which is blocked, until it is continued; not at all if nobody is there who
-/// could continue it (its process group is orphaned).
+/// Stops this process as `signal` would, which is blocked, until it is continued; not at all if
+/// nobody is there who could continue it (its process group is orphaned).
 pub fn stop_by(signal: Signal) {
     // Neither fails for a signal that there is.
     let _ = SigSet::from(signal).thread_unblock();
@@ -88,7 +92,8 @@ pub fn stop_by(signal: Signal) {
     let _ = SigSet::from(signal).thread_block();
 }
 
-/// A child that was stopped since the last call, and by what. How children end is somebody else's business.
+/// A child that was stopped since the last call, and by what. How children end is somebody else's
+/// business.
 pub fn next_stopped_child() -> Option<(u32, Signal)> {
     match waitid(Id::All, WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
         Ok(WaitStatus::Stopped(pid, signal)) => Some((u32::try_from(pid.as_raw()).ok()?, signal)),
@@ -96,8 +101,8 @@ pub fn next_stopped_child() -> Option<(u32, Signal)> {
     }
 }
 
-/// Makes a file that may not become larger (RLIMIT_FSIZE) an error of who writes to it, as one on a full disk is, and not
-/// our end. Ranks have the default action again.
+/// Makes a file that may not become larger (RLIMIT_FSIZE) an error of who writes to it, as one on a
+/// full disk is, and not our end. Ranks have the default action again.
 pub fn outlive_full_files() {
     // Does not fail for a signal that there is.
     let _ = act(Signal::SIGXFSZ, SigHandler::SigIgn);

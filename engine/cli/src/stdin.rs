@@ -148,7 +148,8 @@ impl Plan {
     }
 }
 
-/// Says what a user should know of our stdin: not that ranks have ended, which is no news, nor that the job has.
+/// Says what a user should know of our stdin: not that ranks have ended, which is no news, nor that
+/// the job has.
 fn report(pushed: Result<PushReport, PushError>) {
     match pushed {
         Ok(report) => {

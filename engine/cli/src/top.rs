@@ -1,6 +1,7 @@
 //! `iof top`: a live screen of an engine's streams.
 //!
-//! Three threads wait (for keys, for signals, for the engine's answers) and say what they heard; this one draws.
+//! Three threads wait (for keys, for signals, for the engine's answers) and say what they heard;
+//! this one draws.
 
 mod board;
 mod draw;
@@ -25,7 +26,8 @@ use crate::attach::{Name, attach};
 use crate::signals::{self, Signals};
 use crate::{Failure, print_message};
 
-/// Events that wait to be handled: who has more to say waits, too, so that a slow terminal costs no memory.
+/// Events that wait to be handled: who has more to say waits, too, so that a slow terminal costs no
+/// memory.
 const MAX_EVENTS: usize = 16;
 
 /// How long a terminal that takes nothing may keep a signal from ending us.
@@ -188,8 +190,8 @@ fn watch_keys(events: &Sender<Event>) {
     }
 }
 
-/// Asks again when the time is over since the last answer, not since the last question: so an engine that is slow to
-/// answer is asked less often.
+/// Asks again when the time is over since the last answer, not since the last question: so an
+/// engine that is slow to answer is asked less often.
 fn watch_engine(mut tool: Tool, interval: Duration, events: &Sender<Event>) {
     let wait = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
     loop {
@@ -201,7 +203,8 @@ fn watch_engine(mut tool: Tool, interval: Duration, events: &Sender<Event>) {
         if events.send(event).is_err() || over {
             return;
         }
-        // A tool without a registration hears only that its engine is gone, so that this needs no time to be seen.
+        // A tool without a registration hears only that its engine is gone, so that this needs no time to
+        // be seen.
         let _ = poll(&mut [PollFd::new(tool.as_fd(), PollFlags::POLLIN)], wait);
     }
 }

@@ -1,4 +1,5 @@
-//! `iof pull`: whenever it comes it has what is cached and what follows, by itself, and says what it is too late for.
+//! `iof pull`: whenever it comes it has what is cached and what follows, by itself, and says what
+//! it is too late for.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -148,8 +149,8 @@ fn a_cache_of_exactly_the_output_has_all_of_it_for_a_late_pull() {
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
 }
 
-/// A pull of a job of 5 ranks, which has ended but for one, must have these lines on stdout and stderr, one of each
-/// stream.
+/// A pull of a job of 5 ranks, which has ended but for one, must have these lines on stdout and
+/// stderr, one of each stream.
 fn pull_of_five(options: &[&str], [stdout, stderr]: [&[&str]; 2]) {
     let site = Site::new();
     let mut gate = site.gate("gate");

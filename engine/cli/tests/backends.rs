@@ -11,8 +11,8 @@ use common::process::Process;
 use common::site::{BACKENDS, Site, rank};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// What `f` gives where the kernel refuses io_uring, as it does in many a container: on a thread of its own, whose
-/// children inherit that.
+/// What `f` gives where the kernel refuses io_uring, as it does in many a container: on a thread of
+/// its own, whose children inherit that.
 fn without_io_uring<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     let rules = BTreeMap::from([(libc::SYS_io_uring_setup, Vec::new())]);
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
@@ -36,7 +36,8 @@ fn has_io_uring(run: &Process) -> bool {
     descriptors(run).iter().any(|target| target.to_string_lossy().contains("io_uring"))
 }
 
-/// Runs a rank that writes a mebibyte, and looks whether the engine has an io_uring meanwhile; also what `iof` says.
+/// Runs a rank that writes a mebibyte, and looks whether the engine has an io_uring meanwhile; also
+/// what `iof` says.
 fn works_with_io_uring(site: &Site) -> (bool, String) {
     let mut end = site.gate("end");
     let mut run = site.run(&[], rank(["--length", "1048576", "--gate", &format!("1048576:{}", end.path())]));

@@ -1,4 +1,5 @@
-//! `iof` and a PMIx library in the same temporary directory: neither takes what the other leaves there for its own.
+//! `iof` and a PMIx library in the same temporary directory: neither takes what the other leaves
+//! there for its own.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -13,7 +14,8 @@ use common::site::{Site, iof};
 use common::wait_for;
 use nix::unistd::gethostname;
 
-/// A PMIx server that takes every tool and tells of it. In Python, since the package with the library has no server.
+/// A PMIx server that takes every tool and tells of it. In Python, since the package with the
+/// library has no server.
 const SERVER: &str = r#"
 import ctypes, sys
 pointer, size, status = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
@@ -62,7 +64,8 @@ impl Shared {
         Process::start(command.args(args))
     }
 
-    /// Starts `iof run` with a job of this name that lasts until its stdin is closed, and waits until it is found.
+    /// Starts `iof run` with a job of this name that lasts until its stdin is closed, and waits
+    /// until it is found.
     fn run(&self, nspace: &str) -> Process {
         let run = self.iof(&["run", "--nspace", nspace, "sh", "-c", "echo hello; cat"]);
         let found = format!("{nspace}\n");

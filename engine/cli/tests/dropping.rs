@@ -1,4 +1,5 @@
-//! What `--drop` says happens when nobody reads the command's output: hold the ranks back, or drop and report.
+//! What `--drop` says happens when nobody reads the command's output: hold the ranks back, or drop
+//! and report.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -10,7 +11,8 @@ use common::{bytes::noise_sum, wait_for};
 
 const TOTAL: u64 = 8 << 20;
 const CACHE: u64 = 256 << 10;
-/// What the engine reads at a time, and what a pipe holds unless somebody makes it larger, see pipe(7).
+/// What the engine reads at a time, and what a pipe holds unless somebody makes it larger, see
+/// pipe(7).
 const PIPE: u64 = 64 << 10;
 
 /// A rank with [`TOTAL`] bytes for stdout, `CACHE` for them, and a gate in the middle.

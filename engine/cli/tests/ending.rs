@@ -1,4 +1,5 @@
-//! How a run ends, and what its ranks are given: exit codes, signals, a reader that goes, stdin, environment.
+//! How a run ends, and what its ranks are given: exit codes, signals, a reader that goes, stdin,
+//! environment.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -60,8 +61,8 @@ fn a_rank_that_a_signal_ended_counts_as_128_and_the_signal() {
 fn sigterm_and_sigint_go_to_every_rank_and_the_run_goes_on_until_they_end() {
     for (signal, name) in [(Signal::SIGTERM, "TERM"), (Signal::SIGINT, "INT")] {
         let site = Site::new();
-        // The trap runs when a sleep ends; a `read` could begin just when the signal has come. The sleep gets the
-        // signal as well, and the shell would say so if it ended by that.
+        // The trap runs when a sleep ends; a `read` could begin just when the signal has come. The sleep
+        // gets the signal as well, and the shell would say so if it ended by that.
         let script = format!(
             r#"trap 'echo "$IOF_RANK got {name}"; exit 9' {name}; echo ready;
             while :; do (trap '' {name}; exec sleep 0.1); done"#

@@ -1,5 +1,5 @@
-//! The grace period: how long children of a rank may hold its output, and what is lost by its end (nothing of the
-//! rank's own).
+//! The grace period: how long children of a rank may hold its output, and what is lost by its end
+//! (nothing of the rank's own).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

@@ -1,4 +1,5 @@
-//! `iof inspect` on the rings of a real `iof run`: running, stopped, killed. Nothing here waits for time to pass.
+//! `iof inspect` on the rings of a real `iof run`: running, stopped, killed. Nothing here waits for
+//! time to pass.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::{self, File};

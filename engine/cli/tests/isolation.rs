@@ -1,5 +1,5 @@
-//! A tool that is stopped, killed or hostile costs nobody else a byte, and the engine no more than a bounded amount
-//! of memory.
+//! A tool that is stopped, killed or hostile costs nobody else a byte, and the engine no more than
+//! a bounded amount of memory.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -94,7 +94,8 @@ impl Taken {
     }
 }
 
-/// Runs a job of 256 cache fills while two of three pulls are stopped, one of them from the beginning.
+/// Runs a job of 256 cache fills while two of three pulls are stopped, one of them from the
+/// beginning.
 fn run_beside_stopped_pulls(drop: &str) {
     let mut job = Job::start_with(CACHE, drop);
     let (terminal, reports) = job.run.collect();

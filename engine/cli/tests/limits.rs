@@ -1,4 +1,5 @@
-//! The limits of real processes: on open files, processes and memory. Each refusal names its limit and what to do.
+//! The limits of real processes: on open files, processes and memory. Each refusal names its limit
+//! and what to do.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -134,7 +135,8 @@ fn run_with_processes(site: &Site, limit: u32) -> Done {
 #[test]
 fn too_few_processes_for_the_ranks_or_the_engine_are_named_and_no_rank_stays() {
     if !geteuid().is_root() {
-        // Only root can become a user who has no processes yet. Not by `eprintln!`, which is not shown if a test passes.
+        // Only root can become a user who has no processes yet. Not by `eprintln!`, which is not shown if a
+        // test passes.
         let said = "SKIPPED: the limit on processes is tested by root only; run this test as root";
         return writeln!(std::io::stderr(), "{said}").unwrap();
     }

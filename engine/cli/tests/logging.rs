@@ -27,7 +27,8 @@ fn log(site: &Site, args: &[&str]) -> Done {
     Process::start(site.iof("log").args(args)).finish()
 }
 
-/// Runs a job of one rank, `sh -c SCRIPT`, that knows the command as `$IOF`, and nothing else of it.
+/// Runs a job of one rank, `sh -c SCRIPT`, that knows the command as `$IOF`, and nothing else of
+/// it.
 fn run_with(site: &Site, env: &[(&str, &str)], script: &str) -> Done {
     let no_syslog = [("IOF", IOF), ("IOF_SYSLOG", "/no/such/socket")];
     let mut run = site.iof("run");

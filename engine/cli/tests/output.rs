@@ -1,5 +1,5 @@
-//! `--output` and what belongs to it, on the real command: what lines look like, where they go, when parts of them are
-//! shown.
+//! `--output` and what belongs to it, on the real command: what lines look like, where they go,
+//! when parts of them are shown.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -94,7 +94,8 @@ fn time_stamps_are_of_when_output_was_read_not_of_when_it_is_shown() {
 #[test]
 fn a_line_has_the_time_at_which_it_was_read_however_many_short_ones_came_before() {
     let site = Site::new();
-    // More reads than a ring's index has room for; then lines that tell the time before which they can't have been read.
+    // More reads than a ring's index has room for; then lines that tell the time before which they
+    // can't have been read.
     let script = "i=0; while [ $i -lt 600 ]; do echo; sleep 0.002; i=$((i+1)); done
         for i in 1 2 3; do sleep 0.5; date +%s%N; done";
     let done = run(&site, &["--output", "timestamp=ns"], script);

@@ -1,5 +1,5 @@
-//! `--output dir=` and `file=` and what belongs to them, on the real command: where files lie, what is in them, what is shown
-//! beside them.
+//! `--output dir=` and `file=` and what belongs to them, on the real command: where files lie, what
+//! is in them, what is shown beside them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

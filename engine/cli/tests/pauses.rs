@@ -1,4 +1,5 @@
-//! Lines of different ranks do not mix, however often the reader of the output, or `iof` itself, pauses.
+//! Lines of different ranks do not mix, however often the reader of the output, or `iof` itself,
+//! pauses.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -18,8 +19,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// How long an incomplete line waits: long enough that a rank that writes all the time is never quiet for
-/// as long, on a machine that does other things.
+/// How long an incomplete line waits: long enough that a rank that writes all the time is never
+/// quiet for as long, on a machine that does other things.
 const MAX_LINE_TIME: &str = "0.6";
 /// A pause that is longer.
 const PAUSE: Duration = Duration::from_millis(800);
@@ -41,8 +42,8 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
     JOB.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The script of ranks that write numbered lines until they are killed, each line in several pieces. It goes to stdout,
-/// or with `both` to stderr from each odd rank.
+/// The script of ranks that write numbered lines until they are killed, each line in several
+/// pieces. It goes to stdout, or with `both` to stderr from each odd rank.
 fn flood(both: bool) -> String {
     let file = if both { "$((IOF_RANK % 2 + 1))" } else { "1" };
     format!(
@@ -55,7 +56,8 @@ fn flood(both: bool) -> String {
 struct Shown(Arc<Mutex<Vec<u8>>>);
 
 impl Shown {
-    /// Reads all that comes `from` somewhere, with a [`PAUSE`] after each of the first `pauses` portions.
+    /// Reads all that comes `from` somewhere, with a [`PAUSE`] after each of the first `pauses`
+    /// portions.
     fn of(from: impl Read + Send + 'static, pauses: usize) -> Shown {
         Shown::with_pauses(from, pauses, PAUSE)
     }
@@ -93,8 +95,8 @@ impl Shown {
     }
 }
 
-/// Checks that `text` is whole lines of these ranks, in each rank's order, up to the last newline. `tag` is what
-/// stands before a rank's line.
+/// Checks that `text` is whole lines of these ranks, in each rank's order, up to the last newline.
+/// `tag` is what stands before a rank's line.
 fn assert_whole(text: &str, ranks: &[usize], tag: impl Fn(usize) -> String) {
     let mut numbers = vec![0u64; RANKS];
     let whole = &text[..text.rfind('\n').unwrap()];
@@ -111,8 +113,8 @@ fn assert_whole(text: &str, ranks: &[usize], tag: impl Fn(usize) -> String) {
     assert!(ranks.iter().all(|rank| numbers[*rank] > 0), "each rank was to be seen: {numbers:?}");
 }
 
-/// Runs ranks that write all the time to stdout and stderr, which are read with `pauses`; `disturb` does what it wants
-/// meanwhile. What comes is checked as far as it has been read by then.
+/// Runs ranks that write all the time to stdout and stderr, which are read with `pauses`; `disturb`
+/// does what it wants meanwhile. What comes is checked as far as it has been read by then.
 fn assert_whole_in_spite_of(tags: bool, pauses: usize, disturb: impl Fn(&Process, &Shown, &Shown)) {
     let _alone = one_at_a_time();
     let site = Site::new();
@@ -160,7 +162,8 @@ fn lines_stay_whole_at_a_pull_while_the_output_of_the_run_holds_the_ranks_back()
     assert_cut_at_gaps_only(&pulled.text());
 }
 
-/// Checks that of the JSON objects, up to the last newline, each holds the end of a line or is followed by a gap.
+/// Checks that of the JSON objects, up to the last newline, each holds the end of a line or is
+/// followed by a gap.
 fn assert_cut_at_gaps_only(text: &str) {
     let mut cut: [Option<(u64, String)>; 4] = [const { None }; 4];
     for line in text[..text.rfind('\n').unwrap()].lines() {

@@ -1,5 +1,5 @@
-//! Beside the launchers whose output users know, where they are installed: the same bytes for the same ranks. What the
-//! peer gets wrong, or spells in another way, is named here.
+//! Beside the launchers whose output users know, where they are installed: the same bytes for the
+//! same ranks. What the peer gets wrong, or spells in another way, is named here.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -89,7 +89,8 @@ fn assert_alike(theirs: &Done, ours: &Done, spelt: impl Fn(&str) -> String, what
     assert_eq!(sorted(&spelt(&ours.stderr)), sorted(&theirs.stderr), "{what}: stderr");
 }
 
-/// Lines of several kinds, and a last one that ends: where it does not, the peers glue two ranks together.
+/// Lines of several kinds, and a last one that ends: where it does not, the peers glue two ranks
+/// together.
 const SCRIPT: &str = "echo out; echo 'a <b> & \"c\"'; echo; printf 'tab\\there\\n'; echo err >&2";
 
 #[test]

@@ -1,4 +1,5 @@
-//! Ranks with a pseudo-terminal: what they see, what comes of their output, and whose the keyboard is.
+//! Ranks with a pseudo-terminal: what they see, what comes of their output, and whose the keyboard
+//! is.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -170,7 +171,8 @@ fn a_command_that_stands_still_gives_the_terminal_back_for_that_time() {
     terminal.type_keys("stty echo; run --pty 0 cat\n");
     let run = wait_for("the command", || shell.running("iof").first().copied());
     wait_until_raw(&terminal);
-    // Ctrl-Z stops rank 0 at its own terminal, where nobody continues it: it is an orphan, which the kernel spares.
+    // Ctrl-Z stops rank 0 at its own terminal, where nobody continues it: it is an orphan, which the
+    // kernel spares.
     terminal.type_keys(CTRL_Z);
     // Its echo: else the shell might be the one to read it.
     terminal.wait_for("^Z", 1);

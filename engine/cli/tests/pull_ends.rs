@@ -1,4 +1,5 @@
-//! `iof pull` at the beginning and at the end of a run: it has all that is cached, of one engine, or says what is missing.
+//! `iof pull` at the beginning and at the end of a run: it has all that is cached, of one engine,
+//! or says what is missing.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -29,7 +30,8 @@ fn wait_for_connection(pull: &Process) {
     });
 }
 
-/// A run of which nothing is left but its end, and that is stopped; `iof pull` has just connected to it.
+/// A run of which nothing is left but its end, and that is stopped; `iof pull` has just connected
+/// to it.
 fn at_the_end(site: &Site) -> (Process, Process) {
     let mut gate = site.gate("gate");
     let script = format!("seq {LINES}; seq {LINES} >&2; : < {}", gate.path());

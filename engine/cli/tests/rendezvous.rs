@@ -1,4 +1,5 @@
-//! How `iof pull` and `iof query` find an engine: by pid, by job, by level, from a rank; and what engines leave behind.
+//! How `iof pull` and `iof query` find an engine: by pid, by job, by level, from a rank; and what
+//! engines leave behind.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;

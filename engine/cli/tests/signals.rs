@@ -129,7 +129,8 @@ fn a_second_ctrl_c_kills() {
     terminal.type_keys(CTRL_C);
     terminal.wait_for("got it", 2);
     terminal.type_keys(CTRL_C);
-    // What rank 0 has left, which is in the command's own group, holds its output: it is not waited for.
+    // What rank 0 has left, which is in the command's own group, holds its output: it is not waited
+    // for.
     assert_eq!(run.wait(), 130);
 }
 

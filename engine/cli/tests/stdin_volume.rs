@@ -16,8 +16,8 @@ use common::site::Site;
 use common::{BULK_DEADLINE, wait_up_to, without_waits};
 
 const GIB: u64 = 1 << 30;
-/// What may come and go in an engine that carries it: its pages of code that were not touched before, buffers of its
-/// allocator.
+/// What may come and go in an engine that carries it: its pages of code that were not touched
+/// before, buffers of its allocator.
 const SPARE_KIB: u64 = 4 * 1024;
 
 /// One gibibyte on its way at a time: there are two processors.
@@ -72,7 +72,8 @@ impl Watched {
 /// Bytes of cache that a push has by default.
 const CACHE_KIB: u64 = 1024;
 
-/// Each rank of the list reads all of it and says what it has read; the others say what they read as well.
+/// Each rank of the list reads all of it and says what it has read; the others say what they read
+/// as well.
 fn pushed_to(site: &Site, ranks: u32, list: &str, targets: &[u32]) {
     let _one_at_a_time = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let gibibyte = gibibyte();

@@ -1,4 +1,5 @@
-//! Every kind of output arrives as it was written: binary, endless lines, cut short, late, from a thousand ranks.
+//! Every kind of output arrives as it was written: binary, endless lines, cut short, late, from a
+//! thousand ranks.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;

@@ -35,8 +35,8 @@ struct Stream {
     gone: bool,
 }
 
-/// Reads all that comes after the engine was killed, of ranks that write `line` over and over; gives it by rank and
-/// channel.
+/// Reads all that comes after the engine was killed, of ranks that write `line` over and over;
+/// gives it by rank and channel.
 fn drain(tool: &mut Tool, streams: &mut BTreeMap<(Rank, Channel), Stream>, line: &str) {
     while let Some(delivery) = tool.next(Some(DEADLINE)).unwrap() {
         note(&delivery, streams, line);

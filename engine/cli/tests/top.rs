@@ -1,4 +1,5 @@
-//! `iof top`: what is to be seen, what keys do, and that the terminal is given back whatever ends it.
+//! `iof top`: what is to be seen, what keys do, and that the terminal is given back whatever ends
+//! it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -58,7 +59,8 @@ fn start(site: &Site, rows: u16, columns: u16) -> (Terminal, Process) {
     Terminal::start(&mut command(site), rows, columns)
 }
 
-/// The cells of a stream's line, if it is to be seen: job, rank, channel, rate, cached, dropped, tools.
+/// The cells of a stream's line, if it is to be seen: job, rank, channel, rate, cached, dropped,
+/// tools.
 fn stream(picture: &[String], rank: u32, channel: &str) -> Option<Vec<String>> {
     let cells = |line: &String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let number = rank.to_string();
@@ -100,7 +102,8 @@ fn a_rank_is_shown_with_its_rate_its_cache_and_how_far_each_tool_is_behind() {
     assert_eq!(quiet.join(" "), format!("demo 0 stdout 0 4.9K 0 {}, {}", tools[0], tools[1]));
     pull.stop();
     gate.open();
-    // What is held back by our own output, and what a tool misses: it is behind by more than a cache by then.
+    // What is held back by our own output, and what a tool misses: it is behind by more than a cache by
+    // then.
     let behind = |picture: &[String]| {
         let cells = stream(picture, 0, "stdout")?;
         let rate_is_past = cells[3] == "0" && cells[4] != "4.9K";

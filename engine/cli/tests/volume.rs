@@ -1,4 +1,5 @@
-//! A gibibyte of random bytes, split over 1, 4 and 64 ranks, arrives whole wherever it is to arrive.
+//! A gibibyte of random bytes, split over 1, 4 and 64 ranks, arrives whole wherever it is to
+//! arrive.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;

@@ -2,8 +2,8 @@
 
 use std::io::IoSlice;
 
-/// From this length on a piece is written from where it lies; shorter ones cost less to copy than a slice of writev(2)
-/// costs the kernel. Measured, see docs/src/performance.md.
+/// From this length on a piece is written from where it lies; shorter ones cost less to copy than a
+/// slice of writev(2) costs the kernel. Measured, see docs/src/performance.md.
 pub const LEND_AT: usize = 4096;
 
 /// Bytes to be written in order. Those that lie elsewhere are borrowed for `'a`.

@@ -1,8 +1,9 @@
 //! The grammar of `--output`: what users of prterun write, and what only we have.
 //!
-//! `WORD[=VALUE][:QUALIFIER]...`, several with commas between them. Words may be shortened as long as one stays the only
-//! one that is meant, and their case does not matter. A word or qualifier that stands for yes or no takes `=true` or
-//! `=false`. Names of files are bytes, whatever they mean.
+//! `WORD[=VALUE][:QUALIFIER]...`, several with commas between them. Words may be shortened as long
+//! as one stays the only one that is meant, and their case does not matter. A word or qualifier
+//! that stands for yes or no takes `=true` or `=false`. Names of files are bytes, whatever they
+//! mean.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -240,7 +241,8 @@ fn split(item: &[u8]) -> (Cow<'_, str>, Option<&[u8]>) {
     (word, parts.next())
 }
 
-/// The one of `words` that begins with `word`, whatever its case; the shortest if that is `word` itself.
+/// The one of `words` that begins with `word`, whatever its case; the shortest if that is `word`
+/// itself.
 fn meant(word: &str, words: &[&'static str]) -> Result<Option<&'static str>, ChoiceError> {
     let lower = word.to_ascii_lowercase();
     if lower.is_empty() {

@@ -16,7 +16,8 @@ use crate::output::write_all;
 use crate::pattern::Words;
 use crate::style::{Open, Source};
 
-/// Files that one printer keeps open; beyond, they are closed and opened again when they are written.
+/// Files that one printer keeps open; beyond, they are closed and opened again when they are
+/// written.
 pub const MAX_OPEN_FILES: usize = 1024;
 
 /// Full files that are kept of one at most: each is renamed whenever one is full.
@@ -36,13 +37,13 @@ pub struct Files {
     pub place: Place,
     /// Whether stderr and stddiag go to stdout's file.
     pub merge: bool,
-    /// Whether what was in a file stays. Else it is emptied when its stream begins, and the full ones of an earlier
-    /// run are removed.
+    /// Whether what was in a file stays. Else it is emptied when its stream begins, and the full
+    /// ones of an earlier run are removed.
     pub append: bool,
     /// When a file is full, if ever.
     pub rotation: Option<Rotation>,
-    /// How many ranks the job has, which says how many digits a rank has in names; the engine is asked if this is
-    /// `None`.
+    /// How many ranks the job has, which says how many digits a rank has in names; the engine is
+    /// asked if this is `None`.
     pub nprocs: Option<u32>,
 }
 
@@ -50,10 +51,11 @@ pub struct Files {
 /// [`Patience::max_line`](crate::Patience) and written in one piece; others are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// Bytes in a file at most, but for one line that is longer; 1 at least, and 0 is 1. Each full file costs a rename of
-    /// every one that is kept, so few bytes are a bad idea.
+    /// Bytes in a file at most, but for one line that is longer; 1 at least, and 0 is 1. Each full
+    /// file costs a rename of every one that is kept, so few bytes are a bad idea.
     pub size: u64,
-    /// Full ones that are kept: `NAME.1` is the newest. More than [`MAX_KEPT_FILES`] are as many as that.
+    /// Full ones that are kept: `NAME.1` is the newest. More than [`MAX_KEPT_FILES`] are as many as
+    /// that.
     pub keep: u32,
 }
 
@@ -99,7 +101,8 @@ impl Files {
         with_suffix(Path::new(&name), if is_out { "out" } else { "err" })
     }
 
-    /// Makes the directory in which the files are to lie, as far as it is known before there are any.
+    /// Makes the directory in which the files are to lie, as far as it is known before there are
+    /// any.
     ///
     /// # Errors
     /// It can't be made.
@@ -193,7 +196,8 @@ impl OpenFiles {
         id
     }
 
-    /// Makes a file, empty if what was in it is not to stay, and removes the full ones of an earlier run with it.
+    /// Makes a file, empty if what was in it is not to stay, and removes the full ones of an
+    /// earlier run with it.
     pub fn begin(&mut self, id: FileId) -> Result<(), FileError> {
         if self.written.get(id.0).is_none_or(|written| written.begun) {
             return Ok(());
@@ -232,7 +236,8 @@ impl OpenFiles {
         done.map_err(|error| FileError { path: written.path.clone(), error })
     }
 
-    /// Opens a file, and closes all others first where they are too many, by our own limit or by the process's.
+    /// Opens a file, and closes all others first where they are too many, by our own limit or by
+    /// the process's.
     fn open(&mut self, id: FileId) -> io::Result<()> {
         let append = self.files.append;
         if self.open >= MAX_OPEN_FILES {

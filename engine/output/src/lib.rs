@@ -1,9 +1,10 @@
-//! What output looks like, and writing it: tags, time stamps, XML and JSON around lines, whole lines of many streams to
-//! one output, a file for each rank.
+//! What output looks like, and writing it: tags, time stamps, XML and JSON around lines, whole
+//! lines of many streams to one output, a file for each rank.
 //!
-//! The first half is pure, bytes in and bytes out: a [`Choice`] is what a user asks for, in prterun's grammar; a
-//! [`Style`] makes of it what stands around each line. The other half does I/O: a [`Printer`] writes what an
-//! [`iof_tool::Tool`] pulls to an [`Output`], or to [`Files`], straight from the engine's rings.
+//! The first half is pure, bytes in and bytes out: a [`Choice`] is what a user asks for, in
+//! prterun's grammar; a [`Style`] makes of it what stands around each line. The other half does
+//! I/O: a [`Printer`] writes what an [`iof_tool::Tool`] pulls to an [`Output`], or to [`Files`],
+//! straight from the engine's rings.
 //!
 //! ```
 //! use iof_output::{Batch, Choice, Finish, Run, Source, Style};

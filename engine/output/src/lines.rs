@@ -1,4 +1,5 @@
-//! Which bytes of a stream are passed on now: whole lines, and a part of one only for a reason. Pure.
+//! Which bytes of a stream are passed on now: whole lines, and a part of one only for a reason.
+//! Pure.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +9,15 @@ use memchr::{memchr, memrchr};
 ///
 /// A part is passed on
 /// * when it reaches `max_line` bytes;
-/// * when its stream was quiet for `max_time`: no byte came, and none was held back by a full ring. A
-///   part of 4,096 bytes (`PIPE_BUF`, pipe(7)) or more waits ten times as long, because its rank may be
-///   in the middle of a write;
+/// * when its stream was quiet for `max_time`: no byte came, and none was held back by a full ring.
+///   A part of 4,096 bytes (`PIPE_BUF`, pipe(7)) or more waits ten times as long, because its rank
+///   may be in the middle of a write;
 /// * when it has waited for ten times `max_time` although it grows, as a row of dots does.
 ///
 /// Both times count only while the printer runs and can write. A pause of the printer, because its
-/// output blocks, its process is stopped or its thread is not scheduled, counts as one short step, and
-/// the quiet time of every stream starts anew after it: ranks that were held back or stopped as well
-/// have not run since.
+/// output blocks, its process is stopped or its thread is not scheduled, counts as one short step,
+/// and the quiet time of every stream starts anew after it: ranks that were held back or stopped as
+/// well have not run since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// The longest line that is written in one piece, in bytes.
@@ -105,7 +106,8 @@ impl Wait {
         Wait { began: clock.now, grew: clock.now, len }
     }
 
-    /// Notes that the part has `len` bytes now; `is_stalled` if its stream has to wait for a reader.
+    /// Notes that the part has `len` bytes now; `is_stalled` if its stream has to wait for a
+    /// reader.
     pub fn go_on(&mut self, len: usize, is_stalled: bool, clock: &Attention) {
         if is_stalled {
             *self = Wait::begin(len, clock);
@@ -131,8 +133,8 @@ pub(crate) struct Cut {
     pub part: usize,
 }
 
-/// Decides about `bytes` behind `before` bytes of the same line that wait already. At most about `most` are passed on
-/// at once, but a line is not cut for that.
+/// Decides about `bytes` behind `before` bytes of the same line that wait already. At most about
+/// `most` are passed on at once, but a line is not cut for that.
 pub(crate) fn cut(bytes: &[u8], before: usize, most: usize, max_line: usize) -> Cut {
     let window = bytes.get(..most).unwrap_or(bytes);
     let behind = |at: usize| at.saturating_add(1);
@@ -151,7 +153,8 @@ pub(crate) fn cut(bytes: &[u8], before: usize, most: usize, max_line: usize) -> 
     }
 }
 
-/// The part of a stream's line that is not passed on yet: it waits in the ring, or here if it can't stay there.
+/// The part of a stream's line that is not passed on yet: it waits in the ring, or here if it can't
+/// stay there.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     /// Taken out of the ring.
@@ -213,8 +216,8 @@ mod tests {
             self.wait.is_over(&self.patience, &self.clock)
         }
 
-        /// Lets the printer look again and again, `change` the part before each look, and gives the time
-        /// after which it was passed on.
+        /// Lets the printer look again and again, `change` the part before each look, and gives the
+        /// time after which it was passed on.
         fn passed_after(&mut self, mut change: impl FnMut(&mut Rig)) -> Duration {
             let mut time = Duration::ZERO;
             while time < Duration::from_secs(60) {

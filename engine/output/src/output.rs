@@ -16,8 +16,8 @@ const IOV_MAX: usize = 1024;
 
 /// A descriptor to which printers write whole lines, of one printer or of several.
 ///
-/// It may be in blocking or non-blocking mode, and stays as it is. As long as there is a copy of it, or one
-/// [beside](Output::beside) it that is the same file, others may write there.
+/// It may be in blocking or non-blocking mode, and stays as it is. As long as there is a copy of
+/// it, or one [beside](Output::beside) it that is the same file, others may write there.
 #[derive(Clone, Debug)]
 pub struct Output {
     file: Arc<OwnedFd>,
@@ -28,8 +28,8 @@ pub struct Output {
 
 /// The file of an [`Output`], for lines that are no output: messages about it.
 ///
-/// What is written at once, whole lines, comes between two pieces of output. If the file is in the middle of a line,
-/// that is ended first.
+/// What is written at once, whole lines, comes between two pieces of output. If the file is in the
+/// middle of a line, that is ended first.
 #[derive(Clone, Debug)]
 pub struct Notes {
     file: Arc<OwnedFd>,
@@ -46,8 +46,8 @@ impl Output {
         Ok(Output { file, open: Arc::default(), outputs: Arc::default() })
     }
 
-    /// One for `file`, which never writes into the middle of this one's lines if both are the same file, as when stdout
-    /// and stderr are one terminal.
+    /// One for `file`, which never writes into the middle of this one's lines if both are the same
+    /// file, as when stdout and stderr are one terminal.
     ///
     /// # Errors
     /// When the process has no descriptor left.

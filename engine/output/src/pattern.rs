@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A file's name with words for what the file is of: `%n` the job, `%r` the rank with leading zeros, `%R` the rank as it
-/// is, `%h` the host, `%%` a percent sign.
+/// A file's name with words for what the file is of: `%n` the job, `%r` the rank with leading
+/// zeros, `%R` the rank as it is, `%h` the host, `%%` a percent sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Piece>);
 

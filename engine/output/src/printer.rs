@@ -1,4 +1,5 @@
-//! A printer: registrations whose bytes go to an output or to files, line by line, straight from the rings.
+//! A printer: registrations whose bytes go to an output or to files, line by line, straight from
+//! the rings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,7 +21,8 @@ use crate::style::{Finish, Open, Source, Style};
 
 /// Streams in one write: more hardly saves anything.
 const MAX_STREAMS: usize = 64;
-/// Bytes of one stream in one write, about, so that no other waits long for its turn: more where they are not copied.
+/// Bytes of one stream in one write, about, so that no other waits long for its turn: more where
+/// they are not copied.
 const MAX_LENT: usize = 1 << 20;
 const MAX_COPIED: usize = 64 << 10;
 
@@ -106,12 +108,12 @@ impl Default for Options {
 
 /// Writes everything that a tool pulls, on a thread of its own.
 ///
-/// The order within each source and channel is kept, and lines of different sources do not mix: a line is written in
-/// one piece, unless its end does not come in time, see [`Patience`]. Then
-/// what is there is written; where lines are tagged, it is ended with a newline before another source's line begins, and
-/// where bytes are missing.
-/// If all that is written to an output or a file is of one stream there is nothing to mix with, and what comes is
-/// written at once.
+/// The order within each source and channel is kept, and lines of different sources do not mix: a
+/// line is written in one piece, unless its end does not come in time, see [`Patience`]. Then
+/// what is there is written; where lines are tagged, it is ended with a newline before another
+/// source's line begins, and where bytes are missing.
+/// If all that is written to an output or a file is of one stream there is nothing to mix with, and
+/// what comes is written at once.
 ///
 /// Without tags, bytes are written from where the engine's kernel put them.
 pub struct Printer {
@@ -119,9 +121,9 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// Starts writing what `tool`'s registrations bring. `on_gap` is called on the printer's thread for every gap, at
-    /// its place in the stream; with the wildcard rank for bytes of streams that do not come at all
-    /// ([`Delivery::Missed`](iof_tool::Delivery::Missed)).
+    /// Starts writing what `tool`'s registrations bring. `on_gap` is called on the printer's thread
+    /// for every gap, at its place in the stream; with the wildcard rank for bytes of streams
+    /// that do not come at all ([`Delivery::Missed`](iof_tool::Delivery::Missed)).
     ///
     /// # Errors
     /// When the process has no threads left.
@@ -379,8 +381,9 @@ impl Desk {
         self.due.extend(next.map(|at| (at, id)));
     }
 
-    /// Puts together what the first of `turns` have to write, all of them if that is not too much; one `Taken` for each.
-    /// `open` says in whose line the output is, `is_ours` that no other printer writes there.
+    /// Puts together what the first of `turns` have to write, all of them if that is not too much;
+    /// one `Taken` for each. `open` says in whose line the output is, `is_ours` that no other
+    /// printer writes there.
     fn assemble<'a>(
         &mut self,
         tool: &'a Tool,

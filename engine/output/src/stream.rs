@@ -1,4 +1,5 @@
-//! One stream of a printer: what of it is written at its turn, and what waits for the rest of its line.
+//! One stream of a printer: what of it is written at its turn, and what waits for the rest of its
+//! line.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -12,7 +13,8 @@ use crate::lines::{Attention, Cut, Held, Wait, cut};
 use crate::printer::Options;
 use crate::style::{Label, Open, Run};
 
-/// The part of a ring, as a divisor, that may hold the beginning of a line; more is taken out of it.
+/// The part of a ring, as a divisor, that may hold the beginning of a line; more is taken out of
+/// it.
 const HELD_PART: u64 = 4;
 
 /// The number of the next stream among all of all printers of this process.
@@ -122,8 +124,8 @@ impl Stream {
         Taken { id: turn.id, bytes: bytes.len(), leave: false, waits }
     }
 
-    /// Puts on the page what was taken out of the ring before, unless that has to wait: the ring has
-    /// nothing more.
+    /// Puts on the page what was taken out of the ring before, unless that has to wait: the ring
+    /// has nothing more.
     fn print_without_bytes(&mut self, turn: &Turn, tool: &Tool, page: &mut Page<'_, '_>) -> Taken {
         let holds = !self.held.bytes.is_empty();
         if holds && !turn.ends && self.has_to_wait(0, turn.id, tool, page) {
@@ -139,8 +141,8 @@ impl Stream {
         Taken::nothing(turn.id)
     }
 
-    /// Whether a part of a line has to wait for the rest: what was taken out of the ring, and `part`
-    /// bytes in it.
+    /// Whether a part of a line has to wait for the rest: what was taken out of the ring, and
+    /// `part` bytes in it.
     fn has_to_wait(&mut self, part: usize, id: FeedId, tool: &Tool, page: &Page<'_, '_>) -> bool {
         let len = self.held.bytes.len().saturating_add(part);
         let clock = page.clock;
@@ -154,7 +156,8 @@ impl Stream {
         !wait.is_over(&page.options.patience, clock)
     }
 
-    /// Whether a part of a line may be written at once: nobody can write into it, or it does not matter.
+    /// Whether a part of a line may be written at once: nobody can write into it, or it does not
+    /// matter.
     fn may_go(&self, tool: &Tool, page: &Page<'_, '_>) -> bool {
         let style = &page.options.style;
         let goes_on = *page.open == Some(self.key);

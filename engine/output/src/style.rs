@@ -1,7 +1,7 @@
 //! What a line looks like: tag, time stamp, XML, JSON. Pure: bytes in, bytes out.
 //!
-//! What does not change from line to line of a stream is made once and kept in its [`Label`], so that a line costs a
-//! search for its end and two copies.
+//! What does not change from line to line of a stream is made once and kept in its [`Label`], so
+//! that a line costs a search for its end and two copies.
 
 use std::io::Write;
 
@@ -54,8 +54,8 @@ pub struct Style {
     markup: Markup,
     tag: Tag,
     stamp: Option<Stamp>,
-    /// Behind a time stamp comes the channel, as if it were all there is: prterun's way where neither `tag` nor `rank`
-    /// is asked for.
+    /// Behind a time stamp comes the channel, as if it were all there is: prterun's way where
+    /// neither `tag` nor `rank` is asked for.
     channel_twice: bool,
     fragments: bool,
     colour: bool,
@@ -67,7 +67,8 @@ pub struct Style {
 /// What a list of output words leaves open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finish {
-    /// Tag what was read together, however many lines it is, and not each line. Nothing changes without tags.
+    /// Tag what was read together, however many lines it is, and not each line. Nothing changes
+    /// without tags.
     pub fragments: bool,
     /// Ends each line, before its newline.
     pub suffix: String,
@@ -154,7 +155,8 @@ impl Style {
         matches!(self.tag, Tag::Detailed { .. }) || self.markup == Markup::Json
     }
 
-    /// Whether two parts of a line that are written one after the other look as if they had been written at once.
+    /// Whether two parts of a line that are written one after the other look as if they had been
+    /// written at once.
     pub(crate) fn joins_parts(&self) -> bool {
         self.markup == Markup::Text
     }
@@ -284,7 +286,8 @@ impl Style {
         }
     }
 
-    /// Ends the line in whose middle an output is, if lines are tagged: what comes next is none of it.
+    /// Ends the line in whose middle an output is, if lines are tagged: what comes next is none of
+    /// it.
     pub(crate) fn end_line(&self, open: &mut Open, to: &mut Batch<'_>) {
         if self.markup != Markup::Text || self.is_plain() || open.take().is_none() {
             return;
@@ -362,7 +365,8 @@ impl Label {
     }
 }
 
-/// The part of a job's name that tells it from others of the same launcher, as PMIx has it: what is behind the last `@`.
+/// The part of a job's name that tells it from others of the same launcher, as PMIx has it: what is
+/// behind the last `@`.
 fn local(nspace: &Nspace) -> &str {
     nspace.as_str().rsplit_once('@').map_or(nspace.as_str(), |(_, local)| local)
 }

@@ -1,6 +1,8 @@
-//! What each `--output` list makes of the same output, byte for byte: one file in `tests/golden` for each.
+//! What each `--output` list makes of the same output, byte for byte: one file in `tests/golden`
+//! for each.
 //!
-//! `IOF_BLESS=1 cargo test -p iof-output --test golden` writes the files anew; look at what changed.
+//! `IOF_BLESS=1 cargo test -p iof-output --test golden` writes the files anew; look at what
+//! changed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs;

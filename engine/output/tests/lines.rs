@@ -1,4 +1,5 @@
-//! Whatever ranks write in whatever pieces comes out as whole lines, each with the tag of who wrote it.
+//! Whatever ranks write in whatever pieces comes out as whole lines, each with the tag of who wrote
+//! it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
@@ -17,7 +18,8 @@ use iof_tool::{Pull, Tool};
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
 
-/// Long enough that no part of a line is passed on because of it, even on a machine that does other things.
+/// Long enough that no part of a line is passed on because of it, even on a machine that does other
+/// things.
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// What one rank writes, and after which of its bytes a write ends.
@@ -27,7 +29,8 @@ struct Script {
     writes: Vec<usize>,
 }
 
-/// Lines that say whose they are, of lengths from nothing to more than a small ring; cut into writes anywhere.
+/// Lines that say whose they are, of lengths from nothing to more than a small ring; cut into
+/// writes anywhere.
 fn script(rank: u32) -> impl Strategy<Value = Script> {
     let length = prop_oneof![8 => 0usize..100, 2 => 100usize..3000, 1 => 3000usize..20_000];
     let lines = proptest::collection::vec(length, 0..20);
@@ -187,7 +190,8 @@ proptest! {
     }
 }
 
-/// Waits until the engine has read so many bytes of rank 0, and its stream is of at least this generation.
+/// Waits until the engine has read so many bytes of rank 0, and its stream is of at least this
+/// generation.
 fn wait_for_stream(observer: &mut Tool, produced: u64, generation: u64) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

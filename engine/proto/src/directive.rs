@@ -1,7 +1,9 @@
-//! Directives: the attributes with which servers, spawns and registrations control forwarding (RFC0025).
+//! Directives: the attributes with which servers, spawns and registrations control forwarding
+//! (RFC0025).
 //!
-//! A list of [`Info`] (PMIx's `pmix_info_t`) is given at one of three [`Level`]s: server, spawn, registration. A later
-//! level overrides an earlier one. [`Directives::read`] turns a list into one typed value.
+//! A list of [`Info`] (PMIx's `pmix_info_t`) is given at one of three [`Level`]s: server, spawn,
+//! registration. A later level overrides an earlier one. [`Directives::read`] turns a list into one
+//! typed value.
 
 use std::time::Duration;
 
@@ -28,11 +30,14 @@ pub mod key {
     pub const IOF_BUFFERING_TIME_US: &str = "iof.btime.us";
     /// Marks the end of the channel (bool).
     pub const PMIX_IOF_COMPLETE: &str = "pmix.iof.cmp";
-    /// Has the tool's library read the tool's own stdin and push it (bool, or the process to push it to).
+    /// Has the tool's library read the tool's own stdin and push it (bool, or the process to push
+    /// it to).
     pub const PMIX_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
-    /// The channels to forward, as a bit mask (number). From the RFC's draft; replaced by the `PMIX_FWD_` keys.
+    /// The channels to forward, as a bit mask (number). From the RFC's draft; replaced by the
+    /// `PMIX_FWD_` keys.
     pub const PMIX_IOF_SRV_REQ: &str = "pmix.iof.req";
-    /// Makes the engine the site's gateway, which serves requests that other engines can't (bool, RFC0032).
+    /// Makes the engine the site's gateway, which serves requests that other engines can't (bool,
+    /// RFC0032).
     pub const PMIX_SERVER_GATEWAY: &str = "pmix.srv.gway";
     /// Whether stdin is forwarded (bool).
     pub const PMIX_FWD_STDIN: &str = "pmix.fwd.stdin";
@@ -44,7 +49,8 @@ pub mod key {
     pub const PMIX_FWD_STDDIAG: &str = "pmix.fwd.stddiag";
     /// Leaves processes whose stdin is not open out of a push, instead of failing the push (bool).
     pub const IOF_PARTIAL: &str = "iof.push.partial";
-    /// The time at which delivered bytes were read from their source, in nanoseconds since 1970 (number).
+    /// The time at which delivered bytes were read from their source, in nanoseconds since 1970
+    /// (number).
     pub const IOF_TIME: &str = "iof.time";
 }
 
@@ -55,7 +61,8 @@ pub struct Info {
     pub key: String,
     /// The value.
     pub value: InfoValue,
-    /// Whether the request fails if this can't be honoured (`PMIX_INFO_REQD`). Otherwise it is ignored then.
+    /// Whether the request fails if this can't be honoured (`PMIX_INFO_REQD`). Otherwise it is
+    /// ignored then.
     pub required: bool,
 }
 
@@ -158,10 +165,11 @@ pub struct Directives {
     pub buffering_size: Option<u32>,
     /// `PMIX_IOF_BUFFERING_TIME`: how long bytes may be held back for that; 0: not at all.
     pub buffering_time: Option<Duration>,
-    /// `PMIX_FWD_STDOUT` and the like, `PMIX_IOF_SRV_REQ`: the channels to forward. Other output channels are not shown,
-    /// but tools can pull them.
+    /// `PMIX_FWD_STDOUT` and the like, `PMIX_IOF_SRV_REQ`: the channels to forward. Other output
+    /// channels are not shown, but tools can pull them.
     pub forward: Option<Channels>,
-    /// `PMIX_FWD_STDIN`, `PMIX_IOF_SRV_REQ`: whether stdin is forwarded. Does not affect the output channels.
+    /// `PMIX_FWD_STDIN`, `PMIX_IOF_SRV_REQ`: whether stdin is forwarded. Does not affect the output
+    /// channels.
     pub stdin: bool,
 }
 
@@ -174,8 +182,9 @@ pub(crate) enum Unfit {
 }
 
 impl Directives {
-    /// Reads `infos` as given at `level`. Also returns the keys of optional directives that are ignored because they are
-    /// unknown, of the wrong type, out of range, or without a meaning at this level. Of equal keys the last one counts.
+    /// Reads `infos` as given at `level`. Also returns the keys of optional directives that are
+    /// ignored because they are unknown, of the wrong type, out of range, or without a meaning
+    /// at this level. Of equal keys the last one counts.
     ///
     /// # Errors
     /// A required directive can't be honoured, or both drop policies are asked for.

@@ -11,7 +11,8 @@ use crate::limits::{
 use crate::message::Failure;
 use crate::status::Status;
 
-/// The keys of data, which name a channel and have the message as value; of directives; and of the fields of an email.
+/// The keys of data, which name a channel and have the message as value; of directives; and of the
+/// fields of an email.
 pub mod key {
     /// Data: the stdout of the source, through the rings (text).
     pub const PMIX_LOG_STDOUT: &str = "pmix.log.stdout";
@@ -32,7 +33,8 @@ pub mod key {
     /// Data: each channel of the engine's order (text).
     pub const PMIX_LOG_MSG: &str = "pmix.log.msg";
 
-    /// Directive: the priority in the syslog, 0 (emergency) to 7 (debug), 6 (info) by default (number).
+    /// Directive: the priority in the syslog, 0 (emergency) to 7 (debug), 6 (info) by default
+    /// (number).
     pub const PMIX_LOG_SYSLOG_PRI: &str = "pmix.log.syspri";
     /// Directive: the time of the event, in seconds since 1970 (number).
     pub const PMIX_LOG_TIMESTAMP: &str = "pmix.log.tstmp";
@@ -46,10 +48,11 @@ pub mod key {
     pub const PMIX_LOG_XML_OUTPUT: &str = "pmix.log.xml";
     /// Directive: stop at the first channel that takes the message (bool).
     pub const PMIX_LOG_ONCE: &str = "pmix.log.once";
-    /// Directive: the process or job that the message is from, of a job that the engine knows (process).
+    /// Directive: the process or job that the message is from, of a job that the engine knows
+    /// (process).
     pub const PMIX_LOG_SOURCE: &str = "pmix.log.source";
-    /// Directive: marks a request that another engine relays to the gateway, and names its original tool (text). A gateway
-    /// does not relay it again.
+    /// Directive: marks a request that another engine relays to the gateway, and names its original
+    /// tool (text). A gateway does not relay it again.
     pub const IOF_LOG_RELAYED: &str = "iof.log.relayed";
 
     /// Email, or directive: the recipients, as addresses separated by commas (text).
@@ -90,8 +93,8 @@ impl Log {
         Log { data: vec![LogEntry::new(key::PMIX_LOG_MSG, text)], directives: Vec::new() }
     }
 
-    /// Returns a request to log `text` to these channels. An email needs an [address](key::PMIX_LOG_EMAIL_ADDR) among the
-    /// directives.
+    /// Returns a request to log `text` to these channels. An email needs an
+    /// [address](key::PMIX_LOG_EMAIL_ADDR) among the directives.
     pub fn to<K: Into<String>>(channels: impl IntoIterator<Item = K>, text: &str) -> Log {
         let data = channels.into_iter().map(|key| LogEntry::new(key, text)).collect();
         Log { data, directives: Vec::new() }

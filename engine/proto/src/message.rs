@@ -65,21 +65,23 @@ pub enum FromTool {
         channels: Channels,
         /// Start at the oldest byte that is still in the ring, not at the next one.
         backlog: bool,
-        /// Keep the registration when its jobs have ended, for later jobs of the same names, until it is deregistered.
-        /// Otherwise a job that takes one of the names after its first end is not part of it, and the engine drops the
-        /// registration once every job that it names has ended.
+        /// Keep the registration when its jobs have ended, for later jobs of the same names, until
+        /// it is deregistered. Otherwise a job that takes one of the names after its first
+        /// end is not part of it, and the engine drops the registration once every job that
+        /// it names has ended.
         persistent: bool,
         /// How it is to be done.
         directives: Vec<Info>,
     },
     /// "I have drained this ring, which is sealed; give me the next generation." Answered by a
-    /// [`ToTool::Ring`] that `follows` it. Ignored if the ring was not sent to the tool yet, or is not sealed.
+    /// [`ToTool::Ring`] that `follows` it. Ignored if the ring was not sent to the tool yet, or is
+    /// not sealed.
     Follow {
         /// The slot of the drained ring.
         slot: u32,
     },
-    /// "I have read these rings to the ends of their streams and unmapped them": the engine may use their slots for other
-    /// rings.
+    /// "I have read these rings to the ends of their streams and unmapped them": the engine may use
+    /// their slots for other rings.
     Drained {
         /// The slots of the rings.
         slots: Vec<u32>,
@@ -124,7 +126,8 @@ pub enum FromTool {
         request: u32,
         /// The push.
         push: u32,
-        /// Cut off, before, who has taken no more than what lies before this position though it was their turn.
+        /// Cut off, before, who has taken no more than what lies before this position though it was
+        /// their turn.
         cut_off: Option<u64>,
     },
     /// Log something (`PMIx_Log`). Answered by [`ToTool::Logged`].
@@ -207,22 +210,24 @@ pub enum ToTool {
         follows: Option<u32>,
         /// The offset in the stream, in bytes, at which the tool starts to read.
         start: u64,
-        /// Bytes dropped before it, which a tool that does not want the backlog has nothing to do with.
+        /// Bytes dropped before it, which a tool that does not want the backlog has nothing to do
+        /// with.
         dropped: u64,
-        /// The engine passes this reader, which loses the oldest bytes then: it holds only what it borrows.
+        /// The engine passes this reader, which loses the oldest bytes then: it holds only what it
+        /// borrows.
         non_gating: bool,
         /// How it is to be read.
         options: EffectiveOptions,
     },
-    /// No further source of the jobs that there are will be announced for this registration; of a persistent registration,
-    /// later jobs of the same names have more. What is logged to one of a job that has not ended may
-    /// still bring a stream.
+    /// No further source of the jobs that there are will be announced for this registration; of a
+    /// persistent registration, later jobs of the same names have more. What is logged to one
+    /// of a job that has not ended may still bring a stream.
     Announced {
         /// The registration.
         handler: u32,
     },
-    /// A job of a registration is over: its processes have ended and its streams are complete, and all rings of it were
-    /// announced before. Sent once for each run of a name.
+    /// A job of a registration is over: its processes have ended and its streams are complete, and
+    /// all rings of it were announced before. Sent once for each run of a name.
     JobEnded {
         /// The registration.
         handler: u32,
@@ -232,10 +237,12 @@ pub enum ToTool {
         run: u64,
         /// Its exit code, as a shell would show it; `None` if nobody here knows.
         exit_code: Option<i32>,
-        /// Earlier jobs of this name that have ended and are not told of, because the tool did not read. 0 in general.
+        /// Earlier jobs of this name that have ended and are not told of, because the tool did not
+        /// read. 0 in general.
         skipped: u64,
     },
-    /// Streams of a registration that the tool is not sent, because it reads too many already. They are complete.
+    /// Streams of a registration that the tool is not sent, because it reads too many already. They
+    /// are complete.
     Missed {
         /// The registration.
         handler: u32,
@@ -263,8 +270,8 @@ pub enum ToTool {
         /// What was granted.
         result: Result<PushGranted, Failure>,
     },
-    /// All targets of a push have taken what lies before a position, so that the inlet has room again: what it holds,
-    /// less what was filled behind that.
+    /// All targets of a push have taken what lies before a position, so that the inlet has room
+    /// again: what it holds, less what was filled behind that.
     Room {
         /// The push.
         push: u32,
@@ -328,7 +335,8 @@ pub struct Missed {
     pub channel: Channel,
     /// How many streams.
     pub streams: u64,
-    /// How many bytes their sources had produced, since the registration was made if it left out the backlog.
+    /// How many bytes their sources had produced, since the registration was made if it left out
+    /// the backlog.
     pub bytes: u64,
 }
 

@@ -31,9 +31,9 @@ impl fmt::Display for Rank {
 
 /// The name of a job.
 ///
-/// Engines and tools write it into file names, tags and terminals. A value of this type is therefore
-/// always 1 to 255 bytes long (`PMIX_MAX_NSLEN`), contains no control character and no `/`, and is
-/// neither `.` nor `..`. A name that arrives over the wire passes the same check.
+/// Engines and tools write it into file names, tags and terminals. A value of this type is
+/// therefore always 1 to 255 bytes long (`PMIX_MAX_NSLEN`), contains no control character and no
+/// `/`, and is neither `.` nor `..`. A name that arrives over the wire passes the same check.
 ///
 /// ```
 /// use iof_proto::Nspace;
@@ -57,8 +57,8 @@ pub enum NspaceError {
         /// Its length in bytes.
         length: usize,
     },
-    /// It contains a character that would be unsafe in a file name or on a terminal, or the comma, which separates names
-    /// in the answer to `PMIX_QUERY_NAMESPACES`.
+    /// It contains a character that would be unsafe in a file name or on a terminal, or the comma,
+    /// which separates names in the answer to `PMIX_QUERY_NAMESPACES`.
     #[error(
         "the name of an nspace holds {character:?} at byte {at}: leave out '/', ',' and control characters"
     )]
@@ -258,8 +258,8 @@ impl From<Channel> for Channels {
     }
 }
 
-/// Returns a text from outside (a tool's name, a program's, a server's reply) without the characters that a terminal
-/// would take for commands.
+/// Returns a text from outside (a tool's name, a program's, a server's reply) without the
+/// characters that a terminal would take for commands.
 ///
 /// ```
 /// assert_eq!(iof_proto::names::shown("tool\x1b[2J\n"), "tool?[2J?");

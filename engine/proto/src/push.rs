@@ -13,17 +13,21 @@ use crate::names::Proc;
 pub struct PushDirectives {
     /// `PMIX_IOF_CACHE_SIZE`: the bytes that may be in flight, at least 1.
     pub cache_size: Option<u32>,
-    /// `PMIX_IOF_COMPLETE`: the targets' stdin ends after the last byte. Otherwise it stays open for the next push.
+    /// `PMIX_IOF_COMPLETE`: the targets' stdin ends after the last byte. Otherwise it stays open
+    /// for the next push.
     pub complete: bool,
-    /// `PMIX_IOF_DROP_NEWEST`: a target that does not read is cut off. Otherwise the push waits for it.
+    /// `PMIX_IOF_DROP_NEWEST`: a target that does not read is cut off. Otherwise the push waits for
+    /// it.
     pub drop: bool,
-    /// [`IOF_PARTIAL`](key::IOF_PARTIAL): targets whose stdin is not open are left out. Otherwise they are an error.
+    /// [`IOF_PARTIAL`](key::IOF_PARTIAL): targets whose stdin is not open are left out. Otherwise
+    /// they are an error.
     pub partial: bool,
 }
 
 impl PushDirectives {
-    /// Reads `infos`. Also returns the keys of the optional ones that can't be honoured, which are ignored.
-    /// `PMIX_IOF_PUSH_STDIN` concerns only the tool that collects the bytes, and has no meaning here.
+    /// Reads `infos`. Also returns the keys of the optional ones that can't be honoured, which are
+    /// ignored. `PMIX_IOF_PUSH_STDIN` concerns only the tool that collects the bytes, and has
+    /// no meaning here.
     ///
     /// # Errors
     /// A required directive can't be honoured.

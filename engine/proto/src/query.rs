@@ -11,22 +11,26 @@ use crate::status::Status;
 
 /// The keys of queries, each with the type of its value, and the keys of qualifiers.
 ///
-/// An engine answers what it knows and asks its host for the rest: other keys, the keys of a scheduler, and jobs and
-/// ranks that the engine does not know.
+/// An engine answers what it knows and asks its host for the rest: other keys, the keys of a
+/// scheduler, and jobs and ranks that the engine does not know.
 pub mod key {
     /// The names of all jobs, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
     pub const PMIX_QUERY_NAMESPACES: &str = "pmix.qry.ns";
     /// The status of the job that the qualifier [`PMIX_NSPACE`] names, or of the only job:
-    /// [`Value::Status`](super::Value::Status) (RFC0001). `PMIX_EVENT_JOB_START` while it runs, then `PMIX_EVENT_JOB_END`,
-    /// `PMIX_ERR_JOB_NON_ZERO_TERM` or `PMIX_ERR_JOB_ABORTED_BY_SIG`.
+    /// [`Value::Status`](super::Value::Status) (RFC0001). `PMIX_EVENT_JOB_START` while it runs,
+    /// then `PMIX_EVENT_JOB_END`, `PMIX_ERR_JOB_NON_ZERO_TERM` or
+    /// `PMIX_ERR_JOB_ABORTED_BY_SIG`.
     pub const PMIX_QUERY_JOB_STATUS: &str = "pmix.qry.jst";
-    /// The scheduler's queues, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001). Answered by the host.
+    /// The scheduler's queues, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
+    /// Answered by the host.
     pub const PMIX_QUERY_QUEUE_LIST: &str = "pmix.qry.qlst";
-    /// The status of the scheduler's queue that the qualifier `pmix.alloc.queue` names (RFC0001). Answered by the host.
+    /// The status of the scheduler's queue that the qualifier `pmix.alloc.queue` names (RFC0001).
+    /// Answered by the host.
     pub const PMIX_QUERY_QUEUE_STATUS: &str = "pmix.qry.qst";
-    /// The processes of the jobs and ranks that the qualifiers name, or all: [`Value::Procs`](super::Value::Procs)
-    /// (RFC0010). Of a process on another node the engine knows only that it wrote something; its host may know more. The
-    /// processes of a job that is being started are [launching](super::ProcState::Launching).
+    /// The processes of the jobs and ranks that the qualifiers name, or all:
+    /// [`Value::Procs`](super::Value::Procs) (RFC0010). Of a process on another node the engine
+    /// knows only that it wrote something; its host may know more. The processes of a job that
+    /// is being started are [launching](super::ProcState::Launching).
     pub const PMIX_QUERY_PROC_TABLE: &str = "pmix.qry.ptable";
     /// The processes of this node, like `PMIX_QUERY_PROC_TABLE`.
     pub const PMIX_QUERY_LOCAL_PROC_TABLE: &str = "pmix.qry.lptable";
@@ -35,7 +39,8 @@ pub mod key {
     /// The channels that a message can be logged to, as keys separated by commas:
     /// [`Value::Text`](super::Value::Text) (RFC0032).
     pub const PMIX_QUERY_LOG_CHANNELS: &str = "pmix.qry.lchans";
-    /// The attributes that each operation supports: [`Value::Attributes`](super::Value::Attributes).
+    /// The attributes that each operation supports:
+    /// [`Value::Attributes`](super::Value::Attributes).
     pub const PMIX_QUERY_ATTRIBUTE_SUPPORT: &str = "pmix.qry.attrs";
     /// The streams that the qualifiers name, or all, with their byte counts and readers:
     /// [`Value::Streams`](super::Value::Streams).
@@ -60,8 +65,8 @@ pub mod key {
 pub struct Query {
     /// The keys. [`key`] lists those that an engine knows; its host may know others.
     pub keys: Vec<String>,
-    /// The qualifiers. A required one that neither engine nor host supports leaves the query without an answer; an
-    /// optional one is ignored.
+    /// The qualifiers. A required one that neither engine nor host supports leaves the query
+    /// without an answer; an optional one is ignored.
     pub qualifiers: Vec<Info>,
 }
 

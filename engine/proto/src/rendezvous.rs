@@ -76,7 +76,8 @@ pub enum ConnectError {
 /// Connects to the engine whose socket is at `path`. The stream is in blocking mode and
 /// close-on-exec.
 ///
-/// If the engine is alive but does not accept, this waits once its queue is full, for [`CONNECT_LIMIT`] at most.
+/// If the engine is alive but does not accept, this waits once its queue is full, for
+/// [`CONNECT_LIMIT`] at most.
 ///
 /// # Errors
 /// [`ConnectError`] says why not.

@@ -45,8 +45,8 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     })
 }
 
-/// Connects to the stream socket `path`, in blocking mode and close-on-exec. While the queue of who listens there is full
-/// this waits for `limit` at most.
+/// Connects to the stream socket `path`, in blocking mode and close-on-exec. While the queue of who
+/// listens there is full this waits for `limit` at most.
 ///
 /// # Errors
 /// * [`WouldBlock`](io::ErrorKind::WouldBlock): it has been full all the time.
@@ -102,23 +102,25 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     }
 }
 
-/// Returns an upper bound of how many of the [`send`]s on this socket have brought something that the peer has not
-/// received yet (`SIOCOUTQ`, tcp(7)); 0 if it has received everything. The peer cannot influence it but by receiving.
+/// Returns an upper bound of how many of the [`send`]s on this socket have brought something that
+/// the peer has not received yet (`SIOCOUTQ`, tcp(7)); 0 if it has received everything. The peer
+/// cannot influence it but by receiving.
 ///
 /// # Errors
 /// Those of ioctl(2).
 pub fn unread(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: for a Unix socket this request writes one int, to `bytes`, which outlives the call. The kernel keeps that
-    // promise.
+    // SAFETY: for a Unix socket this request writes one int, to `bytes`, which outlives the call. The
+    // kernel keeps that promise.
     if unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(usize::try_from(bytes).unwrap_or(0) / SEND_CHARGE)
 }
 
-/// The kernel charges the sender's socket for each buffer until the receiver has emptied it, with the bytes in it and the
-/// buffer's own memory (`truesize`), which alone is more than this. While it frees a buffer, less than this remains.
+/// The kernel charges the sender's socket for each buffer until the receiver has emptied it, with
+/// the bytes in it and the buffer's own memory (`truesize`), which alone is more than this. While
+/// it frees a buffer, less than this remains.
 const SEND_CHARGE: usize = 512;
 
 /// Receives bytes into `buffer`, and file descriptors, if `accept_fds`, onto the end of `fds`.
@@ -132,8 +134,8 @@ const SEND_CHARGE: usize = 512;
 ///
 /// # Errors
 /// * [`WouldBlock`](io::ErrorKind::WouldBlock): nothing is there.
-/// * [`Interrupted`](io::ErrorKind::Interrupted): a signal came while waiting; the caller may
-///   want to look at what its handler noted, and calls again.
+/// * [`Interrupted`](io::ErrorKind::Interrupted): a signal came while waiting; the caller may want
+///   to look at what its handler noted, and calls again.
 /// * [`InvalidData`](io::ErrorKind::InvalidData): not every descriptor could be taken. Those that
 ///   could are closed; bytes are lost; close the connection.
 /// * Anything else is from recvmsg(2), and the connection is over.

@@ -58,7 +58,8 @@ fn from_tool() -> Vec<FromTool> {
     ]
 }
 
-/// Entries that share messages and do not, emails with none, with more than one, and with one among other fields.
+/// Entries that share messages and do not, emails with none, with more than one, and with one among
+/// other fields.
 fn odd_entries() -> Vec<LogEntry> {
     let message = |text: &str| Info::new(log::PMIX_LOG_EMAIL_MSG, text);
     let field = || Info::required("pmix.log.emsub", "a");

@@ -98,8 +98,8 @@ impl LogChannels {
         own.chain(theirs).collect()
     }
 
-    /// Whether there is a channel whose being there does not depend on the request. Which channels a gateway has it says
-    /// when it is asked for them.
+    /// Whether there is a channel whose being there does not depend on the request. Which channels
+    /// a gateway has it says when it is asked for them.
     pub(super) fn has(&self, channel: &str) -> bool {
         match ChannelKind::from_key(channel) {
             ChannelKind::LocalSyslog => self.config.syslog.exists(),
@@ -151,8 +151,9 @@ impl LogChannels {
         begun(self.to_record.submit(job))
     }
 
-    /// Mail is not begun once its asker has gone: behind a slow server it would only keep others waiting. It is made where
-    /// it is sent: to know who sends it, a directory service may have to be asked.
+    /// Mail is not begun once its asker has gone: behind a slow server it would only keep others
+    /// waiting. It is made where it is sent: to know who sends it, a directory service may have
+    /// to be asked.
     fn mail(&mut self, entry: Entry) -> Begun {
         let server = self.config.mail.clone().unwrap_or_default();
         let (node, stalls) = (self.node.clone(), self.stalls.clone());

@@ -11,7 +11,8 @@ use iof_tool::{AttachError, RequestError, Tool};
 
 use super::channels::Entry;
 
-/// How long a gateway may take for one message: longer than the mail servers that it may have to wait for.
+/// How long a gateway may take for one message: longer than the mail servers that it may have to
+/// wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One entry of a request as the gateway is asked for it.
@@ -39,7 +40,8 @@ pub(super) fn relayed(Entry { entry, how, origin, directives, .. }: &Entry) -> L
     Log { data: vec![LogEntry { required: true, ..entry.clone() }], directives: said }
 }
 
-/// Has the gateway that listens on `socket` log it, and waits for that. One that has stalled a short time ago is not asked.
+/// Has the gateway that listens on `socket` log it, and waits for that. One that has stalled a
+/// short time ago is not asked.
 pub(super) fn relay(socket: &Path, log: &Log, stalls: &Stalls) -> Result<(), Failure> {
     let name = format!("the gateway at {}", socket.display());
     stalls.check(&name)?;

@@ -1,5 +1,6 @@
-//! What is logged to stdout and stderr: a stream of its own for each source and channel, beside what that writes itself.
-//! It is made for the first message and completed when the job has nothing more to say.
+//! What is logged to stdout and stderr: a stream of its own for each source and channel, beside
+//! what that writes itself. It is made for the first message and completed when the job has nothing
+//! more to say.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ fn unavailable(reason: String) -> Failure {
 }
 
 impl State {
-    /// Whose stdout and stderr are meant: the process that is the source; of no rank, the job as a whole.
+    /// Whose stdout and stderr are meant: the process that is the source; of no rank, the job as a
+    /// whole.
     pub(super) fn log_target(&self, how: &LogOptions) -> Result<Proc, Failure> {
         let target = match &how.source {
             Some(source) if source.rank == Rank::WILDCARD => Proc { rank: Rank::UNDEF, ..source.clone() },
@@ -41,8 +43,9 @@ impl State {
         Ok(target)
     }
 
-    /// Logs to the stdout or stderr of a process. That it worked comes back as the result of `step`, and so behind the
-    /// ring, if it is a new one: whoever was told of it can count on its having been seen.
+    /// Logs to the stdout or stderr of a process. That it worked comes back as the result of
+    /// `step`, and so behind the ring, if it is a new one: whoever was told of it can count on
+    /// its having been seen.
     pub(super) fn log_output(
         &mut self,
         capture: &Capture,

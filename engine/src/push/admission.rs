@@ -62,7 +62,8 @@ impl State {
         Ok(Asked { directives, ignored, capacity })
     }
 
-    /// Whether process `client`, unless that is the embedder's, may have a push more, with an inlet of `capacity` bytes.
+    /// Whether process `client`, unless that is the embedder's, may have a push more, with an inlet
+    /// of `capacity` bytes.
     pub(super) fn check_room(&self, client: Option<Client>, capacity: u64) -> Result<(), Failure> {
         within("all", self.pushes.values(), capacity, (MAX_PUSHES, MAX_PUSH_BYTES))?;
         if client.is_none() {
@@ -158,7 +159,8 @@ impl State {
     }
 }
 
-/// Whether there may be one push more than `pushes`, with `capacity` bytes, by limits of their number and bytes.
+/// Whether there may be one push more than `pushes`, with `capacity` bytes, by limits of their
+/// number and bytes.
 fn within<'a>(
     whose: &str,
     pushes: impl Iterator<Item = &'a Push>,

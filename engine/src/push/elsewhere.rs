@@ -15,11 +15,12 @@ use crate::state::State;
 /// Bytes that the host is brought at once at most.
 const PIECE: u64 = 64 * 1024;
 
-/// Stdin for processes that run elsewhere, as [`Host::push_stdin`](crate::Host::push_stdin) gets it.
+/// Stdin for processes that run elsewhere, as [`Host::push_stdin`](crate::Host::push_stdin) gets
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdinPush {
-    /// Its own number. The pieces of one push come in their order, and behind those of all pushes to any of the same
-    /// processes that came before.
+    /// Its own number. The pieces of one push come in their order, and behind those of all pushes
+    /// to any of the same processes that came before.
     pub id: u64,
     /// Who is to get it. A wildcard rank stands for all processes of its job that run elsewhere.
     pub targets: Vec<Proc>,
@@ -61,7 +62,8 @@ impl Elsewhere {
 }
 
 impl Push {
-    /// What the host is to be brought next: bytes, or none for the end. The last of it ends this part of the push.
+    /// What the host is to be brought next: bytes, or none for the end. The last of it ends this
+    /// part of the push.
     fn next_piece(&mut self) -> Option<(Arc<StdinPush>, Vec<u8>)> {
         let far = self.elsewhere.as_mut()?;
         if far.asked.is_some() || !far.has_turn() {

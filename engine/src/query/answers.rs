@@ -126,8 +126,8 @@ impl Scope {
     }
 }
 
-/// What the engine says of `key`, if it knows anything. Of jobs and ranks that are not known, it knows nothing, whatever
-/// is asked.
+/// What the engine says of `key`, if it knows anything. Of jobs and ranks that are not known, it
+/// knows nothing, whatever is asked.
 ///
 /// # Errors
 /// This key can't be answered of several jobs.
@@ -153,7 +153,8 @@ pub(super) fn find(state: &State, node: &str, key: &str, scope: &Scope) -> Resul
     })
 }
 
-/// Puts together what the engine and its host say of one key; the engine is right on what it knows itself.
+/// Puts together what the engine and its host say of one key; the engine is right on what it knows
+/// itself.
 pub(super) fn merge(ours: Value, theirs: Value) -> Value {
     match (ours, theirs) {
         (Value::Text(ours), Value::Text(theirs)) => {
@@ -359,7 +360,8 @@ fn unread(name: &StreamName) -> StreamStats {
     }
 }
 
-/// Those of ranks that are being started: their pipes are there, or will be, and their rings are not.
+/// Those of ranks that are being started: their pipes are there, or will be, and their rings are
+/// not.
 fn streams_to_come(state: &State, scope: &Scope) -> impl Iterator<Item = StreamStats> {
     let ranks = state
         .jobs

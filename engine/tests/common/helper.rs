@@ -21,8 +21,8 @@ pub enum As {
 pub struct Helper(Child);
 
 impl Helper {
-    /// Runs the ignored test `name` with `argument`, and waits until it is [ready](ready). `None` if it can't run as that
-    /// user.
+    /// Runs the ignored test `name` with `argument`, and waits until it is [ready](ready). `None`
+    /// if it can't run as that user.
     pub fn start(name: &str, argument: &str, user: As) -> Option<Helper> {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "--ignored", "--nocapture", name]).env("IOF_TEST_ARGUMENT", argument);

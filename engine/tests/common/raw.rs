@@ -78,7 +78,8 @@ impl Raw {
         self.send(&FromTool::Fill { push, bytes, over });
     }
 
-    /// Says the same without reading any answer until the engine hears no more; gives how many bytes it heard.
+    /// Says the same without reading any answer until the engine hears no more; gives how many
+    /// bytes it heard.
     pub fn flood(&mut self, message: &FromTool) -> usize {
         let frame = encode(message).unwrap();
         self.socket.set_nonblocking(true).unwrap();

@@ -25,7 +25,8 @@ pub fn engine_with_cache(cache_size: u32) -> Engine {
     Engine::start(Config { rendezvous: Rendezvous::None, cache_size, ..Config::default() }).unwrap()
 }
 
-/// As many pushes as a target may have, and the tools whose they are, each of which has as many as it may.
+/// As many pushes as a target may have, and the tools whose they are, each of which has as many as
+/// it may.
 pub fn crowd(engine: &Engine, push: &Push) -> Vec<(Tool, Vec<u32>)> {
     let tools = MAX_PUSHES_PER_TARGET / MAX_PUSHES_PER_TOOL;
     assert_eq!(tools * MAX_PUSHES_PER_TOOL, MAX_PUSHES_PER_TARGET);

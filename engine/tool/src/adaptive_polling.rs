@@ -1,11 +1,12 @@
 //! AdaptivePolling: how a tool that reads dense traffic sleeps without asking to be woken.
 //!
-//! A tool that waits on its doorbell costs the engine a system call for each batch, and with many tools that is more
-//! than all else it does. Where the next news come soon anyway, a tool sleeps for a moment by its own clock, and finds
-//! several batches then. But a lone line must be there at once, and so must the lines of a conversation, where the next
-//! comes only when the last was answered; and no reader may fall behind by sleeping. So, as the capture does with its
-//! own waits, naps are tried, and kept only as long as they bring a multiple of what a wait brings; and they are only so
-//! long that they bring little of what a ring holds.
+//! A tool that waits on its doorbell costs the engine a system call for each batch, and with many
+//! tools that is more than all else it does. Where the next news come soon anyway, a tool sleeps
+//! for a moment by its own clock, and finds several batches then. But a lone line must be there at
+//! once, and so must the lines of a conversation, where the next comes only when the last was
+//! answered; and no reader may fall behind by sleeping. So, as the capture does with its own waits,
+//! naps are tried, and kept only as long as they bring a multiple of what a wait brings; and they
+//! are only so long that they bring little of what a ring holds.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ const NAP_LEAST: Duration = Duration::from_micros(60);
 const SAMPLE: u32 = 8;
 /// What the yield of a wait must be multiplied by for a nap to pay.
 const PAYS: u64 = 2;
-/// Waits until naps that did not pay are tried again: at first, and at most, after they have not paid many times.
+/// Waits until naps that did not pay are tried again: at first, and at most, after they have not
+/// paid many times.
 const HOLD_OFF: u32 = 256;
 const HOLD_OFF_MOST: u32 = 64 * 1024;
 /// The part of a ring that a nap may find filled, as a divisor. More could not be caught up with.
@@ -139,7 +141,8 @@ impl AdaptivePolling {
 mod tests {
     use super::*;
 
-    /// Sleeps `sleeps` times, each of which brings what `brings` says of a nap or a wait; gives how many were naps.
+    /// Sleeps `sleeps` times, each of which brings what `brings` says of a nap or a wait; gives how
+    /// many were naps.
     fn sleep(
         polling: &mut AdaptivePolling,
         sleeps: u32,

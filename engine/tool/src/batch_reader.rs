@@ -1,7 +1,8 @@
 //! Many streams at a time: for those who write what comes on, in few calls.
 //!
-//! Where [`Tool::next`] gives one thing after the other, [`Tool::poll_ready`] names all streams with news. Each is
-//! [looked at](Tool::peek) once; the bytes of many are borrowed together, and consumed or left one by one.
+//! Where [`Tool::next`] gives one thing after the other, [`Tool::poll_ready`] names all streams
+//! with news. Each is [looked at](Tool::peek) once; the bytes of many are borrowed together, and
+//! consumed or left one by one.
 
 use std::time::Instant;
 
@@ -43,11 +44,12 @@ pub enum Peeked {
 }
 
 impl Tool {
-    /// Waits for news, until `deadline` at most (`None`: without end), and puts the streams that may have some into
-    /// `streams`. Those that were named before come again until a look found nothing, or they were [left](Tool::defer).
+    /// Waits for news, until `deadline` at most (`None`: without end), and puts the streams that
+    /// may have some into `streams`. Those that were named before come again until a look found
+    /// nothing, or they were [left](Tool::defer).
     ///
-    /// It is for bytes: that jobs have ended is not told, callbacks are not called, and streams that do not come are told of
-    /// by [`Tool::take_missed`]. Not to be mixed with
+    /// It is for bytes: that jobs have ended is not told, callbacks are not called, and streams
+    /// that do not come are told of by [`Tool::take_missed`]. Not to be mixed with
     /// [`Tool::next`] and [`Tool::dispatch`].
     ///
     /// # Errors
@@ -72,8 +74,8 @@ impl Tool {
         })
     }
 
-    /// Returns streams that do not come because this tool read too few, as in [`Delivery::Missed`](crate::Delivery), if
-    /// [`Tool::poll_ready`] has heard of any.
+    /// Returns streams that do not come because this tool read too few, as in
+    /// [`Delivery::Missed`](crate::Delivery), if [`Tool::poll_ready`] has heard of any.
     pub fn take_missed(&mut self) -> Option<Missed> {
         self.missed.pop_front()
     }
@@ -103,14 +105,14 @@ impl Tool {
         self.feeds.get(stream).map(origin)
     }
 
-    /// Whether a stream stands still although its source may have more: the source has to wait until a
-    /// reader makes room, or the stream goes on in a ring that has not come yet.
+    /// Whether a stream stands still although its source may have more: the source has to wait
+    /// until a reader makes room, or the stream goes on in a ring that has not come yet.
     pub fn is_stalled(&self, stream: FeedId) -> bool {
         self.feeds.get(stream).is_some_and(Feed::is_stalled)
     }
 
-    /// Consumes the first `n` of the bytes that a look found (at most all), which makes room for the source. The others
-    /// come again.
+    /// Consumes the first `n` of the bytes that a look found (at most all), which makes room for
+    /// the source. The others come again.
     pub fn consume_from(&mut self, stream: FeedId, n: usize) {
         if let Some(feed) = self.feeds.get_mut(stream) {
             feed.consume(feed.bytes().len().min(n));
@@ -125,7 +127,8 @@ impl Tool {
         }
     }
 
-    /// Has a stream that was left named again by the next [`Tool::poll_ready`], which does not wait then.
+    /// Has a stream that was left named again by the next [`Tool::poll_ready`], which does not wait
+    /// then.
     pub fn rearm(&mut self, stream: FeedId) {
         self.feeds.activate(stream);
     }

@@ -23,15 +23,16 @@ pub struct Origin<'a> {
     pub source: &'a Proc,
     /// The channel it writes to.
     pub channel: Channel,
-    /// It is not what the process has written there, but what was [logged](Tool::log) there on its behalf: a stream of
-    /// its own, beside the other.
+    /// It is not what the process has written there, but what was [logged](Tool::log) there on its
+    /// behalf: a stream of its own, beside the other.
     pub logged: bool,
 }
 
 /// What comes next of any registration.
 ///
-/// For each registration and stream come bytes and gaps in the stream's order, and then, once, either `Complete` or
-/// `Gone`; for each registration and job, `JobEnded` once all streams of the job are complete.
+/// For each registration and stream come bytes and gaps in the stream's order, and then, once,
+/// either `Complete` or `Gone`; for each registration and job, `JobEnded` once all streams of the
+/// job are complete.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Delivery<'a> {
@@ -44,22 +45,24 @@ pub enum Delivery<'a> {
         /// Where, and how many.
         gap: Gap,
     },
-    /// The stream is complete (`PMIX_IOF_COMPLETE`): every byte of it was handed out or reported as a gap.
+    /// The stream is complete (`PMIX_IOF_COMPLETE`): every byte of it was handed out or reported as
+    /// a gap.
     Complete {
         /// Which stream.
         origin: Origin<'a>,
         /// Its books.
         counts: Counts,
     },
-    /// The engine went away before the stream was complete. What was in memory has been handed out; what the source
-    /// has written since is not known.
+    /// The engine went away before the stream was complete. What was in memory has been handed out;
+    /// what the source has written since is not known.
     Gone {
         /// Which stream.
         origin: Origin<'a>,
         /// Its books, as far as they go.
         counts: Counts,
     },
-    /// A job is over, and so are all of its streams. Jobs that have one name one after the other end one after the other.
+    /// A job is over, and so are all of its streams. Jobs that have one name one after the other
+    /// end one after the other.
     JobEnded {
         /// The registration that this is told to.
         handler: u32,
@@ -69,13 +72,14 @@ pub enum Delivery<'a> {
         run: u64,
         /// Its exit code, as a shell would show it; `None` if nobody knows.
         exit_code: Option<i32>,
-        /// Earlier jobs of this name that have ended and are not told of one by one, because this tool read too little for
-        /// too long. 0 in general.
+        /// Earlier jobs of this name that have ended and are not told of one by one, because this
+        /// tool read too little for too long. 0 in general.
         skipped: u64,
     },
-    /// Streams that are complete and do not come, because this tool reads too many already: it is slow, and the launcher has
-    /// [forgotten](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL) their jobs. What it gets of all streams of a name, what is
-    /// reported as gaps, and this, are together what was produced.
+    /// Streams that are complete and do not come, because this tool reads too many already: it is
+    /// slow, and the launcher has [forgotten](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL) their
+    /// jobs. What it gets of all streams of a name, what is reported as gaps, and this, are
+    /// together what was produced.
     Missed {
         /// The registration that this is told to.
         handler: u32,
@@ -89,7 +93,8 @@ pub enum Delivery<'a> {
         /// The engine's answer.
         reply: Reply,
     },
-    /// The registration has ended, as [`Tool::deregister`] asked for. It was handed out all that it was due.
+    /// The registration has ended, as [`Tool::deregister`] asked for. It was handed out all that it
+    /// was due.
     Deregistered {
         /// The registration that there was.
         handler: u32,
@@ -127,8 +132,8 @@ impl Delivery<'_> {
     }
 }
 
-/// Bytes of one stream, where the engine's kernel put them: contiguous, and not to be overwritten while they are
-/// borrowed, whatever the engine and the source do.
+/// Bytes of one stream, where the engine's kernel put them: contiguous, and not to be overwritten
+/// while they are borrowed, whatever the engine and the source do.
 #[derive(Clone, Copy)]
 pub struct Bytes<'a> {
     pub(crate) feed: &'a Feed,
@@ -145,13 +150,14 @@ impl<'a> Bytes<'a> {
         self.feed.counts().produced
     }
 
-    /// When the first of them was read from its source, in nanoseconds since 1970, if that is known. Bytes that were
-    /// read together have the same time.
+    /// When the first of them was read from its source, in nanoseconds since 1970, if that is
+    /// known. Bytes that were read together have the same time.
     pub fn time(&self) -> Option<u64> {
         self.feed.time()
     }
 
-    /// Appends from which [offset](Bytes::offset) on they were read when, in their order, as [`Bytes::time`] would say it.
+    /// Appends from which [offset](Bytes::offset) on they were read when, in their order, as
+    /// [`Bytes::time`] would say it.
     pub fn times(&self, times: &mut Vec<(u64, u64)>) {
         self.feed.times(times);
     }
@@ -161,7 +167,8 @@ impl<'a> Bytes<'a> {
         self.feed.behind()
     }
 
-    /// How many bytes the stream's ring holds when full: while so many are not consumed, nothing more can come.
+    /// How many bytes the stream's ring holds when full: while so many are not consumed, nothing
+    /// more can come.
     pub fn capacity(&self) -> u64 {
         self.feed.capacity()
     }
@@ -209,21 +216,22 @@ enum Step {
 }
 
 impl Tool {
-    /// What comes next of any registration; waits for it, for `timeout` at most (`None`: without end, zero: not at
-    /// all). `None` if nothing came in time, and at once when nothing more will come, see [`Tool::is_done`]; while there is a
-    /// [persistent](crate::Pull::persistent) registration, that is when the engine has gone. What belongs to a
-    /// registration made by [`Tool::pull_with`] goes to its callback on the way.
+    /// What comes next of any registration; waits for it, for `timeout` at most (`None`: without
+    /// end, zero: not at all). `None` if nothing came in time, and at once when nothing more
+    /// will come, see [`Tool::is_done`]; while there is a [persistent](crate::Pull::persistent)
+    /// registration, that is when the engine has gone. What belongs to a registration made by
+    /// [`Tool::pull_with`] goes to its callback on the way.
     ///
-    /// Bytes are consumed, which makes room for the source, when this is called again, unless [`Tool::consume`] did
-    /// otherwise.
+    /// Bytes are consumed, which makes room for the source, when this is called again, unless
+    /// [`Tool::consume`] did otherwise.
     ///
-    /// Streams take turns, so none waits longer than for one delivery of each other. Where output is
-    /// [buffered](iof_proto::directive::key::PMIX_IOF_BUFFERING_SIZE), bytes come when a group is full or its time is
-    /// over, or if nothing more can follow them.
+    /// Streams take turns, so none waits longer than for one delivery of each other. Where output
+    /// is [buffered](iof_proto::directive::key::PMIX_IOF_BUFFERING_SIZE), bytes come when a
+    /// group is full or its time is over, or if nothing more can follow them.
     ///
     /// # Errors
-    /// [`LostError`] when the engine spoke nonsense, once. From then on it counts as gone; what is in memory still
-    /// comes. An engine that ends is no error.
+    /// [`LostError`] when the engine spoke nonsense, once. From then on it counts as gone; what is
+    /// in memory still comes. An engine that ends is no error.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Delivery<'_>>, LostError> {
         let deadline = deadline(timeout);
         loop {
@@ -235,11 +243,12 @@ impl Tool {
         }
     }
 
-    /// Waits as [`Tool::next`] does for what comes next, and calls its callback; `false` if it has none, if nothing came
-    /// in time, or if nothing more will come.
+    /// Waits as [`Tool::next`] does for what comes next, and calls its callback; `false` if it has
+    /// none, if nothing came in time, or if nothing more will come.
     ///
-    /// For tools that only use [`Tool::pull_with`]. What has no callback stays for [`Tool::next`], and until that is
-    /// called this gives `false` at once; so a tool that uses both calls [`Tool::next`] instead of this.
+    /// For tools that only use [`Tool::pull_with`]. What has no callback stays for [`Tool::next`],
+    /// and until that is called this gives `false` at once; so a tool that uses both calls
+    /// [`Tool::next`] instead of this.
     ///
     /// # Errors
     /// As [`Tool::next`].
@@ -254,8 +263,8 @@ impl Tool {
         }
     }
 
-    /// Consumes the first `n` bytes of the last delivery (at most all); the others come again, in the stream's next
-    /// turn. Does nothing if it was consumed already, or was no bytes.
+    /// Consumes the first `n` bytes of the last delivery (at most all); the others come again, in
+    /// the stream's next turn. Does nothing if it was consumed already, or was no bytes.
     pub fn consume(&mut self, n: usize) {
         if let Some(feed) = self.lent.take().and_then(|id| self.feeds.get_mut(id)) {
             feed.consume(feed.bytes().len().min(n));

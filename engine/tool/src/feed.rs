@@ -28,8 +28,9 @@ pub(crate) enum Item {
 
 /// How far a stream was read, in bytes.
 ///
-/// What a registration gets begins with the stream, or where the stream was when the registration was made, if that
-/// left out the backlog. From there on `delivered + lost` is what the source has produced.
+/// What a registration gets begins with the stream, or where the stream was when the registration
+/// was made, if that left out the backlog. From there on `delivered + lost` is what the source has
+/// produced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// What the source has produced since it began, as far as it was read.
@@ -42,9 +43,9 @@ pub struct Counts {
 
 /// A reader of what the engine sent.
 ///
-/// The engine is trusted to keep the ring's protocol: it writes nothing that a reader borrows, and takes a slot back
-/// only when the tool has said by asking for the next generation, or by ending the registration, that it is done with
-/// it. `Feed` and `Tool` say so only when their readers are.
+/// The engine is trusted to keep the ring's protocol: it writes nothing that a reader borrows, and
+/// takes a slot back only when the tool has said by asking for the next generation, or by ending
+/// the registration, that it is done with it. `Feed` and `Tool` say so only when their readers are.
 pub(crate) fn reader(given: Attached, page: Arc<ReaderPage>, start: Start) -> Result<Reader, OpenError> {
     // SAFETY: the engine sent it for one reader, which is made here; see above.
     unsafe { Reader::new(given, page, start) }
@@ -58,8 +59,8 @@ fn follow(reader: &mut Reader, given: Attached) -> Result<(), OpenError> {
 
 /// One source and channel of one registration.
 ///
-/// For every feed, at every moment: `delivered + lost` is what the source has produced up to the cursor, since
-/// the feed began.
+/// For every feed, at every moment: `delivered + lost` is what the source has produced up to the
+/// cursor, since the feed began.
 pub(crate) struct Feed {
     handler: u32,
     source: Proc,
@@ -132,9 +133,11 @@ impl Feed {
         }
     }
 
-    /// What comes next. After [`Item::Bytes`], [`Feed::bytes`] gives it in place, until it is consumed.
+    /// What comes next. After [`Item::Bytes`], [`Feed::bytes`] gives it in place, until it is
+    /// consumed.
     ///
-    /// A feed is active until this has given neither bytes nor a gap. An end comes again with every call.
+    /// A feed is active until this has given neither bytes nor a gap. An end comes again with every
+    /// call.
     pub(crate) fn next(&mut self) -> Item {
         let item = self.look();
         self.settled = !matches!(item, Item::Bytes | Item::Gap(_));
@@ -182,8 +185,9 @@ impl Feed {
         }
     }
 
-    /// Ends the feed where the stream is now: what is unread up to there comes, in groups or not, and nothing after it.
-    /// If the tool is a generation behind, the mark is set when it comes to the next one.
+    /// Ends the feed where the stream is now: what is unread up to there comes, in groups or not,
+    /// and nothing after it. If the tool is a generation behind, the mark is set when it comes
+    /// to the next one.
     pub(crate) fn flush(&mut self) {
         self.reader.group(None);
         self.flush = self.reader.newest().map_or(Flush::Generation, Flush::UpTo);
@@ -193,8 +197,8 @@ impl Feed {
         matches!(self.flush, Flush::UpTo(end) if self.reader.position() >= end)
     }
 
-    /// The bytes that [`Feed::next`] found, contiguous and in place; they stay valid as long as they are
-    /// borrowed, whatever the engine does.
+    /// The bytes that [`Feed::next`] found, contiguous and in place; they stay valid as long as
+    /// they are borrowed, whatever the engine does.
     pub(crate) fn bytes(&self) -> &[u8] {
         let bytes = self.reader.bytes();
         let Flush::UpTo(end) = self.flush else { return bytes };
@@ -207,7 +211,8 @@ impl Feed {
         self.reader.consume(n);
     }
 
-    /// Lets the engine overwrite the bytes if its policy wants to; what is left of them comes again.
+    /// Lets the engine overwrite the bytes if its policy wants to; what is left of them comes
+    /// again.
     pub(crate) fn release(&mut self) {
         self.reader.release();
     }
@@ -271,7 +276,8 @@ impl Feed {
         self.settled = true;
     }
 
-    /// Bytes that were consumed since this was called before, and whether they were a large part of the ring.
+    /// Bytes that were consumed since this was called before, and whether they were a large part of
+    /// the ring.
     pub(crate) fn take_read(&mut self) -> (u64, bool) {
         let read = self.reader.delivered().saturating_sub(self.read_before);
         self.read_before = self.reader.delivered();

@@ -8,7 +8,8 @@ use iof_shm_ring::{Attached, ReaderPage};
 
 use crate::feed::Feed;
 
-/// Names one stream of one registration of a tool, until it is over. Then another may get the number.
+/// Names one stream of one registration of a tool, until it is over. Then another may get the
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FeedId(usize);
 

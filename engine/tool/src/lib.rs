@@ -1,8 +1,9 @@
 //! What a tool links to read the output of a job: attach to an engine, pull, read in place.
 //!
-//! A [`Tool`] is one connection. Each [`Tool::pull`] registers for the output of some processes, which need not exist
-//! yet, and [`Tool::next`] gives what comes next of any registration: bytes that lie in the engine's shared memory, gaps
-//! with their exact size, the end of a stream with its books, the end of a job. Three ways to use it follow.
+//! A [`Tool`] is one connection. Each [`Tool::pull`] registers for the output of some processes,
+//! which need not exist yet, and [`Tool::next`] gives what comes next of any registration: bytes
+//! that lie in the engine's shared memory, gaps with their exact size, the end of a stream with its
+//! books, the end of a job. Three ways to use it follow.
 //!
 //! # Blocking
 //! ```
@@ -89,15 +90,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Whoever just wants the bytes in a file, or lines on a terminal, has a `Printer` of `iof-output`. Who writes the bytes
-//! of many streams on, in calls of its own, has [`Tool::poll_ready`].
+//! Whoever just wants the bytes in a file, or lines on a terminal, has a `Printer` of `iof-output`.
+//! Who writes the bytes of many streams on, in calls of its own, has [`Tool::poll_ready`].
 //!
 //! # Stdin
-//! [`Tool::push`] pushes a blob and waits; [`Tool::begin_push`] is for event loops; a [`Pusher`] reads a file, such as the
-//! tool's own stdin, on a thread of its own until its end.
+//! [`Tool::push`] pushes a blob and waits; [`Tool::begin_push`] is for event loops; a [`Pusher`]
+//! reads a file, such as the tool's own stdin, on a thread of its own until its end.
 //!
 //! # Queries and logs
-//! [`Tool::query`] and [`Tool::queries`] ask what the engine and its host know, [`Tool::log`] has something logged.
+//! [`Tool::query`] and [`Tool::queries`] ask what the engine and its host know, [`Tool::log`] has
+//! something logged.
 //!
 //! # Errors
 //! | operation | error | and then |
@@ -111,7 +113,8 @@
 //! | [`Tool::fill`], [`Tool::take_report`] | [`LostError`] | the engine is gone; nobody knows how much arrived |
 //!
 //! # Threads
-//! A tool is used by one thread at a time and may move between threads. Its descriptor may be waited for by another.
+//! A tool is used by one thread at a time and may move between threads. Its descriptor may be
+//! waited for by another.
 
 mod adaptive_polling;
 mod batch_reader;

@@ -34,8 +34,9 @@ impl Link {
         Link { socket, decoder: Decoder::new(), fds: VecDeque::new(), received: VecDeque::new() }
     }
 
-    /// Sends a request. While the socket is full this waits for the engine to read or to go, and takes what the engine
-    /// sends meanwhile: an engine whose answers are not taken stops reading requests.
+    /// Sends a request. While the socket is full this waits for the engine to read or to go, and
+    /// takes what the engine sends meanwhile: an engine whose answers are not taken stops
+    /// reading requests.
     pub(crate) fn send(&mut self, message: &FromTool) -> Result<(), RequestError> {
         let frame = encode(message)?;
         let mut rest = frame.as_slice();
@@ -95,7 +96,8 @@ impl Link {
         }
     }
 
-    /// Takes some of what the engine has sent; with `wait`, waits for it. Returns whether there was anything.
+    /// Takes some of what the engine has sent; with `wait`, waits for it. Returns whether there was
+    /// anything.
     fn take_arrived(&mut self, wait: bool) -> Result<bool, LostError> {
         let mut chunk = [0u8; CHUNK];
         let count = loop {
@@ -120,7 +122,8 @@ impl Link {
     }
 }
 
-/// What an error of the socket means. A peer that ends with messages unread resets the connection, unix(7).
+/// What an error of the socket means. A peer that ends with messages unread resets the connection,
+/// unix(7).
 fn lost(error: io::Error) -> LostError {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => LostError::Closed,

@@ -9,8 +9,9 @@ use crate::error::{LostError, RequestError};
 use crate::link::Received;
 use crate::tool::Tool;
 
-/// The process that we are in a job, if an engine has started us, or somebody whom it has started: by `IOF_NSPACE` and
-/// `IOF_RANK` in our environment. To be named as [`PMIX_LOG_SOURCE`](iof_proto::log::key::PMIX_LOG_SOURCE).
+/// The process that we are in a job, if an engine has started us, or somebody whom it has started:
+/// by `IOF_NSPACE` and `IOF_RANK` in our environment. To be named as
+/// [`PMIX_LOG_SOURCE`](iof_proto::log::key::PMIX_LOG_SOURCE).
 pub fn own_proc() -> Option<Proc> {
     let nspace = Nspace::new(env::var("IOF_NSPACE").ok()?).ok()?;
     let rank = env::var("IOF_RANK").ok()?.parse().ok()?;
@@ -18,17 +19,17 @@ pub fn own_proc() -> Option<Proc> {
 }
 
 impl Tool {
-    /// Has something logged, and waits until that is done or has failed. The engine gives up on channels of its own when
-    /// they stall; one of its host's takes as long as the host does.
+    /// Has something logged, and waits until that is done or has failed. The engine gives up on
+    /// channels of its own when they stall; one of its host's takes as long as the host does.
     ///
-    /// What goes to stdout or stderr ends up as a stream of the process that the directives name as source, or else of
-    /// the engine's only job: tools that have registered for it get it like its output, with
-    /// [`Origin::logged`](crate::Origin::logged).
+    /// What goes to stdout or stderr ends up as a stream of the process that the directives name as
+    /// source, or else of the engine's only job: tools that have registered for it get it like
+    /// its output, with [`Origin::logged`](crate::Origin::logged).
     ///
     /// # Errors
     /// [`RequestError`]: the request makes no sense, is too large ([`MAX_LOG_TEXT`](iof_proto::limits::MAX_LOG_TEXT)), a
-    /// required directive can't be honoured, the engine has no room for it, or is gone. That a channel did not take it is
-    /// no error: the report says so.
+    /// required directive can't be honoured, the engine has no room for it, or is gone. That a
+    /// channel did not take it is no error: the report says so.
     ///
     /// # Example
     /// ```
@@ -56,7 +57,8 @@ impl Tool {
         Ok(result?)
     }
 
-    /// The same, but waits for `patience` at most; `None` if nobody knows by then what became of it.
+    /// The same, but waits for `patience` at most; `None` if nobody knows by then what became of
+    /// it.
     ///
     /// # Errors
     /// As [`Tool::log`].

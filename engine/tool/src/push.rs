@@ -1,4 +1,5 @@
-//! Pushing stdin (`PMIx_IOF_push`, RFC0025): bytes go into an inlet, from which the engine writes them to their targets.
+//! Pushing stdin (`PMIx_IOF_push`, RFC0025): bytes go into an inlet, from which the engine writes
+//! them to their targets.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,8 +27,9 @@ const PARTS: usize = 4;
 pub struct Push {
     /// Who gets the bytes; a wildcard rank stands for a whole nspace.
     pub targets: Vec<Proc>,
-    /// How it is to be done: [`PushDirectives`](iof_proto::PushDirectives) has what is understood. Without any, the targets' stdin stays open for
-    /// the next push, a target that does not read is waited for, and one that can't be reached is an error.
+    /// How it is to be done: [`PushDirectives`](iof_proto::PushDirectives) has what is understood.
+    /// Without any, the targets' stdin stays open for the next push, a target that does not
+    /// read is waited for, and one that can't be reached is an error.
     pub directives: Vec<Info>,
 }
 
@@ -111,18 +113,19 @@ impl Stall {
 }
 
 impl Tool {
-    /// Pushes `bytes` into the stdin of `push`'s targets, and waits until all have them (RFC0025's external collection:
-    /// each push has targets of its own). No bytes are a push as well: with `PMIX_IOF_COMPLETE` they are the end.
+    /// Pushes `bytes` into the stdin of `push`'s targets, and waits until all have them (RFC0025's
+    /// external collection: each push has targets of its own). No bytes are a push as well:
+    /// with `PMIX_IOF_COMPLETE` they are the end.
     ///
-    /// At each target the bytes of one push come in one piece, behind those of pushes that came before. `on_wait` is
-    /// called when they have not moved for [`PATIENCE`], with those that hold them back. Meanwhile this tool reads
-    /// nothing: what it has registered for is cached or dropped. Who wants to do both at once uses two tools, or
-    /// [`Tool::begin_push`].
+    /// At each target the bytes of one push come in one piece, behind those of pushes that came
+    /// before. `on_wait` is called when they have not moved for [`PATIENCE`], with those that
+    /// hold them back. Meanwhile this tool reads nothing: what it has registered for is cached
+    /// or dropped. Who wants to do both at once uses two tools, or [`Tool::begin_push`].
     ///
     /// # Errors
     /// [`PushError::Request`]: a target that can't be reached, none of it was pushed then; a directive that is required
-    /// and can't be honoured; a limit; or the engine is gone. Targets that go in the middle are no error: the report
-    /// names them.
+    /// and can't be honoured; a limit; or the engine is gone. Targets that go in the middle are no
+    /// error: the report names them.
     ///
     /// # Example
     /// ```
@@ -155,11 +158,12 @@ impl Tool {
         self.push_all(granted.push, drops(push), &mut Blob(bytes), on_wait)
     }
 
-    /// Begins a push, of `size` bytes if that is known, and waits for nothing but the engine's word: for tools with an
-    /// event loop of their own. Then put bytes where [`Tool::push_room`] says, and [`Tool::fill`]. There may be room
-    /// again whenever [`Tool::next`] or [`Tool::dispatch`] has looked at what the engine says; and when all targets
-    /// have all, or are gone, [`Tool::take_report`] says what became of it. A tool that goes before has pushed what it
-    /// has handed over.
+    /// Begins a push, of `size` bytes if that is known, and waits for nothing but the engine's
+    /// word: for tools with an event loop of their own. Then put bytes where
+    /// [`Tool::push_room`] says, and [`Tool::fill`]. There may be room again whenever
+    /// [`Tool::next`] or [`Tool::dispatch`] has looked at what the engine says; and when all
+    /// targets have all, or are gone, [`Tool::take_report`] says what became of it. A tool that
+    /// goes before has pushed what it has handed over.
     ///
     /// # Errors
     /// [`RequestError`], as [`Tool::push`].
@@ -182,8 +186,9 @@ impl Tool {
         inlet: Option<OwnedFd>,
     ) -> Result<(), LostError> {
         let inlet = inlet.ok_or(LostError::Unexpected { what: "a push without its inlet" })?;
-        // SAFETY: the engine has made it for this push alone, of which there is one, and sent it on our connection, which
-        // nobody else has (`Tool::over`); what `freed` is told comes from there, too.
+        // SAFETY: the engine has made it for this push alone, of which there is one, and sent it on our
+        // connection, which nobody else has (`Tool::over`); what `freed` is told comes from there,
+        // too.
         let mut filler = unsafe { Filler::open(inlet) }?;
         let capacity = filler.room().len();
         self.pushes.insert(
@@ -201,8 +206,8 @@ impl Tool {
         }
     }
 
-    /// Hands the first `bytes` of the room over to the engine, and says whether they are the last of this push. Nothing
-    /// happens for a push that is over.
+    /// Hands the first `bytes` of the room over to the engine, and says whether they are the last
+    /// of this push. Nothing happens for a push that is over.
     ///
     /// # Errors
     /// [`LostError`]: the engine is gone.
@@ -217,7 +222,8 @@ impl Tool {
         self.tell_filled(push)
     }
 
-    /// What became of a push that is over; then it is forgotten. `None` if it is not, or was asked for before.
+    /// What became of a push that is over; then it is forgotten. `None` if it is not, or was asked
+    /// for before.
     ///
     /// # Errors
     /// [`LostError::Closed`]: the engine is gone, and nobody knows how much arrived.
@@ -233,8 +239,8 @@ impl Tool {
         }
     }
 
-    /// Who holds a push back. Before, those are cut off who have taken no more than what lies before position
-    /// `cut_off` though it was their turn: they are at the end of their stdin.
+    /// Who holds a push back. Before, those are cut off who have taken no more than what lies
+    /// before position `cut_off` though it was their turn: they are at the end of their stdin.
     ///
     /// # Errors
     /// [`RequestError::Lost`]: the engine is gone.
@@ -303,7 +309,8 @@ impl Tool {
         }
     }
 
-    /// Nothing has come for a while: says whom that is due to, or cuts them off, if they took nothing since the last look.
+    /// Nothing has come for a while: says whom that is due to, or cuts them off, if they took
+    /// nothing since the last look.
     fn look_who_lags(
         &mut self,
         push: u32,
@@ -376,7 +383,8 @@ impl Pushing {
     }
 }
 
-/// Whether targets that do not read are to be cut off, which is for the tool to see to: it is the one that waits.
+/// Whether targets that do not read are to be cut off, which is for the tool to see to: it is the
+/// one that waits.
 pub(crate) fn drops(push: &Push) -> bool {
     let last = push.directives.iter().rfind(|info| info.key == key::PMIX_IOF_DROP_NEWEST);
     last.is_some_and(|info| info.value == InfoValue::Bool(true))

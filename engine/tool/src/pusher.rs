@@ -16,11 +16,13 @@ use crate::error::PushError;
 use crate::push::{Push, Read, Supply, drops};
 use crate::tool::Tool;
 
-/// Reads a file, such as the tool's own stdin, and pushes it, on a thread of its own, until its end or until it is told
-/// to stop (RFC0025's internal collection, `PMIX_IOF_PUSH_STDIN`). All of it goes to the same targets, as one push.
+/// Reads a file, such as the tool's own stdin, and pushes it, on a thread of its own, until its end
+/// or until it is told to stop (RFC0025's internal collection, `PMIX_IOF_PUSH_STDIN`). All of it
+/// goes to the same targets, as one push.
 ///
-/// The file may be in blocking or non-blocking mode, and stays as it is; nobody else should read it meanwhile. When all
-/// targets are gone, no more of it is read. Dropping a pusher without having joined it leaves it at work.
+/// The file may be in blocking or non-blocking mode, and stays as it is; nobody else should read it
+/// meanwhile. When all targets are gone, no more of it is read. Dropping a pusher without having
+/// joined it leaves it at work.
 ///
 /// # Example
 /// ```
@@ -51,7 +53,8 @@ pub struct Pusher {
 }
 
 impl Pusher {
-    /// Begins to push what comes from `file`. `on_wait` is called on the pusher's thread, as [`Tool::push`] has it.
+    /// Begins to push what comes from `file`. `on_wait` is called on the pusher's thread, as
+    /// [`Tool::push`] has it.
     ///
     /// # Errors
     /// As [`Tool::push`]; or the process has no descriptors or threads left.
@@ -88,7 +91,8 @@ impl Pusher {
         self.thread.is_finished()
     }
 
-    /// Reads no more: what was read so far is all (a push with `PMIX_IOF_COMPLETE` in RFC0025's words).
+    /// Reads no more: what was read so far is all (a push with `PMIX_IOF_COMPLETE` in RFC0025's
+    /// words).
     pub fn stop(&self) {
         self.stop.ring();
     }

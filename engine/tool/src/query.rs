@@ -7,8 +7,9 @@ use crate::link::Received;
 use crate::tool::Tool;
 
 impl Tool {
-    /// Asks for some keys, of everything that the engine has; [`iof_proto::query::key`] has those that it knows, its host
-    /// may know more. Keys of which nobody knows anything are left out of the answer.
+    /// Asks for some keys, of everything that the engine has; [`iof_proto::query::key`] has those
+    /// that it knows, its host may know more. Keys of which nobody knows anything are left out
+    /// of the answer.
     ///
     /// # Errors
     /// [`RequestError`]: nothing was found (`PMIX_ERR_NOT_FOUND`), or the engine is gone.
@@ -16,8 +17,8 @@ impl Tool {
         Ok(self.queries(vec![Query::new(keys.iter().copied())])?.found)
     }
 
-    /// Asks several queries, each with keys and qualifiers of its own. Waits for the answer, which is the host's where
-    /// the engine does not know a key.
+    /// Asks several queries, each with keys and qualifiers of its own. Waits for the answer, which
+    /// is the host's where the engine does not know a key.
     ///
     /// # Errors
     /// [`RequestError`]: nothing was found (`PMIX_ERR_NOT_FOUND`, or what the host says instead), a qualifier makes no

@@ -29,8 +29,8 @@ pub(crate) struct Registration {
 pub(crate) enum Closing {
     /// It does not end.
     No,
-    /// What is there is handed out. More may be on its way: the answer to this request comes behind every ring that the
-    /// engine had announced when the registration was to end.
+    /// What is there is handed out. More may be on its way: the answer to this request comes behind
+    /// every ring that the engine had announced when the registration was to end.
     Awaiting(u32),
     /// What was there when it was to end is here and is handed out.
     Flushing,
@@ -106,7 +106,8 @@ impl Registration {
         }
     }
 
-    /// Returns how the oldest job of this name has ended whose end was not told, once all of its streams are over.
+    /// Returns how the oldest job of this name has ended whose end was not told, once all of its
+    /// streams are over.
     pub(crate) fn take_end(&mut self, nspace: &Nspace) -> Option<JobEnd> {
         let job = self.jobs.get_mut(nspace).filter(|_| self.closing == Closing::No)?;
         loop {
@@ -134,7 +135,8 @@ impl Registration {
         !self.persistent && self.closing == Closing::No && self.jobs.values().all(|job| job.told > 0)
     }
 
-    /// Whether streams of it were still to be announced, and are missing now that nothing more comes.
+    /// Whether streams of it were still to be announced, and are missing now that nothing more
+    /// comes.
     pub(crate) fn misses_streams(&self) -> bool {
         !self.persistent && !self.has_all_streams()
     }

@@ -30,9 +30,10 @@ pub(crate) enum Pending {
     Log,
 }
 
-/// For tools that must not wait, such as those with an event loop: each gives the number of the request, and
-/// [`Delivery::Reply`] brings that number again, with what came of it; before anything that follows from it. If the engine
-/// goes before it has answered, that is [`Status::ERR_UNREACH`].
+/// For tools that must not wait, such as those with an event loop: each gives the number of the
+/// request, and [`Delivery::Reply`] brings that number again, with what came of it; before anything
+/// that follows from it. If the engine goes before it has answered, that is
+/// [`Status::ERR_UNREACH`].
 ///
 /// ```
 /// # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
@@ -60,7 +61,8 @@ impl Tool {
         self.submit_registration(pull, None)
     }
 
-    /// [`Tool::pull_with`] without a wait. The reply goes to [`Tool::next`] all the same, not to `callback`.
+    /// [`Tool::pull_with`] without a wait. The reply goes to [`Tool::next`] all the same, not to
+    /// `callback`.
     ///
     /// # Errors
     /// As [`Tool::submit_pull`].

@@ -30,7 +30,8 @@ mod poll;
 
 pub(crate) use poll::{Event, Poll};
 
-/// For how long a tool waits for the welcome of an engine that it has connected to: far longer than one that runs needs.
+/// For how long a tool waits for the welcome of an engine that it has connected to: far longer than
+/// one that runs needs.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What to register for (`PMIx_IOF_pull`, RFC0025).
@@ -42,16 +43,18 @@ pub struct Pull {
     pub channels: Channels,
     /// Whether to begin with the oldest byte in the engine's cache, or with what comes from now on.
     pub backlog: bool,
-    /// Whether the registration goes on when its jobs have ended, with later jobs of the same names, until it is
-    /// [deregistered](Tool::deregister) or the engine ends. Otherwise the first end of each job that it names is the last:
-    /// then the registration is over, [`Tool::next`] says so, and a later job of the name is not part of it.
+    /// Whether the registration goes on when its jobs have ended, with later jobs of the same
+    /// names, until it is [deregistered](Tool::deregister) or the engine ends. Otherwise the
+    /// first end of each job that it names is the last: then the registration is over,
+    /// [`Tool::next`] says so, and a later job of the name is not part of it.
     pub persistent: bool,
     /// How it is to be done (RFC0025): [`iof_proto::directive::key`] has the keys.
     pub directives: Vec<Info>,
 }
 
 impl Pull {
-    /// Registers for `procs` until their jobs have ended, with the backlog first and without directives.
+    /// Registers for `procs` until their jobs have ended, with the backlog first and without
+    /// directives.
     pub fn new(procs: Vec<Proc>, channels: Channels) -> Pull {
         Pull { procs, channels, backlog: true, persistent: false, directives: Vec::new() }
     }
@@ -65,11 +68,12 @@ impl Pull {
 /// A connection to an engine.
 ///
 /// # Threads
-/// One at a time; a tool may move between threads. To wait in one thread and ask in another, have two tools.
+/// One at a time; a tool may move between threads. To wait in one thread and ask in another, have
+/// two tools.
 ///
 /// # When the engine goes away
-/// Every stream is read as far as it is in memory and then [gone](Delivery::Gone); requests fail with
-/// [`LostError::Closed`]. A tool does not connect again: a new engine has other jobs.
+/// Every stream is read as far as it is in memory and then [gone](Delivery::Gone); requests fail
+/// with [`LostError::Closed`]. A tool does not connect again: a new engine has other jobs.
 pub struct Tool {
     pub(crate) link: Link,
     page: Arc<ReaderPage>,
@@ -100,8 +104,8 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Attaches to the engine that listens at `path`, as `name` (for people who look at the engine's readers). Waits for
-    /// its welcome, for [`HANDSHAKE_LIMIT`] at most.
+    /// Attaches to the engine that listens at `path`, as `name` (for people who look at the
+    /// engine's readers). Waits for its welcome, for [`HANDSHAKE_LIMIT`] at most.
     ///
     /// # Errors
     /// [`AttachError`]: nobody there, nobody who answers, refused, the engine is another version, or its process belongs
@@ -112,8 +116,8 @@ impl Tool {
         unsafe { Tool::over(socket, name) }
     }
 
-    /// Attaches to the engine that `search` finds, as [`Tool::connect`] does. Where it leaves several to be tried, that
-    /// is the first that accepts.
+    /// Attaches to the engine that `search` finds, as [`Tool::connect`] does. Where it leaves
+    /// several to be tried, that is the first that accepts.
     ///
     /// # Errors
     /// [`AttachError`]: nobody there, several from which to choose, or what became of the last that was tried.
@@ -121,11 +125,13 @@ impl Tool {
         find(search, |path| Tool::connect(path, name))
     }
 
-    /// Attaches `count` times to one engine, the one that [`Tool::find`] finds. All connections are made
-    /// before the first is used, so an engine that ends meanwhile has all of the tools or none.
+    /// Attaches `count` times to one engine, the one that [`Tool::find`] finds. All connections are
+    /// made before the first is used, so an engine that ends meanwhile has all of the tools or
+    /// none.
     ///
     /// # Errors
-    /// As [`Tool::find`], and [`AttachError::Replaced`] if another engine took the place of the first.
+    /// As [`Tool::find`], and [`AttachError::Replaced`] if another engine took the place of the
+    /// first.
     pub fn find_several(search: &Search, name: &str, count: usize) -> Result<Vec<Tool>, AttachError> {
         find(search, |path| {
             let connected = (0..count).map(|_| connect(path)).collect::<Result<Vec<_>, _>>()?;
@@ -144,8 +150,9 @@ impl Tool {
     /// As [`Tool::connect`].
     ///
     /// # Safety
-    /// An engine protects what a tool borrows for as long as the tool is connected and speaks the protocol. So nobody
-    /// else may have this socket, to write to it or to shut it down, until the tool is dropped.
+    /// An engine protects what a tool borrows for as long as the tool is connected and speaks the
+    /// protocol. So nobody else may have this socket, to write to it or to shut it down, until
+    /// the tool is dropped.
     pub unsafe fn over(socket: UnixStream, name: &str) -> Result<Tool, AttachError> {
         // A time that the clock can't show is over.
         let now = Instant::now();
@@ -198,19 +205,21 @@ impl Tool {
         self.engine_pid
     }
 
-    /// Whether the engine has gone: it ended, or closed the connection. What is in memory still comes.
+    /// Whether the engine has gone: it ended, or closed the connection. What is in memory still
+    /// comes.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Whether the engine went away before it had announced every stream of every registration: some of
-    /// them may be missing. A [persistent](Pull::persistent) registration has no last stream to miss.
+    /// Whether the engine went away before it had announced every stream of every registration:
+    /// some of them may be missing. A [persistent](Pull::persistent) registration has no last
+    /// stream to miss.
     pub fn misses_streams(&self) -> bool {
         self.gone && self.registrations.values().any(Registration::misses_streams)
     }
 
-    /// Registers for output (`PMIx_IOF_pull`); gives the handler id, 1 or more, and which optional directives are
-    /// ignored. What comes is handed out by [`Tool::next`].
+    /// Registers for output (`PMIx_IOF_pull`); gives the handler id, 1 or more, and which optional
+    /// directives are ignored. What comes is handed out by [`Tool::next`].
     ///
     /// # Errors
     /// [`RequestError`]: what was asked for does not exist and never will, a directive that is required can't be
@@ -219,11 +228,12 @@ impl Tool {
         self.register(pull, None)
     }
 
-    /// [`Tool::pull`], but what comes goes to `callback`, which [`Tool::dispatch`] and [`Tool::next`] call, on the
-    /// thread that calls them.
+    /// [`Tool::pull`], but what comes goes to `callback`, which [`Tool::dispatch`] and
+    /// [`Tool::next`] call, on the thread that calls them.
     ///
-    /// It is RFC0025's `pmix_iof_cbfunc_t`: a delivery has handler, source, channel and payload, and
-    /// [`Delivery::Complete`] stands for `PMIX_IOF_COMPLETE`. The bytes are consumed when it returns.
+    /// It is RFC0025's `pmix_iof_cbfunc_t`: a delivery has handler, source, channel and payload,
+    /// and [`Delivery::Complete`] stands for `PMIX_IOF_COMPLETE`. The bytes are consumed when
+    /// it returns.
     ///
     /// # Errors
     /// As [`Tool::pull`]; `callback` is dropped then.
@@ -245,18 +255,21 @@ impl Tool {
         Ok(granted)
     }
 
-    /// Ends a registration (`PMIx_IOF_deregister`). This only begins it, and waits for nothing; the rest is done by
-    /// [`Tool::next`] and [`Tool::dispatch`].
+    /// Ends a registration (`PMIx_IOF_deregister`). This only begins it, and waits for nothing; the
+    /// rest is done by [`Tool::next`] and [`Tool::dispatch`].
     ///
-    /// What is unread now still comes, as deliveries like all others: a gap, or bytes in place, in full groups or not,
-    /// also of streams that the engine has not announced yet. There is at most a ring of it for each stream. When it was handed out, the engine is told, and once it has
-    /// confirmed, [`Delivery::Deregistered`] comes, the last of this registration. A stream that completes before is
-    /// told as complete; that a job has ended is not found out any more. Types see to it that this is not called from a
-    /// callback, nor while a delivery is borrowed.
+    /// What is unread now still comes, as deliveries like all others: a gap, or bytes in place, in
+    /// full groups or not, also of streams that the engine has not announced yet. There is at
+    /// most a ring of it for each stream. When it was handed out, the engine is told, and once it
+    /// has confirmed, [`Delivery::Deregistered`] comes, the last of this registration. A stream
+    /// that completes before is told as complete; that a job has ended is not found out any
+    /// more. Types see to it that this is not called from a callback, nor while a delivery is
+    /// borrowed.
     ///
     /// # Errors
     /// [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`]: there is no such registration, it is being ended
-    /// already, or it is over. [`RequestError::Lost`]: the engine is gone, and what is unread comes without this.
+    /// already, or it is over. [`RequestError::Lost`]: the engine is gone, and what is unread comes
+    /// without this.
     pub fn deregister(&mut self, handler: u32) -> Result<(), RequestError> {
         // What the engine has announced is to be flushed, too.
         self.take_messages()?;
@@ -348,18 +361,18 @@ impl Tool {
         }
     }
 
-    /// Whether nothing more will come: every registration is over (none is [persistent](Pull::persistent), and every job
-    /// of them has ended and was told), or the engine is gone, no reply is still to come, and all that there was has been
-    /// handed out.
+    /// Whether nothing more will come: every registration is over (none is
+    /// [persistent](Pull::persistent), and every job of them has ended and was told), or the
+    /// engine is gone, no reply is still to come, and all that there was has been handed out.
     pub fn is_done(&self) -> bool {
         let told = self.gone || self.registrations.values().all(Registration::is_over);
         let heard = self.events.is_empty() && self.put_back.is_none() && self.pending.is_empty();
         told && heard && self.feeds.is_empty()
     }
 
-    /// For how long an event loop may wait for the descriptor before it calls [`Tool::next`] or [`Tool::dispatch`]
-    /// whatever happens; `None`: until it is readable. It is zero unless the last of them found nothing, and after
-    /// requests that brought news.
+    /// For how long an event loop may wait for the descriptor before it calls [`Tool::next`] or
+    /// [`Tool::dispatch`] whatever happens; `None`: until it is readable. It is zero unless the
+    /// last of them found nothing, and after requests that brought news.
     pub fn timeout(&self) -> Option<Duration> {
         let pending = !self.wakeup.is_armed() || self.has_ready();
         // Messages may be of pushes, of which a tool that is done with its registrations wants to hear.
@@ -372,16 +385,18 @@ impl Tool {
 
 /// One descriptor for an event loop of the tool's own: readable when there is news.
 ///
-/// Wait for it to be readable, for [`Tool::timeout`] at most, and then call [`Tool::next`] (or [`Tool::dispatch`]) with
-/// a time of zero until there is nothing more. Level- and edge-triggered loops are both fine. It stays readable when
-/// the engine is gone: leave off when [`Tool::is_done`].
+/// Wait for it to be readable, for [`Tool::timeout`] at most, and then call [`Tool::next`] (or
+/// [`Tool::dispatch`]) with a time of zero until there is nothing more. Level- and edge-triggered
+/// loops are both fine. It stays readable when the engine is gone: leave off when
+/// [`Tool::is_done`].
 impl AsFd for Tool {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
     }
 }
 
-/// Connects to `path`, where a process of this user or of root has to listen; gives its pid as well.
+/// Connects to `path`, where a process of this user or of root has to listen; gives its pid as
+/// well.
 fn connect(path: &Path) -> Result<(UnixStream, u32), AttachError> {
     let socket = rendezvous::connect(path)?;
     let engine = socket::peer(&socket).map_err(LostError::Socket)?;

@@ -1,7 +1,9 @@
-//! How a tool sleeps without missing anything, on a descriptor of its own or on somebody else's event loop.
+//! How a tool sleeps without missing anything, on a descriptor of its own or on somebody else's
+//! event loop.
 //!
-//! There are two sources of news: the doorbell, which the engine rings only for a tool that is armed, and the socket.
-//! A tool that was told "nothing" stays armed, so that the next news, whenever it comes, makes its descriptor readable.
+//! There are two sources of news: the doorbell, which the engine rings only for a tool that is
+//! armed, and the socket. A tool that was told "nothing" stays armed, so that the next news,
+//! whenever it comes, makes its descriptor readable.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -43,7 +45,8 @@ impl Wakeup {
         self.armed
     }
 
-    /// Announces that the tool, which uses slots below `slots`, is about to sleep; `false` if there is news in one.
+    /// Announces that the tool, which uses slots below `slots`, is about to sleep; `false` if there
+    /// is news in one.
     pub(crate) fn arm(&mut self, page: &ReaderPage, slots: u32) -> bool {
         self.armed = page.arm(slots);
         self.armed

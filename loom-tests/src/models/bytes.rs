@@ -101,7 +101,8 @@ pub fn passed_on() {
     model.settle(&mut reader);
 }
 
-/// A reader that held all from its cursor on lets the writer pass after a look at what it borrows, and borrows again.
+/// A reader that held all from its cursor on lets the writer pass after a look at what it borrows,
+/// and borrows again.
 ///
 /// Bound: 4 bytes, which fill the ring, then 2 more beside a look, the change and another look.
 pub fn set_non_gating() {
@@ -143,8 +144,8 @@ pub fn unnoted() {
     model.settle(&mut reader);
 }
 
-/// Bytes that a reader gave back without consuming them are overwritten only after its last look at them, also when
-/// it holds others again.
+/// Bytes that a reader gave back without consuming them are overwritten only after its last look at
+/// them, also when it holds others again.
 ///
 /// Bound: 4 bytes, then 2 more beside 2 looks, of which the first consumes 1.
 pub fn released() {
@@ -201,7 +202,8 @@ pub fn copied() {
     model.settle(&mut reader);
 }
 
-/// What a reader borrowed when it was killed stays as it was until it is detached, and the writer goes on.
+/// What a reader borrowed when it was killed stays as it was until it is detached, and the writer
+/// goes on.
 ///
 /// Bound: 4 bytes, then 2 more beside 1 look.
 pub fn killed() {

@@ -1,5 +1,5 @@
-//! The models. Each runs a writer, in the thread that checks it, and a reader in a thread of its own. What both did
-//! before the thread starts has one order only and costs nothing to check.
+//! The models. Each runs a writer, in the thread that checks it, and a reader in a thread of its
+//! own. What both did before the thread starts has one order only and costs nothing to check.
 
 mod bytes;
 mod ready_bits;

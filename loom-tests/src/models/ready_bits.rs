@@ -53,10 +53,11 @@ fn check_beside_sleeper(mut model: Model, reader: Reader) {
     assert!(unread == 0 || rings(&model.doorbell), "a wake-up was lost");
 }
 
-/// The same for a reader that wants bytes in groups: it is woken for a whole group, and for the first byte of the
-/// next, so that it can tell when that is due.
+/// The same for a reader that wants bytes in groups: it is woken for a whole group, and for the
+/// first byte of the next, so that it can tell when that is due.
 ///
-/// Bound: groups of 2; 1 byte, then 2 more, each with its own wake-up, beside a reader until it sleeps.
+/// Bound: groups of 2; 1 byte, then 2 more, each with its own wake-up, beside a reader until it
+/// sleeps.
 pub fn woken_for_a_group() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
@@ -72,8 +73,8 @@ pub fn woken_for_a_group() {
     assert!(unread < enough || rings(&model.doorbell), "a wake-up was lost");
 }
 
-/// Writes 2 bytes and tells of each, while `reader` reads until its tool sleeps: that is as often as it was told,
-/// once before and twice here.
+/// Writes 2 bytes and tells of each, while `reader` reads until its tool sleeps: that is as often
+/// as it was told, once before and twice here.
 fn run_beside_sleeper(model: &mut Model, mut reader: Reader) -> Reader {
     let (payload, page) = (model.payload.clone(), model.page.clone());
     let reading = thread::spawn(move || {

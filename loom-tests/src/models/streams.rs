@@ -25,7 +25,8 @@ pub fn gaps() {
     assert_eq!((reader.delivered(), reader.lost()), (stored, model.stream.stats().dropped));
 }
 
-/// When the stream moves on to the next generation, who borrows in the old one keeps its bytes and follows.
+/// When the stream moves on to the next generation, who borrows in the old one keeps its bytes and
+/// follows.
 ///
 /// Bound: 4 bytes, then 2 more beside 1 look.
 pub fn moved_on() {
@@ -72,8 +73,8 @@ pub fn reconfigured() {
     assert_eq!(reader.lost(), 1);
 }
 
-/// A stream is to change twice while one reader comes along and another is paused. The second change waits for the paused
-/// reader, so neither loses a byte.
+/// A stream is to change twice while one reader comes along and another is paused. The second
+/// change waits for the paused reader, so neither loses a byte.
 ///
 /// Bound: 1 byte, then each change and 1 more byte beside 2 looks of the reader that comes along.
 pub fn reconfigured_twice() {
@@ -106,8 +107,8 @@ pub fn reconfigured_twice() {
     assert_eq!((reader.lost(), paused.lost()), (0, 0), "a reader that was due lost a byte");
 }
 
-/// A reader that was overtaken looks for the oldest byte while the writer overwrites the index entry that tells about
-/// it, in the claim in which it gave that entry up.
+/// A reader that was overtaken looks for the oldest byte while the writer overwrites the index
+/// entry that tells about it, in the claim in which it gave that entry up.
 ///
 /// Bound: 18 bytes, then 2 more and a large gap beside 1 look.
 pub fn reused_entry() {
@@ -121,7 +122,8 @@ pub fn reused_entry() {
         reader
     });
     model.write(2);
-    // More than the reader can be behind: taken for drops before its place, these are never made up for.
+    // More than the reader can be behind: taken for drops before its place, these are never made up
+    // for.
     model.stream.discard(2 * AHEAD, 0);
     let mut reader = reading.join().unwrap();
     model.settle(&mut reader);
@@ -157,9 +159,11 @@ fn time_of(number: u64) -> u64 {
     (number + 1) * 1_000_000_000
 }
 
-/// A reader follows to a generation before which bytes were dropped, while the writer overwrites its start there.
+/// A reader follows to a generation before which bytes were dropped, while the writer overwrites
+/// its start there.
 ///
-/// Bound: 8 bytes, of which 4 were dropped; 3 in a new generation, then 2 more beside the step and 1 look.
+/// Bound: 8 bytes, of which 4 were dropped; 3 in a new generation, then 2 more beside the step and
+/// 1 look.
 pub fn followed() {
     let (mut model, mut reader) = sealed_after_drops();
     model.write(2);
@@ -175,8 +179,8 @@ pub fn followed() {
     model.settle(&mut reader);
 }
 
-/// A reader that was overtaken looks for the oldest byte while the writer gives up index entries. Bytes were dropped
-/// before this generation.
+/// A reader that was overtaken looks for the oldest byte while the writer gives up index entries.
+/// Bytes were dropped before this generation.
 ///
 /// Bound: 8 bytes, of which 4 were dropped; 6 in a new generation, then 2 more beside 2 looks.
 pub fn overtaken() {
@@ -218,8 +222,8 @@ pub fn inspected() {
     looking.join().unwrap();
 }
 
-/// A stream that dropped 4 of its first 8 bytes and stored another in an overwriting generation, with a reader that
-/// found the first generation sealed.
+/// A stream that dropped 4 of its first 8 bytes and stored another in an overwriting generation,
+/// with a reader that found the first generation sealed.
 fn sealed_after_drops() -> (Model, Reader) {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);

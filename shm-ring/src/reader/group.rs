@@ -1,4 +1,5 @@
-//! Handing bytes out in groups: a reader that asked for it gets its bytes when there are enough, or in time.
+//! Handing bytes out in groups: a reader that asked for it gets its bytes when there are enough, or
+//! in time.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +11,14 @@ use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 pub struct Grouping {
     /// As soon as there are so many (`PMIX_IOF_BUFFERING_SIZE`); half the ring at most.
     pub bytes: u64,
-    /// Or as soon as the first of them was seen so long ago (`PMIX_IOF_BUFFERING_TIME`); `None`: never for that.
+    /// Or as soon as the first of them was seen so long ago (`PMIX_IOF_BUFFERING_TIME`); `None`:
+    /// never for that.
     pub time: Option<Duration>,
 }
 
 impl Reader {
-    /// Hands bytes out in groups from now on (`None`: as they come). A gap, the end of a generation or of the stream
-    /// ends a group early, so nothing is ever stuck.
+    /// Hands bytes out in groups from now on (`None`: as they come). A gap, the end of a generation
+    /// or of the stream ends a group early, so nothing is ever stuck.
     pub fn group(&mut self, grouping: Option<Grouping>) {
         self.grouping = grouping;
         self.plain = false;
@@ -24,8 +26,8 @@ impl Reader {
         self.ask_for(1);
     }
 
-    /// When bytes that are held back for grouping are to be handed out: call [`Reader::peek`] again by then. `None`
-    /// if none are, or only more bytes will do.
+    /// When bytes that are held back for grouping are to be handed out: call [`Reader::peek`] again
+    /// by then. `None` if none are, or only more bytes will do.
     pub fn deadline(&self) -> Option<Instant> {
         self.seen_at?.checked_add(self.grouping?.time?)
     }
@@ -53,8 +55,9 @@ impl Reader {
         Peek::Empty
     }
 
-    /// Asks to be woken for so many bytes. Who asks for fewer than before must look again before it sleeps: the
-    /// writer may have gone by the old number meanwhile. (`ReaderPage::arm` has the fence for more than before.)
+    /// Asks to be woken for so many bytes. Who asks for fewer than before must look again before it
+    /// sleeps: the writer may have gone by the old number meanwhile. (`ReaderPage::arm` has the
+    /// fence for more than before.)
     fn ask_for(&self, bytes: u64) {
         // The next generation's slot begins with 1.
         let Some(slot) = self.words().filter(|_| !self.sealed) else { return };

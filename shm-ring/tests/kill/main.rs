@@ -1,6 +1,8 @@
-//! Writers and readers that are killed at any moment, thousands of times: whoever is left has books that add up.
+//! Writers and readers that are killed at any moment, thousands of times: whoever is left has books
+//! that add up.
 //!
-//! The processes are this program once more (`link`). To repeat a run, set IOF_KILL_SEED to the number that it printed.
+//! The processes are this program once more (`link`). To repeat a run, set IOF_KILL_SEED to the
+//! number that it printed.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -15,7 +15,8 @@ use crate::{CAPACITY, POLICIES};
 const SLOTS: u32 = 64;
 const READERS: usize = 2;
 
-/// What the writer said last that it had published: its generation and how many bytes it had produced.
+/// What the writer said last that it had published: its generation and how many bytes it had
+/// produced.
 struct Said(MmapRaw);
 
 impl Said {

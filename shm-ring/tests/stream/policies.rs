@@ -176,7 +176,8 @@ fn a_stream_with_more_gaps_than_its_index_holds_goes_on() {
     }
 }
 
-/// What a reader that has read a full ring loses of one byte more than its size, beside another that reads nothing.
+/// What a reader that has read a full ring loses of one byte more than its size, beside another
+/// that reads nothing.
 fn lost_beside(policy: Policy, neighbour: bool) -> u64 {
     let (mut stream, tool) = (stream(policy), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);

@@ -1,4 +1,5 @@
-//! Every byte has the time at which it was read: exactly as long as its reader keeps up, and never a later one.
+//! Every byte has the time at which it was read: exactly as long as its reader keeps up, and never
+//! a later one.
 
 use iof_shm_ring::{Peek, Policy, Reader, Start, Stream, StreamConfig};
 use proptest::prelude::*;

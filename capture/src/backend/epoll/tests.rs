@@ -13,7 +13,8 @@ use super::*;
 
 const SOURCE: Token = Token::Source(0);
 
-/// An epoll, and a file that is always readable, so that whoever should wait for nothing else can be found waiting.
+/// An epoll, and a file that is always readable, so that whoever should wait for nothing else can
+/// be found waiting.
 struct World {
     epoll: Epoll,
     memory: Box<[u8]>,
@@ -33,13 +34,15 @@ impl World {
     }
 
     fn register_as(&mut self, token: Token, file: impl AsFd) {
-        // SAFETY: each test keeps its files open until it deregisters them, or for as long as it uses the epoll.
+        // SAFETY: each test keeps its files open until it deregisters them, or for as long as it uses the
+        // epoll.
         unsafe { self.epoll.register(token, file.as_fd()) }
     }
 
     fn read(&mut self, file: impl AsFd) {
         let span = Span { ptr: self.memory.as_mut_ptr(), len: self.memory.len() };
-        // SAFETY: the memory stays as it is until `epoll` has gone or has answered, and is not looked at before.
+        // SAFETY: the memory stays as it is until `epoll` has gone or has answered, and is not looked at
+        // before.
         unsafe { self.epoll.read(SOURCE, file.as_fd(), span) }
     }
 

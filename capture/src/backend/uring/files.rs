@@ -1,8 +1,10 @@
-//! Files that the kernel holds for us, so that it need not look one up for each request, see io_uring_register(2).
+//! Files that the kernel holds for us, so that it need not look one up for each request, see
+//! io_uring_register(2).
 //!
-//! From Linux 6.13 on. Earlier ones let go of files in the order in which they were removed, each when everything that
-//! was asked before has been answered: a closed pipe would stay open as long as any other is idle (liburing issue 1192),
-//! and its writer would wait for a reader that is not there.
+//! From Linux 6.13 on. Earlier ones let go of files in the order in which they were removed, each
+//! when everything that was asked before has been answered: a closed pipe would stay open as long
+//! as any other is idle (liburing issue 1192), and its writer would wait for a reader that is not
+//! there.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

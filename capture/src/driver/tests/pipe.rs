@@ -79,7 +79,8 @@ impl Pipe {
         bytes
     }
 
-    /// What is delivered next, `len` bytes; `None` if this is a pipe, or nothing is to be delivered any more.
+    /// What is delivered next, `len` bytes; `None` if this is a pipe, or nothing is to be delivered
+    /// any more.
     pub(super) fn deliver(&mut self, number: usize, len: usize) -> Option<Vec<u8>> {
         let over = self.hung_up || self.closed;
         let queue = self.queue.as_mut().filter(|_| !over)?;
@@ -98,7 +99,8 @@ impl Pipe {
         queue.bytes = queue.bytes.checked_sub(bytes).expect("more than there were");
     }
 
-    /// The reader takes at most `most` bytes, and sees that they are the right ones. `true` at the end.
+    /// The reader takes at most `most` bytes, and sees that they are the right ones. `true` at the
+    /// end.
     pub(super) fn consume(&mut self, number: usize, most: usize) -> bool {
         let mut rest = most;
         loop {

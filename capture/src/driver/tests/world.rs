@@ -1,5 +1,5 @@
-//! Everything around the driver: pipes, their readers, those who push, and whoever sends commands. What the
-//! kernel does is in `kernel`.
+//! Everything around the driver: pipes, their readers, those who push, and whoever sends commands.
+//! What the kernel does is in `kernel`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -28,7 +28,8 @@ pub(super) const PUSHES: usize = 6;
 const PUSHED: u64 = 10_000;
 /// Bytes that a pipe has for whoever asks it itself how much there is to finish with.
 const UNREAD: usize = 3000;
-/// Turns in which everything must have ended once nothing goes wrong any more. Reads are of a KiB at least.
+/// Turns in which everything must have ended once nothing goes wrong any more. Reads are of a KiB
+/// at least.
 const PATIENCE: usize = 10_000;
 
 /// How `on_event` fails when it is to.
@@ -122,7 +123,8 @@ impl World {
         // SAFETY: nobody detaches or moves it.
         let mut reader = unsafe { Reader::new(at, page, Start::Oldest) }.unwrap();
         reader.tell_room(self.ringer.try_clone().unwrap());
-        // Nobody reads them: only their numbers count, what they are, and how much they have when asked for that.
+        // Nobody reads them: only their numbers count, what they are, and how much they have when asked for
+        // that.
         let (pipe, leader): (Option<OwnedFd>, _) = match kind {
             Kind::Queue => (None, None),
             Kind::Pipe => {
@@ -372,8 +374,8 @@ impl World {
         Some(how)
     }
 
-    /// What the kernel may do as long as it has not answered: it reads what it was lent, and writes into spans. All
-    /// others who have the memory let go of it before.
+    /// What the kernel may do as long as it has not answered: it reads what it was lent, and writes
+    /// into spans. All others who have the memory let go of it before.
     pub(super) fn use_what_is_lent(&mut self) {
         self.pipes.clear();
         self.pushes.iter_mut().for_each(Push::release);

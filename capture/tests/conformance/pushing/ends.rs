@@ -15,8 +15,8 @@ use super::pusher::{
 };
 use crate::common::pattern;
 
-/// Whether the test of this name has a process of its own: with `inside` set. Otherwise it has run there by now, and
-/// passed.
+/// Whether the test of this name has a process of its own: with `inside` set. Otherwise it has run
+/// there by now, and passed.
 pub(super) fn is_alone(test: &str, inside: &str) -> bool {
     if std::env::var_os(inside).is_some() {
         return true;

@@ -42,7 +42,8 @@ impl Fed {
     }
 }
 
-/// Whoever pushes stdin: a capture, the inlets of the pushes that are not over, and what became of them.
+/// Whoever pushes stdin: a capture, the inlets of the pushes that are not over, and what became of
+/// them.
 pub(super) struct Pusher {
     pub(super) capture: Capture,
     pub(super) events: Receiver<Event>,
@@ -66,7 +67,8 @@ impl Pusher {
         }
     }
 
-    /// Adds a new pipe as a target; gives its read end, and a second write end to look at, which is to be dropped.
+    /// Adds a new pipe as a target; gives its read end, and a second write end to look at, which is
+    /// to be dropped.
     pub(super) fn target(&mut self, id: u64) -> (OwnedFd, File) {
         let (read, write) = pipe();
         let look = write.try_clone().unwrap();
@@ -208,7 +210,8 @@ impl Pusher {
     }
 }
 
-/// Reads to the end of file, `pause` after each read, and compares; gives how many bytes there were.
+/// Reads to the end of file, `pause` after each read, and compares; gives how many bytes there
+/// were.
 pub(super) fn compare(from: OwnedFd, expected: &Arc<Vec<u8>>, pause: Duration) -> JoinHandle<usize> {
     let expected = Arc::clone(expected);
     std::thread::spawn(move || {
@@ -258,7 +261,8 @@ pub(super) fn wait_full(look: &File) {
     wait_until(|| !is(look, PollFlags::POLLOUT));
 }
 
-/// Waits until nobody has the read end any more. (A process that another test is about to start holds it until it is.)
+/// Waits until nobody has the read end any more. (A process that another test is about to start
+/// holds it until it is.)
 pub(super) fn wait_broken(look: &File) {
     wait_until(|| is(look, PollFlags::empty()));
 }
@@ -270,8 +274,8 @@ pub(super) fn unread(pipe: &OwnedFd) -> u64 {
     n as u64
 }
 
-/// Pushes until the pipe of target 0 is full and a write of what is left in flight, and all others have taken all; gives
-/// how much.
+/// Pushes until the pipe of target 0 is full and a write of what is left in flight, and all others
+/// have taken all; gives how much.
 pub(super) fn stuff(pusher: &mut Pusher, push: u64, look: &File, bytes: &[u8]) -> usize {
     let is_stuck = |pusher: &Pusher| {
         // In this order: what it lacks once it is full it can't take any more.

@@ -1,8 +1,10 @@
-//! PMIx's own names for the functions of the C library, for a tool that is compiled against the system's `pmix.h`: linked
-//! with `libiof-pmix.so` in place of `libpmix.so`, or with that preloaded, it works with an engine of iof, unchanged.
+//! PMIx's own names for the functions of the C library, for a tool that is compiled against the
+//! system's `pmix.h`: linked with `libiof-pmix.so` in place of `libpmix.so`, or with that
+//! preloaded, it works with an engine of iof, unchanged.
 //!
-//! Structures and numbers are the same, so each function here is the one that has the same name behind the prefix `iof_`.
-//! What PMIx's tool API has besides exists, and says that it is not supported. `include/iof_pmix.h` lists both.
+//! Structures and numbers are the same, so each function here is the one that has the same name
+//! behind the prefix `iof_`. What PMIx's tool API has besides exists, and says that it is not
+//! supported. `include/iof_pmix.h` lists both.
 #![allow(non_snake_case, reason = "names are PMIx's")]
 #![allow(clippy::missing_safety_doc, reason = "iof.h says it")]
 

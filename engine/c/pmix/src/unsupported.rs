@@ -1,7 +1,7 @@
 //! What PMIx has and this library has not: never a missing symbol, always the same answer.
 //!
-//! Arguments are not looked at. By the C calling conventions of all systems that Linux runs on, a function may be called
-//! with more of them than it takes.
+//! Arguments are not looked at. By the C calling conventions of all systems that Linux runs on, a
+//! function may be called with more of them than it takes.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;

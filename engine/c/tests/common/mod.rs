@@ -119,7 +119,8 @@ pub fn together(launcher: &Path, tool: &Path, how: &[&str], tool_args: &[&str], 
     };
     let mut starting = command(launcher);
     if how.first() == Some(&"valgrind") {
-        // Under valgrind a thread that sleeps in io_uring_enter(2) lets no other run, and there is no pidfd_open(2).
+        // Under valgrind a thread that sleeps in io_uring_enter(2) lets no other run, and there is no
+        // pidfd_open(2).
         starting.env("IOF_TEST_BACKEND", "epoll").env("IOF_TEST_ADOPT", "1");
     }
     let mut running = Running(starting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
@@ -166,7 +167,8 @@ pub fn output(command: &mut Command) -> Output {
     waiting.join().unwrap()
 }
 
-/// With the libraries beside `program`, where the loader finds them, and sockets where nobody else's are.
+/// With the libraries beside `program`, where the loader finds them, and sockets where nobody
+/// else's are.
 pub fn environment<'c>(command: &'c mut Command, program: &Path, sockets: &Path) -> &'c mut Command {
     command
         .env("LD_LIBRARY_PATH", program.parent().unwrap())

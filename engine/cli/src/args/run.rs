@@ -36,13 +36,15 @@ pub struct RunArgs {
     /// What to drop when full: newest, oldest, none
     ///
     /// A cache is full when our output is slower than the ranks. With none, the default, the ranks
-    /// wait. With newest, new bytes are dropped; with oldest, the oldest bytes are. Each gap is reported on stderr.
+    /// wait. With newest, new bytes are dropped; with oldest, the oldest bytes are. Each gap is
+    /// reported on stderr.
     #[arg(long, value_enum, default_value_t = Drop::None, hide_possible_values = true, hide_default_value = true)]
     pub drop: Drop,
 
     /// How to read the ranks' output: io-uring, epoll
     ///
-    /// The default is io-uring where the kernel permits it, otherwise epoll, which works everywhere and costs more.
+    /// The default is io-uring where the kernel permits it, otherwise epoll, which works everywhere
+    /// and costs more.
     #[arg(long, value_enum, hide_possible_values = true)]
     pub backend: Option<Backend>,
 
@@ -62,22 +64,23 @@ pub struct RunArgs {
 
     /// How long to wait for output after a rank's exit
     ///
-    /// Children of a rank may hold its output open after its exit. Without this option there is no limit. What they
-    /// write later is not forwarded.
+    /// Children of a rank may hold its output open after its exit. Without this option there is no
+    /// limit. What they write later is not forwarded.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,
 
     /// Print the cost of forwarding on exit
     ///
-    /// On stderr: the time, the CPU seconds of iof itself (its threads, not the ranks), and for each channel the bytes
-    /// read from the ranks and the bytes missing from our output.
+    /// On stderr: the time, the CPU seconds of iof itself (its threads, not the ranks), and for
+    /// each channel the bytes read from the ranks and the bytes missing from our output.
     #[arg(long)]
     pub timings: bool,
 
     /// Print a one-line summary on exit
     ///
-    /// On stderr: the ranks, their exit codes, the time, and the bytes forwarded and lost. Lost bytes are those missing
-    /// from our output, whether they were dropped on arrival or overwritten (--drop oldest) before they were read.
+    /// On stderr: the ranks, their exit codes, the time, and the bytes forwarded and lost. Lost
+    /// bytes are those missing from our output, whether they were dropped on arrival or
+    /// overwritten (--drop oldest) before they were read.
     #[arg(long)]
     pub summary: bool,
 
@@ -99,7 +102,8 @@ pub struct AppArgs {
 
     /// An environment variable for the ranks
     ///
-    /// The ranks also inherit our environment. Without a value, the variable has the value that it has here.
+    /// The ranks also inherit our environment. Without a value, the variable has the value that it
+    /// has here.
     #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = "App options",
           value_parser = OsStringValueParser::new().try_map(variable))]
     pub env: Vec<Variable>,

@@ -1,4 +1,5 @@
-//! What is shown: the streams of the last sample, their rates, their order, and where the user looks.
+//! What is shown: the streams of the last sample, their rates, their order, and where the user
+//! looks.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -138,8 +139,8 @@ impl Board {
         (since > self.interval.saturating_add(PATIENCE)).then_some(since)
     }
 
-    /// Shows these streams from now on. What has come since the last time makes the rates; a stream that was not there
-    /// yet has begun since.
+    /// Shows these streams from now on. What has come since the last time makes the rates; a stream
+    /// that was not there yet has begun since.
     pub fn update(&mut self, at: Instant, streams: Vec<StreamStats>) {
         let elapsed = self.sampled.map(|before| at.saturating_duration_since(before));
         let before: HashMap<(&Proc, Channel), u64> = self
@@ -191,7 +192,8 @@ impl Board {
         self.rows.len().saturating_sub(self.page)
     }
 
-    /// The rows to be shown where there is room for so many, and the number of the first, from 0 on.
+    /// The rows to be shown where there is room for so many, and the number of the first, from 0
+    /// on.
     pub fn page(&mut self, room: usize) -> (usize, &[Row]) {
         self.page = room.max(1);
         self.first = self.first.min(self.last_first());

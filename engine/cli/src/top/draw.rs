@@ -1,5 +1,5 @@
-//! The picture: two lines of sums, the table, one line of keys. In ASCII, for any terminal; what others have named is
-//! shown as far as the locale has it.
+//! The picture: two lines of sums, the table, one line of keys. In ASCII, for any terminal; what
+//! others have named is shown as far as the locale has it.
 
 use std::env;
 use std::sync::LazyLock;

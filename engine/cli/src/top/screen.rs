@@ -76,7 +76,8 @@ impl Screen {
     /// The next drawing is drawn whole: somebody else may have written to the terminal.
     pub fn forget_shown(&mut self) -> io::Result<()> {
         execute!(io::stdout(), Clear(ClearType::All))?;
-        // Not by its `clear`, which asks the terminal for the cursor and takes the answer from who waits for keys.
+        // Not by its `clear`, which asks the terminal for the cursor and takes the answer from who waits
+        // for keys.
         self.terminal.resize(self.area)
     }
 

@@ -123,8 +123,8 @@ pub fn gaps(rank: u32, channel: &str, stderr: &[u8]) -> Vec<Gap> {
     text.lines().map(|line| gap(line).unwrap_or_else(|| panic!("no gap: {line}"))).collect()
 }
 
-/// Checks that `delivered` is what `rank` wrote to stdout, each byte at its place, with exactly `gaps` missing of
-/// the `produced` bytes.
+/// Checks that `delivered` is what `rank` wrote to stdout, each byte at its place, with exactly
+/// `gaps` missing of the `produced` bytes.
 pub fn assert_accounted(rank: u32, delivered: &[u8], gaps: &[Gap], produced: u64) {
     let lost: u64 = gaps.iter().map(|gap| gap.lost).sum();
     assert_eq!(delivered.len() as u64 + lost, produced, "delivered and lost, with {gaps:?}");

@@ -5,8 +5,8 @@ use std::io::{self, Read};
 /// Bytes made at a time.
 const BLOCK: usize = 64 * 1024;
 
-/// An endless stream of pseudo-random bytes (xorshift64), another one for each rank and channel. NULs and newlines
-/// come as often as any other byte.
+/// An endless stream of pseudo-random bytes (xorshift64), another one for each rank and channel.
+/// NULs and newlines come as often as any other byte.
 pub struct Noise {
     state: u64,
     block: Vec<u8>,

@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 use super::bytes::{Pending, collect};
 use super::{DEADLINE, wait_up_to};
 
-/// A process in a process group of its own, with pipes for its stdin, stdout and stderr. When this is dropped it is
-/// killed with all that it started, in whatever groups and sessions that is.
+/// A process in a process group of its own, with pipes for its stdin, stdout and stderr. When this
+/// is dropped it is killed with all that it started, in whatever groups and sessions that is.
 pub struct Process {
     child: Child,
     what: String,
@@ -87,7 +87,8 @@ impl Process {
         kill(self.nix_pid(), signal).unwrap();
     }
 
-    /// Stops it with SIGSTOP, until all of its threads stand still: each goes on until it hears of it.
+    /// Stops it with SIGSTOP, until all of its threads stand still: each goes on until it hears of
+    /// it.
     pub fn stop(&self) {
         self.signal(Signal::SIGSTOP);
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;

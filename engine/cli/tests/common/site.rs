@@ -157,7 +157,8 @@ impl Site {
         self.pull(&[])
     }
 
-    /// Waits until so many bytes were logged to what the rank writes, and both `iof run` and an `iof pull` read them.
+    /// Waits until so many bytes were logged to what the rank writes, and both `iof run` and an
+    /// `iof pull` read them.
     pub fn wait_for_logged(&self, rank: u32, channel: &str, bytes: u64) {
         let is = |of: &Stream| {
             let readers = of.readers("iof run").len().min(of.pulls());
@@ -197,7 +198,8 @@ impl Site {
     }
 }
 
-/// A fifo that somebody waits at by opening it: `: < PATH` in a shell, `--gate OFFSET:PATH` of the program `rank`.
+/// A fifo that somebody waits at by opening it: `: < PATH` in a shell, `--gate OFFSET:PATH` of the
+/// program `rank`.
 pub struct Gate {
     path: PathBuf,
     open: Option<File>,

@@ -36,7 +36,8 @@ pub const CTRL_D: &str = "\x04";
 pub const CTRL_Z: &str = "\x1a";
 
 impl Terminal {
-    /// Starts `command` as the leader of a session at a new terminal, on which its standard files are.
+    /// Starts `command` as the leader of a session at a new terminal, on which its standard files
+    /// are.
     pub fn start(command: &mut Command, rows: u16, columns: u16) -> (Terminal, Process) {
         let OpenptyResult { master, slave } = openpty(&size(rows, columns), None).unwrap();
         let slave = File::from(slave);
@@ -138,7 +139,8 @@ impl Site {
         Terminal::start(self.iof("run").args(args), 24, 80)
     }
 
-    /// Starts a shell with job control at a terminal of its own; `run` there is `iof run` of this site.
+    /// Starts a shell with job control at a terminal of its own; `run` there is `iof run` of this
+    /// site.
     pub fn shell_at_terminal(&self) -> (Terminal, Process) {
         let mut shell = Command::new("sh");
         shell.arg("-i").env("PS1", "").env_remove("ENV");

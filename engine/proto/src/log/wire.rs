@@ -1,4 +1,5 @@
-//! How the entries of a log request cross the wire: a message that goes to several channels is sent once.
+//! How the entries of a log request cross the wire: a message that goes to several channels is sent
+//! once.
 
 use std::borrow::Cow;
 

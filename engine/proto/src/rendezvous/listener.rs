@@ -152,8 +152,8 @@ impl Listener {
     }
 
     /// Has tools find this engine by the name of a job of its, as long as the returned value lives.
-    /// `None` at the system level, where nobody looks for jobs by name: others could pretend to have
-    /// them.
+    /// `None` at the system level, where nobody looks for jobs by name: others could pretend to
+    /// have them.
     ///
     /// # Errors
     /// [`AnnounceError`]: mostly that the name is too long for that of a file.
@@ -192,8 +192,8 @@ impl AsFd for Listener {
 }
 
 impl Drop for Listener {
-    /// Removes the socket's file, unless another has taken its place. No engine takes it between the
-    /// look and the removal: the socket still answers.
+    /// Removes the socket's file, unless another has taken its place. No engine takes it between
+    /// the look and the removal: the socket still answers.
     fn drop(&mut self) {
         let path = self.directory.at(&self.name);
         if inode(&path).is_ok_and(|inode| inode == self.inode) {

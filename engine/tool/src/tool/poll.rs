@@ -1,4 +1,5 @@
-//! What a tool is told: messages, the doorbell, the time; and what follows from feeds that were read to their end.
+//! What a tool is told: messages, the doorbell, the time; and what follows from feeds that were
+//! read to their end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,8 +42,9 @@ pub(crate) enum Event {
 }
 
 impl Tool {
-    /// Waits until a feed may have news or there is an event, until `deadline` at most (`None`: without end), or until
-    /// `is_over`, which becomes true by messages or by feeds that were read to their end.
+    /// Waits until a feed may have news or there is an event, until `deadline` at most (`None`:
+    /// without end), or until `is_over`, which becomes true by messages or by feeds that were
+    /// read to their end.
     ///
     /// # Errors
     /// [`LostError`] if the engine speaks nonsense. An engine that ends is no error: feeds say so.
@@ -63,7 +65,8 @@ impl Tool {
             self.feeds.take_due();
             let news = self.has_ready();
             if news || is_over(self) {
-                // However much there is to read, messages are looked at; not each time, which costs as much as reading.
+                // However much there is to read, messages are looked at; not each time, which costs as much
+                // as reading.
                 if !(socket_seen || news && self.heard.elapsed() < LISTEN_EVERY) {
                     self.take_messages()?;
                     socket_seen = true;
@@ -91,7 +94,8 @@ impl Tool {
         }
     }
 
-    /// How long the next sleep, which may last until `until`, is to be if the engine need not end it.
+    /// How long the next sleep, which may last until `until`, is to be if the engine need not end
+    /// it.
     fn may_sleep_through(&mut self, until: Option<Instant>) -> Option<Duration> {
         let now = Instant::now();
         let long = |until: Instant| until.saturating_duration_since(now) >= NAP;
@@ -99,8 +103,8 @@ impl Tool {
         if until.is_none_or(long) { self.polling.next() } else { None }
     }
 
-    /// Waits for the doorbell, if the tool is armed, or the socket, until `until` at most; whether there was anything. If
-    /// not, the tool stays armed.
+    /// Waits for the doorbell, if the tool is armed, or the socket, until `until` at most; whether
+    /// there was anything. If not, the tool stays armed.
     fn sleep(&mut self, until: Option<Instant>) -> Result<bool, LostError> {
         let heard = self.wakeup.wait(&self.link, until)?;
         self.heard = Instant::now();
@@ -117,7 +121,8 @@ impl Tool {
         !self.feeds.active().is_empty() || !self.events.is_empty() || self.put_back.is_some()
     }
 
-    /// Whether every stream of every registration was read to its end and no more will be announced.
+    /// Whether every stream of every registration was read to its end and no more will be
+    /// announced.
     pub(crate) fn is_drained(&self) -> bool {
         self.all_announced() && self.feeds.is_empty()
     }
@@ -127,7 +132,8 @@ impl Tool {
         self.gone || self.registrations.values().all(Registration::has_all_streams)
     }
 
-    /// Forgets feeds that were read to their end, and asks for generations that feeds came to the end of.
+    /// Forgets feeds that were read to their end, and asks for generations that feeds came to the
+    /// end of.
     fn settle(&mut self) -> Result<(), LostError> {
         let Settled { ask, over, read, large } = self.feeds.settle();
         self.polling.read(read, large);
