@@ -9,10 +9,10 @@ use Fate::{Dropped, Stored};
 use iof_capture::{Capture, Event, SourceId, raise_file_limit};
 use iof_shm_ring::{Policy, ReaderPage, Start, Stream, StreamConfig, doorbell};
 
-use crate::bare::{self, Buffers};
-use crate::cpu;
-use crate::load::{Load, WriteArgs};
-use crate::table::Figures;
+use iof_bench::bare::{self, Buffers};
+use iof_bench::cpu;
+use iof_bench::load::{Load, WriteArgs};
+use iof_bench::table::Figures;
 
 /// The capacity of a ring, in bytes: iof's default.
 const CAPACITY: u64 = 1 << 20;

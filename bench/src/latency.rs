@@ -15,7 +15,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
-use crate::table::Figures;
+use iof_bench::table::Figures;
 
 mod visible;
 

@@ -3,17 +3,13 @@
 //! bench -p iof-bench`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a benchmark may panic")]
 
-mod bare;
 mod capture;
-mod compare;
-mod cpu;
 mod latency;
-mod load;
 mod stdin;
-mod table;
 mod tools;
 
 use clap::{Parser, Subcommand};
+use iof_bench::load;
 
 #[derive(Parser)]
 #[command(name = "iof-bench", about = "Measure iof beside minimal baselines")]
@@ -32,17 +28,9 @@ enum Benchmark {
     Stdin(stdin::Args),
     /// Measure the engine's cost of tools, and the latency that tools see
     Tools(tools::Args),
-    /// Compare iof with other launchers and minimal baselines on the same workloads
-    Compare(compare::Args),
     /// Run as a writer of a load
     #[command(hide = true)]
     Write(load::WriteArgs),
-    /// Run as a rank of a compared launcher
-    #[command(hide = true)]
-    Rank(compare::RankArgs),
-    /// Run as a minimal launcher
-    #[command(hide = true)]
-    Bare(bare::LaunchArgs),
 }
 
 fn main() {
@@ -51,10 +39,7 @@ fn main() {
         Benchmark::Latency(args) => latency::run(&args),
         Benchmark::Stdin(args) => stdin::run(&args),
         Benchmark::Tools(args) => tools::run(&args),
-        Benchmark::Compare(args) => compare::run(&args),
         Benchmark::Write(args) => load::write(&args),
-        Benchmark::Rank(args) => compare::rank(&args),
-        Benchmark::Bare(args) => bare::launch(&args),
     }
 }
 

@@ -17,8 +17,8 @@ use nix::sys::stat::Mode;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, mkfifo};
 
-use crate::cpu;
-use crate::table::Figures;
+use iof_bench::cpu;
+use iof_bench::table::Figures;
 
 #[derive(clap::Args)]
 pub struct Args {

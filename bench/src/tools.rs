@@ -14,10 +14,10 @@ use iof_proto::query::key::IOF_STATS;
 use iof_proto::{Channels, Nspace, Proc, Rank, Value};
 use iof_tool::{Delivery, Pull, Tool};
 
-use crate::cpu;
 use crate::latency;
-use crate::load::{Load, WriteArgs};
-use crate::table::Figures;
+use iof_bench::cpu;
+use iof_bench::load::{Load, WriteArgs};
+use iof_bench::table::Figures;
 
 #[derive(clap::Args)]
 pub struct Args {

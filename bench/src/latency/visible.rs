@@ -18,7 +18,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
 use super::{Args, EVERY, LINE, captured, percentiles, print};
-use crate::table::Figures;
+use iof_bench::table::Figures;
 
 /// The bytes of ring for each line. This much gives the index room for the times of all lines.
 const RING_PER_LINE: u64 = 4096;

@@ -1,14 +1,14 @@
 //! Tools that pull all output while the ranks write as fast as they can.
 
 use super::{CHECKED_PART, Outcome, RankWrites, Workload, boxed, mib};
-use crate::compare::error::JobError;
-use crate::compare::job::{self, JobPlan, JobReport, Sandbox, StartTool};
-use crate::compare::line::LineChecker;
-use crate::compare::output::Sink;
-use crate::compare::sample::{Metric, Sample, Verdict};
-use crate::compare::scale::Scale;
-use crate::compare::subjects::{Launch, Subject, ToolLaunch, ToolTiming};
-use crate::cpu;
+use crate::error::JobError;
+use crate::job::{self, JobPlan, JobReport, Sandbox, StartTool};
+use crate::line::LineChecker;
+use crate::output::Sink;
+use crate::sample::{Metric, Sample, Verdict};
+use crate::scale::Scale;
+use crate::subjects::{Launch, Subject, ToolLaunch, ToolTiming};
+use iof_bench::cpu;
 
 const RANKS: u32 = 8;
 /// The length of a line, in bytes.

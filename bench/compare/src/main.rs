@@ -1,6 +1,8 @@
-//! The comparison of subjects on the same workloads, in turn, in one run: iof, other launchers and
-//! minimal baselines.
+//! Compares iof with other launchers and minimal baselines: all run the same workloads, in turn, in
+//! one run. `cargo run --release -p iof-compare`.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a benchmark may panic")]
 
+mod bare_launcher;
 mod barrier;
 mod error;
 mod job;
@@ -21,7 +23,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::exit;
 
-pub use rank::{RankArgs, run as rank};
+use clap::{Parser, Subcommand};
 
 use job::Sandbox;
 use report::{Report, Row, machine, plot};
@@ -30,9 +32,38 @@ use scale::Scale;
 use subjects::{Subject, Unavailable};
 use workloads::Workload;
 
-/// The command line.
+#[derive(Parser)]
+#[command(name = "iof-compare", about = "Compare iof with other launchers and minimal baselines")]
+#[command(args_conflicts_with_subcommands = true)]
+struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+    #[command(flatten)]
+    comparison: ComparisonArgs,
+}
+
+/// The roles of the processes that a comparison starts.
+#[derive(Subcommand)]
+enum Role {
+    /// Run as a rank of a compared launcher
+    #[command(hide = true)]
+    Rank(rank::RankArgs),
+    /// Run as the bare launcher
+    #[command(hide = true)]
+    Bare(bare_launcher::LaunchArgs),
+}
+
+fn main() {
+    let args = Args::parse();
+    match args.role {
+        Some(Role::Rank(args)) => rank::run(&args),
+        Some(Role::Bare(args)) => bare_launcher::launch(&args),
+        None => run(&args.comparison),
+    }
+}
+
 #[derive(clap::Args)]
-pub struct Args {
+struct ComparisonArgs {
     /// Run only the workloads whose name contains this; may be repeated
     #[arg(long, value_name = "WORKLOAD")]
     only: Vec<String>,
@@ -48,7 +79,7 @@ pub struct Args {
 }
 
 /// Runs the selected workloads and reports the results.
-pub fn run(args: &Args) {
+fn run(args: &ComparisonArgs) {
     let rounds = if args.quick { 1 } else { args.rounds };
     let scale = if args.quick { Scale::Quick } else { Scale::Full };
     let workloads = select(&args.only, scale);
@@ -79,7 +110,7 @@ pub fn run(args: &Args) {
 
 /// Returns whether printing succeeded. Exits on a failure, unless a report is written and stdout is
 /// not a closed pipe.
-fn printed(done: io::Result<()>, args: &Args) -> bool {
+fn printed(done: io::Result<()>, args: &ComparisonArgs) -> bool {
     let Err(error) = done else { return true };
     let closed = error.kind() == io::ErrorKind::BrokenPipe;
     if !closed {
@@ -165,4 +196,16 @@ fn compare(
         }
     }
     Row::of(workload, subjects.iter().map(|subject| subject.name()).zip(seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Args;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
 }

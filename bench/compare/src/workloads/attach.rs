@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{Outcome, RankWrites, Workload, boxed, mib};
-use crate::compare::job::{self, JobPlan, Sandbox};
-use crate::compare::line::LineChecker;
-use crate::compare::output::Sink;
-use crate::compare::sample::{Metric, Sample, Verdict};
-use crate::compare::scale::Scale;
-use crate::compare::subjects::{Launch, Subject, ToolLaunch, ToolTiming, cache};
-use crate::cpu;
+use crate::job::{self, JobPlan, Sandbox};
+use crate::line::LineChecker;
+use crate::output::Sink;
+use crate::sample::{Metric, Sample, Verdict};
+use crate::scale::Scale;
+use crate::subjects::{Launch, Subject, ToolLaunch, ToolTiming, cache};
+use iof_bench::cpu;
 
 /// The size of a write, in bytes.
 const SIZE: usize = 4096;

@@ -6,7 +6,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use super::{FullPolicy, Launch, StdinTarget, Subject, ToolLaunch, ToolTiming, Unavailable, cache};
-use crate::bare;
+use crate::bare_launcher;
 
 /// The name of the baseline to which all figures are related.
 pub const BARE: &str = "bare loop";
@@ -57,7 +57,7 @@ impl Subject for Bare {
     }
 
     fn rank_variable(&self) -> &'static str {
-        bare::RANK_VARIABLE
+        bare_launcher::RANK_VARIABLE
     }
 }
 
@@ -82,12 +82,12 @@ impl Subject for Cat {
             return None;
         }
         let mut command = Command::new("sh");
-        command.args(["-c", "\"$@\" | cat", "sh"]).args(job.command).env(bare::RANK_VARIABLE, "0");
+        command.args(["-c", "\"$@\" | cat", "sh"]).args(job.command).env(bare_launcher::RANK_VARIABLE, "0");
         Some(command)
     }
 
     fn rank_variable(&self) -> &'static str {
-        bare::RANK_VARIABLE
+        bare_launcher::RANK_VARIABLE
     }
 }
 
@@ -129,6 +129,6 @@ impl Subject for Tee {
     }
 
     fn rank_variable(&self) -> &'static str {
-        bare::RANK_VARIABLE
+        bare_launcher::RANK_VARIABLE
     }
 }

@@ -176,10 +176,10 @@ fn short(figure: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::job::Sandbox;
-    use crate::compare::sample::Sample;
-    use crate::compare::subjects::Subject;
-    use crate::compare::workloads::Outcome;
+    use crate::job::Sandbox;
+    use crate::sample::Sample;
+    use crate::subjects::Subject;
+    use crate::workloads::Outcome;
 
     struct SomeWork;
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{FullPolicy, Launch, StdinTarget, Subject, ToolLaunch, Unavailable, sibling_program};
-use crate::compare::print_message;
+use crate::print_message;
 
 const BUILD: &str = "cargo build --release -p iof-cli";
 

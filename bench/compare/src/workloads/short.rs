@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::{Outcome, Workload, boxed};
-use crate::compare::error::JobError;
-use crate::compare::job::{self, Sandbox};
-use crate::compare::output::Sink;
-use crate::compare::sample::{Metric, Sample, Verdict};
-use crate::compare::scale::Scale;
-use crate::compare::subjects::{Launch, Subject};
+use crate::error::JobError;
+use crate::job::{self, Sandbox};
+use crate::output::Sink;
+use crate::sample::{Metric, Sample, Verdict};
+use crate::scale::Scale;
+use crate::subjects::{Launch, Subject};
 
 const WORD: &str = "hi";
 const RANKS: u64 = 1000;

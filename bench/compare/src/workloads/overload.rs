@@ -1,13 +1,13 @@
 //! A reader that is slower than the ranks, under each drop policy.
 
 use super::{Outcome, RankWrites, Workload, boxed, mib};
-use crate::compare::job::{self, JobPlan, Sandbox};
-use crate::compare::line::LineChecker;
-use crate::compare::output::{ReaderOptions, Sink};
-use crate::compare::sample::{Metric, Sample, Verdict};
-use crate::compare::scale::Scale;
-use crate::compare::subjects::{FullPolicy, Launch, Subject};
-use crate::cpu;
+use crate::job::{self, JobPlan, Sandbox};
+use crate::line::LineChecker;
+use crate::output::{ReaderOptions, Sink};
+use crate::sample::{Metric, Sample, Verdict};
+use crate::scale::Scale;
+use crate::subjects::{FullPolicy, Launch, Subject};
+use iof_bench::cpu;
 
 const RANKS: u32 = 8;
 /// The length of a line, in bytes.

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::os::fd::AsFd;
 
-use crate::cpu;
+use iof_bench::cpu;
 
 /// The interval of the checks whether ranks can still arrive, in milliseconds.
 const CHECK_INTERVAL: u16 = 50;

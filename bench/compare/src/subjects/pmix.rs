@@ -6,12 +6,10 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use super::{FullPolicy, Launch, StdinTarget, Subject, ToolLaunch, ToolTiming, Unavailable};
-use crate::bare;
+use crate::bare_launcher;
 
-const SOURCES: [(&str, &str); 2] = [
-    ("pmix_host", include_str!("../../../c/pmix_host.c")),
-    ("pmix_tool", include_str!("../../../c/pmix_tool.c")),
-];
+const SOURCES: [(&str, &str); 2] =
+    [("pmix_host", include_str!("../../c/pmix_host.c")), ("pmix_tool", include_str!("../../c/pmix_tool.c"))];
 const INSTALL: &str = "apt install libpmix-dev pkg-config gcc";
 
 /// libpmix as Debian packages it, used in one of two ways.
@@ -149,7 +147,7 @@ impl Subject for Pmix {
     }
 
     fn rank_variable(&self) -> &'static str {
-        bare::RANK_VARIABLE
+        bare_launcher::RANK_VARIABLE
     }
 }
 

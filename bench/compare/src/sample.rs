@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::error::JobError;
 use super::line::LineCounts;
 use super::output::Received;
-use crate::table::Figures;
+use iof_bench::table::Figures;
 
 /// The kind of a measured figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::barrier::Token;
 use super::line;
-use crate::{cpu, load};
+use iof_bench::{cpu, load};
 
 /// The size of one read, in bytes.
 const PIECE: usize = 64 * 1024;

@@ -18,7 +18,7 @@ use super::line::LineChecker;
 use super::output::{Received, Sink, SinkReader};
 use super::processes::{self, ProcessSet};
 use super::scale::Scale;
-use crate::cpu;
+use iof_bench::cpu;
 
 /// The time limit until all ranks are at the barrier.
 const START: Duration = Duration::from_secs(60);

@@ -1,14 +1,14 @@
 //! Ranks that write as fast as they can.
 
 use super::{CHECKED_PART, Outcome, RankWrites, Workload, boxed, mib};
-use crate::compare::error::JobError;
-use crate::compare::job::{self, JobPlan, JobReport, Sandbox};
-use crate::compare::line::LineChecker;
-use crate::compare::output::Sink;
-use crate::compare::sample::{Metric, Sample, Verdict};
-use crate::compare::scale::Scale;
-use crate::compare::subjects::{Launch, Subject};
-use crate::cpu;
+use crate::error::JobError;
+use crate::job::{self, JobPlan, JobReport, Sandbox};
+use crate::line::LineChecker;
+use crate::output::Sink;
+use crate::sample::{Metric, Sample, Verdict};
+use crate::scale::Scale;
+use crate::subjects::{Launch, Subject};
+use iof_bench::cpu;
 
 /// The size of a bulk write, in bytes.
 const BULK: usize = 64 * 1024;

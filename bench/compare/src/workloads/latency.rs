@@ -2,13 +2,13 @@
 
 use super::flow::tags;
 use super::{Outcome, RankWrites, Workload, boxed, mib};
-use crate::compare::job::{self, JobPlan, Sandbox};
-use crate::compare::line::LineChecker;
-use crate::compare::output::Sink;
-use crate::compare::sample::{Metric, Sample, Verdict};
-use crate::compare::scale::Scale;
-use crate::compare::subjects::{Launch, Subject};
-use crate::cpu;
+use crate::job::{self, JobPlan, Sandbox};
+use crate::line::LineChecker;
+use crate::output::Sink;
+use crate::sample::{Metric, Sample, Verdict};
+use crate::scale::Scale;
+use crate::subjects::{Launch, Subject};
+use iof_bench::cpu;
 
 /// The length of a line, in bytes.
 const LINE: usize = 80;

@@ -12,20 +12,20 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-const BENCH: &str = env!("CARGO_BIN_EXE_iof-bench");
+const COMPARE: &str = env!("CARGO_BIN_EXE_iof-compare");
 
 /// Returns the command of a quick comparison of the workloads whose names contain `workload`.
 fn quick(workload: &str) -> Command {
     build_iof();
-    let mut command = Command::new(BENCH);
-    command.args(["compare", "--quick", "--only", workload]);
+    let mut command = Command::new(COMPARE);
+    command.args(["--quick", "--only", workload]);
     command
 }
 
-/// Builds `iof` into the directory of `iof-bench`, unless it is there already. Testing this package
+/// Builds `iof` into the directory of `iof-compare`, unless it is there already. Testing this package
 /// alone does not build the programs of other packages.
 fn build_iof() {
-    let profile = Path::new(BENCH).parent().unwrap();
+    let profile = Path::new(COMPARE).parent().unwrap();
     if profile.join("iof").exists() {
         return;
     }
@@ -62,8 +62,8 @@ fn a_quick_comparison_ends_with_a_table_a_report_and_plots() {
 
 #[test]
 fn an_unknown_workload_is_an_error_even_beside_a_known_one() {
-    let output = Command::new(BENCH)
-        .args(["compare", "--quick", "--only", "latency", "--only", "no such work"])
+    let output = Command::new(COMPARE)
+        .args(["--quick", "--only", "latency", "--only", "no such work"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -75,9 +75,9 @@ fn an_unknown_workload_is_an_error_even_beside_a_known_one() {
 #[test]
 fn a_comparison_without_iof_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
-    let alone = directory.path().join("iof-bench");
-    fs::copy(BENCH, &alone).unwrap();
-    let output = Command::new(alone).args(["compare", "--quick"]).output().unwrap();
+    let alone = directory.path().join("iof-compare");
+    fs::copy(COMPARE, &alone).unwrap();
+    let output = Command::new(alone).args(["--quick"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(

@@ -4,12 +4,12 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::{Outcome, Workload, boxed, mib, rank};
-use crate::compare::job::{self, JobPlan, Sandbox};
-use crate::compare::output::Sink;
-use crate::compare::rank::sum_of;
-use crate::compare::sample::{Metric, Sample, Verdict};
-use crate::compare::scale::Scale;
-use crate::compare::subjects::{Launch, StdinTarget, Subject};
+use crate::job::{self, JobPlan, Sandbox};
+use crate::output::Sink;
+use crate::rank::sum_of;
+use crate::sample::{Metric, Sample, Verdict};
+use crate::scale::Scale;
+use crate::subjects::{Launch, StdinTarget, Subject};
 
 /// The bytes of the input.
 const BYTES: u64 = 1 << 28;

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use super::{Outcome, RankWrites, Workload, boxed, mib};
-use crate::compare::job::{self, JobPlan, Sandbox};
-use crate::compare::line::LineChecker;
-use crate::compare::output::{ReaderOptions, Sink};
-use crate::compare::sample::{Metric, Sample, Verdict};
-use crate::compare::scale::Scale;
-use crate::compare::subjects::{Launch, Subject, ToolLaunch, ToolTiming};
-use crate::cpu;
+use crate::job::{self, JobPlan, Sandbox};
+use crate::line::LineChecker;
+use crate::output::{ReaderOptions, Sink};
+use crate::sample::{Metric, Sample, Verdict};
+use crate::scale::Scale;
+use crate::subjects::{Launch, Subject, ToolLaunch, ToolTiming};
+use iof_bench::cpu;
 
 /// The time for which nothing is read.
 const STALL: Duration = Duration::from_secs(4);

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-use crate::cpu;
+use iof_bench::cpu;
 
 /// The time between two samples. Processes whose samples are equal are idle.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);

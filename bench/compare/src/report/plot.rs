@@ -7,8 +7,8 @@ use std::path::Path;
 use plotters::prelude::*;
 
 use super::{Row, short};
-use crate::compare::sample::Metric;
-use crate::compare::subjects;
+use crate::sample::Metric;
+use crate::subjects;
 
 const SIZE: (u32, u32) = (900, 540);
 /// The number of sizes for which the legend gets the width of one more.

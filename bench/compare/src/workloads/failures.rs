@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{Outcome, Workload, boxed};
-use crate::compare::error::JobError;
-use crate::compare::job::{self, Sandbox, WholeRun};
-use crate::compare::line::LineCounts;
-use crate::compare::output::{ReaderOptions, Received, Sink};
-use crate::compare::sample::{Sample, Verdict};
-use crate::compare::scale::Scale;
-use crate::compare::subjects::{Launch, Subject};
+use crate::error::JobError;
+use crate::job::{self, Sandbox, WholeRun};
+use crate::line::LineCounts;
+use crate::output::{ReaderOptions, Received, Sink};
+use crate::sample::{Sample, Verdict};
+use crate::scale::Scale;
+use crate::subjects::{Launch, Subject};
 
 /// The time limit of a case, after which it counts as hung. A quick run has the same limit, because
 /// some launchers take two seconds to end.
