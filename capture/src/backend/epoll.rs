@@ -1,15 +1,15 @@
-//! The backend over epoll(7), for machines that refuse io_uring: told that a file is readable, it
-//! reads by itself.
+//! The backend over epoll(7), for machines that refuse io_uring. When epoll reports a file as
+//! readable or writable, this backend reads or writes it.
 //!
-//! Edge-triggered: the kernel tells once each time that something comes, and a file counts as ready
-//! until it is found empty (or full, if it is written). So nothing is ever switched on and off, and
-//! idle files cost nothing.
+//! The events are edge-triggered. The kernel reports each arrival once, and a file counts as ready
+//! until a read finds it empty or a write finds it full. Interest is therefore never switched on
+//! and off, and idle files cost nothing.
 //!
-//! A read or write must never block, but O_NONBLOCK belongs to the open file description, which
-//! others may share: it is left as it is. Pipes since Linux 6.4, and sockets, can be asked not to
-//! wait for just one call (`RWF_NOWAIT`, see preadv2(2)). Of anything else poll(2) is asked first.
-//! For a read that suffices because nobody else reads it; a write is then cut to `PIPE_BUF` bytes,
-//! for which a writable pipe has room, see pipe(7).
+//! A read or write must never block. O_NONBLOCK is left unchanged, because it belongs to the open
+//! file description, which other processes may share. Sockets, and pipes since Linux 6.4, accept a
+//! single non-blocking call (`RWF_NOWAIT`, see preadv2(2)). Any other file is checked by poll(2)
+//! first. That check suffices for a read, because the capture is the only reader of the file. A
+//! write is then limited to `PIPE_BUF` bytes, for which a writable pipe has room, see pipe(7).
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,15 +24,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use super::{Answer, Backend, BackendKind, Discard, PAUSE, Token};
 use crate::start::StartError;
 
-/// Edges that are told by one call; more of them wait in the kernel, in order.
+/// Most events that one call to epoll returns. Further events wait in the kernel, in order.
 const EVENTS: usize = 1024;
-/// Files that are served in a row at most, each with one read, before it is asked who else is
-/// ready.
+/// Most files that are served, each with one read or write, before epoll is asked for new events.
 const ROUND: usize = 256;
-/// "At the file's own position", see preadv2(2).
+/// The offset that means "at the file's own position", see preadv2(2).
 const NO_OFFSET: libc::off_t = -1;
 
-/// What a file's owner waits for.
+/// An operation that the owner of a file has requested.
 enum Request {
     Poll,
     Read(Span),
@@ -41,31 +40,31 @@ enum Request {
 
 /// A registered file.
 struct File {
-    /// Stays open until it is deregistered, as [`Backend::register`] was promised.
+    /// Open until the file is deregistered, as the caller of [`Backend::register`] promises.
     fd: RawFd,
     request: Option<Request>,
-    /// What it is asked for: to be readable, or writable.
+    /// The poll(2) flag of the operation: readable or writable.
     wanted: PollFlags,
-    /// Not found empty, or full, since the last edge.
+    /// No read or write has found the file empty or full since the last event.
     ready: bool,
-    /// The kernel can't read or write it without waiting: poll(2) must be asked first.
+    /// The kernel has no non-blocking call for this file, so poll(2) must be called first.
     poll_first: bool,
-    /// Why the kernel does not watch it (an errno), if it does not though it could.
+    /// The errno with which epoll refused to watch the file.
     refused: Option<i32>,
 }
 
-/// One epoll instance, and what was asked of it.
+/// One epoll instance with its files and their pending requests.
 pub(crate) struct Epoll {
     poll: Poll,
     events: Events,
-    /// By the token's word.
+    /// Indexed by the token's word.
     files: Vec<Option<File>>,
-    /// Files that are ready and have a request; some were cancelled since.
+    /// Ready files that had a request when they were queued. The request may be cancelled since.
     runnable: VecDeque<Token>,
-    /// All equally long, so in the order of their ends.
+    /// Pauses with their deadlines. All last equally long, so the earliest deadline is in front.
     pauses: VecDeque<(Instant, Token)>,
     answers: Vec<Answer>,
-    /// Files that have a request.
+    /// The number of files that have a request.
     requests: usize,
     discard: Discard,
 }
@@ -101,7 +100,7 @@ impl Epoll {
         }
     }
 
-    /// Does for files that are ready what they ask for: one round.
+    /// Attempts the requests of ready files, at most [`ROUND`] of them.
     fn serve(&mut self) {
         for _ in 0..self.runnable.len().min(ROUND) {
             let Some(token) = self.runnable.pop_front() else { return };
@@ -120,14 +119,14 @@ impl Epoll {
         }
     }
 
-    /// Lets the kernel tell what became ready; waits for that if there is nothing else to do.
+    /// Takes new events from the kernel. Blocks for one if there is nothing else to do.
     fn wait(&mut self) -> io::Result<()> {
-        let patience = if self.answers.is_empty() && self.runnable.is_empty() {
-            self.pauses.front().map(|(end, _)| end.saturating_duration_since(Instant::now()))
+        let timeout = if self.answers.is_empty() && self.runnable.is_empty() {
+            self.pauses.front().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()))
         } else {
             Some(Duration::ZERO)
         };
-        match self.poll.poll(&mut self.events, patience) {
+        match self.poll.poll(&mut self.events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             other => other?,
         }
@@ -152,13 +151,14 @@ impl Epoll {
         Ok(())
     }
 
+    /// Answers the pauses whose deadline has passed.
     fn end_pauses(&mut self) {
         if self.pauses.is_empty() {
             return;
         }
         let now = Instant::now();
-        while let Some(&(end, token)) = self.pauses.front()
-            && end <= now
+        while let Some(&(deadline, token)) = self.pauses.front()
+            && deadline <= now
         {
             self.pauses.pop_front();
             self.answers.push((token, Ok(0)));
@@ -178,8 +178,8 @@ impl Backend for Epoll {
         let mut file = File { fd, request: None, wanted, ready: false, poll_first: false, refused: None };
         if let Err(error) = self.poll.registry().register(&mut SourceFd(&fd), mio::Token(word), interest) {
             match error.raw_os_error() {
-                // No file to wait for, such as a regular one, which poll(2) always calls readable and
-                // writable.
+                // epoll does not support this kind of file, such as a regular file. poll(2) always
+                // reports it as readable and writable.
                 Some(libc::EPERM) => (file.ready, file.poll_first) = (true, true),
                 errno => file.refused = Some(errno.unwrap_or(libc::EIO)),
             }
@@ -187,18 +187,19 @@ impl Backend for Epoll {
         if self.files.len() <= word {
             self.files.resize_with(word.saturating_add(1), || None);
         }
-        if let Some(place) = self.files.get_mut(word) {
-            *place = Some(file);
+        if let Some(entry) = self.files.get_mut(word) {
+            *entry = Some(file);
         }
     }
 
     fn deregister(&mut self, token: Token) {
         let Some(file) = self.files.get_mut(token.index()).and_then(Option::take) else { return };
         debug_assert!(file.request.is_none(), "{token:?} is in flight");
-        // Closing it would not do: the kernel watches open file descriptions, which others may share.
+        // Closing the file is not enough: the kernel watches the open file description, which other
+        // processes may share.
         if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&file.fd)) {
-            // As it should be for those that it never watched.
-            tracing::debug!(?token, %error, "epoll does not let go of a file");
+            // Expected for a file that epoll never watched.
+            tracing::debug!(?token, %error, "cannot remove a file from epoll");
         }
     }
 
@@ -222,8 +223,8 @@ impl Backend for Epoll {
         let file = self.files.get_mut(token.index()).and_then(Option::as_mut);
         if file.and_then(|file| file.request.take()).is_some() {
             self.requests = self.requests.saturating_sub(1);
-        } else if let Some(at) = self.pauses.iter().position(|(_, of)| *of == token) {
-            self.pauses.remove(at);
+        } else if let Some(index) = self.pauses.iter().position(|(_, paused)| *paused == token) {
+            self.pauses.remove(index);
         } else {
             return;
         }
@@ -238,8 +239,8 @@ impl Backend for Epoll {
         if !patience.is_zero() {
             std::thread::sleep(patience);
         }
-        // First who was ready already. It often turns out that he is not any more: then he is waited for as
-        // well.
+        // Files that count as ready come first. An attempt often finds one empty after all, and then
+        // `wait` waits for that file, too.
         self.serve();
         self.wait()?;
         self.end_pauses();
@@ -257,28 +258,29 @@ impl Backend for Epoll {
 }
 
 impl File {
-    /// Does what is asked for; `None` if that is not possible without waiting.
+    /// Carries `request` out and returns its result. Returns `None` if the call would block.
     fn attempt(&mut self, request: &Request) -> Option<io::Result<usize>> {
-        let done = match request {
+        let result = match request {
             Request::Poll => return self.is_ready().map(|ready| ready.then_some(1)).transpose(),
             Request::Read(span) => self.read(span),
             Request::Write(bytes) => self.write(bytes),
         };
-        match done {
+        match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            done => Some(done),
+            result => Some(result),
         }
     }
 
     fn read(&mut self, span: &Span) -> io::Result<usize> {
         if !self.poll_first {
             let part = libc::iovec { iov_base: span.ptr.cast(), iov_len: span.len };
-            // SAFETY: the span is ours until its answer, which has not been given, by `Backend::read`.
-            let done = unsafe { libc::preadv2(self.fd, &raw const part, 1, NO_OFFSET, libc::RWF_NOWAIT) };
-            match count(done) {
-                // The way of asking may be to blame, so read(2) has the last word.
-                Err(error) if !is_passing(&error) => self.poll_first = true,
-                done => return done,
+            // SAFETY: by the contract of `Backend::read` the span belongs to the backend until its answer
+            // was taken, and the answer has not been given yet.
+            let read = unsafe { libc::preadv2(self.fd, &raw const part, 1, NO_OFFSET, libc::RWF_NOWAIT) };
+            match count(read) {
+                // The file may not support RWF_NOWAIT, so the result of read(2) decides.
+                Err(error) if !is_transient(&error) => self.poll_first = true,
+                result => return result,
             }
         }
         if !self.is_ready()? {
@@ -291,13 +293,13 @@ impl File {
     fn write(&mut self, bytes: &Lent) -> io::Result<usize> {
         if !self.poll_first {
             let part = libc::iovec { iov_base: bytes.ptr.cast_mut().cast(), iov_len: bytes.len };
-            // SAFETY: the bytes are lent to us until their answer, which has not been given, by
-            // `Backend::write`; they are only read.
-            let done = unsafe { libc::pwritev2(self.fd, &raw const part, 1, NO_OFFSET, libc::RWF_NOWAIT) };
-            match count(done) {
-                // The way of asking may be to blame, so write(2) has the last word.
-                Err(error) if !is_passing(&error) => self.poll_first = true,
-                done => return done,
+            // SAFETY: by the contract of `Backend::write` the bytes stay mapped until their answer was taken,
+            // and the answer has not been given yet. The call only reads them.
+            let written = unsafe { libc::pwritev2(self.fd, &raw const part, 1, NO_OFFSET, libc::RWF_NOWAIT) };
+            match count(written) {
+                // The file may not support RWF_NOWAIT, so the result of write(2) decides.
+                Err(error) if !is_transient(&error) => self.poll_first = true,
+                result => return result,
             }
         }
         if !self.is_ready()? {
@@ -307,22 +309,23 @@ impl File {
         count(unsafe { libc::write(self.fd, bytes.ptr.cast(), bytes.len.min(libc::PIPE_BUF)) })
     }
 
-    /// Whether a read would not wait, or a write of `PIPE_BUF` bytes: it can be done, or there is
-    /// an end or an error.
+    /// Returns whether a read, or a write of `PIPE_BUF` bytes, would not block: bytes or room are
+    /// available, or the call returns end of file or an error at once.
     fn is_ready(&self) -> io::Result<bool> {
-        // SAFETY: open until it is deregistered, as `Backend::register` was promised.
+        // SAFETY: the file is open until it is deregistered, by the contract of `Backend::register`.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        let mut look = [PollFd::new(fd, self.wanted)];
-        Ok(nix::poll::poll(&mut look, PollTimeout::ZERO)? > 0)
+        let mut polled = [PollFd::new(fd, self.wanted)];
+        Ok(nix::poll::poll(&mut polled, PollTimeout::ZERO)? > 0)
     }
 }
 
-fn count(done: isize) -> io::Result<usize> {
-    usize::try_from(done).map_err(|_| io::Error::last_os_error())
+/// Converts the return value of a system call that returns a number of bytes, or -1 and errno.
+fn count(returned: isize) -> io::Result<usize> {
+    usize::try_from(returned).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether a call failed so for no reason that lies in the file.
-fn is_passing(error: &io::Error) -> bool {
+/// Returns whether `error` has a passing cause outside the file.
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
         || matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ENOMEM))
 }

@@ -1,5 +1,5 @@
-//! The backend over io_uring(7): the kernel reads into the rings by itself, and many requests go in
-//! with one call.
+//! The backend over io_uring(7). The kernel reads directly into the rings, and one system call
+//! submits many requests.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,101 +16,110 @@ use crate::start::StartError;
 
 mod files;
 
-use files::{Files, Name};
+use files::{FileRef, Files};
 
-/// Requests that are submitted together at most.
+/// Most requests that are submitted together.
 const SUBMISSIONS: u32 = 256;
-/// Answers that find room: four for each of 2048 pipes. Beyond that the kernel keeps them, at some
-/// cost.
+/// Size of the completion queue: four answers for each of 2048 pipes. The kernel keeps further
+/// answers in memory of its own, at some cost.
 const COMPLETIONS: u32 = 8192;
-/// "At the file's own position": pipes have no other, see io_uring_enter(2).
+/// The offset that means "at the file's own position", the only one that a pipe has, see
+/// io_uring_enter(2).
 const NO_OFFSET: u64 = u64::MAX;
 
-/// One io_uring, for the thread that made it.
+/// One io_uring, used only by the thread that created it.
 pub(crate) struct Uring {
     ring: IoUring,
     files: Files,
-    /// Requests that found no room in the submission queue.
+    /// Requests for which the submission queue had no room.
     backlog: VecDeque<squeue::Entry>,
-    /// Requests without an answer yet, cancellations aside.
+    /// The number of requests without an answer, not counting cancellations.
     in_flight: usize,
-    /// When the newest pause ends, for the kernel to read when it takes the request.
-    pause_end: Box<Timespec>,
+    /// The deadline of the newest pause. The kernel reads it when it takes the request.
+    pause_deadline: Box<Timespec>,
     discard: Discard,
 }
 
 impl Uring {
-    /// Makes one, with the cheapest way of being told of completions that the kernel has.
+    /// Creates an io_uring with the cheapest notification of completions that the kernel supports.
     pub(crate) fn new() -> Result<Uring, StartError> {
-        Uring::with(|best| {
-            // Linux 6.1: completions are handled when we ask for them, not by interrupting us.
-            best.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
+        Uring::with_flags(|builder| {
+            // From Linux 6.1 on: the kernel handles completions when the thread waits for them, and
+            // does not interrupt it.
+            builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
         })
     }
 
-    /// Makes one with what `ask` asks for, or without if the kernel does not know it.
-    fn with(ask: impl Fn(&mut Builder)) -> Result<Uring, StartError> {
-        let mut best = IoUring::builder();
-        best.setup_cqsize(COMPLETIONS).setup_clamp().dontfork();
-        let plain = best.clone();
-        ask(&mut best);
-        let ring = match best.build(SUBMISSIONS) {
+    /// Creates an io_uring with the flags that `set_flags` sets, or without them if the kernel does
+    /// not support them.
+    fn with_flags(set_flags: impl Fn(&mut Builder)) -> Result<Uring, StartError> {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(COMPLETIONS).setup_clamp().dontfork();
+        let plain = builder.clone();
+        set_flags(&mut builder);
+        let ring = match builder.build(SUBMISSIONS) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => plain.build(SUBMISSIONS),
             other => other,
         };
         let ring = ring.map_err(StartError::refused)?;
-        // Linux 5.7. Without it each idle pipe would cost a kernel thread. The older promises we need (no
-        // lost completions, arguments read at submission, positionless reads) come with it.
+        // Linux 5.7. Without this feature each idle pipe would cost a kernel thread. A kernel that has
+        // it also has the older features that this backend needs: no lost completions, arguments read
+        // at submission, and reads without an offset.
         if !ring.params().is_feature_fast_poll() {
             return Err(StartError::too_old());
         }
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
         let files = Files::new(&ring);
-        let (backlog, pause_end) = (VecDeque::new(), Box::default());
-        Ok(Uring { ring, files, backlog, in_flight: 0, pause_end, discard: Discard::new() })
+        let (backlog, pause_deadline) = (VecDeque::new(), Box::default());
+        Ok(Uring { ring, files, backlog, in_flight: 0, pause_deadline, discard: Discard::new() })
     }
 
+    /// Queues `entry` as the request of `token`.
+    ///
     /// # Safety
-    /// What `entry` points to must live until the answer for `token` was taken.
+    /// The memory to which `entry` points must live until the answer for `token` was taken.
     unsafe fn request(&mut self, token: Token, entry: squeue::Entry) {
         self.in_flight = self.in_flight.saturating_add(1);
         // SAFETY: as promised by the caller.
         unsafe { self.push(entry.user_data(token.into())) }
     }
 
+    /// Queues `entry` behind all earlier entries.
+    ///
     /// # Safety
     /// As for [`Uring::request`].
     unsafe fn push(&mut self, entry: squeue::Entry) {
-        // Requests stay in order: a cancellation must not overtake what it cancels, nor meet what comes
-        // after. SAFETY: as promised by the caller.
+        // Entries stay in order: a cancellation must neither overtake the request that it cancels nor
+        // cancel a later one. SAFETY: as promised by the caller.
         if self.backlog.is_empty() && unsafe { self.ring.submission().push(&entry) }.is_ok() {
             return;
         }
         self.backlog.push_back(entry);
-        // A refusal leaves the backlog for the next turn, which reports it.
+        // An error leaves the backlog in place. The next turn tries again and reports it.
         let _ = self.flush();
     }
 
-    /// Hands in what was asked for and sleeps for `patience`, whatever is answered meanwhile.
-    fn pile_up(&mut self, patience: Duration) -> io::Result<()> {
-        // Linux 5.11. Before, answers come one by one.
-        if patience.is_zero() || !self.ring.params().is_feature_ext_arg() {
+    /// Submits the queued requests and sleeps for `pause`, however many answers arrive meanwhile.
+    fn collect_for(&mut self, pause: Duration) -> io::Result<()> {
+        // Linux 5.11. Older kernels deliver the answers one by one.
+        if pause.is_zero() || !self.ring.params().is_feature_ext_arg() {
             return Ok(());
         }
-        let time = Timespec::from(patience);
+        let time = Timespec::from(pause);
         let args = SubmitArgs::new().timespec(&time);
-        // More than can come, so that the kernel wakes us, and does the reads, when the time is over.
+        // The thread waits for more answers than can arrive, so the kernel wakes it, and does the
+        // reads, when the time is over.
         match self.ring.submitter().submit_with_args(COMPLETIONS as usize, &args) {
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Moves the backlog to the kernel, as far as it takes it.
+    /// Moves entries from the backlog to the kernel until the kernel takes no more.
     fn flush(&mut self) -> io::Result<()> {
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: `push` was promised that this entry's memory lives until its answer, which it has not
-            // had.
+            // SAFETY: the caller of `push` promised that this entry's memory lives until its answer was
+            // taken. An entry in the backlog has no answer yet.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 self.backlog.pop_front();
             } else if self.ring.submit()? == 0 {
@@ -121,13 +130,13 @@ impl Uring {
     }
 }
 
-/// The next of the moments, each [`PAUSE`] after another, at which all pauses end, by the clock of
-/// timeouts.
-fn next_pause_end() -> Timespec {
-    // Linux has this clock.
+/// Returns the next pause deadline on CLOCK_MONOTONIC, the clock of io_uring's timeouts. Deadlines
+/// are the multiples of [`PAUSE`], so that pauses which begin at different times end together.
+fn next_pause_deadline() -> Timespec {
+    // The call cannot fail: Linux always has this clock.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
-    let since = now.as_nanos().checked_rem(PAUSE.as_nanos()).unwrap_or(0);
-    let left = PAUSE.saturating_sub(Duration::from_nanos(u64::try_from(since).unwrap_or(0)));
+    let elapsed = now.as_nanos().checked_rem(PAUSE.as_nanos()).unwrap_or(0);
+    let left = PAUSE.saturating_sub(Duration::from_nanos(u64::try_from(elapsed).unwrap_or(0)));
     Timespec::from(now.saturating_add(left))
 }
 
@@ -135,7 +144,7 @@ impl Backend for Uring {
     const KIND: BackendKind = BackendKind::IoUring;
 
     unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
-        self.files.hold(&self.ring, token, file);
+        self.files.register(&self.ring, token, file);
     }
 
     fn deregister(&mut self, token: Token) {
@@ -144,45 +153,47 @@ impl Backend for Uring {
 
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
         let len = u32::try_from(span.len).unwrap_or(u32::MAX);
-        let read = match self.files.name(token, pipe) {
-            Name::Held(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
-            Name::LookedUp(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
+        let read = match self.files.file_ref(token, pipe) {
+            FileRef::Registered(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
+            FileRef::Descriptor(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
         };
-        // SAFETY: the kernel may write to the span until the answer comes; the caller keeps it until then.
+        // SAFETY: the kernel may write to the span until it answers. The caller keeps the span mapped until
+        // the answer was taken.
         unsafe { self.request(token, read) }
     }
 
     unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: Lent) {
         let (start, len) = (bytes.ptr, u32::try_from(bytes.len).unwrap_or(u32::MAX));
-        let write = match self.files.name(token, pipe) {
-            Name::Held(file) => opcode::Write::new(file, start, len).offset(NO_OFFSET).build(),
-            Name::LookedUp(file) => opcode::Write::new(file, start, len).offset(NO_OFFSET).build(),
+        let write = match self.files.file_ref(token, pipe) {
+            FileRef::Registered(file) => opcode::Write::new(file, start, len).offset(NO_OFFSET).build(),
+            FileRef::Descriptor(file) => opcode::Write::new(file, start, len).offset(NO_OFFSET).build(),
         };
-        // SAFETY: the kernel may read the bytes until the answer comes; the caller keeps them until then.
+        // SAFETY: the kernel may read the bytes until it answers. The caller keeps them mapped until the
+        // answer was taken.
         unsafe { self.request(token, write) }
     }
 
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
         let flags = if matches!(token, Token::Target(_)) { libc::POLLOUT } else { libc::POLLIN } as u32;
-        let poll = match self.files.name(token, file) {
-            Name::Held(file) => opcode::PollAdd::new(file, flags).build(),
-            Name::LookedUp(file) => opcode::PollAdd::new(file, flags).build(),
+        let poll = match self.files.file_ref(token, file) {
+            FileRef::Registered(file) => opcode::PollAdd::new(file, flags).build(),
+            FileRef::Descriptor(file) => opcode::PollAdd::new(file, flags).build(),
         };
-        // SAFETY: a poll has no memory.
+        // SAFETY: a poll request points to no memory.
         unsafe { self.request(token, poll) }
     }
 
     fn pause(&mut self, token: Token) {
-        *self.pause_end = next_pause_end();
-        let pause = opcode::Timeout::new(&raw const *self.pause_end).flags(TimeoutFlags::ABS);
-        // SAFETY: the kernel reads the time when it takes the request, so while `self` is there. If it has
-        // become a later one by then, this pause is longer.
+        *self.pause_deadline = next_pause_deadline();
+        let pause = opcode::Timeout::new(&raw const *self.pause_deadline).flags(TimeoutFlags::ABS);
+        // SAFETY: the kernel reads the deadline when it takes the request, so while `self` exists. If a
+        // newer pause has overwritten the deadline by then, this pause lasts longer.
         unsafe { self.request(token, pause.build()) }
     }
 
     fn cancel(&mut self, token: Token) {
         let cancel = opcode::AsyncCancel::new(token.into()).build().user_data(Token::Cancel.into());
-        // SAFETY: a cancellation has no memory.
+        // SAFETY: a cancellation points to no memory.
         unsafe { self.push(cancel) }
     }
 
@@ -191,16 +202,16 @@ impl Backend for Uring {
     }
 
     fn turn(&mut self, patience: Duration) -> io::Result<()> {
-        let entered = self.flush().and_then(|()| self.pile_up(patience)).and_then(|()| {
+        let entered = self.flush().and_then(|()| self.collect_for(patience)).and_then(|()| {
             if self.ring.submission().is_empty() && !self.ring.completion().is_empty() {
                 return Ok(());
             }
             self.ring.submit_and_wait(1).map(drop)
         });
         match entered.as_ref().err().and_then(io::Error::raw_os_error) {
-            // A signal; or answers that found no room are to be taken first.
+            // EINTR: a signal. EBUSY: the completion queue overflowed and must be emptied first.
             Some(libc::EINTR | libc::EBUSY) => Ok(()),
-            // No memory for a request just now.
+            // The kernel has no memory for a request at the moment.
             Some(libc::EAGAIN) => {
                 std::thread::yield_now();
                 Ok(())
@@ -236,51 +247,51 @@ mod tests {
 
     use super::*;
 
-    fn answers_all(mut uring: Uring) {
+    fn assert_answers_all(mut uring: Uring) {
         let (read, write) = nix::unistd::pipe().unwrap();
         drop(write);
         let requests = COMPLETIONS as usize * 2 + 1;
-        for at in 0..requests {
-            uring.poll(Token::Source(at), read.as_fd());
+        for number in 0..requests {
+            uring.poll(Token::Source(number), read.as_fd());
         }
         let mut answers = Vec::new();
         while !uring.is_quiet() {
             uring.turn(Duration::ZERO).unwrap();
             uring.take(&mut answers);
         }
-        let mut numbers: Vec<_> = answers.into_iter().map(|(token, _)| u64::from(token)).collect();
-        numbers.sort_unstable();
-        assert!(numbers.into_iter().eq((0..requests).map(|at| Token::Source(at).into())));
+        let mut words: Vec<_> = answers.into_iter().map(|(token, _)| u64::from(token)).collect();
+        words.sort_unstable();
+        assert!(words.into_iter().eq((0..requests).map(|number| Token::Source(number).into())));
     }
 
     #[test]
     fn more_requests_than_the_queues_hold_are_all_answered() {
-        answers_all(Uring::new().unwrap());
+        assert_answers_all(Uring::new().unwrap());
     }
 
     #[test]
-    fn the_same_on_a_kernel_without_deferred_completions() {
-        let uring = Uring::with(|_| {}).unwrap();
+    fn all_requests_are_answered_on_a_kernel_without_deferred_completions() {
+        let uring = Uring::with_flags(|_| {}).unwrap();
         assert!(!uring.ring.params().is_setup_single_issuer());
-        answers_all(uring);
+        assert_answers_all(uring);
     }
 
     #[test]
     fn flags_that_the_kernel_refuses_are_left_out() {
-        // Deferring needs a single issuer.
-        let uring = Uring::with(|ask| {
-            ask.setup_defer_taskrun();
+        // The kernel refuses deferred completions without a single issuer.
+        let uring = Uring::with_flags(|builder| {
+            builder.setup_defer_taskrun();
         })
         .unwrap();
-        answers_all(uring);
+        assert_answers_all(uring);
     }
 
     #[test]
-    fn a_pipe_that_is_closed_has_no_reader_though_others_are_idle() {
+    fn a_deregistered_pipe_is_closed_at_once_while_other_pipes_are_idle() {
         let mut uring = Uring::new().unwrap();
         let (idle, _write) = nix::unistd::pipe().unwrap();
         let (read, write) = nix::unistd::pipe().unwrap();
-        // SAFETY: both are open until they are deregistered, or until the backend has gone.
+        // SAFETY: both are open until they are deregistered or the backend is dropped.
         unsafe {
             uring.register(Token::Source(0), idle.as_fd());
             uring.register(Token::Source(1), read.as_fd());
@@ -295,10 +306,10 @@ mod tests {
         }
         uring.deregister(Token::Source(1));
         drop(read);
-        // It may take the kernel a moment.
-        let mut look = [PollFd::new(write.as_fd(), PollFlags::empty())];
-        assert_eq!(poll(&mut look, PollTimeout::from(60_000u16)), Ok(1), "it still has a reader");
-        assert_eq!(look[0].revents(), Some(PollFlags::POLLERR));
+        // The kernel may need a moment to close it.
+        let mut polled = [PollFd::new(write.as_fd(), PollFlags::empty())];
+        assert_eq!(poll(&mut polled, PollTimeout::from(60_000u16)), Ok(1), "the pipe still has a reader");
+        assert_eq!(polled[0].revents(), Some(PollFlags::POLLERR));
         drop(uring);
     }
 
@@ -307,14 +318,15 @@ mod tests {
         const PAUSES: usize = 100;
         let mut uring = Uring::new().unwrap();
         let begin = Instant::now();
-        for at in 0..PAUSES {
-            uring.pause(Token::Source(at));
+        for number in 0..PAUSES {
+            uring.pause(Token::Source(number));
             uring.ring.submit().unwrap();
             let submitted = Instant::now();
             while submitted.elapsed() < Duration::from_micros(200) {}
         }
-        // As many moments as may have passed meanwhile. The kernel may tell of 20 ends at a time.
-        let moments = (begin.elapsed().as_nanos() / PAUSE.as_nanos()) as usize + 2;
+        // The most deadlines that can have passed meanwhile. The kernel may report only 20 expired
+        // timeouts in a turn.
+        let deadlines = (begin.elapsed().as_nanos() / PAUSE.as_nanos()) as usize + 2;
         let (mut turns, mut answers) = (0, Vec::new());
         while !uring.is_quiet() {
             uring.turn(Duration::ZERO).unwrap();
@@ -322,11 +334,11 @@ mod tests {
             turns += 1;
         }
         assert_eq!(answers.len(), PAUSES);
-        assert!(turns <= PAUSES / 10 + 2 * moments, "{turns} turns for {moments} moments");
+        assert!(turns <= PAUSES / 10 + 2 * deadlines, "{turns} turns for {deadlines} deadlines");
     }
 
     #[test]
-    fn what_is_cancelled_is_answered() {
+    fn a_cancelled_request_is_answered() {
         let mut uring = Uring::new().unwrap();
         let (read, _write) = nix::unistd::pipe().unwrap();
         uring.poll(Token::Bell, read.as_fd());

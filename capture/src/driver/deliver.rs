@@ -1,24 +1,27 @@
-//! The part of the capture thread that fills the streams of sources without a pipe.
+//! Delivery: the part of the capture thread that fills the streams of sources without a pipe.
 
 use super::*;
 use crate::queue::{Taken, Then};
 
 impl<B: Backend> Driver<B> {
+    /// Queues `bytes` for a source without a pipe and moves what fits into its stream. If the
+    /// source does not exist or has ended, reports the delivery as done.
     pub(super) fn deliver(&mut self, id: SourceId, bytes: Vec<u8>, time: Option<u64>) {
         let len = bytes.len() as u64;
-        let at = self.sources.find(id);
-        let source = at.and_then(|at| self.sources.source_mut(at));
+        let index = self.sources.find(id);
+        let source = index.and_then(|index| self.sources.source_mut(index));
         match source.and_then(|source| source.deliver(bytes, time.unwrap_or(self.time))) {
-            Some(Ready::Now) => at.into_iter().for_each(|at| self.pour(at)),
-            // It goes on with the bell that has brought this command, or after its pause.
+            Some(Ready::Now) => index.into_iter().for_each(|index| self.pour(index)),
+            // The source continues after this command, when the bell retries the waiting sources, or
+            // after its pause.
             Some(Ready::Later) => {}
             None => self.report_taken(id, Taken { deliveries: 1, bytes: len }),
         }
     }
 
-    /// Moves what was delivered into the stream, as far as that can be done now.
-    pub(super) fn pour(&mut self, at: usize) {
-        let Some(source) = self.sources.mark_ready(at) else { return };
+    /// Moves delivered bytes into the stream until the queue is empty or the stream takes no more.
+    pub(super) fn pour(&mut self, index: usize) {
+        let Some(source) = self.sources.mark_ready(index) else { return };
         let id = source.id();
         let (taken, then) = source.pour();
         if !source.is_isolated() {
@@ -28,12 +31,13 @@ impl<B: Backend> Driver<B> {
         }
         match then {
             Then::Nothing => {}
-            Then::Wait => self.waiting.push(at),
-            Then::Pause => self.backend.pause(Token::Source(at)),
-            Then::End => self.end(at, End::EndOfFile),
+            Then::Wait => self.waiting.push(index),
+            Then::Pause => self.backend.pause(Token::Source(index)),
+            Then::End => self.end(index, End::EndOfFile),
         }
     }
 
+    /// Reports that deliveries were taken from the queue of `source`, if there were any.
     pub(super) fn report_taken(&mut self, source: SourceId, Taken { deliveries, bytes }: Taken) {
         if deliveries > 0 {
             self.sources.report(Event::Delivered { source, deliveries, bytes });

@@ -13,20 +13,21 @@ use super::*;
 
 const SOURCE: Token = Token::Source(0);
 
-/// An epoll, and a file that is always readable, so that whoever should wait for nothing else can
-/// be found waiting.
-struct World {
+/// A backend under test, with memory to read into.
+struct Harness {
     epoll: Epoll,
     memory: Box<[u8]>,
+    /// A file that is always readable. Its answer shows that the backend did not block on another
+    /// file.
     ready: EventFd,
 }
 
-impl World {
-    fn new() -> World {
+impl Harness {
+    fn new() -> Harness {
         let (mut epoll, ready) = (Epoll::new().unwrap(), EventFd::from_value(1).unwrap());
-        // SAFETY: it goes with the epoll, after it.
+        // SAFETY: `ready` is dropped after `epoll`, by the order of the fields.
         unsafe { epoll.register(Token::Bell, ready.as_fd()) };
-        World { epoll, memory: vec![0; 4096].into(), ready }
+        Harness { epoll, memory: vec![0; 4096].into(), ready }
     }
 
     fn register(&mut self, file: impl AsFd) {
@@ -34,19 +35,18 @@ impl World {
     }
 
     fn register_as(&mut self, token: Token, file: impl AsFd) {
-        // SAFETY: each test keeps its files open until it deregisters them, or for as long as it uses the
-        // epoll.
+        // SAFETY: each test keeps its files open until it deregisters them, or as long as it uses the
+        // backend.
         unsafe { self.epoll.register(token, file.as_fd()) }
     }
 
     fn read(&mut self, file: impl AsFd) {
         let span = Span { ptr: self.memory.as_mut_ptr(), len: self.memory.len() };
-        // SAFETY: the memory stays as it is until `epoll` has gone or has answered, and is not looked at
-        // before.
+        // SAFETY: the memory is neither moved, read nor written until `epoll` has answered or was dropped.
         unsafe { self.epoll.read(SOURCE, file.as_fd(), span) }
     }
 
-    /// What is answered until nothing is in flight, at least one answer.
+    /// Runs the backend until nothing is in flight. Returns all answers.
     fn answers(&mut self) -> Vec<Answer> {
         let mut answers = Vec::new();
         while !self.epoll.is_quiet() {
@@ -56,7 +56,7 @@ impl World {
         answers
     }
 
-    /// What is answered to what is there, though something else waits on.
+    /// Returns the requests that the backend answers without waiting.
     fn answers_now(&mut self) -> Vec<Token> {
         self.epoll.poll(Token::Bell, self.ready.as_fd());
         let mut answers = Vec::new();
@@ -90,12 +90,12 @@ fn flags(file: impl AsFd) -> i32 {
     fcntl(file, FcntlArg::F_GETFL).unwrap()
 }
 
-/// A FIFO, opened for reading and for writing.
+/// Returns the read end and the write end of a FIFO.
 fn fifo() -> (OwnedFd, File) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fifo");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // Non-blocking to open it without a writer.
+    // O_NONBLOCK, because a blocking open would wait for a writer.
     let read = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
     let write = File::options().write(true).open(&path).unwrap();
     fcntl(&read, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
@@ -103,7 +103,7 @@ fn fifo() -> (OwnedFd, File) {
 }
 
 #[test]
-fn files_of_all_kinds_are_read_to_their_ends_and_stay_as_blocking_as_they_were() {
+fn files_of_all_kinds_are_read_to_their_ends_and_keep_their_flags() {
     let mut regular = tempfile::tempfile().unwrap();
     regular.write_all(b"twelve bytes").unwrap();
     std::io::Seek::rewind(&mut regular).unwrap();
@@ -124,108 +124,109 @@ fn files_of_all_kinds_are_read_to_their_ends_and_stay_as_blocking_as_they_were()
         ("device", null, 0),
     ] {
         let before = flags(&file);
-        let mut world = World::new();
-        world.register(&file);
-        assert_eq!(world.read_to_end(&file), b"twelve bytes"[..length], "{kind}");
+        let mut harness = Harness::new();
+        harness.register(&file);
+        assert_eq!(harness.read_to_end(&file), b"twelve bytes"[..length], "{kind}");
         assert_eq!(flags(&file), before, "{kind}");
     }
 }
 
 #[test]
-fn a_read_of_a_blocking_file_with_nothing_in_it_keeps_nobody_waiting() {
+fn a_read_of_an_empty_blocking_file_does_not_block_the_backend() {
     for (read, mut write) in [pipe(OFlag::empty()), fifo()] {
-        let mut world = World::new();
-        world.register(&read);
+        let mut harness = Harness::new();
+        harness.register(&read);
         for _ in 0..3 {
-            world.read(&read);
-            assert_eq!(world.answers_now(), []);
+            harness.read(&read);
+            assert_eq!(harness.answers_now(), []);
             write.write_all(b"x").unwrap();
-            assert!(matches!(world.answers()[..], [(SOURCE, Ok(1))]));
+            assert!(matches!(harness.answers()[..], [(SOURCE, Ok(1))]));
         }
     }
 }
 
 #[test]
-fn a_short_read_is_not_taken_for_an_empty_pipe() {
-    // In packet mode, which a rank may switch on, each read gives one write. Their edges are one.
+fn a_short_read_does_not_mean_that_the_pipe_is_empty() {
+    // In packet mode, which a rank may switch on, each read returns one write. Both writes make a
+    // single event.
     let (read, mut write) = pipe(OFlag::O_DIRECT);
-    let mut world = World::new();
-    world.register(&read);
+    let mut harness = Harness::new();
+    harness.register(&read);
     for packet in [b"one", b"two"] {
         write.write_all(packet).unwrap();
     }
     for _ in 0..2 {
-        world.read(&read);
-        assert!(matches!(world.answers()[..], [(SOURCE, Ok(3))]));
+        harness.read(&read);
+        assert!(matches!(harness.answers()[..], [(SOURCE, Ok(3))]));
     }
-    world.read(&read);
-    assert_eq!(world.answers_now(), []);
+    harness.read(&read);
+    assert_eq!(harness.answers_now(), []);
 }
 
 #[test]
-fn a_poll_is_answered_as_long_as_there_are_bytes() {
+fn a_poll_is_answered_as_long_as_the_pipe_has_bytes() {
     let (read, mut write) = pipe(OFlag::empty());
-    let mut world = World::new();
-    world.register(&read);
-    world.epoll.poll(SOURCE, read.as_fd());
-    assert_eq!(world.answers_now(), []);
+    let mut harness = Harness::new();
+    harness.register(&read);
+    harness.epoll.poll(SOURCE, read.as_fd());
+    assert_eq!(harness.answers_now(), []);
     write.write_all(b"x").unwrap();
-    assert!(matches!(world.answers()[..], [(SOURCE, Ok(1))]));
-    world.epoll.poll(SOURCE, read.as_fd());
-    assert!(matches!(world.answers()[..], [(SOURCE, Ok(1))]), "the byte is still there");
-    assert_eq!(world.epoll.discard(read.as_fd()).unwrap(), 1);
-    world.epoll.poll(SOURCE, read.as_fd());
-    assert_eq!(world.answers_now(), []);
+    assert!(matches!(harness.answers()[..], [(SOURCE, Ok(1))]));
+    harness.epoll.poll(SOURCE, read.as_fd());
+    assert!(matches!(harness.answers()[..], [(SOURCE, Ok(1))]), "the byte is still there");
+    assert_eq!(harness.epoll.discard(read.as_fd()).unwrap(), 1);
+    harness.epoll.poll(SOURCE, read.as_fd());
+    assert_eq!(harness.answers_now(), []);
 }
 
 #[test]
-fn what_is_cancelled_is_answered_once_and_what_was_answered_is_not_cancelled() {
+fn a_cancelled_request_is_answered_once_and_an_answer_cannot_be_cancelled() {
     let (read, mut write) = pipe(OFlag::empty());
-    let mut world = World::new();
-    world.register(&read);
+    let mut harness = Harness::new();
+    harness.register(&read);
     let cancelled = |answers: Vec<Answer>| match &answers[..] {
         [(SOURCE, Err(error))] => error.raw_os_error() == Some(libc::ECANCELED),
         _ => false,
     };
-    world.read(&read);
-    world.epoll.cancel(SOURCE);
-    assert!(cancelled(world.answers()));
-    world.epoll.poll(SOURCE, read.as_fd());
-    world.epoll.cancel(SOURCE);
-    assert!(cancelled(world.answers()));
-    world.epoll.pause(SOURCE);
-    world.epoll.cancel(SOURCE);
-    assert!(cancelled(world.answers()));
+    harness.read(&read);
+    harness.epoll.cancel(SOURCE);
+    assert!(cancelled(harness.answers()));
+    harness.epoll.poll(SOURCE, read.as_fd());
+    harness.epoll.cancel(SOURCE);
+    assert!(cancelled(harness.answers()));
+    harness.epoll.pause(SOURCE);
+    harness.epoll.cancel(SOURCE);
+    assert!(cancelled(harness.answers()));
 
     write.write_all(b"x").unwrap();
-    world.read(&read);
-    world.epoll.turn(Duration::ZERO).unwrap();
-    world.epoll.cancel(SOURCE);
-    assert!(matches!(world.answers()[..], [(SOURCE, Ok(1))]));
-    assert!(world.epoll.is_quiet());
+    harness.read(&read);
+    harness.epoll.turn(Duration::ZERO).unwrap();
+    harness.epoll.cancel(SOURCE);
+    assert!(matches!(harness.answers()[..], [(SOURCE, Ok(1))]));
+    assert!(harness.epoll.is_quiet());
 }
 
 #[test]
-fn a_pause_is_answered_when_it_is_over_and_not_before() {
-    let mut world = World::new();
-    let begun = Instant::now();
-    world.epoll.pause(SOURCE);
-    assert!(matches!(world.answers()[..], [(SOURCE, Ok(0))]));
-    assert!(begun.elapsed() >= PAUSE);
+fn a_pause_is_answered_at_its_deadline_and_not_before() {
+    let mut harness = Harness::new();
+    let started = Instant::now();
+    harness.epoll.pause(SOURCE);
+    assert!(matches!(harness.answers()[..], [(SOURCE, Ok(0))]));
+    assert!(started.elapsed() >= PAUSE);
 }
 
 #[test]
-fn more_files_than_are_told_or_served_at_once_are_all_answered() {
+fn more_files_than_one_call_or_one_round_handles_are_all_answered() {
     crate::raise_file_limit().unwrap();
     let files: Vec<EventFd> = (0..EVENTS + ROUND).map(|_| EventFd::from_value(1).unwrap()).collect();
     let mut epoll = Epoll::new().unwrap();
     let mut memory = vec![[0; 8]; files.len()];
-    for (at, (file, place)) in files.iter().zip(&mut memory).enumerate() {
-        // SAFETY: all stay open until the test ends.
-        unsafe { epoll.register(Token::Source(at), file.as_fd()) };
-        let span = Span { ptr: place.as_mut_ptr(), len: place.len() };
-        // SAFETY: the memory stays, untouched, until `epoll` is quiet.
-        unsafe { epoll.read(Token::Source(at), file.as_fd(), span) };
+    for (number, (file, buffer)) in files.iter().zip(&mut memory).enumerate() {
+        // SAFETY: all files stay open until the test ends.
+        unsafe { epoll.register(Token::Source(number), file.as_fd()) };
+        let span = Span { ptr: buffer.as_mut_ptr(), len: buffer.len() };
+        // SAFETY: the memory stays in place and is not accessed until `epoll` is quiet.
+        unsafe { epoll.read(Token::Source(number), file.as_fd(), span) };
     }
     let mut answers = Vec::new();
     while !epoll.is_quiet() {
@@ -238,50 +239,50 @@ fn more_files_than_are_told_or_served_at_once_are_all_answered() {
 }
 
 #[test]
-fn who_always_has_bytes_gets_one_read_a_turn_and_keeps_nobody_waiting() {
+fn a_file_that_always_has_bytes_is_read_once_a_turn_and_delays_no_other() {
     let (read, mut write) = pipe(OFlag::empty());
     let endless = File::open("/dev/zero").unwrap();
-    let mut world = World::new();
-    world.register(&endless);
-    world.register_as(Token::Source(1), &read);
+    let mut harness = Harness::new();
+    harness.register(&endless);
+    harness.register_as(Token::Source(1), &read);
     for _ in 0..100 {
-        world.epoll.poll(Token::Source(1), read.as_fd());
+        harness.epoll.poll(Token::Source(1), read.as_fd());
         write.write_all(b"x").unwrap();
         let mut answers = Vec::new();
         for _ in 0..2 {
             let before = answers.len();
-            world.read(&endless);
-            world.epoll.turn(Duration::ZERO).unwrap();
-            world.epoll.take(&mut answers);
-            let of_endless = answers[before..].iter().filter(|(token, _)| *token == SOURCE);
-            assert_eq!(of_endless.count(), 1);
+            harness.read(&endless);
+            harness.epoll.turn(Duration::ZERO).unwrap();
+            harness.epoll.take(&mut answers);
+            let endless_answers = answers[before..].iter().filter(|(token, _)| *token == SOURCE);
+            assert_eq!(endless_answers.count(), 1);
         }
         assert!(answers.iter().any(|(token, _)| *token == Token::Source(1)));
-        assert_eq!(world.epoll.discard(read.as_fd()).unwrap(), 1);
+        assert_eq!(harness.epoll.discard(read.as_fd()).unwrap(), 1);
     }
 }
 
 #[test]
-fn a_file_that_was_let_go_is_heard_of_no_more_though_others_share_it() {
+fn a_deregistered_file_causes_no_answers_even_if_its_description_is_shared() {
     let (read, mut write) = pipe(OFlag::empty());
     let _shared = read.try_clone().unwrap();
-    let mut world = World::new();
-    world.register(&read);
-    world.epoll.deregister(SOURCE);
+    let mut harness = Harness::new();
+    harness.register(&read);
+    harness.epoll.deregister(SOURCE);
     drop(read);
     let (read, _write) = pipe(OFlag::empty());
-    world.register(&read);
-    world.epoll.poll(SOURCE, read.as_fd());
+    harness.register(&read);
+    harness.epoll.poll(SOURCE, read.as_fd());
     write.write_all(b"x").unwrap();
-    assert_eq!(world.answers_now(), []);
+    assert_eq!(harness.answers_now(), []);
 }
 
 #[test]
-fn a_name_without_a_file_is_answered_with_an_error() {
+fn a_request_for_an_unregistered_token_is_answered_with_ebadf() {
     let (read, _write) = pipe(OFlag::empty());
-    let mut world = World::new();
-    world.read(&read);
-    let [(SOURCE, Err(error))] = &world.answers()[..] else { panic!("no error") };
+    let mut harness = Harness::new();
+    harness.read(&read);
+    let [(SOURCE, Err(error))] = &harness.answers()[..] else { panic!("no error") };
     assert_eq!(error.raw_os_error(), Some(libc::EBADF));
 }
 
@@ -292,23 +293,23 @@ fn lent(bytes: &[u8]) -> Lent {
 }
 
 #[test]
-fn a_full_pipe_keeps_nobody_waiting_and_takes_the_rest_when_there_is_room() {
+fn a_write_to_a_full_pipe_does_not_block_and_continues_when_there_is_room() {
     for (kind, (read, write)) in [("pipe", pipe(OFlag::empty())), ("FIFO", fifo())] {
-        let mut world = World::new();
-        world.register_as(TARGET, &write);
-        let sent: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect();
-        let (mut written, mut got, mut buffer) = (0, Vec::new(), vec![0; 10_000]);
+        let mut harness = Harness::new();
+        harness.register_as(TARGET, &write);
+        let sent: Vec<u8> = (0..300_000u32).map(|position| (position % 251) as u8).collect();
+        let (mut written, mut received, mut buffer) = (0, Vec::new(), vec![0; 10_000]);
         while written < sent.len() {
-            // SAFETY: the bytes outlive the epoll's last answer for them, and nobody changes them.
-            unsafe { world.epoll.write(TARGET, write.as_fd(), lent(&sent[written..])) }
-            // The second look comes after an edge that was not true any more.
+            // SAFETY: the bytes outlive the last answer for them and are never changed.
+            unsafe { harness.epoll.write(TARGET, write.as_fd(), lent(&sent[written..])) }
+            // The first attempt may follow an event that is out of date.
             let mut full = true;
             for _ in 0..2 {
-                world.epoll.poll(Token::Bell, world.ready.as_fd());
+                harness.epoll.poll(Token::Bell, harness.ready.as_fd());
                 let mut answers = Vec::new();
                 while !answers.iter().any(|(token, _)| *token == Token::Bell) {
-                    world.epoll.turn(Duration::ZERO).unwrap();
-                    world.epoll.take(&mut answers);
+                    harness.epoll.turn(Duration::ZERO).unwrap();
+                    harness.epoll.take(&mut answers);
                 }
                 for (token, result) in answers {
                     if token == TARGET {
@@ -322,41 +323,41 @@ fn a_full_pipe_keeps_nobody_waiting_and_takes_the_rest_when_there_is_room() {
             }
             while full {
                 let n = nix::unistd::read(&read, &mut buffer).unwrap();
-                got.extend_from_slice(&buffer[..n]);
-                world.epoll.turn(Duration::ZERO).unwrap_or_else(|error| panic!("{kind}: {error}"));
+                received.extend_from_slice(&buffer[..n]);
+                harness.epoll.turn(Duration::ZERO).unwrap_or_else(|error| panic!("{kind}: {error}"));
                 let mut answers = Vec::new();
-                world.epoll.take(&mut answers);
+                harness.epoll.take(&mut answers);
                 for (_, result) in answers {
                     written += result.unwrap();
                     full = false;
                 }
             }
         }
-        world.epoll.deregister(TARGET);
+        harness.epoll.deregister(TARGET);
         drop(write);
-        std::io::Read::read_to_end(&mut File::from(read), &mut got).unwrap();
-        assert!(got == sent, "{kind}");
+        std::io::Read::read_to_end(&mut File::from(read), &mut received).unwrap();
+        assert!(received == sent, "{kind}");
     }
 }
 
 #[test]
-fn a_write_that_waits_is_answered_when_the_reader_goes() {
+fn a_pending_write_is_answered_with_epipe_when_the_reader_closes() {
     for (kind, (read, write)) in [("pipe", pipe(OFlag::empty())), ("FIFO", fifo())] {
-        let mut world = World::new();
-        world.register_as(TARGET, &write);
+        let mut harness = Harness::new();
+        harness.register_as(TARGET, &write);
         let bytes = vec![1; 1 << 20];
         let mut answered = 0;
         loop {
-            // SAFETY: as above.
-            unsafe { world.epoll.write(TARGET, write.as_fd(), lent(&bytes)) }
-            if world.answers_now().is_empty() && world.answers_now().is_empty() {
+            // SAFETY: the bytes outlive the last answer for them and are never changed.
+            unsafe { harness.epoll.write(TARGET, write.as_fd(), lent(&bytes)) }
+            if harness.answers_now().is_empty() && harness.answers_now().is_empty() {
                 break;
             }
             answered += 1;
         }
         assert!(answered > 0, "{kind}");
         drop(read);
-        let [(TARGET, Err(error))] = &world.answers()[..] else { panic!("{kind}") };
+        let [(TARGET, Err(error))] = &harness.answers()[..] else { panic!("{kind}") };
         assert_eq!(error.raw_os_error(), Some(libc::EPIPE), "{kind}");
     }
 }

@@ -1,10 +1,10 @@
-//! Files that the kernel holds for us, so that it need not look one up for each request, see
+//! Files registered with the kernel, which saves it a look-up for each request, see
 //! io_uring_register(2).
 //!
-//! From Linux 6.13 on. Earlier ones let go of files in the order in which they were removed, each
-//! when everything that was asked before has been answered: a closed pipe would stay open as long
-//! as any other is idle (liburing issue 1192), and its writer would wait for a reader that is not
-//! there.
+//! Registered files are used from Linux 6.13 on. Earlier kernels release removed files in the order
+//! of their removal, and each only after all earlier requests have completed. A closed pipe would
+//! stay open as long as any other pipe is idle (liburing issue 1192), and its writer would wait for
+//! a reader that no longer exists.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -15,95 +15,103 @@ use nix::sys::utsname::uname;
 
 use crate::backend::Token;
 
-/// Files that are held at most; more are looked up for each request.
-const HELD: u32 = 16 * 1024;
-/// "No file", in the kernel's table.
-const VACANT: RawFd = -1;
+/// Size of the kernel's table. Files beyond it are looked up for each request.
+const TABLE_SIZE: u32 = 16 * 1024;
+/// The descriptor that marks a slot of the kernel's table as empty.
+const NO_FILE: RawFd = -1;
 
-/// How a request names its file.
+/// The way in which a request refers to its file.
 #[derive(Clone, Copy)]
-pub(super) enum Name {
-    Held(Fixed),
-    LookedUp(Fd),
+pub(super) enum FileRef {
+    /// A slot of the kernel's table.
+    Registered(Fixed),
+    /// A file descriptor, which the kernel looks up.
+    Descriptor(Fd),
 }
 
-/// Which files are held, and where in the kernel's table.
+/// The registered files and their slots in the kernel's table.
 pub(super) struct Files {
-    /// By the token's word.
-    places: Vec<Option<u32>>,
-    /// Places that were given back.
+    /// The slot of each registered file, indexed by the token's word.
+    slots: Vec<Option<u32>>,
+    /// Slots that were used and are empty again.
     free: Vec<u32>,
-    /// Places from here on were never used.
+    /// The first slot that was never used.
     fresh: u32,
-    /// Places in all: none where the kernel has no table that lets go at once.
-    room: u32,
+    /// The number of slots: 0 where the kernel does not release removed files at once.
+    capacity: u32,
 }
 
 impl Files {
-    /// An empty table for `ring`, if this kernel has one that lets go at once.
+    /// Creates an empty table for `ring`. Its capacity is 0 if this kernel does not release removed
+    /// files at once.
     pub(super) fn new(ring: &IoUring) -> Files {
         let kernel = uname().ok();
-        Files::on(ring, kernel.as_ref().and_then(|kernel| kernel.release().to_str()).unwrap_or_default())
+        let release = kernel.as_ref().and_then(|kernel| kernel.release().to_str()).unwrap_or_default();
+        Files::for_release(ring, release)
     }
 
-    /// The same on a kernel of this release, such as "6.12.9-amd64".
-    fn on(ring: &IoUring, release: &str) -> Files {
+    /// Creates an empty table for `ring` on a kernel of this release, such as "6.12.9-amd64".
+    fn for_release(ring: &IoUring, release: &str) -> Files {
         // The kernel refuses more than RLIMIT_NOFILE.
-        let sizes = if lets_go_at_once(release) { &[HELD, HELD / 16][..] } else { &[] };
-        let room = sizes.iter().copied().find(|size| ring.submitter().register_files_sparse(*size).is_ok());
-        Files { places: Vec::new(), free: Vec::new(), fresh: 0, room: room.unwrap_or(0) }
+        let sizes = if releases_at_once(release) { &[TABLE_SIZE, TABLE_SIZE / 16][..] } else { &[] };
+        let capacity =
+            sizes.iter().copied().find(|size| ring.submitter().register_files_sparse(*size).is_ok());
+        Files { slots: Vec::new(), free: Vec::new(), fresh: 0, capacity: capacity.unwrap_or(0) }
     }
 
-    /// Has the kernel hold `file` for `token`, if it can.
-    pub(super) fn hold(&mut self, ring: &IoUring, token: Token, file: BorrowedFd<'_>) {
-        let Some(place) = self.free.pop().or_else(|| self.next()) else { return };
-        if let Err(error) = put(ring, place, file.as_raw_fd()) {
-            tracing::debug!(?token, %error, "io_uring looks a file up for each request");
-            return self.free.push(place);
+    /// Registers `file` for `token`. If the table is full or the kernel refuses, requests for
+    /// `token` use the file descriptor.
+    pub(super) fn register(&mut self, ring: &IoUring, token: Token, file: BorrowedFd<'_>) {
+        let Some(slot) = self.free.pop().or_else(|| self.take_fresh()) else { return };
+        if let Err(error) = update(ring, slot, file.as_raw_fd()) {
+            tracing::debug!(?token, %error, "cannot register a file with io_uring: each request looks it up");
+            return self.free.push(slot);
         }
         let word = token.index();
-        if self.places.len() <= word {
-            self.places.resize(word.saturating_add(1), None);
+        if self.slots.len() <= word {
+            self.slots.resize(word.saturating_add(1), None);
         }
-        if let Some(of) = self.places.get_mut(word) {
-            *of = Some(place);
+        if let Some(entry) = self.slots.get_mut(word) {
+            *entry = Some(slot);
         }
     }
 
-    fn next(&mut self) -> Option<u32> {
-        let place = self.fresh;
-        (place < self.room).then(|| {
-            self.fresh = place.saturating_add(1);
-            place
+    fn take_fresh(&mut self) -> Option<u32> {
+        let slot = self.fresh;
+        (slot < self.capacity).then(|| {
+            self.fresh = slot.saturating_add(1);
+            slot
         })
     }
 
-    /// Has it let go.
+    /// Removes the file of `token` from the kernel's table.
     pub(super) fn unregister(&mut self, ring: &IoUring, token: Token) {
-        let Some(place) = self.places.get_mut(token.index()).and_then(Option::take) else { return };
-        match put(ring, place, VACANT) {
-            Ok(()) => self.free.push(place),
-            // It goes with the io_uring.
-            Err(error) => tracing::warn!(?token, %error, "io_uring does not let go of a file"),
+        let Some(slot) = self.slots.get_mut(token.index()).and_then(Option::take) else { return };
+        match update(ring, slot, NO_FILE) {
+            Ok(()) => self.free.push(slot),
+            // The kernel releases the file together with the io_uring.
+            Err(error) => tracing::warn!(?token, %error, "cannot remove a file from io_uring"),
         }
     }
 
-    /// How requests for `token` name `file`.
-    pub(super) fn name(&self, token: Token, file: BorrowedFd<'_>) -> Name {
-        match self.places.get(token.index()) {
-            Some(Some(place)) => Name::Held(Fixed(*place)),
-            _ => Name::LookedUp(Fd(file.as_raw_fd())),
+    /// Returns the way in which a request for `token` refers to `file`.
+    pub(super) fn file_ref(&self, token: Token, file: BorrowedFd<'_>) -> FileRef {
+        match self.slots.get(token.index()) {
+            Some(Some(slot)) => FileRef::Registered(Fixed(*slot)),
+            _ => FileRef::Descriptor(Fd(file.as_raw_fd())),
         }
     }
 }
 
-fn lets_go_at_once(release: &str) -> bool {
+/// Returns whether a kernel of this release closes a removed file at once. An unknown release does
+/// not count.
+fn releases_at_once(release: &str) -> bool {
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 13)
 }
 
-fn put(ring: &IoUring, place: u32, fd: RawFd) -> io::Result<()> {
-    ring.submitter().register_files_update(place, &[fd]).map(drop)
+fn update(ring: &IoUring, slot: u32, fd: RawFd) -> io::Result<()> {
+    ring.submitter().register_files_update(slot, &[fd]).map(drop)
 }
 
 #[cfg(test)]
@@ -111,10 +119,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_held_from_linux_6_13_on_and_where_nobody_knows_they_are_not() {
-        let holds = |release| Files::on(&IoUring::new(8).unwrap(), release).room > 0;
-        assert!(["6.13.0", "6.13-rc1", "6.18.44-fc-v657", "7.0.0"].into_iter().all(holds));
+    fn files_are_registered_from_linux_6_13_on_and_not_on_an_unknown_release() {
+        let registers = |release| Files::for_release(&IoUring::new(8).unwrap(), release).capacity > 0;
+        assert!(["6.13.0", "6.13-rc1", "6.18.44-fc-v657", "7.0.0"].into_iter().all(registers));
         let old = ["6.12.99", "6.1.0-13-amd64", "5.19.0", "5.7", "2.6.78", "6", "", "unknown"];
-        assert!(!old.into_iter().any(holds));
+        assert!(!old.into_iter().any(registers));
     }
 }
