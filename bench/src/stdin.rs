@@ -85,7 +85,7 @@ fn iof(input: &Path, targets: u32, inlet: Option<u32>) -> Duration {
     let pusher = Pusher::start(tool, &push, File::open(input).unwrap(), |_| {}).unwrap();
     let report = pusher.join().unwrap();
     let spent = cpu::current_process() - before;
-    assert_eq!((report.whole, report.bytes), (targets.into(), fs::metadata(input).unwrap().len()));
+    assert_eq!((report.complete, report.bytes), (targets.into(), fs::metadata(input).unwrap().len()));
     assert_eq!(job.wait().code(), 0);
     spent
 }

@@ -19,8 +19,8 @@ impl Client {
     }
 }
 
-impl From<socket::Peer> for Client {
-    fn from(peer: socket::Peer) -> Client {
+impl From<socket::PeerCredentials> for Client {
+    fn from(peer: socket::PeerCredentials) -> Client {
         Client { pid: peer.pid, uid: peer.uid }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::log::LogConfig;
 use iof_capture::{BackendKind, ProcessGroup, Pty, Stdin};
-use iof_proto::directive::{Drop, Level, key};
+use iof_proto::directive::{DirectiveLevel, DropPolicy, key};
 use iof_proto::{Directives, Failure, Info, InfoValue, Nspace, Rank};
 use iof_shm_ring::Policy;
 use nix::libc;
@@ -76,7 +76,7 @@ impl Config {
             |info: &&Info| info.key == key::PMIX_SERVER_GATEWAY && matches!(info.value, InfoValue::Bool(_));
         let (roles, others): (Vec<&Info>, Vec<&Info>) = infos.iter().partition(is_gateway);
         let others: Vec<Info> = others.into_iter().cloned().collect();
-        let (directives, ignored) = Directives::read(&others, Level::Server)?;
+        let (directives, ignored) = Directives::read(&others, DirectiveLevel::Server)?;
         self.log.gateway = roles.last().map_or(self.log.gateway, |role| role.value == InfoValue::Bool(true));
         self.cache_size = directives.cache_size.unwrap_or(self.cache_size);
         self.policy = policy(directives.drop).unwrap_or(self.policy);
@@ -96,10 +96,10 @@ impl Buffering {
 }
 
 /// The policy that a directive asks for, if one does.
-pub(crate) fn policy(drop: Option<Drop>) -> Option<Policy> {
+pub(crate) fn policy(drop: Option<DropPolicy>) -> Option<Policy> {
     drop.map(|drop| match drop {
-        Drop::Oldest => Policy::DropOldest,
-        Drop::Newest => Policy::DropNewest,
+        DropPolicy::Oldest => Policy::DropOldest,
+        DropPolicy::Newest => Policy::DropNewest,
     })
 }
 

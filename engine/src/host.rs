@@ -48,7 +48,7 @@ use crate::state::PeerId;
 /// }
 ///
 /// impl Host for Site {
-///     fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
+///     fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
 ///         let is_operator = tool.gid == self.operators;
 ///         reply.answer(if is_operator { Ok(Grant::Never) } else { same_user(tool) });
 ///     }
@@ -77,7 +77,7 @@ pub trait Host: Send + Sync {
     /// The tool waits for `reply`, which may be used at once or later, on any thread; others are
     /// served meanwhile. After [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) without an
     /// answer it is refused.
-    fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
+    fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
         reply.answer(same_user(tool));
     }
 
@@ -229,7 +229,7 @@ impl Host for ViaGateway {
 ///
 /// # Errors
 /// The tool belongs to another user.
-pub fn same_user(tool: &socket::Peer) -> Result<Grant, Failure> {
+pub fn same_user(tool: &socket::PeerCredentials) -> Result<Grant, Failure> {
     if Uid::from_raw(tool.uid) == geteuid() || tool.uid == 0 {
         return Ok(Grant::Never);
     }
@@ -322,7 +322,7 @@ impl Drop for ApprovalReply {
 
 /// What is to be said to the host as soon as nobody holds the tables.
 pub(crate) enum Upcall {
-    Approve { peer: PeerId, other: socket::Peer },
+    Approve { peer: PeerId, other: socket::PeerCredentials },
     Pull { call: CallId, sources: Sources, directives: Vec<Info> },
     Stop(Sources),
     Stdin { push: PushId, stdin: Arc<StdinPush>, bytes: Vec<u8> },

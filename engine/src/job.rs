@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{io, mem, thread};
 
 use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signaller, SourceId, TargetId, WindowSize};
-use iof_proto::rendezvous::Entry;
+use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Channels, Nspace, Rank, StdinUnavailable};
 use nix::sys::signal::Signal;
 
@@ -106,7 +106,7 @@ pub(crate) struct JobState {
     pub open_streams: usize,
     pub grace: Option<Duration>,
     /// By which tools find it, until it is forgotten or the engine ends.
-    pub entry: Option<Entry>,
+    pub entry: Option<JobLink>,
     pub cut_off: Vec<(Rank, Channel)>,
     pub first_failure: Option<(Rank, Exit)>,
 }

@@ -17,7 +17,7 @@ use iof_capture::Capture;
 use iof_log::{ChannelKind, LogOptions, LogOrigin, LogPlan, MailServer, Order, Syslog, resolve_channels};
 use iof_proto::limits::{MAX_LOG_BYTES, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
-use iof_proto::names::shown;
+use iof_proto::names::sanitize;
 use iof_proto::{Channel, Failure, Info, Log, LogReport, Proc, Rank, Status, ToTool};
 
 use crate::client::Client;
@@ -96,7 +96,7 @@ impl Asker {
     /// A tool, in its request of this number.
     pub(crate) fn tool(id: PeerId, peer: &Peer, request: u32) -> Asker {
         // Its name is what it likes, and ends up in files and terminals.
-        let name: String = shown(&peer.name).chars().take(MAX_NAME).collect();
+        let name: String = sanitize(&peer.name).chars().take(MAX_NAME).collect();
         Asker {
             by: format!("{name} (pid {})", peer.client.pid),
             to: To::Tool { peer: id, request, client: peer.counted() },
@@ -257,7 +257,7 @@ impl State {
         let bytes = entries.iter().map(length).fold(0, usize::saturating_add);
         self.logs.check_room(&asker.to, bytes)?;
         let by = match &how.relayed {
-            Some(first) => format!("{} through {}", shown(first), asker.by),
+            Some(first) => format!("{} through {}", sanitize(first), asker.by),
             None => asker.by.clone(),
         };
         let origin = LogOrigin { source: how.source.clone(), requester: by };

@@ -402,14 +402,14 @@ impl Peer {
             ToTool::PushBegun { request, .. } => {
                 ToTool::PushBegun { request: *request, result: Err(failure()) }
             }
-            ToTool::SlowTargets { request, lagging } => ToTool::SlowTargets {
+            ToTool::SlowTargets { request, slow } => ToTool::SlowTargets {
                 request: *request,
-                lagging: SlowTargets { position: lagging.position, targets: Vec::new() },
+                slow: SlowTargets { position: slow.position, targets: Vec::new() },
             },
             // Half as often as it takes, down to none.
-            ToTool::Pushed { push, report } if !report.short.is_empty() => {
+            ToTool::Pushed { push, report } if !report.partial.is_empty() => {
                 let mut report = report.clone();
-                report.short.truncate(report.short.len() / 2);
+                report.partial.truncate(report.partial.len() / 2);
                 ToTool::Pushed { push: *push, report }
             }
             _ => return,

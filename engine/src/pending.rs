@@ -30,7 +30,7 @@ use crate::state::{PeerId, State};
 /// A connection that is not a tool yet.
 pub(crate) struct PendingPeer {
     incoming: Incoming,
-    other: socket::Peer,
+    other: socket::PeerCredentials,
     /// When it connected.
     came: Instant,
     /// What it is granted, if it is the embedder's own.

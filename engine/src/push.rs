@@ -77,9 +77,9 @@ impl Push {
 
     /// Notes that `target` gets no more.
     fn ended(&mut self, target: Proc, delivered: u64, end: PushEnd) {
-        let why = match end {
+        let cause = match end {
             PushEnd::Complete => {
-                self.report.whole = self.report.whole.saturating_add(1);
+                self.report.complete = self.report.complete.saturating_add(1);
                 return;
             }
             PushEnd::Closed => PartialCause::Closed,
@@ -87,7 +87,7 @@ impl Push {
             PushEnd::Stopped => PartialCause::Stopped,
             PushEnd::Error(error) => PartialCause::Failed(error.to_string()),
         };
-        self.report.short.push(PartialDelivery { target, delivered, why });
+        self.report.partial.push(PartialDelivery { target, delivered, cause });
     }
 }
 
@@ -189,7 +189,7 @@ impl State {
         self.pushes.insert(id, push);
         // As many as were named, or as fit a message.
         let skipped = unopen.into_iter().take(MAX_PROCS_PER_PULL);
-        let skipped = skipped.map(|(target, why)| Skipped { target, why }).collect();
+        let skipped = skipped.map(|(target, reason)| Skipped { target, reason }).collect();
         Ok((PushGranted { push: peer.last_push, skipped, ignored }, inlet))
     }
 
@@ -249,9 +249,9 @@ impl State {
             self.cut_off_orphans(capture, id, position);
             self.cut_off_elsewhere(id, position);
         }
-        let lagging = id.and_then(|id| self.who_lags(capture, id)).unwrap_or_default();
+        let slow = id.and_then(|id| self.who_lags(capture, id)).unwrap_or_default();
         if let Some(peer) = self.peers.get_mut(&peer_id) {
-            peer.answer(&ToTool::SlowTargets { request, lagging });
+            peer.answer(&ToTool::SlowTargets { request, slow });
         }
     }
 
@@ -275,11 +275,11 @@ impl State {
         let position = freed.min(far.map_or(u64::MAX, |far| far.position)).min(push.filled);
         let named = lagging.into_iter().filter(|_| freed == position).filter_map(|of| {
             let target = push.here.get(&of.target)?.clone();
-            Some(SlowTarget { target, its_turn: of.turn == id })
+            Some(SlowTarget { target, stalled: of.turn == id })
         });
         let far = far.filter(|far| far.position == position && far.position < push.filled);
         let far = far.into_iter().flat_map(|far| {
-            far.targets().iter().map(|target| SlowTarget { target: target.clone(), its_turn: far.has_turn() })
+            far.targets().iter().map(|target| SlowTarget { target: target.clone(), stalled: far.has_turn() })
         });
         Some(SlowTargets { position, targets: named.chain(far).collect() })
     }

@@ -96,7 +96,7 @@ impl Engine {
     }
 
     /// Has tools find the engine by the name of a job.
-    pub(crate) fn announce(&self, nspace: &Nspace) -> Option<rendezvous::Entry> {
+    pub(crate) fn announce(&self, nspace: &Nspace) -> Option<rendezvous::JobLink> {
         let announced = self.listener.as_ref()?.announce(nspace);
         announced.inspect_err(|error| tracing::warn!(%error, "a job has no entry")).ok().flatten()
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use iof_capture::Capture;
-use iof_proto::directive::Level;
+use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Channels, Directives, Failure, FromTool, Info, Proc, Rank, Status, ToTool};
 use iof_shm_ring::Start;
 
@@ -63,7 +63,7 @@ pub(crate) fn serve(
         FromTool::Push { request, targets, size, directives } => {
             state.push(capture, peer_id, request, &targets, size, directives);
         }
-        FromTool::Fill { push, bytes, over } => state.fill(capture, peer_id, push, bytes, over)?,
+        FromTool::Fill { push, bytes, last } => state.fill(capture, peer_id, push, bytes, last)?,
         FromTool::SlowTargets { request, push, cut_off } => {
             state.lagging(capture, peer_id, request, push, cut_off);
         }
@@ -78,7 +78,7 @@ fn directives(
     max_cache_size: u32,
 ) -> Result<(Directives, Vec<String>), Failure> {
     let ours: Vec<Info> = infos.iter().filter(|info| !host_keys.contains(&info.key)).cloned().collect();
-    let (mut directives, mut ignored) = Directives::read(&ours, Level::Registration)?;
+    let (mut directives, mut ignored) = Directives::read(&ours, DirectiveLevel::Registration)?;
     cache_within(&mut directives.cache_size, max_cache_size, infos, &mut ignored)?;
     Ok((directives, ignored))
 }

@@ -108,7 +108,7 @@ mod tests {
         let server = StreamOptions::of(&Config::default());
         let spawn = server.under(&Directives { cache_size: Some(10), ..Directives::default() });
         assert_eq!(spawn, StreamOptions { cache_size: 10, ..server });
-        let oldest = Some(iof_proto::directive::Drop::Oldest);
+        let oldest = Some(iof_proto::directive::DropPolicy::Oldest);
         let pull = spawn.under(&Directives { drop: oldest, ..Directives::default() });
         assert_eq!(pull, StreamOptions { policy: Policy::DropOldest, ..spawn });
     }

@@ -39,7 +39,7 @@ fn unwilling(rendezvous: Rendezvous) -> Engine {
 struct Unwilling;
 
 impl Host for Unwilling {
-    fn approve(&self, _: &socket::Peer, reply: ApprovalReply) {
+    fn approve(&self, _: &socket::PeerCredentials, reply: ApprovalReply) {
         reply.answer(Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason: "not you".into() }));
     }
 }

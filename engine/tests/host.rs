@@ -30,7 +30,7 @@ enum Asked {
     Stop(Vec<Proc>, Channels),
 }
 
-type Approval = Box<dyn Fn(&socket::Peer) -> Result<Grant, Failure> + Send + Sync>;
+type Approval = Box<dyn Fn(&socket::PeerCredentials) -> Result<Grant, Failure> + Send + Sync>;
 
 /// Tells the test what it is asked, and leaves the answer to it.
 struct Scripted {
@@ -39,7 +39,7 @@ struct Scripted {
 }
 
 impl Host for Scripted {
-    fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
+    fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
         reply.answer((self.approve)(tool));
     }
 
@@ -73,7 +73,9 @@ fn world() -> World {
     world_with(same_user)
 }
 
-fn world_with(approve: impl Fn(&socket::Peer) -> Result<Grant, Failure> + Send + Sync + 'static) -> World {
+fn world_with(
+    approve: impl Fn(&socket::PeerCredentials) -> Result<Grant, Failure> + Send + Sync + 'static,
+) -> World {
     let (tell, asked) = channel();
     let (engine, _directory) =
         engine_of(Arc::new(Scripted { asked: Mutex::new(tell), approve: Box::new(approve) }));
@@ -419,7 +421,7 @@ fn tools_are_approved_by_user_and_group() {
     let refused = Tool::connect(world.engine.socket().unwrap(), "test").err();
     let Some(AttachError::Refused { status, reason }) = refused else { panic!("{refused:?}") };
     let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-    assert_eq!(*seen.get().unwrap(), socket::Peer { pid: std::process::id(), uid, gid });
+    assert_eq!(*seen.get().unwrap(), socket::PeerCredentials { pid: std::process::id(), uid, gid });
     assert_eq!((status, reason), (Status::ERR_NO_PERMISSIONS, format!("not group {gid}")));
 }
 
@@ -432,7 +434,7 @@ struct Mute {
 }
 
 impl Host for Mute {
-    fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
+    fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
         if self.lets_in {
             reply.answer(same_user(tool));
         } else {
@@ -495,7 +497,7 @@ fn what_a_host_owes_to_tools_that_come_and_go_is_bounded() {
 #[test]
 fn only_users_of_the_engine_and_root_are_let_in_unless_the_host_says_so() {
     let me = nix::unistd::geteuid().as_raw();
-    let tool = |uid| socket::Peer { pid: 1, uid, gid: 1 };
+    let tool = |uid| socket::PeerCredentials { pid: 1, uid, gid: 1 };
     assert_eq!(same_user(&tool(me)), Ok(Grant::Never));
     assert_eq!(same_user(&tool(0)), Ok(Grant::Never));
     assert_eq!(same_user(&tool(me + 1)).unwrap_err().status, Status::ERR_NO_PERMISSIONS);

@@ -142,8 +142,8 @@ fn a_pusher_whose_targets_have_all_gone_reads_no_more() {
     ranks.wait_for_bytes(0);
     ranks.close(0);
     let report = joined(pusher).unwrap();
-    assert_eq!((report.whole, report.short.len()), (0, 1));
-    assert_eq!(report.short[0].why, PartialCause::Closed);
+    assert_eq!((report.complete, report.partial.len()), (0, 1));
+    assert_eq!(report.partial[0].cause, PartialCause::Closed);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_pusher_that_waits_for_its_input_learns_that_all_its_targets_have_exited() {
     ranks.close(0);
     assert!(ranks.job.report_exit(Rank(0), Exit::Unknown));
     let report = joined(pusher).unwrap();
-    assert_eq!(report.short, [PartialDelivery { target, delivered: 0, why: PartialCause::Closed }]);
+    assert_eq!(report.partial, [PartialDelivery { target, delivered: 0, cause: PartialCause::Closed }]);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_pusher_says_whom_it_waits_for() {
     let on_wait = move |lagging: &SlowTargets| tell.send(lagging.clone()).unwrap();
     let pusher = Pusher::start(tool(&engine), &last(all()), file_of(&pattern(200_000)), on_wait).unwrap();
     let lagging = waited.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(lagging.targets, [SlowTarget { target: procs(&[0]).remove(0), its_turn: true }]);
+    assert_eq!(lagging.targets, [SlowTarget { target: procs(&[0]).remove(0), stalled: true }]);
     assert!(ranks.rest(0) == pattern(200_000));
     assert_eq!(joined(pusher).unwrap(), whole(200_000, 1));
 }
@@ -211,7 +211,7 @@ fn a_refusal_comes_before_anything_is_read() {
     assert_eq!(file.stream_position().unwrap(), 0);
     let partly = with(all(), &[iof_proto::directive::key::IOF_PARTIAL]);
     let pusher = start(&engine, &partly, &file);
-    assert_eq!(pusher.granted().skipped[0].why, StdinUnavailable::Closed);
+    assert_eq!(pusher.granted().skipped[0].reason, StdinUnavailable::Closed);
     assert_eq!(joined(pusher).unwrap(), whole(6, 1));
     assert_eq!(ranks.read(0, 6), b"unread");
 }

@@ -330,8 +330,9 @@ fn attributes_are_listed_with_those_of_the_host() {
     assert!(!of("PMIx_Query_info").keys.iter().any(|of| of == "site.credential"));
     let pull = of("PMIx_IOF_pull");
     // Each that is listed is understood.
-    let directives =
-        |infos: &[Info]| iof_proto::Directives::read(infos, iof_proto::directive::Level::Registration);
+    let directives = |infos: &[Info]| {
+        iof_proto::Directives::read(infos, iof_proto::directive::DirectiveLevel::Registration)
+    };
     for key in pull.keys.iter().filter(|key| *key != "site.credential") {
         let fits = |info| directives(&[info]).is_ok();
         assert!(fits(Info::required(key, true)) || fits(Info::required(key, 1u32)), "{key}");

@@ -16,7 +16,7 @@ use nix::unistd::{read, write};
 struct Trusting;
 
 impl Host for Trusting {
-    fn approve(&self, _: &socket::Peer, reply: ApprovalReply) {
+    fn approve(&self, _: &socket::PeerCredentials, reply: ApprovalReply) {
         reply.answer(Ok(Grant::Block));
     }
 }

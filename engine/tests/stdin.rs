@@ -11,7 +11,7 @@ use std::thread;
 use common::stdins::*;
 use common::{Output, engine_on, nspace, run, shell, spec, wait};
 use iof_engine::{App, BackendKind, Engine, JobSpec, LaunchError, Stdin};
-use iof_proto::directive::{Level, key};
+use iof_proto::directive::{DirectiveLevel, key};
 use iof_proto::limits::MAX_PUSHES_PER_TOOL;
 use iof_proto::{
     Channels, Directives, Info, InfoValue, Nspace, PartialCause, Proc, Rank, Skipped, SlowTarget,
@@ -111,7 +111,7 @@ fn spawned_ranks_read_it_and_no_other_holds_their_stdin_open() {
 fn whoever_spawns_with_stdin_to_be_forwarded_has_rank_0_open_and_no_other() {
     let engine = engine_with_cache(65_536);
     let forwarded = [key::PMIX_FWD_STDIN, key::PMIX_FWD_STDOUT].map(|key| Info::required(key, true));
-    let (directives, _) = Directives::read(&forwarded, Level::Spawn).unwrap();
+    let (directives, _) = Directives::read(&forwarded, DirectiveLevel::Spawn).unwrap();
     let output = Output::of(&engine, Channels::STDOUT);
     let echo = App { nprocs: 2, ..shell("sed s/^/$IOF_RANK:/") };
     let job = engine.spawn(&JobSpec { directives, ..spec([echo]) }).unwrap();
@@ -189,9 +189,9 @@ fn a_rank_that_closes_its_stdin_gets_no_more_and_all_others_get_everything() {
         ranks.close(0);
         let report = pushing.report();
         assert!(other.join().unwrap() == bytes);
-        assert_eq!((report.bytes, report.whole, report.short.len()), (3_000_000, 1, 1), "{report:?}");
-        let delivered = report.short[0].delivered;
-        assert_eq!(report.short, [short(0, delivered, PartialCause::Closed)]);
+        assert_eq!((report.bytes, report.complete, report.partial.len()), (3_000_000, 1, 1), "{report:?}");
+        let delivered = report.partial[0].delivered;
+        assert_eq!(report.partial, [short(0, delivered, PartialCause::Closed)]);
         assert!((1000..bytes.len() as u64).contains(&delivered), "{delivered}");
     }
 }
@@ -202,9 +202,13 @@ fn when_all_have_ended_the_push_is_over() {
         let engine = engine_on(Some(backend));
         let job = engine.spawn(&open_job(App { nprocs: 2, ..shell("head -c 10 >/dev/null") })).unwrap();
         let report = push(&engine, &last(all()), &pattern(9_000_000));
-        assert_eq!((report.bytes < 9_000_000, report.whole, report.short.len()), (true, 0, 2), "{report:?}");
+        assert_eq!(
+            (report.bytes < 9_000_000, report.complete, report.partial.len()),
+            (true, 0, 2),
+            "{report:?}"
+        );
         assert!(
-            report.short.iter().all(|of| of.why == PartialCause::Closed && of.delivered >= 10),
+            report.partial.iter().all(|of| of.cause == PartialCause::Closed && of.delivered >= 10),
             "{report:?}"
         );
         assert_eq!(wait(&job).code(), 0);
@@ -228,7 +232,7 @@ fn a_push_waits_for_a_rank_that_does_not_read_and_names_it() {
         thread::spawn(move || std::io::copy(&mut &file, &mut std::io::sink()));
     }
     let lagging = waited.recv_timeout(common::PATIENCE).unwrap();
-    assert_eq!(lagging.targets, [SlowTarget { target: procs(&[1]).remove(0), its_turn: true }]);
+    assert_eq!(lagging.targets, [SlowTarget { target: procs(&[1]).remove(0), stalled: true }]);
     assert!(lagging.position > 0 && lagging.position < 400_000, "{lagging:?}");
     assert!(!pushing.is_finished());
     assert!(ranks.rest(1) == bytes);
@@ -253,7 +257,7 @@ fn a_push_behind_another_says_that_it_waits_for_that_whatever_its_directives() {
         let rank = procs(&[0]).remove(0);
         assert_eq!(
             lagging,
-            SlowTargets { position: 0, targets: vec![SlowTarget { target: rank, its_turn: false }] }
+            SlowTargets { position: 0, targets: vec![SlowTarget { target: rank, stalled: false }] }
         );
         assert!(!second.is_finished() && !first.is_over());
         assert_eq!(ranks.read(0, 300_000), vec![1; 300_000]);
@@ -274,9 +278,9 @@ fn a_rank_that_does_not_read_is_cut_off_if_the_push_drops_and_has_the_end_behind
         let pushing = pushing(&engine, &with(all(), &[key::PMIX_IOF_DROP_NEWEST]), bytes.clone());
         assert!(ranks.read(0, bytes.len()) == bytes);
         let report = pushing.report();
-        let delivered = report.short.first().expect("one was cut off").delivered;
-        assert_eq!((report.bytes, report.whole), (5_000_000, 1));
-        assert_eq!(report.short, [short(1, delivered, PartialCause::CutOff)]);
+        let delivered = report.partial.first().expect("one was cut off").delivered;
+        assert_eq!((report.bytes, report.complete), (5_000_000, 1));
+        assert_eq!(report.partial, [short(1, delivered, PartialCause::CutOff)]);
         assert!(ranks.rest(1) == bytes[..delivered as usize]);
         assert!(ranks.is_quiet(0), "the other is still open");
         assert_eq!(push(&engine, &last(procs(&[0])), b""), whole(0, 1));
@@ -343,7 +347,7 @@ fn where_one_target_is_closed_nothing_is_delivered_unless_parts_are_allowed() {
 
     let push = with(all(), &[key::PMIX_IOF_COMPLETE, key::IOF_PARTIAL]);
     let granted = tool.begin_push(&push, None).unwrap();
-    let skipped = |rank| Skipped { target: procs(&[rank]).remove(0), why: StdinUnavailable::Closed };
+    let skipped = |rank| Skipped { target: procs(&[rank]).remove(0), reason: StdinUnavailable::Closed };
     assert_eq!(granted.skipped, [skipped(1), skipped(2)]);
     tool.push_room(granted.push)[..4].copy_from_slice(b"some");
     tool.fill(granted.push, 4, true).unwrap();
@@ -491,8 +495,8 @@ fn a_job_that_is_forgotten_takes_no_more_and_the_push_says_so() {
     wait(&ranks.job);
     assert!(engine.remove(&nspace()));
     let report = pushing.report();
-    assert_eq!(report.short, [short(0, report.short[0].delivered, PartialCause::Stopped)]);
-    assert_eq!(ranks.rest(0), pattern(report.short[0].delivered as usize));
+    assert_eq!(report.partial, [short(0, report.partial[0].delivered, PartialCause::Stopped)]);
+    assert_eq!(ranks.rest(0), pattern(report.partial[0].delivered as usize));
 }
 
 #[test]

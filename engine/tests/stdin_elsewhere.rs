@@ -137,7 +137,7 @@ fn a_host_that_answers_late_is_brought_nothing_more_meanwhile_and_waited_for() {
     let Piece { bytes: first, reply, .. } = world.next();
     let lagging = waited.recv_timeout(PATIENCE).unwrap();
     let target = procs(&[5]).remove(0);
-    assert_eq!(lagging, SlowTargets { position: 0, targets: vec![SlowTarget { target, its_turn: true }] });
+    assert_eq!(lagging, SlowTargets { position: 0, targets: vec![SlowTarget { target, stalled: true }] });
     assert!(world.pieces.try_recv().is_err());
     // From whatever thread.
     thread::spawn(move || reply.grant()).join().unwrap();
@@ -187,8 +187,8 @@ fn a_host_that_says_no_ends_it_for_its_ranks_and_those_here_get_everything() {
     world.next().reply.deny(Status(-1234), "that node is down");
     let report = pushing.report();
     assert!(here.join().unwrap() == bytes);
-    assert_eq!((report.bytes, report.whole), (400_000, 1));
-    let [PartialDelivery { target, delivered, why: PartialCause::Failed(why) }] = report.short.as_slice()
+    assert_eq!((report.bytes, report.complete), (400_000, 1));
+    let [PartialDelivery { target, delivered, cause: PartialCause::Failed(why) }] = report.partial.as_slice()
     else {
         panic!("{report:?}")
     };
@@ -203,9 +203,9 @@ fn a_host_that_drops_the_request_has_said_no() {
     let pushing = pushing(&world.engine, &last(procs(&[8])), b"lost".into());
     drop(world.next());
     let report = pushing.report();
-    assert_eq!((report.bytes, report.whole, report.short.len()), (4, 0, 1), "{report:?}");
+    assert_eq!((report.bytes, report.complete, report.partial.len()), (4, 0, 1), "{report:?}");
     assert!(
-        matches!(&report.short[0], PartialDelivery { delivered: 0, why: PartialCause::Failed(_), .. }),
+        matches!(&report.partial[0], PartialDelivery { delivered: 0, cause: PartialCause::Failed(_), .. }),
         "{report:?}"
     );
 }
@@ -219,8 +219,8 @@ fn a_host_that_never_answers_is_cut_off_by_a_push_that_drops_and_its_late_answer
     let silent = world.next();
     assert!(world.here.read(0, bytes.len()) == bytes);
     let report = pushing.report();
-    assert_eq!((report.bytes, report.whole), (300_000, 1));
-    assert_eq!(report.short, [short(8, 0, PartialCause::CutOff)]);
+    assert_eq!((report.bytes, report.complete), (300_000, 1));
+    assert_eq!(report.partial, [short(8, 0, PartialCause::CutOff)]);
     silent.reply.grant();
     // Nothing follows, and the engine lives.
     let again = common::stdins::pushing(&world.engine, &to(procs(&[8])), b"again".into());
@@ -293,7 +293,7 @@ fn pushes_to_the_same_ranks_elsewhere_come_one_behind_the_other_and_those_to_oth
         reply
     };
     let (first, third) = (next(&[8, 9]), next(&[5]));
-    let waits = |rank: u32| SlowTarget { target: procs(&[rank]).remove(0), its_turn: false };
+    let waits = |rank: u32| SlowTarget { target: procs(&[rank]).remove(0), stalled: false };
     assert_eq!(tool.lagging(begun[1], None).unwrap().targets, [waits(7), waits(8)]);
     assert_eq!(tool.lagging(begun[4], None).unwrap().targets, [waits(6)]);
     assert!(world.pieces.try_recv().is_err());
@@ -306,7 +306,7 @@ fn pushes_to_the_same_ranks_elsewhere_come_one_behind_the_other_and_those_to_oth
     assert!(world.pieces.try_recv().is_err());
     fourth.grant();
     next(&[6]).grant();
-    let wholes = begun.into_iter().map(|push| report(&mut tool, push).whole);
+    let wholes = begun.into_iter().map(|push| report(&mut tool, push).complete);
     assert_eq!(wholes.collect::<Vec<_>>(), [0, 2, 1, 3, 1]);
     assert_eq!(world.here.read(0, 1), [4]);
 }
@@ -354,9 +354,9 @@ fn a_report_with_more_reasons_than_a_message_holds_has_as_many_as_it_holds() {
     assert!(TARGETS as usize * reason.len() > MAX_ANSWER);
     world.next().reply.deny(Status::ERR_NOT_SUPPORTED, reason.as_str());
     let report = pushing.report();
-    assert_eq!((report.bytes, report.whole, report.short.len()), (1, 0, 500));
-    let named = (HERE..).zip(&report.short).all(|(rank, short)| {
-        let PartialDelivery { target, delivered: 0, why: PartialCause::Failed(why) } = short else {
+    assert_eq!((report.bytes, report.complete, report.partial.len()), (1, 0, 500));
+    let named = (HERE..).zip(&report.partial).all(|(rank, short)| {
+        let PartialDelivery { target, delivered: 0, cause: PartialCause::Failed(why) } = short else {
             return false;
         };
         target.rank == Rank(rank) && why.contains(&reason)

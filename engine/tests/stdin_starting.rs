@@ -79,7 +79,7 @@ fn what_a_tool_that_has_gone_left_at_a_rank_that_does_not_read_is_cut_off_by_who
     }
     drop(gone);
     let pushed = tool(&engine).push(&with(procs(&[0, 1]), &[key::PMIX_IOF_DROP_NEWEST]), b"after", |_| {});
-    let expected = PushReport { bytes: 5, whole: 1, short: vec![short(0, 0, PartialCause::Closed)] };
+    let expected = PushReport { bytes: 5, complete: 1, partial: vec![short(0, 0, PartialCause::Closed)] };
     assert!(
         matches!(&pushed, Ok(report) if *report == expected),
         "{:?}",

@@ -190,7 +190,7 @@ impl Message {
                 directives: directives.into_iter().map(Directive::wire).collect(),
             },
             Message::Fill { push, bytes, over } => {
-                FromTool::Fill { push: push % 4, bytes: u64::from(bytes % 32_768), over }
+                FromTool::Fill { push: push % 4, bytes: u64::from(bytes % 32_768), last: over }
             }
             Message::SlowTargets { request, push, cut_off } => {
                 FromTool::SlowTargets { request, push: push % 4, cut_off: cut_off.map(u64::from) }

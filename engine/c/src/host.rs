@@ -98,7 +98,7 @@ unsafe impl Sync for Args {}
 pub(crate) struct CHost(pub iof_server_module_t);
 
 impl Host for CHost {
-    fn approve(&self, tool: &socket::Peer, reply: ApprovalReply) {
+    fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
         let Some(tool_connected) = self.0.tool_connected else { return reply.answer(same_user(tool)) };
         let mut infos = [
             make::info(IOF_USERID, make::uint32(tool.uid)),

@@ -137,9 +137,9 @@ impl Pushing {
 
 /// What C is told of a push that is over.
 fn outcome(report: &PushReport) -> Result<(), Failure> {
-    let Some(first) = report.short.first() else { return Ok(()) };
-    let status = if report.whole > 0 { Status::ERR_PARTIAL_SUCCESS } else { Status::ERR_IOF_FAILURE };
-    let (short, all) = (report.short.len(), report.bytes);
+    let Some(first) = report.partial.first() else { return Ok(()) };
+    let status = if report.complete > 0 { Status::ERR_PARTIAL_SUCCESS } else { Status::ERR_IOF_FAILURE };
+    let (short, all) = (report.partial.len(), report.bytes);
     let reason = format!(
         "{short} targets did not get all of {all} bytes; {target} got {got}",
         target = first.target,

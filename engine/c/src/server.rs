@@ -14,7 +14,7 @@ use iof_engine::{
     AdoptSpec, AdoptedRank, App, BackendKind, Config, DeliverError, Engine, Exit, Grant, Job, JobSpec,
     JobStatus, LaunchError, MAX_RANKS, Policy, Process, Rendezvous, Stdin,
 };
-use iof_proto::directive::Level;
+use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
 use nix::sys::signal::Signal;
 
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn iof_server_spawn(
         spec.stdin.extend(infos.rank(IOF_STDIN_TGT)?.map(|rank| (rank, Stdin::Pipe)));
         spec.stdin.extend(infos.rank(IOF_STDIN_INHERIT)?.map(|rank| (rank, Stdin::Inherit)));
         spec.elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
-        spec.directives = or_failure(Directives::read(&infos.0, Level::Spawn))?.0;
+        spec.directives = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0;
         let job = server.engine.spawn(&spec);
         let status = job.as_ref().err().map_or(IOF_SUCCESS, launch_status);
         lock(&server.jobs).insert(spec.nspace.clone(), job.or_status(status)?);
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn iof_server_adopt(
         };
         let mut infos = Infos(infos);
         let elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
-        let directives = or_failure(Directives::read(&infos.0, Level::Spawn))?.0;
+        let directives = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0;
         // SAFETY: the header's promise.
         let names = all.iter().map(|of| unsafe { executable(of) }).collect::<Outcome<Vec<String>>>()?;
         // Nothing is taken before all was looked at.

@@ -10,7 +10,7 @@ use clap::Args;
 use iof_engine::{LOG_PRIORITIES, LogConfig, LogOrder, MailServer, Syslog};
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::log::key;
-use iof_proto::names::shown;
+use iof_proto::names::sanitize;
 use iof_proto::{Info, InfoValue, Log, LogEntry, LogOutcome, LogReport, Proc, Rank, Status};
 use iof_tool::{RequestError, own_proc};
 
@@ -131,7 +131,7 @@ pub fn log(args: &LogArgs) -> Result<(), Failure> {
     for LogOutcome { channel, result } in &outcomes {
         if let Err(failure) = result {
             // It may be what a mail server has answered, in several lines.
-            print_message(format_args!("{channel}: {}", shown(&failure.reason)));
+            print_message(format_args!("{channel}: {}", sanitize(&failure.reason)));
         }
     }
     match status {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::sync::OnceLock;
 
 use iof_output::Notes;
-use iof_proto::names::shown;
+use iof_proto::names::sanitize;
 
 /// Stderr, once output may be written there or beside it.
 static NOTES: OnceLock<Notes> = OnceLock::new();
@@ -29,6 +29,6 @@ pub fn stderr() -> Box<dyn Write> {
 /// nobody to tell.
 pub fn print_message(words: fmt::Arguments<'_>) {
     // Some of them are others'.
-    let lines: Vec<String> = words.to_string().split('\n').map(shown).collect();
+    let lines: Vec<String> = words.to_string().split('\n').map(sanitize).collect();
     let _ = stderr().write_all(format!("iof: {}\n", lines.join("\n")).as_bytes());
 }

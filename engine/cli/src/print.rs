@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Write};
 
-use iof_proto::names::shown;
+use iof_proto::names::sanitize;
 use nix::sys::signal::Signal;
 
 use crate::Failure;
@@ -24,9 +24,9 @@ pub fn failed(error: io::Error) -> Failure {
 const MAX_WIDTH: usize = 1024;
 
 /// Returns columns as wide as their widest cell, [`MAX_WIDTH`] at most, two blanks between them.
-/// Cells are [`shown`]. The last column is not padded.
+/// Cells are [sanitized](sanitize). The last column is not padded.
 pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let rows = rows.map(|row| row.iter().map(|cell| shown(cell)).collect());
+    let rows = rows.map(|row| row.iter().map(|cell| sanitize(cell)).collect());
     let rows: Vec<Vec<String>> =
         std::iter::once(head.iter().map(|cell| (*cell).to_owned()).collect()).chain(rows).collect();
     let length = |cell: &String| cell.chars().count();

@@ -76,17 +76,17 @@ pub fn push(args: &PushArgs) -> Result<(), Failure> {
         None => report_wait(lagging),
     };
     let pusher = Pusher::start(tool, &Push { targets, directives }, file, on_wait).map_err(refused)?;
-    for Skipped { target, why } in &pusher.granted().skipped {
-        print_message(format_args!("rank {} is left out: {why}", target.rank));
+    for Skipped { target, reason } in &pusher.granted().skipped {
+        print_message(format_args!("rank {} is left out: {reason}", target.rank));
     }
     if let Some(bar) = bar {
         draw_until_finished(&pusher, &bar);
     }
-    let PushReport { bytes, whole: _, short } = pusher.join().map_err(Failure::running)?;
-    for PartialDelivery { target, delivered, why } in &short {
-        print_message(format_args!("rank {} got {delivered} of {bytes} bytes: it {why}", target.rank));
+    let PushReport { bytes, complete: _, partial } = pusher.join().map_err(Failure::running)?;
+    for PartialDelivery { target, delivered, cause } in &partial {
+        print_message(format_args!("rank {} got {delivered} of {bytes} bytes: it {cause}", target.rank));
     }
-    match short.len() {
+    match partial.len() {
         0 => Ok(()),
         1 => Err(Failure::running("one rank did not get all")),
         more => Err(Failure::running(format!("{more} ranks did not get all"))),
@@ -95,8 +95,8 @@ pub fn push(args: &PushArgs) -> Result<(), Failure> {
 
 /// Says who a push waits for.
 pub fn report_wait(lagging: &SlowTargets) {
-    for (its_turn, why) in [(true, "it does not read its stdin"), (false, "another push is not over there")] {
-        let waits = lagging.targets.iter().filter(|of| of.its_turn == its_turn);
+    for (stalled, why) in [(true, "it does not read its stdin"), (false, "another push is not over there")] {
+        let waits = lagging.targets.iter().filter(|of| of.stalled == stalled);
         let mut ranks: Vec<Rank> = waits.map(|SlowTarget { target, .. }| target.rank).collect();
         ranks.sort_unstable();
         let ranks: Vec<String> = ranks.iter().map(Rank::to_string).collect();

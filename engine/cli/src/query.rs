@@ -6,7 +6,7 @@ use std::io;
 
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
-use iof_proto::names::shown;
+use iof_proto::names::sanitize;
 use iof_proto::query::key;
 use iof_proto::{
     Answer, Attributes, Found, Info, InfoValue, JobInfo, ProcInfo, Query, Rank, Status, StreamStats, Value,
@@ -165,7 +165,7 @@ fn table_text(keys: &[String], found: &[Found]) -> String {
     let one = keys.iter().collect::<BTreeSet<_>>().len() == 1;
     let tables = found.iter().map(|Found { key, value, .. }| {
         let table = as_table(key, value);
-        if one { table } else { format!("{}:\n{table}", shown(key)) }
+        if one { table } else { format!("{}:\n{table}", sanitize(key)) }
     });
     tables.collect::<Vec<_>>().join("\n")
 }
@@ -238,9 +238,9 @@ fn stream_json(stream: &StreamStats) -> serde_json::Value {
 fn as_table(key: &str, value: &Value) -> String {
     match value {
         Value::Text(names) if is_list(key) => {
-            names.split(',').filter(|name| !name.is_empty()).map(|n| format!("{}\n", shown(n))).collect()
+            names.split(',').filter(|name| !name.is_empty()).map(|n| format!("{}\n", sanitize(n))).collect()
         }
-        Value::Text(text) => format!("{}\n", shown(text)),
+        Value::Text(text) => format!("{}\n", sanitize(text)),
         Value::Status(status) => format!("{status}\n"),
         Value::Procs(procs) => {
             let head = ["NSPACE", "RANK", "PID", "HOST", "STATE", "EXIT", "EXECUTABLE"];

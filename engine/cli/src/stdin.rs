@@ -153,10 +153,10 @@ impl Plan {
 fn report(pushed: Result<PushReport, PushError>) {
     match pushed {
         Ok(report) => {
-            for PartialDelivery { target, delivered, why } in report.short {
-                if let PartialCause::Failed(_) = why {
+            for PartialDelivery { target, delivered, cause } in report.partial {
+                if let PartialCause::Failed(_) = cause {
                     print_message(format_args!(
-                        "rank {} got {delivered} bytes of stdin: it {why}",
+                        "rank {} got {delivered} bytes of stdin: it {cause}",
                         target.rank
                     ));
                 }

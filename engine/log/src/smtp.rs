@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use iof_proto::names::shown;
+use iof_proto::names::sanitize;
 use lettre::Message;
 use lettre::transport::smtp::commands::{Data, Ehlo, Mail, Quit, Rcpt};
 use lettre::transport::smtp::extension::{ClientId, Extension, MailBodyParameter, MailParameter, ServerInfo};
@@ -196,7 +196,7 @@ fn end_of_reply(bytes: &[u8]) -> Option<usize> {
 fn summary(reply: &Response) -> String {
     let text = reply.message().collect::<Vec<_>>().join(" ");
     let text: String = text.chars().take(MAX_SHOWN).collect();
-    format!("{} {}", reply.code(), shown(&text))
+    format!("{} {}", reply.code(), sanitize(&text))
 }
 
 /// Returns a mail as it is sent after DATA. Lines that start with a dot get a second one, so that

@@ -1,7 +1,7 @@
 //! Directives: the attributes with which servers, spawns and registrations control forwarding
 //! (RFC0025).
 //!
-//! A list of [`Info`] (PMIx's `pmix_info_t`) is given at one of three [`Level`]s: server, spawn,
+//! A list of [`Info`] (PMIx's `pmix_info_t`) is given at one of three [`DirectiveLevel`]s: server, spawn,
 //! registration. A later level overrides an earlier one. [`Directives::read`] turns a list into one
 //! typed value.
 
@@ -136,7 +136,7 @@ impl Info {
 
 /// The level at which directives are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub enum DirectiveLevel {
     /// At the engine's start: the defaults of all jobs and registrations.
     Server,
     /// At a spawn: for the streams of the job.
@@ -147,7 +147,7 @@ pub enum Level {
 
 /// Which bytes go when a cache is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Drop {
+pub enum DropPolicy {
     /// `PMIX_IOF_DROP_OLDEST`
     Oldest,
     /// `PMIX_IOF_DROP_NEWEST`, the RFC's default
@@ -160,7 +160,7 @@ pub struct Directives {
     /// `PMIX_IOF_CACHE_SIZE`: bytes for each stream, 1 at least. The engine gives 16 KiB at least.
     pub cache_size: Option<u32>,
     /// `PMIX_IOF_DROP_OLDEST`, `PMIX_IOF_DROP_NEWEST`.
-    pub drop: Option<Drop>,
+    pub drop: Option<DropPolicy>,
     /// `PMIX_IOF_BUFFERING_SIZE`: bytes; 0: as they come.
     pub buffering_size: Option<u32>,
     /// `PMIX_IOF_BUFFERING_TIME`: how long bytes may be held back for that; 0: not at all.
@@ -190,14 +190,14 @@ impl Directives {
     /// A required directive can't be honoured, or both drop policies are asked for.
     ///
     /// ```
-    /// use iof_proto::directive::{Directives, Info, Level, key};
+    /// use iof_proto::directive::{Directives, Info, DirectiveLevel, key};
     /// let infos = [Info::new(key::PMIX_IOF_CACHE_SIZE, 4096u32), Info::new("vendor.colour", true)];
-    /// let (directives, ignored) = Directives::read(&infos, Level::Spawn)?;
+    /// let (directives, ignored) = Directives::read(&infos, DirectiveLevel::Spawn)?;
     /// assert_eq!(directives.cache_size, Some(4096));
     /// assert_eq!(ignored, ["vendor.colour"]);
     /// # Ok::<(), iof_proto::Failure>(())
     /// ```
-    pub fn read(infos: &[Info], level: Level) -> Result<(Directives, Vec<String>), Failure> {
+    pub fn read(infos: &[Info], level: DirectiveLevel) -> Result<(Directives, Vec<String>), Failure> {
         let mut read = Reading::default();
         let mut ignored = Vec::new();
         for info in infos {
@@ -221,7 +221,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn take(&mut self, info: &Info, level: Level) -> Result<(), Unfit> {
+    fn take(&mut self, info: &Info, level: DirectiveLevel) -> Result<(), Unfit> {
         let Info { key, value, .. } = info;
         let all = &mut self.directives;
         match key.as_str() {
@@ -248,7 +248,7 @@ impl Reading {
         Ok(())
     }
 
-    fn forward(&mut self, channel: Channels, value: &InfoValue, level: Level) -> Result<(), Unfit> {
+    fn forward(&mut self, channel: Channels, value: &InfoValue, level: DirectiveLevel) -> Result<(), Unfit> {
         let wanted = at_spawn(value, level)?;
         self.directives.forward.get_or_insert(Channels::empty()).set(channel, wanted);
         Ok(())
@@ -264,8 +264,8 @@ impl Reading {
                 );
                 return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
             }
-            (true, false) => Some(Drop::Oldest),
-            (false, true) => Some(Drop::Newest),
+            (true, false) => Some(DropPolicy::Oldest),
+            (false, true) => Some(DropPolicy::Newest),
             (false, false) => None,
         };
         self.directives.buffering_time = self.directives.buffering_time.or(self.seconds);
@@ -300,12 +300,12 @@ pub(crate) fn number_within(value: &InfoValue, least: u32) -> Result<u32, Unfit>
     if number < least { Err(Unfit::OutOfRange(range)) } else { Ok(number) }
 }
 
-fn at_spawn(value: &InfoValue, level: Level) -> Result<bool, Unfit> {
-    if level == Level::Spawn { truth(value) } else { Err(Unfit::WrongLevel) }
+fn at_spawn(value: &InfoValue, level: DirectiveLevel) -> Result<bool, Unfit> {
+    if level == DirectiveLevel::Spawn { truth(value) } else { Err(Unfit::WrongLevel) }
 }
 
-fn mask(value: &InfoValue, level: Level) -> Result<Channels, Unfit> {
-    if level != Level::Spawn {
+fn mask(value: &InfoValue, level: DirectiveLevel) -> Result<Channels, Unfit> {
+    if level != DirectiveLevel::Spawn {
         return Err(Unfit::WrongLevel);
     }
     let bits = u16::try_from(number(value)?).map_err(|_| Unfit::OutOfRange("0 to 255"))?;
@@ -316,11 +316,11 @@ fn mask(value: &InfoValue, level: Level) -> Result<Channels, Unfit> {
 mod tests {
     use super::*;
 
-    fn read(infos: &[Info], level: Level) -> (Directives, Vec<String>) {
+    fn read(infos: &[Info], level: DirectiveLevel) -> (Directives, Vec<String>) {
         Directives::read(infos, level).unwrap()
     }
 
-    fn refused(info: Info, level: Level) -> Failure {
+    fn refused(info: Info, level: DirectiveLevel) -> Failure {
         Directives::read(&[info], level).unwrap_err()
     }
 
@@ -336,10 +336,10 @@ mod tests {
             Info::new(key::PMIX_FWD_STDERR, false),
             Info::new(key::PMIX_FWD_STDDIAG, true),
         ];
-        let (all, ignored) = read(&infos, Level::Spawn);
+        let (all, ignored) = read(&infos, DirectiveLevel::Spawn);
         let expected = Directives {
             cache_size: Some(1),
-            drop: Some(Drop::Oldest),
+            drop: Some(DropPolicy::Oldest),
             buffering_size: Some(7),
             buffering_time: Some(Duration::from_secs(2)),
             forward: Some(Channels::STDOUT | Channels::STDDIAG),
@@ -347,12 +347,12 @@ mod tests {
         };
         assert_eq!((all, ignored), (expected, vec![]));
         let draft = [Info::new(key::PMIX_IOF_SRV_REQ, 6u32)];
-        assert_eq!(read(&draft, Level::Spawn).0.forward, Some(Channels::STDOUT | Channels::STDERR));
-        let stdin = read(&[Info::new(key::PMIX_FWD_STDIN, true)], Level::Spawn).0;
+        assert_eq!(read(&draft, DirectiveLevel::Spawn).0.forward, Some(Channels::STDOUT | Channels::STDERR));
+        let stdin = read(&[Info::new(key::PMIX_FWD_STDIN, true)], DirectiveLevel::Spawn).0;
         assert_eq!((stdin.stdin, stdin.forward), (true, None), "it says nothing of output");
         let finer =
             [Info::new(key::IOF_BUFFERING_TIME_US, 1500u32), Info::new(key::PMIX_IOF_BUFFERING_TIME, 9u32)];
-        assert_eq!(read(&finer, Level::Server).0.buffering_time, Some(Duration::from_micros(1500)));
+        assert_eq!(read(&finer, DirectiveLevel::Server).0.buffering_time, Some(Duration::from_micros(1500)));
     }
 
     #[test]
@@ -371,17 +371,17 @@ mod tests {
         for (key, value) in never {
             let info = Info { key: key.into(), value, required: false };
             assert_eq!(
-                read(std::slice::from_ref(&info), Level::Spawn),
+                read(std::slice::from_ref(&info), DirectiveLevel::Spawn),
                 (Directives::default(), vec![key.to_owned()])
             );
-            let failure = refused(Info { required: true, ..info }, Level::Spawn);
+            let failure = refused(Info { required: true, ..info }, DirectiveLevel::Spawn);
             assert!(failure.reason.contains(key), "{failure}");
         }
     }
 
     #[test]
     fn only_a_spawn_says_what_is_forwarded() {
-        for level in [Level::Server, Level::Registration] {
+        for level in [DirectiveLevel::Server, DirectiveLevel::Registration] {
             for key in [key::PMIX_FWD_STDOUT, key::PMIX_FWD_STDIN] {
                 assert_eq!(read(&[Info::new(key, true)], level).1, [key]);
             }
@@ -393,6 +393,9 @@ mod tests {
     #[test]
     fn both_ways_to_drop_are_refused() {
         let both = [key::PMIX_IOF_DROP_OLDEST, key::PMIX_IOF_DROP_NEWEST].map(|key| Info::new(key, true));
-        assert_eq!(Directives::read(&both, Level::Server).unwrap_err().status, Status::ERR_BAD_PARAM);
+        assert_eq!(
+            Directives::read(&both, DirectiveLevel::Server).unwrap_err().status,
+            Status::ERR_BAD_PARAM
+        );
     }
 }

@@ -118,7 +118,7 @@ pub enum FromTool {
         /// How many, never more than there is [room](ToTool::Room).
         bytes: u64,
         /// They were the last.
-        over: bool,
+        last: bool,
     },
     /// "Who holds this push back?" Answered by [`ToTool::SlowTargets`].
     SlowTargets {
@@ -283,7 +283,7 @@ pub enum ToTool {
         /// The tool's number for the request.
         request: u32,
         /// Who is the slowest; nobody if the push is over.
-        lagging: SlowTargets,
+        slow: SlowTargets,
     },
     /// A push is over: all bytes have reached their targets, or those are gone.
     Pushed {

@@ -60,13 +60,13 @@ pub enum NspaceError {
     /// It contains a character that would be unsafe in a file name or on a terminal, or the comma,
     /// which separates names in the answer to `PMIX_QUERY_NAMESPACES`.
     #[error(
-        "the name of an nspace holds {character:?} at byte {at}: leave out '/', ',' and control characters"
+        "the name of an nspace holds {character:?} at byte {offset}: leave out '/', ',' and control characters"
     )]
     Forbidden {
         /// The first such character.
         character: char,
         /// Where it is, in bytes from the start.
-        at: usize,
+        offset: usize,
     },
     /// It names a directory.
     #[error("the name of an nspace is {name:?}, which every directory has already: choose another")]
@@ -89,10 +89,10 @@ impl Nspace {
         if name.len() > MAX_NSPACE {
             return Err(NspaceError::TooLong { length: name.len() });
         }
-        if let Some((at, character)) =
+        if let Some((offset, character)) =
             name.char_indices().find(|(_, c)| matches!(c, '/' | ',') || c.is_control())
         {
-            return Err(NspaceError::Forbidden { character, at });
+            return Err(NspaceError::Forbidden { character, offset });
         }
         if name == "." || name == ".." {
             return Err(NspaceError::Dots { name });
@@ -262,9 +262,9 @@ impl From<Channel> for Channels {
 /// characters that a terminal would take for commands.
 ///
 /// ```
-/// assert_eq!(iof_proto::names::shown("tool\x1b[2J\n"), "tool?[2J?");
+/// assert_eq!(iof_proto::names::sanitize("tool\x1b[2J\n"), "tool?[2J?");
 /// ```
-pub fn shown(text: &str) -> String {
+pub fn sanitize(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 

@@ -87,7 +87,7 @@ pub struct Skipped {
     /// The process.
     pub target: Proc,
     /// The reason.
-    pub why: StdinUnavailable,
+    pub reason: StdinUnavailable,
 }
 
 /// The reason why a process's stdin can't be pushed into.
@@ -129,7 +129,7 @@ pub struct SlowTarget {
     /// The process.
     pub target: Proc,
     /// Whether it does not read. Otherwise an earlier push to it is not over.
-    pub its_turn: bool,
+    pub stalled: bool,
 }
 
 /// The outcome of a push.
@@ -138,9 +138,9 @@ pub struct PushReport {
     /// The number of bytes that were pushed.
     pub bytes: u64,
     /// The number of targets that got all bytes.
-    pub whole: u64,
+    pub complete: u64,
     /// The other targets, as many as one message holds.
-    pub short: Vec<PartialDelivery>,
+    pub partial: Vec<PartialDelivery>,
 }
 
 /// A target that did not get all of a push.
@@ -151,7 +151,7 @@ pub struct PartialDelivery {
     /// The number of bytes that were written to its pipe. It may not have read all of them.
     pub delivered: u64,
     /// The reason why it got no more.
-    pub why: PartialCause,
+    pub cause: PartialCause,
 }
 
 /// The reason why a target did not get all of a push.

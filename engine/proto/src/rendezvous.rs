@@ -36,7 +36,7 @@ mod stale;
 
 use directory::Directory;
 pub use directory::DirectoryError;
-pub use listener::{AnnounceError, BindError, Entry, Listener};
+pub use listener::{AnnounceError, BindError, JobLink, Listener};
 pub use search::{Candidate, FindError, SERVER_VARIABLE, Search, Target};
 
 /// Whom an engine serves, which decides where it is found.

@@ -14,16 +14,17 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::sockopt::PeerCredentials;
+
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, getsockopt, sendmsg,
+    sockopt,
 };
 
 use crate::limits::MAX_FDS;
 
 /// Who is at the other end, as the kernel noted it when the connection was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerCredentials {
     /// Its pid; 0 if it lives in a pid namespace that we cannot see.
     pub pid: u32,
     /// Its effective user.
@@ -36,9 +37,9 @@ pub struct Peer {
 ///
 /// # Errors
 /// `socket` is not a Unix socket.
-pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
-    let credentials = getsockopt(&socket, PeerCredentials)?;
-    Ok(Peer {
+pub fn peer(socket: impl AsFd) -> io::Result<PeerCredentials> {
+    let credentials = getsockopt(&socket, sockopt::PeerCredentials)?;
+    Ok(PeerCredentials {
         pid: u32::try_from(credentials.pid()).unwrap_or(0),
         uid: credentials.uid(),
         gid: credentials.gid(),

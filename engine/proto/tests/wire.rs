@@ -47,7 +47,7 @@ fn from_tool() -> Vec<FromTool> {
             directives: vec![Info::required("pmix.iof.cmp", true)],
         },
         FromTool::Push { request: 5, targets: vec![], size: None, directives: vec![] },
-        FromTool::Fill { push: 1, bytes: u64::MAX, over: true },
+        FromTool::Fill { push: 1, bytes: u64::MAX, last: true },
         FromTool::SlowTargets { request: 6, push: 1, cut_off: Some(7) },
         FromTool::SlowTargets { request: 7, push: 1, cut_off: None },
         FromTool::Log {
@@ -174,7 +174,7 @@ fn to_tool() -> Vec<ToTool> {
                     StdinUnavailable::Closed,
                     StdinUnavailable::Elsewhere,
                 ]
-                .map(|why| Skipped { target: source(Rank(3)), why })
+                .map(|reason| Skipped { target: source(Rank(3)), reason })
                 .into(),
                 ignored: vec!["x".into()],
             }),
@@ -183,23 +183,23 @@ fn to_tool() -> Vec<ToTool> {
         ToTool::Room { push: 1, position: 1 << 40 },
         ToTool::SlowTargets {
             request: 6,
-            lagging: SlowTargets {
+            slow: SlowTargets {
                 position: 9,
-                targets: vec![SlowTarget { target: source(Rank(0)), its_turn: true }],
+                targets: vec![SlowTarget { target: source(Rank(0)), stalled: true }],
             },
         },
         ToTool::Pushed {
             push: 1,
             report: PushReport {
                 bytes: 10,
-                whole: 1,
-                short: [
+                complete: 1,
+                partial: [
                     PartialCause::Closed,
                     PartialCause::CutOff,
                     PartialCause::Stopped,
                     PartialCause::Failed("no".into()),
                 ]
-                .map(|why| PartialDelivery { target: source(Rank(2)), delivered: 3, why })
+                .map(|cause| PartialDelivery { target: source(Rank(2)), delivered: 3, cause })
                 .into(),
             },
         },

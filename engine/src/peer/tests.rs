@@ -82,23 +82,23 @@ fn of_a_report_that_is_too_long_as_much_is_sent_as_fits() {
     let short = |rank| PartialDelivery {
         target: target(rank),
         delivered: 7,
-        why: PartialCause::Failed(reason.clone()),
+        cause: PartialCause::Failed(reason.clone()),
     };
     let short: Vec<PartialDelivery> = (0..40).map(short).collect();
     assert!(short.len() * reason.len() > 2 * MAX_ANSWER);
     let mut peer = peer();
-    let report = PushReport { bytes: 8, whole: 9, short: short.clone() };
+    let report = PushReport { bytes: 8, complete: 9, partial: short.clone() };
     peer.answer(&ToTool::Pushed { push: 3, report });
-    let report = PushReport { bytes: 8, whole: 9, short: short[..10].to_vec() };
+    let report = PushReport { bytes: 8, complete: 9, partial: short[..10].to_vec() };
     assert_eq!(queued(&peer), [ToTool::Pushed { push: 3, report }]);
 }
 
 #[test]
 fn who_lags_is_not_said_where_they_are_too_many_but_how_far_they_are_is() {
     let targets: Vec<SlowTarget> =
-        (0..70_000).map(|rank| SlowTarget { target: target(rank), its_turn: true }).collect();
+        (0..70_000).map(|rank| SlowTarget { target: target(rank), stalled: true }).collect();
     let mut peer = peer();
-    peer.answer(&ToTool::SlowTargets { request: 5, lagging: SlowTargets { position: 6, targets } });
-    let lagging = SlowTargets { position: 6, targets: Vec::new() };
-    assert_eq!(queued(&peer), [ToTool::SlowTargets { request: 5, lagging }]);
+    peer.answer(&ToTool::SlowTargets { request: 5, slow: SlowTargets { position: 6, targets } });
+    let slow = SlowTargets { position: 6, targets: Vec::new() };
+    assert_eq!(queued(&peer), [ToTool::SlowTargets { request: 5, slow }]);
 }

@@ -77,7 +77,7 @@ impl Push {
         }
         if ends {
             let targets = far.targets().len() as u64;
-            self.report.whole = self.report.whole.saturating_add(targets);
+            self.report.complete = self.report.complete.saturating_add(targets);
             self.elsewhere = None;
             self.yields = true;
             return None;
@@ -93,12 +93,12 @@ impl Push {
     }
 
     /// None of the targets elsewhere gets any more.
-    fn give_up_elsewhere(&mut self, why: PartialCause) {
+    fn give_up_elsewhere(&mut self, cause: PartialCause) {
         let Some(Elsewhere { stdin, position: delivered, .. }) = self.elsewhere.take() else { return };
         self.yields = true;
-        let PushReport { short, .. } = &mut self.report;
+        let PushReport { partial, .. } = &mut self.report;
         let targets = stdin.targets.iter().cloned();
-        short.extend(targets.map(|target| PartialDelivery { target, delivered, why: why.clone() }));
+        partial.extend(targets.map(|target| PartialDelivery { target, delivered, cause: cause.clone() }));
     }
 }
 

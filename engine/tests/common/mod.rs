@@ -18,7 +18,7 @@ use iof_engine::{
     Process, Rendezvous,
 };
 use iof_output::{Options, Printer};
-use iof_proto::directive::Level;
+use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
 
@@ -159,7 +159,7 @@ pub fn written_by_hand(engine: &Engine, directives: &[Info]) -> (Job, File) {
         stddiag: None,
         process: Process::Reported { pid: 0 },
     };
-    let (directives, ignored) = Directives::read(directives, Level::Spawn).unwrap();
+    let (directives, ignored) = Directives::read(directives, DirectiveLevel::Spawn).unwrap();
     assert!(ignored.is_empty(), "{ignored:?}");
     let job = engine.adopt(AdoptSpec { directives, ..AdoptSpec::new(nspace(), vec![rank]) }).unwrap();
     // Its end is nobody's concern here; that of its streams comes with the pipe's.

@@ -75,7 +75,7 @@ impl Raw {
     }
 
     pub fn fill(&mut self, push: u32, bytes: u64, over: bool) {
-        self.send(&FromTool::Fill { push, bytes, over });
+        self.send(&FromTool::Fill { push, bytes, last: over });
     }
 
     /// Says the same without reading any answer until the engine hears no more; gives how many

@@ -189,11 +189,11 @@ pub fn refusal<T: std::fmt::Debug>(result: Result<T, impl Into<PushError>>) -> F
 }
 
 pub fn whole(bytes: usize, targets: u64) -> PushReport {
-    PushReport { bytes: bytes as u64, whole: targets, short: Vec::new() }
+    PushReport { bytes: bytes as u64, complete: targets, partial: Vec::new() }
 }
 
-pub fn short(rank: u32, delivered: u64, why: PartialCause) -> PartialDelivery {
-    PartialDelivery { target: procs(&[rank]).remove(0), delivered, why }
+pub fn short(rank: u32, delivered: u64, cause: PartialCause) -> PartialDelivery {
+    PartialDelivery { target: procs(&[rank]).remove(0), delivered, cause }
 }
 
 /// Bytes of which each place is known.

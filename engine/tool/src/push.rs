@@ -144,7 +144,7 @@ impl Tool {
     /// let all = Proc { nspace, rank: Rank::WILDCARD };
     /// let push = Push { directives: vec![Info::new(key::PMIX_IOF_COMPLETE, true)], ..Push::new(vec![all]) };
     /// let report = tool.push(&push, b"hello\n", |waits| eprintln!("waiting for {waits:?}"))?;
-    /// assert_eq!((report.bytes, report.whole), (6, 3));
+    /// assert_eq!((report.bytes, report.complete), (6, 3));
     /// assert_eq!(job.wait().code(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -247,7 +247,7 @@ impl Tool {
     pub fn lagging(&mut self, push: u32, cut_off: Option<u64>) -> Result<SlowTargets, RequestError> {
         let request = self.next_request();
         self.ask(&FromTool::SlowTargets { request, push, cut_off }, |received| match received.message {
-            ToTool::SlowTargets { request: of, lagging } if of == request => Ok(lagging),
+            ToTool::SlowTargets { request: of, slow } if of == request => Ok(slow),
             message => Err(Box::new(Received { message, ..received })),
         })
     }
@@ -322,7 +322,7 @@ impl Tool {
         let before = stall.seen.as_ref().map_or(0, |seen| seen.position);
         let lagging = self.lagging(push, (drop && stall.seen.is_some()).then_some(before))?;
         // Whoever does not read is cut off, but those who have another push before this are waited for.
-        let waits = lagging.targets.iter().filter(|of| !drop || !of.its_turn);
+        let waits = lagging.targets.iter().filter(|of| !drop || !of.stalled);
         if waits.filter(|of| stall.said.insert(of.target.clone())).count() > 0 {
             on_wait(&lagging);
         }
@@ -356,7 +356,7 @@ impl Tool {
             return Ok(());
         }
         pushing.told_over = over;
-        self.tell(&FromTool::Fill { push, bytes, over })
+        self.tell(&FromTool::Fill { push, bytes, last: over })
     }
 }
 

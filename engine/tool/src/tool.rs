@@ -422,5 +422,8 @@ fn find<T>(search: &Search, attach: impl Fn(&Path) -> Result<T, AttachError>) ->
 
 /// Whether a step of a search came to no engine.
 fn finds_none(error: &AttachError) -> bool {
-    matches!(error, AttachError::Find(FindError::NotFound(_) | FindError::NoSystem(_) | FindError::Own(_)))
+    matches!(
+        error,
+        AttachError::Find(FindError::NotFound(_) | FindError::NoSystem(_) | FindError::FromEnvironment(_))
+    )
 }

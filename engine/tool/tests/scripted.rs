@@ -199,8 +199,8 @@ fn a_tool_that_only_pushes_does_not_sleep_over_what_came_together_with_an_answer
     assert!(matches!(engine.hear(), FromTool::Push { request: 1, .. }));
     assert!(!tool.dispatch(Some(Duration::ZERO)).unwrap());
     assert_eq!(tool.timeout(), None);
-    let lagging = ToTool::SlowTargets { request: 2, lagging: SlowTargets::default() };
-    let report = PushReport { bytes: 7, whole: 1, short: Vec::new() };
+    let lagging = ToTool::SlowTargets { request: 2, slow: SlowTargets::default() };
+    let report = PushReport { bytes: 7, complete: 1, partial: Vec::new() };
     engine.send(&[lagging, ToTool::Pushed { push: 1, report: report.clone() }]);
     tool.lagging(1, None).unwrap();
     assert_eq!(tool.timeout(), Some(Duration::ZERO));

@@ -159,7 +159,7 @@ fn short(bytes: u64) -> String {
 fn shown(name: &str) -> String {
     static UTF8: LazyLock<bool> = LazyLock::new(locale_has_utf8);
     let has_letter = |letter: char| letter.is_ascii() || *UTF8;
-    names::shown(name).chars().map(|letter| if has_letter(letter) { letter } else { '?' }).collect()
+    names::sanitize(name).chars().map(|letter| if has_letter(letter) { letter } else { '?' }).collect()
 }
 
 /// What the locale says of the terminal, see locale(7).

@@ -157,13 +157,13 @@ impl Listener {
     ///
     /// # Errors
     /// [`AnnounceError`]: mostly that the name is too long for that of a file.
-    pub fn announce(&self, nspace: &Nspace) -> Result<Option<Entry>, AnnounceError> {
+    pub fn announce(&self, nspace: &Nspace) -> Result<Option<JobLink>, AnnounceError> {
         if self.level == Level::System {
             return Ok(None);
         }
         let name = self.names.entry(process::id(), nspace);
         match symlink(&self.name, self.directory.at(&name)) {
-            Ok(()) => Ok(Some(Entry { directory: Arc::clone(&self.directory), name })),
+            Ok(()) => Ok(Some(JobLink { directory: Arc::clone(&self.directory), name })),
             Err(source) => {
                 Err(AnnounceError { nspace: nspace.clone(), path: self.directory.known_as(name), source })
             }
@@ -173,12 +173,12 @@ impl Listener {
 
 /// The link by which tools find the engine of a job; removed when this is dropped.
 #[derive(Debug)]
-pub struct Entry {
+pub struct JobLink {
     directory: Arc<Directory>,
     name: String,
 }
 
-impl Drop for Entry {
+impl Drop for JobLink {
     fn drop(&mut self) {
         // If it stays, it leads nowhere, and the next engine removes it.
         let _ = fs::remove_file(self.directory.at(&self.name));

@@ -84,7 +84,7 @@ pub enum FindError {
     },
     /// The one that the environment names has ended.
     #[error("{SERVER_VARIABLE}: {0}; unset it to look elsewhere, or say which engine")]
-    Own(#[source] ConnectError),
+    FromEnvironment(#[source] ConnectError),
     /// There is none with that pid.
     #[error("no running engine with pid {pid} has a socket in {}", directory.display())]
     NoSuchPid {
@@ -152,7 +152,7 @@ impl Search {
         let directory = self.directory.as_deref();
         self.steps(env::var_os(SERVER_VARIABLE)).into_iter().map(move |step| match step {
             Step::Named(path) => Ok(path),
-            Step::Own(path) => connect(&path).map(|_| path).map_err(FindError::Own),
+            Step::Own(path) => connect(&path).map(|_| path).map_err(FindError::FromEnvironment),
             Step::System => system(&Place::new(Level::System, directory)),
             Step::Session(wanted) => session(Place::new(Level::Session, directory), wanted),
         })
