@@ -1,8 +1,9 @@
-//! What the capture thread asks of the kernel, and how the kernel answers: one trait, a body for
+//! The kernel facilities that the capture thread works with: one trait, and an implementation for
 //! each facility.
 //!
-//! Completion style: every request is answered once, later, by [`Backend::take`]. A facility that
-//! only tells when something is ready does the work itself then.
+//! The interface reports completion, not readiness: each request is answered once, later, and
+//! [`Backend::take`] returns the answer. A facility that reports only readiness (epoll) does the I/O
+//! itself once a file is ready.
 
 mod epoll;
 mod uring;
@@ -22,22 +23,22 @@ use nix::unistd::read;
 pub(crate) use epoll::Epoll;
 pub(crate) use uring::Uring;
 
-/// Bytes that are discarded at once at most: as much as pipes hold, at most, see pipe(7).
-const DISCARDED: usize = 1 << 20;
-/// The same, where they have to be copied.
-const COPIED: usize = 16 * 1024;
+/// The most bytes that one call discards: the default limit on a pipe's capacity, see pipe(7).
+const DISCARD_MAX: usize = 1 << 20;
+/// The most bytes that one call discards where they have to be copied.
+const COPY_MAX: usize = 16 * 1024;
 
-/// How long [`Backend::pause`] takes at most.
+/// The longest time until a [`Backend::pause`] is answered.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The kernel facility that a capture works with. Both do the same.
+/// The kernel facility that a capture works with. Both give the same results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendKind {
-    /// io_uring(7): one system call for many pipes. Linux 5.7 or newer; administrators and
+    /// io_uring(7): one system call serves many pipes. Needs Linux 5.7 or newer. Administrators and
     /// container runtimes often forbid it.
     IoUring,
-    /// epoll(7): a system call for each read. Everywhere.
+    /// epoll(7): one system call for each read. Available on every kernel.
     Epoll,
 }
 
@@ -50,27 +51,28 @@ impl fmt::Display for BackendKind {
     }
 }
 
-/// Whom an answer is for. Of each at most one request is in flight, cancellations aside.
+/// The owner of a request and of its answer. Each owner has at most one request in flight,
+/// cancellations aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// The bell.
+    /// The capture thread's bell.
     Bell,
     /// The bells of readers in other processes.
-    Rooms,
-    /// The source with this number.
+    RoomBells,
+    /// The source in this slot.
     Source(usize),
-    /// The process with this number.
+    /// The process in this slot.
     Process(usize),
-    /// The target with this number. Its file is written, all others are read.
+    /// The target in this slot. Its file is written; the files of all other owners are read.
     Target(usize),
-    /// Nobody: the answer to a cancellation.
+    /// The answer to a cancellation, which has no owner.
     Cancel,
 }
 
 impl Token {
-    /// A small number of its own, for tables.
+    /// Returns a small number for tables, unique to this token.
     fn index(self) -> usize {
-        // Made of the small number of a slot.
+        // Slot numbers are small, so this fits.
         u64::from(self) as usize
     }
 }
@@ -78,16 +80,16 @@ impl Token {
 const KIND_BITS: u32 = 3;
 const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
 
-/// As kernel interfaces carry it. Small numbers make small words.
+/// The word that kernel interfaces carry as user data. Small slot numbers give small words.
 impl From<Token> for u64 {
     fn from(token: Token) -> u64 {
         let (kind, number) = match token {
             Token::Cancel => (0, 0),
             Token::Bell => (1, 0),
-            Token::Source(at) => (2, at),
-            Token::Process(at) => (3, at),
-            Token::Target(at) => (4, at),
-            Token::Rooms => (5, 0),
+            Token::Source(index) => (2, index),
+            Token::Process(index) => (3, index),
+            Token::Target(index) => (4, index),
+            Token::RoomBells => (5, 0),
         };
         ((number as u64) << KIND_BITS) | kind
     }
@@ -95,120 +97,124 @@ impl From<Token> for u64 {
 
 impl From<u64> for Token {
     fn from(word: u64) -> Token {
-        // Ours came from a usize.
+        // Every word that a token was converted to holds a usize.
         let number = usize::try_from(word >> KIND_BITS).unwrap_or(usize::MAX);
         match word & KIND_MASK {
             1 => Token::Bell,
             2 => Token::Source(number),
             3 => Token::Process(number),
             4 => Token::Target(number),
-            5 => Token::Rooms,
+            5 => Token::RoomBells,
             _ => Token::Cancel,
         }
     }
 }
 
-/// An answer: whom it is for, and what the call would have returned.
+/// The answer to a request: its owner, and what the system call would have returned.
 pub(crate) type Answer = (Token, io::Result<usize>);
 
-/// Serves one thread, the one that made it. Dropping it abandons what is in flight.
+/// A kernel facility, used by the one thread that made it. Dropping it abandons the requests in
+/// flight.
 pub(crate) trait Backend {
-    /// What the users know it as.
+    /// The kind that [`Capture::backend`](crate::Capture::backend) returns for this backend.
     const KIND: BackendKind;
 
-    /// Gets ready for requests about `file` under the name `token`. Comes once, before the first of
-    /// them.
+    /// Registers `file` for requests by `token`. Called once, before the first of them.
     ///
     /// # Safety
-    /// `file` must stay open until [`Backend::deregister`], or until the backend has gone, and
-    /// every request for `token` must be about it.
+    /// `file` must stay open until [`Backend::deregister`], or until the backend is dropped, and
+    /// every request by `token` must be for `file`.
     ///
-    /// A request may be carried out after the call that makes it, by the number of the file: by
-    /// epoll always, by io_uring for files that the kernel does not hold for it. If the file
-    /// were closed, that number could be another file's, whose bytes would be taken or
-    /// overwritten: somebody else's pipe, or memory that somebody has mapped.
+    /// A backend may carry out a request after the call that submits it, by the file's descriptor
+    /// number: epoll always does, io_uring does for files that are not in its file table. If the
+    /// file were closed by then, that number could name another file, whose bytes would be taken or
+    /// overwritten: a pipe that belongs to other code, or a file that is mapped as memory.
     unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Forgets the file of `token`, for which nothing may be in flight. The name is free again, and
-    /// the file may be closed.
+    /// Removes the file of `token`, which must have no request in flight. The token may be
+    /// registered again, and the file may be closed.
     fn deregister(&mut self, token: Token);
 
-    /// Reads from `pipe` into `span`: waits for bytes or the end, and answers like read(2).
+    /// Reads from `pipe` into `span`: waits for bytes or the end of file. The answer is that of
+    /// read(2).
     ///
     /// # Safety
-    /// Until the answer for `token` was taken, the caller must keep the memory of `span` mapped,
-    /// and neither write nor, but by atomic loads, read it.
+    /// Until the answer for `token` was taken, the caller must keep the memory of `span`
+    /// mapped, must not write to it, and must not read it except by atomic loads.
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span);
 
-    /// Writes `bytes` to `pipe`, which is a [`Token::Target`]'s: waits until it takes some of them,
-    /// and answers like write(2).
+    /// Writes `bytes` to `pipe`, the file of a [`Token::Target`]: waits until the pipe takes some
+    /// of them. The answer is that of write(2).
     ///
     /// # Safety
-    /// Until the answer for `token` was taken, the caller must keep the memory of `bytes` mapped.
+    /// Until the answer for `token` was taken, the caller must keep the memory of `bytes`
+    /// mapped.
     unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: Lent);
 
-    /// Answers when `file` is readable; a [`Token::Target`]'s, when it is writable.
+    /// Answers when `file` is readable; for a [`Token::Target`], when it is writable.
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Answers after [`PAUSE`] or less: together with the other pauses, so that many wake us no
-    /// more often than one.
+    /// Answers within [`PAUSE`]. Pauses end together, so that many of them wake the thread no more
+    /// often than one.
     fn pause(&mut self, token: Token);
 
-    /// Makes what is in flight for `token` answer soon, if something is.
+    /// Cancels the request of `token`, so that its answer comes soon, if it has one in flight.
     fn cancel(&mut self, token: Token);
 
-    /// Reads bytes of `pipe`, which was polled and is readable, and forgets them; says how many, at
-    /// once.
+    /// Reads and discards bytes of `pipe`, which was polled and is readable. Returns their number
+    /// immediately.
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize>;
 
-    /// Reads bytes of `pipe`, which was polled and is readable, into `memory`; says how many, at
-    /// once.
+    /// Reads bytes of `pipe`, which was polled and is readable, into `memory`. Returns their number
+    /// immediately.
     fn fetch(&mut self, pipe: BorrowedFd<'_>, memory: &mut [u8]) -> io::Result<usize> {
-        // Of a terminal they may have been flushed since.
-        let mut look = [PollFd::new(pipe, PollFlags::POLLIN)];
-        if poll(&mut look, PollTimeout::ZERO)? == 0 {
+        // A terminal may have been flushed since it was polled.
+        let mut polled = [PollFd::new(pipe, PollFlags::POLLIN)];
+        if poll(&mut polled, PollTimeout::ZERO)? == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         Ok(read(pipe, memory)?)
     }
 
-    /// Hands in what was asked for, lets answers pile up for as long as `patience`, and then waits
-    /// for one if there is none yet. May return early.
+    /// Submits the pending requests, lets answers accumulate for `coalescing_delay`, and then
+    /// blocks until there is an answer. May return earlier.
     ///
     /// # Errors
-    /// When the kernel no longer serves us at all.
-    fn turn(&mut self, patience: Duration) -> io::Result<()>;
+    /// An error of the kernel facility itself, after which it serves no further request.
+    fn turn(&mut self, coalescing_delay: Duration) -> io::Result<()>;
 
-    /// Takes the answers that are there.
-    fn take(&mut self, into: &mut Vec<Answer>);
+    /// Moves the answers that have arrived to the end of `answers`.
+    fn take(&mut self, answers: &mut Vec<Answer>);
 
-    /// Whether nothing waits for an answer, so that nobody touches the memory of any span or slice.
+    /// Returns whether no request is in flight, so that no span and no lent bytes are in use.
     fn is_quiet(&self) -> bool;
 }
 
-/// Where bytes go that nobody wants.
-enum Discard {
-    /// /dev/null, to which the kernel moves a pipe's pages without looking at them.
+/// The destination of discarded bytes.
+enum DiscardSink {
+    /// /dev/null, to which the kernel moves a pipe's pages without copying them.
     Null(OwnedFd),
-    /// A copy, where there is no /dev/null.
+    /// A buffer, used if /dev/null cannot be opened.
     Copy,
 }
 
-impl Discard {
-    fn new() -> Discard {
+impl DiscardSink {
+    fn new() -> DiscardSink {
         let null = File::options().write(true).open("/dev/null");
-        null.map_or(Discard::Copy, |null| Discard::Null(null.into()))
+        null.map_or(DiscardSink::Copy, |null| DiscardSink::Null(null.into()))
     }
 
-    /// Does not block if `pipe` is readable and nobody else reads it.
+    /// Discards bytes of `pipe`. Does not block if `pipe` is readable and has no other reader.
     fn discard(&self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
         let moved = match self {
-            Discard::Null(null) => splice(pipe, None, null, None, DISCARDED, SpliceFFlags::SPLICE_F_NONBLOCK),
-            Discard::Copy => Err(Errno::EINVAL),
+            DiscardSink::Null(null) => {
+                splice(pipe, None, null, None, DISCARD_MAX, SpliceFFlags::SPLICE_F_NONBLOCK)
+            }
+            DiscardSink::Copy => Err(Errno::EINVAL),
         };
         match moved {
-            // A terminal, say.
-            Err(Errno::EINVAL) => Ok(read(pipe, &mut [0; COPIED])?),
+            // splice(2) refuses some files, terminals for example.
+            Err(Errno::EINVAL) => Ok(read(pipe, &mut [0; COPY_MAX])?),
             moved => Ok(moved?),
         }
     }
@@ -219,10 +225,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_survive_the_kernel() {
-        for token in
-            [Token::Bell, Token::Rooms, Token::Source(7), Token::Process(0), Token::Target(3), Token::Cancel]
-        {
+    fn a_token_converted_to_a_word_and_back_is_the_same() {
+        for token in [
+            Token::Bell,
+            Token::RoomBells,
+            Token::Source(7),
+            Token::Process(0),
+            Token::Target(3),
+            Token::Cancel,
+        ] {
             assert_eq!(Token::from(u64::from(token)), token);
         }
     }

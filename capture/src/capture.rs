@@ -15,8 +15,8 @@ use crate::child::Child;
 use crate::driver::{Command, Driver, Inbox};
 use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
-use crate::job::run_there;
-use crate::rooms::{RoomBell, Rooms};
+use crate::remote_call::call_remotely;
+use crate::room_bells::{RoomBell, RoomBells};
 use crate::sources::OnEvent;
 use crate::spawn;
 use crate::start::StartError;
@@ -88,7 +88,7 @@ pub struct Capture {
     commands: Sender<Command>,
     ringer: Ringer,
     /// Once there was one.
-    rooms: Mutex<Option<Arc<Rooms>>>,
+    room_bells: Mutex<Option<Arc<RoomBells>>>,
     /// Names of sources in use.
     taken: Mutex<HashSet<SourceId>>,
     fed: Arc<Mutex<Names>>,
@@ -168,7 +168,7 @@ impl Capture {
         Ok(Capture {
             commands,
             ringer,
-            rooms: Mutex::default(),
+            room_bells: Mutex::default(),
             taken,
             fed,
             fills: Arc::default(),
@@ -424,7 +424,7 @@ impl Capture {
     /// ```
     pub fn with_streams<R: Send>(&self, f: impl FnOnce(&mut Streams<'_>) -> R + Send) -> Result<R, Stopped> {
         // A job that can't be sent is dropped.
-        run_there(f, |job| self.send(Command::Run(job))).ok_or(Stopped)
+        call_remotely(f, |call| self.send(Command::Call(call))).ok_or(Stopped)
     }
 
     /// Makes a bell like [`Capture::room_bell`] for readers in another process, which need not be
@@ -434,11 +434,11 @@ impl Capture {
     /// # Errors
     /// When the process has no file descriptor left, or the capture thread has ended.
     pub fn peer_room_bell(&self) -> io::Result<(Ringer, RoomBell)> {
-        let mut rooms = lock(&self.rooms);
+        let mut rooms = lock(&self.room_bells);
         let rooms = match &*rooms {
             Some(rooms) => rooms,
             None => {
-                let new = Arc::new(Rooms::new()?);
+                let new = Arc::new(RoomBells::new()?);
                 self.send(Command::Listen(Arc::clone(&new))).map_err(io::Error::other)?;
                 rooms.insert(new)
             }

@@ -20,9 +20,9 @@ use crate::coalescing::{Coalescing, Yield};
 use crate::event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
 use crate::ioctl;
-use crate::isolated::{Found, ThreadId};
-use crate::job::Job;
-use crate::rooms::Rooms;
+use crate::isolated::{ReadOutcome, ThreadId};
+use crate::remote_call::RemoteCall;
+use crate::room_bells::RoomBells;
 use crate::slots::Slots;
 use crate::source::{Close, Next, PACKET_MAX, Ready, Source, Step};
 use crate::sources::{OnEvent, Sources};
@@ -43,15 +43,15 @@ pub(crate) enum Command {
     Finish(SourceId),
     Remove(SourceId),
     Isolate(SourceId),
-    Found { at: usize, thread: ThreadId, found: Found },
+    ReadOutcome { index: usize, thread: ThreadId, outcome: ReadOutcome },
     Watch { id: ProcessId, child: Child },
     AddTarget { id: TargetId, pipe: OwnedFd },
     Push { id: PushId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool },
     Fill { id: PushId, fills: Arc<Fills> },
     CutOff { id: PushId, position: u64 },
     Shut(TargetId),
-    Listen(Arc<Rooms>),
-    Run(Job),
+    Listen(Arc<RoomBells>),
+    Call(RemoteCall),
     Stop,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Inbox {
 /// finished.
 const TERMINAL_HOLDS: u64 = 128 * 1024;
 
-struct Process {
+struct WatchedProcess {
     id: ProcessId,
     child: Child,
     /// The terminal of the session that it leads.
@@ -78,12 +78,12 @@ pub(crate) struct Driver<B: Backend> {
     backend: B,
     sources: Sources,
     targets: Targets,
-    processes: Slots<Process>,
+    processes: Slots<WatchedProcess>,
     /// Sources that wait for their readers.
     waiting: Vec<usize>,
     bell: Bell,
     /// Once there was one.
-    rooms: Option<Arc<Rooms>>,
+    room_bells: Option<Arc<RoomBells>>,
     commands: Receiver<Command>,
     inbox: Inbox,
     watched: Arc<Watched>,
@@ -108,7 +108,7 @@ impl<B: Backend> Driver<B> {
             processes: Slots::default(),
             waiting: Vec::new(),
             bell,
-            rooms: None,
+            room_bells: None,
             commands,
             inbox,
             watched,
@@ -136,14 +136,14 @@ impl<B: Backend> Driver<B> {
             coalescing.turned(yield_of(&answers, elapsed));
             // One clock reading for the whole batch.
             self.time = now();
-            let mut deaf = None;
+            let mut bell_error = None;
             for answer in answers.drain(..) {
                 match answer {
-                    (Token::Bell, Err(error)) => deaf = Some(error),
+                    (Token::Bell, Err(error)) => bell_error = Some(error),
                     answer => self.handle(answer),
                 }
             }
-            if let Some(error) = deaf {
+            if let Some(error) = bell_error {
                 // Nobody could reach us any more.
                 return self.fail(&error);
             }
@@ -153,62 +153,62 @@ impl<B: Backend> Driver<B> {
 
     fn handle(&mut self, (token, result): Answer) {
         match token {
-            Token::Source(at) => {
-                let Some(source) = self.sources.mark_ready(at) else { return };
+            Token::Source(index) => {
+                let Some(source) = self.sources.mark_ready(index) else { return };
                 let step = source.done(result, self.time);
-                self.follow(at, step);
+                self.advance(index, step);
             }
-            Token::Process(at) => self.look_for_exit(at),
+            Token::Process(index) => self.check_exit(index),
             Token::Bell => {
                 self.bell.silence();
-                self.obey();
+                self.run_commands();
                 self.retry_waiting();
                 if !self.stopping {
                     self.backend.poll(Token::Bell, self.bell.as_fd());
                 }
             }
-            Token::Rooms => {
-                if let Some(rooms) = &self.rooms
+            Token::RoomBells => {
+                if let Some(room_bells) = &self.room_bells
                     && !self.stopping
                 {
-                    rooms.silence();
-                    self.backend.poll(Token::Rooms, rooms.0.0.as_fd());
+                    room_bells.silence();
+                    self.backend.poll(Token::RoomBells, room_bells.0.0.as_fd());
                 }
                 self.retry_waiting();
             }
-            Token::Target(at) => self.wrote(at, result),
+            Token::Target(index) => self.wrote(index, result),
             Token::Cancel => {}
         }
     }
 
     /// Asks the sources that wait for their readers once more: there may be room, or a reader less.
     fn retry_waiting(&mut self) {
-        for at in mem::take(&mut self.waiting) {
-            self.follow(at, Step::Go { readable: false });
+        for index in mem::take(&mut self.waiting) {
+            self.advance(index, Step::Go { readable: false });
         }
     }
 
     /// Listens to the bells of readers in other processes from now on.
-    fn listen(&mut self, rooms: Arc<Rooms>) {
-        let rooms = self.rooms.get_or_insert(rooms);
+    fn listen(&mut self, room_bells: Arc<RoomBells>) {
+        let room_bells = self.room_bells.get_or_insert(room_bells);
         // SAFETY: it stays open until the driver is dropped, the backend first.
-        unsafe { self.backend.register(Token::Rooms, rooms.0.0.as_fd()) };
-        self.backend.poll(Token::Rooms, rooms.0.0.as_fd());
+        unsafe { self.backend.register(Token::RoomBells, room_bells.0.0.as_fd()) };
+        self.backend.poll(Token::RoomBells, room_bells.0.0.as_fd());
     }
 
     /// Does what a source needs, as far as that can be done now.
-    fn follow(&mut self, at: usize, step: Step) {
+    fn advance(&mut self, index: usize, step: Step) {
         let readable = match step {
-            Step::End(end) => return self.end(at, end),
-            _ if self.sources.source_mut(at).is_some_and(|source| source.can_be_isolated()) => {
-                return self.hand_over(at);
+            Step::End(end) => return self.end(index, end),
+            _ if self.sources.source_mut(index).is_some_and(|source| source.can_be_isolated()) => {
+                return self.hand_over(index);
             }
             Step::Go { readable } => readable,
-            Step::Measure => return self.measure(at),
+            Step::Measure => return self.measure(index),
         };
-        let Some(source) = self.sources.mark_ready(at) else { return };
+        let Some(source) = self.sources.mark_ready(index) else { return };
         if source.has_queue() {
-            return self.pour(at);
+            return self.pour(index);
         }
         match source.next(readable) {
             // SAFETY: the span lies in the source's stream. The sources drops a source only when it has
@@ -217,134 +217,134 @@ impl<B: Backend> Driver<B> {
             // answer, in `handle`. If this thread unwinds or the kernel fails, `Drop` below gets
             // the answers first, or leaks the streams. `Streams`, the one other way to a stream,
             // neither writes nor drops it. The source itself may move: the span does not.
-            Next::Read(pipe, span) => unsafe { self.backend.read(Token::Source(at), pipe, span) },
-            Next::Poll(pipe) => self.backend.poll(Token::Source(at), pipe),
+            Next::Read(pipe, span) => unsafe { self.backend.read(Token::Source(index), pipe, span) },
+            Next::Poll(pipe) => self.backend.poll(Token::Source(index), pipe),
             Next::Drain(pipe) => {
                 // Once a turn, so that a source that nobody reads cannot keep us from the others.
                 let result = self.backend.discard(pipe);
                 let step = source.drained(result, self.time);
-                self.follow(at, step);
+                self.advance(index, step);
             }
             Next::Fetch(pipe) => {
                 let mut packet = [0; PACKET_MAX];
                 let result = self.backend.fetch(pipe, &mut packet);
                 let result = result.map(|n| packet.get(..n).unwrap_or_default());
                 let step = source.fetched(result, self.time);
-                self.follow(at, step);
+                self.advance(index, step);
             }
-            Next::Wait => self.waiting.push(at),
-            Next::Pause => self.backend.pause(Token::Source(at)),
+            Next::Wait => self.waiting.push(index),
+            Next::Pause => self.backend.pause(Token::Source(index)),
             Next::Nothing => {}
         }
     }
 
-    fn obey(&mut self) {
+    fn run_commands(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Add { id, pipe, stream, leader } => {
-                    let at = self.sources.add(Source::new(id, pipe, *stream));
-                    if let Some(source) = self.sources.source_mut(at) {
-                        source.set_lasting(leader.is_some());
+                    let index = self.sources.add(Source::new(id, pipe, *stream));
+                    if let Some(source) = self.sources.source_mut(index) {
+                        source.set_reopenable(leader.is_some());
                         if let Some(pipe) = source.pipe() {
                             // SAFETY: a source closes its pipe when it ends, for which `Driver::end` alone
                             // sees and deregisters it before. Those that have not
                             // ended go after the backend.
-                            unsafe { self.backend.register(Token::Source(at), pipe) };
+                            unsafe { self.backend.register(Token::Source(index), pipe) };
                         }
                         if let Some(pipe) = source.shared_pipe() {
-                            self.watched.add(Token::Source(at), PipeId::Source(id), &pipe);
+                            self.watched.add(Token::Source(index), PipeId::Source(id), &pipe);
                         }
                     }
                     if let Some((process, child)) = leader {
-                        self.watch(Process { id: process, child, terminal: Some(id) });
+                        self.watch(WatchedProcess { id: process, child, terminal: Some(id) });
                     }
-                    self.follow(at, Step::Go { readable: false });
+                    self.advance(index, Step::Go { readable: false });
                 }
                 Command::Open { id, stream } => drop(self.sources.add(Source::open(id, *stream))),
                 Command::Deliver { id, bytes, time } => self.deliver(id, bytes, time),
                 Command::Close(id) => {
-                    if let Some(at) = self.sources.find(id) {
-                        self.close(at);
+                    if let Some(index) = self.sources.find(id) {
+                        self.close(index);
                     }
                 }
                 Command::Finish(id) => {
-                    if let Some(at) = self.sources.find(id) {
-                        self.finish(at);
+                    if let Some(index) = self.sources.find(id) {
+                        self.finish(index);
                     }
                 }
                 Command::Remove(id) => {
-                    if let Some(at) = self.sources.forget(id) {
-                        self.close(at);
+                    if let Some(index) = self.sources.remove(id) {
+                        self.close(index);
                     }
                 }
                 Command::Isolate(id) => {
-                    if let Some(at) = self.sources.find(id) {
-                        self.isolate(at);
+                    if let Some(index) = self.sources.find(id) {
+                        self.isolate(index);
                     }
                 }
-                Command::Found { at, thread, found } => self.found(at, &thread, found),
-                Command::Watch { id, child } => self.watch(Process { id, child, terminal: None }),
+                Command::ReadOutcome { index, thread, outcome } => self.take_outcome(index, &thread, outcome),
+                Command::Watch { id, child } => self.watch(WatchedProcess { id, child, terminal: None }),
                 Command::AddTarget { id, pipe } => self.add_target(id, pipe),
                 Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
                 Command::Fill { id, fills } => self.fill(id, fills.take(id)),
                 Command::CutOff { id, position } => self.cut_off(id, position),
                 Command::Shut(id) => {
-                    if let Some(at) = self.targets.find(id) {
-                        self.close_target(at, PushEnd::Stopped);
+                    if let Some(index) = self.targets.find(id) {
+                        self.close_target(index, PushEnd::Stopped);
                     }
                 }
-                Command::Listen(rooms) => self.listen(rooms),
-                Command::Run(job) => job.run(&mut Streams::new(&mut self.sources, &self.targets)),
+                Command::Listen(room_bells) => self.listen(room_bells),
+                Command::Call(call) => call.run(&mut Streams::new(&mut self.sources, &self.targets)),
                 Command::Stop => return self.stop(),
             }
         }
     }
 
     /// Ends a source that has nothing in flight.
-    fn end(&mut self, at: usize, end: End) {
-        let Some(source) = self.sources.source_mut(at) else { return };
+    fn end(&mut self, index: usize, end: End) {
+        let Some(source) = self.sources.source_mut(index) else { return };
         let end = match end {
             // We were asked to stop, but there was no more to come.
             End::Closed if source.pipe().is_some_and(|pipe| is_at_end(pipe)) => End::EndOfFile,
             end => end,
         };
         if source.pipe().is_some() {
-            self.backend.deregister(Token::Source(at));
-            self.watched.remove(Token::Source(at));
+            self.backend.deregister(Token::Source(index));
+            self.watched.remove(Token::Source(index));
         }
-        let (id, spilled) = (source.id(), source.spill(self.time));
+        let (id, spilled) = (source.id(), source.drop_queued(self.time));
         if !source.is_isolated() {
-            self.report_taken(id, spilled);
+            self.report_dequeued(id, spilled);
         }
-        self.sources.end(at, end);
+        self.sources.end(index, end);
     }
 
-    fn close(&mut self, at: usize) {
-        match self.sources.mark_ready(at).map(|source| source.close()) {
-            Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
+    fn close(&mut self, index: usize) {
+        match self.sources.mark_ready(index).map(|source| source.close()) {
+            Some(Close::Cancel) => self.backend.cancel(Token::Source(index)),
             // If it waited it is still in that list, which the bell that brought this command goes through
             // next.
-            Some(Close::Now) => self.end(at, End::Closed),
+            Some(Close::Now) => self.end(index, End::Closed),
             Some(Close::Already) | None => {}
         }
     }
 
-    fn finish(&mut self, at: usize) {
-        match self.sources.source_mut(at).and_then(Source::finish_queue) {
-            Some(Ready::Now) => return self.pour(at),
+    fn finish(&mut self, index: usize) {
+        match self.sources.source_mut(index).and_then(Source::finish_queue) {
+            Some(Ready::Now) => return self.pour(index),
             Some(Ready::Later) => return,
             None => {}
         }
-        match self.sources.mark_ready(at).map(|source| source.finish()) {
-            Some(Close::Cancel) => self.backend.cancel(Token::Source(at)),
-            Some(Close::Now) => self.measure(at),
+        match self.sources.mark_ready(index).map(|source| source.finish()) {
+            Some(Close::Cancel) => self.backend.cancel(Token::Source(index)),
+            Some(Close::Now) => self.measure(index),
             Some(Close::Already) | None => {}
         }
     }
 
     /// Has a source with nothing in flight read what there is, or end.
-    fn measure(&mut self, at: usize) {
-        let Some(source) = self.sources.mark_ready(at) else { return };
+    fn measure(&mut self, index: usize) {
+        let Some(source) = self.sources.mark_ready(index) else { return };
         let terminal = source.is_terminal();
         let unread = match source.pipe().filter(is_readable) {
             // A terminal counts one of its two queues only. It is readable again while it has more.
@@ -354,57 +354,57 @@ impl<B: Backend> Driver<B> {
             None => 0,
         };
         let step = source.measured(unread);
-        self.follow(at, step);
+        self.advance(index, step);
     }
 
     fn stop(&mut self) {
         self.stopping = true;
-        if self.rooms.is_some() {
-            self.backend.cancel(Token::Rooms);
+        if self.room_bells.is_some() {
+            self.backend.cancel(Token::RoomBells);
         }
-        for at in self.sources.numbers() {
-            self.close(at);
+        for index in self.sources.indices() {
+            self.close(index);
         }
-        for at in self.targets.numbers() {
-            self.close_target(at, PushEnd::Stopped);
+        for index in self.targets.indices() {
+            self.close_target(index, PushEnd::Stopped);
         }
-        for at in self.processes.numbers() {
-            self.backend.cancel(Token::Process(at));
-        }
-    }
-
-    fn watch(&mut self, process: Process) {
-        let at = self.processes.insert(process);
-        if let Some(process) = self.processes.get(at) {
-            // SAFETY: a child goes in `forget` alone, which deregisters it before, or after the backend.
-            unsafe { self.backend.register(Token::Process(at), process.child.as_fd()) };
-            self.backend.poll(Token::Process(at), process.child.as_fd());
+        for index in self.processes.indices() {
+            self.backend.cancel(Token::Process(index));
         }
     }
 
-    fn look_for_exit(&mut self, at: usize) {
-        let Some(process) = self.processes.get(at) else { return };
+    fn watch(&mut self, process: WatchedProcess) {
+        let index = self.processes.insert(process);
+        if let Some(process) = self.processes.get(index) {
+            // SAFETY: a child goes in `remove_process` alone, which deregisters it before, or after the backend.
+            unsafe { self.backend.register(Token::Process(index), process.child.as_fd()) };
+            self.backend.poll(Token::Process(index), process.child.as_fd());
+        }
+    }
+
+    fn check_exit(&mut self, index: usize) {
+        let Some(process) = self.processes.get(index) else { return };
         match process.child.try_wait().transpose() {
             Some(status) => {
                 // Its session has no terminal any more, see exit(3p).
                 let terminal = process.terminal.and_then(|id| self.sources.find(id));
-                if let Some(source) = terminal.and_then(|at| self.sources.source_mut(at)) {
-                    source.set_lasting(false);
+                if let Some(source) = terminal.and_then(|index| self.sources.source_mut(index)) {
+                    source.set_reopenable(false);
                 }
                 self.sources.report(Event::Exited { process: process.id, status });
-                self.forget(at);
+                self.remove_process(index);
             }
-            None if self.stopping => self.forget(at),
+            None if self.stopping => self.remove_process(index),
             // Dead, but a debugger that traces it has to let go first, see ptrace(2). It tells us nothing
             // then.
-            None => self.backend.pause(Token::Process(at)),
+            None => self.backend.pause(Token::Process(index)),
         }
     }
 
     /// Drops a process for which nothing is in flight.
-    fn forget(&mut self, at: usize) {
-        self.backend.deregister(Token::Process(at));
-        self.processes.remove(at);
+    fn remove_process(&mut self, index: usize) {
+        self.backend.deregister(Token::Process(index));
+        self.processes.remove(index);
     }
 
     /// Ends everything after the kernel stopped serving us.
@@ -412,15 +412,15 @@ impl<B: Backend> Driver<B> {
         tracing::error!(%error, backend = %B::KIND, "the kernel serves us no more; capture ends");
         let quiet = self.quiesce();
         self.take_pushes();
-        for at in self.sources.numbers() {
-            let ended = self.sources.source_mut(at).is_none_or(|source| source.has_ended());
+        for index in self.sources.indices() {
+            let ended = self.sources.source_mut(index).is_none_or(|source| source.has_ended());
             if quiet && !ended {
-                self.end(at, End::Error(same(error)));
+                self.end(index, End::Error(clone_error(error)));
             }
         }
-        for at in self.targets.numbers() {
+        for index in self.targets.indices() {
             if quiet {
-                self.end_target(at, PushEnd::Error(same(error)));
+                self.end_target(index, PushEnd::Error(clone_error(error)));
             }
         }
         self.sources.flush_notifications();
@@ -441,22 +441,22 @@ impl<B: Backend> Driver<B> {
     /// Gets every answer back, so that what was read and written counts; `false` if the kernel does
     /// not give them.
     fn quiesce(&mut self) -> bool {
-        for at in self.sources.numbers() {
-            if self.sources.source_mut(at).is_some_and(|source| source.in_flight()) {
-                self.backend.cancel(Token::Source(at));
+        for index in self.sources.indices() {
+            if self.sources.source_mut(index).is_some_and(|source| source.in_flight()) {
+                self.backend.cancel(Token::Source(index));
             }
         }
-        for at in self.targets.numbers() {
-            if self.targets.get_mut(at).is_some_and(|target| target.in_flight()) {
-                self.backend.cancel(Token::Target(at));
+        for index in self.targets.indices() {
+            if self.targets.get_mut(index).is_some_and(|target| target.in_flight()) {
+                self.backend.cancel(Token::Target(index));
             }
         }
-        for at in self.processes.numbers() {
-            self.backend.cancel(Token::Process(at));
+        for index in self.processes.indices() {
+            self.backend.cancel(Token::Process(index));
         }
         self.backend.cancel(Token::Bell);
-        if self.rooms.is_some() {
-            self.backend.cancel(Token::Rooms);
+        if self.room_bells.is_some() {
+            self.backend.cancel(Token::RoomBells);
         }
         let mut answers = Vec::new();
         while !self.backend.is_quiet() {
@@ -474,13 +474,13 @@ impl<B: Backend> Driver<B> {
     /// Takes note of what was read or written. Nothing follows from it: everything ends now.
     fn count(&mut self, (token, result): Answer) {
         match token {
-            Token::Source(at) => {
-                if let Some(source) = self.sources.mark_ready(at) {
+            Token::Source(index) => {
+                if let Some(source) = self.sources.mark_ready(index) {
                     source.done(result, self.time);
                 }
             }
-            Token::Target(at) => self.count_written(at, result),
-            Token::Bell | Token::Rooms | Token::Process(_) | Token::Cancel => {}
+            Token::Target(index) => self.count_written(index, result),
+            Token::Bell | Token::RoomBells | Token::Process(_) | Token::Cancel => {}
         }
     }
 }
@@ -509,7 +509,7 @@ fn is_readable(pipe: &BorrowedFd<'_>) -> bool {
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
 
-fn same(error: &io::Error) -> io::Error {
+fn clone_error(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error)
 }
 

@@ -35,7 +35,7 @@ const LAST_SIGNAL: c_int = 64;
 
 /// What is to be executed, and with which descriptors.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct ExecPlan<'a> {
     pub program: &'a OsStr,
     pub args: &'a [OsString],
     /// All variables.
@@ -48,14 +48,14 @@ pub(crate) struct Plan<'a> {
     pub stddiag: OwnedFd,
     /// The number that stddiag gets: nothing else of the child has it.
     pub stddiag_number: RawFd,
-    pub group: Group,
+    pub group: ChildGroup,
     /// The soft and the hard limit on open files, if they change.
     pub files: Option<(rlim_t, rlim_t)>,
 }
 
 /// The process group and the session of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
+pub(crate) enum ChildGroup {
     /// Ours.
     Inherit,
     /// A group of its own.
@@ -70,13 +70,13 @@ pub(crate) enum Group {
 /// # Errors
 /// `InvalidInput` for a zero byte in a string, and what clone(2), execve(2) or a call between the
 /// two fails with. Nothing runs then.
-pub(crate) fn start(plan: Plan<'_>) -> io::Result<(u32, OwnedFd)> {
-    let strings = Strings::of(&plan)?;
+pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
+    let strings = Strings::from_plan(&plan)?;
     let argv = pointers(&strings.args);
     let mut shell_argv: Vec<*const c_char> = vec![SHELL.as_ptr(), ptr::null()];
     shell_argv.extend(argv.iter().skip(1));
     let envp = pointers(&strings.env);
-    let mut image = Image {
+    let mut image = ChildImage {
         plan: &plan,
         paths: &strings.paths,
         cwd: strings.cwd.as_ref(),
@@ -137,7 +137,7 @@ struct Strings {
 }
 
 impl Strings {
-    fn of(plan: &Plan<'_>) -> io::Result<Strings> {
+    fn from_plan(plan: &ExecPlan<'_>) -> io::Result<Strings> {
         let text = |text: &OsStr| Ok(CString::new(text.as_bytes())?);
         let args = std::iter::once(plan.program).chain(plan.args.iter().map(OsString::as_os_str));
         let variable = |(name, value): (&OsString, &OsString)| {
@@ -156,7 +156,7 @@ impl Strings {
 }
 
 /// Where the program may be: a path as it is, a name in each directory of the child's `PATH`.
-fn paths(plan: &Plan<'_>) -> io::Result<Vec<CString>> {
+fn paths(plan: &ExecPlan<'_>) -> io::Result<Vec<CString>> {
     let program = plan.program.as_bytes();
     if program.is_empty() || program.contains(&b'/') {
         return Ok(vec![CString::new(program)?]);
@@ -175,8 +175,8 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 }
 
 /// What the child works with, in its parent's memory.
-struct Image<'a> {
-    plan: &'a Plan<'a>,
+struct ChildImage<'a> {
+    plan: &'a ExecPlan<'a>,
     paths: &'a [CString],
     cwd: Option<&'a CString>,
     argv: &'a [*const c_char],
@@ -189,8 +189,8 @@ struct Image<'a> {
 
 /// The child, from its first instruction on. Everything here is async-signal-safe.
 extern "C" fn become_program(image: *mut c_void) -> c_int {
-    // SAFETY: `start` hands its `Image` to this child alone, and waits.
-    let image = unsafe { &mut *image.cast::<Image<'_>>() };
+    // SAFETY: `start` hands its `ChildImage` to this child alone, and waits.
+    let image = unsafe { &mut *image.cast::<ChildImage<'_>>() };
     let failed = match prepare(image) {
         Ok(()) => execute(image),
         Err(error) => error.raw_os_error().unwrap_or(libc::EINVAL),
@@ -201,7 +201,7 @@ extern "C" fn become_program(image: *mut c_void) -> c_int {
 }
 
 /// Makes the process what its program expects.
-fn prepare(image: &Image<'_>) -> io::Result<()> {
+fn prepare(image: &ChildImage<'_>) -> io::Result<()> {
     let plan = image.plan;
     reset_signals();
     let stdin = plan.stdin.as_ref().map(|stdin| (stdin, libc::STDIN_FILENO));
@@ -214,10 +214,10 @@ fn prepare(image: &Image<'_>) -> io::Result<()> {
         checked(unsafe { libc::chdir(cwd.as_ptr()) })?;
     }
     match plan.group {
-        Group::Inherit => {}
+        ChildGroup::Inherit => {}
         // SAFETY: plain numbers.
-        Group::Own => checked(unsafe { libc::setpgid(0, 0) })?,
-        Group::Session => {
+        ChildGroup::Own => checked(unsafe { libc::setpgid(0, 0) })?,
+        ChildGroup::Session => {
             // SAFETY: no arguments.
             checked(unsafe { libc::setsid() })?;
             ioctl::control_by_stdin()?;
@@ -265,7 +265,7 @@ fn become_number(end: RawFd, number: RawFd) -> io::Result<()> {
 }
 
 /// Executes the first of the paths that can be, as execvp(3) does; returns why none can.
-fn execute(image: &mut Image<'_>) -> c_int {
+fn execute(image: &mut ChildImage<'_>) -> c_int {
     let mut denied = false;
     let mut errno = libc::ENOENT;
     for path in image.paths {

@@ -28,16 +28,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// What the thread has found.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum ReadOutcome {
     /// These bytes, read at `time` (nanoseconds since 1970). It reads no more until
-    /// [`Isolated::go_on`].
+    /// [`IsolatedReader::go_on`].
     Bytes { bytes: Vec<u8>, time: u64 },
     /// The end; the thread has ended, too.
     End(End),
 }
 
 /// What the thread is to do.
-enum Order {
+enum ReaderCommand {
     /// Read once more.
     GoOn,
     /// Read what the pipe has now, and then end.
@@ -47,8 +47,8 @@ enum Order {
 }
 
 /// The capture thread's side. Dropping it ends the thread, at once or when the kernel lets it go.
-pub(crate) struct Isolated {
-    orders: Sender<Order>,
+pub(crate) struct IsolatedReader {
+    orders: Sender<ReaderCommand>,
     ringer: Ringer,
     untaken: Arc<Untaken>,
 }
@@ -62,26 +62,26 @@ type Untaken = AtomicU64;
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadId(Arc<Untaken>);
 
-impl Isolated {
+impl IsolatedReader {
     /// Starts a thread that reads `pipe` and calls `report` with what it finds.
     pub(crate) fn start(
         pipe: Arc<OwnedFd>,
-        report: impl Fn(ThreadId, Found) + Send + 'static,
-    ) -> io::Result<Isolated> {
+        report: impl Fn(ThreadId, ReadOutcome) + Send + 'static,
+    ) -> io::Result<IsolatedReader> {
         let (orders, receive) = unbounded();
         let (ringer, bell) = bell()?;
         let untaken = Arc::<Untaken>::default();
         let from = ThreadId(Arc::clone(&untaken));
-        let worker = Worker { pipe, orders: receive, bell, finish: None };
+        let worker = ReaderThread { pipe, orders: receive, bell, finish: None };
         thread::Builder::new().name("iof-isolated".into()).spawn(move || {
             worker.run(|found| {
-                if let Found::Bytes { bytes, .. } = &found {
+                if let ReadOutcome::Bytes { bytes, .. } = &found {
                     from.0.fetch_add(bytes.len() as u64, Relaxed);
                 }
                 report(from.clone(), found);
             });
         })?;
-        Ok(Isolated { orders, ringer, untaken })
+        Ok(IsolatedReader { orders, ringer, untaken })
     }
 
     pub(crate) fn is(&self, thread: &ThreadId) -> bool {
@@ -100,29 +100,29 @@ impl Isolated {
 
     /// What it found last was used up.
     pub(crate) fn go_on(&self) {
-        self.order(Order::GoOn);
+        self.order(ReaderCommand::GoOn);
     }
 
     /// Has it read what there is, and end.
     pub(crate) fn finish(&self) {
-        self.order(Order::Finish);
+        self.order(ReaderCommand::Finish);
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: ReaderCommand) {
         // One that has ended has said so.
         let _ = self.orders.send(order);
         self.ringer.ring();
     }
 }
 
-impl Drop for Isolated {
+impl Drop for IsolatedReader {
     fn drop(&mut self) {
-        self.order(Order::Stop);
+        self.order(ReaderCommand::Stop);
     }
 }
 
 /// What the thread sees when it looks once.
-enum Seen {
+enum Polled {
     /// The bell rang for orders. The pipe was not looked at.
     Bell,
     /// The pipe has nothing that is wanted.
@@ -132,45 +132,49 @@ enum Seen {
 }
 
 /// The thread's side.
-struct Worker {
+struct ReaderThread {
     pipe: Arc<OwnedFd>,
-    orders: Receiver<Order>,
+    orders: Receiver<ReaderCommand>,
     bell: Bell,
     /// Bytes that are still wanted of it, if it is to end then.
     finish: Option<u64>,
 }
 
-impl Worker {
-    fn run(mut self, report: impl Fn(Found)) {
+impl ReaderThread {
+    fn run(mut self, report: impl Fn(ReadOutcome)) {
         let mut may_read = true;
         loop {
             match self.look(may_read) {
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
                 Err(Errno::ENOMEM) => thread::sleep(PAUSE),
-                Err(error) => return report(Found::End(End::Error(error.into()))),
-                Ok(Seen::Bytes(bytes)) if bytes.is_empty() => return report(Found::End(End::EndOfFile)),
-                Ok(Seen::Bytes(bytes)) => {
+                Err(error) => return report(ReadOutcome::End(End::Error(error.into()))),
+                Ok(Polled::Bytes(bytes)) if bytes.is_empty() => {
+                    return report(ReadOutcome::End(End::EndOfFile));
+                }
+                Ok(Polled::Bytes(bytes)) => {
                     self.finish = self.finish.map(|wanted| wanted.saturating_sub(bytes.len() as u64));
                     may_read = false;
-                    report(Found::Bytes { bytes, time: now() });
+                    report(ReadOutcome::Bytes { bytes, time: now() });
                 }
-                Ok(Seen::Nothing) if may_read && self.finish == Some(0) => {
-                    return report(Found::End(End::Closed));
+                Ok(Polled::Nothing) if may_read && self.finish == Some(0) => {
+                    return report(ReadOutcome::End(End::Closed));
                 }
-                Ok(Seen::Nothing | Seen::Bell) => {}
+                Ok(Polled::Nothing | Polled::Bell) => {}
             }
             for order in self.orders.try_iter() {
                 match order {
-                    Order::GoOn => may_read = true,
-                    Order::Finish => self.finish = Some(ioctl::unread(self.pipe.as_fd()).unwrap_or(0)),
-                    Order::Stop => return,
+                    ReaderCommand::GoOn => may_read = true,
+                    ReaderCommand::Finish => {
+                        self.finish = Some(ioctl::unread(self.pipe.as_fd()).unwrap_or(0))
+                    }
+                    ReaderCommand::Stop => return,
                 }
             }
         }
     }
 
     /// Waits for orders, or for something to be read if that `may` be, and reads it.
-    fn look(&self, may: bool) -> nix::Result<Seen> {
+    fn look(&self, may: bool) -> nix::Result<Polled> {
         let watch = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut both = [watch(self.bell.as_fd()), watch(self.pipe.as_fd())];
         let ends = may && self.finish == Some(0);
@@ -179,16 +183,16 @@ impl Worker {
         let [bell, pipe] = both.map(|file| file.any().unwrap_or(false));
         if bell {
             self.bell.silence();
-            return Ok(Seen::Bell);
+            return Ok(Polled::Bell);
         }
         // With nothing wanted any more, only to see whether this is the end of the file.
         if !pipe || (ends && ioctl::unread(self.pipe.as_fd()).is_ok_and(|bytes| bytes > 0)) {
-            return Ok(Seen::Nothing);
+            return Ok(Polled::Nothing);
         }
         let mut bytes = vec![0; READ_MAX];
         let count = read(&self.pipe, &mut bytes)?;
         bytes.truncate(count);
-        Ok(Seen::Bytes(bytes))
+        Ok(Polled::Bytes(bytes))
     }
 }
 
@@ -202,12 +206,12 @@ mod tests {
         drop(write);
         let (send, orders) = unbounded();
         let (ringer, listen) = bell().unwrap();
-        let worker = Worker { pipe: Arc::new(read), orders, bell: listen, finish: Some(0) };
-        send.send(Order::GoOn).unwrap();
+        let worker = ReaderThread { pipe: Arc::new(read), orders, bell: listen, finish: Some(0) };
+        send.send(ReaderCommand::GoOn).unwrap();
         ringer.ring();
         let (tell, found) = unbounded();
         worker.run(move |found| tell.send(found).unwrap());
         let found = found.recv().unwrap();
-        assert!(matches!(found, Found::End(End::EndOfFile)), "{found:?}");
+        assert!(matches!(found, ReadOutcome::End(End::EndOfFile)), "{found:?}");
     }
 }

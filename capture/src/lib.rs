@@ -23,12 +23,12 @@
 //! | `queue` | what is delivered to a source without a pipe, without any I/O |
 //! | `fills` | what pushes were filled with since the capture thread looked |
 //! | `push`, `target`, `targets` | bytes that are pushed; one process's stdin; all of both, without any I/O |
-//! | `rooms` | bells of readers in other processes |
+//! | `room_bells` | bells of readers in other processes |
 //! | `isolated`, `watchdog` | pipes that block: threads of their own for them; which they are |
 //! | `sources` | all sources, what they have to tell, and to whom |
 //! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
 //! | `backend` | what it asks of the kernel; `backend::uring`, `backend::epoll`: two ways to do it (unsafe) |
-//! | `capture`, `job` | the handle; work sent to the capture thread (unsafe) |
+//! | `capture`, `remote_call` | the handle; work that it sends to the capture thread (unsafe) |
 //!
 //! # Example
 //! ```
@@ -61,12 +61,12 @@ mod exec;
 mod fills;
 mod ioctl;
 mod isolated;
-mod job;
 mod limit;
 mod pty;
 mod push;
 mod queue;
-mod rooms;
+mod remote_call;
+mod room_bells;
 mod slots;
 mod source;
 mod sources;
@@ -84,7 +84,7 @@ pub use child::{Child, Signaller};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use pty::{Pty, PtyMaster, WindowSize};
-pub use rooms::RoomBell;
+pub use room_bells::RoomBell;
 pub use source::READ_MAX;
 pub use spawn::{ProcessGroup, ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};
 pub use spawn_error::{SpawnError, check};

@@ -15,7 +15,7 @@ const PARTS: u64 = 4;
 /// What a push has for one of its targets now.
 #[derive(Debug)]
 pub(crate) enum Share {
-    /// These bytes, which stay where they are until the target has left or [taken](Push::took)
+    /// These bytes, which stay where they are until the target has left or [taken](Push::record_taken)
     /// them.
     Bytes(Lent),
     /// Nothing yet.
@@ -44,7 +44,7 @@ pub(crate) struct Push {
 
 impl Push {
     pub(crate) fn new(id: PushId, inlet: Arc<Inlet>, closes: bool, targets: &[usize]) -> Push {
-        let taken: HashMap<usize, u64> = targets.iter().map(|at| (*at, 0)).collect();
+        let taken: HashMap<usize, u64> = targets.iter().map(|index| (*index, 0)).collect();
         let slowest = taken.len();
         Push { id, inlet, filled: 0, over: false, closes, taken, freed: 0, slowest, told: 0 }
     }
@@ -84,7 +84,7 @@ impl Push {
     }
 
     /// A target has taken so many of the bytes that it was lent.
-    pub(crate) fn took(&mut self, target: usize, bytes: usize) {
+    pub(crate) fn record_taken(&mut self, target: usize, bytes: usize) {
         let Some(taken) = self.taken.get_mut(&target) else { return };
         let before = *taken;
         *taken = before.saturating_add(bytes as u64);
@@ -95,7 +95,7 @@ impl Push {
     }
 
     /// A target goes; gives how many bytes it has taken.
-    pub(crate) fn leave(&mut self, target: usize) -> u64 {
+    pub(crate) fn remove_target(&mut self, target: usize) -> u64 {
         let Some(taken) = self.taken.remove(&target) else { return 0 };
         if taken == self.freed {
             self.slowest = self.slowest.saturating_sub(1);
@@ -116,7 +116,7 @@ impl Push {
     }
 
     /// What the pusher is to be told of the room that there is, if that is worth it.
-    pub(crate) fn news(&mut self) -> Option<u64> {
+    pub(crate) fn take_credit(&mut self) -> Option<u64> {
         let part = self.inlet.capacity().checked_div(PARTS).unwrap_or(0);
         if self.freed.saturating_sub(self.told) < part {
             return None;
@@ -133,7 +133,7 @@ impl Push {
     /// Those who have taken no more than `position` though there is more.
     pub(crate) fn behind(&self, position: u64) -> impl Iterator<Item = usize> {
         let behind = move |taken: u64| taken <= position && taken < self.filled;
-        self.taken.iter().filter(move |(_, taken)| behind(**taken)).map(|(at, _)| *at)
+        self.taken.iter().filter(move |(_, taken)| behind(**taken)).map(|(index, _)| *index)
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -157,25 +157,28 @@ mod tests {
     fn what_the_slowest_has_taken_is_free_and_told_by_quarters() {
         let mut push = push(&[1, 2]);
         push.fill(4096, false);
-        push.took(1, 4096);
-        assert_eq!((push.freed(), push.news()), (0, None));
-        push.took(2, 1000);
-        assert_eq!((push.freed(), push.news()), (1000, None));
-        push.took(2, 24);
-        assert_eq!((push.freed(), push.news(), push.news()), (1024, Some(1024), None));
-        push.took(2, 2072);
-        assert_eq!(push.news(), Some(3096));
+        push.record_taken(1, 4096);
+        assert_eq!((push.freed(), push.take_credit()), (0, None));
+        push.record_taken(2, 1000);
+        assert_eq!((push.freed(), push.take_credit()), (1000, None));
+        push.record_taken(2, 24);
+        assert_eq!((push.freed(), push.take_credit(), push.take_credit()), (1024, Some(1024), None));
+        push.record_taken(2, 2072);
+        assert_eq!(push.take_credit(), Some(3096));
     }
 
     #[test]
     fn who_leaves_holds_nothing_back() {
         let mut push = push(&[1, 2, 3]);
         push.fill(4096, false);
-        push.took(1, 3000);
-        push.took(3, 2000);
-        assert_eq!(push.leave(2), 0);
+        push.record_taken(1, 3000);
+        push.record_taken(3, 2000);
+        assert_eq!(push.remove_target(2), 0);
         assert_eq!(push.freed(), 2000);
-        assert_eq!((push.leave(3), push.freed(), push.leave(1), push.is_done()), (2000, 3000, 3000, true));
+        assert_eq!(
+            (push.remove_target(3), push.freed(), push.remove_target(1), push.is_done()),
+            (2000, 3000, 3000, true)
+        );
     }
 
     #[test]
@@ -183,7 +186,7 @@ mod tests {
         let mut push = push(&[1]);
         push.fill(u64::MAX, false);
         assert_eq!(offered(&push, 1), 4096);
-        push.took(1, 96);
+        push.record_taken(1, 96);
         assert_eq!(offered(&push, 1), 4000);
         push.fill(u64::MAX, false);
         assert_eq!(offered(&push, 1), 4096);
@@ -194,9 +197,9 @@ mod tests {
         let mut push = push(&[1]);
         assert!(matches!(push.share(1), Share::Nothing));
         push.fill(2, true);
-        push.took(1, 1);
+        push.record_taken(1, 1);
         assert_eq!(offered(&push, 1), 1);
-        push.took(1, 1);
+        push.record_taken(1, 1);
         assert!(matches!(push.share(1), Share::All));
         assert!(matches!(push.share(7), Share::Nothing), "it is no target of this push");
     }
@@ -207,7 +210,7 @@ mod tests {
         push.fill(2, true);
         push.fill(3, false);
         assert_eq!(offered(&push, 1), 2);
-        push.took(1, 2);
+        push.record_taken(1, 2);
         assert!(matches!(push.share(1), Share::All));
     }
 
@@ -215,8 +218,8 @@ mod tests {
     fn behind_are_those_for_whom_there_is_more() {
         let mut push = push(&[1, 2, 3]);
         push.fill(100, false);
-        push.took(1, 100);
-        push.took(2, 50);
+        push.record_taken(1, 100);
+        push.record_taken(2, 50);
         let behind = |position| {
             let mut behind: Vec<usize> = push.behind(position).collect();
             behind.sort_unstable();

@@ -7,14 +7,14 @@ use iof_shm_ring::{Reserve, Stream};
 
 /// Some deliveries that the queue has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct Dequeued {
     pub deliveries: usize,
     pub bytes: u64,
 }
 
 /// What a queue needs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum AfterPour {
     /// The next delivery.
     Nothing,
     /// That a reader makes room.
@@ -25,7 +25,7 @@ pub(crate) enum Then {
     End,
 }
 
-struct Delivery {
+struct QueuedDelivery {
     bytes: Vec<u8>,
     /// Bytes of it that the stream has.
     stored: usize,
@@ -33,7 +33,7 @@ struct Delivery {
     time: u64,
 }
 
-impl Delivery {
+impl QueuedDelivery {
     fn rest(&self) -> &[u8] {
         self.bytes.get(self.stored..).unwrap_or_default()
     }
@@ -41,16 +41,16 @@ impl Delivery {
 
 /// The deliveries of one source that its stream has not taken whole.
 #[derive(Default)]
-pub(crate) struct Queue {
-    deliveries: VecDeque<Delivery>,
+pub(crate) struct DeliveryQueue {
+    deliveries: VecDeque<QueuedDelivery>,
     finished: bool,
 }
 
-impl Queue {
+impl DeliveryQueue {
     /// Adds a delivery; `false` if the last one has come already.
     pub(crate) fn push(&mut self, bytes: Vec<u8>, time: u64) -> bool {
         if !self.finished {
-            self.deliveries.push_back(Delivery { bytes, stored: 0, time });
+            self.deliveries.push_back(QueuedDelivery { bytes, stored: 0, time });
         }
         !self.finished
     }
@@ -71,8 +71,8 @@ impl Queue {
     }
 
     /// Moves what `stream` takes.
-    pub(crate) fn pour(&mut self, stream: &mut Stream) -> (Taken, Then) {
-        let mut taken = Taken::default();
+    pub(crate) fn pour(&mut self, stream: &mut Stream) -> (Dequeued, AfterPour) {
+        let mut taken = Dequeued::default();
         let mut in_vain = false;
         while let Some(delivery) = self.deliveries.front_mut() {
             let stored = stream.push(delivery.rest(), delivery.time);
@@ -85,19 +85,19 @@ impl Queue {
             // Why it took no more: for as much room as it was asked for just now.
             match stream.reserve(delivery.rest().len()) {
                 // Room, and no memory behind it.
-                Reserve::Ready(_) if stored == 0 && in_vain => return (taken, Then::Pause),
+                Reserve::Ready(_) if stored == 0 && in_vain => return (taken, AfterPour::Pause),
                 // Somebody has made room since.
                 Reserve::Ready(_) | Reserve::Discard => in_vain = stored == 0,
-                Reserve::Wait => return (taken, Then::Wait),
-                Reserve::Later => return (taken, Then::Pause),
+                Reserve::Wait => return (taken, AfterPour::Wait),
+                Reserve::Later => return (taken, AfterPour::Pause),
             }
         }
-        (taken, if self.finished { Then::End } else { Then::Nothing })
+        (taken, if self.finished { AfterPour::End } else { AfterPour::Nothing })
     }
 
     /// Gives up what is left: the stream counts it as dropped.
-    pub(crate) fn spill(&mut self, stream: &mut Stream) -> Taken {
-        let mut taken = Taken::default();
+    pub(crate) fn drop_queued(&mut self, stream: &mut Stream) -> Dequeued {
+        let mut taken = Dequeued::default();
         for delivery in self.deliveries.drain(..) {
             if !delivery.rest().is_empty() {
                 stream.discard(delivery.rest().len() as u64, delivery.time);
@@ -108,8 +108,8 @@ impl Queue {
     }
 }
 
-impl Taken {
-    fn add(&mut self, delivery: &Delivery) {
+impl Dequeued {
+    fn add(&mut self, delivery: &QueuedDelivery) {
         self.deliveries = self.deliveries.saturating_add(1);
         self.bytes = self.bytes.saturating_add(delivery.bytes.len() as u64);
     }

@@ -14,33 +14,33 @@ impl<T> Default for Slots<T> {
 
 impl<T> Slots<T> {
     pub(crate) fn insert(&mut self, item: T) -> usize {
-        if let Some(at) = self.free.pop()
-            && let Some(slot) = self.items.get_mut(at)
+        if let Some(index) = self.free.pop()
+            && let Some(slot) = self.items.get_mut(index)
         {
             *slot = Some(item);
-            return at;
+            return index;
         }
         self.items.push(Some(item));
         self.items.len().saturating_sub(1)
     }
 
-    pub(crate) fn get(&self, at: usize) -> Option<&T> {
-        self.items.get(at)?.as_ref()
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        self.items.get(index)?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
-        self.items.get_mut(at)?.as_mut()
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.items.get_mut(index)?.as_mut()
     }
 
-    pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
-        let item = self.items.get_mut(at)?.take()?;
-        self.free.push(at);
+    pub(crate) fn remove(&mut self, index: usize) -> Option<T> {
+        let item = self.items.get_mut(index)?.take()?;
+        self.free.push(index);
         Some(item)
     }
 
     /// The numbers in use.
-    pub(crate) fn numbers(&self) -> Vec<usize> {
-        let used = |(at, item): (usize, &Option<T>)| item.is_some().then_some(at);
+    pub(crate) fn indices(&self) -> Vec<usize> {
+        let used = |(index, item): (usize, &Option<T>)| item.is_some().then_some(index);
         self.items.iter().enumerate().filter_map(used).collect()
     }
 }
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(slots.remove(a), Some('a'));
         assert_eq!(slots.remove(a), None);
         assert_eq!(slots.get(b), Some(&'b'));
-        assert_eq!(slots.numbers(), [b]);
+        assert_eq!(slots.indices(), [b]);
         assert_eq!(slots.insert('c'), a);
         assert_eq!(slots.get_mut(a), Some(&mut 'c'));
     }

@@ -22,8 +22,8 @@ use iof_shm_ring::{Policy, Reserve, Span, Stream};
 use nix::unistd::isatty;
 
 use crate::event::{End, SourceId};
-use crate::isolated::{Isolated, ThreadId};
-use crate::queue::{Queue, Taken, Then};
+use crate::isolated::{IsolatedReader, ThreadId};
+use crate::queue::{AfterPour, DeliveryQueue, Dequeued};
 
 /// Bytes that one read asks for at most: what a pipe holds by default, see pipe(7).
 pub const READ_MAX: usize = 64 * 1024;
@@ -114,9 +114,9 @@ pub(crate) enum Ready {
 /// Where bytes come from.
 enum Input {
     Pipe(Arc<OwnedFd>),
-    Queue(Queue),
+    Queue(DeliveryQueue),
     /// A pipe that a thread of its own reads, and what that has read.
-    Isolated(Queue, Isolated),
+    Isolated(DeliveryQueue, IsolatedReader),
     /// Nowhere any more.
     Ended,
 }
@@ -137,7 +137,7 @@ pub(crate) struct Source {
     /// it at its word.
     not_now: bool,
     /// Somebody may open the terminal again when nobody has it open.
-    lasting: bool,
+    reopenable: bool,
     /// Nobody has the terminal open at the moment.
     hung_up: bool,
     /// Readers have something to see since the last [`Source::take_ready`].
@@ -151,7 +151,7 @@ impl Source {
 
     /// Without a pipe.
     pub(crate) fn open(id: SourceId, stream: Stream) -> Source {
-        Source::of(id, Input::Queue(Queue::default()), stream)
+        Source::of(id, Input::Queue(DeliveryQueue::default()), stream)
     }
 
     fn of(id: SourceId, input: Input, stream: Stream) -> Source {
@@ -165,7 +165,7 @@ impl Source {
             isolating: false,
             no_memory: false,
             not_now: false,
-            lasting: false,
+            reopenable: false,
             hung_up: false,
             news: false,
         }
@@ -195,8 +195,8 @@ impl Source {
     }
 
     /// Whether this is a terminal that somebody may open again when nobody has it open.
-    pub(crate) fn set_lasting(&mut self, lasting: bool) {
-        self.lasting = lasting;
+    pub(crate) fn set_reopenable(&mut self, reopenable: bool) {
+        self.reopenable = reopenable;
     }
 
     /// Whether something is in flight.
@@ -354,7 +354,7 @@ impl Source {
             }
             // How a pty's master learns that nobody has the slave open any more, see read(2).
             Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_terminal() => {
-                if !self.lasting || self.finish.is_some() {
+                if !self.reopenable || self.finish.is_some() {
                     return Step::End(End::EndOfFile);
                 }
                 self.hung_up = true;
@@ -384,7 +384,7 @@ impl Source {
 
     /// Has the pipe read by `isolated` from now on, or, if there is no thread to be had, as before.
     /// Nothing may be in flight.
-    pub(crate) fn isolated(&mut self, isolated: Option<Isolated>) -> Step {
+    pub(crate) fn isolated(&mut self, isolated: Option<IsolatedReader>) -> Step {
         self.isolating = false;
         self.state = State::Idle;
         match isolated {
@@ -392,7 +392,7 @@ impl Source {
                 if self.finish.is_some() {
                     isolated.finish();
                 }
-                self.input = Input::Isolated(Queue::default(), isolated);
+                self.input = Input::Isolated(DeliveryQueue::default(), isolated);
                 Step::Go { readable: false }
             }
             // The read that it was asked during was cancelled, and nothing would cancel another.
@@ -446,7 +446,7 @@ impl Source {
     }
 
     /// Takes what `thread` has read at `time`; `None` if that does not read for this source.
-    pub(crate) fn take_found(&mut self, thread: &ThreadId, bytes: Vec<u8>, time: u64) -> Option<Ready> {
+    pub(crate) fn take_read(&mut self, thread: &ThreadId, bytes: Vec<u8>, time: u64) -> Option<Ready> {
         let Input::Isolated(queue, isolated) = &mut self.input else { return None };
         if !isolated.is(thread) {
             return None;
@@ -470,31 +470,31 @@ impl Source {
     }
 
     /// Moves what was delivered into the stream, as far as it goes.
-    pub(crate) fn pour(&mut self) -> (Taken, Then) {
+    pub(crate) fn pour(&mut self) -> (Dequeued, AfterPour) {
         if self.state == State::Pausing {
-            return (Taken::default(), Then::Nothing);
+            return (Dequeued::default(), AfterPour::Nothing);
         }
         let (Input::Queue(queue) | Input::Isolated(queue, _)) = &mut self.input else {
-            return (Taken::default(), Then::Nothing);
+            return (Dequeued::default(), AfterPour::Nothing);
         };
         let before = (self.stream.stats().generation, self.stream.stats().produced);
         let (taken, then) = queue.pour(&mut self.stream);
         self.news |= before != (self.stream.stats().generation, self.stream.stats().produced);
         self.state = match then {
-            Then::Wait => State::Waiting,
-            Then::Pause => State::Pausing,
-            Then::Nothing | Then::End => State::Idle,
+            AfterPour::Wait => State::Waiting,
+            AfterPour::Pause => State::Pausing,
+            AfterPour::Nothing | AfterPour::End => State::Idle,
         };
         (taken, then)
     }
 
     /// Gives up what was delivered, or read by a thread of its own, and is not in the stream: it
     /// counts as dropped at `time`.
-    pub(crate) fn spill(&mut self, time: u64) -> Taken {
+    pub(crate) fn drop_queued(&mut self, time: u64) -> Dequeued {
         let (Input::Queue(queue) | Input::Isolated(queue, _)) = &mut self.input else {
-            return Taken::default();
+            return Dequeued::default();
         };
-        let taken = queue.spill(&mut self.stream);
+        let taken = queue.drop_queued(&mut self.stream);
         if let Input::Isolated(_, isolated) = &self.input
             && let untaken @ 1.. = isolated.untaken()
         {

@@ -19,7 +19,7 @@ pub(crate) struct Sources {
     /// Sources that may have news, some more than once.
     ready: Vec<usize>,
     /// Sources to be dropped when the turn's news are out.
-    leaving: Vec<usize>,
+    removed: Vec<usize>,
     events: Vec<Event>,
     on_event: OnEvent,
 }
@@ -30,7 +30,7 @@ impl Sources {
             slots: Slots::default(),
             by_id: HashMap::new(),
             ready: Vec::new(),
-            leaving: Vec::new(),
+            removed: Vec::new(),
             events: Vec::new(),
             on_event,
         }
@@ -38,9 +38,9 @@ impl Sources {
 
     pub(crate) fn add(&mut self, source: Source) -> usize {
         let id = source.id();
-        let at = self.slots.insert(source);
-        self.by_id.insert(id, at);
-        at
+        let index = self.slots.insert(source);
+        self.by_id.insert(id, index);
+        index
     }
 
     pub(crate) fn find(&self, id: SourceId) -> Option<usize> {
@@ -51,39 +51,39 @@ impl Sources {
         self.by_id.keys().copied()
     }
 
-    pub(crate) fn numbers(&self) -> Vec<usize> {
-        self.slots.numbers()
+    pub(crate) fn indices(&self) -> Vec<usize> {
+        self.slots.indices()
     }
 
-    pub(crate) fn source_mut(&mut self, at: usize) -> Option<&mut Source> {
-        self.slots.get_mut(at)
+    pub(crate) fn source_mut(&mut self, index: usize) -> Option<&mut Source> {
+        self.slots.get_mut(index)
     }
 
     /// The source, to do something with it that its readers may have to hear of.
-    pub(crate) fn mark_ready(&mut self, at: usize) -> Option<&mut Source> {
-        let source = self.slots.get_mut(at)?;
-        self.ready.push(at);
+    pub(crate) fn mark_ready(&mut self, index: usize) -> Option<&mut Source> {
+        let source = self.slots.get_mut(index)?;
+        self.ready.push(index);
         Some(source)
     }
 
     /// Ends a source that has nothing in flight.
-    pub(crate) fn end(&mut self, at: usize, end: End) {
-        let Some(source) = self.mark_ready(at) else { return };
+    pub(crate) fn end(&mut self, index: usize, end: End) {
+        let Some(source) = self.mark_ready(index) else { return };
         source.end();
         let (id, stats) = (source.id(), source.stream().stats());
         self.report(Event::Complete { source: id, produced: stats.produced, dropped: stats.dropped, end });
-        if self.find(id) != Some(at) {
-            self.leaving.push(at);
+        if self.find(id) != Some(index) {
+            self.removed.push(index);
         }
     }
 
     /// Gives the name free; the source goes when it has ended.
-    pub(crate) fn forget(&mut self, id: SourceId) -> Option<usize> {
-        let at = self.by_id.remove(&id)?;
-        if self.slots.get(at).is_some_and(Source::has_ended) {
-            self.leaving.push(at);
+    pub(crate) fn remove(&mut self, id: SourceId) -> Option<usize> {
+        let index = self.by_id.remove(&id)?;
+        if self.slots.get(index).is_some_and(Source::has_ended) {
+            self.removed.push(index);
         }
-        Some(at)
+        Some(index)
     }
 
     /// Reports `event` when this turn's news are out.
@@ -95,12 +95,12 @@ impl Sources {
     pub(crate) fn flush_notifications(&mut self) {
         let sources = &mut self.slots;
         // The flag is taken, so a source that was ready twice is told of once.
-        self.ready.retain(|&at| sources.get_mut(at).is_some_and(Source::take_ready));
+        self.ready.retain(|&index| sources.get_mut(index).is_some_and(Source::take_ready));
         let sources = &self.slots;
-        notify(self.ready.iter().filter_map(|&at| sources.get(at)).map(Source::stream));
+        notify(self.ready.iter().filter_map(|&index| sources.get(index)).map(Source::stream));
         self.ready.clear();
-        for at in self.leaving.drain(..) {
-            self.slots.remove(at);
+        for index in self.removed.drain(..) {
+            self.slots.remove(index);
         }
         for event in self.events.drain(..) {
             (self.on_event)(event);

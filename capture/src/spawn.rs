@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
 use crate::child::Child;
-use crate::exec::{self, Group, Plan};
+use crate::exec::{self, ChildGroup, ExecPlan};
 use crate::pty::{Pty, PtyMaster};
 use crate::spawn_error::{SpawnError, explain, failed, no_pty, open_stdin};
 use crate::{limit, pty};
@@ -175,11 +175,11 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     env.insert(STDDIAG_FD.into(), seat.to_string().into());
     let group = match spec.group {
         // Who leads a group can't begin a session.
-        _ if spec.pty.is_some() => Group::Session,
-        ProcessGroup::Own => Group::Own,
-        ProcessGroup::Inherit => Group::Inherit,
+        _ if spec.pty.is_some() => ChildGroup::Session,
+        ProcessGroup::Own => ChildGroup::Own,
+        ProcessGroup::Inherit => ChildGroup::Inherit,
     };
-    let plan = Plan {
+    let plan = ExecPlan {
         program: &spec.program,
         args: &spec.args,
         env,
@@ -195,7 +195,7 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     // This closes our copies of the write ends, or the pipes would never end.
     let started = exec::start(plan);
     let (pid, pidfd) = started.map_err(|error| explain(&program, spec.cwd.as_deref(), error))?;
-    let child = Child::started(pid, pidfd, group != Group::Inherit);
+    let child = Child::started(pid, pidfd, group != ChildGroup::Inherit);
     Ok(Spawned { child, stdin: stdio.pushed, stdout, stderr, stddiag, pty: stdio.pty })
 }
 

@@ -33,15 +33,15 @@ impl<'a> Streams<'a> {
 
     /// The stream of source `id`; `None` if there is none, or it was removed.
     pub fn get_mut(&mut self, id: SourceId) -> Option<Tap<'_>> {
-        let at = self.sources.find(id)?;
-        self.sources.source_mut(at).map(|source| Tap::of(source.stream_mut()))
+        let index = self.sources.find(id)?;
+        self.sources.source_mut(index).map(|source| Tap::of(source.stream_mut()))
     }
 
     /// Bytes that the source `id` has written so far, read or still in its pipe, or that were
     /// delivered to it; `None` if there is no such source.
     pub fn written(&mut self, id: SourceId) -> Option<u64> {
-        let at = self.sources.find(id)?;
-        let source = self.sources.source_mut(at)?;
+        let index = self.sources.find(id)?;
+        let source = self.sources.source_mut(index)?;
         let in_pipe = source.pipe().and_then(|pipe| ioctl::unread(pipe).ok());
         let unread = in_pipe.unwrap_or_else(|| source.queued());
         Some(source.stream().stats().produced.saturating_add(unread))

@@ -48,7 +48,7 @@ pub(crate) enum Next<'a> {
 #[derive(Debug)]
 pub(crate) enum Done {
     /// So many bytes of the first push were written; ask for what is next.
-    Took(usize),
+    Written(usize),
     /// The target is to be closed for this reason, after so many bytes.
     Close(usize, PushEnd),
 }
@@ -153,7 +153,7 @@ impl Target {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Some(PushEnd::Error(error)),
             _ => None,
         };
-        end.map_or(Done::Took(written), |end| Done::Close(written, end))
+        end.map_or(Done::Written(written), |end| Done::Close(written, end))
     }
 
     /// Asks for the end. If something is in flight, that is to be cancelled first, and

@@ -43,9 +43,9 @@ pub struct SlowTarget {
 
 impl Targets {
     pub(crate) fn add(&mut self, id: TargetId, pipe: OwnedFd) -> usize {
-        let at = self.targets.insert(Target::new(id, pipe));
-        self.by_id.insert(id, at);
-        at
+        let index = self.targets.insert(Target::new(id, pipe));
+        self.by_id.insert(id, index);
+        index
     }
 
     pub(crate) fn find(&self, id: TargetId) -> Option<usize> {
@@ -56,12 +56,12 @@ impl Targets {
         self.by_push.get(&id).copied()
     }
 
-    pub(crate) fn numbers(&self) -> Vec<usize> {
-        self.targets.numbers()
+    pub(crate) fn indices(&self) -> Vec<usize> {
+        self.targets.indices()
     }
 
-    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Target> {
-        self.targets.get_mut(at)
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Target> {
+        self.targets.get_mut(index)
     }
 
     pub(crate) fn push_mut(&mut self, push: usize) -> Option<&mut Push> {
@@ -69,8 +69,8 @@ impl Targets {
     }
 
     /// What to do for a target now.
-    pub(crate) fn next(&mut self, at: usize) -> Next<'_> {
-        self.targets.get_mut(at).map_or(Next::Nothing, |target| target.next(at, &self.pushes))
+    pub(crate) fn next(&mut self, index: usize) -> Next<'_> {
+        self.targets.get_mut(index).map_or(Next::Nothing, |target| target.next(index, &self.pushes))
     }
 
     /// Puts a push behind what its targets have to take before; gives what is to be reported of
@@ -87,8 +87,8 @@ impl Targets {
         let found: Vec<usize> = targets.iter().filter_map(|target| self.find(*target)).collect();
         let push = self.pushes.insert(Push::new(id, inlet, closes, &found));
         self.by_push.insert(id, push);
-        for at in &found {
-            if let Some(target) = self.targets.get_mut(*at) {
+        for index in &found {
+            if let Some(target) = self.targets.get_mut(*index) {
                 target.enqueue(push);
             }
         }
@@ -102,12 +102,12 @@ impl Targets {
 
     /// Ends the turn of the first push at a target, of which nothing may be in flight; gives what
     /// is to be reported.
-    pub(crate) fn end_turn(&mut self, at: usize, end: PushEnd) -> Vec<Event> {
-        let Some(target) = self.targets.get_mut(at) else { return Vec::new() };
+    pub(crate) fn end_turn(&mut self, index: usize, end: PushEnd) -> Vec<Event> {
+        let Some(target) = self.targets.get_mut(index) else { return Vec::new() };
         let (id, Some(turn)) = (target.id(), target.turn_over()) else { return Vec::new() };
         let Some(push) = self.pushes.get_mut(turn) else { return Vec::new() };
-        let delivered = push.leave(at);
-        let mut events: Vec<Event> = self.news(turn).into_iter().collect();
+        let delivered = push.remove_target(index);
+        let mut events: Vec<Event> = self.take_credit(turn).into_iter().collect();
         if let Some(push) = self.pushes.get(turn) {
             events.push(Event::Fed { push: push.id(), target: id, delivered, end });
         }
@@ -117,12 +117,12 @@ impl Targets {
 
     /// Closes the pipe of a target that has nothing in flight; gives what is to be reported. The
     /// first push ends so, and those behind it find it closed.
-    pub(crate) fn end(&mut self, at: usize, end: PushEnd) -> Vec<Event> {
-        let mut events = self.end_turn(at, end);
-        while self.targets.get(at).is_some_and(|target| target.turn().is_some()) {
-            events.extend(self.end_turn(at, PushEnd::Closed));
+    pub(crate) fn end(&mut self, index: usize, end: PushEnd) -> Vec<Event> {
+        let mut events = self.end_turn(index, end);
+        while self.targets.get(index).is_some_and(|target| target.turn().is_some()) {
+            events.extend(self.end_turn(index, PushEnd::Closed));
         }
-        if let Some(target) = self.targets.remove(at) {
+        if let Some(target) = self.targets.remove(index) {
             self.by_id.remove(&target.id());
             events.push(Event::Shut { target: target.id() });
         }
@@ -130,9 +130,9 @@ impl Targets {
     }
 
     /// What a push's pusher is to be told of room, if anything.
-    pub(crate) fn news(&mut self, push: usize) -> Option<Event> {
+    pub(crate) fn take_credit(&mut self, push: usize) -> Option<Event> {
         let push = self.pushes.get_mut(push)?;
-        push.news().map(|position| Event::Freed { push: push.id(), position })
+        push.take_credit().map(|position| Event::Freed { push: push.id(), position })
     }
 
     fn end_push_if_done(&mut self, push: usize) -> Option<Event> {
@@ -147,8 +147,8 @@ impl Targets {
         let number = self.find_push(id)?;
         let push = self.pushes.get(number)?;
         let position = push.freed();
-        let laggard = |at: usize| {
-            let target = self.targets.get(at)?;
+        let laggard = |index: usize| {
+            let target = self.targets.get(index)?;
             let turn = self.pushes.get(target.turn()?)?.id();
             Some(SlowTarget { target: target.id(), turn })
         };
@@ -157,7 +157,7 @@ impl Targets {
 
     /// Whether a target can be fed: it is there, and somebody has the other end of its pipe.
     pub(crate) fn takes(&self, id: TargetId) -> bool {
-        let target = self.find(id).and_then(|at| self.targets.get(at));
+        let target = self.find(id).and_then(|index| self.targets.get(index));
         target.is_some_and(|target| !is_broken(target.pipe()))
     }
 

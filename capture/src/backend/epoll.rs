@@ -21,7 +21,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-use super::{Answer, Backend, BackendKind, Discard, PAUSE, Token};
+use super::{Answer, Backend, BackendKind, DiscardSink, PAUSE, Token};
 use crate::start::StartError;
 
 /// Most events that one call to epoll returns. Further events wait in the kernel, in order.
@@ -66,7 +66,7 @@ pub(crate) struct Epoll {
     answers: Vec<Answer>,
     /// The number of files that have a request.
     requests: usize,
-    discard: Discard,
+    discard: DiscardSink,
 }
 
 impl Epoll {
@@ -79,7 +79,7 @@ impl Epoll {
             pauses: VecDeque::new(),
             answers: Vec::new(),
             requests: 0,
-            discard: Discard::new(),
+            discard: DiscardSink::new(),
         })
     }
 
@@ -235,9 +235,9 @@ impl Backend for Epoll {
         self.discard.discard(pipe)
     }
 
-    fn turn(&mut self, patience: Duration) -> io::Result<()> {
-        if !patience.is_zero() {
-            std::thread::sleep(patience);
+    fn turn(&mut self, coalescing_delay: Duration) -> io::Result<()> {
+        if !coalescing_delay.is_zero() {
+            std::thread::sleep(coalescing_delay);
         }
         // Files that count as ready come first. An attempt often finds one empty after all, and then
         // `wait` waits for that file, too.
@@ -248,8 +248,8 @@ impl Backend for Epoll {
         Ok(())
     }
 
-    fn take(&mut self, into: &mut Vec<Answer>) {
-        into.append(&mut self.answers);
+    fn take(&mut self, answers: &mut Vec<Answer>) {
+        answers.append(&mut self.answers);
     }
 
     fn is_quiet(&self) -> bool {

@@ -11,7 +11,7 @@ use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::{Lent, Span};
 use nix::time::{ClockId, clock_gettime};
 
-use super::{Answer, Backend, BackendKind, Discard, PAUSE, Token};
+use super::{Answer, Backend, BackendKind, DiscardSink, PAUSE, Token};
 use crate::start::StartError;
 
 mod files;
@@ -37,7 +37,7 @@ pub(crate) struct Uring {
     in_flight: usize,
     /// The deadline of the newest pause. The kernel reads it when it takes the request.
     pause_deadline: Box<Timespec>,
-    discard: Discard,
+    discard: DiscardSink,
 }
 
 impl Uring {
@@ -71,7 +71,7 @@ impl Uring {
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
         let files = Files::new(&ring);
         let (backlog, pause_deadline) = (VecDeque::new(), Box::default());
-        Ok(Uring { ring, files, backlog, in_flight: 0, pause_deadline, discard: Discard::new() })
+        Ok(Uring { ring, files, backlog, in_flight: 0, pause_deadline, discard: DiscardSink::new() })
     }
 
     /// Queues `entry` as the request of `token`.
@@ -201,8 +201,8 @@ impl Backend for Uring {
         self.discard.discard(pipe)
     }
 
-    fn turn(&mut self, patience: Duration) -> io::Result<()> {
-        let entered = self.flush().and_then(|()| self.collect_for(patience)).and_then(|()| {
+    fn turn(&mut self, coalescing_delay: Duration) -> io::Result<()> {
+        let entered = self.flush().and_then(|()| self.collect_for(coalescing_delay)).and_then(|()| {
             if self.ring.submission().is_empty() && !self.ring.completion().is_empty() {
                 return Ok(());
             }
@@ -220,7 +220,7 @@ impl Backend for Uring {
         }
     }
 
-    fn take(&mut self, into: &mut Vec<Answer>) {
+    fn take(&mut self, answers: &mut Vec<Answer>) {
         for completion in self.ring.completion() {
             let token = Token::from(completion.user_data());
             if token == Token::Cancel {
@@ -229,7 +229,7 @@ impl Backend for Uring {
             self.in_flight = self.in_flight.saturating_sub(1);
             let result = completion.result();
             let error = || io::Error::from_raw_os_error(result.saturating_neg());
-            into.push((token, usize::try_from(result).map_err(|_| error())));
+            answers.push((token, usize::try_from(result).map_err(|_| error())));
         }
     }
 

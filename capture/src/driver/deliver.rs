@@ -1,7 +1,7 @@
 //! Delivery: the part of the capture thread that fills the streams of sources without a pipe.
 
 use super::*;
-use crate::queue::{Taken, Then};
+use crate::queue::{AfterPour, Dequeued};
 
 impl<B: Backend> Driver<B> {
     /// Queues `bytes` for a source without a pipe and moves what fits into its stream. If the
@@ -15,7 +15,7 @@ impl<B: Backend> Driver<B> {
             // The source continues after this command, when the bell retries the waiting sources, or
             // after its pause.
             Some(Ready::Later) => {}
-            None => self.report_taken(id, Taken { deliveries: 1, bytes: len }),
+            None => self.report_dequeued(id, Dequeued { deliveries: 1, bytes: len }),
         }
     }
 
@@ -25,20 +25,20 @@ impl<B: Backend> Driver<B> {
         let id = source.id();
         let (taken, then) = source.pour();
         if !source.is_isolated() {
-            self.report_taken(id, taken);
+            self.report_dequeued(id, taken);
         } else if taken.deliveries > 0 {
             source.go_on_isolated();
         }
         match then {
-            Then::Nothing => {}
-            Then::Wait => self.waiting.push(index),
-            Then::Pause => self.backend.pause(Token::Source(index)),
-            Then::End => self.end(index, End::EndOfFile),
+            AfterPour::Nothing => {}
+            AfterPour::Wait => self.waiting.push(index),
+            AfterPour::Pause => self.backend.pause(Token::Source(index)),
+            AfterPour::End => self.end(index, End::EndOfFile),
         }
     }
 
     /// Reports that deliveries were taken from the queue of `source`, if there were any.
-    pub(super) fn report_taken(&mut self, source: SourceId, Taken { deliveries, bytes }: Taken) {
+    pub(super) fn report_dequeued(&mut self, source: SourceId, Dequeued { deliveries, bytes }: Dequeued) {
         if deliveries > 0 {
             self.sources.report(Event::Delivered { source, deliveries, bytes });
         }

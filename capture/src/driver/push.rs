@@ -63,7 +63,7 @@ impl<B: Backend> Driver<B> {
     pub(super) fn wrote(&mut self, index: usize, result: io::Result<usize>) {
         let Some(target) = self.targets.get_mut(index) else { return };
         match target.done(result) {
-            Done::Took(bytes) => {
+            Done::Written(bytes) => {
                 self.count_taken(index, bytes);
                 self.serve_target(index);
             }
@@ -79,9 +79,9 @@ impl<B: Backend> Driver<B> {
     fn count_taken(&mut self, index: usize, bytes: usize) {
         let Some(turn) = self.targets.get_mut(index).and_then(|target| target.turn()) else { return };
         if let Some(push) = self.targets.push_mut(turn) {
-            push.took(index, bytes);
+            push.record_taken(index, bytes);
         }
-        let freed = self.targets.news(turn);
+        let freed = self.targets.take_credit(turn);
         self.report_all(freed);
     }
 
@@ -118,7 +118,7 @@ impl<B: Backend> Driver<B> {
     /// Counts the bytes of an answer for a target that the caller is about to end.
     pub(super) fn count_written(&mut self, index: usize, result: io::Result<usize>) {
         let Some(target) = self.targets.get_mut(index) else { return };
-        let (Done::Took(bytes) | Done::Close(bytes, _)) = target.done(result);
+        let (Done::Written(bytes) | Done::Close(bytes, _)) = target.done(result);
         self.count_taken(index, bytes);
     }
 

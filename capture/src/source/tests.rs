@@ -271,7 +271,7 @@ fn hung_up() -> (Source, OwnedFd) {
     let (master, slave) = pty::open(Pty { size: WindowSize::default(), echo: false }).unwrap();
     let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::Block }, "test").unwrap();
     let mut source = Source::new(SourceId(1), master.into(), stream);
-    source.set_lasting(true);
+    source.set_reopenable(true);
     assert!(matches!(source.next(false), Next::Read(..)));
     assert!(matches!(source.done(errno(libc::EIO), 1), Step::Go { readable: false }));
     assert!(matches!(source.next(false), Next::Pause));
@@ -377,7 +377,7 @@ fn a_terminal_that_is_to_be_finished_and_has_lost_what_there_was_is_at_its_end()
 #[test]
 fn a_terminal_whose_leader_exits_while_it_pauses_is_looked_at_once_more() {
     let (mut source, _slave) = hung_up();
-    source.set_lasting(false);
+    source.set_reopenable(false);
     assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Go { readable: false }));
     assert!(matches!(source.next(false), Next::Read(..)), "what was written last");
     assert!(matches!(source.done(Ok(3), 1), Step::Go { readable: false }));
@@ -388,7 +388,7 @@ fn a_terminal_whose_leader_exits_while_it_pauses_is_looked_at_once_more() {
 #[test]
 fn what_no_terminal_says_is_no_hang_up() {
     let (mut source, _write) = source(Policy::Block);
-    source.set_lasting(true);
+    source.set_reopenable(true);
     assert!(matches!(source.next(false), Next::Read(..)));
     assert!(matches!(source.done(errno(libc::EIO), 1), Step::End(End::Error(_))));
 }
@@ -412,14 +412,14 @@ fn bytes_that_a_thread_has_read_when_its_source_ends_are_counted() {
     assert_eq!(source.isolate(), Close::Now);
     let (tell, found) = std::sync::mpsc::channel();
     let pipe = source.shared_pipe().unwrap();
-    let thread = Isolated::start(pipe, move |_, found| drop(tell.send(found))).unwrap();
+    let thread = IsolatedReader::start(pipe, move |_, found| drop(tell.send(found))).unwrap();
     source.isolated(Some(thread));
     nix::unistd::write(&write, &[7; 1000]).unwrap();
     // It was read, and the capture thread closes the source first.
     found.recv().unwrap();
     assert_eq!(source.queued(), 1000);
     assert_eq!(source.close(), Close::Now);
-    source.spill(1);
+    source.drop_queued(1);
     source.end();
     let stats = source.stream().stats();
     assert_eq!((stats.produced, stats.dropped), (1000, 1000));

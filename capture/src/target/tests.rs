@@ -55,11 +55,11 @@ impl Rig {
     /// What is in flight comes back, and is counted.
     fn done(&mut self, result: io::Result<usize>) -> Option<PushEnd> {
         let (bytes, end) = match self.target.done(result) {
-            Done::Took(bytes) => (bytes, None),
+            Done::Written(bytes) => (bytes, None),
             Done::Close(bytes, end) => (bytes, Some(end)),
         };
         let turn = self.target.turn().unwrap();
-        self.pushes.get_mut(turn).unwrap().took(AT, bytes);
+        self.pushes.get_mut(turn).unwrap().record_taken(AT, bytes);
         end
     }
 }
@@ -142,7 +142,7 @@ fn bytes_that_were_written_when_the_cancellation_came_count_and_the_first_reason
     assert!(rig.target.close(PushEnd::Stopped).is_ok());
     assert!(matches!(rig.next(), Next::Nothing));
     assert!(matches!(rig.done(Ok(2)), Some(PushEnd::CutOff)));
-    assert_eq!(rig.pushes.get_mut(0).unwrap().leave(AT), 2);
+    assert_eq!(rig.pushes.get_mut(0).unwrap().remove_target(AT), 2);
 }
 
 #[test]

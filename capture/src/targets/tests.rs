@@ -109,7 +109,7 @@ fn who_holds_a_push_back_is_named_and_whose_turn_it_is_there() {
     let number = targets.find_push(PushId(20)).unwrap();
     let third = targets.find(TargetId(3)).unwrap();
     targets.push_mut(number).unwrap().fill(100, false);
-    targets.push_mut(number).unwrap().took(third, 100);
+    targets.push_mut(number).unwrap().record_taken(third, 100);
     assert_eq!(lagging(&targets), (0, vec![(1, 10), (2, 20)]));
     end(&mut targets, 1, PushEnd::Stopped);
     end(&mut targets, 2, PushEnd::Stopped);

@@ -307,8 +307,8 @@ impl Backend for Played {
         Ok(())
     }
 
-    fn take(&mut self, into: &mut Vec<Answer>) {
-        into.append(&mut self.world.borrow_mut().answers);
+    fn take(&mut self, answers: &mut Vec<Answer>) {
+        answers.append(&mut self.world.borrow_mut().answers);
     }
 
     fn is_quiet(&self) -> bool {

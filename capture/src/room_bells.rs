@@ -12,24 +12,24 @@ use iof_shm_ring::{Bell, Ringer, bell};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 /// All of them.
-pub(crate) struct Rooms(pub(crate) Epoll);
+pub(crate) struct RoomBells(pub(crate) Epoll);
 
 /// Keeps the capture listening to the bell of one reader, or of the readers of one process.
 pub struct RoomBell {
     bell: Bell,
-    rooms: Arc<Rooms>,
+    bells: Arc<RoomBells>,
 }
 
-impl Rooms {
-    pub(crate) fn new() -> io::Result<Rooms> {
-        Ok(Rooms(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?))
+impl RoomBells {
+    pub(crate) fn new() -> io::Result<RoomBells> {
+        Ok(RoomBells(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?))
     }
 
     /// Makes another bell.
-    pub(crate) fn bell(self: &Arc<Rooms>) -> io::Result<(Ringer, RoomBell)> {
+    pub(crate) fn bell(self: &Arc<RoomBells>) -> io::Result<(Ringer, RoomBell)> {
         let (ringer, bell) = bell()?;
         self.0.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0))?;
-        Ok((ringer, RoomBell { bell, rooms: Arc::clone(self) }))
+        Ok((ringer, RoomBell { bell, bells: Arc::clone(self) }))
     }
 
     /// Takes note of all rings, so that the next is heard.
@@ -42,6 +42,6 @@ impl Rooms {
 impl Drop for RoomBell {
     fn drop(&mut self) {
         // Closing it would not do: the other process has it, too.
-        let _ = self.rooms.0.delete(&self.bell);
+        let _ = self.bells.0.delete(&self.bell);
     }
 }
