@@ -18,7 +18,7 @@ use nix::unistd::{isatty, pipe2};
 use crate::engine::Engine;
 use crate::error::MAX_RANKS;
 use crate::job::{CHANNELS, Job, Launching};
-use crate::register::{Entry, MAPS_PER_RANK, RankStdin, TRANSIENT_FDS};
+use crate::register::{MAPS_PER_RANK, RankStdin, RunningRank, TRANSIENT_FDS};
 
 /// A job whose ranks run already.
 #[derive(Debug)]
@@ -199,9 +199,10 @@ impl Engine {
         let job = self
             .begin(&nspace, grace, &directives, elsewhere, launching)
             .ok_or(AdoptError::NameTaken(nspace))?;
-        let entered =
-            entries.into_iter().try_for_each(|(entry, streams)| self.enter(&job.nspace, entry, streams));
-        self.all_entered(&job);
+        let entered = entries
+            .into_iter()
+            .try_for_each(|(entry, streams)| self.register_rank(&job.nspace, entry, streams));
+        self.all_registered(&job);
         entered?;
         Ok(job)
     }
@@ -299,7 +300,7 @@ fn kind(file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
     }
 }
 
-fn entry(rank: AdoptedRank) -> Result<(Launching, Entry), AdoptError> {
+fn entry(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptError> {
     let AdoptedRank { rank, executable, stdin, stdout, stderr, stddiag, process } = rank;
     let unwatched = |source| AdoptError::Process { rank, source };
     let (pid, child) = match process {
@@ -320,6 +321,6 @@ fn entry(rank: AdoptedRank) -> Result<(Launching, Entry), AdoptError> {
     };
     let pipes = [file(stdout)?, file(stderr)?, file(stddiag)?];
     let stdin = stdin.map_or(RankStdin::Not(StdinUnavailable::NotOpen), RankStdin::Open);
-    let entry = Entry { rank, child, stdin, own_stdin: false, pipes, pty: None };
+    let entry = RunningRank { rank, child, stdin, own_stdin: false, pipes, pty: None };
     Ok((Launching { executable, pid }, entry))
 }

@@ -246,7 +246,7 @@ impl Control {
         match event {
             Event::Complete { source, produced, end, .. } => {
                 state.stream_completed(source, produced);
-                state.bring_along(&self.capture, source);
+                state.send_last_generation(&self.capture, source);
                 completed(state, &self.capture, source, &end);
             }
             Event::Delivered { source, deliveries, .. } => state.taken(source, deliveries),

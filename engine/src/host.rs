@@ -17,7 +17,7 @@ use crate::control::{Report, Reports};
 use crate::deliver::Taken;
 use crate::demand::{CallId, Sources};
 use crate::engine::Grant;
-use crate::log::{Done, LogStep};
+use crate::log::{LogCallback, LogStep};
 use crate::push::StdinPush;
 use crate::query::{QueryId, QueryReply};
 use crate::state::PeerId;
@@ -328,7 +328,7 @@ pub(crate) enum Upcall {
     Stdin { push: PushId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
     Query { id: QueryId, queries: Vec<Query> },
     Log { step: LogStep, log: Log },
-    Logged { done: Done, report: LogReport },
+    Logged { done: LogCallback, report: LogReport },
     Taken(Taken),
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct RankState {
     /// Until it exits.
     pub pty: Option<PtyMaster>,
     /// Why nothing can be pushed to its stdin; `None` if it can.
-    pub unopen: Option<StdinUnavailable>,
+    pub stdin_unavailable: Option<StdinUnavailable>,
     /// Only the embedder's own tools may push there.
     pub own_stdin: bool,
     pub exit: Option<Exit>,
@@ -365,7 +365,7 @@ impl Job {
         let Some(mut wanted) = self.written() else { return false };
         loop {
             let Some(capture) = self.capture.upgrade() else { return false };
-            if !self.tables.lock().forget_flushed(&capture, &mut wanted) {
+            if !self.tables.lock().retain_unflushed(&capture, &mut wanted) {
                 return false;
             }
             drop(capture);

@@ -18,7 +18,7 @@ use crate::config::{App, JobSpec};
 use crate::engine::Engine;
 use crate::error::{LaunchError, MAX_RANKS};
 use crate::job::{Job, Launching};
-use crate::register::{Entry, FILES_PER_RANK, MAPS_PER_RANK, RankStdin, TRANSIENT_FDS};
+use crate::register::{FILES_PER_RANK, MAPS_PER_RANK, RankStdin, RunningRank, TRANSIENT_FDS};
 
 /// Ranks of a job that failed to start have no entry in the tables.
 const UNNAMED: ProcessId = ProcessId(u64::MAX);
@@ -60,7 +60,7 @@ impl Engine {
             .begin(&spec.nspace, spec.grace, &spec.directives, spec.elsewhere, launching)
             .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         let started = self.spawn_ranks(spec);
-        self.all_entered(&job);
+        self.all_registered(&job);
         started.map(|()| job)
     }
 
@@ -124,7 +124,7 @@ impl Engine {
             (None, Stdin::Inherit) => RankStdin::Not(StdinUnavailable::Inherited),
             (None, _) => RankStdin::Not(StdinUnavailable::NotOpen),
         };
-        let entry = Entry {
+        let entry = RunningRank {
             rank,
             child: Some(child),
             stdin,
@@ -132,7 +132,7 @@ impl Engine {
             pipes: [stdout, stderr, stddiag],
             pty,
         };
-        Ok(self.enter(&spec.nspace, entry, streams)?)
+        Ok(self.register_rank(&spec.nspace, entry, streams)?)
     }
 }
 

@@ -1,9 +1,9 @@
-//! Log requests (`PMIx_Log`, RFC0010, RFC0032): each takes its course through its channels, and
-//! whoever asked is told what came of it.
+//! Log requests (`PMIx_Log`, RFC0010, RFC0032): each follows a plan through its channels, and its
+//! requester receives the outcome.
 //!
-//! Nothing here waits: what goes to stdout and stderr is handed to the capture thread like any
-//! delivery; what may take its time is done by threads with bounded queues, one each for this
-//! node's syslog, the job record, mail and the gateway; the host answers when it likes.
+//! Nothing here blocks. Messages for stdout and stderr are handed to the capture thread like
+//! deliveries. Channels that may block are served by threads with bounded queues, one each for this
+//! node's syslog, the job record, mail and the gateway. The host answers asynchronously.
 
 mod channels;
 mod gateway;
@@ -29,108 +29,107 @@ use crate::owed::size_of_infos;
 use crate::peer::Peer;
 use crate::state::{PeerId, State};
 
-use channels::{Begun, Entry, LogChannels};
+use channels::{ChannelEntry, LogChannels, Submission};
 
-/// Characters of a tool's name that are logged.
-const MAX_NAME: usize = 64;
+/// The longest part of a tool's name that is logged, in characters.
+const MAX_NAME_CHARS: usize = 64;
 
-/// Where an engine logs to.
+/// Where an engine logs messages.
 #[derive(Clone, Debug, Default)]
 pub struct LogConfig {
-    /// The channels of messages that name none, in the order of preference (`plog_base_order`).
+    /// The channels for messages that name none, in order of preference (`plog_base_order`).
     pub order: Order,
-    /// Messages go to the first channel only that takes them, unless they say otherwise
-    /// (`plog_base_log_once`).
+    /// By default, a message goes only to the first channel that accepts it (`plog_base_log_once`).
     pub once: bool,
     /// The syslog of this node.
     pub syslog: Syslog,
-    /// The mail server, unless a request names another. Without one email goes by the gateway if
-    /// there is one, or else to the node's own.
+    /// The mail server for requests that do not name one. Without it, email goes through the
+    /// gateway if there is one, else through the node's own mail server.
     pub mail: Option<MailServer>,
-    /// The job record: a file that is made, with mode 0600, when the first message comes. Without
-    /// it the name of the engine's socket with `.record` behind it (what is there already is
-    /// put away as `.record.old`); if that has none either, there is no record. It stays when
-    /// the engine ends.
+    /// The path of the job record, which is created with mode 0600 for the first message. The
+    /// default is the path of the engine's socket with `.record` appended; a file that exists there
+    /// is renamed to `.record.old`. An engine without a socket and without this path keeps no
+    /// record. The record remains when the engine ends.
     pub job_record: Option<PathBuf>,
-    /// This engine is a gateway (`PMIX_SERVER_GATEWAY`): its syslog is the global one. Other
-    /// engines reach it as tools do, see [`ViaGateway`](crate::ViaGateway).
+    /// Whether this engine is a gateway (`PMIX_SERVER_GATEWAY`). The syslog of a gateway is the
+    /// global one. Other engines connect to it as tools do, see [`ViaGateway`](crate::ViaGateway).
     pub gateway: bool,
 }
 
-/// Names a request that is under way.
+/// The number of an ongoing request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct LogId(u64);
 
-/// Names one of its steps.
+/// The number of a step of an ongoing request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LogStep {
     log: LogId,
     step: usize,
 }
 
-/// What an embedder wants to have called when its message was logged.
-pub(crate) type Done = Box<dyn FnOnce(LogReport) + Send>;
+/// The callback that an embedder passes with a message.
+pub(crate) type LogCallback = Box<dyn FnOnce(LogReport) + Send>;
 
-/// Who wants something logged.
-pub(crate) struct Asker {
-    /// In words.
-    by: String,
-    to: To,
-    /// Until it goes; the embedder stays.
-    here: Option<Weak<()>>,
+/// The tool or embedder that wants something logged.
+pub(crate) struct Requester {
+    /// A description for people and files.
+    description: String,
+    reply_to: ReplyTo,
+    /// Expires when the tool disconnects; `None` for the embedder.
+    connection: Option<Weak<()>>,
 }
 
-/// Who is told what came of it.
-enum To {
+/// The receiver of the outcome.
+enum ReplyTo {
     Tool {
         peer: PeerId,
-        /// Its number for the request.
+        /// The tool's number for the request.
         request: u32,
-        /// The process; `None` if that is the embedder's.
+        /// The process; `None` for the embedder's own tool.
         client: Option<Client>,
     },
-    Embedder(Done),
+    Embedder(LogCallback),
 }
 
-impl Asker {
-    /// A tool, in its request of this number.
-    pub(crate) fn tool(id: PeerId, peer: &Peer, request: u32) -> Asker {
-        // Its name is what it likes, and ends up in files and terminals.
-        let name: String = sanitize(&peer.name).chars().take(MAX_NAME).collect();
-        Asker {
-            by: format!("{name} (pid {})", peer.client.pid),
-            to: To::Tool { peer: id, request, client: peer.counted() },
-            here: Some(Arc::downgrade(&peer.here)),
+impl Requester {
+    /// Describes the tool `id` and its request number `request`.
+    pub(crate) fn tool(id: PeerId, peer: &Peer, request: u32) -> Requester {
+        // The tool chooses its name freely, and the name ends up in files and terminals.
+        let name: String = sanitize(&peer.name).chars().take(MAX_NAME_CHARS).collect();
+        Requester {
+            description: format!("{name} (pid {})", peer.client.pid),
+            reply_to: ReplyTo::Tool { peer: id, request, client: peer.counted() },
+            connection: Some(Arc::downgrade(&peer.here)),
         }
     }
 }
 
-/// A request under way.
-struct Underway {
-    asker: Asker,
-    course: LogPlan,
-    how: Arc<LogOptions>,
+/// An ongoing request.
+struct OngoingLog {
+    requester: Requester,
+    plan: LogPlan,
+    options: Arc<LogOptions>,
     origin: LogOrigin,
     directives: Vec<Info>,
     ignored: Vec<String>,
-    /// Of its messages.
+    /// The length of the messages, in bytes.
     bytes: usize,
 }
 
-/// A request that makes sense.
-struct Prepared {
-    course: LogPlan,
-    how: LogOptions,
+/// A request that was checked and has a plan.
+struct PreparedLog {
+    plan: LogPlan,
+    options: LogOptions,
     origin: LogOrigin,
     ignored: Vec<String>,
     bytes: usize,
 }
 
-/// Where this engine logs to, and what is under way.
+/// Where this engine logs messages, and the ongoing requests.
 pub(crate) struct Logs {
     channels: LogChannels,
     reports: Arc<Reports>,
-    underway: BTreeMap<LogId, Underway>,
+    ongoing: BTreeMap<LogId, OngoingLog>,
     last: u64,
 }
 
@@ -143,24 +142,27 @@ impl Logs {
         reports: Arc<Reports>,
     ) -> Logs {
         let channels = LogChannels::new(config, host, node, socket, Arc::clone(&reports));
-        Logs { channels, reports, underway: BTreeMap::new(), last: 0 }
+        Logs { channels, reports, ongoing: BTreeMap::new(), last: 0 }
     }
 
-    /// The keys of the channels that there are.
+    /// Returns the keys of the available channels.
     pub(crate) fn channels(&self) -> Vec<String> {
         self.channels.keys()
     }
 
-    /// A tool has gone: nobody is to be told. What was begun is done; with `PMIX_LOG_ONCE` no
-    /// further channel is tried.
+    /// Drops the requests of a tool that has disconnected, so no reply is sent. Steps that have
+    /// begun are completed. With `PMIX_LOG_ONCE` no further channel is tried.
     pub(crate) fn forget(&mut self, gone: PeerId) {
-        self.underway.retain(|_, of| !matches!(of.asker.to, To::Tool { peer, .. } if peer == gone));
+        self.ongoing.retain(
+            |_, ongoing| !matches!(ongoing.requester.reply_to, ReplyTo::Tool { peer, .. } if peer == gone),
+        );
     }
 
-    /// Whether one request more may be under way for this asker, with messages of `bytes` in all.
-    fn check_room(&self, asker: &To, bytes: usize) -> Result<(), Failure> {
-        let within = |whose: &str, limit: usize, of: &dyn Fn(&To) -> bool| {
-            let count = self.underway.values().filter(|underway| of(&underway.asker.to)).count();
+    /// Checks that another request of this requester may be ongoing, with messages of `bytes` bytes
+    /// in all.
+    fn check_room(&self, reply_to: &ReplyTo, bytes: usize) -> Result<(), Failure> {
+        let within = |whose: &str, limit: usize, counts: &dyn Fn(&ReplyTo) -> bool| {
+            let count = self.ongoing.values().filter(|ongoing| counts(&ongoing.requester.reply_to)).count();
             if count < limit {
                 return Ok(());
             }
@@ -168,15 +170,16 @@ impl Logs {
             Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
         };
         within("", MAX_LOGS, &|_| true)?;
-        let all = self.underway.values().map(|of| of.bytes).fold(bytes, usize::saturating_add);
+        let all = self.ongoing.values().map(|ongoing| ongoing.bytes).fold(bytes, usize::saturating_add);
         if all > MAX_LOG_BYTES {
             let reason = format!("messages of {MAX_LOG_BYTES} bytes are being logged: try again");
             return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
         }
-        let To::Tool { peer: tool, client, .. } = asker else { return Ok(()) };
-        let is_of_tool = |to: &To| matches!(to, To::Tool { peer, .. } if peer == tool);
+        let ReplyTo::Tool { peer: tool, client, .. } = reply_to else { return Ok(()) };
+        let is_of_tool = |other: &ReplyTo| matches!(other, ReplyTo::Tool { peer, .. } if peer == tool);
         within(" of this tool", MAX_WAITING_PER_TOOL, &is_of_tool)?;
-        let is_of_process = |to: &To| matches!(to, To::Tool { client: of, .. } if of == client);
+        let is_of_process =
+            |other: &ReplyTo| matches!(other, ReplyTo::Tool { client: process, .. } if process == client);
         if client.is_some() {
             within(" of this process", MAX_LOGS_PER_PROCESS, &is_of_process)
         } else {
@@ -186,155 +189,156 @@ impl Logs {
 }
 
 impl Engine {
-    /// Logs something on the embedder's own behalf (`PMIx_Log_nb`), as a tool's
-    /// [`log`](iof_tool::Tool::log) does. Does not wait: `done` runs when it is done or has
-    /// failed, on the engine's control thread, with the same rules as [upcalls](crate::Host).
-    /// It does not run if the engine ends before.
+    /// Logs a message on the embedder's behalf (`PMIx_Log_nb`), as
+    /// [`Tool::log`](iof_tool::Tool::log) does for a tool. Does not block.
+    ///
+    /// `done` is called with the outcome on the engine's control thread, under the same rules as
+    /// [upcalls](crate::Host). It is not called if the engine ends first.
     ///
     /// # Errors
-    /// The request makes no sense or is too long ([`limits`](iof_proto::limits)), or too many are
-    /// under way; `done` is dropped.
+    /// Fails if the request is invalid or exceeds the [`limits`](iof_proto::limits), or if too many
+    /// requests are ongoing. `done` is dropped then.
     pub fn log(&self, log: &Log, done: impl FnOnce(LogReport) + Send + 'static) -> Result<(), Failure> {
         log.check()
             .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
-        let asker = Asker {
-            by: format!("engine (pid {})", std::process::id()),
-            to: To::Embedder(Box::new(done)),
-            here: None,
+        let requester = Requester {
+            description: format!("engine (pid {})", std::process::id()),
+            reply_to: ReplyTo::Embedder(Box::new(done)),
+            connection: None,
         };
         let mut state = self.tables.lock();
-        let begun = state.begin_log(asker, log).map_err(|(_, failure)| failure);
-        begun.map(|id| state.go_on_logging(&self.capture, id))?;
+        let begun = state.begin_log(requester, log).map_err(|(_, failure)| failure);
+        begun.map(|id| state.continue_log(&self.capture, id))?;
         drop(state);
-        // There may be upcalls.
+        // Steps for the host have queued upcalls.
         self.tables.reports.wake();
         Ok(())
     }
 }
 
 impl State {
-    /// A tool wants something logged.
-    pub(crate) fn log(&mut self, capture: &Capture, asker: Asker, log: Log) {
-        match self.begin_log(asker, &log) {
-            Ok(id) => self.go_on_logging(capture, id),
-            Err((asker, failure)) => self.tell_logged(asker, Err(failure)),
+    /// Serves a tool's log request.
+    pub(crate) fn log(&mut self, capture: &Capture, requester: Requester, log: Log) {
+        match self.begin_log(requester, &log) {
+            Ok(id) => self.continue_log(capture, id),
+            Err((requester, failure)) => self.reply_logged(requester, Err(failure)),
         }
     }
 
-    fn begin_log(&mut self, asker: Asker, log: &Log) -> Result<LogId, (Asker, Failure)> {
-        let Prepared { course, how, origin, ignored, bytes } = match self.prepare(&asker, log) {
+    fn begin_log(&mut self, requester: Requester, log: &Log) -> Result<LogId, (Requester, Failure)> {
+        let PreparedLog { plan, options, origin, ignored, bytes } = match self.prepare(&requester, log) {
             Ok(prepared) => prepared,
-            Err(failure) => return Err((asker, failure)),
+            Err(failure) => return Err((requester, failure)),
         };
         self.logs.last = self.logs.last.wrapping_add(1);
         let id = LogId(self.logs.last);
-        let (how, directives) = (Arc::new(how), log.directives.clone());
-        let underway = Underway { asker, course, how, origin, directives, ignored, bytes };
-        self.logs.underway.insert(id, underway);
+        let (options, directives) = (Arc::new(options), log.directives.clone());
+        let ongoing = OngoingLog { requester, plan, options, origin, directives, ignored, bytes };
+        self.logs.ongoing.insert(id, ongoing);
         Ok(id)
     }
 
-    fn prepare(&self, asker: &Asker, log: &Log) -> Result<Prepared, Failure> {
-        let (mut how, mut ignored) = LogOptions::parse(&log.directives, &self.host_keys)?;
-        let relayed = how.relayed.is_some();
+    fn prepare(&self, requester: &Requester, log: &Log) -> Result<PreparedLog, Failure> {
+        let (mut options, mut ignored) = LogOptions::parse(&log.directives, &self.host_keys)?;
+        let relayed = options.relayed.is_some();
         if relayed && !self.logs.channels.config.gateway {
-            let reason = "this engine is no gateway: it logs nothing that others hand on to it".into();
+            let reason = "this engine is not a gateway: it does not log relayed messages".into();
             return Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason });
         }
-        self.check_source(asker, &how)?;
-        if how.source.is_none() && !relayed {
-            how.source = self.only_job();
+        self.check_source(requester, &options)?;
+        if options.source.is_none() && !relayed {
+            options.source = self.only_job();
         }
         let available = |channel: &str| match ChannelKind::from_key(channel) {
-            ChannelKind::Stdout | ChannelKind::Stderr => self.log_target(&how).is_ok(),
-            ChannelKind::Email => how.email.iter().any(|info| info.key == key::PMIX_LOG_EMAIL_ADDR),
+            ChannelKind::Stdout | ChannelKind::Stderr => self.log_target(&options).is_ok(),
+            ChannelKind::Email => options.email.iter().any(|info| info.key == key::PMIX_LOG_EMAIL_ADDR),
             _ => self.logs.channels.has(channel),
         };
         let config = &self.logs.channels.config;
         let entries = resolve_channels(log, &config.order, available)?;
-        ignored.extend(how.ignored_by(entries.iter().map(|entry| ChannelKind::from_key(&entry.channel))));
+        ignored.extend(options.ignored_by(entries.iter().map(|entry| ChannelKind::from_key(&entry.channel))));
         let length = |entry: &iof_proto::LogEntry| entry.text().map_or(0, str::len);
         let bytes = entries.iter().map(length).fold(0, usize::saturating_add);
-        self.logs.check_room(&asker.to, bytes)?;
-        let by = match &how.relayed {
-            Some(first) => format!("{} through {}", sanitize(first), asker.by),
-            None => asker.by.clone(),
+        self.logs.check_room(&requester.reply_to, bytes)?;
+        let description = match &options.relayed {
+            Some(first) => format!("{} through {}", sanitize(first), requester.description),
+            None => requester.description.clone(),
         };
-        let origin = LogOrigin { source: how.source.clone(), requester: by };
-        let course = LogPlan::new(entries, how.once.unwrap_or(config.once));
-        Ok(Prepared { course, how, origin, ignored, bytes })
+        let origin = LogOrigin { source: options.source.clone(), requester: description };
+        let plan = LogPlan::new(entries, options.once.unwrap_or(config.once));
+        Ok(PreparedLog { plan, options, origin, ignored, bytes })
     }
 
-    /// The engine's only job, as the process of no rank: whose message it is of which nobody says
-    /// that.
+    /// Returns the engine's only job as a process without a rank. It is the source of messages that
+    /// do not specify one.
     fn only_job(&self) -> Option<Proc> {
         let mut jobs = self.jobs.keys();
         let (Some(nspace), None) = (jobs.next(), jobs.next()) else { return None };
         Some(Proc { nspace: nspace.clone(), rank: Rank::UNDEF })
     }
 
-    /// Whether a message may be said to be of its source. What is not known here, others may know:
-    /// the embedder, who hands messages on to a gateway, and a host that says that it
-    /// understands this directive.
-    fn check_source(&self, asker: &Asker, how: &LogOptions) -> Result<(), Failure> {
-        let Some(source) = &how.source else { return Ok(()) };
+    /// Checks that the source of a message may be its source. A source that is unknown here may be
+    /// known to others: the embedder, an engine that relays messages to this gateway, or a host
+    /// that understands the directive.
+    fn check_source(&self, requester: &Requester, options: &LogOptions) -> Result<(), Failure> {
+        let Some(source) = &options.source else { return Ok(()) };
         let is_known = |job: &JobState| {
             let has_rank = job.has_rank(source.rank) || job.elsewhere == Elsewhere::Running;
             [Rank::WILDCARD, Rank::UNDEF].contains(&source.rank) || has_rank
         };
-        let is_others = matches!(asker.to, To::Embedder(_))
-            || how.relayed.is_some()
+        let is_known_elsewhere = matches!(requester.reply_to, ReplyTo::Embedder(_))
+            || options.relayed.is_some()
             || self.host_keys.contains(key::PMIX_LOG_SOURCE);
-        if is_others || self.jobs.get(&source.nspace).is_some_and(is_known) {
+        if is_known_elsewhere || self.jobs.get(&source.nspace).is_some_and(is_known) {
             return Ok(());
         }
-        let reason = format!("there is no {source} here, whose message it could be: name another, or none");
+        let reason = format!("the source {source} does not exist here: name another source or none");
         Err(Failure { status: Status::ERR_NOT_FOUND, reason })
     }
 
-    /// A step was done by somebody else.
+    /// Records the result of a step that another thread or the host has done.
     pub(crate) fn log_answered(&mut self, capture: &Capture, step: LogStep, answer: Result<(), Failure>) {
-        if let Some(underway) = self.logs.underway.get_mut(&step.log) {
-            underway.course.complete(step.step, answer);
+        if let Some(ongoing) = self.logs.ongoing.get_mut(&step.log) {
+            ongoing.plan.complete(step.step, answer);
         }
-        self.go_on_logging(capture, step.log);
+        self.continue_log(capture, step.log);
     }
 
-    fn go_on_logging(&mut self, capture: &Capture, log: LogId) {
+    fn continue_log(&mut self, capture: &Capture, log: LogId) {
         loop {
-            let Some(underway) = self.logs.underway.get_mut(&log) else { return };
-            let begun = underway.course.start_next();
+            let Some(ongoing) = self.logs.ongoing.get_mut(&log) else { return };
+            let begun = ongoing.plan.start_next();
             if begun.is_empty() {
                 break;
             }
             for step in begun {
                 let result = self.log_step(capture, LogStep { log, step });
-                if let (Some(result), Some(underway)) = (result, self.logs.underway.get_mut(&log)) {
-                    underway.course.complete(step, result);
+                if let (Some(result), Some(ongoing)) = (result, self.logs.ongoing.get_mut(&log)) {
+                    ongoing.plan.complete(step, result);
                 }
             }
         }
-        let outcome = self.logs.underway.get(&log).and_then(|underway| underway.course.outcome());
+        let outcome = self.logs.ongoing.get(&log).and_then(|ongoing| ongoing.plan.outcome());
         if let Some((status, outcomes)) = outcome
-            && let Some(Underway { asker, ignored, .. }) = self.logs.underway.remove(&log)
+            && let Some(OngoingLog { requester, ignored, .. }) = self.logs.ongoing.remove(&log)
         {
-            self.tell_logged(asker, Ok(LogReport { status, outcomes, ignored }));
+            self.reply_logged(requester, Ok(LogReport { status, outcomes, ignored }));
         }
     }
 
-    /// Begins a step; gives what became of it if that is known at once.
+    /// Begins a step. Returns its result if that is known at once.
     fn log_step(&mut self, capture: &Capture, step: LogStep) -> Option<Result<(), Failure>> {
-        let underway = self.logs.underway.get(&step.log)?;
-        let entry = Entry {
+        let ongoing = self.logs.ongoing.get(&step.log)?;
+        let entry = ChannelEntry {
             step,
-            entry: underway.course.entry(step.step)?.clone(),
-            how: Arc::clone(&underway.how),
-            origin: underway.origin.clone(),
-            directives: underway.directives.clone(),
-            asker: underway.asker.here.clone(),
+            entry: ongoing.plan.entry(step.step)?.clone(),
+            options: Arc::clone(&ongoing.options),
+            origin: ongoing.origin.clone(),
+            directives: ongoing.directives.clone(),
+            requester: ongoing.requester.connection.clone(),
         };
         let kind = ChannelKind::from_key(&entry.entry.channel);
-        if let Err(failure) = entry.how.check_style(kind) {
+        if let Err(failure) = entry.options.check_style(kind) {
             return Some(Err(failure));
         }
         let to_output = |channel| (channel, entry.entry.text().unwrap_or_default());
@@ -344,15 +348,15 @@ impl State {
             _ => None,
         };
         if let Some((channel, text)) = output {
-            return self.log_output(capture, step, channel, text, &entry.how);
+            return self.log_output(capture, step, channel, text, &entry.options);
         }
         match self.logs.channels.begin(entry) {
-            Begun::Done(result) => Some(result),
-            Begun::Later => None,
-            Begun::Host(Entry { entry, directives, .. }) => {
-                let client = match self.logs.underway.get(&step.log)?.asker.to {
-                    To::Tool { client, .. } => client,
-                    To::Embedder(_) => None,
+            Submission::Done(result) => Some(result),
+            Submission::Pending => None,
+            Submission::Host(ChannelEntry { entry, directives, .. }) => {
+                let client = match self.logs.ongoing.get(&step.log)?.requester.reply_to {
+                    ReplyTo::Tool { client, .. } => client,
+                    ReplyTo::Embedder(_) => None,
                 };
                 let bytes = entry.text().map_or(0, str::len).saturating_add(size_of_infos(&directives));
                 if let Err(failure) = self.owed.note(Call::Log(step), client, bytes) {
@@ -364,16 +368,16 @@ impl State {
         }
     }
 
-    fn tell_logged(&mut self, asker: Asker, result: Result<LogReport, Failure>) {
-        match (asker.to, result) {
-            (To::Tool { peer, request, .. }, result) => {
+    fn reply_logged(&mut self, requester: Requester, result: Result<LogReport, Failure>) {
+        match (requester.reply_to, result) {
+            (ReplyTo::Tool { peer, request, .. }, result) => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.answer(&ToTool::Logged { request, result });
                 }
             }
-            (To::Embedder(done), Ok(report)) => self.upcalls.push(Upcall::Logged { done, report }),
-            // It was told when it asked.
-            (To::Embedder(_), Err(_)) => {}
+            (ReplyTo::Embedder(done), Ok(report)) => self.upcalls.push(Upcall::Logged { done, report }),
+            // `Engine::log` has returned the error.
+            (ReplyTo::Embedder(_), Err(_)) => {}
         }
     }
 }

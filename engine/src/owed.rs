@@ -1,5 +1,5 @@
-//! What the host was asked on behalf of tools and has not answered: its size is bounded for each
-//! user, whether or not the tools that asked are still here.
+//! Accounting of the upcalls that the host has not answered yet. Their size is bounded for each
+//! user, whether or not the tools that caused them are still connected.
 
 use std::collections::HashMap;
 
@@ -9,26 +9,28 @@ use iof_proto::{Failure, Info, InfoValue, Proc, Status};
 use crate::client::Client;
 use crate::host::Call;
 
-/// The upcalls without an answer.
+/// The upcalls that the host has not answered.
 #[derive(Default)]
 pub(crate) struct Owed {
-    /// The user of each, and its size.
+    /// The user and the size of each upcall, in bytes.
     calls: HashMap<Call, (u32, usize)>,
+    /// The sum of these sizes for each user.
     users: HashMap<u32, usize>,
 }
 
 impl Owed {
-    /// Notes an upcall for `client`, unless that is the embedder's own, with arguments of `bytes`.
+    /// Records an upcall made for `client` with arguments of `bytes` bytes. An upcall for the
+    /// embedder's own tool (`None`) is not counted.
     ///
     /// # Errors
-    /// The host owes the client's user too many answers; the upcall must not be made.
+    /// Fails if the host owes the client's user too many answers. The upcall must not be made then.
     pub(crate) fn note(&mut self, call: Call, client: Option<Client>, bytes: usize) -> Result<(), Failure> {
         let Some(Client { uid, .. }) = client else { return Ok(()) };
         let bytes = bytes.saturating_add(UPCALL_COST);
         let owed = self.users.entry(uid).or_default();
         if owed.saturating_add(bytes) > MAX_OWED_BYTES_PER_USER {
             let reason = format!(
-                "the host has not answered requests of user {uid} of {owed} bytes, and the limit is \
+                "user {uid} has requests of {owed} bytes that the host has not answered, and the limit is \
                  {MAX_OWED_BYTES_PER_USER}: try again"
             );
             return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
@@ -38,7 +40,7 @@ impl Owed {
         Ok(())
     }
 
-    /// Notes that the host has answered.
+    /// Records that the host has answered `call`. A second answer has no effect.
     pub(crate) fn answered(&mut self, call: Call) {
         let Some((uid, bytes)) = self.calls.remove(&call) else { return };
         if let Some(owed) = self.users.get_mut(&uid) {
@@ -50,13 +52,13 @@ impl Owed {
     }
 }
 
-/// Returns what processes count for in an upcall.
+/// Returns the size at which an upcall counts `procs`, in bytes.
 pub(crate) fn size_of_procs(procs: &[Proc]) -> usize {
     let size = |proc: &Proc| proc.nspace.as_str().len().saturating_add(UPCALL_COST_PER_PROC);
     procs.iter().map(size).fold(0, usize::saturating_add)
 }
 
-/// Returns how many bytes of text directives or qualifiers have.
+/// Returns the length of the text in directives or qualifiers, in bytes.
 pub(crate) fn size_of_infos(infos: &[Info]) -> usize {
     let size = |info: &Info| {
         let value = if let InfoValue::Text(text) = &info.value { text.len() } else { 0 };
@@ -77,15 +79,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_owes_is_bounded_for_each_user_until_it_answers() {
+    fn unanswered_upcalls_are_bounded_for_each_user() {
         let (one, other) = (Client { pid: 1, uid: 1 }, Client { pid: 1, uid: 2 });
         let mut owed = Owed::default();
         let half = MAX_OWED_BYTES_PER_USER / 2 - UPCALL_COST;
         owed.note(call(1), Some(one), half).unwrap();
         owed.note(call(2), Some(one), half).unwrap();
-        let refused = owed.note(call(3), Some(one), 0).unwrap_err();
-        assert_eq!(refused.status, Status::ERR_RESOURCE_BUSY);
-        assert!(refused.reason.contains(&MAX_OWED_BYTES_PER_USER.to_string()), "{refused}");
+        let failure = owed.note(call(3), Some(one), 0).unwrap_err();
+        assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
+        assert!(failure.reason.contains(&MAX_OWED_BYTES_PER_USER.to_string()), "{failure}");
         owed.note(call(3), None, half).unwrap();
         owed.note(call(4), Some(other), half).unwrap();
         owed.answered(call(1));

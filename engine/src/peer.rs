@@ -1,7 +1,7 @@
-//! One connected tool: its socket, what waits to be sent to it, what it reads.
+//! One connected tool: its socket, its outgoing messages and the rings that it reads.
 //!
-//! Everything that comes from it is taken for hostile. It costs the engine one [`Peer`] with
-//! bounded buffers; when it breaks the protocol it loses its connection, and nobody else notices.
+//! Every byte from a tool is treated as hostile. A tool costs the engine one [`Peer`] with bounded
+//! buffers. A tool that breaks the protocol loses its connection, and nothing else is affected.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
@@ -29,10 +29,10 @@ use crate::pulls::Pull;
 use crate::registrations::Registration;
 use crate::stream_options::StreamOptions;
 
-/// Answers that wait for a tool before the engine defers its requests. What it is told unasked does
-/// not count: of that there is no more than it registered for.
+/// The number of unsent answers from which on the engine defers a tool's requests. Unsolicited
+/// messages do not count: their number is bounded by the tool's registrations.
 const MAX_ANSWERS_WAITING: usize = 64;
-/// The same for their bytes.
+/// The same limit for the answers' size, in bytes.
 const MAX_BYTES_WAITING: usize = 256 * 1024;
 
 /// A ring that the tool reads.
@@ -40,105 +40,106 @@ pub(crate) struct Reading {
     pub source: SourceId,
     pub handler: u32,
     pub options: StreamOptions,
-    /// The slot of the generation before, until the tool has left it for certain.
+    /// The slot in the previous generation, until the tool has certainly left it.
     pub old_slot: Option<u32>,
-    /// As long as the stream knows this reader.
+    /// Alive for as long as the stream knows this reader.
     pub ring: Weak<Ring>,
     /// The ring was sent to the tool.
     pub sent: bool,
-    /// How many bytes the source had produced where the registration begins.
+    /// How many bytes the source had produced at the position where the registration begins.
     pub begin: u64,
-    /// How many bytes the tool misses if it never gets the ring; `None` until the stream is
-    /// forgotten.
+    /// How many bytes the tool misses if it never receives the ring; `None` until the job of the
+    /// stream is removed.
     pub unread: Option<u64>,
 }
 
 impl Reading {
-    /// Returns whether the tool can have read the ring to its end, and the stream goes on in
-    /// another.
+    /// Returns whether the tool may have read the ring to its end while the stream continues in
+    /// another ring.
     pub(crate) fn may_follow(&self) -> bool {
         self.sent && self.ring.upgrade().is_some_and(|ring| ring.is_sealed())
     }
 }
 
-/// Something on its way to the tool.
+/// A message on its way to the tool.
 pub(crate) struct Outgoing {
     pub frame: Vec<u8>,
     pub sent: usize,
-    with: With,
-    /// It is an answer.
-    answers: bool,
-    /// It tells of room for this push.
-    room_of: Option<u32>,
-    /// It announces the ring of the reading at this slot.
-    ring_at: Option<u32>,
-    /// What it is for the backlog.
+    attachment: Attachment,
+    /// Whether the message is an answer to a request.
+    is_answer: bool,
+    /// The push whose credit the message returns.
+    credit_push: Option<u32>,
+    /// The slot of the reading whose ring the message announces.
+    ring_slot: Option<u32>,
+    /// How the message counts in the backlog.
     pub item: Item,
 }
 
 impl Outgoing {
-    /// What the tool misses under `key`, encoded when it is sent.
+    /// Returns a message about the bytes that the tool misses under `key`. It is encoded when it is
+    /// sent.
     pub(crate) fn missed(key: Key) -> Outgoing {
         Outgoing {
             frame: Vec::new(),
             sent: 0,
-            with: With::Nothing,
-            answers: false,
-            room_of: None,
-            ring_at: None,
+            attachment: Attachment::None,
+            is_answer: false,
+            credit_push: None,
+            ring_slot: None,
             item: Item::Missed(key),
         }
     }
 }
 
-/// The descriptors that go with the first byte of a message.
-enum With {
-    Nothing,
+/// The descriptors that are sent with the first byte of a message.
+enum Attachment {
+    None,
     Ring(Arc<Ring>),
     Inlet(Arc<Inlet>),
     Welcome { page: Arc<ReaderPage>, bell: Bell, room: Option<Ringer> },
 }
 
-impl With {
+impl Attachment {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            With::Nothing => Vec::new(),
-            With::Ring(ring) => ring.as_fd().into_iter().collect(),
-            With::Inlet(inlet) => vec![inlet.as_fd()],
-            With::Welcome { page, bell, room } => {
+            Attachment::None => Vec::new(),
+            Attachment::Ring(ring) => ring.as_fd().into_iter().collect(),
+            Attachment::Inlet(inlet) => vec![inlet.as_fd()],
+            Attachment::Welcome { page, bell, room } => {
                 page.as_fd().into_iter().chain([bell.as_fd()]).chain(room.as_ref().map(AsFd::as_fd)).collect()
             }
         }
     }
 }
 
-/// Why a tool is let go.
+/// Why a tool is disconnected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DisconnectReason {
-    #[error("it closed the connection")]
+    #[error("the tool closed the connection")]
     Closed,
-    #[error("its socket: {0}")]
+    #[error("socket error: {0}")]
     Socket(#[from] io::Error),
     #[error(transparent)]
     Garbled(#[from] DecodeError),
-    #[error("it sent {0}")]
+    #[error("protocol error: {0}")]
     Unexpected(&'static str),
 }
 
-/// How far [`Peer::flush`] came.
+/// The result of [`Peer::flush`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flushed {
-    /// Nothing waits, or it waits for the tool to read.
+    /// No message is left, or the tool must read first.
     Waits,
-    /// The kernel has no memory: try again in a moment.
+    /// The kernel has no memory. Try again shortly.
     Retry,
-    /// The kernel has too many descriptors on their way: try again in a moment.
+    /// Too many descriptors are in flight. Try again shortly.
     Crowded,
-    /// It is the turn of others, and there may be more to serve.
+    /// Other tools have their turn now, and there may be more to serve.
     More,
 }
 
-/// Whether a tool has asked for `message`.
+/// Returns whether `message` answers a request of the tool.
 fn is_answer(message: &ToTool) -> bool {
     match message {
         ToTool::Pulled { .. }
@@ -154,12 +155,12 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::Announced { .. }
         | ToTool::JobEnded { .. }
         | ToTool::Missed { .. }
-        // One for each push at most.
+        // A push has at most one of these in the queue.
         | ToTool::Room { .. } => false,
     }
 }
 
-/// Whether a tool waits for an answer to `message`.
+/// Returns whether a tool expects an answer to `message`.
 fn is_request(message: &FromTool) -> bool {
     match message {
         FromTool::Pull { .. }
@@ -175,61 +176,63 @@ fn is_request(message: &FromTool) -> bool {
     }
 }
 
-/// Whether a send that failed so may work in a moment: the kernel has no memory. The tool is not to
-/// suffer from that: while it is connected, nothing that it borrows is overwritten.
-fn is_for_now(error: &io::Error) -> bool {
-    let now = [Errno::ENOBUFS, Errno::ENOMEM].map(|errno| Some(errno as i32));
-    now.contains(&error.raw_os_error())
+/// Returns whether a failed send may succeed shortly because the kernel has no memory. The
+/// connection is kept: while a tool is connected, nothing that it borrows is overwritten.
+fn is_transient(error: &io::Error) -> bool {
+    let transient = [Errno::ENOBUFS, Errno::ENOMEM].map(|errno| Some(errno as i32));
+    transient.contains(&error.raw_os_error())
 }
 
-/// Whether a send failed so because the tool reads no more: it has gone, and what it said before is
-/// still to be heard.
-fn is_deaf(error: &io::Error) -> bool {
+/// Returns whether a send failed because the tool no longer reads. The tool has closed its end, but
+/// the messages that it sent before must still be processed.
+fn is_closed(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// One connected tool.
 pub(crate) struct Peer {
     incoming: Incoming,
-    /// Requests, as they came, that wait until the tool has read answers to those before.
+    /// Requests, encoded, that wait until the tool has read the answers to earlier requests.
     deferred: VecDeque<Vec<u8>>,
-    /// Their bytes.
+    /// The size of the deferred requests, in bytes.
     deferred_bytes: usize,
     pub outgoing: VecDeque<Outgoing>,
-    /// What it has not read of forgotten jobs.
+    /// The bytes of removed jobs that the tool has not read.
     pub backlog: Backlog,
-    /// Outgoing answers, and their bytes.
+    /// The number of outgoing answers, and their size in bytes.
     answers: usize,
     answer_bytes: usize,
     in_flight: InFlight,
-    /// When it took something of what was sent to it the last time.
+    /// When the socket last accepted outgoing bytes.
     took: Instant,
-    /// When it connected, or asked for something the last time.
+    /// When the tool connected or last sent a request.
     asked: Instant,
     pub name: String,
-    /// The process at the other end.
+    /// The process at the other end of the connection.
     pub client: Client,
-    /// It belongs to the embedder.
+    /// Whether the tool belongs to the embedder.
     pub own: bool,
-    /// It may hold sources back that wait for who may.
+    /// Whether the tool may hold back sources under the block policy.
     pub may_block: bool,
     pub page: Arc<ReaderPage>,
-    /// By which it tells of room, if it may hold sources back and is not the embedder's.
+    /// The bell by which the tool signals room in its rings. Only a tool that may hold back sources
+    /// and is not the embedder's has one.
     pub room: Option<RoomBell>,
     pub registrations: BTreeMap<u32, Registration>,
-    /// What these, and the pulls that wait for the host, count for in its budget, in processes.
+    /// The weight of the registrations and the pulls that wait for the host, in processes.
     pub procs: usize,
-    /// Pulls that wait for the host's word.
+    /// Pulls that wait for the host's answer.
     pub waiting: BTreeMap<Ticket, Pull>,
     pub last_handler: u32,
-    /// Its pushes under way, by its numbers for them.
+    /// The tool's pushes under way, by the tool's numbers for them.
     pub pushes: BTreeMap<u32, PushId>,
     pub last_push: u32,
-    /// By slot.
+    /// The rings that the tool reads, by slot.
     pub readings: HashMap<u32, Reading>,
-    /// The slots of these, by stream and registration.
+    /// The slots of the readings, by stream and registration.
     pub slots: HashMap<(SourceId, u32), u32>,
-    /// As long as it is here: what it alone wants need not be begun any more once it has gone.
+    /// Alive while the tool is connected. Work for this tool alone need not begin after it has
+    /// disconnected.
     pub here: Arc<()>,
 }
 
@@ -276,18 +279,18 @@ impl Peer {
         self.incoming.socket()
     }
 
-    /// Returns the process behind it, for which limits count; `None` if it is the embedder's own.
+    /// Returns the process to which limits apply; `None` for the embedder's own tool.
     pub(crate) fn counted(&self) -> Option<Client> {
         (!self.own).then_some(self.client)
     }
 
-    /// The socket became readable (edge-triggered).
+    /// Records that the socket became readable (edge-triggered).
     pub(crate) fn now_readable(&mut self) {
         self.incoming.now_readable();
     }
 
-    /// Returns the next message that can be served. While many answers wait for the tool, its
-    /// requests are deferred, and what it says that has no answer is still heard.
+    /// Returns the next message to serve. While many answers wait for the tool, its requests are
+    /// deferred, but messages without an answer are still returned.
     pub(crate) fn receive(&mut self) -> Result<Option<FromTool>, DisconnectReason> {
         loop {
             let has_unread = self.answers >= MAX_ANSWERS_WAITING || self.answer_bytes >= MAX_BYTES_WAITING;
@@ -299,7 +302,7 @@ impl Peer {
                 return Ok(None);
             }
             let message = match self.incoming.next() {
-                // It reads no answers any more, and what it asked for is still done.
+                // The tool no longer reads answers, but its earlier requests are still served.
                 Err(DisconnectReason::Closed) if !self.deferred.is_empty() => {
                     self.drop_outgoing();
                     continue;
@@ -320,82 +323,91 @@ impl Peer {
         }
     }
 
-    /// Returns how many descriptors it has not received, as far as is known.
+    /// Returns how many descriptors the tool has not received, as far as the engine knows.
     pub(crate) fn fds_in_flight(&self) -> usize {
         self.in_flight.fds()
     }
 
-    /// Ends the connection. What is left of it has to be kept for as long as descriptors are in
-    /// flight.
+    /// Closes the connection. Returns what must be kept while descriptors are in flight.
     pub(crate) fn depart(self) -> Option<Departed> {
         Departed::new(self.incoming.into_socket(), self.in_flight, self.client)
     }
 
-    /// Lets it in, with its doorbell and, if it may hold sources back, what tells the engine of
-    /// room.
+    /// Accepts the tool: sends its doorbell and, if it may hold back sources, the bell by which it
+    /// signals room.
     pub(crate) fn welcome(&mut self, bell: Bell, room: Option<Ringer>) {
         let engine_pid = std::process::id();
         let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid, may_block: self.may_block };
-        let with = With::Welcome { page: Arc::clone(&self.page), bell, room };
-        self.queue(&message, with);
+        let attachment = Attachment::Welcome { page: Arc::clone(&self.page), bell, room };
+        self.queue(&message, attachment);
     }
 
+    /// Queues a message without descriptors.
     pub(crate) fn answer(&mut self, message: &ToTool) {
-        self.queue(message, With::Nothing);
+        self.queue(message, Attachment::None);
     }
 
-    /// Tells of room for a push, in place of what was to be told of it and has not gone out.
-    pub(crate) fn tell_room(&mut self, push: u32, position: u64) {
-        self.outgoing.retain(|out| out.room_of != Some(push) || out.sent > 0);
+    /// Returns credit for a push up to `position`. Replaces a queued credit message of this push
+    /// that was not sent.
+    pub(crate) fn return_credit(&mut self, push: u32, position: u64) {
+        self.outgoing.retain(|out| out.credit_push != Some(push) || out.sent > 0);
         self.answer(&ToTool::Room { push, position });
     }
 
     pub(crate) fn answer_with_inlet(&mut self, message: &ToTool, inlet: Arc<Inlet>) {
-        self.queue(message, With::Inlet(inlet));
+        self.queue(message, Attachment::Inlet(inlet));
     }
 
     pub(crate) fn announce(&mut self, message: &ToTool, ring: Arc<Ring>) {
-        self.queue(message, With::Ring(ring));
+        self.queue(message, Attachment::Ring(ring));
     }
 
-    /// Drops the rings at `slots`, whose readings have ended, that were not sent. The tool never
-    /// maps them.
+    /// Drops the unsent rings at `slots`, whose readings have ended. The tool never maps them.
     pub(crate) fn drop_rings(&mut self, slots: &HashSet<u32>) {
         if slots.is_empty() {
             return;
         }
         self.outgoing.retain_mut(|out| {
-            let ended = out.ring_at.take_if(|slot| slots.contains(slot)).is_some();
-            // The tool waits for the rest of a message that it has a part of.
+            let ended = out.ring_slot.take_if(|slot| slots.contains(slot)).is_some();
+            // The tool has received a part of this message and expects the rest.
             !ended || out.sent > 0
         });
     }
 
-    fn queue(&mut self, message: &ToTool, with: With) {
-        debug_assert_eq!(with.fds().len(), usize::from(message.fds()));
+    fn queue(&mut self, message: &ToTool, attachment: Attachment) {
+        debug_assert_eq!(attachment.fds().len(), usize::from(message.fds()));
         match encode(message) {
             Ok(frame) => {
-                let answers = is_answer(message);
-                if answers {
+                let is_answer = is_answer(message);
+                if is_answer {
                     self.answers = self.answers.saturating_add(1);
                     self.answer_bytes = self.answer_bytes.saturating_add(frame.len());
                 }
-                let room_of = if let ToTool::Room { push, .. } = message { Some(*push) } else { None };
-                let ring_at = if let ToTool::Ring { slot, .. } = message { Some(*slot) } else { None };
+                let credit_push = if let ToTool::Room { push, .. } = message { Some(*push) } else { None };
+                let ring_slot = if let ToTool::Ring { slot, .. } = message { Some(*slot) } else { None };
                 let item = Item::of(message);
                 self.backlog.queued(&item);
-                self.outgoing.push_back(Outgoing { frame, sent: 0, with, answers, room_of, ring_at, item });
+                self.outgoing.push_back(Outgoing {
+                    frame,
+                    sent: 0,
+                    attachment,
+                    is_answer,
+                    credit_push,
+                    ring_slot,
+                    item,
+                });
             }
-            Err(error) => self.queue_refusal(message, &error),
+            Err(error) => self.queue_replacement(message, &error),
         }
     }
 
-    /// Says instead of an answer beyond its message's cap that it is.
-    fn queue_refusal(&mut self, message: &ToTool, error: &EncodeError) {
+    /// Queues a shorter answer, or an error, in place of an answer that exceeds the limit of its
+    /// message.
+    fn queue_replacement(&mut self, message: &ToTool, error: &EncodeError) {
         tracing::warn!(tool = self.name, %error, "an answer is too long to send");
         let failure =
             || Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("the answer is {error}") };
-        let instead = match message {
+        let replacement = match message {
             ToTool::Answer { request, result: Ok(_) } => {
                 ToTool::Answer { request: *request, result: Err(failure()) }
             }
@@ -406,7 +418,7 @@ impl Peer {
                 request: *request,
                 slow: SlowTargets { position: slow.position, targets: Vec::new() },
             },
-            // Half as often as it takes, down to none.
+            // Halves the list until it fits; without it the report always fits.
             ToTool::Pushed { push, report } if !report.partial.is_empty() => {
                 let mut report = report.clone();
                 report.partial.truncate(report.partial.len() / 2);
@@ -414,23 +426,23 @@ impl Peer {
             }
             _ => return,
         };
-        self.queue(&instead, With::Nothing);
+        self.queue(&replacement, Attachment::None);
     }
 
-    /// Sends what waits, as far as the socket takes it and `budget` allows, of whose shared part
-    /// all tools use `used`.
+    /// Sends queued messages, as far as the socket accepts them and `budget` allows. `used` is how
+    /// much of the budget's shared pool all tools use.
     pub(crate) fn flush(&mut self, budget: Budget, used: &mut usize) -> Result<Flushed, DisconnectReason> {
-        let of_pool = |fds| if self.own { 0 } else { budget.of_pool(fds) };
-        let known = of_pool(self.in_flight.fds());
+        let from_pool = |fds| if self.own { 0 } else { budget.of_pool(fds) };
+        let known = from_pool(self.in_flight.fds());
         self.in_flight.look(self.incoming.socket())?;
-        *used = used.saturating_sub(known.saturating_sub(of_pool(self.in_flight.fds())));
+        *used = used.saturating_sub(known.saturating_sub(from_pool(self.in_flight.fds())));
         while let Some(out) = self.outgoing.front_mut() {
             if let Item::Missed(key) = &out.item
                 && out.frame.is_empty()
             {
                 out.frame = self.backlog.tell(key).unwrap_or_default();
             }
-            let fds = if out.sent == 0 { out.with.fds() } else { Vec::new() };
+            let fds = if out.sent == 0 { out.attachment.fds() } else { Vec::new() };
             let known = self.in_flight.fds();
             let after = known.saturating_add(fds.len());
             if !fds.is_empty() && after > budget.share(known, *used, self.own) {
@@ -439,7 +451,7 @@ impl Peer {
             match socket::send(self.incoming.socket(), out.frame.get(out.sent..).unwrap_or_default(), &fds) {
                 Ok(sent) => {
                     self.in_flight.sent(fds.len());
-                    *used = used.saturating_add(of_pool(after).saturating_sub(of_pool(known)));
+                    *used = used.saturating_add(from_pool(after).saturating_sub(from_pool(known)));
                     out.sent = out.sent.saturating_add(sent);
                     self.took = Instant::now();
                 }
@@ -447,19 +459,19 @@ impl Peer {
                 Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
                     return Ok(Flushed::Crowded);
                 }
-                Err(error) if is_for_now(&error) => return Ok(Flushed::Retry),
-                Err(error) if is_deaf(&error) => {
+                Err(error) if is_transient(&error) => return Ok(Flushed::Retry),
+                Err(error) if is_closed(&error) => {
                     self.drop_outgoing();
                     break;
                 }
                 Err(error) => return Err(error.into()),
             }
             if out.sent >= out.frame.len() {
-                if out.answers {
+                if out.is_answer {
                     self.answers = self.answers.saturating_sub(1);
                     self.answer_bytes = self.answer_bytes.saturating_sub(out.frame.len());
                 }
-                if let Some(reading) = out.ring_at.and_then(|slot| self.readings.get_mut(&slot)) {
+                if let Some(reading) = out.ring_slot.and_then(|slot| self.readings.get_mut(&slot)) {
                     self.backlog.ring_sent(reading);
                     reading.sent = true;
                 }
@@ -470,20 +482,20 @@ impl Peer {
         Ok(Flushed::Waits)
     }
 
-    /// Drops what was to be sent.
+    /// Drops all queued messages.
     fn drop_outgoing(&mut self) {
         self.outgoing.clear();
         self.backlog.nothing_is_sent();
         (self.answers, self.answer_bytes) = (0, 0);
     }
 
-    /// What its registrations, and its pulls that wait, hold of the host's.
+    /// Returns the tickets that its registrations and waiting pulls hold.
     pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {
         let registered = self.registrations.values().filter_map(|registration| registration.ticket);
         registered.chain(self.waiting.keys().copied())
     }
 
-    /// Returns what an engine that ends has to know of this tool.
+    /// Returns what the engine must know about this tool when it ends.
     pub(crate) fn at_end(&self) -> AtEnd {
         let asked = (!self.own).then_some(self.asked);
         AtEnd { has_unsent: !self.outgoing.is_empty(), took: self.took, asked }

@@ -1,5 +1,5 @@
-//! Connections that are not tools yet: they have not said hello, or the host has not said whether
-//! they are let in. Each costs a socket and a few words.
+//! Connections that are not tools yet: they have not sent a hello, or the host has not approved
+//! them. Each costs a socket and a few words of memory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,12 +32,12 @@ pub(crate) struct PendingPeer {
     incoming: Incoming,
     other: socket::PeerCredentials,
     /// When it connected.
-    came: Instant,
-    /// What it is granted, if it is the embedder's own.
+    connected: Instant,
+    /// The grant, if this is the embedder's own connection.
     own: Option<Grant>,
-    /// When it is refused, unless it is the embedder's own.
+    /// When the connection is refused; `None` for the embedder's own.
     deadline: Option<Instant>,
-    /// Its name, once it has said hello and the host is asked.
+    /// The tool's name, once it has sent a hello and the host was asked.
     name: Option<String>,
 }
 
@@ -45,17 +45,17 @@ impl PendingPeer {
     fn new(socket: UnixStream, own: Option<Grant>) -> io::Result<PendingPeer> {
         socket.set_nonblocking(true)?;
         let other = socket::peer(&socket)?;
-        let came = Instant::now();
-        let deadline = if own.is_none() { came.checked_add(HELLO_LIMIT) } else { None };
-        Ok(PendingPeer { incoming: Incoming::new(socket), other, came, own, deadline, name: None })
+        let connected = Instant::now();
+        let deadline = if own.is_none() { connected.checked_add(HELLO_LIMIT) } else { None };
+        Ok(PendingPeer { incoming: Incoming::new(socket), other, connected, own, deadline, name: None })
     }
 
-    /// Returns what an engine that ends has to know of this connection.
+    /// Returns what the engine must know about this connection when it ends.
     pub(crate) fn at_end(&self) -> AtEnd {
-        AtEnd { has_unsent: false, took: self.came, asked: self.own.is_none().then_some(self.came) }
+        AtEnd { has_unsent: false, took: self.connected, asked: self.own.is_none().then_some(self.connected) }
     }
 
-    /// The socket became readable (edge-triggered).
+    /// Records that the socket became readable (edge-triggered).
     pub(crate) fn now_readable(&mut self) {
         self.incoming.now_readable();
     }
@@ -64,32 +64,29 @@ impl PendingPeer {
         self.other.into()
     }
 
-    /// Returns the name in its hello, once that has come.
+    /// Returns the name from the hello, once that has arrived.
     fn hello(&mut self) -> Result<Option<String>, Ended> {
         match self.incoming.next()? {
             Some(FromTool::Hello { version: PROTOCOL_VERSION, name, .. }) => Ok(Some(name)),
             Some(FromTool::Hello { version, .. }) => {
                 let reason = format!(
-                    "the tool speaks version {version} of the protocol and the engine {PROTOCOL_VERSION}: update the \
+                    "protocol version {version} of the tool differs from version {PROTOCOL_VERSION} of the engine: update the \
                      older one"
                 );
                 Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason }.into())
             }
-            Some(_) => Err(DisconnectReason::Unexpected("a request before its hello").into()),
+            Some(_) => Err(DisconnectReason::Unexpected("a request before a hello").into()),
             None => Ok(None),
         }
     }
 
-    /// Returns why it is refused if it or the host has not said by `now` what was to be said.
+    /// Returns the reason for the refusal if the tool or the host has missed its deadline by `now`.
     fn overdue(&self, now: Instant) -> Option<Failure> {
         self.deadline.filter(|deadline| *deadline <= now)?;
         let reason = match self.name {
-            None => format!("the connection has sent no hello for {} s", HELLO_LIMIT.as_secs()),
+            None => format!("no hello received for {} s", HELLO_LIMIT.as_secs()),
             Some(_) => {
-                format!(
-                    "the launcher has not said for {} s whether this tool is let in",
-                    APPROVAL_LIMIT.as_secs()
-                )
+                format!("no approval received from the launcher for {} s", APPROVAL_LIMIT.as_secs())
             }
         };
         Some(Failure { status: Status::ERR_TIMEOUT, reason })
@@ -98,10 +95,10 @@ impl PendingPeer {
 
 /// Why a connection does not become a tool.
 enum Ended {
-    /// It is told why.
+    /// It is refused with a message.
     Refused(Failure),
-    /// It is closed.
-    DisconnectReason(DisconnectReason),
+    /// It is closed without one.
+    Closed(DisconnectReason),
 }
 
 impl From<Failure> for Ended {
@@ -112,12 +109,12 @@ impl From<Failure> for Ended {
 
 impl From<DisconnectReason> for Ended {
     fn from(reason: DisconnectReason) -> Ended {
-        Ended::DisconnectReason(reason)
+        Ended::Closed(reason)
     }
 }
 
-/// Tells the other end why it is not let in. Fits the empty socket buffer; if it does not, the tool
-/// learns less.
+/// Sends the reason of a refusal. It fits an empty socket buffer; if the send fails, the tool sees
+/// only a closed connection.
 fn refuse(socket: &UnixStream, Failure { status, reason }: Failure) {
     tracing::info!(reason, "a tool was refused");
     if let Ok(frame) = encode(&ToTool::Refused { status, reason }) {
@@ -126,11 +123,11 @@ fn refuse(socket: &UnixStream, Failure { status, reason }: Failure) {
 }
 
 fn internal(error: &io::Error) -> Failure {
-    Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("the engine: {error}") }
+    Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("engine error: {error}") }
 }
 
 impl State {
-    /// Adds a connection from the rendezvous socket, or refuses it if there is no place for it.
+    /// Adds a connection from the rendezvous socket, or refuses it if no place is free.
     pub(crate) fn admit(&mut self, registry: &Registry, socket: UnixStream) {
         let place = socket::peer(&socket)
             .map_err(|error| internal(&error))
@@ -139,11 +136,11 @@ impl State {
             return refuse(&socket, failure);
         }
         if let Err(error) = self.add_pending(registry, socket, None) {
-            tracing::info!(%error, "a connection is lost");
+            tracing::info!(%error, "cannot add a connection");
         }
     }
 
-    /// Adds a connection, the embedder's `own` with what it is granted.
+    /// Adds a connection. `own` is the grant of an embedder's own connection.
     pub(crate) fn add_pending(
         &mut self,
         registry: &Registry,
@@ -158,8 +155,8 @@ impl State {
         Ok(())
     }
 
-    /// Finds a place for a connection of `client`, if need be that of the oldest one that has not
-    /// said hello.
+    /// Finds a place for a connection of `client`. If none is free, closes the oldest connection
+    /// that has not sent a hello.
     fn make_place(
         &mut self,
         registry: &Registry,
@@ -170,8 +167,9 @@ impl State {
         self.forget_departed();
         let Client { pid, uid } = client;
         let all = self.places;
-        let part = |most: usize| most.saturating_mul(all) / MAX_TOOLS;
-        let (of_process, of_user) = (|of: Client| of.is_process(client), |of: Client| of.uid == uid);
+        let part = |limit: usize| limit.saturating_mul(all) / MAX_TOOLS;
+        let (of_process, of_user) =
+            (|other: Client| other.is_process(client), |other: Client| other.uid == uid);
         let limit = part(MAX_CONNECTIONS_PER_PROCESS);
         if self.connections(of_process) >= limit && !self.evict(registry, of_process) {
             return Err(full(format!("process {pid} has {limit} connections already: close one")));
@@ -192,27 +190,30 @@ impl State {
         }
     }
 
-    /// Returns how many connections from outside there are of `which`.
-    fn connections(&self, which: impl Fn(Client) -> bool) -> usize {
+    /// Returns the number of connections from outside whose client matches.
+    fn connections(&self, matches: impl Fn(Client) -> bool) -> usize {
         let peers = self.peers.values().filter(|peer| !peer.own).map(|peer| peer.client);
-        let pending = self.pending.values().filter(|of| of.own.is_none()).map(PendingPeer::client);
-        let departed = self.departed.iter().map(|of| of.client);
-        peers.chain(pending).chain(departed).filter(|of| which(*of)).count()
+        let pending = self.pending.values().filter(|pending| pending.own.is_none()).map(PendingPeer::client);
+        let departed = self.departed.iter().map(|departed| departed.client);
+        peers.chain(pending).chain(departed).filter(|client| matches(*client)).count()
     }
 
-    /// Closes the oldest connection of `which` that has not said hello. Returns whether there was
+    /// Closes the oldest connection without a hello whose client matches. Returns whether there was
     /// one.
-    fn evict(&mut self, registry: &Registry, which: impl Fn(Client) -> bool) -> bool {
-        let silent = |of: &PendingPeer| of.own.is_none() && of.name.is_none() && which(of.client());
-        let Some(id) = self.pending.iter().find(|(_, of)| silent(of)).map(|(id, _)| *id) else {
+    fn evict(&mut self, registry: &Registry, matches: impl Fn(Client) -> bool) -> bool {
+        let silent = |pending: &PendingPeer| {
+            pending.own.is_none() && pending.name.is_none() && matches(pending.client())
+        };
+        let Some(id) = self.pending.iter().find(|(_, pending)| silent(pending)).map(|(id, _)| *id) else {
             return false;
         };
-        let reason = "another connection has taken the place of this one, which had sent no hello".into();
+        let reason = "replaced by another connection: no hello was received".into();
         self.end_pending(registry, id, Failure { status: Status::ERR_OUT_OF_RESOURCE, reason }.into());
         true
     }
 
-    /// Hears what pending connections say, and ends those that have waited for too long.
+    /// Reads the hellos of pending connections, and ends connections that have missed their
+    /// deadline.
     pub(crate) fn greet(&mut self, registry: &Registry, capture: &Capture) {
         let now = Instant::now();
         let ids: Vec<PeerId> = self.pending.keys().copied().collect();
@@ -220,7 +221,7 @@ impl State {
             let Some(pending) = self.pending.get_mut(&id) else { continue };
             let hello = if pending.name.is_none() { pending.hello() } else { Ok(None) };
             let result = match (hello, pending.overdue(now)) {
-                (Ok(Some(name)), _) => self.approve(capture, id, name),
+                (Ok(Some(name)), _) => self.request_approval(capture, id, name),
                 (Ok(None), Some(overdue)) => Err(overdue.into()),
                 (Ok(None), None) => Ok(()),
                 (Err(ended), _) => Err(ended),
@@ -231,13 +232,13 @@ impl State {
         }
     }
 
-    /// Returns when the first pending connection has waited for too long.
+    /// Returns the earliest deadline of a pending connection.
     pub(crate) fn next_overdue(&self) -> Option<Instant> {
         self.pending.values().filter_map(|pending| pending.deadline).min()
     }
 
-    /// Has the host approve of a tool called `name`, unless it is the embedder's own.
-    fn approve(&mut self, capture: &Capture, id: PeerId, name: String) -> Result<(), Ended> {
+    /// Asks the host to approve the tool `name`. The embedder's own tool needs no approval.
+    fn request_approval(&mut self, capture: &Capture, id: PeerId, name: String) -> Result<(), Ended> {
         let Some(pending) = self.pending.get_mut(&id) else { return Ok(()) };
         pending.name = Some(name);
         if let Some(grant) = pending.own {
@@ -250,7 +251,7 @@ impl State {
         Ok(())
     }
 
-    /// The host has said whether a tool is let in.
+    /// Processes the host's answer about a tool.
     pub(crate) fn approved(
         &mut self,
         registry: &Registry,
@@ -264,7 +265,7 @@ impl State {
         }
     }
 
-    /// Makes a tool of a connection.
+    /// Turns a pending connection into a tool.
     fn welcome(&mut self, capture: &Capture, id: PeerId, grant: Grant) -> Result<(), Ended> {
         // It may have been refused meanwhile.
         if !self.pending.contains_key(&id) {
@@ -277,12 +278,12 @@ impl State {
         let made = if own { iof_shm_ring::bell() } else { iof_shm_ring::doorbell() };
         let (ringer, bell) = made.map_err(|error| no_room(&failed(error)))?;
         let page = ReaderPage::create(ringer).map_err(|error| no_room(&error))?;
-        // The embedder's own readers belong to the job.
+        // The files of the embedder's own readers are accounted to the job.
         if !own && let Some(file) = page.as_fd() {
             check_spare_files(file)?;
         }
         let may_block = grant == Grant::Block;
-        let (room, listens) = match (may_block, own) {
+        let (room, room_bell) = match (may_block, own) {
             (false, _) => (None, None),
             (true, true) => (Some(capture.room_bell().map_err(DisconnectReason::from)?), None),
             (true, false) => {
@@ -295,7 +296,7 @@ impl State {
         };
         let name = name.unwrap_or_default();
         let mut peer = Peer::new(incoming, other.into(), name, own, may_block, page);
-        peer.room = listens;
+        peer.room = room_bell;
         peer.welcome(bell, room);
         self.peers.insert(id, peer);
         Ok(())
@@ -307,19 +308,19 @@ impl State {
         let _ = registry.deregister(&mut SourceFd(&socket.as_raw_fd()));
         match ended {
             Ended::Refused(failure) => refuse(socket, failure),
-            Ended::DisconnectReason(DisconnectReason::Closed) => {}
-            Ended::DisconnectReason(reason) => {
+            Ended::Closed(DisconnectReason::Closed) => {}
+            Ended::Closed(reason) => {
                 tracing::info!(pid = pending.other.pid, %reason, "a connection was closed");
             }
         }
     }
 }
 
-/// Returns how many tools a process has places for that may open `files` files: a tool has four of
-/// them at most, and the job and others want some, too.
+/// Returns how many tools a process that may open `files` files has places for. A tool needs at
+/// most four, and the jobs need some too.
 pub(crate) fn places(files: u64) -> usize {
     usize::try_from(files / 8).unwrap_or(usize::MAX).clamp(8, MAX_TOOLS)
 }
 
-/// Connections that are not tools yet, in the order in which they came.
+/// Connections that are not tools yet, in the order in which they connected.
 pub(crate) type Pending = BTreeMap<PeerId, PendingPeer>;

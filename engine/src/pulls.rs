@@ -1,5 +1,4 @@
-//! Pulls on their way: to the host where it has to be asked, and into the tables when it has
-//! granted them.
+//! Pulls that wait for the host, and their registration once it has granted them.
 
 use iof_capture::Capture;
 use iof_proto::{Channels, Failure, Granted, Info, Proc, ToTool};
@@ -11,26 +10,26 @@ use crate::peer::Peer;
 use crate::registrations::Registration;
 use crate::state::{PeerId, State};
 
-/// A pull that makes sense.
+/// A valid pull.
 pub(crate) struct Pull {
-    /// The tool's number for it.
+    /// The tool's number for the pull.
     pub request: u32,
     pub registration: Registration,
-    /// All of them, as they came.
+    /// All directives, unchanged.
     pub directives: Vec<Info>,
-    /// The keys of directives that can't be honoured.
+    /// The keys of directives that are not supported.
     pub ignored: Vec<String>,
 }
 
 impl Pull {
-    /// What it asks the host for.
-    fn what(&self) -> (Vec<Proc>, Channels, Vec<Info>) {
+    /// Returns the sources and directives that the pull asks the host for.
+    fn asks_for(&self) -> (Vec<Proc>, Channels, Vec<Info>) {
         (self.registration.procs().to_vec(), self.registration.channels, self.directives.clone())
     }
 }
 
 impl State {
-    /// Registers `peer_id` as it asks, now or when the host has granted it.
+    /// Registers a pull of `peer_id`, at once or when the host has granted it.
     pub(crate) fn pull(&mut self, capture: &Capture, peer_id: PeerId, mut pull: Pull) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         if peer.own {
@@ -42,7 +41,7 @@ impl State {
             return self.register(capture, peer_id, pull);
         }
         if let Err(failure) = self.owe(&calls, peer_id, &pull.directives) {
-            // These upcalls are not made, so all of them are denied.
+            // These upcalls are not made, so all of them count as denied.
             for (call, _) in &calls {
                 let answered = self.demand.answer(*call, false);
                 self.stop(answered.stopped);
@@ -59,7 +58,10 @@ impl State {
         self.upcalls.extend(calls.into_iter().map(upcall));
     }
 
-    /// Notes that the host is to be asked all of `calls` for `peer_id`, or none.
+    /// Records that the host owes answers to all of `calls` for `peer_id`.
+    ///
+    /// # Errors
+    /// Fails if one call exceeds the user's limit. None is recorded then.
     fn owe(
         &mut self,
         calls: &[(CallId, Sources)],
@@ -77,7 +79,7 @@ impl State {
         Ok(())
     }
 
-    /// The host has answered an upcall.
+    /// Processes the host's answer to an upcall.
     pub(crate) fn answered(&mut self, capture: &Capture, call: CallId, answer: Result<(), Failure>) {
         let answered = self.demand.answer(call, answer.is_ok());
         self.stop(answered.stopped);
@@ -94,12 +96,12 @@ impl State {
             .filter_map(|ticket| Some((ticket, self.take_waiting(ticket)?)))
             .collect();
         let first = pulls.iter().find(|(ticket, _)| Some(*ticket) == asker);
-        let first = first.map(|(_, (_, pull))| pull.what());
+        let first = first.map(|(_, (_, pull))| pull.asks_for());
         for (_, (peer_id, pull)) in pulls {
-            if first.as_ref().is_some_and(|first| *first == pull.what()) {
+            if first.as_ref().is_some_and(|first| *first == pull.asks_for()) {
                 self.refuse_pull(peer_id, pull.request, failure.clone());
             } else {
-                // It asked for something else, and for itself.
+                // This pull asks for something else, so it makes its own upcalls.
                 self.pull(capture, peer_id, pull);
             }
         }
@@ -113,7 +115,7 @@ impl State {
         })
     }
 
-    /// Attaches to what exists, and answers before the rings follow.
+    /// Attaches a tool to the existing streams. The answer is sent before the rings.
     fn register(&mut self, capture: &Capture, peer_id: PeerId, pull: Pull) {
         let Pull { request, registration, ignored, directives: _ } = pull;
         let Some(peer) = self.peers.get(&peer_id) else { return };
@@ -134,17 +136,18 @@ impl State {
         }
         self.announce(peer_id, handler, attached);
         self.announce_if_complete(peer_id, handler);
-        self.tell_ends(peer_id, handler);
+        self.report_ends(peer_id, handler);
     }
 
-    /// Tells a tool that it gets nothing.
+    /// Sends a tool the reason why its pull failed.
     pub(crate) fn refuse_pull(&mut self, peer_id: PeerId, request: u32, failure: Failure) {
         if let Some(peer) = self.peers.get_mut(&peer_id) {
             peer.answer(&ToTool::Pulled { request, result: Err(failure) });
         }
     }
 
-    /// Gives back what a pull holds of the host's; the host hears of what nobody wants any more.
+    /// Releases the sources that a pull holds. The host is informed of those that no pull wants any
+    /// more.
     pub(crate) fn release(&mut self, ticket: Ticket) {
         let stopped = self.demand.release(ticket);
         self.stop(stopped);

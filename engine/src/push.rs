@@ -1,9 +1,9 @@
-//! Pushes of stdin (`PMIx_IOF_push`, RFC0025): who may get the bytes, and what becomes of them.
+//! Pushes of stdin (`PMIx_IOF_push`, RFC0025): admission of their targets, forwarding and reports.
 //!
-//! A tool puts its bytes into an inlet, from which the capture thread writes them into the pipes of
-//! the ranks that run here, and from which the host is brought what is for ranks elsewhere. What
-//! all of them have taken is room again, of which the tool is told. So one inlet for each push is
-//! all the memory that stdin takes, whatever its size.
+//! A tool puts its bytes into an inlet. From there the capture thread writes them into the pipes of
+//! the local ranks, and the host receives the bytes for ranks elsewhere. Bytes that all targets
+//! have taken free room in the inlet, and the tool receives this credit. So one inlet for each push
+//! is all the memory that stdin takes, however long it is.
 
 mod admission;
 mod elsewhere;
@@ -25,13 +25,13 @@ use crate::client::Client;
 use crate::control::check_spare_files;
 use crate::job::RankState;
 use crate::peer::{DisconnectReason, Peer};
-use crate::push::admission::{Admitted, Asked};
+use crate::push::admission::{Admitted, PushOptions};
 use crate::push::elsewhere::Elsewhere;
 use crate::state::{PeerId, State};
 
 pub use self::elsewhere::StdinPush;
 
-/// A request to push to a job of which not all ranks are there yet.
+/// A request to push to a job whose ranks are not all registered yet.
 pub(crate) struct Deferred {
     peer_id: PeerId,
     request: u32,
@@ -42,29 +42,29 @@ pub(crate) struct Deferred {
 
 /// A push under way.
 pub(crate) struct Push {
-    /// Whose it is, and its number there; `None` when that tool has gone.
+    /// The tool and its number for the push; `None` after the tool has disconnected.
     tool: Option<(PeerId, u32)>,
-    /// The process that began it; `None` if that is the embedder's.
+    /// The process that began the push; `None` for the embedder's own.
     client: Option<Client>,
     inlet: Arc<Inlet>,
     filled: u64,
     over: bool,
-    /// Its targets' stdin ends with it.
+    /// Whether the targets' stdin ends with the push.
     completes: bool,
-    /// What all targets here have taken, as far as we were told.
+    /// The position up to which all local targets have taken the bytes, as last reported.
     freed: u64,
-    /// What the tool was told that all have taken.
-    told: u64,
-    /// The targets here that have neither got all nor gone.
+    /// The position up to which credit was returned to the tool.
+    credited: u64,
+    /// The local targets that still take bytes.
     here: BTreeMap<TargetId, Proc>,
     elsewhere: Option<Elsewhere>,
-    /// Others that have waited for their turn elsewhere are to have it.
+    /// Other pushes that waited behind this one elsewhere may continue now.
     yields: bool,
     report: PushReport,
 }
 
 impl Push {
-    /// What all targets have taken.
+    /// Returns the position up to which all targets have taken the bytes.
     fn position(&self) -> u64 {
         let here = if self.here.is_empty() { u64::MAX } else { self.freed };
         let elsewhere = self.elsewhere.as_ref().map_or(u64::MAX, |targets| targets.position);
@@ -75,7 +75,7 @@ impl Push {
         self.here.is_empty() && self.elsewhere.is_none()
     }
 
-    /// Notes that `target` gets no more.
+    /// Records that `target` gets no more bytes.
     fn ended(&mut self, target: Proc, delivered: u64, end: PushEnd) {
         let cause = match end {
             PushEnd::Complete => {
@@ -92,7 +92,7 @@ impl Push {
 }
 
 impl State {
-    /// Begins a push, if it makes sense and all targets can be reached.
+    /// Begins a push if the request is valid and all targets can be reached.
     pub(crate) fn push(
         &mut self,
         capture: &Capture,
@@ -103,7 +103,7 @@ impl State {
         infos: Vec<Info>,
     ) {
         let Some(peer) = self.peers.get(&peer_id) else { return };
-        let waiting = self.deferred.iter().filter(|of| of.peer_id == peer_id).count();
+        let waiting = self.deferred.iter().filter(|deferred| deferred.peer_id == peer_id).count();
         let begun = if peer.pushes.len().saturating_add(waiting) >= MAX_PUSHES_PER_TOOL {
             let reason =
                 format!("a tool may have {MAX_PUSHES_PER_TOOL} pushes under way: wait for one to end");
@@ -123,12 +123,12 @@ impl State {
         }
     }
 
-    /// Whether not all ranks of a target's job are there yet.
+    /// Returns whether the ranks of a target's job are not all registered yet.
     fn is_starting(&self, target: &Proc) -> bool {
         self.jobs.get(&target.nspace).is_some_and(|job| job.here && !job.started)
     }
 
-    /// All ranks of a job have come: who wants to push to them gets its answer.
+    /// Begins the deferred pushes whose jobs have all their ranks now.
     pub(crate) fn begin_deferred(&mut self, capture: &Capture) {
         for Deferred { peer_id, request, targets, size, infos } in mem::take(&mut self.deferred) {
             self.push(capture, peer_id, request, &targets, size, infos);
@@ -143,11 +143,11 @@ impl State {
         size: Option<u64>,
         infos: Vec<Info>,
     ) -> Result<(PushGranted, Arc<Inlet>), Failure> {
-        let Asked { directives, ignored, capacity } = self.asked(&infos, size)?;
+        let PushOptions { directives, ignored, capacity } = self.push_options(&infos, size)?;
         let own = self.peers.get(&peer_id).is_some_and(|peer| peer.own);
-        let Admitted { here, elsewhere, unopen } = self.admit_push(capture, targets, own)?;
-        if !unopen.is_empty() && !(directives.partial && !(here.is_empty() && elsewhere.is_empty())) {
-            return Err(admission::refusal(&unopen));
+        let Admitted { here, elsewhere, unavailable } = self.admit_push(capture, targets, own)?;
+        if !unavailable.is_empty() && !(directives.partial && !(here.is_empty() && elsewhere.is_empty())) {
+            return Err(admission::refusal(&unavailable));
         }
         let client = self.peers.get(&peer_id).and_then(Peer::counted);
         self.check_room(client, capacity)?;
@@ -180,20 +180,20 @@ impl State {
             over: false,
             completes: directives.complete,
             freed: 0,
-            told: 0,
+            credited: 0,
             here,
             elsewhere,
             yields: false,
             report: PushReport::default(),
         };
         self.pushes.insert(id, push);
-        // As many as were named, or as fit a message.
-        let skipped = unopen.into_iter().take(MAX_PROCS_PER_PULL);
+        // At most as many as a request may name, so the answer fits a message.
+        let skipped = unavailable.into_iter().take(MAX_PROCS_PER_PULL);
         let skipped = skipped.map(|(target, reason)| Skipped { target, reason }).collect();
         Ok((PushGranted { push: peer.last_push, skipped, ignored }, inlet))
     }
 
-    /// A tool has put more bytes into the inlet of its push `number`.
+    /// Records that a tool has put more bytes into the inlet of its push `number`.
     pub(crate) fn fill(
         &mut self,
         capture: &Capture,
@@ -204,38 +204,39 @@ impl State {
     ) -> Result<(), DisconnectReason> {
         let Some(peer) = self.peers.get(&peer_id) else { return Ok(()) };
         let Some(&id) = peer.pushes.get(&number) else {
-            // One that is over, of which the tool is about to hear, or one that never was.
+            // The push has ended and the report is on its way, or it never existed.
             let known = number > 0 && number <= peer.last_push;
             return if known {
                 Ok(())
             } else {
-                Err(DisconnectReason::Unexpected("bytes for a push that never was"))
+                Err(DisconnectReason::Unexpected("bytes for a push that does not exist"))
             };
         };
         let Some(push) = self.pushes.get_mut(&id) else { return Ok(()) };
         if bytes == 0 && !over {
-            return Err(DisconnectReason::Unexpected("nothing, as if it were something to push"));
+            return Err(DisconnectReason::Unexpected("an empty fill"));
         }
-        let room = push.inlet.capacity().saturating_sub(push.filled.saturating_sub(push.told));
+        let room = push.inlet.capacity().saturating_sub(push.filled.saturating_sub(push.credited));
         if bytes > room {
-            return Err(DisconnectReason::Unexpected("more bytes to push than there is room for"));
+            return Err(DisconnectReason::Unexpected("more bytes to push than its credit allows"));
         }
         if push.over {
-            return Err(DisconnectReason::Unexpected("bytes behind the last of a push"));
+            return Err(DisconnectReason::Unexpected("bytes after the end of a push"));
         }
         push.filled = push.filled.saturating_add(bytes);
         push.over = over;
         if !push.here.is_empty() {
-            // A capture that has ended has told of the end of all its pushes.
+            // The call fails only if the capture thread has ended, which has reported the end of
+            // all its pushes.
             let _ = capture.fill(id, bytes, over);
         }
-        self.go_on(id);
+        self.continue_push(id);
         Ok(())
     }
 
-    /// Says who holds a push back; those who do not read are cut off before, if they still are at
-    /// `cut_off`.
-    pub(crate) fn lagging(
+    /// Reports the slowest targets of a push. If they are still at position `cut_off`, they are cut
+    /// off first.
+    pub(crate) fn report_slow_targets(
         &mut self,
         capture: &Capture,
         peer_id: PeerId,
@@ -249,78 +250,80 @@ impl State {
             self.cut_off_orphans(capture, id, position);
             self.cut_off_elsewhere(id, position);
         }
-        let slow = id.and_then(|id| self.who_lags(capture, id)).unwrap_or_default();
+        let slow = id.and_then(|id| self.slow_targets(capture, id)).unwrap_or_default();
         if let Some(peer) = self.peers.get_mut(&peer_id) {
             peer.answer(&ToTool::SlowTargets { request, slow });
         }
     }
 
-    /// Shuts the targets at which a push waits for one whose tool has gone: nobody else is left to
-    /// do so.
+    /// Shuts the targets at which a push waits for another push whose tool has disconnected, as no
+    /// tool could cut them off.
     fn cut_off_orphans(&self, capture: &Capture, id: PushId, position: u64) {
         let lagging = capture.with_streams(|streams| streams.lagging(id)).ok().flatten();
         let lagging = lagging.filter(|lagging| lagging.position <= position).unwrap_or_default();
-        for of in lagging.targets.into_iter().filter(|of| of.turn != id) {
-            if self.pushes.get(&of.turn).is_some_and(|push| push.tool.is_none()) {
-                let _ = capture.shut(of.target);
+        for slow in lagging.targets.into_iter().filter(|slow| slow.turn != id) {
+            if self.pushes.get(&slow.turn).is_some_and(|push| push.tool.is_none()) {
+                let _ = capture.shut(slow.target);
             }
         }
     }
 
-    fn who_lags(&self, capture: &Capture, id: PushId) -> Option<SlowTargets> {
+    fn slow_targets(&self, capture: &Capture, id: PushId) -> Option<SlowTargets> {
         let push = self.pushes.get(&id)?;
         let here = capture.with_streams(|streams| streams.lagging(id)).ok().flatten();
         let (freed, lagging) = here.map_or((u64::MAX, Vec::new()), |here| (here.position, here.targets));
-        let far = push.elsewhere.as_ref();
-        let position = freed.min(far.map_or(u64::MAX, |far| far.position)).min(push.filled);
-        let named = lagging.into_iter().filter(|_| freed == position).filter_map(|of| {
-            let target = push.here.get(&of.target)?.clone();
-            Some(SlowTarget { target, stalled: of.turn == id })
+        let elsewhere = push.elsewhere.as_ref();
+        let position = freed.min(elsewhere.map_or(u64::MAX, |elsewhere| elsewhere.position)).min(push.filled);
+        let slow_here = lagging.into_iter().filter(|_| freed == position).filter_map(|slow| {
+            let target = push.here.get(&slow.target)?.clone();
+            Some(SlowTarget { target, stalled: slow.turn == id })
         });
-        let far = far.filter(|far| far.position == position && far.position < push.filled);
-        let far = far.into_iter().flat_map(|far| {
-            far.targets().iter().map(|target| SlowTarget { target: target.clone(), stalled: far.has_turn() })
+        let elsewhere =
+            elsewhere.filter(|elsewhere| elsewhere.position == position && elsewhere.position < push.filled);
+        let slow_elsewhere = elsewhere.into_iter().flat_map(|elsewhere| {
+            let stalled = elsewhere.has_turn();
+            elsewhere.targets().iter().map(move |target| SlowTarget { target: target.clone(), stalled })
         });
-        Some(SlowTargets { position, targets: named.chain(far).collect() })
+        Some(SlowTargets { position, targets: slow_here.chain(slow_elsewhere).collect() })
     }
 
-    /// The targets here have taken what lies before `position`.
+    /// Records that the local targets have taken all bytes before `position`.
     pub(crate) fn freed(&mut self, id: PushId, position: u64) {
         if let Some(push) = self.pushes.get_mut(&id) {
             push.freed = position;
         }
-        self.go_on(id);
+        self.continue_push(id);
     }
 
-    /// A target here has all, or gets no more.
+    /// Records that a local target has taken all bytes or gets no more.
     pub(crate) fn fed(&mut self, id: PushId, target: TargetId, delivered: u64, end: PushEnd) {
         let Some(proc) = self.pushes.get_mut(&id).and_then(|push| push.here.remove(&target)) else {
             return;
         };
         let end = match end {
-            // It was shut because of that.
+            // The target was shut because the rank had exited.
             PushEnd::Stopped if self.rank(&proc).is_some_and(|rank| rank.exit.is_some()) => PushEnd::Closed,
             end => end,
         };
         if let Some(push) = self.pushes.get_mut(&id) {
             push.ended(proc, delivered, end);
         }
-        self.go_on(id);
+        self.continue_push(id);
     }
 
-    /// Nothing can be pushed to a target any more.
+    /// Records that nothing can be pushed to a target any more.
     pub(crate) fn shut(&mut self, target: TargetId) {
         let Some(proc) = self.stdins.remove(&target) else { return };
         let rank = self.jobs.get_mut(&proc.nspace).and_then(|job| job.ranks.get_mut(&proc.rank));
         if let Some(rank) = rank.filter(|rank| rank.target() == target) {
-            rank.unopen = Some(StdinUnavailable::Closed);
+            rank.stdin_unavailable = Some(StdinUnavailable::Closed);
         }
     }
 
-    /// A rank has exited: if nobody else reads its stdin, its pushes are over, which those that
-    /// have nothing to write would not find out.
+    /// Shuts the stdin of a rank that has exited, unless another process reads it. Otherwise a push
+    /// with nothing to write would not notice the end.
     pub(crate) fn shut_if_unread(&self, capture: &Capture, proc: &Proc) {
-        let Some(rank) = self.rank(proc).filter(|rank| rank.unopen.is_none()) else { return };
+        let Some(rank) = self.rank(proc).filter(|rank| rank.stdin_unavailable.is_none()) else { return };
         let target = rank.target();
         if capture.with_streams(|streams| streams.takes(target)).is_ok_and(|takes| !takes) {
             let _ = capture.shut(target);
@@ -331,45 +334,47 @@ impl State {
         self.jobs.get(&proc.nspace)?.ranks.get(&proc.rank)
     }
 
-    /// A tool has gone: what it handed over arrives all the same, and then its pushes are over.
+    /// Completes the pushes of a tool that has disconnected. Bytes that it has filled in still
+    /// arrive.
     pub(crate) fn leave_pushes(&mut self, capture: &Capture, pushes: impl IntoIterator<Item = PushId>) {
         let peers = &self.peers;
-        self.deferred.retain(|of| peers.contains_key(&of.peer_id));
+        self.deferred.retain(|deferred| peers.contains_key(&deferred.peer_id));
         for id in pushes {
             let Some(push) = self.pushes.get_mut(&id) else { continue };
             push.tool = None;
             if !mem::replace(&mut push.over, true) {
                 let _ = capture.fill(id, 0, true);
             }
-            self.go_on(id);
+            self.continue_push(id);
         }
     }
 
-    /// Tells the tool of room that there is, or of the end; has the host go on, also with those
-    /// that have waited for it.
-    fn go_on(&mut self, id: PushId) {
+    /// Advances a push: gives the host its next piece, returns credit to the tool, and reports the
+    /// end. Does the same for the pushes that waited behind it.
+    fn continue_push(&mut self, id: PushId) {
         let mut due = vec![id];
         while let Some(id) = due.pop() {
-            self.go_on_elsewhere(id);
+            self.continue_elsewhere(id);
             if self.pushes.get_mut(&id).is_some_and(|push| mem::take(&mut push.yields)) {
                 due.extend(self.yield_elsewhere(id));
             }
-            self.tell(id);
+            self.return_credit(id);
         }
     }
 
-    fn tell(&mut self, id: PushId) {
+    fn return_credit(&mut self, id: PushId) {
         let Some(push) = self.pushes.get_mut(&id) else { return };
         if push.is_done() {
             return self.end_push(id);
         }
         let position = push.position();
-        // With the host its own answers are the steps; here the capture thread tells by quarters.
-        if position > push.told {
-            push.told = position;
+        // For the host, each of its answers is a step. The capture thread reports local progress in
+        // quarters of the inlet.
+        if position > push.credited {
+            push.credited = position;
             let tool = push.tool.and_then(|(peer, number)| Some((self.peers.get_mut(&peer)?, number)));
             if let Some((peer, number)) = tool {
-                peer.tell_room(number, position);
+                peer.return_credit(number, position);
             }
         }
     }

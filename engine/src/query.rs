@@ -1,4 +1,4 @@
-//! Queries (`PMIx_Query_info`, RFC0001, RFC0010): the engine answers what it knows, and asks its
+//! Queries (`PMIx_Query_info`, RFC0001, RFC0010): the engine answers what it knows and asks its
 //! host for the rest.
 
 mod answers;
@@ -16,39 +16,39 @@ use crate::control::{Report, Reports};
 use crate::host::{Call, Upcall};
 use crate::owed::size_of_infos;
 use crate::peer::Peer;
-use crate::query::answers::{Scope, find, look_at_streams, merge};
+use crate::query::answers::{Scope, find, merge, read_counters};
 use crate::state::{PeerId, State};
 
-/// Names a request that waits for the host.
+/// The number of a request that waits for the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct QueryId(u64);
 
-/// What was asked: the place of a query in its request, and a key of it.
-type Asked = (u32, String);
+/// A requested key, with the index of its query in the request.
+type RequestedKey = (u32, String);
 
-/// A request, as far as the engine itself can answer it.
+/// The keys of a request, as far as the engine can answer them without its host.
 #[derive(Default)]
 struct LookedUp {
-    asked: Vec<Asked>,
-    found: BTreeMap<Asked, Value>,
-    /// What the host is to be asked, by the place in the request.
-    left: BTreeMap<u32, Query>,
-    /// Why the first key of some was not answered that make no sense with their qualifiers.
-    refused: Option<Failure>,
+    requested: Vec<RequestedKey>,
+    found: BTreeMap<RequestedKey, Value>,
+    /// The queries for the host, by their index in the request.
+    for_host: BTreeMap<u32, Query>,
+    /// The first error of a key that is invalid with its qualifiers.
+    failure: Option<Failure>,
 }
 
-/// A request of which the host was asked a part.
+/// A request of which the host answers a part.
 struct Waiting {
     peer: PeerId,
     request: u32,
-    asked: Vec<Asked>,
-    found: BTreeMap<Asked, Value>,
-    /// The places of the queries that the host was asked.
-    places: Vec<u32>,
-    refused: Option<Failure>,
+    requested: Vec<RequestedKey>,
+    found: BTreeMap<RequestedKey, Value>,
+    /// The indices of the queries that the host was asked.
+    indices: Vec<u32>,
+    failure: Option<Failure>,
 }
 
-/// The requests that wait for the host.
+/// The requests that wait for the host, and the cached counters.
 #[derive(Default)]
 pub(crate) struct Queries {
     waiting: BTreeMap<QueryId, Waiting>,
@@ -56,30 +56,31 @@ pub(crate) struct Queries {
     stats: Option<Stats>,
 }
 
-/// The figures of all streams.
+/// The counters of all streams.
 struct Stats {
     taken: Instant,
     streams: Vec<StreamStats>,
 }
 
 impl Queries {
-    /// A stream has come or is complete, which the next query is to know.
+    /// Discards the cached counters: a stream was added or is complete, and the next query must see
+    /// it.
     pub(crate) fn streams_changed(&mut self) {
         self.stats = None;
     }
 
-    /// A tool has gone.
+    /// Drops the requests of a tool that has disconnected.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.waiting.retain(|_, waiting| waiting.peer != peer);
     }
 
-    fn of(&self, peer: PeerId) -> usize {
+    fn waiting_of(&self, peer: PeerId) -> usize {
         self.waiting.values().filter(|waiting| waiting.peer == peer).count()
     }
 }
 
 impl State {
-    /// Answers a request, now or when the host has said its part.
+    /// Answers a request, now or when the host has answered its part.
     pub(crate) fn query(
         &mut self,
         capture: &Capture,
@@ -89,13 +90,13 @@ impl State {
         queries: &[Query],
     ) {
         if queries.iter().any(|query| query.keys.iter().any(|key| key == key::IOF_STATS)) {
-            self.look_at_streams(capture, peer_id);
+            self.refresh_stats(capture, peer_id);
         }
         let result = match self.look_up(node, queries) {
-            Ok(LookedUp { asked, found, left, refused }) if left.is_empty() => {
-                conclude(&asked, found, refused)
+            Ok(LookedUp { requested, found, for_host, failure }) if for_host.is_empty() => {
+                conclude(&requested, found, failure)
             }
-            Ok(_) if self.queries.of(peer_id) >= MAX_WAITING_PER_TOOL => {
+            Ok(_) if self.queries.waiting_of(peer_id) >= MAX_WAITING_PER_TOOL => {
                 let reason =
                     format!("{MAX_WAITING_PER_TOOL} queries of this tool wait for the host: try again");
                 Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
@@ -109,79 +110,80 @@ impl State {
         self.answer(peer_id, request, result);
     }
 
-    /// Looks at all streams, unless that was done for another tool just before.
-    fn look_at_streams(&mut self, capture: &Capture, peer_id: PeerId) {
+    /// Reads the counters of all streams. The embedder's own tools always get new ones; other tools
+    /// get those of the last [`STATS_AGE`].
+    fn refresh_stats(&mut self, capture: &Capture, peer_id: PeerId) {
         let own = self.peers.get(&peer_id).is_some_and(|peer| peer.own);
         let now = Instant::now();
         let is_fresh = |stats: &Stats| now.saturating_duration_since(stats.taken) < STATS_AGE;
         if own || !self.queries.stats.as_ref().is_some_and(is_fresh) {
-            let streams = look_at_streams(self, capture);
+            let streams = read_counters(self, capture);
             self.queries.stats = Some(Stats { taken: now, streams });
         }
     }
 
     fn look_up(&self, node: &str, queries: &[Query]) -> Result<LookedUp, Failure> {
         let mut all = LookedUp::default();
-        for (place, Query { keys, qualifiers }) in (0u32..).zip(queries) {
+        for (index, Query { keys, qualifiers }) in (0u32..).zip(queries) {
             let scope = Scope::read(qualifiers)?;
             for key in keys {
-                let of = (place, key.clone());
-                // However often it is asked for: answers are long.
-                if all.asked.contains(&of) {
+                let requested = (index, key.clone());
+                // A repeated key is answered once, because answers are long.
+                if all.requested.contains(&requested) {
                     continue;
                 }
-                all.asked.push(of.clone());
+                all.requested.push(requested.clone());
                 let value = match scope.as_ref().map(|scope| find(self, node, key, scope)) {
                     Some(Ok(value)) => value,
                     Some(Err(failure)) => {
-                        all.refused.get_or_insert(failure);
+                        all.failure.get_or_insert(failure);
                         continue;
                     }
                     None => None,
                 };
                 if value.is_none() || self.host_queries.contains(key) {
                     let new = || Query { keys: Vec::new(), qualifiers: qualifiers.clone() };
-                    all.left.entry(place).or_insert_with(new).keys.push(key.clone());
+                    all.for_host.entry(index).or_insert_with(new).keys.push(key.clone());
                 }
-                all.found.extend(value.map(|value| (of, value)));
+                all.found.extend(value.map(|value| (requested, value)));
             }
         }
         Ok(all)
     }
 
     fn ask_host(&mut self, peer: PeerId, request: u32, looked_up: LookedUp) -> Result<(), Failure> {
-        let LookedUp { asked, found, left, refused } = looked_up;
-        let (places, queries): (Vec<u32>, Vec<Query>) = left.into_iter().unzip();
+        let LookedUp { requested, found, for_host, failure } = looked_up;
+        let (indices, queries): (Vec<u32>, Vec<Query>) = for_host.into_iter().unzip();
         self.queries.last = self.queries.last.wrapping_add(1);
         let id = QueryId(self.queries.last);
         let client = self.peers.get(&peer).and_then(Peer::counted);
         self.owed.note(Call::Query(id), client, size(&queries))?;
-        let waiting = Waiting { peer, request, asked, found, places, refused };
+        let waiting = Waiting { peer, request, requested, found, indices, failure };
         self.queries.waiting.insert(id, waiting);
         self.upcalls.push(Upcall::Query { id, queries });
         Ok(())
     }
 
-    /// The host has said its part.
+    /// Processes the host's answer to its part of a request.
     pub(crate) fn query_answered(&mut self, id: QueryId, answer: Result<Vec<Found>, Failure>) {
         let Some(waiting) = self.queries.waiting.remove(&id) else { return };
-        let Waiting { peer, request, asked, mut found, places, refused } = waiting;
-        let theirs = match answer {
+        let Waiting { peer, request, requested, mut found, indices, failure } = waiting;
+        let host_failure = match answer {
             Ok(theirs) => {
                 for Found { query, key, value } in theirs {
-                    let place = usize::try_from(query).ok().and_then(|at| places.get(at));
-                    let Some(of) = place.map(|place| (*place, key)) else { continue };
-                    let value = match found.remove(&of) {
+                    let index = usize::try_from(query).ok().and_then(|index| indices.get(index));
+                    let Some(requested) = index.map(|index| (*index, key)) else { continue };
+                    let value = match found.remove(&requested) {
                         Some(ours) => merge(ours, value),
                         None => value,
                     };
-                    found.insert(of, value);
+                    found.insert(requested, value);
                 }
                 None
             }
             Err(failure) => Some(failure),
         };
-        self.answer(peer, request, conclude(&asked, found, refused.or(theirs)));
+        self.answer(peer, request, conclude(&requested, found, failure.or(host_failure)));
     }
 
     fn answer(&mut self, peer_id: PeerId, request: u32, result: Result<Answer, Failure>) {
@@ -191,42 +193,44 @@ impl State {
     }
 }
 
-/// How many bytes of text queries have.
+/// Returns the length of the text in queries, in bytes.
 fn size(queries: &[Query]) -> usize {
     let keys = |query: &Query| query.keys.iter().map(String::len).fold(0, usize::saturating_add);
     let size = |query: &Query| keys(query).saturating_add(size_of_infos(&query.qualifiers));
     queries.iter().map(size).fold(0, usize::saturating_add)
 }
 
-/// The answer from what was found; if that is nothing, why it was `refused`, or else that it is
-/// nothing.
+/// Builds the answer from what was found.
+///
+/// # Errors
+/// Fails with `failure`, or a general error, if nothing was found.
 fn conclude(
-    asked: &[Asked],
-    mut found: BTreeMap<Asked, Value>,
-    refused: Option<Failure>,
+    requested: &[RequestedKey],
+    mut found: BTreeMap<RequestedKey, Value>,
+    failure: Option<Failure>,
 ) -> Result<Answer, Failure> {
-    let found: Vec<Found> = asked
+    let found: Vec<Found> = requested
         .iter()
-        .filter_map(|of| {
-            let value = found.remove(of)?;
-            Some(Found { query: of.0, key: of.1.clone(), value })
+        .filter_map(|key| {
+            let value = found.remove(key)?;
+            Some(Found { query: key.0, key: key.1.clone(), value })
         })
         .collect();
     if found.is_empty() {
-        let keys: Vec<&str> = asked.iter().map(|(_, key)| key.as_str()).collect();
+        let keys: Vec<&str> = requested.iter().map(|(_, key)| key.as_str()).collect();
         let reason = format!("nothing is known of {}", keys.join(", "));
-        return Err(refused.unwrap_or(Failure { status: Status::ERR_NOT_FOUND, reason }));
+        return Err(failure.unwrap_or(Failure { status: Status::ERR_NOT_FOUND, reason }));
     }
-    let status = if found.len() == asked.len() { Status::SUCCESS } else { Status::ERR_PARTIAL_SUCCESS };
+    let status = if found.len() == requested.len() { Status::SUCCESS } else { Status::ERR_PARTIAL_SUCCESS };
     Ok(Answer { status, found })
 }
 
 /// The host's answer to [`Host::query`](crate::Host::query), to be given once, on any thread.
-/// Dropping it means that nothing is known.
+/// Dropping it answers that nothing is known.
 #[derive(Debug)]
 pub struct QueryReply {
     id: QueryId,
-    /// Until it is used.
+    /// `None` after the answer was given.
     reports: Option<Arc<Reports>>,
 }
 
@@ -235,13 +239,14 @@ impl QueryReply {
         QueryReply { id, reports: Some(reports) }
     }
 
-    /// What is known. [`Found::query`] is the query's place among those that the host was asked;
-    /// what was not asked for is left out.
+    /// Answers with what the host knows. [`Found::query`] is the index of the query among those
+    /// that the host was asked. Keys that were not asked for are ignored.
     pub fn answer(mut self, found: Vec<Found>) {
         self.send(Ok(found));
     }
 
-    /// Nothing, for this reason, which the tool is told if the engine knows nothing either.
+    /// Answers that nothing is known. The tool receives this reason if the engine knows nothing
+    /// either.
     pub fn deny(mut self, status: Status, reason: impl Into<String>) {
         self.send(Err(Failure { status, reason: reason.into() }));
     }

@@ -1,9 +1,10 @@
-//! Who reads which stream: readers come with registrations and sources, follow, and go.
+//! The readers of each stream: they attach with registrations and sources, follow the stream
+//! through its generations, and detach.
 //!
-//! A stream that nobody reads is kept for who will: a reader of the engine's own, the backlog
-//! holder, holds what comes until the first registration takes its place. So under drop newest the
-//! first bytes stay, as RFC0025 has it, and under block a source that was spawned to be forwarded
-//! waits.
+//! A stream that no registration reads is backlog_slot for later ones: the engine's own reader, the
+//! backlog holder, holds the bytes until the first registration takes its place. So under drop
+//! newest the first bytes remain, as RFC0025 requires, and under block a source that was spawned
+//! with forwarding waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -19,40 +20,42 @@ use crate::registrations::Registration;
 use crate::state::{PeerId, State, StreamName};
 use crate::stream_options::StreamOptions;
 
-/// What the engine knows of one stream.
+/// The engine's state of one stream.
 pub(crate) struct StreamState {
     pub name: StreamName,
-    /// What its job wants of it.
+    /// The options that its job sets.
     options: StreamOptions,
-    /// Whether its spawner asked for it to be forwarded, if it said anything.
+    /// Whether its spawner requested or ruled out forwarding; `None` if the spawner did not specify
+    /// it.
     forward: Option<bool>,
-    /// What the registrations that read it want of it.
+    /// The options of the registrations that read it.
     readers: BTreeMap<(PeerId, u32), StreamOptions>,
-    /// How many of them want something else than its job does.
-    unusual: usize,
-    /// The backlog holder's slot while it holds.
-    kept: Option<u32>,
-    /// The host waits no longer for somebody to register, or there is nothing more to be kept.
+    /// How many of these differ from the options of its job.
+    differing: usize,
+    /// The backlog holder's slot while it reads the stream.
+    backlog_slot: Option<u32>,
+    /// The backlog is no longer backlog_slot: the host does not wait for further registrations, or
+    /// the stream is being removed.
     pub release_backlog: bool,
-    /// The registrations of tools that read too many streams to be attached to it.
+    /// The registrations that were not attached because their tools read too many streams.
     missing: Vec<(PeerId, u32)>,
     /// How many bytes its source has produced, once it is complete.
     pub produced: u64,
-    /// It is not as its job wants it, for the sake of its readers.
+    /// The configuration differs from the one of its job, because of its readers.
     adjusted: bool,
 }
 
-/// What is to be done at a stream when its readers have changed.
+/// What must be done to a stream after its readers have changed.
 #[derive(Default)]
 struct Change {
-    /// The backlog holder begins here.
-    keep: Option<Keep>,
-    /// The backlog holder's slot, which it gives back.
+    /// The backlog holder attaches.
+    hold_backlog: Option<HoldBacklog>,
+    /// The backlog holder detaches and returns this slot.
     release_backlog: Option<u32>,
     config: Option<StreamConfig>,
 }
 
-struct Keep {
+struct HoldBacklog {
     slot: u32,
     start: Start,
     may_block: bool,
@@ -66,8 +69,8 @@ impl StreamState {
             options,
             forward,
             readers: BTreeMap::new(),
-            unusual: 0,
-            kept: None,
+            differing: 0,
+            backlog_slot: None,
             release_backlog: false,
             missing: Vec::new(),
             produced: 0,
@@ -75,48 +78,52 @@ impl StreamState {
         }
     }
 
-    /// The tools that read it, with their registrations.
+    /// Returns the tools that read the stream, with their registrations.
     pub(crate) fn readers(&self) -> impl Iterator<Item = (PeerId, u32)> {
         self.readers.keys().copied()
     }
 
-    /// What `registration` of `peer` wants of this stream, if it is for it.
+    /// Returns the options with which `registration` of `peer` reads this stream; `None` if the
+    /// registration does not cover it.
     fn options_for(&self, peer: &Peer, registration: &Registration) -> Option<StreamOptions> {
-        let for_it = registration.channels.contains(Channels::from(self.name.channel))
+        let covered = registration.channels.contains(Channels::from(self.name.channel))
             && registration.covers(&self.name.source)
-            && registration.goes_on(&self.name.source.nspace)
-            // What is not to be forwarded is for tools that ask for it, not for the launcher's own readers.
+            && registration.includes(&self.name.source.nspace)
+            // A stream without forwarding is only for tools that ask for it, not for the launcher's
+            // own readers.
             && !(peer.own && self.forward == Some(false));
-        for_it.then(|| self.options.under(&registration.directives))
+        covered.then(|| self.options.under(&registration.directives))
     }
 
-    /// Whether the stream has to be something else for a reader with this wish than its job wants.
-    fn is_unusual(&self, options: &StreamOptions) -> bool {
+    /// Returns whether a reader with these options needs another configuration of the stream than
+    /// its job sets.
+    fn differs(&self, options: &StreamOptions) -> bool {
         (options.cache_size, options.policy) != (self.options.cache_size, self.options.policy)
     }
 
-    /// Whether `peer` may read it once more.
+    /// Returns whether `peer` may have another reader of this stream.
     fn may_join(&self, peer_id: PeerId, peer: &Peer) -> bool {
         let reads = self.readers.range((peer_id, 0)..=(peer_id, u32::MAX));
         peer.own || reads.take(MAX_READERS_PER_TOOL).count() < MAX_READERS_PER_TOOL
     }
 
-    /// Notes a reader.
-    fn joined(&mut self, peer_id: PeerId, handler: u32, options: StreamOptions) {
-        self.left(peer_id, handler);
-        self.unusual = self.unusual.saturating_add(usize::from(self.is_unusual(&options)));
+    /// Records a reader.
+    fn add_reader(&mut self, peer_id: PeerId, handler: u32, options: StreamOptions) {
+        self.remove_reader(peer_id, handler);
+        self.differing = self.differing.saturating_add(usize::from(self.differs(&options)));
         self.readers.insert((peer_id, handler), options);
     }
 
-    /// Forgets a reader.
-    fn left(&mut self, peer_id: PeerId, handler: u32) {
+    /// Removes a reader.
+    fn remove_reader(&mut self, peer_id: PeerId, handler: u32) {
         if let Some(options) = self.readers.remove(&(peer_id, handler)) {
-            self.unusual = self.unusual.saturating_sub(usize::from(self.is_unusual(&options)));
+            self.differing = self.differing.saturating_sub(usize::from(self.differs(&options)));
         }
     }
 
-    /// Whether the backlog holder is to hold, and then whether it may hold the source back.
-    fn keeper_may_block(&self) -> Option<bool> {
+    /// Returns whether the backlog holder should read the stream, and then whether it may hold back
+    /// the source.
+    fn backlog_may_block(&self) -> Option<bool> {
         match self.options.policy {
             _ if self.release_backlog || !self.readers.is_empty() => None,
             Policy::DropNewest => Some(false),
@@ -125,20 +132,20 @@ impl StreamState {
         }
     }
 
-    /// What follows from readers having come or gone.
+    /// Returns what must be done after readers have joined or left.
     fn change(&mut self, backlog_holder: &ReaderPage, start: Start) -> Change {
         let mut change = Change { config: self.adjust(), ..Change::default() };
-        match (self.keeper_may_block(), self.kept) {
+        match (self.backlog_may_block(), self.backlog_slot) {
             (Some(may_block), None) => {
-                // Without a slot the stream is kept as one that nobody waits for: its last bytes.
-                self.kept = backlog_holder
+                // Without a slot, the stream keeps its last bytes, as one without a backlog.
+                self.backlog_slot = backlog_holder
                     .take_slot()
-                    .inspect_err(|error| tracing::warn!(%error, "nothing is kept"))
+                    .inspect_err(|error| tracing::warn!(%error, "no backlog is backlog_slot"))
                     .ok();
-                change.keep = self.kept.map(|slot| Keep { slot, start, may_block });
+                change.hold_backlog = self.backlog_slot.map(|slot| HoldBacklog { slot, start, may_block });
             }
             (None, Some(slot)) => {
-                self.kept = None;
+                self.backlog_slot = None;
                 change.release_backlog = Some(slot);
             }
             (Some(_), Some(_)) | (None, None) => {}
@@ -146,30 +153,31 @@ impl StreamState {
         change
     }
 
-    /// What the stream has to be for its readers, if that may be something else than before.
+    /// Returns the configuration that the readers need, if it may differ from the current one.
     fn adjust(&mut self) -> Option<StreamConfig> {
-        let unusual = self.unusual > 0;
-        let was = mem::replace(&mut self.adjusted, unusual);
-        (unusual || was).then(|| self.options.shared(self.readers.values().copied()))
+        let differs = self.differing > 0;
+        let was = mem::replace(&mut self.adjusted, differs);
+        (differs || was).then(|| self.options.shared(self.readers.values().copied()))
     }
 }
 
 impl Change {
     fn is_nothing(&self) -> bool {
-        self.keep.is_none() && self.release_backlog.is_none() && self.config.is_none()
+        self.hold_backlog.is_none() && self.release_backlog.is_none() && self.config.is_none()
     }
 
-    /// Does it, after who came has come and who went has gone.
-    fn make(&self, tap: &mut Tap<'_>, backlog_holder: &Arc<ReaderPage>) {
-        // Before the backlog holder comes: a cache that nobody reads any more is made smaller at once.
+    /// Applies the change, after joining readers were attached and before their successors are.
+    fn apply(&self, tap: &mut Tap<'_>, backlog_holder: &Arc<ReaderPage>) {
+        // The configuration comes first: a cache that no registration reads any more is made
+        // smaller at once.
         if let Some(config) = self.config
             && let Err(error) = tap.reconfigure(config)
         {
-            // Sizes were checked when they were asked for.
-            tracing::error!(%error, "a stream stays as it is");
+            // Sizes were checked when they were requested.
+            tracing::error!(%error, "a stream keeps its configuration");
         }
-        if let Some(Keep { slot, start, may_block }) = self.keep {
-            // Fails for slots that do not exist only.
+        if let Some(HoldBacklog { slot, start, may_block }) = self.hold_backlog {
+            // Fails only for slots that do not exist.
             let _ = tap.attach(backlog_holder, slot, start, may_block);
         }
         if let Some(slot) = self.release_backlog
@@ -181,7 +189,7 @@ impl Change {
 }
 
 impl State {
-    /// Names a new stream, and attaches everybody who registered for it before its first byte.
+    /// Adds a new stream, and attaches every tool that registered for it before its first byte.
     pub(crate) fn add_stream(&mut self, mut new: StreamState, stream: &mut Stream) -> SourceId {
         let id = self.next_source();
         let mut tap = Tap::of(stream);
@@ -192,29 +200,29 @@ impl State {
             let start = registration.start;
             let may_join = !peer.is_behind() && new.may_join(peer_id, peer);
             let slot = if may_join { peer.page.take_slot() } else { Err(CreateError::Slots) };
-            match slot.and_then(|slot| peer.attach(&mut tap, slot, start, options)) {
+            match slot.and_then(|slot| peer.attach_reader(&mut tap, slot, start, options)) {
                 Ok(attached) => {
-                    new.joined(peer_id, handler, options);
+                    new.add_reader(peer_id, handler, options);
                     peer.announce_ring(handler, id, &new.name, None, attached, options);
                 }
-                // The tool is told when it is known how much it misses.
+                // The tool is informed when the number of missed bytes is known.
                 Err(error) => {
                     tracing::debug!(tool = peer_id, %error, "a tool misses a new source");
                     new.missing.push((peer_id, handler));
                 }
             }
         }
-        new.change(&self.backlog_holder, Start::Oldest).make(&mut tap, &self.backlog_holder);
+        new.change(&self.backlog_holder, Start::Oldest).apply(&mut tap, &self.backlog_holder);
         self.streams.insert(id, new);
         self.queries.streams_changed();
         id
     }
 
-    /// Attaches `peer` to the existing streams that its registration `handler` covers; they are to
-    /// be announced.
+    /// Attaches `peer_id` to the existing streams that its registration `handler` covers. They must
+    /// be [announced](State::announce) afterwards.
     ///
     /// # Errors
-    /// The tool has no slots left, or reads one of the streams too often; nothing was attached
+    /// Fails if the tool has no slots left or too many readers of one stream. Nothing was attached
     /// then.
     pub(crate) fn attach_existing(
         &mut self,
@@ -247,23 +255,23 @@ impl State {
         let mut changes = Vec::with_capacity(wanted.len());
         for (source, slot, options) in wanted {
             let Some(stream) = self.streams.get_mut(&source) else { continue };
-            stream.joined(peer_id, handler, options);
+            stream.add_reader(peer_id, handler, options);
             changes.push((source, slot, options, stream.change(&self.backlog_holder, Start::Now)));
         }
         let attached = capture.with_streams(|streams| {
-            let attach = |(source, slot, options, change): &(SourceId, u32, StreamOptions, Change)| {
+            let attach_stream = |(source, slot, options, change): &(SourceId, u32, StreamOptions, Change)| {
                 let mut tap = streams.get_mut(*source)?;
-                let attached = peer.attach(&mut tap, *slot, registration.start, *options).ok()?;
-                change.make(&mut tap, &self.backlog_holder);
+                let attached = peer.attach_reader(&mut tap, *slot, registration.start, *options).ok()?;
+                change.apply(&mut tap, &self.backlog_holder);
                 Some((*source, *options, attached))
             };
-            changes.iter().filter_map(attach).collect()
+            changes.iter().filter_map(attach_stream).collect()
         });
         // A capture thread that has ended has no streams either.
         Ok(attached.unwrap_or_default())
     }
 
-    /// Sends `peer_id` the rings that [`State::attach_existing`] attached it to.
+    /// Sends `peer_id` the rings that [`State::attach_existing`] has attached it to.
     pub(crate) fn announce(
         &mut self,
         peer_id: PeerId,
@@ -278,10 +286,11 @@ impl State {
         }
     }
 
-    /// Moves the reader at `slot` of `peer_id` to the newest generation, as its tool asks. What it
-    /// asks without reason is ignored: the queue would have another ring for each request that
-    /// comes before the ring was sent, and the capture thread would be woken by each that comes
-    /// before the ring is sealed.
+    /// Moves the reader at `slot` of `peer_id` to the newest generation, at its tool's request.
+    ///
+    /// Requests that come before the ring was sent or sealed are ignored. Otherwise each request
+    /// before the ring was sent would queue another ring, and each request before the ring is
+    /// sealed would wake the capture thread.
     pub(crate) fn follow(&mut self, capture: &Capture, peer_id: PeerId, slot: u32) {
         let reading = self.peers.get(&peer_id).and_then(|peer| peer.readings.get(&slot));
         if reading.is_some_and(Reading::may_follow) {
@@ -289,8 +298,8 @@ impl State {
         }
     }
 
-    /// Moves the reader at `slot` of `peer_id` to `new_slot` in the newest generation, if it is not
-    /// there yet; whether it was moved.
+    /// Moves the reader at `slot` of `peer_id` to `new_slot` in the newest generation. Returns
+    /// `false` if the reader is there already.
     fn move_reader(&mut self, capture: &Capture, peer_id: PeerId, slot: u32, new_slot: u32) -> bool {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return false };
         let Some(&Reading { source, handler, options, begin, .. }) = peer.readings.get(&slot) else {
@@ -311,21 +320,21 @@ impl State {
         true
     }
 
-    /// Sends the last generation of a completed stream to the readers that are not in it yet: they
-    /// need not ask, so they get it even if the engine is gone by the time they have drained
-    /// theirs.
-    pub(crate) fn bring_along(&mut self, capture: &Capture, source: SourceId) {
+    /// Sends the last generation of a complete stream to the readers that are not in it yet. They
+    /// need not request it, so they receive it even if the engine has ended by the time they have
+    /// drained their own generation.
+    pub(crate) fn send_last_generation(&mut self, capture: &Capture, source: SourceId) {
         let behind = capture.with_streams(|streams| Some(streams.get_mut(source)?.left_behind()));
         for (page, slot) in behind.ok().flatten().unwrap_or_default() {
             let peer = self.peers.iter().find(|(_, peer)| Arc::ptr_eq(&peer.page, &page));
-            // A tool that has no slot left asks when it has drained its generation.
+            // A tool without a free slot sends a request when it has drained its generation.
             if let Some((&peer_id, _)) = peer
                 && let Ok(new_slot) = page.take_slot()
             {
                 let moved = self.move_reader(capture, peer_id, slot, new_slot);
                 let reading = self.peers.get_mut(&peer_id).and_then(|peer| peer.readings.get_mut(&new_slot));
                 match reading.filter(|_| moved) {
-                    // The tool may be borrowing bytes by its old slot.
+                    // The tool may still borrow bytes through its old slot.
                     Some(reading) => reading.old_slot = Some(slot),
                     None => page.return_slot(new_slot),
                 }
@@ -333,38 +342,40 @@ impl State {
         }
     }
 
-    /// Takes `peer_id`'s readers of `handler` (all, if `None`) off their streams.
+    /// Detaches `peer_id`'s readers of registration `handler` (all, if `None`) from their streams.
     pub(crate) fn detach(&mut self, capture: &Capture, peer_id: PeerId, handler: Option<u32>) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
-        let of = |reading: &Reading| handler.is_none_or(|handler| reading.handler == handler);
-        let gone: Vec<(u32, Reading)> = peer.readings.extract_if(|_, reading| of(reading)).collect();
-        self.take_off(capture, peer_id, gone);
+        let gone: Vec<(u32, Reading)> = peer
+            .readings
+            .extract_if(|_, reading| handler.is_none_or(|handler| reading.handler == handler))
+            .collect();
+        self.detach_readings(capture, peer_id, gone);
     }
 
-    /// Takes `peer_id`'s readers at `slots`, which it has read to the ends of their streams, off
-    /// those. A slot without a reader is passed over: the tool has said the same twice.
+    /// Detaches `peer_id`'s readers at `slots`, which have drained their streams. A slot without a
+    /// reader is skipped: the tool has reported it twice.
     pub(crate) fn drained(&mut self, capture: &Capture, peer_id: PeerId, slots: &[u32]) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let gone = slots.iter().filter_map(|slot| Some((*slot, peer.readings.remove(slot)?))).collect();
-        self.take_off(capture, peer_id, gone);
+        self.detach_readings(capture, peer_id, gone);
     }
 
-    /// Takes readers of `peer_id`, which does not touch their rings any more, off their streams,
-    /// and returns their slots.
-    fn take_off(&mut self, capture: &Capture, peer_id: PeerId, gone: Vec<(u32, Reading)>) {
+    /// Detaches readers of `peer_id`, which no longer uses their rings, from their streams, and
+    /// returns their slots.
+    fn detach_readings(&mut self, capture: &Capture, peer_id: PeerId, gone: Vec<(u32, Reading)>) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
-        // One that was brought along may have two.
+        // A reader that was moved to the last generation may have two slots.
         let unsent = |(slot, reading): &(u32, Reading)| [(!reading.sent).then_some(*slot), reading.old_slot];
         peer.drop_rings(&gone.iter().flat_map(unsent).flatten().collect());
         let mut sources = BTreeSet::new();
         for (_, reading) in &gone {
-            // A job that was forgotten has no streams.
+            // A removed job has no streams.
             if let Some(stream) = self.streams.get_mut(&reading.source) {
-                stream.left(peer_id, reading.handler);
+                stream.remove_reader(peer_id, reading.handler);
                 sources.insert(reading.source);
             }
         }
-        // Once for each stream, however many readers of it have gone.
+        // One change for each stream, regardless of the number of readers that are detached.
         let mut changes = Vec::with_capacity(sources.len());
         for source in sources {
             if let Some(stream) = self.streams.get_mut(&source) {
@@ -381,12 +392,12 @@ impl State {
                 }
                 for (source, change) in &changes {
                     if let Some(mut tap) = streams.get_mut(*source) {
-                        change.make(&mut tap, &self.backlog_holder);
+                        change.apply(&mut tap, &self.backlog_holder);
                     }
                 }
             })
         });
-        // A tool drops its readers before it deregisters.
+        // The tool has dropped its readers before it deregistered.
         for (slot, reading) in &gone {
             page.return_slot(*slot);
             reading.old_slot.inspect(|old| page.return_slot(*old));
@@ -394,7 +405,8 @@ impl State {
         gone.iter().for_each(|(_, reading)| peer.left(reading));
     }
 
-    /// Notes how many bytes a complete stream has, and tells tools that were not sent it.
+    /// Records how many bytes a complete stream has, and informs the tools that could not be
+    /// attached to it.
     pub(crate) fn stream_completed(&mut self, source: SourceId, produced: u64) {
         let Some(stream) = self.streams.get_mut(&source) else { return };
         stream.produced = produced;
@@ -405,29 +417,32 @@ impl State {
         }
     }
 
-    /// Forgets those of `wanted`, streams and how many bytes of them, that were read and that the
-    /// embedder's own readers have; `false` if the capture has ended.
-    pub(crate) fn forget_flushed(&self, capture: &Capture, wanted: &mut Vec<(SourceId, u64)>) -> bool {
+    /// Removes the entries of `wanted` (streams with a number of bytes) that were read from their
+    /// source and by the embedder's own readers. Returns `false` if the capture thread has ended.
+    pub(crate) fn retain_unflushed(&self, capture: &Capture, wanted: &mut Vec<(SourceId, u64)>) -> bool {
         let own = self.peers.values().filter(|peer| peer.own);
         let mut readers: Vec<(SourceId, u32, &Arc<ReaderPage>)> = own
-            .flat_map(|peer| peer.readings.iter().map(move |(slot, of)| (of.source, *slot, &peer.page)))
+            .flat_map(|peer| {
+                peer.readings.iter().map(move |(slot, reading)| (reading.source, *slot, &peer.page))
+            })
             .collect();
         readers.sort_by_key(|(source, ..)| *source);
         let flushed = capture.with_streams(|streams| {
             wanted.retain(|(id, written)| {
                 let Some(tap) = streams.get_mut(*id) else { return false };
                 let stats = tap.stats();
-                // What came since, at least as much as a reader may be behind.
+                // The bytes produced since then; a reader may be this far behind.
                 let Some(since) = stats.produced.checked_sub(*written) else { return !stats.complete };
                 let from = readers.partition_point(|(source, ..)| source < id);
-                let of = readers.iter().skip(from).take_while(|(source, ..)| source == id);
-                of.filter_map(|(_, slot, page)| tap.lag(page, *slot)).any(|lag| lag > since)
+                let on_stream = readers.iter().skip(from).take_while(|(source, ..)| source == id);
+                on_stream.filter_map(|(_, slot, page)| tap.lag(page, *slot)).any(|lag| lag > since)
             });
         });
         flushed.is_ok()
     }
 
-    /// Keeps nothing of `sources` for who has not registered yet, from now on.
+    /// Ends the backlog of `sources`: from now on no bytes are backlog_slot for later
+    /// registrations.
     pub(crate) fn release_backlog(&mut self, capture: &Capture, sources: &[SourceId]) {
         let mut changes = Vec::new();
         for source in sources {
@@ -444,7 +459,7 @@ impl State {
         let _ = capture.with_streams(|streams| {
             for (source, change) in &changes {
                 if let Some(mut tap) = streams.get_mut(*source) {
-                    change.make(&mut tap, &self.backlog_holder);
+                    change.apply(&mut tap, &self.backlog_holder);
                 }
             }
         });
@@ -452,8 +467,8 @@ impl State {
 }
 
 impl Peer {
-    /// Attaches it to a stream, of which it wants `wish`.
-    fn attach(
+    /// Attaches a reader with `options` to a stream.
+    fn attach_reader(
         &self,
         tap: &mut Tap<'_>,
         slot: u32,
@@ -467,7 +482,7 @@ impl Peer {
         }
     }
 
-    /// Notes that the tool reads `attached`, and sends it.
+    /// Records that the tool reads `attached`, and queues the ring for it.
     fn announce_ring(
         &mut self,
         handler: u32,
@@ -478,7 +493,8 @@ impl Peer {
         options: StreamOptions,
     ) {
         let Attached { ring, slot, start, dropped, non_gating } = attached;
-        let from_start = self.registrations.get(&handler).is_none_or(|of| of.start == Start::Oldest);
+        let from_start =
+            self.registrations.get(&handler).is_none_or(|registration| registration.start == Start::Oldest);
         let reading = Reading {
             source,
             handler,

@@ -1,4 +1,4 @@
-//! How a job and its ranks come into the tables, whoever has started them.
+//! Registration of jobs and their ranks in the tables, however they were started.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -18,28 +18,29 @@ use crate::readers::StreamState;
 use crate::state::StreamName;
 use crate::stream_options::StreamOptions;
 
-/// Files that a rank needs in the engine: three pipes, three rings, its pidfd. A pty is one more.
+/// File descriptors of a rank in the engine: three pipes, three rings and a pidfd. A pty is one
+/// more.
 pub(crate) const FILES_PER_RANK: u64 = 7;
-/// Memory maps that a rank needs in the engine: two for each of its three rings, and two more for
-/// one reader of each in this process.
+/// Memory maps of a rank in the engine: two for each of its three rings, and two more for one
+/// reader of each ring in this process.
 pub(crate) const MAPS_PER_RANK: u64 = 12;
-/// Files that a job needs for a moment: the last rank's ends of its pipes and what std starts it
-/// with, rings on their way to readers in this process.
+/// File descriptors that a job needs temporarily: the last rank's ends of its pipes, those that std
+/// uses to start it, and rings on their way to readers in this process.
 pub(crate) const TRANSIENT_FDS: u64 = 16;
 
-/// A rank's stdin: the end of a pipe into which it can be pushed, or why that can't be.
+/// A rank's stdin: the pipe end that pushes are written to, or the reason why it accepts none.
 pub(crate) enum RankStdin {
     Open(OwnedFd),
     Not(StdinUnavailable),
 }
 
-/// A rank that runs.
-pub(crate) struct Entry {
+/// A running rank that is about to be registered.
+pub(crate) struct RunningRank {
     pub rank: Rank,
-    /// `None` if the embedder is going to report its end.
+    /// The child process; `None` if the embedder reports its exit.
     pub child: Option<Child>,
     pub stdin: RankStdin,
-    /// Which is only for the embedder to push into.
+    /// Whether only the embedder may push to this stdin.
     pub own_stdin: bool,
     /// In the order of [`CHANNELS`].
     pub pipes: [OwnedFd; CHANNELS.len()],
@@ -47,9 +48,11 @@ pub(crate) struct Entry {
 }
 
 impl Engine {
-    /// Takes a name for a job that is to have the ranks of `launching` here, which are known from
-    /// now on; `None` if there is a job of that name. One of which output was delivered already
-    /// is none if it has ranks elsewhere, which are others.
+    /// Reserves `nspace` for a job whose local ranks are `launching`.
+    ///
+    /// Returns `None` if the name is taken. A job that is known only through output delivered from
+    /// other nodes does not take the name if the new job has ranks elsewhere, provided no rank
+    /// occurs in both.
     pub(crate) fn begin(
         &self,
         nspace: &Nspace,
@@ -65,7 +68,7 @@ impl Engine {
             job.elsewhere = Elsewhere::Running;
         }
         match state.jobs.get_mut(nspace) {
-            // What its ranks elsewhere wrote was here before it.
+            // Output of its ranks elsewhere was delivered before the job was started here.
             Some(known)
                 if elsewhere
                     && !known.here
@@ -95,13 +98,13 @@ impl Engine {
         })
     }
 
-    /// Has tools find the engine by the name of a job.
+    /// Publishes the name of a job, so that tools find the engine by it.
     pub(crate) fn announce(&self, nspace: &Nspace) -> Option<rendezvous::JobLink> {
         let announced = self.listener.as_ref()?.announce(nspace);
         announced.inspect_err(|error| tracing::warn!(%error, "a job has no entry")).ok().flatten()
     }
 
-    /// Makes the streams of a rank, in the order of [`CHANNELS`].
+    /// Creates the streams of a rank, in the order of [`CHANNELS`].
     pub(crate) fn streams(
         &self,
         nspace: &Nspace,
@@ -115,20 +118,20 @@ impl Engine {
         Ok([stream(first)?, stream(second)?, stream(third)?])
     }
 
-    /// Attaches who waits for a rank that runs, and has it drained from now on.
+    /// Registers a running rank: attaches the registered readers and starts to drain its output.
     ///
     /// # Errors
-    /// The capture thread has ended. The rank's descriptors are closed then.
-    pub(crate) fn enter(
+    /// Fails if the capture thread has ended. The rank's descriptors are closed then.
+    pub(crate) fn register_rank(
         &self,
         nspace: &Nspace,
-        entry: Entry,
+        rank: RunningRank,
         mut streams: [Stream; CHANNELS.len()],
     ) -> Result<(), AddError> {
-        let Entry { rank, child, stdin, own_stdin, pipes, pty } = entry;
+        let RunningRank { rank, child, stdin, own_stdin, pipes, pty } = rank;
         let source = Proc { nspace: nspace.clone(), rank };
         let mut state = self.tables.lock();
-        // Since `begin` there is a job, and it is to have this rank.
+        // `begin` has created the job and noted this rank.
         let job = state.jobs.get_mut(nspace);
         let (run, options, forward, launching) = job
             .map_or((0, StreamOptions::of(&self.config), None, None), |job| {
@@ -142,40 +145,40 @@ impl Engine {
             *id = state.add_stream(StreamState::new(name, options, forward), stream);
         }
         let signaller = child.as_ref().map(Child::signaller);
-        let mut entered = RankState {
+        let mut registered = RankState {
             streams: ids,
             executable,
             pid,
             signaller,
             pty,
-            unopen: None,
+            stdin_unavailable: None,
             own_stdin,
             exit: None,
             reported: false,
         };
-        let (process, target) = (entered.process(), entered.target());
+        let (process, target) = (registered.process(), registered.target());
         let pipe = match stdin {
             RankStdin::Open(pipe) => {
                 state.stdins.insert(target, source.clone());
                 Some(pipe)
             }
             RankStdin::Not(why) => {
-                entered.unopen = Some(why);
+                registered.stdin_unavailable = Some(why);
                 None
             }
         };
-        let stdin_of = source.clone();
+        let stdin_source = source.clone();
         for ((id, channel), pipe) in ids.into_iter().zip(CHANNELS).zip(&pipes) {
             self.stalls.add(PipeId::Source(id), &source, channel, isatty(pipe).unwrap_or(false));
         }
         state.processes.insert(process, source);
         if let Some(job) = state.jobs.get_mut(nspace) {
             job.open_streams = job.open_streams.saturating_add(ids.len());
-            job.ranks.insert(rank, entered);
+            job.ranks.insert(rank, registered);
         }
-        // Before its end can be reported.
+        // The target is registered before its end can be reported.
         if let Some(pipe) = pipe {
-            self.stalls.add(PipeId::Target(target), &stdin_of, Channel::Stdin, false);
+            self.stalls.add(PipeId::Target(target), &stdin_source, Channel::Stdin, false);
             self.capture.add_target(target, pipe).map_err(|_| AddError::Stopped(Stopped))?;
         }
         let has_terminal = isatty(&pipes[0]).unwrap_or(false);
@@ -195,22 +198,22 @@ impl Engine {
         Ok(())
     }
 
-    /// No further rank will come from here. A job without any is forgotten, unless something was
-    /// logged to it.
-    pub(crate) fn all_entered(&self, job: &Job) {
+    /// Records that all local ranks of a job are registered. A job without ranks is removed, unless
+    /// something was logged to it or delivered for it.
+    pub(crate) fn all_registered(&self, job: &Job) {
         let mut state = self.tables.lock();
-        if let Some(entered) = state.jobs.get_mut(&job.nspace) {
-            entered.started = true;
-            entered.launching.clear();
-            if entered.ranks.is_empty() && !entered.delivered.is_empty() {
-                entered.here = false;
-            } else if entered.ranks.is_empty() && entered.logged.is_empty() {
+        if let Some(job_state) = state.jobs.get_mut(&job.nspace) {
+            job_state.started = true;
+            job_state.launching.clear();
+            if job_state.ranks.is_empty() && !job_state.delivered.is_empty() {
+                job_state.here = false;
+            } else if job_state.ranks.is_empty() && job_state.logged.is_empty() {
                 state.jobs.remove(&job.nspace);
             }
         }
         state.begin_deferred(&self.capture);
         state.announce_complete_registrations(&job.nspace);
-        // Its ranks may have ended meanwhile.
+        // The ranks may have ended meanwhile.
         state.announce_end(&job.nspace);
         drop(state);
         self.tables.notify();

@@ -1,5 +1,5 @@
-//! Registrations, and which of them name a job: what happens to a job costs what names it, not what
-//! there is.
+//! Registrations, indexed by the jobs that they name: an event of a job costs time in proportion to
+//! its registrations, not to all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
@@ -18,21 +18,22 @@ use crate::state::{PeerId, State};
 
 /// A registration (one pull).
 pub(crate) struct Registration {
-    /// In their order, each once.
+    /// The named processes, sorted and without duplicates.
     procs: Vec<Proc>,
     pub channels: Channels,
     pub start: Start,
     pub directives: Directives,
-    /// What it counts for in the budgets of its tool, process and user.
+    /// The weight in the budgets of its tool, process and user, in processes.
     weight: usize,
-    /// What it holds of the host's; nothing if it is the embedder's own.
+    /// The sources that the registration holds at the host; `None` for the embedder's own.
     pub ticket: Option<Ticket>,
-    /// It goes on when its jobs have ended, with later jobs of the same names.
+    /// Whether the registration continues after its jobs have ended, with later jobs of the same
+    /// names.
     persistent: bool,
-    /// The tool was told that no further source will come.
+    /// The tool was informed that no further source will follow.
     announced: bool,
-    /// The last run of each name of whose end the tool was told.
-    ends_told: BTreeMap<Nspace, u64>,
+    /// The last run of each name whose end was reported to the tool.
+    reported_ends: BTreeMap<Nspace, u64>,
 }
 
 impl Registration {
@@ -46,7 +47,7 @@ impl Registration {
         procs.sort_unstable();
         procs.dedup();
         let weight = procs.len().saturating_add(size_of_infos(infos) / BYTES_PER_PROC);
-        let ends_told = BTreeMap::new();
+        let reported_ends = BTreeMap::new();
         Registration {
             procs,
             channels,
@@ -56,27 +57,27 @@ impl Registration {
             ticket: None,
             persistent: false,
             announced: false,
-            ends_told,
+            reported_ends,
         }
     }
 
-    /// The same, but it goes on when its jobs have ended, with later jobs of the same names, if
-    /// `persistent`.
+    /// Sets whether the registration continues after its jobs have ended, with later jobs of the
+    /// same names.
     pub(crate) fn persistent(self, persistent: bool) -> Registration {
         Registration { persistent, ..self }
     }
 
-    /// Returns what it counts for in the budgets of its tool, process and user, in processes.
+    /// Returns the weight in the budgets of its tool, process and user, in processes.
     pub(crate) fn weight(&self) -> usize {
         self.weight
     }
 
-    /// Returns what it names.
+    /// Returns the named processes.
     pub(crate) fn procs(&self) -> &[Proc] {
         &self.procs
     }
 
-    /// Returns whether this registration is for `source`, on whatever channel.
+    /// Returns whether this registration names `source`.
     pub(crate) fn covers(&self, source: &Proc) -> bool {
         let names = |rank: Rank| {
             self.procs.binary_search_by(|proc| (&proc.nspace, proc.rank).cmp(&(&source.nspace, rank))).is_ok()
@@ -84,7 +85,7 @@ impl Registration {
         names(source.rank) || names(Rank::WILDCARD)
     }
 
-    /// Returns the jobs that it names, each once.
+    /// Returns the named jobs, each once.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &Nspace> {
         let mut rest = self.procs.as_slice();
         std::iter::from_fn(move || {
@@ -95,32 +96,32 @@ impl Registration {
         })
     }
 
-    /// Returns whether a job that has this name now is part of it.
-    pub(crate) fn goes_on(&self, nspace: &Nspace) -> bool {
-        self.persistent || !self.ends_told.contains_key(nspace)
+    /// Returns whether the current job `nspace` is part of the registration.
+    pub(crate) fn includes(&self, nspace: &Nspace) -> bool {
+        self.persistent || !self.reported_ends.contains_key(nspace)
     }
 
-    /// Returns whether nothing more will come of it: the first job of each of its names has ended,
-    /// and no later one is part of it.
+    /// Returns whether the registration has ended: the first job of each of its names has ended,
+    /// and no later job is part of it.
     fn is_over(&self) -> bool {
-        !self.jobs().any(|nspace| self.goes_on(nspace))
+        !self.jobs().any(|nspace| self.includes(nspace))
     }
 
-    /// Notes that the end of run `run` of `nspace`, which it names, is told now; `false` if it was
-    /// told before, or is not part of it.
-    fn tell_end(&mut self, nspace: &Nspace, run: u64) -> bool {
-        if !self.goes_on(nspace) || self.ends_told.get(nspace) == Some(&run) {
+    /// Marks the end of run `run` of `nspace` as reported. Returns `false` if it was reported
+    /// before or is not part of the registration.
+    fn mark_end_reported(&mut self, nspace: &Nspace, run: u64) -> bool {
+        if !self.includes(nspace) || self.reported_ends.get(nspace) == Some(&run) {
             return false;
         }
-        self.ends_told.insert(nspace.clone(), run);
+        self.reported_ends.insert(nspace.clone(), run);
         true
     }
 
-    /// Returns what the tool is to be told if no further source will come, once.
+    /// Returns the message that no further source will follow, the first time that this is so.
     fn announce_if_complete(&mut self, handler: u32, jobs: &BTreeMap<Nspace, JobState>) -> Option<ToTool> {
-        // A job that has ended may be forgotten by now.
+        // A job that has ended may have been removed already.
         let whole = |nspace: &Nspace| {
-            self.ends_told.contains_key(nspace) || jobs.get(nspace).is_some_and(JobState::is_whole)
+            self.reported_ends.contains_key(nspace) || jobs.get(nspace).is_some_and(JobState::is_whole)
         };
         if self.announced || !self.jobs().all(whole) {
             return None;
@@ -135,9 +136,9 @@ impl Registration {
 pub(crate) struct ByJob(BTreeMap<Nspace, BTreeSet<(PeerId, u32)>>);
 
 impl ByJob {
-    /// Returns those that name `nspace`, in their order.
+    /// Returns the registrations that name `nspace`, in order.
     pub(crate) fn naming(&self, nspace: &Nspace) -> Vec<(PeerId, u32)> {
-        self.0.get(nspace).map(|of| of.iter().copied().collect()).unwrap_or_default()
+        self.0.get(nspace).map(|registrations| registrations.iter().copied().collect()).unwrap_or_default()
     }
 
     fn add(&mut self, peer_id: PeerId, handler: u32, registration: &Registration) {
@@ -148,9 +149,9 @@ impl ByJob {
 
     fn remove(&mut self, peer_id: PeerId, handler: u32, registration: &Registration) {
         for nspace in registration.jobs() {
-            if let Some(of) = self.0.get_mut(nspace) {
-                of.remove(&(peer_id, handler));
-                if of.is_empty() {
+            if let Some(registrations) = self.0.get_mut(nspace) {
+                registrations.remove(&(peer_id, handler));
+                if registrations.is_empty() {
                     self.0.remove(nspace);
                 }
             }
@@ -159,10 +160,10 @@ impl ByJob {
 }
 
 impl State {
-    /// Checks that `peer` may have a registration of `weight` more.
+    /// Checks that `peer` may have another registration of this weight.
     ///
     /// # Errors
-    /// It, its process or its user has too many.
+    /// Fails if the tool, its process or its user has too many registrations.
     pub(crate) fn check_registrations(&self, peer: &Peer, weight: usize) -> Result<(), Failure> {
         let Some(client) = peer.counted() else { return Ok(()) };
         let full = |reason| Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
@@ -172,7 +173,8 @@ impl State {
             ));
         }
         let within = |whose: &str, limit: usize, which: &dyn Fn(&Peer) -> bool| {
-            let named = self.peers.values().filter(|of| !of.own && which(of)).map(|of| of.procs);
+            let named =
+                self.peers.values().filter(|other| !other.own && which(other)).map(|other| other.procs);
             if named.fold(weight, usize::saturating_add) <= limit {
                 return Ok(());
             }
@@ -180,12 +182,12 @@ impl State {
                 "the registrations of a {whose} may name {limit} processes: end one first, or name whole jobs"
             ))
         };
-        within("tool", MAX_PROCS_PER_TOOL, &|of| ptr::eq(of, peer))?;
-        within("process", MAX_PROCS_PER_PROCESS, &|of| of.client.is_process(client))?;
-        within("user", MAX_PROCS_PER_USER, &|of| of.client.uid == client.uid)
+        within("tool", MAX_PROCS_PER_TOOL, &|other| ptr::eq(other, peer))?;
+        within("process", MAX_PROCS_PER_PROCESS, &|other| other.client.is_process(client))?;
+        within("user", MAX_PROCS_PER_USER, &|other| other.client.uid == client.uid)
     }
 
-    /// Adds a registration of `peer_id`, which must be connected.
+    /// Adds a registration of the connected tool `peer_id`.
     pub(crate) fn add_registration(&mut self, peer_id: PeerId, handler: u32, registration: Registration) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         self.by_job.add(peer_id, handler, &registration);
@@ -193,7 +195,7 @@ impl State {
         peer.registrations.insert(handler, registration);
     }
 
-    /// Removes a registration. Returns it, or `None` if the tool has none of this number.
+    /// Removes a registration. Returns `None` if the tool does not have this registration.
     pub(crate) fn remove_registration(&mut self, peer_id: PeerId, handler: u32) -> Option<Registration> {
         let peer = self.peers.get_mut(&peer_id)?;
         let registration = peer.registrations.remove(&handler)?;
@@ -202,7 +204,7 @@ impl State {
         Some(registration)
     }
 
-    /// Removes a tool with its registrations.
+    /// Removes a tool and its registrations.
     pub(crate) fn remove_peer(&mut self, peer_id: PeerId) -> Option<Peer> {
         let peer = self.peers.remove(&peer_id)?;
         for (handler, registration) in &peer.registrations {
@@ -211,56 +213,59 @@ impl State {
         Some(peer)
     }
 
-    /// Tells tools whose registrations name `nspace` and can get no further source.
+    /// Informs the tools whose registrations name `nspace` and can get no further source.
     pub(crate) fn announce_complete_registrations(&mut self, nspace: &Nspace) {
         for (peer_id, handler) in self.by_job.naming(nspace) {
             self.announce_if_complete(peer_id, handler);
         }
     }
 
-    /// Tells `peer_id` that its registration `handler` can get no further source, if that is so.
+    /// Informs `peer_id` if its registration `handler` can get no further source.
     pub(crate) fn announce_if_complete(&mut self, peer_id: PeerId, handler: u32) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let registration = peer.registrations.get_mut(&handler);
-        if let Some(told) = registration.and_then(|of| of.announce_if_complete(handler, &self.jobs)) {
-            peer.answer(&told);
+        let complete =
+            registration.and_then(|registration| registration.announce_if_complete(handler, &self.jobs));
+        if let Some(message) = complete {
+            peer.answer(&message);
         }
     }
 
-    /// Tells the tools that registered for `nspace` that it is over, if it is, and ends the
-    /// registrations of which nothing more will come. All its rings were announced before.
+    /// If `nspace` has ended, informs the tools that registered for it, and ends the registrations
+    /// that can receive nothing more. All its rings were announced before.
     pub(crate) fn announce_end(&mut self, nspace: &Nspace) {
         if self.jobs.get(nspace).is_some_and(JobState::has_ended) {
             for (peer_id, handler) in self.by_job.naming(nspace) {
-                self.tell_end(peer_id, handler, nspace);
+                self.report_end(peer_id, handler, nspace);
             }
         }
     }
 
-    /// Tells `peer_id` of the ends of the jobs that its registration `handler` names.
-    pub(crate) fn tell_ends(&mut self, peer_id: PeerId, handler: u32) {
+    /// Informs `peer_id` of each job named by its registration `handler` that has ended.
+    pub(crate) fn report_ends(&mut self, peer_id: PeerId, handler: u32) {
         let registration = self.peers.get(&peer_id).and_then(|peer| peer.registrations.get(&handler));
-        let jobs: Vec<Nspace> = registration.map(|of| of.jobs().cloned().collect()).unwrap_or_default();
-        jobs.iter().for_each(|nspace| self.tell_end(peer_id, handler, nspace));
+        let jobs: Vec<Nspace> =
+            registration.map(|registration| registration.jobs().cloned().collect()).unwrap_or_default();
+        jobs.iter().for_each(|nspace| self.report_end(peer_id, handler, nspace));
     }
 
-    /// Tells `peer_id` that `nspace`, which its registration `handler` names, is over, if it is and
-    /// was not told.
-    fn tell_end(&mut self, peer_id: PeerId, handler: u32, nspace: &Nspace) {
+    /// Informs `peer_id` that `nspace`, which its registration `handler` names, has ended, unless
+    /// it has not or the tool was informed before.
+    fn report_end(&mut self, peer_id: PeerId, handler: u32, nspace: &Nspace) {
         let Some(job) = self.jobs.get(nspace).filter(|job| job.has_ended()) else { return };
         let (run, exit_code) = (job.run, job.exit_code());
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let Some(registration) = peer.registrations.get_mut(&handler) else { return };
-        if !registration.tell_end(nspace, run) {
+        if !registration.mark_end_reported(nspace, run) {
             return;
         }
         let is_over = registration.is_over();
         peer.answer(&ToTool::JobEnded { handler, nspace: nspace.clone(), run, exit_code, skipped: 0 });
         if is_over {
-            // It counts towards no limit, and holds nothing of the host's. Its readers stay until they are
-            // drained.
-            let over = self.remove_registration(peer_id, handler);
-            over.and_then(|registration| registration.ticket).inspect(|ticket| self.release(*ticket));
+            // A registration that has ended counts towards no limit and holds no sources at the
+            // host. Its readers remain until the tool has drained them.
+            let ended = self.remove_registration(peer_id, handler);
+            ended.and_then(|registration| registration.ticket).inspect(|ticket| self.release(*ticket));
         }
     }
 }
@@ -280,25 +285,25 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_covers_the_ranks_and_jobs_that_it_names() {
-        let of = registration(vec![
+    fn a_registration_covers_the_ranks_and_jobs_it_names() {
+        let registration = registration(vec![
             proc("b", Rank::WILDCARD),
             proc("a", Rank(7)),
             proc("a", Rank(1)),
             proc("a", Rank(7)),
         ]);
-        assert_eq!(of.procs().len(), 3);
+        assert_eq!(registration.procs().len(), 3);
         for (job, rank, covered) in
             [("a", 1, true), ("a", 7, true), ("a", 2, false), ("b", 0, true), ("b", 9, true), ("c", 1, false)]
         {
-            assert_eq!(of.covers(&proc(job, Rank(rank))), covered, "{job}.{rank}");
+            assert_eq!(registration.covers(&proc(job, Rank(rank))), covered, "{job}.{rank}");
         }
-        let jobs: Vec<&str> = of.jobs().map(Nspace::as_str).collect();
+        let jobs: Vec<&str> = registration.jobs().map(Nspace::as_str).collect();
         assert_eq!(jobs, ["a", "b"]);
     }
 
     #[test]
-    fn a_job_is_looked_up_to_the_registrations_that_name_it() {
+    fn each_job_is_mapped_to_the_registrations_that_name_it() {
         let (one, two) = (
             registration(vec![proc("a", Rank(0)), proc("b", Rank(0))]),
             registration(vec![proc("b", Rank(1))]),
@@ -313,6 +318,6 @@ mod tests {
         by_job.remove(5, 1, &one);
         assert_eq!(naming(&by_job, "b"), [(4, 9)]);
         by_job.remove(4, 9, &two);
-        assert!(by_job.0.is_empty(), "what is named by no registration is forgotten");
+        assert!(by_job.0.is_empty(), "a job that no registration names is removed");
     }
 }

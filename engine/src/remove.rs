@@ -1,18 +1,25 @@
-//! How a job leaves the tables.
+//! Removal of ended jobs from the engine's tables.
 
 use iof_proto::Nspace;
 
 use crate::engine::Engine;
 
 impl Engine {
-    /// Forgets a job that is over, here and elsewhere: its rings, its processes, its name, which is
-    /// free again. For launchers that run one job after the other; else an engine keeps what
-    /// its jobs wrote last for tools that come late, and four descriptors for each rank. Tools
-    /// that read the job keep what they have, to its end; a tool that does not read loses what
-    /// exceeds [`MAX_FORGOTTEN_PER_TOOL`](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL), and is told
-    /// how much that was. The embedder's own readers that sources wait for lose nothing, so
-    /// what they have not read stays in memory: [flush](crate::Job::flush) the job before, if
-    /// they may be slow. `false` if there is no such job, or it is not over.
+    /// Removes a job that has ended, both on this node and elsewhere. Its rings and processes are
+    /// forgotten, and its name is free again.
+    ///
+    /// A launcher that runs many jobs one after the other should remove each of them. Otherwise the
+    /// engine keeps the last output of every job for tools that attach late, and four descriptors
+    /// for each rank.
+    ///
+    /// Tools that read the job keep their rings and can read them to the end. A tool that does not
+    /// read loses what exceeds
+    /// [`MAX_FORGOTTEN_PER_TOOL`](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL), and is told how much
+    /// it lost. The embedder's own readers that hold back sources lose nothing, so what they have
+    /// not read stays in memory. If these readers may be slow, [flush](crate::Job::flush) the job
+    /// first.
+    ///
+    /// Returns `false` if the job does not exist or has not ended.
     ///
     /// ```
     /// # use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
@@ -35,16 +42,16 @@ impl Engine {
             return false;
         }
         let sources = job.streams();
-        for rank in job.ranks.values().filter(|rank| rank.unopen.is_none()) {
-            // A capture that has ended has closed it.
+        for rank in job.ranks.values().filter(|rank| rank.stdin_unavailable.is_none()) {
+            // The call fails only if the capture thread has ended, which has closed the pipe.
             let _ = self.capture.shut(rank.target());
         }
-        // The backlog holder's slots are given back before the streams go.
+        // The backlog holder's slots are returned while the streams still exist.
         state.release_backlog(&self.capture, &sources);
         for source in sources {
             state.forget_stream(source);
             state.deliveries.remove(&source);
-            // A capture that has ended has no streams any more.
+            // The call fails only if the capture thread has ended, which has no streams any more.
             let _ = self.capture.remove(source);
         }
         state.shed();

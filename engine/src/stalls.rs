@@ -1,8 +1,8 @@
-//! Ranks that keep the capture thread from all others: see
+//! Accounting of pipes that stall the capture thread, and with it all other ranks: see
 //! [`Event::Stalled`](iof_capture::Event::Stalled).
 //!
 //! While the capture thread is stuck, the control thread may wait for it with the tables locked. So
-//! what is needed here has a lock of its own, and the watchdog's thread does all of it.
+//! this state has its own lock, and the watchdog thread does all of the work.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -13,7 +13,7 @@ use iof_proto::{Channel, Proc};
 
 use crate::host::{Host, Remedy};
 
-/// The pipes of the ranks here, and what to do when one of them stalls the capture thread.
+/// The pipes of the local ranks, and the remedy when one of them stalls the capture thread.
 pub(crate) struct Stalls {
     host: Arc<dyn Host>,
     capture: OnceLock<Weak<Capture>>,
@@ -23,11 +23,11 @@ pub(crate) struct Stalls {
 struct Pipe {
     source: Proc,
     channel: Channel,
-    /// A thread of its own could read it: it is output, and not a terminal's.
+    /// The stream could be read by a thread of its own: it is output and not from a terminal.
     isolable: bool,
     isolated: bool,
-    /// The host was told.
-    told: bool,
+    /// The host was informed about this pipe.
+    host_informed: bool,
 }
 
 impl Stalls {
@@ -35,9 +35,9 @@ impl Stalls {
         Stalls { host, capture: OnceLock::new(), pipes: Mutex::default() }
     }
 
-    /// Notes whose thread it is.
+    /// Sets the capture thread that the pipes belong to.
     pub(crate) fn watch(&self, capture: &Arc<Capture>) {
-        // Once, when the engine starts.
+        // Called only once, when the engine starts.
         let _ = self.capture.set(Arc::downgrade(capture));
     }
 
@@ -45,32 +45,32 @@ impl Stalls {
         self.pipes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whose pipe it is, and whether it is a terminal instead.
+    /// Adds a pipe, or the terminal in its place, with the rank that it belongs to.
     pub(crate) fn add(&self, pipe: PipeId, source: &Proc, channel: Channel, is_terminal: bool) {
         let (source, isolable) = (source.clone(), channel != Channel::Stdin && !is_terminal);
-        self.pipes().insert(pipe, Pipe { source, channel, isolable, isolated: false, told: false });
+        self.pipes().insert(pipe, Pipe { source, channel, isolable, isolated: false, host_informed: false });
     }
 
-    /// Forgets a pipe that is closed.
+    /// Removes a closed pipe.
     pub(crate) fn forget(&self, pipe: PipeId) {
         self.pipes().remove(&pipe);
     }
 
-    /// A pipe stalls the capture thread: has its rank's output read by threads of their own, and
-    /// tells the host once.
+    /// Handles a pipe that stalls the capture thread: moves the output of its rank to isolated
+    /// threads, and informs the host the first time.
     pub(crate) fn stalled(&self, pipe: PipeId) {
         let mut pipes = self.pipes();
         let mut used = pipes.values().filter(|pipe| pipe.isolated).count();
-        let Some(Pipe { source, channel, told, .. }) = pipes.get_mut(&pipe) else { return };
-        let (source, channel, first) = (source.clone(), *channel, !std::mem::replace(told, true));
+        let Some(Pipe { source, channel, host_informed, .. }) = pipes.get_mut(&pipe) else { return };
+        let (source, channel, first) = (source.clone(), *channel, !std::mem::replace(host_informed, true));
         let mut isolate = Vec::new();
-        for (id, of_rank) in
-            pipes.iter_mut().filter(|(_, of)| of.source == source && of.isolable && !of.isolated)
-        {
+        let isolable =
+            pipes.iter_mut().filter(|(_, other)| other.source == source && other.isolable && !other.isolated);
+        for (id, other) in isolable {
             if let PipeId::Source(stream) = *id
                 && used < MAX_ISOLATED_STREAMS
             {
-                of_rank.isolated = true;
+                other.isolated = true;
                 used = used.saturating_add(1);
                 isolate.push(stream);
             }
@@ -82,7 +82,7 @@ impl Stalls {
         };
         drop(pipes);
         if let Some(capture) = self.capture.get().and_then(Weak::upgrade) {
-            // A capture that has ended has ended all its sources.
+            // The call fails only if the capture thread has ended, and with it all its sources.
             for stream in isolate {
                 let _ = capture.isolate(stream);
             }

@@ -1,4 +1,4 @@
-//! The engine's tables: jobs, streams, tools, and who registered for what.
+//! The engine's tables: jobs, streams, tools and their registrations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,80 +23,80 @@ use crate::query::Queries;
 use crate::readers::StreamState;
 use crate::registrations::ByJob;
 
-/// Names a tool for as long as it is connected; also its token in the poll set.
+/// The number of a tool while it is connected, which is also its token in the poll set.
 pub(crate) type PeerId = usize;
 
-/// One stream, by name.
+/// The name of one stream.
 #[derive(Clone)]
 pub(crate) struct StreamName {
     pub source: Proc,
     pub channel: Channel,
-    /// It is what was logged there.
+    /// The stream holds what was logged to this channel, not what the process wrote.
     pub logged: bool,
     /// The run of the job's name that the source belongs to.
     pub run: u64,
 }
 
-/// All tables, behind the engine's one lock. The capture thread never takes it.
+/// All tables, behind the engine's one lock. The capture thread never takes this lock.
 pub(crate) struct State {
     pub jobs: BTreeMap<Nspace, JobState>,
     pub streams: BTreeMap<SourceId, StreamState>,
-    /// Those of the streams that are filled by deliveries.
+    /// The deliveries of those streams that deliveries fill.
     pub deliveries: BTreeMap<SourceId, Delivery>,
     pub processes: HashMap<ProcessId, Proc>,
-    /// Whose stdin can be pushed into.
+    /// The processes whose stdin can be pushed to.
     pub stdins: HashMap<TargetId, Proc>,
     pub pushes: BTreeMap<PushId, Push>,
-    /// Pushes that wait for their job to be started.
+    /// Pushes that wait until all ranks of their job are started.
     pub deferred: Vec<Deferred>,
     pub peers: BTreeMap<PeerId, Peer>,
-    /// How many connections from outside there may be.
+    /// The number of connections from outside that may exist at a time.
     pub places: usize,
     /// Connections that are not tools yet.
     pub pending: Pending,
-    /// What is left of those that have gone.
+    /// Descriptors in flight to tools that have disconnected.
     pub departed: Vec<Departed>,
-    /// Their registrations, by the jobs that they name.
+    /// The tools' registrations, by the jobs that they name.
     pub by_job: ByJob,
-    /// The reader page of the backlog holder, which holds what nobody has registered for.
+    /// The reader page of the backlog holder, which reads the streams that no registration reads.
     pub backlog_holder: Arc<ReaderPage>,
-    /// The pull for which each upcall was made that the host has not answered.
+    /// The pull that caused each upcall that the host has not answered.
     pub askers: HashMap<CallId, Ticket>,
     /// The keys of directives that the host understands.
     pub host_keys: BTreeSet<String>,
-    /// The keys of queries of which the host has a part of the answer.
+    /// The keys of queries to which the host contributes a part of the answer.
     pub host_queries: BTreeSet<String>,
-    /// The queries that wait for the host.
+    /// Queries that wait for the host.
     pub queries: Queries,
-    /// Log requests.
+    /// Log requests and channels.
     pub logs: Logs,
-    /// The jobs with streams of what was logged that are not complete.
+    /// The jobs that have logged streams which are not complete.
     pub logged_jobs: BTreeSet<Nspace>,
-    /// The cache that a push has unless it asks for another, in bytes.
+    /// The cache size of a push that does not set its own, in bytes.
     pub cache_size: u32,
-    /// The largest cache that a registration may ask for, in bytes.
+    /// The largest cache size that a registration may set, in bytes.
     pub max_cache_size: u32,
-    /// The host forwards stdin to ranks elsewhere.
+    /// Whether the host forwards stdin to ranks elsewhere.
     pub host_stdin: bool,
-    /// What the host has not answered.
+    /// Upcalls that the host has not answered.
     pub owed: Owed,
-    /// What tools have asked the host for.
+    /// Sources that tools have asked the host for.
     pub demand: Demand,
-    /// What the control thread is to say to the host once it has let go of the tables.
+    /// Upcalls that the control thread makes after it has unlocked the tables.
     pub upcalls: Vec<Upcall>,
     last_run: u64,
     next_source: u64,
     next_push: u64,
     next_peer: PeerId,
-    /// The engine ends.
+    /// Whether the engine is shutting down.
     pub stopping: bool,
 }
 
-/// The tables behind their lock, and who waits for them to change.
+/// The tables with their lock and the condition that announces changes.
 pub(crate) struct Tables {
     state: Mutex<State>,
     changed: Condvar,
-    /// To the control thread.
+    /// Reports to the control thread.
     pub reports: Arc<Reports>,
 }
 
@@ -105,25 +105,27 @@ impl Tables {
         Tables { state: Mutex::new(state), changed: Condvar::new(), reports }
     }
 
-    /// A thread that died with the lock left the tables whole: each change is one insertion or
-    /// removal.
+    /// Locks the tables.
+    ///
+    /// Poisoning is ignored: a thread that panicked with the lock held left the tables consistent,
+    /// as each change is one insertion or removal.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps until somebody [notifies](Tables::notify).
+    /// Blocks until another thread calls [`notify`](Tables::notify).
     pub(crate) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes who waits for a change.
+    /// Wakes all threads that wait for a change.
     pub(crate) fn notify(&self) {
         self.changed.notify_all();
     }
 }
 
 impl State {
-    /// No jobs, no tools; the first tool gets number `first_peer`.
+    /// Creates tables without jobs and tools. The first tool gets the number `first_peer`.
     pub(crate) fn new(
         first_peer: PeerId,
         backlog_holder: Arc<ReaderPage>,
@@ -164,37 +166,37 @@ impl State {
         }
     }
 
-    /// A number that no connection has had.
+    /// Returns a number that no connection has had.
     pub(crate) fn next_peer(&mut self) -> PeerId {
         let id = self.next_peer;
         self.next_peer = self.next_peer.wrapping_add(1);
         id
     }
 
-    /// A number that no job has had, higher than all before it.
+    /// Returns a number that no job has had, higher than all previous ones.
     pub(crate) fn next_run(&mut self) -> u64 {
         self.last_run = self.last_run.saturating_add(1);
         self.last_run
     }
 
-    /// A number that no stream has had.
+    /// Returns a number that no stream has had.
     pub(crate) fn next_source(&mut self) -> SourceId {
         let id = SourceId(self.next_source);
         self.next_source = self.next_source.saturating_add(1);
         id
     }
 
-    /// A number that no push has had.
+    /// Returns a number that no push has had.
     pub(crate) fn next_push(&mut self) -> PushId {
         let id = PushId(self.next_push);
         self.next_push = self.next_push.saturating_add(1);
         id
     }
 
-    /// Whether `proc` is, or may yet become, a source.
+    /// Returns whether `proc` is a source or may still become one.
     pub(crate) fn may_exist(&self, proc: &Proc) -> bool {
         match self.jobs.get(&proc.nspace) {
-            // Of no rank is what is logged of the job as a whole.
+            // What is logged for the job as a whole has no rank.
             Some(job) if job.is_whole() => {
                 [Rank::WILDCARD, Rank::UNDEF].contains(&proc.rank) || job.has_rank(proc.rank)
             }

@@ -1,5 +1,5 @@
-//! What directives come to: server, then spawn, then registration, the later overriding the earlier
-//! (RFC0025).
+//! The options of a stream as the directives of three levels set them: server, spawn, registration.
+//! A later level overrides an earlier one (RFC0025).
 
 use iof_proto::directive::key;
 use iof_proto::{Directives, EffectiveOptions, Failure, Info, Status};
@@ -7,7 +7,7 @@ use iof_shm_ring::{Policy, StreamConfig};
 
 use crate::config::{Buffering, Config, MIN_CACHE_SIZE, policy};
 
-/// What one of the three levels wants of a stream, with the levels before it.
+/// The options of a stream at one of the three levels, including the levels before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamOptions {
     pub cache_size: u32,
@@ -16,12 +16,12 @@ pub(crate) struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// The engine's own.
+    /// Returns the engine's own options (the server level).
     pub(crate) fn of(config: &Config) -> StreamOptions {
         StreamOptions { cache_size: config.cache_size, policy: config.policy, buffering: config.buffering }
     }
 
-    /// What becomes of it at the next level.
+    /// Returns the options of the next level, which `directives` override.
     pub(crate) fn under(self, directives: &Directives) -> StreamOptions {
         StreamOptions {
             cache_size: directives.cache_size.unwrap_or(self.cache_size),
@@ -30,33 +30,35 @@ impl StreamOptions {
         }
     }
 
-    /// What a stream is made as while nobody reads it.
+    /// Returns the configuration of a stream that no registration reads.
     pub(crate) fn config(self) -> StreamConfig {
-        stream(self.cache_size, self.policy)
+        stream_config(self.cache_size, self.policy)
     }
 
-    /// What a stream that was made so has to be for readers who want `theirs`: nobody gets less
-    /// than they want, so nobody takes anything from the others.
+    /// Returns the configuration of a stream with these options that is read with `theirs`. It
+    /// gives each reader at least what the reader asks for, so no reader takes anything from
+    /// another.
     pub(crate) fn shared(self, theirs: impl Iterator<Item = StreamOptions> + Clone) -> StreamConfig {
         let capacity = theirs.clone().map(|options| options.cache_size).max().unwrap_or(self.cache_size);
         let policy = match self.policy {
-            // Somebody may have to lose nothing.
+            // Some reader may need every byte.
             Policy::Block => Policy::Block,
-            // Who wants the newest is let pass; who wants the oldest holds them.
+            // A reader of the newest bytes is non-gating. A reader of the oldest bytes gates the
+            // writer.
             _ if theirs.clone().any(|options| options.policy != Policy::DropOldest) => Policy::DropNewest,
             _ if theirs.clone().next().is_some() => Policy::DropOldest,
             policy => policy,
         };
-        stream(capacity, policy)
+        stream_config(capacity, policy)
     }
 
-    /// How a reader with this wish reads.
+    /// Returns the effective buffering options of a reader with these options.
     pub(crate) fn effective(self) -> EffectiveOptions {
         let Buffering { size, time } = self.buffering;
-        let as_they_come = time.is_some_and(|time| time.is_zero()) || (size == 0 && time.is_none());
+        let unbuffered = time.is_some_and(|time| time.is_zero()) || (size == 0 && time.is_none());
         let buffering_size = match size {
-            _ if as_they_come => 0,
-            // As many as come in time.
+            _ if unbuffered => 0,
+            // As many bytes as arrive within the time.
             0 => u64::MAX,
             size => size.into(),
         };
@@ -65,27 +67,27 @@ impl StreamOptions {
     }
 }
 
-/// Takes an asked size of a cache away that is beyond `limit`: its key is `ignored` then.
+/// Drops a requested cache size above `limit` bytes and adds its key to `ignored`.
 ///
 /// # Errors
-/// It is required.
-pub(crate) fn cache_within(
-    asked: &mut Option<u32>,
+/// Fails if the cache size is marked as required.
+pub(crate) fn limit_cache_size(
+    requested: &mut Option<u32>,
     limit: u32,
     infos: &[Info],
     ignored: &mut Vec<String>,
 ) -> Result<(), Failure> {
-    let Some(asked) = asked.take_if(|asked| *asked > limit) else { return Ok(()) };
+    let Some(requested) = requested.take_if(|requested| *requested > limit) else { return Ok(()) };
     let key = key::PMIX_IOF_CACHE_SIZE;
     if infos.iter().any(|info| info.key == key && info.required) {
-        let reason = format!("a cache of {asked} bytes is too large: ask for {limit} at most");
+        let reason = format!("cache size {requested} is too large: the limit is {limit} bytes");
         return Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
     }
     ignored.push(key.to_owned());
     Ok(())
 }
 
-fn stream(cache_size: u32, policy: Policy) -> StreamConfig {
+fn stream_config(cache_size: u32, policy: Policy) -> StreamConfig {
     StreamConfig { capacity: cache_size.max(MIN_CACHE_SIZE).into(), policy }
 }
 
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_level_counts_where_it_says_something() {
+    fn a_later_level_overrides_only_what_it_sets() {
         let server = StreamOptions::of(&Config::default());
         let spawn = server.under(&Directives { cache_size: Some(10), ..Directives::default() });
         assert_eq!(spawn, StreamOptions { cache_size: 10, ..server });
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_what_the_most_demanding_reader_wants() {
+    fn a_stream_satisfies_its_most_demanding_reader() {
         use Policy::{Block, DropNewest, DropOldest};
         let base = options(100_000, DropNewest);
         assert_eq!(shared(base, &[]), (100_000, DropNewest));
@@ -128,23 +130,23 @@ mod tests {
     }
 
     #[test]
-    fn no_stream_is_too_small_for_a_packet() {
+    fn every_cache_holds_at_least_one_packet() {
         let least = u64::from(MIN_CACHE_SIZE);
         assert_eq!(options(1, Policy::Block).config().capacity, least);
         assert_eq!(shared(options(100_000, Policy::Block), &[options(1, Policy::Block)]).0, least);
     }
 
     #[test]
-    fn bytes_are_held_back_for_a_size_a_time_or_both() {
-        let terms = |size, time| {
+    fn output_is_buffered_by_size_by_time_or_by_both() {
+        let effective = |size, time| {
             StreamOptions { buffering: Buffering { size, time }, ..options(1, Policy::Block) }.effective()
         };
         let second = Some(Duration::from_secs(1));
-        let of = |options: EffectiveOptions| (options.buffering_size, options.buffering_time);
-        assert_eq!(of(terms(0, None)), (0, None));
-        assert_eq!(of(terms(80, None)), (80, None));
-        assert_eq!(of(terms(80, second)), (80, Some(1_000_000)));
-        assert_eq!(of(terms(0, second)), (u64::MAX, Some(1_000_000)));
-        assert_eq!(of(terms(80, Some(Duration::ZERO))).0, 0);
+        let values = |effective: EffectiveOptions| (effective.buffering_size, effective.buffering_time);
+        assert_eq!(values(effective(0, None)), (0, None));
+        assert_eq!(values(effective(80, None)), (80, None));
+        assert_eq!(values(effective(80, second)), (80, Some(1_000_000)));
+        assert_eq!(values(effective(0, second)), (u64::MAX, Some(1_000_000)));
+        assert_eq!(values(effective(80, Some(Duration::ZERO))).0, 0);
     }
 }

@@ -127,11 +127,11 @@ fn nobody_speaks_for_processes_that_the_engine_does_not_know_unless_the_host_doe
     for log in [of(Rank(0)), of(Rank::WILDCARD)] {
         let (status, reason) = refused(&log);
         assert_eq!(status, Status::ERR_NOT_FOUND);
-        assert!(reason.starts_with("there is no job."), "{reason}");
+        assert!(reason.starts_with("the source job."), "{reason}");
     }
     assert_eq!(refused(&relayed(Rank(0))).0, Status::ERR_NOT_SUPPORTED, "it is no gateway");
     let job = Waiting::start(&world);
-    assert!(refused(&of(Rank(1))).1.starts_with("there is no job.1 here"));
+    assert!(refused(&of(Rank(1))).1.starts_with("the source job.1 does not exist"));
     for rank in [Rank(0), Rank::WILDCARD, Rank::UNDEF] {
         assert_eq!(world.log(&of(rank)).status, Status::SUCCESS, "{rank}");
     }

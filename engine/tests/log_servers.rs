@@ -159,7 +159,7 @@ fn what_was_relayed_once_is_not_relayed_again() {
         let report = first.log(&with(directives, Log::to(channels, "x")));
         for outcome in &report.outcomes {
             let failure = outcome.result.as_ref().unwrap_err();
-            assert!(failure.reason.contains("this engine is no gateway"), "{failure}");
+            assert!(failure.reason.contains("this engine is not a gateway"), "{failure}");
         }
         assert_eq!(tried(&report), channels.map(|channel| (channel, false)));
     }

@@ -365,11 +365,14 @@ fn ranks_and_jobs_that_are_not_there_are_refused_by_name() {
     let refused = refusal(tool.push(&partly(procs(&[0, 2])), b"x", |_| {}));
     assert_eq!(
         (refused.status, refused.reason.as_str()),
-        (Status::ERR_NOT_FOUND, "there is no rank 2: the last of job is 1")
+        (Status::ERR_NOT_FOUND, "rank 2 does not exist: the last rank of job is 1")
     );
     let elsewhere = Proc { nspace: Nspace::new("other").unwrap(), rank: Rank(0) };
     let refused = refusal(tool.push(&to(vec![procs(&[0]).remove(0), elsewhere]), b"x", |_| {}));
-    assert_eq!((refused.status, refused.reason.as_str()), (Status::ERR_NOT_FOUND, "there is no job other"));
+    assert_eq!(
+        (refused.status, refused.reason.as_str()),
+        (Status::ERR_NOT_FOUND, "job other does not exist")
+    );
     let refused = refusal(tool.push(&to(vec![]), b"x", |_| {}));
     assert_eq!(refused.status, Status::ERR_BAD_PARAM);
     assert!(ranks.is_quiet(0));

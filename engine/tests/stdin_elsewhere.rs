@@ -431,7 +431,7 @@ fn one_process_leaves_only_so_many_pushes_behind_whatever_ranks_they_are_for() {
     let next = to(procs(&[ranks.next().unwrap()]));
     let refused = refusal(again.begin_push(&next, None));
     assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
-    assert!(refused.reason.contains("no more than 256 of the process's pushes"), "{refused}");
+    assert!(refused.reason.contains("the process's pushes are limited to 256"), "{refused}");
     // The embedder is another matter.
     tool(&engine).begin_push(&next, None).unwrap();
     pieces.recv_timeout(PATIENCE).unwrap().reply.grant();

@@ -103,7 +103,7 @@ fn refusals_name_the_ranks_and_nothing_was_pushed() {
         "nothing was pushed: ranks 2-3: stdin was not left open; rank 1: stdin is closed",
     );
     assert_refused(&not_open, "(iof run --stdin-open leaves it open, --partial leaves ranks out)");
-    assert_refused(&push(&site, &["--rank", "0,5"], b"x"), "there is no rank 5");
+    assert_refused(&push(&site, &["--rank", "0,5"], b"x"), "rank 5 does not exist");
     assert_refused(&push(&site, &["--rank", "none"], b"x"), "'none'");
     assert_refused(&start(&site, &["/no/such/file"]).finish(), "/no/such/file: No such file");
     assert_refused(&start(&site, &["/"]).finish(), "/: is a directory");

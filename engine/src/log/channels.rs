@@ -1,4 +1,4 @@
-//! The channels of an engine: which there are, and who serves each.
+//! The log channels of an engine and the threads that serve them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,13 @@ use super::{LogConfig, LogStep, gateway};
 use crate::control::Reports;
 use crate::host::{Call, Host, Reply};
 
-/// Where this engine logs to.
+/// The configured channels and their threads.
 pub(super) struct LogChannels {
     pub config: LogConfig,
     node: String,
     record: Option<JobRecord>,
-    /// A gateway has none, so that what was relayed once is not relayed again.
+    /// The socket of the gateway engine. A gateway has none, so that a relayed message is not
+    /// relayed again.
     gateway: Option<PathBuf>,
     host: BTreeSet<String>,
     reports: Arc<Reports>,
@@ -29,25 +30,25 @@ pub(super) struct LogChannels {
 }
 
 /// One entry of a request on its way to a channel.
-pub(super) struct Entry {
+pub(super) struct ChannelEntry {
     pub step: LogStep,
     pub entry: LogEntry,
-    pub how: Arc<LogOptions>,
+    pub options: Arc<LogOptions>,
     pub origin: LogOrigin,
-    /// The request's directives, as they came.
+    /// The request's directives, unchanged.
     pub directives: Vec<Info>,
-    /// The tool that asked, until it goes; the embedder stays.
-    pub asker: Option<Weak<()>>,
+    /// Expires when the tool that sent the request disconnects; `None` for the embedder.
+    pub requester: Option<Weak<()>>,
 }
 
-/// What became of an entry.
-pub(super) enum Begun {
-    /// It is known already.
+/// The state of an entry after [`LogChannels::begin`].
+pub(super) enum Submission {
+    /// The result is known already.
     Done(Result<(), Failure>),
-    /// It comes as a report.
-    Later,
-    /// It is for the host.
-    Host(Entry),
+    /// The result follows as a report.
+    Pending,
+    /// The host must log the entry.
+    Host(ChannelEntry),
 }
 
 impl LogChannels {
@@ -62,9 +63,9 @@ impl LogChannels {
             let mut name = socket?.as_os_str().to_owned();
             name.push(".record");
             let record = JobRecord::at(PathBuf::from(name));
-            // Another engine had our pid, or our place.
+            // An earlier engine had the same pid or the same socket path.
             if let Err(error) = record.rotate() {
-                tracing::warn!(path = %record.path().display(), %error, "an earlier job record stays in the way");
+                tracing::warn!(path = %record.path().display(), %error, "cannot rename an earlier job record");
             }
             Some(record)
         };
@@ -83,7 +84,7 @@ impl LogChannels {
         }
     }
 
-    /// The keys of those that there are.
+    /// Returns the keys of the available channels.
     pub(super) fn keys(&self) -> Vec<String> {
         let has = |(kind, key): &(ChannelKind, &str)| match kind {
             ChannelKind::Stdout | ChannelKind::Stderr | ChannelKind::Email => true,
@@ -98,8 +99,8 @@ impl LogChannels {
         own.chain(theirs).collect()
     }
 
-    /// Whether there is a channel whose being there does not depend on the request. Which channels
-    /// a gateway has it says when it is asked for them.
+    /// Returns whether a channel is available to every request. A gateway reports only per request
+    /// which channels it has.
     pub(super) fn has(&self, channel: &str) -> bool {
         match ChannelKind::from_key(channel) {
             ChannelKind::LocalSyslog => self.config.syslog.exists(),
@@ -116,8 +117,8 @@ impl LogChannels {
         }
     }
 
-    /// Has an entry logged, on any channel but stdout and stderr.
-    pub(super) fn begin(&mut self, entry: Entry) -> Begun {
+    /// Begins to log an entry on any channel but stdout and stderr.
+    pub(super) fn begin(&mut self, entry: ChannelEntry) -> Submission {
         match (ChannelKind::from_key(&entry.entry.channel), self.gateway.clone()) {
             (ChannelKind::LocalSyslog, _) => self.syslog(&entry),
             (ChannelKind::GlobalSyslog, _) if self.config.gateway => self.syslog(&entry),
@@ -130,52 +131,53 @@ impl LogChannels {
             (ChannelKind::Host, Some(gateway)) if !self.host.contains(&entry.entry.channel) => {
                 self.relay(gateway, &entry)
             }
-            _ => Begun::Host(entry),
+            _ => Submission::Host(entry),
         }
     }
 
-    fn syslog(&mut self, entry: &Entry) -> Begun {
-        let line = syslog_line(text(entry), &entry.origin, &self.node, &entry.how);
+    fn syslog(&mut self, entry: &ChannelEntry) -> Submission {
+        let line = syslog_line(text(entry), &entry.origin, &self.node, &entry.options);
         let (syslog, priority, stalls) =
-            (self.config.syslog.clone(), entry.how.priority, self.stalls.clone());
+            (self.config.syslog.clone(), entry.options.priority, self.stalls.clone());
         let job = job(&self.reports, entry.step, move || syslog.send(priority, &line, &stalls));
-        begun(self.to_syslog.submit(job))
+        submission(self.to_syslog.submit(job))
     }
 
-    fn job_record(&mut self, entry: &Entry) -> Begun {
+    fn job_record(&mut self, entry: &ChannelEntry) -> Submission {
         let Some(record) = self.record.clone() else {
             return failed(Status::ERR_NOT_AVAILABLE, "this engine keeps no job record");
         };
-        let (text, origin, how) = (text(entry).to_owned(), entry.origin.clone(), Arc::clone(&entry.how));
-        let job = job(&self.reports, entry.step, move || record.append(&text, &origin, &how));
-        begun(self.to_record.submit(job))
+        let (text, origin, options) =
+            (text(entry).to_owned(), entry.origin.clone(), Arc::clone(&entry.options));
+        let job = job(&self.reports, entry.step, move || record.append(&text, &origin, &options));
+        submission(self.to_record.submit(job))
     }
 
-    /// Mail is not begun once its asker has gone: behind a slow server it would only keep others
-    /// waiting. It is made where it is sent: to know who sends it, a directory service may have
-    /// to be asked.
-    fn mail(&mut self, entry: Entry) -> Begun {
+    /// Mail is not begun after its requester has disconnected: behind a slow server it would only
+    /// delay other mail. The mail is composed on the thread that sends it, because finding the
+    /// sender may query a directory service.
+    fn mail(&mut self, entry: ChannelEntry) -> Submission {
         let server = self.config.mail.clone().unwrap_or_default();
         let (node, stalls) = (self.node.clone(), self.stalls.clone());
         let job = job(&self.reports, entry.step, move || {
-            if entry.asker.as_ref().is_some_and(|asker| asker.strong_count() == 0) {
-                let reason = "whoever asked for it has gone".into();
+            if entry.requester.as_ref().is_some_and(|requester| requester.strong_count() == 0) {
+                let reason = "the requester has disconnected".into();
                 return Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason });
             }
-            Mail::new(fields(&entry), &entry.how, &server, &node)?.send(&stalls)
+            Mail::new(fields(&entry), &entry.options, &server, &node)?.send(&stalls)
         });
-        begun(self.to_mail.submit(job))
+        submission(self.to_mail.submit(job))
     }
 
-    fn relay(&mut self, socket: PathBuf, entry: &Entry) -> Begun {
+    fn relay(&mut self, socket: PathBuf, entry: &ChannelEntry) -> Submission {
         let log = gateway::relayed(entry);
         let stalls = self.stalls.clone();
         let job = job(&self.reports, entry.step, move || gateway::relay(&socket, &log, &stalls));
-        begun(self.to_gateway.submit(job))
+        submission(self.to_gateway.submit(job))
     }
 }
 
-/// What a worker does: `work`, and the result of `step` is what that came to.
+/// Returns the job of a worker: it does `work` and reports the outcome as the result of `step`.
 fn job(
     reports: &Arc<Reports>,
     step: LogStep,
@@ -188,24 +190,25 @@ fn job(
     }
 }
 
-/// A job that was refused has answered by being dropped, which comes too late.
-fn begun(submitted: Result<(), Failure>) -> Begun {
-    submitted.map_or_else(|failure| Begun::Done(Err(failure)), |()| Begun::Later)
+/// Returns the state of a submitted job. A rejected job has reported a result when it was dropped,
+/// but that report arrives after this one and is ignored.
+fn submission(submitted: Result<(), Failure>) -> Submission {
+    submitted.map_or_else(|failure| Submission::Done(Err(failure)), |()| Submission::Pending)
 }
 
-fn failed(status: Status, reason: &str) -> Begun {
-    Begun::Done(Err(Failure { status, reason: reason.to_owned() }))
+fn failed(status: Status, reason: &str) -> Submission {
+    Submission::Done(Err(Failure { status, reason: reason.to_owned() }))
 }
 
-fn text(entry: &Entry) -> &str {
+fn text(entry: &ChannelEntry) -> &str {
     entry.entry.text().unwrap_or_default()
 }
 
-/// Those of an email.
-fn fields(entry: &Entry) -> &[Info] {
+/// Returns the fields of an email.
+fn fields(entry: &ChannelEntry) -> &[Info] {
     if let LogValue::Email(fields) = &entry.entry.value { fields } else { &[] }
 }
 
-fn names_server(entry: &Entry) -> bool {
-    fields(entry).iter().chain(&entry.how.email).any(|info| info.key == key::PMIX_LOG_EMAIL_SERVER)
+fn names_server(entry: &ChannelEntry) -> bool {
+    fields(entry).iter().chain(&entry.options.email).any(|info| info.key == key::PMIX_LOG_EMAIL_SERVER)
 }

@@ -1,4 +1,4 @@
-//! The way to the gateway engine: this engine is a tool of it for as long as one message takes.
+//! The connection to the gateway engine. This engine attaches to it as a tool for each message.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,39 +9,40 @@ use iof_proto::rendezvous::ConnectError;
 use iof_proto::{Failure, Info, InfoValue, Log, LogEntry, Status};
 use iof_tool::{AttachError, RequestError, Tool};
 
-use super::channels::Entry;
+use super::channels::ChannelEntry;
 
-/// How long a gateway may take for one message: longer than the mail servers that it may have to
-/// wait for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time limit for one message at the gateway. It is longer than the time that the gateway may
+/// wait for its mail servers.
+const RELAY_LIMIT: Duration = Duration::from_secs(60);
 
-/// One entry of a request as the gateway is asked for it.
-pub(super) fn relayed(Entry { entry, how, origin, directives, .. }: &Entry) -> Log {
+/// Builds the request that relays one entry to the gateway.
+pub(super) fn relayed(ChannelEntry { entry, options, origin, directives, .. }: &ChannelEntry) -> Log {
     let info = |key: &str, value| Info { key: key.to_owned(), value, required: false };
-    let mut said = vec![
+    let mut directives_out = vec![
         Info::required(key::IOF_LOG_RELAYED, origin.requester.as_str()),
-        Info::new(key::PMIX_LOG_SYSLOG_PRI, u32::from(how.priority)),
+        Info::new(key::PMIX_LOG_SYSLOG_PRI, u32::from(options.priority)),
     ];
-    if let Some(time) = how.time.and_then(|time| u64::try_from(time.as_second()).ok()) {
-        said.push(Info::new(key::PMIX_LOG_TIMESTAMP, time));
+    if let Some(time) = options.time.and_then(|time| u64::try_from(time.as_second()).ok()) {
+        directives_out.push(Info::new(key::PMIX_LOG_TIMESTAMP, time));
     }
-    said.extend(origin.source.clone().map(|source| info(key::PMIX_LOG_SOURCE, InfoValue::Proc(source))));
-    said.extend(how.email.iter().cloned());
+    directives_out
+        .extend(origin.source.clone().map(|source| info(key::PMIX_LOG_SOURCE, InfoValue::Proc(source))));
+    directives_out.extend(options.email.iter().cloned());
     if ChannelKind::from_key(&entry.channel) == ChannelKind::Host {
-        // What only its host understands; and how it is to look, which that may understand.
+        // The gateway's host may understand these directives and the output style.
         let style = [key::PMIX_LOG_TAG_OUTPUT, key::PMIX_LOG_XML_OUTPUT];
         let theirs = |info: &&Info| {
             let key = info.key.as_str();
             style.contains(&key)
                 || (key != key::IOF_LOG_RELAYED && LogOptions::keys().all(|known| known != key))
         };
-        said.extend(directives.iter().filter(theirs).cloned());
+        directives_out.extend(directives.iter().filter(theirs).cloned());
     }
-    Log { data: vec![LogEntry { required: true, ..entry.clone() }], directives: said }
+    Log { data: vec![LogEntry { required: true, ..entry.clone() }], directives: directives_out }
 }
 
-/// Has the gateway that listens on `socket` log it, and waits for that. One that has stalled a
-/// short time ago is not asked.
+/// Lets the gateway that listens on `socket` log a message, and blocks until it has answered. A
+/// gateway that has stalled recently is not asked.
 pub(super) fn relay(socket: &Path, log: &Log, stalls: &Stalls) -> Result<(), Failure> {
     let name = format!("the gateway at {}", socket.display());
     stalls.check(&name)?;
@@ -55,17 +56,17 @@ pub(super) fn relay(socket: &Path, log: &Log, stalls: &Stalls) -> Result<(), Fai
         }
         failed(&error)
     })?;
-    let report = match gateway.log_within(log, PATIENCE) {
+    let report = match gateway.log_within(log, RELAY_LIMIT) {
         Ok(Some(report)) => report,
         Ok(None) => {
             stalls.record(&name);
-            return Err(failed(&format!("it has not answered for {} s", PATIENCE.as_secs())));
+            return Err(failed(&format!("no answer for {} s", RELAY_LIMIT.as_secs())));
         }
         Err(RequestError::Denied(Failure { status, reason })) => {
             return Err(Failure { status, ..failed(&reason) });
         }
         Err(error) => return Err(failed(&error)),
     };
-    let refused = report.outcomes.into_iter().find_map(|of| of.result.err());
+    let refused = report.outcomes.into_iter().find_map(|outcome| outcome.result.err());
     refused.map_or(Ok(()), |Failure { status, reason }| Err(Failure { status, ..failed(&reason) }))
 }

@@ -1,6 +1,6 @@
-//! What is logged to stdout and stderr: a stream of its own for each source and channel, beside
-//! what that writes itself. It is made for the first message and completed when the job has nothing
-//! more to say.
+//! Streams of what is logged to stdout and stderr. Each source and channel has one, separate from
+//! the source's own output. The stream is created for the first message and completed when the job
+//! can log no more.
 
 use std::sync::Arc;
 
@@ -21,40 +21,40 @@ fn unavailable(reason: String) -> Failure {
 }
 
 impl State {
-    /// Whose stdout and stderr are meant: the process that is the source; of no rank, the job as a
-    /// whole.
-    pub(super) fn log_target(&self, how: &LogOptions) -> Result<Proc, Failure> {
-        let target = match &how.source {
+    /// Returns the process whose stdout or stderr a message goes to: its source, or the job as a
+    /// whole if the source has no rank.
+    pub(super) fn log_target(&self, options: &LogOptions) -> Result<Proc, Failure> {
+        let target = match &options.source {
             Some(source) if source.rank == Rank::WILDCARD => Proc { rank: Rank::UNDEF, ..source.clone() },
             Some(source) => source.clone(),
             None => {
-                let reason = "it is not clear whose output is meant: name a process or a job as the source";
+                let reason = "the message has no source: name a process or a job as its source";
                 return Err(Failure { status: Status::ERR_BAD_PARAM, reason: reason.into() });
             }
         };
         let job = self.jobs.get(&target.nspace);
         let Some(job) = job.filter(|job| target.rank == Rank::UNDEF || job.has_rank(target.rank)) else {
-            let reason = format!("there is no {target} here, to whose output it could be logged");
+            let reason = format!("{target} does not exist here: name another source");
             return Err(Failure { status: Status::ERR_NOT_FOUND, reason });
         };
         if job.is_silent() {
-            return Err(unavailable(format!("the job {} is over: nothing is logged there", target.nspace)));
+            return Err(unavailable(format!("job {} has ended: nothing can be logged to it", target.nspace)));
         }
         Ok(target)
     }
 
-    /// Logs to the stdout or stderr of a process. That it worked comes back as the result of
-    /// `step`, and so behind the ring, if it is a new one: whoever was told of it can count on
-    /// its having been seen.
+    /// Logs to the stdout or stderr of a process. Success is reported as the result of `step`, and
+    /// therefore after the ring if the ring is new. So a requester that receives the result knows
+    /// that readers have received the ring.
     pub(super) fn log_output(
         &mut self,
         capture: &Capture,
         step: LogStep,
         channel: Channel,
         text: &str,
-        how: &LogOptions,
+        options: &LogOptions,
     ) -> Option<Result<(), Failure>> {
-        match self.put_output(capture, channel, text, how) {
+        match self.put_output(capture, channel, text, options) {
             Ok(()) => {
                 Reply::new(Call::Log(step), Arc::clone(&self.logs.reports)).grant();
                 None
@@ -68,10 +68,10 @@ impl State {
         capture: &Capture,
         channel: Channel,
         text: &str,
-        how: &LogOptions,
+        options: &LogOptions,
     ) -> Result<(), Failure> {
-        let target = self.log_target(how)?;
-        let bytes = output(text, &target, channel, how)?;
+        let target = self.log_target(options)?;
+        let bytes = output(text, &target, channel, options)?;
         let stream = self.log_stream(capture, &target, channel)?;
         let Some(delivery) = self.deliveries.get_mut(&stream) else {
             return Err(unavailable(format!("the output of {target} is complete")));
@@ -79,15 +79,15 @@ impl State {
         let put = delivery.put(capture, stream, bytes, None, false, Box::new(|| {}));
         put.map_err(|error| match error {
             DeliverError::Full { waiting } => {
-                let reason =
-                    format!("{waiting} bytes that were logged there wait for a reader: try again later");
+                let reason = format!("{waiting} logged bytes wait for a reader: try again later");
                 Failure { status: Status::ERR_RESOURCE_BUSY, reason }
             }
             error => unavailable(error.to_string()),
         })
     }
 
-    /// The stream of what is logged there, made for the first message.
+    /// Returns the stream of what is logged to `channel` of `target`. Creates it for the first
+    /// message.
     fn log_stream(
         &mut self,
         capture: &Capture,
@@ -95,16 +95,17 @@ impl State {
         channel: Channel,
     ) -> Result<SourceId, Failure> {
         let Some(job) = self.jobs.get(&target.nspace) else {
-            return Err(unavailable(format!("there is no job {}", target.nspace)));
+            return Err(unavailable(format!("job {} does not exist", target.nspace)));
         };
         if let Some(stream) = job.logged.get(&(target.rank, channel)) {
             return Ok(*stream);
         }
-        let out_of =
+        let no_resources =
             |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
-        check_files(TRANSIENT_FDS.saturating_add(1)).map_err(|error| out_of(&error))?;
+        check_files(TRANSIENT_FDS.saturating_add(1)).map_err(|error| no_resources(&error))?;
         let label = format!("{target} {channel} log");
-        let mut stream = Stream::create(job.options.config(), &label).map_err(|error| out_of(&error))?;
+        let mut stream =
+            Stream::create(job.options.config(), &label).map_err(|error| no_resources(&error))?;
         let name = StreamName { source: target.clone(), channel, logged: true, run: job.run };
         let mut new = StreamState::new(name, job.options, job.forward);
         new.release_backlog = job.release_backlog;
@@ -119,18 +120,19 @@ impl State {
         Ok(id)
     }
 
-    /// Completes what was logged to jobs that have nothing more to say.
+    /// Completes the logged streams of jobs that can log no more.
     pub(crate) fn close_logs(&mut self, capture: &Capture) {
         let logged = self.logged_jobs.iter().filter_map(|nspace| self.jobs.get(nspace));
         for job in logged.filter(|job| job.is_silent()) {
             for stream in job.logged.values() {
-                // One that is complete stays as it is, and so do all if the capture has ended.
+                // The call fails only if the stream is complete already or the capture thread has
+                // ended.
                 let _ = capture.finish(*stream);
             }
         }
     }
 
-    /// A stream of what was logged is complete.
+    /// Records that the logged stream `stream` of `nspace` is complete.
     pub(crate) fn logged_all(&mut self, stream: SourceId, nspace: &Nspace) {
         self.deliveries.remove(&stream);
         if let Some(job) = self.jobs.get_mut(nspace) {

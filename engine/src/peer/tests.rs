@@ -18,29 +18,29 @@ fn target(rank: u32) -> Proc {
     Proc { nspace: Nspace::new("n".repeat(255)).unwrap(), rank: Rank(rank) }
 }
 
-/// What waits to be sent.
+/// Returns the messages that wait to be sent.
 fn queued(peer: &Peer) -> Vec<ToTool> {
     let decoded = |out: &Outgoing| Decoder::new().decode(&mut out.frame.as_slice()).unwrap().unwrap();
     peer.outgoing.iter().map(decoded).collect()
 }
 
 #[test]
-fn of_room_for_a_push_the_last_word_waits_and_is_no_answer() {
+fn only_the_last_credit_of_a_push_is_queued_and_it_is_not_an_answer() {
     let mut peer = peer();
     for position in 1..=1000 {
-        peer.tell_room(1, position);
-        peer.tell_room(2, 2 * position);
+        peer.return_credit(1, position);
+        peer.return_credit(2, 2 * position);
     }
     let room = |push, position| ToTool::Room { push, position };
     assert_eq!(queued(&peer), [room(1, 1000), room(2, 2000)]);
     assert_eq!((peer.answers, peer.answer_bytes), (0, 0));
-    // What the tool has the beginning of stays.
+    // A message of which the tool has received a part stays queued.
     peer.outgoing.front_mut().unwrap().sent = 1;
-    peer.tell_room(1, 1001);
+    peer.return_credit(1, 1001);
     assert_eq!(queued(&peer), [room(1, 1000), room(2, 2000), room(1, 1001)]);
 }
 
-/// A ring to be announced at `slot`.
+/// Queues the announcement of a ring at `slot`.
 fn ring(peer: &mut Peer, slot: u32) -> ToTool {
     let config = StreamConfig { capacity: 4096, policy: Policy::DropNewest };
     let mut stream = Stream::create(config, "test").unwrap();
@@ -63,13 +63,17 @@ fn ring(peer: &mut Peer, slot: u32) -> ToTool {
 }
 
 #[test]
-fn rings_of_readings_that_have_ended_are_not_sent() {
+fn rings_of_ended_readings_are_not_sent() {
     let mut peer = peer();
     let rings: Vec<ToTool> = (0..4).map(|slot| ring(&mut peer, slot)).collect();
     peer.outgoing.front_mut().unwrap().sent = 1;
     peer.drop_rings(&HashSet::from([0, 1, 3]));
-    assert_eq!(queued(&peer), [rings[0].clone(), rings[2].clone()], "the tool has a part of the first");
-    // Another reading may have the slot by now.
+    assert_eq!(
+        queued(&peer),
+        [rings[0].clone(), rings[2].clone()],
+        "the tool has received a part of the first"
+    );
+    // Another reading may use the slot by now.
     let again = ring(&mut peer, 0);
     peer.drop_rings(&HashSet::from([0]));
     assert!(!queued(&peer)[1..].contains(&again));
@@ -77,7 +81,7 @@ fn rings_of_readings_that_have_ended_are_not_sent() {
 }
 
 #[test]
-fn of_a_report_that_is_too_long_as_much_is_sent_as_fits() {
+fn a_report_that_is_too_long_is_shortened_until_it_fits() {
     let reason = "x".repeat(1 << 20);
     let short = |rank| PartialDelivery {
         target: target(rank),
@@ -94,7 +98,7 @@ fn of_a_report_that_is_too_long_as_much_is_sent_as_fits() {
 }
 
 #[test]
-fn who_lags_is_not_said_where_they_are_too_many_but_how_far_they_are_is() {
+fn a_list_of_too_many_slow_targets_is_left_out_but_not_their_position() {
     let targets: Vec<SlowTarget> =
         (0..70_000).map(|rank| SlowTarget { target: target(rank), stalled: true }).collect();
     let mut peer = peer();

@@ -1,4 +1,4 @@
-//! Which targets of a push can be reached: all are looked at before any gets a byte.
+//! Admission of a push: all targets are checked before any of them gets a byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,56 +14,62 @@ use crate::config::MIN_CACHE_SIZE;
 use crate::job::{Elsewhere, RankState};
 use crate::push::Push;
 use crate::state::State;
-use crate::stream_options::cache_within;
+use crate::stream_options::limit_cache_size;
 
-/// Targets named in one message to a person.
-const NAMED: usize = 16;
+/// The number of ranges of ranks that a message lists.
+const MAX_LISTED_RANGES: usize = 16;
 
-/// What a tool asks for.
-pub(super) struct Asked {
+/// The directives of a push and what follows from them.
+pub(super) struct PushOptions {
     pub directives: PushDirectives,
-    /// The keys of directives that are not honoured.
+    /// The keys of directives that are not supported.
     pub ignored: Vec<String>,
-    /// Bytes that may be on their way.
+    /// The capacity of the inlet, in bytes.
     pub capacity: u64,
 }
 
-/// The targets of a push.
+/// The targets of a push, by where they run.
 #[derive(Default)]
 pub(super) struct Admitted {
     pub here: BTreeMap<TargetId, Proc>,
     pub elsewhere: Vec<Proc>,
-    /// Those that can't be reached.
-    pub unopen: BTreeMap<Proc, StdinUnavailable>,
+    /// The targets that cannot be reached.
+    pub unavailable: BTreeMap<Proc, StdinUnavailable>,
 }
 
 impl Admitted {
-    /// Notes a rank that runs here; the embedder's `own` tools may push to more of them.
+    /// Adds a rank that runs here. The embedder's `own` tools may push to more of them.
     fn admit(&mut self, proc: Proc, rank: &RankState, own: bool) {
-        match rank.unopen {
-            None if rank.own_stdin && !own => drop(self.unopen.insert(proc, StdinUnavailable::Inherited)),
-            None => drop(self.here.insert(rank.target(), proc)),
-            Some(why) => drop(self.unopen.insert(proc, why)),
+        match rank.stdin_unavailable {
+            None if rank.own_stdin && !own => {
+                self.unavailable.insert(proc, StdinUnavailable::Inherited);
+            }
+            None => {
+                self.here.insert(rank.target(), proc);
+            }
+            Some(why) => {
+                self.unavailable.insert(proc, why);
+            }
         }
     }
 }
 
 impl State {
-    /// What directives come to, and how large the inlet is to be for `size` bytes.
-    pub(super) fn asked(&self, infos: &[Info], size: Option<u64>) -> Result<Asked, Failure> {
+    /// Parses directives, and chooses the capacity of the inlet for `size` bytes.
+    pub(super) fn push_options(&self, infos: &[Info], size: Option<u64>) -> Result<PushOptions, Failure> {
         let ours: Vec<Info> =
             infos.iter().filter(|info| !self.host_keys.contains(&info.key)).cloned().collect();
         let (mut directives, mut ignored) = PushDirectives::read(&ours)?;
-        cache_within(&mut directives.cache_size, self.max_cache_size, infos, &mut ignored)?;
-        // A cache that is large for output is not for this.
+        limit_cache_size(&mut directives.cache_size, self.max_cache_size, infos, &mut ignored)?;
+        // A large default cache for output does not apply to stdin.
         let default = self.cache_size.min(self.max_cache_size.max(MIN_CACHE_SIZE));
         let cache = u64::from(directives.cache_size.unwrap_or(default));
         let capacity = size.map_or(cache, |size| size.min(cache)).max(1);
-        Ok(Asked { directives, ignored, capacity })
+        Ok(PushOptions { directives, ignored, capacity })
     }
 
-    /// Whether process `client`, unless that is the embedder's, may have a push more, with an inlet
-    /// of `capacity` bytes.
+    /// Checks that `client` may have another push with an inlet of `capacity` bytes. Only the
+    /// limits for all processes apply to the embedder (`None`).
     pub(super) fn check_room(&self, client: Option<Client>, capacity: u64) -> Result<(), Failure> {
         within("all", self.pushes.values(), capacity, (MAX_PUSHES, MAX_PUSH_BYTES))?;
         if client.is_none() {
@@ -73,10 +79,10 @@ impl State {
         within("the process's", own, capacity, (MAX_PUSHES_PER_PROCESS, MAX_PUSH_BYTES_PER_PROCESS))
     }
 
-    /// Finds the targets.
+    /// Resolves the targets.
     ///
     /// # Errors
-    /// There is no such job or rank, or too many pushes wait for their turn at one.
+    /// Fails if a job or rank does not exist, or if too many pushes wait for a target.
     pub(super) fn admit_push(
         &self,
         capture: &Capture,
@@ -85,13 +91,13 @@ impl State {
     ) -> Result<Admitted, Failure> {
         let mut admitted = Admitted::default();
         if procs.is_empty() {
-            let reason = "a push names one process at least".into();
+            let reason = "a push must name at least one process".into();
             return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
         }
         for proc in procs.iter().collect::<BTreeSet<_>>() {
             let unknown = |reason| Failure { status: Status::ERR_NOT_FOUND, reason };
             let job = self.jobs.get(&proc.nspace);
-            let job = job.ok_or_else(|| unknown(format!("there is no job {}", proc.nspace)))?;
+            let job = job.ok_or_else(|| unknown(format!("job {} does not exist", proc.nspace)))?;
             if proc.rank == Rank::WILDCARD {
                 for (rank, state) in &job.ranks {
                     admitted.admit(Proc { nspace: proc.nspace.clone(), rank: *rank }, state, own);
@@ -105,7 +111,8 @@ impl State {
                 self.admit_elsewhere(&mut admitted, proc);
             } else {
                 let last = job.ranks.keys().next_back().copied().unwrap_or(Rank::UNDEF);
-                let reason = format!("there is no rank {}: the last of {} is {last}", proc.rank, proc.nspace);
+                let reason =
+                    format!("rank {} does not exist: the last rank of {} is {last}", proc.rank, proc.nspace);
                 return Err(unknown(reason));
             }
         }
@@ -113,7 +120,7 @@ impl State {
             let reason = format!("{MAX_PUSHES_PER_TARGET} pushes wait for the host: wait for one to end");
             return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
         }
-        self.leave_out_closed(capture, &mut admitted);
+        self.exclude_closed(capture, &mut admitted);
         match admitted.here.iter().find(|(target, _)| self.waiting(**target) >= MAX_PUSHES_PER_TARGET) {
             None => Ok(admitted),
             Some((_, Proc { rank, .. })) => {
@@ -128,12 +135,13 @@ impl State {
         if self.host_stdin {
             admitted.elsewhere.push(proc.clone());
         } else {
-            admitted.unopen.insert(proc.clone(), StdinUnavailable::Elsewhere);
+            admitted.unavailable.insert(proc.clone(), StdinUnavailable::Elsewhere);
         }
     }
 
-    /// Those that nobody reads any more, or whose end was pushed already.
-    fn leave_out_closed(&self, capture: &Capture, admitted: &mut Admitted) {
+    /// Moves the targets that no process reads any more, or whose end was pushed, to the
+    /// unavailable ones.
+    fn exclude_closed(&self, capture: &Capture, admitted: &mut Admitted) {
         let targets: Vec<TargetId> = admitted.here.keys().copied().collect();
         let takes = |target: &TargetId| {
             let mut pushes = self.pushes.values();
@@ -142,49 +150,49 @@ impl State {
         let open = capture.with_streams(|streams| -> BTreeSet<TargetId> {
             targets.iter().copied().filter(|target| streams.takes(*target)).collect()
         });
-        // A capture that has ended takes nothing.
+        // A capture thread that has ended takes no bytes.
         let open = open.unwrap_or_default();
         for target in targets {
             if !(open.contains(&target) && takes(&target))
                 && let Some(proc) = admitted.here.remove(&target)
             {
-                admitted.unopen.insert(proc, StdinUnavailable::Closed);
+                admitted.unavailable.insert(proc, StdinUnavailable::Closed);
             }
         }
     }
 
-    /// How many pushes have, or wait for, their turn at a target.
+    /// Returns how many pushes have a target or wait for it.
     fn waiting(&self, target: TargetId) -> usize {
         self.pushes.values().filter(|push| push.here.contains_key(&target)).count()
     }
 }
 
-/// Whether there may be one push more than `pushes`, with `capacity` bytes, by limits of their
-/// number and bytes.
+/// Checks that `pushes` may have one more push, with `capacity` bytes, within a limit of their
+/// number and one of their bytes.
 fn within<'a>(
     whose: &str,
     pushes: impl Iterator<Item = &'a Push>,
     capacity: u64,
-    (most, most_bytes): (usize, u64),
+    (max_count, max_bytes): (usize, u64),
 ) -> Result<(), Failure> {
     let sum = |(count, bytes): (usize, u64), push: &Push| {
         (count.saturating_add(1), bytes.saturating_add(push.inlet.capacity()))
     };
     let (count, bytes) = pushes.fold((0, capacity), sum);
-    let limit = if count >= most {
-        format!("no more than {most} of {whose} pushes may be under way")
-    } else if bytes > most_bytes {
-        format!("{whose} pushes may have {most_bytes} bytes of cache")
+    let limit = if count >= max_count {
+        format!("{whose} pushes are limited to {max_count} under way")
+    } else if bytes > max_bytes {
+        format!("{whose} pushes are limited to {max_bytes} bytes of cache")
     } else {
         return Ok(());
     };
     Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("{limit}: wait for one to end") })
 }
 
-/// Why nothing was pushed: names those who can't be reached.
-pub(super) fn refusal(unopen: &BTreeMap<Proc, StdinUnavailable>) -> Failure {
+/// Returns the reason why nothing was pushed, with the targets that cannot be reached.
+pub(super) fn refusal(unavailable: &BTreeMap<Proc, StdinUnavailable>) -> Failure {
     let mut by_reason: BTreeMap<StdinUnavailable, Vec<&Proc>> = BTreeMap::new();
-    for (proc, why) in unopen {
+    for (proc, why) in unavailable {
         by_reason.entry(*why).or_default().push(proc);
     }
     let closed = by_reason.keys().all(|why| *why == StdinUnavailable::Closed);
@@ -192,13 +200,13 @@ pub(super) fn refusal(unopen: &BTreeMap<Proc, StdinUnavailable>) -> Failure {
     let mut reason = String::from("nothing was pushed:");
     for (number, (why, procs)) in by_reason.iter().enumerate() {
         let separator = if number > 0 { ";" } else { "" };
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(reason, "{separator} {}: {why}", names(procs));
     }
     Failure { status, reason }
 }
 
-/// "rank 1", "ranks 1,3-5", with the job's name where there are several.
+/// Formats ranks as "rank 1" or "ranks 1,3-5", with the job's name if there are several jobs.
 fn names(procs: &[&Proc]) -> String {
     let mut text = String::from(if procs.len() == 1 { "rank " } else { "ranks " });
     let jobs: BTreeSet<&Nspace> = procs.iter().map(|proc| &proc.nspace).collect();
@@ -211,7 +219,7 @@ fn names(procs: &[&Proc]) -> String {
             _ => runs.push((&proc.nspace, proc.rank, proc.rank)),
         }
     }
-    for (number, (job, first, last)) in runs.iter().take(NAMED).enumerate() {
+    for (number, (job, first, last)) in runs.iter().take(MAX_LISTED_RANGES).enumerate() {
         if number > 0 {
             text.push(',');
         }
@@ -222,7 +230,7 @@ fn names(procs: &[&Proc]) -> String {
             (false, true) => write!(text, "{first}-{last} of {job}"),
         };
     }
-    if runs.len() > NAMED {
+    if runs.len() > MAX_LISTED_RANGES {
         text.push_str(" and others");
     }
     text
@@ -237,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_ranks_by_why_they_cannot_be_reached() {
-        let unopen = [
+    fn a_refusal_groups_the_ranks_by_why_they_cannot_be_reached() {
+        let unavailable = [
             (1, StdinUnavailable::NotOpen),
             (2, StdinUnavailable::Closed),
             (3, StdinUnavailable::NotOpen),
             (4, StdinUnavailable::NotOpen),
         ];
-        let refused = refusal(&unopen.map(|(rank, why)| (proc("a", rank), why)).into());
+        let refused = refusal(&unavailable.map(|(rank, why)| (proc("a", rank), why)).into());
         assert_eq!(refused.status, Status::ERR_NOT_SUPPORTED);
         let expected = "nothing was pushed: ranks 1,3-4: stdin was not left open; rank 2: stdin is closed";
         assert_eq!(refused.reason, expected);
@@ -257,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_stays_short() {
+    fn a_refusal_of_many_ranks_stays_short() {
         let many = (0..1000).map(|rank| (proc("a", 2 * rank), StdinUnavailable::NotOpen)).collect();
         let refused = refusal(&many);
         assert!(refused.reason.len() < 200 && refused.reason.contains(",30 and others:"), "{refused}");

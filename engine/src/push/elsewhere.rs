@@ -1,4 +1,4 @@
-//! What is pushed to ranks that run elsewhere: the host is brought it, a piece at a time.
+//! Pushes to ranks that run elsewhere: the host receives the bytes, one piece at a time.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -12,32 +12,33 @@ use crate::owed::size_of_procs;
 use crate::push::Push;
 use crate::state::State;
 
-/// Bytes that the host is brought at once at most.
+/// The largest piece that the host receives at once, in bytes.
 const PIECE: u64 = 64 * 1024;
 
-/// Stdin for processes that run elsewhere, as [`Host::push_stdin`](crate::Host::push_stdin) gets
-/// it.
+/// Stdin for processes that run elsewhere, as passed to
+/// [`Host::push_stdin`](crate::Host::push_stdin).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdinPush {
-    /// Its own number. The pieces of one push come in their order, and behind those of all pushes
-    /// to any of the same processes that came before.
+    /// The number of the push. The pieces of one push arrive in order, and after those of all
+    /// earlier pushes to any of the same processes.
     pub id: u64,
-    /// Who is to get it. A wildcard rank stands for all processes of its job that run elsewhere.
+    /// The receivers. A wildcard rank stands for all processes of its job that run elsewhere.
     pub targets: Vec<Proc>,
-    /// What the tool said of it (RFC0025).
+    /// The tool's directives for the push (RFC0025).
     pub directives: Vec<Info>,
 }
 
-/// The targets of a push that run elsewhere, all of which the host answers for.
+/// The targets of a push that run elsewhere, for which the host answers together.
 pub(super) struct Elsewhere {
     stdin: Arc<StdinPush>,
-    /// The pushes that have their turn before it somewhere.
+    /// The earlier pushes that this push waits for.
     behind: BTreeSet<PushId>,
-    /// Bytes that the host has taken.
+    /// The number of bytes that the host has taken.
     pub position: u64,
-    /// Bytes that it has not answered for, and whether it was told of the end.
-    asked: Option<u64>,
-    told_end: bool,
+    /// The number of bytes that the host has not answered for.
+    unanswered: Option<u64>,
+    /// The host has received the end of the push.
+    end_sent: bool,
 }
 
 impl Elsewhere {
@@ -48,10 +49,10 @@ impl Elsewhere {
         behind: BTreeSet<PushId>,
     ) -> Elsewhere {
         let stdin = Arc::new(StdinPush { id: id.0, targets, directives });
-        Elsewhere { stdin, behind, position: 0, asked: None, told_end: false }
+        Elsewhere { stdin, behind, position: 0, unanswered: None, end_sent: false }
     }
 
-    /// Whether the host may be brought it.
+    /// Returns whether the host may receive the next piece.
     pub(super) fn has_turn(&self) -> bool {
         self.behind.is_empty()
     }
@@ -62,21 +63,21 @@ impl Elsewhere {
 }
 
 impl Push {
-    /// What the host is to be brought next: bytes, or none for the end. The last of it ends this
-    /// part of the push.
+    /// Returns the next piece for the host: bytes, or none for the end. After the last piece, this
+    /// part of the push ends.
     fn next_piece(&mut self) -> Option<(Arc<StdinPush>, Vec<u8>)> {
-        let far = self.elsewhere.as_mut()?;
-        if far.asked.is_some() || !far.has_turn() {
+        let elsewhere = self.elsewhere.as_mut()?;
+        if elsewhere.unanswered.is_some() || !elsewhere.has_turn() {
             return None;
         }
-        let left = self.filled.saturating_sub(far.position);
+        let left = self.filled.saturating_sub(elsewhere.position);
         let ends = left == 0 && self.over;
-        if ends && self.completes && !mem::replace(&mut far.told_end, true) {
-            far.asked = Some(0);
-            return Some((Arc::clone(&far.stdin), Vec::new()));
+        if ends && self.completes && !mem::replace(&mut elsewhere.end_sent, true) {
+            elsewhere.unanswered = Some(0);
+            return Some((Arc::clone(&elsewhere.stdin), Vec::new()));
         }
         if ends {
-            let targets = far.targets().len() as u64;
+            let targets = elsewhere.targets().len() as u64;
             self.report.complete = self.report.complete.saturating_add(targets);
             self.elsewhere = None;
             self.yields = true;
@@ -86,13 +87,13 @@ impl Push {
             return None;
         }
         let mut bytes = vec![0; usize::try_from(left.min(PIECE)).unwrap_or_default()];
-        let copied = self.inlet.copy(far.position, &mut bytes);
+        let copied = self.inlet.copy(elsewhere.position, &mut bytes);
         bytes.truncate(copied);
-        far.asked = Some(copied as u64);
-        Some((Arc::clone(&far.stdin), bytes))
+        elsewhere.unanswered = Some(copied as u64);
+        Some((Arc::clone(&elsewhere.stdin), bytes))
     }
 
-    /// None of the targets elsewhere gets any more.
+    /// Ends the push for all targets elsewhere.
     fn give_up_elsewhere(&mut self, cause: PartialCause) {
         let Some(Elsewhere { stdin, position: delivered, .. }) = self.elsewhere.take() else { return };
         self.yields = true;
@@ -103,7 +104,7 @@ impl Push {
 }
 
 impl State {
-    /// The pushes under way that go to some of `targets`, too.
+    /// Returns the ongoing pushes that share a target with `targets`.
     pub(super) fn ahead_elsewhere(&self, targets: &[Proc]) -> BTreeSet<PushId> {
         let named: BTreeSet<&Proc> = targets.iter().collect();
         let jobs: BTreeSet<&Nspace> = targets.iter().map(|target| &target.nspace).collect();
@@ -117,22 +118,24 @@ impl State {
                 || whole.contains(&other.nspace)
                 || (other.rank == Rank::WILDCARD && jobs.contains(&other.nspace))
         };
-        let ahead = self
-            .pushes
-            .iter()
-            .filter(|(_, push)| push.elsewhere.as_ref().is_some_and(|far| far.targets().iter().any(meets)));
+        let ahead = self.pushes.iter().filter(|(_, push)| {
+            push.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.targets().iter().any(meets))
+        });
         ahead.map(|(id, _)| *id).collect()
     }
 
-    /// A push has nothing more for the host; gives those that have their turn now.
+    /// Records that the push `ended` has nothing more for the host. Returns the pushes that may
+    /// continue now.
     pub(super) fn yield_elsewhere(&mut self, ended: PushId) -> Vec<PushId> {
         let behind = self.pushes.iter_mut().filter_map(|(id, push)| Some((*id, push.elsewhere.as_mut()?)));
-        let next = behind.filter_map(|(id, far)| (far.behind.remove(&ended) && far.has_turn()).then_some(id));
+        let next = behind.filter_map(|(id, elsewhere)| {
+            (elsewhere.behind.remove(&ended) && elsewhere.has_turn()).then_some(id)
+        });
         next.collect()
     }
 
-    /// Brings the host what it can have now.
-    pub(super) fn go_on_elsewhere(&mut self, id: PushId) {
+    /// Gives the host the next piece of a push, if one is due.
+    pub(super) fn continue_elsewhere(&mut self, id: PushId) {
         let Some(push) = self.pushes.get_mut(&id) else { return };
         let Some((stdin, bytes)) = push.next_piece() else { return };
         let size = bytes.len().saturating_add(size_of_procs(&stdin.targets));
@@ -142,24 +145,26 @@ impl State {
         }
     }
 
-    /// The host has taken what it was brought, or says no.
+    /// Processes the host's answer for a piece.
     pub(crate) fn stdin_answered(&mut self, id: PushId, answer: Result<(), Failure>) {
         let Some(push) = self.pushes.get_mut(&id) else { return };
-        let Some(far) = push.elsewhere.as_mut() else { return };
-        let Some(bytes) = far.asked.take() else { return };
+        let Some(elsewhere) = push.elsewhere.as_mut() else { return };
+        let Some(bytes) = elsewhere.unanswered.take() else { return };
         match answer {
-            Ok(()) => far.position = far.position.saturating_add(bytes),
+            Ok(()) => elsewhere.position = elsewhere.position.saturating_add(bytes),
             Err(failure) => push.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
         }
-        self.go_on(id);
+        self.continue_push(id);
     }
 
-    /// Waits no longer for a host that has taken no more than what lies before `position`.
+    /// Gives up on the host if it has not taken more than the bytes before `position`.
     pub(super) fn cut_off_elsewhere(&mut self, id: PushId, position: u64) {
         let Some(push) = self.pushes.get_mut(&id) else { return };
-        if push.elsewhere.as_ref().is_some_and(|far| far.asked.is_some() && far.position <= position) {
+        let is_slow =
+            |elsewhere: &Elsewhere| elsewhere.unanswered.is_some() && elsewhere.position <= position;
+        if push.elsewhere.as_ref().is_some_and(is_slow) {
             push.give_up_elsewhere(PartialCause::CutOff);
-            self.go_on(id);
+            self.continue_push(id);
         }
     }
 }

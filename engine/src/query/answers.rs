@@ -1,4 +1,4 @@
-//! What the engine itself knows.
+//! Answers from the engine's own tables.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -17,7 +17,7 @@ use crate::job::{CHANNELS, Elsewhere, JobState, Launching, RankState};
 use crate::peer::{Peer, Reading};
 use crate::state::{State, StreamName};
 
-/// The attributes that an engine understands, by what a tool may ask for.
+/// The attributes that an engine supports, by the function of a tool.
 const ATTRIBUTES: [(&str, &[&str]); 3] = [
     (
         PULL,
@@ -47,7 +47,7 @@ const PUSH: &str = "PMIx_IOF_push";
 const QUERY: &str = "PMIx_Query_info";
 const LOG: &str = "PMIx_Log";
 
-/// Of what a query is to be answered: what its qualifiers say.
+/// The processes and jobs that a query is about, as its qualifiers specify.
 #[derive(Debug, Default)]
 pub(super) struct Scope {
     nspaces: BTreeSet<Nspace>,
@@ -56,7 +56,7 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// Understands qualifiers; `None` if one that is required means nothing to the engine.
+    /// Parses qualifiers. Returns `None` if the engine does not know a required one.
     pub(super) fn read(qualifiers: &[Info]) -> Result<Option<Scope>, Failure> {
         let bad = |reason: String| Failure { status: Status::ERR_BAD_PARAM, reason };
         let mut scope = Scope::default();
@@ -66,7 +66,8 @@ impl Scope {
                     scope.nspaces.insert(Nspace::new(name).map_err(|error| bad(error.to_string()))?);
                 }
                 (key::PMIX_RANK, InfoValue::Number(rank)) => {
-                    let rank = u32::try_from(*rank).map_err(|_| bad(format!("{rank} is no rank")))?;
+                    let rank = u32::try_from(*rank)
+                        .map_err(|_| bad(format!("invalid rank {rank}: expected a 32-bit number")))?;
                     scope.ranks.insert(Rank(rank));
                 }
                 (key::PMIX_PROCID, InfoValue::Proc(proc)) => {
@@ -79,9 +80,14 @@ impl Scope {
                 _ => {}
             }
         }
-        let in_parts = !scope.nspaces.is_empty() || !scope.ranks.is_empty();
-        if in_parts && !scope.procs.is_empty() {
-            let reason = format!("{} excludes {} and {}", key::PMIX_PROCID, key::PMIX_NSPACE, key::PMIX_RANK);
+        let has_parts = !scope.nspaces.is_empty() || !scope.ranks.is_empty();
+        if has_parts && !scope.procs.is_empty() {
+            let reason = format!(
+                "{} cannot be combined with {} or {}",
+                key::PMIX_PROCID,
+                key::PMIX_NSPACE,
+                key::PMIX_RANK
+            );
             return Err(bad(reason));
         }
         Ok(Some(scope))
@@ -97,40 +103,40 @@ impl Scope {
     }
 
     fn has(&self, nspace: &Nspace, rank: Rank) -> bool {
-        let is = |of: Rank| of == rank || of == Rank::WILDCARD;
-        let named = |proc: &Proc| proc.nspace == *nspace && is(proc.rank);
+        let matches = |named: Rank| named == rank || named == Rank::WILDCARD;
+        let is_named = |proc: &Proc| proc.nspace == *nspace && matches(proc.rank);
         self.has_job(nspace)
-            && (self.ranks.is_empty() || self.ranks.iter().any(|of| is(*of)))
-            && (self.procs.is_empty() || self.procs.iter().any(named))
+            && (self.ranks.is_empty() || self.ranks.iter().any(|named| matches(*named)))
+            && (self.procs.is_empty() || self.procs.iter().any(is_named))
     }
 
-    /// Whether it has something of this job, as far as that is known.
+    /// Returns whether the scope includes a known rank of this job.
     fn has_some(&self, nspace: &Nspace, job: &JobState) -> bool {
         self.has(nspace, Rank::WILDCARD) || job.known_ranks().any(|rank| self.has(nspace, rank))
     }
 
-    /// The jobs that it has something of.
+    /// Returns the jobs of which the scope includes a part.
     fn jobs<'a>(&self, state: &'a State) -> impl Iterator<Item = (&'a Nspace, &'a JobState)> {
         state.jobs.iter().filter(|(nspace, job)| self.has_some(nspace, job))
     }
 
-    /// How many jobs it names.
-    fn names(&self) -> usize {
+    /// Returns the number of named jobs.
+    fn named_jobs(&self) -> usize {
         let names = self.nspaces.iter().chain(self.procs.iter().map(|proc| &proc.nspace));
         names.collect::<BTreeSet<_>>().len()
     }
 
-    /// Rows, unless there are none of what was named.
+    /// Returns the rows, or `None` if processes were named and there are no rows.
     fn unless_none<T>(&self, rows: Vec<T>, value: fn(Vec<T>) -> Value) -> Option<Value> {
         (self.is_all() || !rows.is_empty()).then(|| value(rows))
     }
 }
 
-/// What the engine says of `key`, if it knows anything. Of jobs and ranks that are not known, it
-/// knows nothing, whatever is asked.
+/// Returns the engine's value of `key`, or `None` if it has none. The engine knows nothing of
+/// unknown jobs and ranks, whatever the key is.
 ///
 /// # Errors
-/// This key can't be answered of several jobs.
+/// Fails if the key can be answered only for one job and the scope names several.
 pub(super) fn find(state: &State, node: &str, key: &str, scope: &Scope) -> Result<Option<Value>, Failure> {
     if !scope.is_all() && scope.jobs(state).next().is_none() {
         return Ok(None);
@@ -153,8 +159,8 @@ pub(super) fn find(state: &State, node: &str, key: &str, scope: &Scope) -> Resul
     })
 }
 
-/// Puts together what the engine and its host say of one key; the engine is right on what it knows
-/// itself.
+/// Combines the values of the engine and its host for one key. The engine's value takes precedence
+/// for what it knows.
 pub(super) fn merge(ours: Value, theirs: Value) -> Value {
     match (ours, theirs) {
         (Value::Text(ours), Value::Text(theirs)) => {
@@ -167,11 +173,11 @@ pub(super) fn merge(ours: Value, theirs: Value) -> Value {
             Value::Text(names.join(","))
         }
         (Value::Procs(mut ours), Value::Procs(theirs)) => {
-            // Of a process elsewhere its host says more.
-            let told: BTreeSet<Proc> = theirs.iter().map(|of| of.proc.clone()).collect();
-            ours.retain(|of| of.state != ProcState::Unknown || !told.contains(&of.proc));
-            let known: BTreeSet<Proc> = ours.iter().map(|of| of.proc.clone()).collect();
-            ours.extend(theirs.into_iter().filter(|of| !known.contains(&of.proc)));
+            // The host knows more about a process elsewhere.
+            let from_host: BTreeSet<Proc> = theirs.iter().map(|info| info.proc.clone()).collect();
+            ours.retain(|info| info.state != ProcState::Unknown || !from_host.contains(&info.proc));
+            let known: BTreeSet<Proc> = ours.iter().map(|info| info.proc.clone()).collect();
+            ours.extend(theirs.into_iter().filter(|info| !known.contains(&info.proc)));
             ours.sort_by(|one, other| one.proc.cmp(&other.proc));
             Value::Procs(ours)
         }
@@ -195,11 +201,11 @@ fn namespaces(state: &State, scope: &Scope) -> String {
 fn one_job<'a>(state: &'a State, scope: &Scope) -> Result<Option<&'a JobState>, Failure> {
     let mut jobs = scope.jobs(state).map(|(_, job)| job);
     let (first, second) = (jobs.next(), jobs.next());
-    if scope.names() <= 1 && second.is_none() {
+    if scope.named_jobs() <= 1 && second.is_none() {
         return Ok(first);
     }
     let key = key::PMIX_QUERY_JOB_STATUS;
-    let reason = format!("{key} is asked of one job: name it by the qualifier {}", key::PMIX_NSPACE);
+    let reason = format!("{key} requires one job: name it with the qualifier {}", key::PMIX_NSPACE);
     Err(Failure { status: Status::ERR_BAD_PARAM, reason })
 }
 
@@ -219,11 +225,11 @@ fn status(job: &JobState) -> Status {
 fn jobs(state: &State, scope: &Scope) -> Vec<JobInfo> {
     let row = |(nspace, job): (&Nspace, &JobState)| {
         let status = status(job);
-        let far = ranks_elsewhere(job).len();
+        let elsewhere = ranks_elsewhere(job).len();
         let running = job.ranks.values().map(|rank| rank.executable.as_str());
         let launching = job.launching.values().map(|rank| rank.executable.as_str());
         let mut programs: Vec<&str> = running.chain(launching).collect();
-        let procs = programs.len().saturating_add(far);
+        let procs = programs.len().saturating_add(elsewhere);
         programs.dedup();
         JobInfo {
             nspace: nspace.clone(),
@@ -259,7 +265,7 @@ fn procs(state: &State, node: &str, scope: &Scope) -> Vec<ProcInfo> {
     table
 }
 
-/// The ranks that wrote something elsewhere.
+/// Returns the ranks elsewhere whose output was delivered.
 fn ranks_elsewhere(job: &JobState) -> BTreeSet<Rank> {
     let wrote = job.delivered.keys().map(|(rank, _)| *rank);
     wrote.filter(|rank| !job.has_here(*rank)).collect()
@@ -293,19 +299,19 @@ fn attributes(state: &State) -> Vec<Attributes> {
     ATTRIBUTES.into_iter().chain([(LOG, &log[..])]).map(row).collect()
 }
 
-/// Returns the figures of the streams in `scope`.
+/// Returns the counters of the streams in `scope`.
 fn streams(state: &State, scope: &Scope) -> Vec<StreamStats> {
     let named = |row: &&StreamStats| scope.has(&row.source.nspace, row.source.rank);
     let known = state.queries.stats.iter().flat_map(|stats| &stats.streams).filter(named).cloned();
-    known.chain(streams_to_come(state, scope)).collect()
+    known.chain(launching_streams(state, scope)).collect()
 }
 
-/// Looks at all streams.
-pub(super) fn look_at_streams(state: &State, capture: &Capture) -> Vec<StreamStats> {
+/// Reads the counters of all streams.
+pub(super) fn read_counters(state: &State, capture: &Capture) -> Vec<StreamStats> {
     let mut readers: Vec<(SourceId, u32, &Peer, u32)> = Vec::new();
     for peer in state.peers.values() {
-        let of = |(slot, reading): (&u32, &Reading)| (reading.source, *slot, peer, reading.handler);
-        readers.extend(peer.readings.iter().map(of));
+        let reader = |(slot, reading): (&u32, &Reading)| (reading.source, *slot, peer, reading.handler);
+        readers.extend(peer.readings.iter().map(reader));
     }
     readers.sort_by_key(|(source, slot, ..)| (*source, *slot));
     let known: Vec<SourceId> = state.streams.keys().copied().collect();
@@ -313,8 +319,8 @@ pub(super) fn look_at_streams(state: &State, capture: &Capture) -> Vec<StreamSta
         let mut count = |id: &SourceId| {
             let tap = taps.get_mut(*id)?;
             let from = readers.partition_point(|(source, ..)| source < id);
-            let of = readers.iter().skip(from).take_while(|(source, ..)| source == id);
-            let lags: Vec<ReaderStats> = of
+            let on_stream = readers.iter().skip(from).take_while(|(source, ..)| source == id);
+            let lags: Vec<ReaderStats> = on_stream
                 .filter_map(|(_, slot, peer, handler)| {
                     let lag = tap.lag(&peer.page, *slot)?;
                     Some(ReaderStats {
@@ -339,14 +345,14 @@ pub(super) fn look_at_streams(state: &State, capture: &Capture) -> Vec<StreamSta
             generation: stats.generation,
             complete: stats.complete,
             readers,
-            ..unread(name)
+            ..zero_counters(name)
         })
     });
     rows.collect()
 }
 
-/// A stream of which nothing was read yet.
-fn unread(name: &StreamName) -> StreamStats {
+/// Returns the counters of a stream from which nothing was read yet.
+fn zero_counters(name: &StreamName) -> StreamStats {
     StreamStats {
         source: name.source.clone(),
         channel: name.channel,
@@ -360,15 +366,15 @@ fn unread(name: &StreamName) -> StreamStats {
     }
 }
 
-/// Those of ranks that are being started: their pipes are there, or will be, and their rings are
-/// not.
-fn streams_to_come(state: &State, scope: &Scope) -> impl Iterator<Item = StreamStats> {
+/// Returns the streams of ranks that are being started. Their rings do not exist yet.
+fn launching_streams(state: &State, scope: &Scope) -> impl Iterator<Item = StreamStats> {
     let ranks = state
         .jobs
         .iter()
         .flat_map(|(nspace, job)| job.launching.keys().map(move |rank| (nspace, *rank, job.run)));
     ranks.filter(|(nspace, rank, _)| scope.has(nspace, *rank)).flat_map(|(nspace, rank, run)| {
         let source = Proc { nspace: nspace.clone(), rank };
-        CHANNELS.map(|channel| unread(&StreamName { source: source.clone(), channel, logged: false, run }))
+        CHANNELS
+            .map(|channel| zero_counters(&StreamName { source: source.clone(), channel, logged: false, run }))
     })
 }
