@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use iof_proto::{Failure, PushReport, Status};
-use iof_tool::{PATIENCE, Tool};
+use iof_tool::{STALL_TIMEOUT, Tool};
 
 use crate::session::Done;
 
@@ -102,13 +102,13 @@ impl Pushing {
             Err(lost) => return Some(Err(gone(lost))),
         }
         if self.drop {
-            let until = self.stall.0.checked_add(PATIENCE)?;
+            let until = self.stall.0.checked_add(STALL_TIMEOUT)?;
             if Instant::now() >= until {
                 // Those that took nothing since the last look, if there was one.
-                let lagging = tool.lagging(push, self.stall.1).ok()?;
+                let lagging = tool.slow_targets(push, self.stall.1).ok()?;
                 self.stall = (Instant::now(), Some(lagging.position));
             }
-            let until = self.stall.0.checked_add(PATIENCE);
+            let until = self.stall.0.checked_add(STALL_TIMEOUT);
             *due = due.iter().copied().chain(until).min();
         }
         None

@@ -1,4 +1,4 @@
-//! Watches a job: prints who wrote how much, stream by stream, and how the job ended.
+//! Watches a job: prints how many bytes each stream has, and how the job ended.
 //!
 //! ```text
 //! iof run -n 4 --nspace demo -- sh -c 'seq 100000' > /dev/null &
@@ -21,17 +21,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     tool.pull(&Pull::new(vec![all], Channels::STDOUT | Channels::STDERR | Channels::STDDIAG))?;
     while let Some(delivery) = tool.next(None)? {
         match delivery {
-            // They are counted for us.
+            // The library counts them.
             Delivery::Bytes(_) => {}
             Delivery::Gap { origin, gap } => {
-                println!("{} {}: {} bytes lost at {}", origin.source, origin.channel, gap.lost, gap.offset);
+                println!(
+                    "{} {}: {} bytes lost at offset {}",
+                    origin.source, origin.channel, gap.lost, gap.offset
+                );
             }
             Delivery::Complete { origin, counts } => {
                 let (produced, delivered) = (counts.produced, counts.delivered);
-                println!("{} {}: wrote {produced}, of which {delivered} came", origin.source, origin.channel);
+                println!(
+                    "{} {}: wrote {produced} bytes, {delivered} of them were delivered",
+                    origin.source, origin.channel
+                );
             }
             Delivery::Gone { origin, counts } => {
-                println!("{} {}: wrote {} or more", origin.source, origin.channel, counts.produced);
+                println!("{} {}: wrote {} bytes or more", origin.source, origin.channel, counts.produced);
             }
             Delivery::JobEnded { nspace, exit_code, .. } => {
                 println!("{nspace} ended with {}", exit_code.map_or("?".into(), |code| code.to_string()));

@@ -1,8 +1,8 @@
-//! Many streams at a time: for those who write what comes on, in few calls.
+//! Reading many streams in batches, for tools that pass bytes on in few calls.
 //!
-//! Where [`Tool::next`] gives one thing after the other, [`Tool::poll_ready`] names all streams
-//! with news. Each is [looked at](Tool::peek) once; the bytes of many are borrowed together, and
-//! consumed or left one by one.
+//! [`Tool::next`] returns one delivery after the other. [`Tool::poll_ready`] instead lists all
+//! streams that may have something to read. The tool [peeks](Tool::peek) at each of them once. It
+//! may borrow the bytes of many streams together, and consumes or defers each stream separately.
 
 use std::time::Instant;
 
@@ -15,45 +15,45 @@ use crate::feed::{Counts, Feed, Item};
 use crate::feeds::FeedId;
 use crate::tool::{Event, Poll, Tool};
 
-/// What [`Tool::poll_ready`] waited for.
+/// The result of [`Tool::poll_ready`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollReady {
-    /// Some streams may have news.
+    /// Some streams may have something to read.
     Ready,
-    /// The time is over.
+    /// The deadline has passed.
     Quiet,
-    /// Every stream of every registration is over.
+    /// Every stream of every registration has ended.
     Done,
 }
 
-/// What a stream has, see [`Tool::peek`].
+/// The next item of a stream, see [`Tool::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peeked {
-    /// [`Tool::bytes`] gives bytes.
+    /// Bytes, which [`Tool::bytes`] returns.
     Bytes,
-    /// Bytes are missing here.
+    /// Missing bytes at this position.
     Gap(Gap),
-    /// Nothing now.
+    /// Nothing at present.
     Nothing,
-    /// It is complete, and all of it was consumed or reported as gaps.
+    /// The end of a complete stream: every byte of it was consumed or reported as a gap.
     Complete(Counts),
-    /// The engine went away before it was complete.
+    /// The end of a stream whose engine disconnected before the stream was complete.
     Gone(Counts),
-    /// Its registration ends, and what there was before was consumed.
+    /// The end of a stream whose registration is being ended: what was there before was consumed.
     Flushed,
 }
 
 impl Tool {
-    /// Waits for news, until `deadline` at most (`None`: without end), and puts the streams that
-    /// may have some into `streams`. Those that were named before come again until a look found
-    /// nothing, or they were [left](Tool::defer).
+    /// Blocks until streams may have something to read, or until `deadline` (`None`: without
+    /// limit), and stores these streams in `streams`. A stream is listed again by every call until
+    /// [`Tool::peek`] finds nothing in it or it is [deferred](Tool::defer).
     ///
-    /// It is for bytes: that jobs have ended is not told, callbacks are not called, and streams
-    /// that do not come are told of by [`Tool::take_missed`]. Not to be mixed with
+    /// This reads streams only: it does not report the ends of jobs and calls no callbacks.
+    /// [`Tool::take_missed`] reports streams that are not delivered. Do not mix it with
     /// [`Tool::next`] and [`Tool::dispatch`].
     ///
     /// # Errors
-    /// As [`Tool::next`].
+    /// The same as [`Tool::next`].
     pub fn poll_ready(
         &mut self,
         deadline: Option<Instant>,
@@ -74,13 +74,13 @@ impl Tool {
         })
     }
 
-    /// Returns streams that do not come because this tool read too few, as in
-    /// [`Delivery::Missed`](crate::Delivery), if [`Tool::poll_ready`] has heard of any.
+    /// Returns the next report of streams that are not delivered because this tool reads too
+    /// slowly, see [`Delivery::Missed`](crate::Delivery), if [`Tool::poll_ready`] has received any.
     pub fn take_missed(&mut self) -> Option<Missed> {
         self.missed.pop_front()
     }
 
-    /// What comes next in a stream; a gap or an end is told once.
+    /// Returns the next item of a stream without consuming bytes. A gap or an end is returned once.
     pub fn peek(&mut self, stream: FeedId) -> Peeked {
         let Some(feed) = self.feeds.get_mut(stream).filter(|feed| !feed.is_over()) else {
             return Peeked::Nothing;
@@ -95,24 +95,25 @@ impl Tool {
         }
     }
 
-    /// The bytes that a look found. They may be borrowed together with those of other streams.
+    /// Returns the bytes that [`Tool::peek`] found. They may be borrowed together with those of
+    /// other streams.
     pub fn bytes(&self, stream: FeedId) -> Option<Bytes<'_>> {
         self.feeds.get(stream).map(|feed| Bytes { feed })
     }
 
-    /// Which stream it is.
+    /// Returns the source, channel and registration of a stream.
     pub fn origin(&self, stream: FeedId) -> Option<Origin<'_>> {
         self.feeds.get(stream).map(origin)
     }
 
-    /// Whether a stream stands still although its source may have more: the source has to wait
-    /// until a reader makes room, or the stream goes on in a ring that has not come yet.
+    /// Returns whether a stream cannot proceed although its source may have more: either the source
+    /// waits until a reader makes room, or the stream continues in a ring that has not arrived yet.
     pub fn is_stalled(&self, stream: FeedId) -> bool {
         self.feeds.get(stream).is_some_and(Feed::is_stalled)
     }
 
-    /// Consumes the first `n` of the bytes that a look found (at most all), which makes room for
-    /// the source. The others come again.
+    /// Consumes the first `n` of the bytes that [`Tool::peek`] found (at most all), which makes
+    /// room for the source. The remaining bytes are found again.
     pub fn consume_from(&mut self, stream: FeedId, n: usize) {
         if let Some(feed) = self.feeds.get_mut(stream) {
             feed.consume(feed.bytes().len().min(n));
@@ -120,20 +121,21 @@ impl Tool {
         }
     }
 
-    /// Leaves what a look found where it is: the stream is named again when it has more, or an end.
+    /// Leaves what [`Tool::peek`] found unread. [`Tool::poll_ready`] lists the stream again once
+    /// more bytes or an end have arrived.
     pub fn defer(&mut self, stream: FeedId) {
         if let Some(feed) = self.feeds.get_mut(stream) {
-            feed.leave();
+            feed.defer();
         }
     }
 
-    /// Has a stream that was left named again by the next [`Tool::poll_ready`], which does not wait
-    /// then.
+    /// Makes the next [`Tool::poll_ready`] list a deferred stream and return at once.
     pub fn rearm(&mut self, stream: FeedId) {
         self.feeds.activate(stream);
     }
 
-    /// Whether all that can still come is of one stream: one channel of one process.
+    /// Returns whether everything still to be read belongs to one stream: one channel of one
+    /// process.
     pub fn has_one_stream(&self) -> bool {
         self.all_announced() && self.feeds.len() <= 1
     }

@@ -1,4 +1,5 @@
-//! What a tool gets, one thing after the other: the core that all ways of use come down to.
+//! The deliveries of a tool, one after the other: [`Tool::next`], on which callbacks and event
+//! loops are built.
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,95 +15,96 @@ use crate::registration::JobEnd;
 use crate::submit::Reply;
 use crate::tool::{Event, Poll, Tool};
 
-/// One source and channel of one registration.
+/// The stream that a delivery belongs to: one source and channel of one registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// The registration.
+    /// The handler of the registration.
     pub handler: u32,
-    /// The process that writes.
+    /// The process that writes the stream.
     pub source: &'a Proc,
-    /// The channel it writes to.
+    /// The channel that the process writes to.
     pub channel: Channel,
-    /// It is not what the process has written there, but what was [logged](Tool::log) there on its
-    /// behalf: a stream of its own, beside the other.
+    /// Whether the stream contains what was [logged](Tool::log) to the channel on behalf of the
+    /// process. This is a separate stream, beside the process's own output.
     pub logged: bool,
 }
 
-/// What comes next of any registration.
+/// The next item of any registration.
 ///
-/// For each registration and stream come bytes and gaps in the stream's order, and then, once,
-/// either `Complete` or `Gone`; for each registration and job, `JobEnded` once all streams of the
-/// job are complete.
+/// Each stream of each registration delivers its bytes and gaps in order, and then exactly one
+/// `Complete` or `Gone`. Each job of each registration delivers one `JobEnded`, once all streams of
+/// the job are complete.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Delivery<'a> {
-    /// Bytes, in place.
+    /// Bytes of a stream, in place.
     Bytes(Bytes<'a>),
-    /// Bytes are missing here.
+    /// Missing bytes of a stream.
     Gap {
-        /// Of which stream.
+        /// The stream.
         origin: Origin<'a>,
-        /// Where, and how many.
+        /// Their position and number.
         gap: Gap,
     },
-    /// The stream is complete (`PMIX_IOF_COMPLETE`): every byte of it was handed out or reported as
-    /// a gap.
+    /// The end of a complete stream (`PMIX_IOF_COMPLETE`): every byte of it was delivered or
+    /// reported as a gap.
     Complete {
-        /// Which stream.
+        /// The stream.
         origin: Origin<'a>,
-        /// Its books.
+        /// Its final byte counters.
         counts: Counts,
     },
-    /// The engine went away before the stream was complete. What was in memory has been handed out;
-    /// what the source has written since is not known.
+    /// The end of a stream whose engine disconnected before the stream was complete. What was in
+    /// memory has been delivered; what the source has written since is unknown.
     Gone {
-        /// Which stream.
+        /// The stream.
         origin: Origin<'a>,
-        /// Its books, as far as they go.
+        /// Its byte counters up to this point.
         counts: Counts,
     },
-    /// A job is over, and so are all of its streams. Jobs that have one name one after the other
-    /// end one after the other.
+    /// The end of a job and of all of its streams. Successive jobs of one name are reported in
+    /// order.
     JobEnded {
-        /// The registration that this is told to.
+        /// The registration that receives this report.
         handler: u32,
-        /// The job.
+        /// The name of the job.
         nspace: Nspace,
-        /// Which of the jobs that have had this name: a later one has a higher number.
+        /// The number of the job among those of this name; later jobs have higher numbers.
         run: u64,
-        /// Its exit code, as a shell would show it; `None` if nobody knows.
+        /// The exit code of the job, as a shell reports it; `None` if unknown.
         exit_code: Option<i32>,
-        /// Earlier jobs of this name that have ended and are not told of one by one, because this
-        /// tool read too little for too long. 0 in general.
+        /// The number of earlier jobs of this name whose ends are not reported separately, because
+        /// this tool read too little for too long. Normally 0.
         skipped: u64,
     },
-    /// Streams that are complete and do not come, because this tool reads too many already: it is
-    /// slow, and the launcher has [forgotten](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL) their
-    /// jobs. What it gets of all streams of a name, what is reported as gaps, and this, are
-    /// together what was produced.
+    /// Complete streams that are not delivered, because this tool reads slowly and has too many
+    /// streams open already: the launcher has [dropped](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL)
+    /// their jobs. For all streams of a name, the bytes delivered, the bytes reported as gaps and
+    /// the bytes reported here add up to what was produced.
     Missed {
-        /// The registration that this is told to.
+        /// The registration that receives this report.
         handler: u32,
-        /// What is missing.
+        /// The missing streams and bytes.
         missed: Missed,
     },
-    /// What came of a request that was not waited for, see [`Tool::submit_pull`].
+    /// The answer to a non-blocking request, see [`Tool::submit_pull`].
     Reply {
-        /// Its number.
+        /// The number of the request.
         request: u32,
         /// The engine's answer.
         reply: Reply,
     },
-    /// The registration has ended, as [`Tool::deregister`] asked for. It was handed out all that it
-    /// was due.
+    /// The end of a registration, requested by [`Tool::deregister`]. Everything due to it was
+    /// delivered.
     Deregistered {
-        /// The registration that there was.
+        /// The handler that the registration had.
         handler: u32,
     },
 }
 
 impl Delivery<'_> {
-    /// The registration that this is for; 0, which is none, of a reply that grants none.
+    /// Returns the registration that this belongs to, or 0 for a reply that does not grant a
+    /// registration.
     pub fn handler(&self) -> u32 {
         match self {
             Delivery::Bytes(bytes) => bytes.origin().handler,
@@ -117,7 +119,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// The stream that this is of; `None` if it is of a job or of the registration itself.
+    /// Returns the stream that this belongs to, or `None` if it concerns a job, a request or the
+    /// registration itself.
     pub fn origin(&self) -> Option<Origin<'_>> {
         match self {
             Delivery::Bytes(bytes) => Some(bytes.origin()),
@@ -132,48 +135,49 @@ impl Delivery<'_> {
     }
 }
 
-/// Bytes of one stream, where the engine's kernel put them: contiguous, and not to be overwritten
-/// while they are borrowed, whatever the engine and the source do.
+/// Bytes of one stream, contiguous and at the place where the kernel put them. They are not
+/// overwritten while they are borrowed, whatever the engine and the source do.
 #[derive(Clone, Copy)]
 pub struct Bytes<'a> {
     pub(crate) feed: &'a Feed,
 }
 
 impl<'a> Bytes<'a> {
-    /// Which stream they are of.
+    /// Returns the stream that the bytes belong to.
     pub fn origin(&self) -> Origin<'a> {
         origin(self.feed)
     }
 
-    /// How many bytes the source had produced before the first of these.
+    /// Returns the offset of the first byte: the number of bytes that the source had produced
+    /// before it.
     pub fn offset(&self) -> u64 {
         self.feed.counts().produced
     }
 
-    /// When the first of them was read from its source, in nanoseconds since 1970, if that is
-    /// known. Bytes that were read together have the same time.
+    /// Returns when the first byte was read from its source, in nanoseconds since 1970, or `None`
+    /// if unknown. Bytes that were read together have the same time.
     pub fn time(&self) -> Option<u64> {
         self.feed.time()
     }
 
-    /// Appends from which [offset](Bytes::offset) on they were read when, in their order, as
-    /// [`Bytes::time`] would say it.
+    /// Appends pairs of [offset](Bytes::offset) and [time](Bytes::time), in ascending order. The
+    /// bytes from the offset up to that of the next pair were read at that time.
     pub fn times(&self, times: &mut Vec<(u64, u64)>) {
         self.feed.times(times);
     }
 
-    /// What comes behind them, as far as is known now.
+    /// Returns what follows the bytes, as far as it is known now.
     pub fn behind(&self) -> Behind {
         self.feed.behind()
     }
 
-    /// How many bytes the stream's ring holds when full: while so many are not consumed, nothing
-    /// more can come.
+    /// Returns the capacity of the stream's ring in bytes. While this many bytes are not consumed,
+    /// nothing more can arrive.
     pub fn capacity(&self) -> u64 {
         self.feed.capacity()
     }
 
-    /// The same bytes, for as long as the tool is borrowed.
+    /// Returns the bytes with the lifetime of the tool's borrow.
     pub fn as_slice(&self) -> &'a [u8] {
         self.feed.bytes()
     }
@@ -200,38 +204,40 @@ pub(crate) fn origin(feed: &Feed) -> Origin<'_> {
     Origin { handler, source, channel, logged: feed.is_logged() }
 }
 
-/// What was found and is to be lent.
+/// An item that was found and is to be delivered.
 #[derive(Debug)]
 pub(crate) enum Next {
-    Of(FeedId, Item),
+    Item(FeedId, Item),
     Event(Event),
 }
 
-/// What one step did.
+/// The result of one step.
 enum Step {
     Found(Next),
-    /// It was for a callback.
+    /// The item was passed to a callback.
     Called,
     Nothing,
 }
 
 impl Tool {
-    /// What comes next of any registration; waits for it, for `timeout` at most (`None`: without
-    /// end, zero: not at all). `None` if nothing came in time, and at once when nothing more
-    /// will come, see [`Tool::is_done`]; while there is a [persistent](crate::Pull::persistent)
-    /// registration, that is when the engine has gone. What belongs to a registration made by
-    /// [`Tool::pull_with`] goes to its callback on the way.
+    /// Returns the next delivery of any registration. Blocks until there is one, for `timeout` at
+    /// most (`None`: without limit, zero: not at all).
     ///
-    /// Bytes are consumed, which makes room for the source, when this is called again, unless
-    /// [`Tool::consume`] did otherwise.
+    /// Returns `None` if the time is over, and at once if nothing more will be delivered, see
+    /// [`Tool::is_done`]; with a [persistent](crate::Pull::persistent) registration this is only
+    /// the case once the engine has gone. Deliveries of a registration made by [`Tool::pull_with`]
+    /// are passed to its callback on the way.
     ///
-    /// Streams take turns, so none waits longer than for one delivery of each other. Where output
-    /// is [buffered](iof_proto::directive::key::PMIX_IOF_BUFFERING_SIZE), bytes come when a
-    /// group is full or its time is over, or if nothing more can follow them.
+    /// The next call consumes the bytes, which makes room for the source, unless [`Tool::consume`]
+    /// has consumed some of them.
+    ///
+    /// Streams take turns, so none waits for more than one delivery of each other stream. Where
+    /// output is [buffered](iof_proto::directive::key::PMIX_IOF_BUFFERING_SIZE), bytes are
+    /// delivered when a group is full, when its time is over, or when nothing more can follow them.
     ///
     /// # Errors
-    /// [`LostError`] when the engine spoke nonsense, once. From then on it counts as gone; what is
-    /// in memory still comes. An engine that ends is no error.
+    /// Returns [`LostError`] once if the engine has violated the protocol. From then on the engine
+    /// counts as gone; what is in memory is still delivered. An engine that ends is not an error.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Delivery<'_>>, LostError> {
         let deadline = deadline(timeout);
         loop {
@@ -243,15 +249,16 @@ impl Tool {
         }
     }
 
-    /// Waits as [`Tool::next`] does for what comes next, and calls its callback; `false` if it has
-    /// none, if nothing came in time, or if nothing more will come.
+    /// Passes the next delivery to its callback. Blocks until there is one, as [`Tool::next`] does.
+    /// Returns `false` if the delivery has no callback, the time is over, or nothing more will be
+    /// delivered.
     ///
-    /// For tools that only use [`Tool::pull_with`]. What has no callback stays for [`Tool::next`],
-    /// and until that is called this gives `false` at once; so a tool that uses both calls
-    /// [`Tool::next`] instead of this.
+    /// This is for tools that only use [`Tool::pull_with`]. A delivery without a callback is kept
+    /// for [`Tool::next`], and until that is called this returns `false` at once. A tool that uses
+    /// both kinds of registration therefore calls [`Tool::next`] instead.
     ///
     /// # Errors
-    /// As [`Tool::next`].
+    /// The same as [`Tool::next`].
     pub fn dispatch(&mut self, timeout: Option<Duration>) -> Result<bool, LostError> {
         match self.step(deadline(timeout))? {
             Step::Found(next) => {
@@ -263,46 +270,47 @@ impl Tool {
         }
     }
 
-    /// Consumes the first `n` bytes of the last delivery (at most all); the others come again, in
-    /// the stream's next turn. Does nothing if it was consumed already, or was no bytes.
+    /// Consumes the first `n` bytes of the last delivery (at most all). The remaining bytes are
+    /// delivered again in the stream's next turn. Does nothing if the last delivery was consumed
+    /// already or contained no bytes.
     pub fn consume(&mut self, n: usize) {
         if let Some(feed) = self.lent.take().and_then(|id| self.feeds.get_mut(id)) {
             feed.consume(feed.bytes().len().min(n));
-            // What is left may be overwritten where the policy wants it.
+            // The remaining bytes may be overwritten if the policy permits it.
             feed.release();
         }
     }
 
     fn step(&mut self, deadline: Option<Instant>) -> Result<Step, LostError> {
-        let Some(next) = self.look_for(deadline)? else { return Ok(Step::Nothing) };
+        let Some(next) = self.find_next(deadline)? else { return Ok(Step::Nothing) };
         let handler = match &next {
-            Next::Of(id, _) => self.feeds.get(*id).map(Feed::handler),
+            Next::Item(id, _) => self.feeds.get(*id).map(Feed::handler),
             Next::Event(
                 Event::JobEnded { handler, .. }
                 | Event::Missed { handler, .. }
                 | Event::Deregistered { handler },
             ) => Some(*handler),
-            // Not for a registration's callback.
+            // A reply is never passed to a callback.
             Next::Event(Event::Reply { .. }) => return Ok(Step::Found(next)),
         };
         let Some(handler) = handler else { return Ok(Step::Nothing) };
         let registration = self.registrations.get_mut(&handler);
-        let Some(mut callback) = registration.and_then(|of| of.callback.take()) else {
+        let Some(mut callback) = registration.and_then(|registration| registration.callback.take()) else {
             return Ok(Step::Found(next));
         };
         if let Some(delivery) = self.lend(next) {
             callback(&delivery);
         }
         self.consume(usize::MAX);
-        // Unless that was its end.
+        // The registration may have ended with this delivery.
         if let Some(registration) = self.registrations.get_mut(&handler) {
             registration.callback = Some(callback);
         }
         Ok(Step::Called)
     }
 
-    /// Looks at the feeds in turn.
-    fn look_for(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, LostError> {
+    /// Returns the next item: queued events first, then the active feeds in turn.
+    fn find_next(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, LostError> {
         self.consume(usize::MAX);
         if let Some(next) = self.put_back.take() {
             return Ok(Some(next));
@@ -314,7 +322,7 @@ impl Tool {
             while let Some(id) = self.turn.pop() {
                 match self.feeds.get_mut(id).map(Feed::next) {
                     None | Some(Item::Quiet | Item::Flushed) => {}
-                    Some(item) => return Ok(Some(Next::Of(id, item))),
+                    Some(item) => return Ok(Some(Next::Item(id, item))),
                 }
             }
             if self.poll(deadline, Tool::is_done)? != Poll::Ready {
@@ -326,7 +334,7 @@ impl Tool {
 
     fn lend(&mut self, next: Next) -> Option<Delivery<'_>> {
         Some(match next {
-            Next::Of(id, item) => {
+            Next::Item(id, item) => {
                 self.lent = (item == Item::Bytes).then_some(id);
                 let feed = self.feeds.get(id)?;
                 match item {
@@ -338,7 +346,7 @@ impl Tool {
                 }
             }
             Next::Event(Event::JobEnded { handler, nspace, end: JobEnd { run, exit_code, skipped } }) => {
-                self.forget_if_over(handler);
+                self.remove_if_over(handler);
                 Delivery::JobEnded { handler, nspace, run, exit_code, skipped }
             }
             Next::Event(Event::Missed { handler, missed }) => Delivery::Missed { handler, missed },
@@ -352,6 +360,6 @@ impl Tool {
 }
 
 fn deadline(timeout: Option<Duration>) -> Option<Instant> {
-    // A time beyond what the clock can show never comes.
+    // A deadline beyond what the clock can represent never passes.
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }

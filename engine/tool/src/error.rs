@@ -1,4 +1,4 @@
-//! What can go wrong, one enum for each operation.
+//! Errors, one enum for each kind of operation.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,65 +9,65 @@ use iof_shm_ring::OpenError;
 
 use crate::tool::HANDSHAKE_LIMIT;
 
-/// Why a tool is not attached.
+/// Why attaching to an engine failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// There is no engine, or there is more than one.
+    /// No engine was found, or several were found.
     #[error(transparent)]
     Find(#[from] FindError),
-    /// There is nobody to connect to.
+    /// The socket does not accept a connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The engine does not want this tool.
-    #[error("the engine refuses: {reason} ({status})")]
+    /// The engine refused this tool.
+    #[error("the engine refused the connection: {reason} ({status})")]
     Refused {
-        /// What kind of refusal.
+        /// The kind of refusal.
         status: Status,
-        /// The engine's words.
+        /// The engine's explanation.
         reason: String,
     },
-    /// The engine is there and says nothing.
+    /// The engine accepted the connection but did not answer.
     #[error(
-        "the engine (pid {pid}) has not answered for {} s, it is stopped or hangs: continue it (kill -CONT), or name \
-         another one", HANDSHAKE_LIMIT.as_secs()
+        "the engine (pid {pid}) has not answered for {} s: it is stopped or hangs; continue it (kill -CONT) or name \
+         another engine", HANDSHAKE_LIMIT.as_secs()
     )]
     Silent {
-        /// Its pid; 0 if it lives in a pid namespace that we cannot see.
+        /// Its pid; 0 if it runs in a pid namespace that this process cannot see.
         pid: u32,
     },
-    /// Whoever listens there could be anybody.
+    /// The listener belongs to another user and can't be trusted.
     #[error(
-        "user {uid} listens on {}, who is neither root nor this user: name a socket of an engine of yours", path.display()
+        "the listener on {} belongs to user {uid}, neither to this user nor to root: name the socket of one of your engines", path.display()
     )]
     Foreign {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// The user of the process that listens.
+        /// The user of the listening process.
         uid: u32,
     },
-    /// Two connections to one socket reached two engines.
-    #[error("another engine has just taken the place of the one at {}: try again", path.display())]
+    /// Two connections to one socket reached two different engines.
+    #[error("another engine has replaced the one that listened on {}: try again", path.display())]
     Replaced {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
     },
-    /// What the engine sent for a shared reader page is none.
-    #[error("the engine's reader page: {0}")]
+    /// The reader page that the engine sent can't be used.
+    #[error("invalid reader page from the engine: {0}")]
     ReaderPage(#[from] OpenError),
     /// The connection ended or broke before the engine answered.
     #[error(transparent)]
     Lost(#[from] LostError),
 }
 
-/// Why a request was not granted.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// The engine said no.
+    /// The engine denied the request.
     #[error(transparent)]
     Denied(#[from] Failure),
-    /// The request can't be put into a message.
+    /// The request can't be encoded as a message.
     #[error(transparent)]
     Unsendable(#[from] EncodeError),
     /// The connection ended or broke before the engine answered.
@@ -75,23 +75,24 @@ pub enum RequestError {
     Lost(#[from] LostError),
 }
 
-/// Why a push came to no report.
+/// Why a push ended without a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
-    /// It was not granted, or the engine is gone. In the latter case nobody knows how much arrived.
+    /// The push was not granted, or the engine is gone. In the latter case it is unknown how much
+    /// arrived.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// What was to be pushed can't be read. What was read before is pushed.
-    #[error("reading what is to be pushed: {0}")]
+    /// The input can't be read. What was read before is pushed.
+    #[error("cannot read the input of the push: {0}")]
     Read(io::Error),
-    /// The process has no descriptor or thread for it. Nothing was pushed.
+    /// The process has no descriptor or thread left. Nothing was pushed.
     #[error(
-        "no thread or descriptor for a push: {0}; raise RLIMIT_NPROC (`ulimit -u`) or RLIMIT_NOFILE (`ulimit -n`)"
+        "cannot create a thread or descriptor for the push: {0}; raise RLIMIT_NPROC (`ulimit -u`) or RLIMIT_NOFILE (`ulimit -n`)"
     )]
     Thread(io::Error),
-    /// The pusher's thread died, which it never should.
-    #[error("the pusher's thread died")]
+    /// The pusher's thread panicked, which is a defect.
+    #[error("the pusher's thread panicked")]
     Died,
 }
 
@@ -101,26 +102,26 @@ impl From<LostError> for PushError {
     }
 }
 
-/// Why a connection is of no more use. What was mapped can still be read.
+/// Why a connection can't be used any more. What is mapped can still be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostError {
-    /// The engine closed it: it ended, or it took this tool for hostile.
+    /// The engine closed the connection: it ended, or it considers this tool hostile.
     #[error("the engine has ended or closed the connection")]
     Closed,
     /// The socket failed.
-    #[error("the connection to the engine: {0}")]
+    #[error("connection to the engine failed: {0}")]
     Socket(#[from] io::Error),
-    /// The engine sent something that is no message.
-    #[error("the engine speaks another language: {0}")]
+    /// The engine sent something that is not a message.
+    #[error("invalid message from the engine: {0}")]
     Garbled(#[from] DecodeError),
-    /// The engine sent a message where it makes no sense.
-    #[error("the engine sent {what}, which makes no sense here")]
+    /// The engine sent a message that is not valid at this point.
+    #[error("unexpected message from the engine: {what}")]
     Unexpected {
-        /// What was sent.
+        /// The message.
         what: &'static str,
     },
     /// The engine sent a ring that can't be read.
-    #[error("the engine sent a ring that can't be read: {0}")]
+    #[error("invalid ring from the engine: {0}")]
     Ring(#[from] OpenError),
 }

@@ -1,4 +1,4 @@
-//! A feed: one stream of a registration, as a tool reads it.
+//! Feeds: a feed is one stream of a registration, as a tool reads it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,97 +7,102 @@ use std::time::Instant;
 use iof_proto::{Channel, Proc};
 use iof_shm_ring::{Attached, Behind, Gap, OpenError, Peek, Reader, ReaderPage, Start};
 
-use crate::adaptive_polling::LARGE_PART;
+use crate::adaptive_polling::LARGE_READ_DIVISOR;
 
-/// What comes next in a feed.
+/// The next item of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
-    /// [`Feed::bytes`] gives bytes; consume them, some of them, or come back later.
+    /// Bytes, which [`Feed::bytes`] returns. Any number of them can be consumed.
     Bytes,
-    /// Bytes are missing here.
+    /// Missing bytes at this position.
     Gap(Gap),
-    /// Nothing now; `Tool::poll` says when there is more.
+    /// Nothing at present. `Tool::poll` reports when there is more.
     Quiet,
-    /// The stream is complete and every byte of it was consumed or reported as a gap.
+    /// The end of a complete stream: every byte of it was consumed or reported as a gap.
     Ended,
-    /// The engine went away before the stream was complete; what was in memory has been read.
+    /// The end of a stream whose engine disconnected before the stream was complete. What was in
+    /// memory has been read.
     Gone,
-    /// What there was when its registration was to end was consumed; what came since is nobody's.
+    /// The end of a stream whose registration is being ended. What was there at that time was
+    /// consumed; later bytes are not delivered.
     Flushed,
 }
 
-/// How far a stream was read, in bytes.
+/// The byte counters of a stream, up to the reader's position.
 ///
-/// What a registration gets begins with the stream, or where the stream was when the registration
-/// was made, if that left out the backlog. From there on `delivered + lost` is what the source has
+/// A registration covers a stream from its beginning, or, without the backlog, from its position at
+/// the time of the registration. From there on `delivered + lost` equals what the source has
 /// produced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// What the source has produced since it began, as far as it was read.
+    /// Bytes that the source has produced since it began.
     pub produced: u64,
-    /// Handed out to this registration.
+    /// Bytes delivered to this registration.
     pub delivered: u64,
-    /// Reported to this registration as gaps.
+    /// Bytes reported to this registration as gaps.
     pub lost: u64,
 }
 
-/// A reader of what the engine sent.
+/// Creates a reader of a ring that the engine sent.
 ///
-/// The engine is trusted to keep the ring's protocol: it writes nothing that a reader borrows, and
-/// takes a slot back only when the tool has said by asking for the next generation, or by ending
-/// the registration, that it is done with it. `Feed` and `Tool` say so only when their readers are.
-pub(crate) fn reader(given: Attached, page: Arc<ReaderPage>, start: Start) -> Result<Reader, OpenError> {
-    // SAFETY: the engine sent it for one reader, which is made here; see above.
-    unsafe { Reader::new(given, page, start) }
+/// The engine is trusted to keep the ring's protocol: it never writes to what a reader borrows. It
+/// takes a slot back only when the tool has declared that it no longer uses the slot, by requesting
+/// the next generation, by reporting the stream as drained, or by ending the registration. `Feed`
+/// and `Tool` declare this only once their readers no longer use the slot.
+pub(crate) fn reader(ring: Attached, page: Arc<ReaderPage>, start: Start) -> Result<Reader, OpenError> {
+    // SAFETY: the engine sent the ring and slot for one reader, which is created here. The engine
+    // keeps the protocol described above.
+    unsafe { Reader::new(ring, page, start) }
 }
 
-/// Brings `reader` to the generation that the engine sent to follow its own.
-fn follow(reader: &mut Reader, given: Attached) -> Result<(), OpenError> {
-    // SAFETY: as above.
-    unsafe { reader.follow(given) }
+/// Moves `reader` to the generation that the engine sent to follow the reader's own.
+fn follow(reader: &mut Reader, ring: Attached) -> Result<(), OpenError> {
+    // SAFETY: the engine sent this generation for this one reader, and keeps the protocol described
+    // at `reader`.
+    unsafe { reader.follow(ring) }
 }
 
-/// One source and channel of one registration.
+/// The reading side of one stream of one registration.
 ///
-/// For every feed, at every moment: `delivered + lost` is what the source has produced up to the
-/// cursor, since the feed began.
+/// Invariant: `delivered + lost` equals what the source has produced between the beginning of the
+/// feed and the reader's position.
 pub(crate) struct Feed {
     handler: u32,
     source: Proc,
     channel: Channel,
     logged: bool,
-    /// The run of the job's name that the source belongs to.
+    /// The number of the source's job among those of its name.
     run: u64,
     reader: Reader,
     next: VecDeque<Attached>,
     state: State,
     flush: Flush,
-    /// Among the tool's active feeds.
+    /// Whether this is one of the tool's active feeds.
     pub(crate) active: bool,
-    /// When the tool is to look again, for bytes that are held back.
+    /// When the tool must check again for bytes that are held back.
     pub(crate) due: Option<Instant>,
-    /// Consumed when [`Feed::take_read`] was called.
+    /// The bytes delivered up to the last call of [`Feed::take_read`].
     read_before: u64,
-    /// The last look found nothing.
+    /// Whether the last peek found nothing.
     settled: bool,
 }
 
-/// Which stream a feed is of.
-pub(crate) struct StreamOf {
+/// The identity of a feed's stream.
+pub(crate) struct StreamInfo {
     pub source: Proc,
     pub channel: Channel,
-    /// It is what was logged there.
+    /// Whether the stream contains what was logged on behalf of the source.
     pub logged: bool,
-    /// The run of the job's name that the source belongs to.
+    /// The number of the source's job among those of its name.
     pub run: u64,
 }
 
-/// What is still to be read before the registration ends.
+/// How far the feed must be read before its registration ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flush {
-    /// It does not end.
+    /// The registration is not being ended.
     No,
-    /// This generation, and what is in the next one when it comes.
+    /// This generation, and what the next one contains when it arrives.
     Generation,
     /// Up to this position.
     UpTo(u64),
@@ -107,15 +112,15 @@ enum Flush {
 enum State {
     Open,
     /// Drained and sealed: the engine must be asked for the next generation.
-    Asking,
-    /// Asked.
-    Asked,
+    Drained,
+    /// The engine was asked for the next generation.
+    Requested,
     Over,
 }
 
 impl Feed {
-    pub(crate) fn new(handler: u32, stream: StreamOf, reader: Reader) -> Self {
-        let StreamOf { source, channel, logged, run } = stream;
+    pub(crate) fn new(handler: u32, stream: StreamInfo, reader: Reader) -> Self {
+        let StreamInfo { source, channel, logged, run } = stream;
         Feed {
             handler,
             source,
@@ -133,13 +138,13 @@ impl Feed {
         }
     }
 
-    /// What comes next. After [`Item::Bytes`], [`Feed::bytes`] gives it in place, until it is
-    /// consumed.
+    /// Returns the next item. After [`Item::Bytes`], [`Feed::bytes`] returns the bytes in place
+    /// until they are consumed.
     ///
-    /// A feed is active until this has given neither bytes nor a gap. An end comes again with every
-    /// call.
+    /// A feed stays active until this returns neither bytes nor a gap. Once it has returned an end,
+    /// every call returns the end again.
     pub(crate) fn next(&mut self) -> Item {
-        let item = self.look();
+        let item = self.peek();
         self.settled = !matches!(item, Item::Bytes | Item::Gap(_));
         if matches!(item, Item::Ended | Item::Gone | Item::Flushed) {
             self.state = State::Over;
@@ -147,7 +152,7 @@ impl Feed {
         item
     }
 
-    fn look(&mut self) -> Item {
+    fn peek(&mut self) -> Item {
         loop {
             match self.reader.peek() {
                 Peek::Bytes if self.is_flushed() => {
@@ -158,7 +163,7 @@ impl Feed {
                 Peek::Gap(gap) => return Item::Gap(gap),
                 Peek::Ended => return Item::Ended,
                 end @ (Peek::Sealed | Peek::Gone) => {
-                    // The slot was checked when the message came.
+                    // `follow` can't fail: the slot was checked when the message arrived.
                     if let Some(next) = self.next.pop_front()
                         && follow(&mut self.reader, next).is_ok()
                     {
@@ -175,7 +180,7 @@ impl Feed {
                         return Item::Gone;
                     }
                     if self.state == State::Open {
-                        self.state = State::Asking;
+                        self.state = State::Drained;
                     }
                 }
                 Peek::Empty if self.is_flushed() => return Item::Flushed,
@@ -185,9 +190,9 @@ impl Feed {
         }
     }
 
-    /// Ends the feed where the stream is now: what is unread up to there comes, in groups or not,
-    /// and nothing after it. If the tool is a generation behind, the mark is set when it comes
-    /// to the next one.
+    /// Ends the feed at the stream's present position: unread bytes before it are delivered, in
+    /// complete groups or not, and none after it. If the tool is a generation behind, the position
+    /// is determined when the tool reaches the next generation.
     pub(crate) fn flush(&mut self) {
         self.reader.group(None);
         self.flush = self.reader.newest().map_or(Flush::Generation, Flush::UpTo);
@@ -197,47 +202,47 @@ impl Feed {
         matches!(self.flush, Flush::UpTo(end) if self.reader.position() >= end)
     }
 
-    /// The bytes that [`Feed::next`] found, contiguous and in place; they stay valid as long as
+    /// Returns the bytes that [`Feed::next`] found, contiguous and in place. They stay valid while
     /// they are borrowed, whatever the engine does.
     pub(crate) fn bytes(&self) -> &[u8] {
         let bytes = self.reader.bytes();
         let Flush::UpTo(end) = self.flush else { return bytes };
-        let most = usize::try_from(end.saturating_sub(self.reader.position())).unwrap_or(usize::MAX);
-        bytes.get(..most).unwrap_or(bytes)
+        let limit = usize::try_from(end.saturating_sub(self.reader.position())).unwrap_or(usize::MAX);
+        bytes.get(..limit).unwrap_or(bytes)
     }
 
-    /// Gives back the first `n` bytes (at most all) as delivered.
+    /// Consumes the first `n` bytes (at most all), which counts them as delivered.
     pub(crate) fn consume(&mut self, n: usize) {
         self.reader.consume(n);
     }
 
-    /// Lets the engine overwrite the bytes if its policy wants to; what is left of them comes
-    /// again.
+    /// Permits the engine to overwrite the remaining bytes, if its policy is to do so. Otherwise
+    /// they are found again.
     pub(crate) fn release(&mut self) {
         self.reader.release();
     }
 
-    /// Whether it is what was logged there.
+    /// Returns whether the stream contains what was logged on behalf of the source.
     pub(crate) fn is_logged(&self) -> bool {
         self.logged
     }
 
-    /// The process that writes.
+    /// Returns the process that writes the stream.
     pub(crate) fn source(&self) -> &Proc {
         &self.source
     }
 
-    /// The run of the job's name that the process belongs to.
+    /// Returns the number of the source's job among those of its name.
     pub(crate) fn run(&self) -> u64 {
         self.run
     }
 
-    /// The channel it writes to.
+    /// Returns the channel that the process writes to.
     pub(crate) fn channel(&self) -> Channel {
         self.channel
     }
 
-    /// The registration that this feed belongs to.
+    /// Returns the handler of the registration that this feed belongs to.
     pub(crate) fn handler(&self) -> u32 {
         self.handler
     }
@@ -247,67 +252,68 @@ impl Feed {
         Counts { produced: reader.produced(), delivered: reader.delivered(), lost: reader.lost() }
     }
 
-    /// When the byte at the cursor was read from its source, see [`Reader::time`].
+    /// Returns when the byte at the reader's position was read from its source, see
+    /// [`Reader::time`].
     pub(crate) fn time(&self) -> Option<u64> {
         self.reader.time()
     }
 
-    /// See [`Reader::times`].
+    /// Appends the offsets and times of the bytes, see [`Reader::times`].
     pub(crate) fn times(&self, times: &mut Vec<(u64, u64)>) {
         self.reader.times(times);
     }
 
-    /// What comes behind [`Feed::bytes`].
+    /// Returns what follows [`Feed::bytes`].
     pub(crate) fn behind(&self) -> Behind {
-        let here = self.reader.position().saturating_add(self.bytes().len() as u64);
+        let position = self.reader.position().saturating_add(self.bytes().len() as u64);
         match self.flush {
-            Flush::UpTo(end) if here >= end => Behind::Nothing,
+            Flush::UpTo(end) if position >= end => Behind::Nothing,
             _ => self.reader.behind(),
         }
     }
 
-    /// How many bytes the stream's ring holds when full.
+    /// Returns the capacity of the stream's ring in bytes.
     pub(crate) fn capacity(&self) -> u64 {
         self.reader.ring().capacity()
     }
 
-    /// What was found is left where it is: the feed is not looked at again before it has news.
-    pub(crate) fn leave(&mut self) {
+    /// Leaves what was found unread: the feed is not peeked at again before there is more.
+    pub(crate) fn defer(&mut self) {
         self.settled = true;
     }
 
-    /// Bytes that were consumed since this was called before, and whether they were a large part of
-    /// the ring.
+    /// Returns the bytes consumed since the last call, and whether they were a large part of the
+    /// ring.
     pub(crate) fn take_read(&mut self) -> (u64, bool) {
         let read = self.reader.delivered().saturating_sub(self.read_before);
         self.read_before = self.reader.delivered();
-        (read, read >= self.reader.ring().capacity() / LARGE_PART)
+        (read, read >= self.reader.ring().capacity() / LARGE_READ_DIVISOR)
     }
 
-    /// Whether its writer waits for a reader, or its next generation has not come yet.
+    /// Returns whether the writer waits for a reader, or the next generation has not arrived yet.
     pub(crate) fn is_stalled(&self) -> bool {
-        matches!(self.state, State::Asking | State::Asked) || self.reader.writer_waits()
+        matches!(self.state, State::Drained | State::Requested) || self.reader.writer_waits()
     }
 
-    /// When to look again for bytes that are held back.
+    /// Returns when to check again for bytes that are held back.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.reader.deadline()
     }
 
-    /// The slot of its newest ring.
+    /// Returns the slot of the newest ring.
     pub(crate) fn slot(&self) -> u32 {
         self.next.back().map_or(self.reader.slot(), |next| next.slot)
     }
 
-    /// Takes the next generation, to follow when this one is drained.
+    /// Queues the next generation, which is followed once this one is drained.
     pub(crate) fn push_next(&mut self, next: Attached) {
         self.next.push_back(next);
     }
 
-    /// The drained slot, if the engine must be asked for the next generation; says so once.
-    pub(crate) fn ask(&mut self) -> Option<u32> {
-        (self.state == State::Asking).then(|| {
-            self.state = State::Asked;
+    /// Returns the drained slot, once, if the engine must be asked for the next generation.
+    pub(crate) fn take_drained_slot(&mut self) -> Option<u32> {
+        (self.state == State::Drained).then(|| {
+            self.state = State::Requested;
             self.reader.slot()
         })
     }
@@ -316,7 +322,7 @@ impl Feed {
         self.reader.writer_gone();
     }
 
-    /// There may be news: the feed is worth a look again.
+    /// Marks the feed as worth another peek, because there may be more to read.
     pub(crate) fn wake(&mut self) {
         self.settled = false;
     }

@@ -1,4 +1,4 @@
-//! All feeds of a tool: which of them have news, and when which is to be looked at again.
+//! All feeds of a tool: which of them may have something to read, and when held-back bytes are due.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
@@ -8,43 +8,43 @@ use iof_shm_ring::{Attached, ReaderPage};
 
 use crate::feed::Feed;
 
-/// Names one stream of one registration of a tool, until it is over. Then another may get the
-/// number.
+/// The id of one stream of one registration of a tool. It may be reused once the stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FeedId(usize);
 
 impl FeedId {
-    /// The number: lower than the most streams that the tool has had at a time.
+    /// Returns the id as a number, which is less than the largest number of streams that the tool
+    /// has had at a time.
     pub fn index(self) -> usize {
         self.0
     }
 }
 
-/// The feeds that are not over.
+/// The feeds that have not ended.
 #[derive(Default)]
 pub(crate) struct Feeds {
     feeds: Vec<Option<Feed>>,
-    /// Places that are empty.
+    /// The empty entries of `feeds`.
     free: Vec<FeedId>,
-    /// By the slot of a feed's newest ring.
+    /// The feeds by the slot of their newest ring.
     by_slot: HashMap<u32, FeedId>,
-    /// Slots below this were ever used.
+    /// A number above every slot used so far.
     slots: u32,
-    /// Those that may have news.
+    /// The feeds that may have something to read.
     active: Vec<FeedId>,
-    /// When to look again at feeds that hold bytes back.
+    /// When to check again the feeds that hold bytes back.
     due: BTreeSet<(Instant, FeedId)>,
 }
 
-/// What [`Feeds::settle`] found.
+/// The result of [`Feeds::settle`].
 pub(crate) struct Settled {
-    /// The slots of rings for whose next generation the engine must be asked.
-    pub ask: Vec<u32>,
-    /// Feeds that were read to their end, and are no more.
+    /// The slots of drained rings whose next generation must be requested from the engine.
+    pub drained: Vec<u32>,
+    /// The feeds that were read to their end and have been removed.
     pub over: Vec<Feed>,
-    /// Bytes that were consumed since it was called before.
+    /// The bytes consumed since the last call.
     pub read: u64,
-    /// Of one feed that was a large part of its ring.
+    /// Whether a feed's share of them was a large part of its ring.
     pub large: bool,
 }
 
@@ -61,17 +61,17 @@ impl Feeds {
         self.by_slot.is_empty()
     }
 
-    /// Those that had news and were not found quiet since.
+    /// Returns the feeds that may have something to read and were not found quiet since.
     pub(crate) fn active(&self) -> &[FeedId] {
         &self.active
     }
 
-    /// Slots below this are in use.
+    /// Returns a number above every slot in use.
     pub(crate) fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Notes that the engine uses `slot`.
+    /// Records that the engine uses `slot`.
     pub(crate) fn use_slot(&mut self, slot: u32) {
         self.slots = self.slots.max(slot.saturating_add(1));
     }
@@ -82,14 +82,14 @@ impl Feeds {
             FeedId(self.feeds.len().saturating_sub(1))
         });
         self.by_slot.insert(feed.slot(), id);
-        if let Some(place) = self.feeds.get_mut(id.0) {
-            *place = Some(feed);
+        if let Some(entry) = self.feeds.get_mut(id.0) {
+            *entry = Some(feed);
         }
-        // There may be news from before the engine knew whom to tell.
+        // Bytes may have been written before the engine could set this reader's ready bit.
         self.activate(id);
     }
 
-    /// Gives the feed at slot `old` its next ring. One that nobody waits for any more is dropped.
+    /// Queues the next ring of the feed at slot `old`. Drops the ring if that feed has ended.
     pub(crate) fn next_generation(&mut self, old: u32, next: Attached) {
         let Some(id) = self.by_slot.remove(&old) else { return };
         self.by_slot.insert(next.slot, id);
@@ -99,7 +99,7 @@ impl Feeds {
         self.activate(id);
     }
 
-    /// Notes which feeds have news, by the reader page's word.
+    /// Activates the feeds whose ready bits are set in `page`, and clears these bits.
     pub(crate) fn take_ready(&mut self, page: &ReaderPage) {
         page.take_ready(self.slots, |slot| {
             if let Some(&id) = self.by_slot.get(&slot) {
@@ -108,13 +108,13 @@ impl Feeds {
         });
     }
 
-    /// Notes which feeds have held bytes back for long enough.
+    /// Activates the feeds that have held bytes back until their deadline.
     pub(crate) fn take_due(&mut self) {
         if self.due.is_empty() {
             return;
         }
         let now = Instant::now();
-        while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+        while let Some((_, id)) = self.due.first().copied().filter(|(time, _)| *time <= now) {
             self.due.pop_first();
             if let Some(feed) = self.get_mut(id) {
                 feed.due = None;
@@ -123,18 +123,19 @@ impl Feeds {
         }
     }
 
-    /// When [`Feeds::take_due`] finds the next.
+    /// Returns the earliest of these deadlines.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.due.first().map(|(at, _)| *at)
+        self.due.first().map(|(time, _)| *time)
     }
 
-    /// Forgets feeds that were read to their end or to where they are quiet.
+    /// Removes feeds that were read to their end, and deactivates those that were found quiet or
+    /// deferred.
     pub(crate) fn settle(&mut self) -> Settled {
-        let mut settled = Settled { ask: Vec::new(), over: Vec::new(), read: 0, large: false };
+        let mut settled = Settled { drained: Vec::new(), over: Vec::new(), read: 0, large: false };
         let mut active = mem::take(&mut self.active);
         active.retain(|&id| {
             let Some(feed) = self.get_mut(id) else { return false };
-            settled.ask.extend(feed.ask());
+            settled.drained.extend(feed.take_drained_slot());
             let (read, large) = feed.take_read();
             settled.read = settled.read.saturating_add(read);
             settled.large |= large;
@@ -154,12 +155,12 @@ impl Feeds {
     fn note_due(&mut self, id: FeedId) {
         let Some(feed) = self.feeds.get_mut(id.0).and_then(Option::as_mut) else { return };
         let due = feed.deadline();
-        let was = mem::replace(&mut feed.due, due);
-        if was != due {
-            if let Some(was) = was {
-                self.due.remove(&(was, id));
+        let previous = mem::replace(&mut feed.due, due);
+        if previous != due {
+            if let Some(previous) = previous {
+                self.due.remove(&(previous, id));
             }
-            self.due.extend(due.map(|at| (at, id)));
+            self.due.extend(due.map(|time| (time, id)));
         }
     }
 
@@ -173,7 +174,7 @@ impl Feeds {
         Some(feed)
     }
 
-    /// How many are not over.
+    /// Returns the number of feeds that have not ended.
     pub(crate) fn len(&self) -> usize {
         self.by_slot.len()
     }
@@ -182,23 +183,23 @@ impl Feeds {
         activate(&mut self.feeds, &mut self.active, id);
     }
 
-    /// Has all feeds of a registration looked at again.
+    /// Activates all feeds of a registration.
     pub(crate) fn activate_all(&mut self, handler: u32) {
         self.for_each(|feed| feed.handler() == handler);
     }
 
-    /// Ends the feeds of `handler` where their streams are now.
+    /// Ends the feeds of `handler` at the present positions of their streams.
     pub(crate) fn flush(&mut self, handler: u32) {
         self.for_each(|feed| {
-            let of_it = feed.handler() == handler;
-            if of_it {
+            let matches = feed.handler() == handler;
+            if matches {
                 feed.flush();
             }
-            of_it
+            matches
         });
     }
 
-    /// The engine writes nothing any more.
+    /// Records for every feed that the engine writes nothing any more.
     pub(crate) fn engine_gone(&mut self) {
         self.for_each(|feed| {
             feed.engine_gone();
@@ -206,7 +207,7 @@ impl Feeds {
         });
     }
 
-    /// Does `change` to each, and looks anew at those for which it gives `true`.
+    /// Calls `change` with each feed, and activates those for which it returns true.
     fn for_each(&mut self, mut change: impl FnMut(&mut Feed) -> bool) {
         for id in (0..self.feeds.len()).map(FeedId) {
             if self.get_mut(id).is_some_and(&mut change) {

@@ -1,9 +1,10 @@
-//! What a tool links to read the output of a job: attach to an engine, pull, read in place.
+//! The library of a tool: attach to an engine, pull the output of jobs and read it in place, push
+//! stdin, query, log.
 //!
-//! A [`Tool`] is one connection. Each [`Tool::pull`] registers for the output of some processes,
-//! which need not exist yet, and [`Tool::next`] gives what comes next of any registration: bytes
-//! that lie in the engine's shared memory, gaps with their exact size, the end of a stream with its
-//! books, the end of a job. Three ways to use it follow.
+//! A [`Tool`] is a connection to an engine. [`Tool::pull`] registers for the output of processes,
+//! which need not exist yet. [`Tool::next`] returns the next delivery of any registration: bytes in
+//! the engine's shared memory, a gap with its exact size, the end of a stream with its byte
+//! counters, or the end of a job. There are three ways to use it.
 //!
 //! # Blocking
 //! ```
@@ -13,13 +14,13 @@
 //!
 //! # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
 //! # let mut tool = engine.attach("example", Grant::Never)?;
-//! // From outside: let mut tool = Tool::find(&Search::default(), "my-tool")?;
+//! // In another process: let mut tool = Tool::find(&Search::default(), "my-tool")?;
 //! let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
 //! tool.pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
 //! # let app = App { nprocs: 2, ..App::new("echo", ["hello"]) };
 //! # let job = engine.spawn(&JobSpec::new(all.nspace, vec![app]))?;
 //! let mut complete = 0;
-//! // None when nothing more will come.
+//! // `next` returns None when nothing more will be delivered.
 //! while let Some(delivery) = tool.next(None)? {
 //!     match delivery {
 //!         Delivery::Bytes(bytes) => println!("{}: {} bytes", bytes.origin().source, bytes.len()),
@@ -58,7 +59,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # On an event loop of the tool's own
+//! # On the tool's own event loop
 //! ```
 //! use std::os::fd::AsFd;
 //! use std::time::Duration;
@@ -78,7 +79,7 @@
 //!         Some(timeout) => PollTimeout::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX),
 //!         None => PollTimeout::NONE,
 //!     };
-//!     // And whatever else the tool has to do with.
+//!     // The tool's other descriptors can be added here.
 //!     poll(&mut [PollFd::new(tool.as_fd(), PollFlags::POLLIN)], timeout)?;
 //!     while let Some(delivery) = tool.next(Some(Duration::ZERO))? {
 //!         if let Delivery::Bytes(bytes) = delivery {
@@ -90,31 +91,31 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Whoever just wants the bytes in a file, or lines on a terminal, has a `Printer` of `iof-output`.
-//! Who writes the bytes of many streams on, in calls of its own, has [`Tool::poll_ready`].
+//! To write output to a file or terminal, use `Printer` of `iof-output`. To pass the bytes of many
+//! streams on in batches, use [`Tool::poll_ready`].
 //!
 //! # Stdin
-//! [`Tool::push`] pushes a blob and waits; [`Tool::begin_push`] is for event loops; a [`Pusher`]
-//! reads a file, such as the tool's own stdin, on a thread of its own until its end.
+//! [`Tool::push`] pushes a slice and blocks; [`Tool::begin_push`] is for event loops; a [`Pusher`]
+//! reads a file, such as the tool's own stdin, on its own thread until its end.
 //!
 //! # Queries and logs
-//! [`Tool::query`] and [`Tool::queries`] ask what the engine and its host know, [`Tool::log`] has
-//! something logged.
+//! [`Tool::query`] and [`Tool::queries`] ask what the engine and its host know. [`Tool::log`] logs
+//! data through the engine.
 //!
 //! # Errors
-//! | operation | error | and then |
+//! | operation | error | consequence |
 //! |---|---|---|
-//! | [`Tool::connect`] | [`AttachError`] | there is no tool |
+//! | [`Tool::connect`] | [`AttachError`] | no tool is created |
 //! | [`Tool::pull`], [`Tool::query`], [`Tool::log`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
-//! | [`Tool::submit_pull`] and the like | the same, and [`Delivery::Reply`] | as above |
+//! | `Tool::submit_*` | the same, and [`Delivery::Reply`] | as above |
 //! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
-//! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the same |
-//! | [`Tool::fill`], [`Tool::take_report`] | [`LostError`] | the engine is gone; nobody knows how much arrived |
+//! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the engine is gone; what is in memory can be read |
+//! | [`Tool::fill`], [`Tool::take_report`] | [`LostError`] | the engine is gone; it is unknown how much arrived |
 //!
 //! # Threads
-//! A tool is used by one thread at a time and may move between threads. Its descriptor may be
-//! waited for by another.
+//! A tool is used by one thread at a time and may move between threads. Another thread may wait for
+//! its descriptor.
 
 mod adaptive_polling;
 mod batch_reader;
@@ -139,7 +140,7 @@ pub use feed::Counts;
 pub use feeds::FeedId;
 pub use iof_shm_ring::{Behind, Gap};
 pub use log::own_proc;
-pub use push::{PATIENCE, Push};
+pub use push::{Push, STALL_TIMEOUT};
 pub use pusher::Pusher;
 pub use submit::Reply;
 pub use tool::{HANDSHAKE_LIMIT, Pull, Tool};

@@ -1,4 +1,5 @@
-//! The tool's end of the control socket: messages in, messages out, descriptors beside them.
+//! The tool's end of the control socket: messages in both directions, and the descriptors sent with
+//! them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,16 +13,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 
 use crate::error::{LostError, RequestError};
 
-/// Bytes read from the socket at a time.
+/// The bytes read from the socket at a time.
 const CHUNK: usize = 16 * 1024;
 
-/// A message from the engine with the descriptors that came with it.
+/// A message from the engine with the descriptors that were sent with it.
 pub(crate) struct Received {
     pub message: ToTool,
     pub fds: Vec<OwnedFd>,
 }
 
-/// One connection to an engine.
+/// A connection to an engine.
 pub(crate) struct Link {
     socket: UnixStream,
     decoder: Decoder<ToTool>,
@@ -34,9 +35,9 @@ impl Link {
         Link { socket, decoder: Decoder::new(), fds: VecDeque::new(), received: VecDeque::new() }
     }
 
-    /// Sends a request. While the socket is full this waits for the engine to read or to go, and
-    /// takes what the engine sends meanwhile: an engine whose answers are not taken stops
-    /// reading requests.
+    /// Sends a message. While the socket is full, this blocks until the engine reads or
+    /// disconnects, and receives what the engine sends meanwhile: an engine whose answers are not
+    /// read stops reading requests.
     pub(crate) fn send(&mut self, message: &FromTool) -> Result<(), RequestError> {
         let frame = encode(message)?;
         let mut rest = frame.as_slice();
@@ -44,13 +45,13 @@ impl Link {
             match socket::send(&self.socket, rest, &[]) {
                 Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let either = PollFlags::POLLIN | PollFlags::POLLOUT;
-                    let mut fds = [PollFd::new(self.socket.as_fd(), either)];
+                    let both = PollFlags::POLLIN | PollFlags::POLLOUT;
+                    let mut fds = [PollFd::new(self.socket.as_fd(), both)];
                     match poll(&mut fds, PollTimeout::NONE) {
                         Ok(_) | Err(Errno::EINTR) => {}
                         Err(errno) => return Err(LostError::Socket(errno.into()).into()),
                     }
-                    self.take_arrived(false)?;
+                    self.read_socket(false)?;
                 }
                 Err(error) => return Err(lost(error).into()),
             }
@@ -58,17 +59,18 @@ impl Link {
         Ok(())
     }
 
-    /// The next message that was received together with one before.
+    /// Returns the next message that was received together with an earlier one.
     pub(crate) fn take_received(&mut self) -> Option<Received> {
         self.received.pop_front()
     }
 
-    /// Whether there is one.
+    /// Returns whether there is such a message.
     pub(crate) fn has_received(&self) -> bool {
         !self.received.is_empty()
     }
 
-    /// The next message, for which this waits until `deadline`; `None` if it has not come by then.
+    /// Returns the next message. Blocks until it arrives, or until `deadline`, when this returns
+    /// `None`.
     pub(crate) fn receive_until(&mut self, deadline: Instant) -> Result<Option<Received>, LostError> {
         loop {
             let received = self.receive(false)?;
@@ -84,21 +86,22 @@ impl Link {
         }
     }
 
-    /// The next message; with `wait`, waits for it, else `None` if there is none.
+    /// Returns the next message. With `wait`, blocks until it arrives; otherwise returns `None` if
+    /// there is none.
     pub(crate) fn receive(&mut self, wait: bool) -> Result<Option<Received>, LostError> {
         loop {
             if let Some(received) = self.take_received() {
                 return Ok(Some(received));
             }
-            if !self.take_arrived(wait)? {
+            if !self.read_socket(wait)? {
                 return Ok(None);
             }
         }
     }
 
-    /// Takes some of what the engine has sent; with `wait`, waits for it. Returns whether there was
-    /// anything.
-    fn take_arrived(&mut self, wait: bool) -> Result<bool, LostError> {
+    /// Reads some of what the engine has sent. With `wait`, blocks until there is something.
+    /// Returns whether anything was read.
+    fn read_socket(&mut self, wait: bool) -> Result<bool, LostError> {
         let mut chunk = [0u8; CHUNK];
         let count = loop {
             match socket::receive(&self.socket, &mut chunk, &mut self.fds, true, wait) {
@@ -111,19 +114,19 @@ impl Link {
         };
         let mut bytes = chunk.get(..count).unwrap_or_default();
         while let Some(message) = self.decoder.decode(&mut bytes)? {
-            let due = usize::from(message.fds());
-            if self.fds.len() < due {
+            let expected = usize::from(message.fds());
+            if self.fds.len() < expected {
                 return Err(LostError::Unexpected { what: "a message without its descriptors" });
             }
-            let fds = self.fds.drain(..due).collect();
+            let fds = self.fds.drain(..expected).collect();
             self.received.push_back(Received { message, fds });
         }
         Ok(true)
     }
 }
 
-/// What an error of the socket means. A peer that ends with messages unread resets the connection,
-/// unix(7).
+/// Converts an error of the socket. A peer that closes its socket with unread messages resets the
+/// connection, see unix(7).
 fn lost(error: io::Error) -> LostError {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => LostError::Closed,

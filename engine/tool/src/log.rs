@@ -1,4 +1,4 @@
-//! Having something logged (`PMIx_Log`, RFC0010, RFC0032).
+//! Log requests (`PMIx_Log`, RFC0010, RFC0032).
 
 use std::env;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use crate::error::{LostError, RequestError};
 use crate::link::Received;
 use crate::tool::Tool;
 
-/// The process that we are in a job, if an engine has started us, or somebody whom it has started:
-/// by `IOF_NSPACE` and `IOF_RANK` in our environment. To be named as
+/// Returns the job process that this process is or descends from, as given by `IOF_NSPACE` and
+/// `IOF_RANK` in the environment; `None` if they are missing or invalid. It can be passed as
 /// [`PMIX_LOG_SOURCE`](iof_proto::log::key::PMIX_LOG_SOURCE).
 pub fn own_proc() -> Option<Proc> {
     let nspace = Nspace::new(env::var("IOF_NSPACE").ok()?).ok()?;
@@ -19,17 +19,19 @@ pub fn own_proc() -> Option<Proc> {
 }
 
 impl Tool {
-    /// Has something logged, and waits until that is done or has failed. The engine gives up on
-    /// channels of its own when they stall; one of its host's takes as long as the host does.
+    /// Logs data to the channels of `log`. Blocks until this has succeeded or failed on each. The
+    /// engine gives up on its own channels when they stall; a channel of its host takes as long as
+    /// the host does.
     ///
-    /// What goes to stdout or stderr ends up as a stream of the process that the directives name as
-    /// source, or else of the engine's only job: tools that have registered for it get it like
-    /// its output, with [`Origin::logged`](crate::Origin::logged).
+    /// Data for stdout or stderr becomes a stream of the process that the directives name as
+    /// source, or else of the engine's only job. Tools that have registered for that process
+    /// receive it like its output, with [`Origin::logged`](crate::Origin::logged) set.
     ///
     /// # Errors
-    /// [`RequestError`]: the request makes no sense, is too large ([`MAX_LOG_TEXT`](iof_proto::limits::MAX_LOG_TEXT)), a
-    /// required directive can't be honoured, the engine has no room for it, or is gone. That a
-    /// channel did not take it is no error: the report says so.
+    /// Returns [`RequestError`] if the request is invalid or too large
+    /// ([`MAX_LOG_TEXT`](iof_proto::limits::MAX_LOG_TEXT)), a required directive can't be honoured,
+    /// the engine has no room for it, or the engine is gone. A channel that failed is not an error:
+    /// it is part of the report.
     ///
     /// # Example
     /// ```
@@ -51,31 +53,31 @@ impl Tool {
         let request = self.next_request();
         let message = FromTool::Log { request, log: log.clone() };
         let result = self.ask(&message, |received| match received.message {
-            ToTool::Logged { request: of, result } if of == request => Ok(result),
+            ToTool::Logged { request: answered, result } if answered == request => Ok(result),
             message => Err(Box::new(Received { message, ..received })),
         })?;
         Ok(result?)
     }
 
-    /// The same, but waits for `patience` at most; `None` if nobody knows by then what became of
-    /// it.
+    /// Logs like [`Tool::log`], but blocks for `timeout` at most. Returns `None` if the outcome is
+    /// not known by then.
     ///
     /// # Errors
-    /// As [`Tool::log`].
-    pub fn log_within(&mut self, log: &Log, patience: Duration) -> Result<Option<LogReport>, RequestError> {
+    /// The same as [`Tool::log`].
+    pub fn log_within(&mut self, log: &Log, timeout: Duration) -> Result<Option<LogReport>, RequestError> {
         if self.gone {
             return Err(LostError::Closed.into());
         }
-        // A time that the clock can't show is over.
+        // A deadline that the clock can't represent counts as passed.
         let now = Instant::now();
-        let deadline = now.checked_add(patience).unwrap_or(now);
+        let deadline = now.checked_add(timeout).unwrap_or(now);
         let request = self.next_request();
         self.link.send(&FromTool::Log { request, log: log.clone() })?;
         loop {
             match self.link.receive_until(deadline) {
                 Ok(None) => return Ok(None),
-                Ok(Some(Received { message: ToTool::Logged { request: of, result }, .. }))
-                    if of == request =>
+                Ok(Some(Received { message: ToTool::Logged { request: answered, result }, .. }))
+                    if answered == request =>
                 {
                     return Ok(Some(result?));
                 }

@@ -1,5 +1,5 @@
-//! Pushing stdin (`PMIx_IOF_push`, RFC0025): bytes go into an inlet, from which the engine writes
-//! them to their targets.
+//! Pushing stdin (`PMIx_IOF_push`, RFC0025): the tool puts bytes into an inlet, from which the
+//! engine writes them to the targets.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,24 +17,26 @@ use crate::error::{LostError, PushError, RequestError};
 use crate::link::Received;
 use crate::tool::Tool;
 
-/// For how long a push waits for targets that take nothing before it says so, or cuts them off.
-pub const PATIENCE: Duration = Duration::from_secs(1);
-/// The engine is told of bytes by so many parts of the inlet, where more are at hand.
+/// How long a target may take nothing before it is reported as slow. A target that is reported
+/// again after this time is cut off, if the directives specify that.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// The number of parts in which a full inlet is reported to the engine, so that the engine can
+/// begin early.
 const PARTS: usize = 4;
 
-/// What to push, to whom, and how (`PMIx_IOF_push`, RFC0025).
+/// The parameters of a push (`PMIx_IOF_push`, RFC0025).
 #[derive(Clone, Debug)]
 pub struct Push {
-    /// Who gets the bytes; a wildcard rank stands for a whole nspace.
+    /// The processes that receive the bytes. A wildcard rank means all ranks of the nspace.
     pub targets: Vec<Proc>,
-    /// How it is to be done: [`PushDirectives`](iof_proto::PushDirectives) has what is understood.
-    /// Without any, the targets' stdin stays open for the next push, a target that does not
-    /// read is waited for, and one that can't be reached is an error.
+    /// The directives, see [`PushDirectives`](iof_proto::PushDirectives). Without any, the targets'
+    /// stdin stays open for the next push, a target that does not read is waited for, and a target
+    /// that can't be reached is an error.
     pub directives: Vec<Info>,
 }
 
 impl Push {
-    /// Without directives.
+    /// Creates the parameters of a push to `targets` without directives.
     pub fn new(targets: Vec<Proc>) -> Push {
         Push { targets, directives: Vec::new() }
     }
@@ -45,50 +47,52 @@ impl Push {
     }
 }
 
-/// A push under way.
+/// The state of a push that has begun.
 pub(crate) struct Pushing {
     filler: Filler,
     capacity: usize,
-    /// Bytes in the inlet that the engine was not told of.
-    untold: u64,
+    /// Bytes in the inlet that were not reported to the engine yet.
+    unreported: u64,
+    /// No more bytes follow.
     over: bool,
-    /// The engine knows that.
-    told_over: bool,
-    /// What became of it.
+    /// Whether the engine was notified of that.
+    over_reported: bool,
+    /// The result, once the engine has sent it.
     report: Option<PushReport>,
 }
 
-/// What there is to push.
+/// A source of bytes to push.
 pub(crate) trait Supply {
-    /// Puts bytes into `room`, which is not empty.
-    fn read(&mut self, room: &mut [u8]) -> io::Result<Read>;
+    /// Reads bytes into `room`, which is not empty.
+    fn read(&mut self, room: &mut [u8]) -> io::Result<Supplied>;
 
-    /// What becomes readable when there is more, or the end.
+    /// Returns the descriptors that become readable when there are more bytes or the end is
+    /// reached.
     fn files(&self) -> Vec<BorrowedFd<'_>>;
 }
 
-/// What came of [`Supply::read`].
-pub(crate) enum Read {
-    /// So many bytes, 1 at least.
+/// The result of [`Supply::read`].
+pub(crate) enum Supplied {
+    /// This many bytes, at least 1.
     Bytes(usize),
-    /// Nothing yet.
+    /// Nothing at present.
     NotNow,
-    /// Nothing any more.
+    /// The end of the bytes.
     End,
 }
 
-/// A blob.
-struct Blob<'a>(&'a [u8]);
+/// A slice of bytes that is pushed as a whole.
+struct BlobSupply<'a>(&'a [u8]);
 
-impl Supply for Blob<'_> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<Read> {
+impl Supply for BlobSupply<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<Supplied> {
         let n = room.len().min(self.0.len());
         let (now, rest) = self.0.split_at(n);
         if let Some(room) = room.get_mut(..n) {
             room.copy_from_slice(now);
         }
         self.0 = rest;
-        Ok(if n > 0 { Read::Bytes(n) } else { Read::End })
+        Ok(if n > 0 { Supplied::Bytes(n) } else { Supplied::End })
     }
 
     fn files(&self) -> Vec<BorrowedFd<'_>> {
@@ -96,36 +100,36 @@ impl Supply for Blob<'_> {
     }
 }
 
-/// For how long nothing has moved.
+/// The state of a push in which nothing moves.
 #[derive(Default)]
 struct Stall {
     since: Option<Instant>,
-    seen: Option<SlowTargets>,
-    /// Who was named before: once is enough, also of those that are slow again and again.
-    said: BTreeSet<Proc>,
+    last: Option<SlowTargets>,
+    /// The targets reported so far. Each is reported once, even if it is slow repeatedly.
+    reported: BTreeSet<Proc>,
 }
 
 impl Stall {
-    /// Something moves.
-    fn is_over(&mut self) {
-        (self.since, self.seen) = (None, None);
+    /// Ends the stall: something has moved.
+    fn end(&mut self) {
+        (self.since, self.last) = (None, None);
     }
 }
 
 impl Tool {
-    /// Pushes `bytes` into the stdin of `push`'s targets, and waits until all have them (RFC0025's
-    /// external collection: each push has targets of its own). No bytes are a push as well:
-    /// with `PMIX_IOF_COMPLETE` they are the end.
+    /// Pushes `bytes` into the stdin of the targets of `push`. Blocks until all targets have
+    /// received them. This is RFC0025's external collection, in which each push has its own
+    /// targets. An empty push is valid: with `PMIX_IOF_COMPLETE` it closes the targets' stdin.
     ///
-    /// At each target the bytes of one push come in one piece, behind those of pushes that came
-    /// before. `on_wait` is called when they have not moved for [`PATIENCE`], with those that
-    /// hold them back. Meanwhile this tool reads nothing: what it has registered for is cached
-    /// or dropped. Who wants to do both at once uses two tools, or [`Tool::begin_push`].
+    /// Each target receives the bytes of one push in one piece, after those of earlier pushes.
+    /// `on_wait` is called with the targets that hold the push back when nothing has moved for
+    /// [`STALL_TIMEOUT`]. During the push this tool reads no output: what it has registered for is
+    /// cached or dropped. To do both at once, use two tools or [`Tool::begin_push`].
     ///
     /// # Errors
-    /// [`PushError::Request`]: a target that can't be reached, none of it was pushed then; a directive that is required
-    /// and can't be honoured; a limit; or the engine is gone. Targets that go in the middle are no
-    /// error: the report names them.
+    /// Returns [`PushError::Request`] if a target can't be reached (then nothing was pushed), a
+    /// required directive can't be honoured, a limit is reached, or the engine is gone. Targets
+    /// that end during the push are not an error: the report names them.
     ///
     /// # Example
     /// ```
@@ -155,23 +159,27 @@ impl Tool {
         on_wait: impl FnMut(&SlowTargets),
     ) -> Result<PushReport, PushError> {
         let granted = self.begin_push(push, Some(bytes.len() as u64))?;
-        self.push_all(granted.push, drops(push), &mut Blob(bytes), on_wait)
+        self.push_all(granted.push, drops(push), &mut BlobSupply(bytes), on_wait)
     }
 
-    /// Begins a push, of `size` bytes if that is known, and waits for nothing but the engine's
-    /// word: for tools with an event loop of their own. Then put bytes where
-    /// [`Tool::push_room`] says, and [`Tool::fill`]. There may be room again whenever
-    /// [`Tool::next`] or [`Tool::dispatch`] has looked at what the engine says; and when all
-    /// targets have all, or are gone, [`Tool::take_report`] says what became of it. A tool that
-    /// goes before has pushed what it has handed over.
+    /// Begins a push of `size` bytes, if the size is known. Blocks only until the engine has
+    /// granted it. This is for tools with their own event loop.
+    ///
+    /// Afterwards, store bytes in the slice that [`Tool::push_room`] returns and hand them over
+    /// with [`Tool::fill`]. New room may appear whenever [`Tool::next`] or [`Tool::dispatch`] has
+    /// handled the engine's messages. Once all targets have received everything or have ended,
+    /// [`Tool::take_report`] returns the result. If the tool ends before, the bytes handed over are
+    /// still pushed.
     ///
     /// # Errors
-    /// [`RequestError`], as [`Tool::push`].
+    /// Returns [`RequestError`] in the cases of [`Tool::push`].
     pub fn begin_push(&mut self, push: &Push, size: Option<u64>) -> Result<PushGranted, RequestError> {
         let request = self.next_request();
         let (result, mut fds) =
             self.ask(&push.message(request, size), |received| match received.message {
-                ToTool::PushBegun { request: of, result } if of == request => Ok((result, received.fds)),
+                ToTool::PushBegun { request: answered, result } if answered == request => {
+                    Ok((result, received.fds))
+                }
                 message => Err(Box::new(Received { message, ..received })),
             })?;
         let granted = result?;
@@ -179,26 +187,27 @@ impl Tool {
         Ok(granted)
     }
 
-    /// The engine has granted a push.
+    /// Maps the inlet of a push that the engine has granted.
     pub(crate) fn open_inlet(
         &mut self,
         granted: &PushGranted,
         inlet: Option<OwnedFd>,
     ) -> Result<(), LostError> {
-        let inlet = inlet.ok_or(LostError::Unexpected { what: "a push without its inlet" })?;
-        // SAFETY: the engine has made it for this push alone, of which there is one, and sent it on our
-        // connection, which nobody else has (`Tool::over`); what `freed` is told comes from there,
-        // too.
+        let inlet = inlet.ok_or(LostError::Unexpected { what: "a granted push without its inlet" })?;
+        // SAFETY: the engine created the inlet for this push alone, and there is one push of this
+        // number. It sent the inlet on this tool's connection, which nothing else uses (see
+        // `Tool::over`). The positions passed to `freed` come from the same connection.
         let mut filler = unsafe { Filler::open(inlet) }?;
         let capacity = filler.room().len();
         self.pushes.insert(
             granted.push,
-            Pushing { filler, capacity, untold: 0, over: false, told_over: false, report: None },
+            Pushing { filler, capacity, unreported: 0, over: false, over_reported: false, report: None },
         );
         Ok(())
     }
 
-    /// Where the next bytes of a push can be put now; empty if there is no room, or no such push.
+    /// Returns the room for the next bytes of a push. It is empty if the inlet is full or the push
+    /// does not exist.
     pub fn push_room(&mut self, push: u32) -> &mut [u8] {
         match self.pushes.get_mut(&push) {
             Some(pushing) if !pushing.over => pushing.filler.room(),
@@ -206,11 +215,11 @@ impl Tool {
         }
     }
 
-    /// Hands the first `bytes` of the room over to the engine, and says whether they are the last
-    /// of this push. Nothing happens for a push that is over.
+    /// Hands the first `bytes` of the room over to the engine. `over` specifies that no more
+    /// follow. Does nothing for a push that is over.
     ///
     /// # Errors
-    /// [`LostError`]: the engine is gone.
+    /// Returns [`LostError`] if the engine is gone.
     pub fn fill(&mut self, push: u32, bytes: usize, over: bool) -> Result<(), LostError> {
         if self.gone {
             return Err(LostError::Closed);
@@ -219,14 +228,14 @@ impl Tool {
             pushing.put(bytes);
             pushing.over = over;
         }
-        self.tell_filled(push)
+        self.report_filled(push)
     }
 
-    /// What became of a push that is over; then it is forgotten. `None` if it is not, or was asked
-    /// for before.
+    /// Returns the report of a push that is over, and removes the push. Returns `None` if the push
+    /// is not over, does not exist, or its report was taken before.
     ///
     /// # Errors
-    /// [`LostError::Closed`]: the engine is gone, and nobody knows how much arrived.
+    /// Returns [`LostError::Closed`] if the engine is gone; it is unknown how much arrived.
     pub fn take_report(&mut self, push: u32) -> Result<Option<PushReport>, LostError> {
         let report = self.pushes.get_mut(&push).and_then(|pushing| pushing.report.take());
         match report {
@@ -239,20 +248,21 @@ impl Tool {
         }
     }
 
-    /// Who holds a push back. Before, those are cut off who have taken no more than what lies
-    /// before position `cut_off` though it was their turn: they are at the end of their stdin.
+    /// Returns the targets that hold a push back. With `cut_off`, the engine first cuts off each
+    /// target whose turn it is and that has taken nothing beyond this position: its stdin ends
+    /// there. Blocks until the engine answers.
     ///
     /// # Errors
-    /// [`RequestError::Lost`]: the engine is gone.
-    pub fn lagging(&mut self, push: u32, cut_off: Option<u64>) -> Result<SlowTargets, RequestError> {
+    /// Returns [`RequestError::Lost`] if the engine is gone.
+    pub fn slow_targets(&mut self, push: u32, cut_off: Option<u64>) -> Result<SlowTargets, RequestError> {
         let request = self.next_request();
         self.ask(&FromTool::SlowTargets { request, push, cut_off }, |received| match received.message {
-            ToTool::SlowTargets { request: of, slow } if of == request => Ok(slow),
+            ToTool::SlowTargets { request: answered, slow } if answered == request => Ok(slow),
             message => Err(Box::new(Received { message, ..received })),
         })
     }
 
-    /// Pushes all that `supply` has; waits for the report.
+    /// Pushes everything that `supply` provides. Blocks until the report arrives.
     pub(crate) fn push_all(
         &mut self,
         push: u32,
@@ -272,46 +282,46 @@ impl Tool {
             let (over, part) = (pushing.over, pushing.part());
             let room = pushing.filler.room();
             if !over && !room.is_empty() {
-                stall.is_over();
-                // Not all of it, so that the engine can begin.
+                stall.end();
+                // Only a part of the room is filled, so that the engine can begin with it.
                 let room = room.get_mut(..part).unwrap_or_default();
                 match supply.read(room).map_err(PushError::Read)? {
-                    Read::Bytes(n) => {
+                    Supplied::Bytes(n) => {
                         pushing.put(n);
-                        if pushing.untold >= part as u64 {
-                            self.tell_filled(push)?;
+                        if pushing.unreported >= part as u64 {
+                            self.report_filled(push)?;
                         }
                         continue;
                     }
-                    Read::End => pushing.over = true,
-                    Read::NotNow => {
-                        self.tell_filled(push)?;
+                    Supplied::End => pushing.over = true,
+                    Supplied::NotNow => {
+                        self.report_filled(push)?;
                         self.wait(&supply.files(), None)?;
                         continue;
                     }
                 }
             }
-            self.tell_filled(push)?;
-            let until = stall.since.get_or_insert_with(Instant::now).checked_add(PATIENCE);
+            self.report_filled(push)?;
+            let until = stall.since.get_or_insert_with(Instant::now).checked_add(STALL_TIMEOUT);
             if self.wait(&[], until)? {
                 self.take_messages()?;
             } else {
-                self.look_who_lags(push, drop, &mut stall, &mut on_wait)?;
+                self.report_slow_targets(push, drop, &mut stall, &mut on_wait)?;
             }
-            // What moves is not stalled.
+            // New room ends the stall.
             if self
                 .pushes
                 .get_mut(&push)
                 .is_some_and(|pushing| !pushing.over && !pushing.filler.room().is_empty())
             {
-                stall.is_over();
+                stall.end();
             }
         }
     }
 
-    /// Nothing has come for a while: says whom that is due to, or cuts them off, if they took
-    /// nothing since the last look.
-    fn look_who_lags(
+    /// Reports the targets that hold up a push in which nothing has moved. With `drop`, cuts off
+    /// those that have taken nothing since the last call.
+    fn report_slow_targets(
         &mut self,
         push: u32,
         drop: bool,
@@ -319,26 +329,28 @@ impl Tool {
         on_wait: &mut impl FnMut(&SlowTargets),
     ) -> Result<(), RequestError> {
         stall.since = Some(Instant::now());
-        let before = stall.seen.as_ref().map_or(0, |seen| seen.position);
-        let lagging = self.lagging(push, (drop && stall.seen.is_some()).then_some(before))?;
-        // Whoever does not read is cut off, but those who have another push before this are waited for.
-        let waits = lagging.targets.iter().filter(|of| !drop || !of.stalled);
-        if waits.filter(|of| stall.said.insert(of.target.clone())).count() > 0 {
-            on_wait(&lagging);
+        let before = stall.last.as_ref().map_or(0, |last| last.position);
+        let slow = self.slow_targets(push, (drop && stall.last.is_some()).then_some(before))?;
+        // A target that does not read is cut off, but one that must finish an earlier push first is
+        // waited for.
+        let waits = slow.targets.iter().filter(|slow| !drop || !slow.stalled);
+        if waits.filter(|slow| stall.reported.insert(slow.target.clone())).count() > 0 {
+            on_wait(&slow);
         }
-        stall.seen = Some(lagging);
+        stall.last = Some(slow);
         Ok(())
     }
 
-    /// Waits for the engine or one of `files`, until `until` at most; whether there was anything.
-    fn wait(&mut self, files: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<bool, LostError> {
+    /// Blocks until the engine or one of `files` becomes readable, or until `deadline`. Returns
+    /// whether any is readable.
+    fn wait(&mut self, files: &[BorrowedFd<'_>], deadline: Option<Instant>) -> Result<bool, LostError> {
         if self.link.has_received() {
             return Ok(true);
         }
         let socket = PollFd::new(self.link.as_fd(), PollFlags::POLLIN);
         let mut fds: Vec<PollFd<'_>> =
             files.iter().map(|file| PollFd::new(*file, PollFlags::POLLIN)).chain([socket]).collect();
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match ppoll(&mut fds, left.map(Into::into), None) {
             Ok(found) => Ok(found > 0),
             Err(Errno::EINTR) => Ok(true),
@@ -346,45 +358,46 @@ impl Tool {
         }
     }
 
-    /// Tells the engine what lies in an inlet, and of its end.
-    fn tell_filled(&mut self, push: u32) -> Result<(), LostError> {
+    /// Reports to the engine the bytes put into an inlet since the last report, and their end.
+    fn report_filled(&mut self, push: u32) -> Result<(), LostError> {
         let Some(pushing) = self.pushes.get_mut(&push).filter(|pushing| pushing.report.is_none()) else {
             return Ok(());
         };
-        let (bytes, over) = (mem::take(&mut pushing.untold), pushing.over);
-        if bytes == 0 && over == pushing.told_over {
+        let (bytes, over) = (mem::take(&mut pushing.unreported), pushing.over);
+        if bytes == 0 && over == pushing.over_reported {
             return Ok(());
         }
-        pushing.told_over = over;
-        self.tell(&FromTool::Fill { push, bytes, last: over })
+        pushing.over_reported = over;
+        self.notify(&FromTool::Fill { push, bytes, last: over })
     }
 }
 
 impl Pushing {
-    /// What is put there at once at most.
+    /// Returns the largest number of bytes to put into the inlet at a time.
     fn part(&mut self) -> usize {
         self.filler.room().len().min((self.capacity / PARTS).max(1))
     }
 
     fn put(&mut self, bytes: usize) {
         let put = self.filler.fill(bytes);
-        self.untold = self.untold.saturating_add(put as u64);
+        self.unreported = self.unreported.saturating_add(put as u64);
     }
 
-    /// There is room from `position` on; `false` if that can't be.
+    /// Adds the room below `position`, which the engine has emptied. Returns `false` if that
+    /// position was never filled.
     pub(crate) fn freed(&mut self, position: u64) -> bool {
         self.filler.freed(position)
     }
 
-    /// It is over.
+    /// Records the end of the push.
     pub(crate) fn ended(&mut self, report: PushReport) {
         self.over = true;
         self.report = Some(report);
     }
 }
 
-/// Whether targets that do not read are to be cut off, which is for the tool to see to: it is the
-/// one that waits.
+/// Returns whether targets that do not read are to be cut off. The tool requests this from the
+/// engine, because the tool is the side that waits.
 pub(crate) fn drops(push: &Push) -> bool {
     let last = push.directives.iter().rfind(|info| info.key == key::PMIX_IOF_DROP_NEWEST);
     last.is_some_and(|info| info.value == InfoValue::Bool(true))

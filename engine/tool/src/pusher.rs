@@ -1,5 +1,6 @@
-//! A pusher: what can be read from a file goes into the stdin of some processes.
+//! Pushers: a pusher forwards a file to the stdin of processes.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,16 +14,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::read;
 
 use crate::error::PushError;
-use crate::push::{Push, Read, Supply, drops};
+use crate::push::{Push, Supplied, Supply, drops};
 use crate::tool::Tool;
 
-/// Reads a file, such as the tool's own stdin, and pushes it, on a thread of its own, until its end
-/// or until it is told to stop (RFC0025's internal collection, `PMIX_IOF_PUSH_STDIN`). All of it
+/// A thread that reads a file, such as the tool's own stdin, and pushes its contents until it ends
+/// or [`Pusher::stop`] is called (RFC0025's internal collection, `PMIX_IOF_PUSH_STDIN`). All of it
 /// goes to the same targets, as one push.
 ///
-/// The file may be in blocking or non-blocking mode, and stays as it is; nobody else should read it
-/// meanwhile. When all targets are gone, no more of it is read. Dropping a pusher without having
-/// joined it leaves it at work.
+/// The file may be in blocking or non-blocking mode, which is not changed. Nothing else should read
+/// it meanwhile. Once all targets are gone, the file is not read any more. A pusher that is dropped
+/// without [`Pusher::join`] continues.
 ///
 /// # Example
 /// ```
@@ -53,11 +54,12 @@ pub struct Pusher {
 }
 
 impl Pusher {
-    /// Begins to push what comes from `file`. `on_wait` is called on the pusher's thread, as
-    /// [`Tool::push`] has it.
+    /// Begins to push the contents of `file`. `on_wait` is called as by [`Tool::push`], but on the
+    /// pusher's thread.
     ///
     /// # Errors
-    /// As [`Tool::push`]; or the process has no descriptors or threads left.
+    /// Returns the errors of [`Tool::push`], and [`PushError::Thread`] if the process has no
+    /// descriptor or thread left.
     pub fn start(
         mut tool: Tool,
         push: &Push,
@@ -69,73 +71,82 @@ impl Pusher {
         let granted = tool.begin_push(push, None)?;
         let (number, drop) = (granted.push, drops(push));
         let read = Arc::new(AtomicU64::new(0));
-        let mut supply = File { file, stopped, read: Arc::clone(&read) };
+        let mut supply = FileSupply { file, stopped, read: Arc::clone(&read) };
         let body = move || tool.push_all(number, drop, &mut supply, on_wait);
         let thread =
             thread::Builder::new().name("iof-pusher".into()).spawn(body).map_err(PushError::Thread)?;
         Ok(Pusher { thread, stop, granted, read })
     }
 
-    /// What the engine granted: which targets are skipped, which directives ignored.
+    /// Returns what the engine granted: which targets are skipped and which directives are ignored.
     pub fn granted(&self) -> &PushGranted {
         &self.granted
     }
 
-    /// Bytes that were read so far, at most a cache more than have arrived.
+    /// Returns the number of bytes read so far. At most the size of the cache of them have not
+    /// arrived yet.
     pub fn progress(&self) -> u64 {
         self.read.load(Relaxed)
     }
 
-    /// Whether [`Pusher::join`] would not wait.
+    /// Returns whether [`Pusher::join`] would not block.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Reads no more: what was read so far is all (a push with `PMIX_IOF_COMPLETE` in RFC0025's
-    /// words).
+    /// Ends the input: what was read so far is all that is pushed. RFC0025 describes this as a push
+    /// with `PMIX_IOF_COMPLETE`.
     pub fn stop(&self) {
         self.stop.ring();
     }
 
-    /// Waits until all that was read has arrived, or its targets are gone.
+    /// Blocks until everything read has arrived or its targets are gone. Returns the report.
     ///
     /// # Errors
-    /// [`PushError`].
+    /// Returns [`PushError`] if the push failed.
     pub fn join(self) -> Result<PushReport, PushError> {
         self.thread.join().unwrap_or(Err(PushError::Died))
     }
 }
 
-struct File {
+impl fmt::Debug for Pusher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Pusher");
+        shown.field("granted", &self.granted).field("progress", &self.progress());
+        shown.field("finished", &self.is_finished()).finish_non_exhaustive()
+    }
+}
+
+struct FileSupply {
     file: OwnedFd,
     stopped: Bell,
     read: Arc<AtomicU64>,
 }
 
-impl Supply for File {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<Read> {
+impl Supply for FileSupply {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<Supplied> {
         let wanted = PollFlags::POLLIN;
         let mut ready = [PollFd::new(self.file.as_fd(), wanted), PollFd::new(self.stopped.as_fd(), wanted)];
         match poll(&mut ready, PollTimeout::ZERO) {
             Ok(_) => {}
-            Err(Errno::EINTR) => return Ok(Read::NotNow),
+            Err(Errno::EINTR) => return Ok(Supplied::NotNow),
             Err(errno) => return Err(errno.into()),
         }
         let [file, stopped] = ready.map(|file| file.any().unwrap_or(true));
         if stopped {
-            return Ok(Read::End);
+            return Ok(Supplied::End);
         }
         if !file {
-            return Ok(Read::NotNow);
+            return Ok(Supplied::NotNow);
         }
         match read(&self.file, room) {
-            Ok(0) => Ok(Read::End),
+            Ok(0) => Ok(Supplied::End),
             Ok(n) => {
-                // Ordered with nothing: a number to be shown.
+                // Relaxed: the number is only shown, and orders nothing else.
                 self.read.fetch_add(n as u64, Relaxed);
-                Ok(Read::Bytes(n))
+                Ok(Supplied::Bytes(n))
             }
-            Err(Errno::EINTR | Errno::EAGAIN) => Ok(Read::NotNow),
+            Err(Errno::EINTR | Errno::EAGAIN) => Ok(Supplied::NotNow),
             Err(errno) => Err(errno.into()),
         }
     }

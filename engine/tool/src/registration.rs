@@ -1,4 +1,4 @@
-//! What a tool has registered for, and how much of it is over.
+//! The registrations of a tool, and which parts of them are over.
 
 use std::collections::BTreeMap;
 
@@ -8,63 +8,64 @@ use iof_shm_ring::Start;
 use crate::delivery::Delivery;
 use crate::tool::Pull;
 
-/// What is called with what comes.
+/// The function that receives the deliveries of a registration.
 pub(crate) type Callback = Box<dyn FnMut(&Delivery<'_>) + Send>;
 
-/// One registration.
+/// The state of a registration.
 pub(crate) struct Registration {
     pub start: Start,
-    /// All of its sources are known.
+    /// Whether the engine has announced all streams of this registration.
     pub announced: bool,
-    /// If what comes is not for [`Tool::next`](crate::Tool::next) to return.
+    /// The callback that receives the deliveries; without one, [`Tool::next`](crate::Tool::next)
+    /// returns them.
     pub callback: Option<Callback>,
     pub closing: Closing,
-    /// It goes on when its jobs have ended.
+    /// Whether it continues when its jobs have ended.
     persistent: bool,
     jobs: BTreeMap<Nspace, Job>,
 }
 
-/// How far the end of a registration has come.
+/// The progress of ending a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closing {
-    /// It does not end.
+    /// The registration is not being ended.
     No,
-    /// What is there is handed out. More may be on its way: the answer to this request comes behind
-    /// every ring that the engine had announced when the registration was to end.
+    /// What has arrived is delivered, and more may be on its way. The answer to this request
+    /// arrives after every ring that the engine had announced when the end was requested.
     Awaiting(u32),
-    /// What was there when it was to end is here and is handed out.
+    /// Everything due has arrived and is being delivered.
     Flushing,
-    /// The engine was asked to end it, by this request.
+    /// The engine was asked to end the registration, by this request.
     Asked(u32),
 }
 
-/// A name of a job, and the jobs that have it one after the other.
+/// The successive jobs of one name.
 #[derive(Default)]
 struct Job {
-    /// Those whose end was not told, by the engine's number.
+    /// The jobs whose end was not delivered yet, by the engine's number of the run.
     runs: BTreeMap<u64, Run>,
-    /// The last one whose end was told; 0 if there was none.
-    told: u64,
+    /// The number of the last job whose end was delivered; 0 if there was none.
+    delivered: u64,
 }
 
-/// One job.
+/// The state of one job.
 #[derive(Default)]
 struct Run {
-    /// Streams that were announced and are not over.
+    /// The number of streams that were announced and have not ended.
     open: usize,
-    /// The engine said that it is over, with this exit code.
+    /// The end of the job, once the engine has reported it.
     end: Option<End>,
 }
 
-/// What the engine says of a job's end.
+/// The end of a job as the engine reports it.
 #[derive(Clone, Copy)]
 struct End {
     exit_code: Option<i32>,
-    /// Earlier jobs of the name that have ended and are not told of.
+    /// Earlier jobs of the name whose ends are not reported separately.
     skipped: u64,
 }
 
-/// How a job has ended.
+/// The end of a job as it is delivered.
 #[derive(Debug)]
 pub(crate) struct JobEnd {
     pub run: u64,
@@ -84,7 +85,7 @@ impl Registration {
         }
     }
 
-    /// Notes that a stream of a job was announced.
+    /// Records that a stream of a job was announced.
     pub(crate) fn opened(&mut self, nspace: &Nspace, run: u64) {
         if let Some(job) = self.jobs.get_mut(nspace) {
             let run = job.runs.entry(run).or_default();
@@ -92,56 +93,55 @@ impl Registration {
         }
     }
 
-    /// Notes that a stream of a job is over.
+    /// Records that a stream of a job has ended.
     pub(crate) fn closed(&mut self, nspace: &Nspace, run: u64) {
         if let Some(run) = self.jobs.get_mut(nspace).and_then(|job| job.runs.get_mut(&run)) {
             run.open = run.open.saturating_sub(1);
         }
     }
 
-    /// Notes that a job is over, as the engine says.
+    /// Records the end of a job, as reported by the engine.
     pub(crate) fn ended(&mut self, nspace: &Nspace, run: u64, exit_code: Option<i32>, skipped: u64) {
-        if let Some(job) = self.jobs.get_mut(nspace).filter(|job| run > job.told) {
+        if let Some(job) = self.jobs.get_mut(nspace).filter(|job| run > job.delivered) {
             job.runs.entry(run).or_default().end.get_or_insert(End { exit_code, skipped });
         }
     }
 
-    /// Returns how the oldest job of this name has ended whose end was not told, once all of its
-    /// streams are over.
+    /// Returns the end of the oldest job of this name that was not delivered yet, once all streams
+    /// of that job have ended.
     pub(crate) fn take_end(&mut self, nspace: &Nspace) -> Option<JobEnd> {
         let job = self.jobs.get_mut(nspace).filter(|_| self.closing == Closing::No)?;
         loop {
             let (&run, first) = job.runs.first_key_value().filter(|(_, run)| run.open == 0)?;
             let end = first.end;
-            // An end that is not told comes with a later one.
+            // The engine reports the ends of skipped jobs together with a later one.
             if end.is_none() && !job.runs.values().any(|run| run.end.is_some()) {
                 return None;
             }
             job.runs.remove(&run);
-            job.told = run;
+            job.delivered = run;
             if let Some(End { exit_code, skipped }) = end {
                 return Some(JobEnd { run, exit_code, skipped });
             }
         }
     }
 
-    /// Whether no stream is left that was announced.
+    /// Returns whether every announced stream has ended.
     pub(crate) fn is_drained(&self) -> bool {
         self.jobs.values().flat_map(|job| job.runs.values()).all(|run| run.open == 0)
     }
 
-    /// Whether all there is to tell of it was told.
+    /// Returns whether everything about the registration was delivered.
     pub(crate) fn is_over(&self) -> bool {
-        !self.persistent && self.closing == Closing::No && self.jobs.values().all(|job| job.told > 0)
+        !self.persistent && self.closing == Closing::No && self.jobs.values().all(|job| job.delivered > 0)
     }
 
-    /// Whether streams of it were still to be announced, and are missing now that nothing more
-    /// comes.
+    /// Returns whether streams were still to be announced, and are missing if the engine is gone.
     pub(crate) fn misses_streams(&self) -> bool {
         !self.persistent && !self.has_all_streams()
     }
 
-    /// Whether no further stream will be announced.
+    /// Returns whether no further stream will be announced.
     pub(crate) fn has_all_streams(&self) -> bool {
         !self.persistent && (self.announced || self.is_over())
     }

@@ -1,4 +1,4 @@
-//! Requests whose answer is not waited for: it comes as a delivery, among all others.
+//! Non-blocking requests: the answer arrives as a delivery.
 
 use iof_proto::{Answer, Failure, FromTool, Granted, Log, LogReport, PushGranted, Query, Status};
 
@@ -8,21 +8,21 @@ use crate::push::Push;
 use crate::registration::{Callback, Registration};
 use crate::tool::{Event, Pull, Tool};
 
-/// What a request has come to that was not waited for.
+/// The answer to a non-blocking request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
-    /// Of [`Tool::submit_pull`]: as [`Tool::pull`] gives it.
+    /// The answer to [`Tool::submit_pull`], as [`Tool::pull`] returns it.
     Pulled(Result<Granted, Failure>),
-    /// Of [`Tool::submit_query`]: as [`Tool::queries`] gives it.
+    /// The answer to [`Tool::submit_query`], as [`Tool::queries`] returns it.
     Answered(Result<Answer, Failure>),
-    /// Of [`Tool::submit_push`]: as [`Tool::begin_push`] gives it.
+    /// The answer to [`Tool::submit_push`], as [`Tool::begin_push`] returns it.
     PushBegun(Result<PushGranted, Failure>),
-    /// Of [`Tool::submit_log`]: as [`Tool::log`] gives it.
+    /// The answer to [`Tool::submit_log`], as [`Tool::log`] returns it.
     Logged(Result<LogReport, Failure>),
 }
 
-/// A request whose answer is still to come.
+/// A request that was not answered yet.
 pub(crate) enum Pending {
     Pull(Registration),
     Query,
@@ -30,9 +30,9 @@ pub(crate) enum Pending {
     Log,
 }
 
-/// For tools that must not wait, such as those with an event loop: each gives the number of the
-/// request, and [`Delivery::Reply`] brings that number again, with what came of it; before anything
-/// that follows from it. If the engine goes before it has answered, that is
+/// Non-blocking requests, for tools with an event loop. Each method returns the number of the
+/// request. [`Delivery::Reply`] delivers the answer with that number, before anything that follows
+/// from the request. If the engine disconnects before it has answered, the reply is an error with
 /// [`Status::ERR_UNREACH`].
 ///
 /// ```
@@ -43,29 +43,29 @@ pub(crate) enum Pending {
 /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
 /// # let mut tool = engine.attach("example", Grant::Never)?;
 /// let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
-/// let asked = tool.submit_pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
+/// let submitted = tool.submit_pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
 /// match tool.next(None)? {
 ///     Some(Delivery::Reply { request, reply: Reply::Pulled(Ok(granted)) }) => {
-///         assert_eq!((request, granted.handler), (asked, 1));
+///         assert_eq!((request, granted.handler), (submitted, 1));
 ///     }
 ///     other => unreachable!("{other:?}"),
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Tool {
-    /// [`Tool::pull`] without a wait.
+    /// Sends the request of [`Tool::pull`] without waiting for the answer.
     ///
     /// # Errors
-    /// [`RequestError::Unsendable`], [`RequestError::Lost`]; no reply follows.
+    /// Returns [`RequestError::Unsendable`] or [`RequestError::Lost`]; no reply follows.
     pub fn submit_pull(&mut self, pull: &Pull) -> Result<u32, RequestError> {
         self.submit_registration(pull, None)
     }
 
-    /// [`Tool::pull_with`] without a wait. The reply goes to [`Tool::next`] all the same, not to
-    /// `callback`.
+    /// Sends the request of [`Tool::pull_with`] without waiting for the answer. The reply is
+    /// delivered by [`Tool::next`], not to `callback`.
     ///
     /// # Errors
-    /// As [`Tool::submit_pull`].
+    /// The same as [`Tool::submit_pull`].
     pub fn submit_pull_with(
         &mut self,
         pull: &Pull,
@@ -79,28 +79,28 @@ impl Tool {
         self.submit(&pull.message(request), request, Pending::Pull(Registration::new(pull, callback)))
     }
 
-    /// [`Tool::queries`] without a wait.
+    /// Sends the request of [`Tool::queries`] without waiting for the answer.
     ///
     /// # Errors
-    /// As [`Tool::submit_pull`].
+    /// The same as [`Tool::submit_pull`].
     pub fn submit_query(&mut self, queries: Vec<Query>) -> Result<u32, RequestError> {
         let request = self.next_request();
         self.submit(&FromTool::Query { request, queries }, request, Pending::Query)
     }
 
-    /// [`Tool::begin_push`] without a wait.
+    /// Sends the request of [`Tool::begin_push`] without waiting for the answer.
     ///
     /// # Errors
-    /// As [`Tool::submit_pull`].
+    /// The same as [`Tool::submit_pull`].
     pub fn submit_push(&mut self, push: &Push, size: Option<u64>) -> Result<u32, RequestError> {
         let request = self.next_request();
         self.submit(&push.message(request, size), request, Pending::Push)
     }
 
-    /// [`Tool::log`] without a wait.
+    /// Sends the request of [`Tool::log`] without waiting for the answer.
     ///
     /// # Errors
-    /// As [`Tool::submit_pull`].
+    /// The same as [`Tool::submit_pull`].
     pub fn submit_log(&mut self, log: &Log) -> Result<u32, RequestError> {
         let request = self.next_request();
         self.submit(&FromTool::Log { request, log: log.clone() }, request, Pending::Log)
@@ -113,7 +113,7 @@ impl Tool {
         Ok(request)
     }
 
-    /// The engine has answered `request`, if its answer is not waited for.
+    /// Queues the answer to `request` as an event, if the request is non-blocking.
     pub(crate) fn reply(&mut self, request: u32, reply: Reply) {
         match (self.pending.remove(&request), &reply) {
             (Some(Pending::Pull(registration)), Reply::Pulled(Ok(granted))) => {
@@ -125,7 +125,7 @@ impl Tool {
         self.events.push_back(Event::Reply { request, reply });
     }
 
-    /// No answer will come any more.
+    /// Fails every outstanding request, because the engine is gone.
     pub(crate) fn reply_to_all(&mut self) {
         let gone = || Failure { status: Status::ERR_UNREACH, reason: "the engine has ended".into() };
         for (request, pending) in std::mem::take(&mut self.pending) {

@@ -1,6 +1,7 @@
-//! A tool: one connection to an engine, what it asks, and what it is told.
+//! A tool: one connection to an engine, its requests and its registrations.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -30,31 +31,32 @@ mod poll;
 
 pub(crate) use poll::{Event, Poll};
 
-/// For how long a tool waits for the welcome of an engine that it has connected to: far longer than
-/// one that runs needs.
+/// The longest wait for the welcome of an engine that accepted the connection. A running engine
+/// needs far less.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What to register for (`PMIx_IOF_pull`, RFC0025).
+/// The parameters of a registration for output (`PMIx_IOF_pull`, RFC0025).
 #[derive(Clone, Debug)]
 pub struct Pull {
-    /// The sources; a wildcard rank stands for a whole nspace. They need not exist yet.
+    /// The sources. A wildcard rank means all ranks of the nspace. The sources need not exist yet.
     pub procs: Vec<Proc>,
-    /// Their channels; stdin can't be pulled.
+    /// The channels of the sources. Stdin can't be pulled.
     pub channels: Channels,
-    /// Whether to begin with the oldest byte in the engine's cache, or with what comes from now on.
+    /// Whether to begin with the oldest byte in the engine's cache. Otherwise only output written
+    /// after the registration is delivered.
     pub backlog: bool,
-    /// Whether the registration goes on when its jobs have ended, with later jobs of the same
-    /// names, until it is [deregistered](Tool::deregister) or the engine ends. Otherwise the
-    /// first end of each job that it names is the last: then the registration is over,
-    /// [`Tool::next`] says so, and a later job of the name is not part of it.
+    /// Whether the registration outlives its jobs. If so, it also delivers later jobs of the same
+    /// names, until it is [deregistered](Tool::deregister) or the engine ends. Otherwise it is over
+    /// once the end of each job that it names was delivered, and a later job of the same name is
+    /// not part of it.
     pub persistent: bool,
-    /// How it is to be done (RFC0025): [`iof_proto::directive::key`] has the keys.
+    /// The directives (RFC0025). [`iof_proto::directive::key`] lists their keys.
     pub directives: Vec<Info>,
 }
 
 impl Pull {
-    /// Registers for `procs` until their jobs have ended, with the backlog first and without
-    /// directives.
+    /// Creates a registration for `procs` that lasts until their jobs have ended and delivers the
+    /// backlog first, without directives.
     pub fn new(procs: Vec<Proc>, channels: Channels) -> Pull {
         Pull { procs, channels, backlog: true, persistent: false, directives: Vec::new() }
     }
@@ -68,70 +70,73 @@ impl Pull {
 /// A connection to an engine.
 ///
 /// # Threads
-/// One at a time; a tool may move between threads. To wait in one thread and ask in another, have
-/// two tools.
+/// A tool is used by one thread at a time and may move between threads. To wait in one thread and
+/// send requests from another, use two tools.
 ///
-/// # When the engine goes away
-/// Every stream is read as far as it is in memory and then [gone](Delivery::Gone); requests fail
-/// with [`LostError::Closed`]. A tool does not connect again: a new engine has other jobs.
+/// # When the engine disconnects
+/// Every stream is read as far as it is in memory and then ends with [`Delivery::Gone`]. Requests
+/// fail with [`LostError::Closed`]. A tool does not reconnect: a new engine has other jobs.
 pub struct Tool {
     pub(crate) link: Link,
     page: Arc<ReaderPage>,
     wakeup: Wakeup,
     polling: AdaptivePolling,
-    /// When messages were looked for the last time.
-    heard: Instant,
-    /// Only for a tool that may hold sources back.
+    /// When the socket was last checked for messages.
+    messages_checked: Instant,
+    /// Wakes the engine when room is made. Only a gating tool has one.
     room: Option<Arc<Ringer>>,
     engine_pid: u32,
     pub(crate) registrations: BTreeMap<u32, Registration>,
     pub(crate) feeds: Feeds,
-    /// By number.
+    /// The pushes, by their numbers.
     pub(crate) pushes: BTreeMap<u32, Pushing>,
-    /// Requests whose answer is not waited for, by number.
+    /// The non-blocking requests that are not answered yet, by their numbers.
     pub(crate) pending: BTreeMap<u32, Pending>,
     pub(crate) events: VecDeque<Event>,
-    /// For [`Tool::take_missed`].
+    /// The reports that [`Tool::take_missed`] returns.
     pub(crate) missed: VecDeque<Missed>,
-    /// Feeds that have not had their turn since the last look at who has news.
+    /// The feeds that have not been read yet in the current round.
     pub(crate) turn: Vec<FeedId>,
-    /// What was found and not handed out yet.
+    /// What was found but not delivered yet.
     pub(crate) put_back: Option<Next>,
-    /// Whose bytes were handed out and are not consumed yet.
+    /// The feed whose bytes were delivered and are not consumed yet.
     pub(crate) lent: Option<FeedId>,
     last_request: u32,
     pub(crate) gone: bool,
 }
 
 impl Tool {
-    /// Attaches to the engine that listens at `path`, as `name` (for people who look at the
-    /// engine's readers). Waits for its welcome, for [`HANDSHAKE_LIMIT`] at most.
+    /// Attaches to the engine that listens at `path`. `name` identifies the tool in lists of the
+    /// engine's readers. Blocks until the engine's welcome arrives, for [`HANDSHAKE_LIMIT`] at
+    /// most.
     ///
     /// # Errors
-    /// [`AttachError`]: nobody there, nobody who answers, refused, the engine is another version, or its process belongs
-    /// neither to this process's user nor to root.
+    /// Returns [`AttachError`] if nothing listens at `path`, the engine does not answer, refuses,
+    /// or has another version, or if its process belongs neither to the user of this process nor to
+    /// root.
     pub fn connect(path: &Path, name: &str) -> Result<Tool, AttachError> {
         let (socket, _) = connect(path)?;
-        // SAFETY: the socket was made here, and goes nowhere else.
+        // SAFETY: the socket was created by `connect` and is passed to nothing but this tool.
         unsafe { Tool::over(socket, name) }
     }
 
-    /// Attaches to the engine that `search` finds, as [`Tool::connect`] does. Where it leaves
-    /// several to be tried, that is the first that accepts.
+    /// Attaches to the engine that `search` finds, as [`Tool::connect`] does. If `search` yields
+    /// several candidates to try, the first that accepts is used.
     ///
     /// # Errors
-    /// [`AttachError`]: nobody there, several from which to choose, or what became of the last that was tried.
+    /// Returns [`AttachError`] if no engine is found, if several are found and one must be chosen,
+    /// or if attaching to the last candidate failed.
     pub fn find(search: &Search, name: &str) -> Result<Tool, AttachError> {
         find(search, |path| Tool::connect(path, name))
     }
 
     /// Attaches `count` times to one engine, the one that [`Tool::find`] finds. All connections are
-    /// made before the first is used, so an engine that ends meanwhile has all of the tools or
-    /// none.
+    /// made before the first is used, so an engine that ends meanwhile has either all of the tools
+    /// or none.
     ///
     /// # Errors
-    /// As [`Tool::find`], and [`AttachError::Replaced`] if another engine took the place of the
-    /// first.
+    /// Returns the errors of [`Tool::find`], and [`AttachError::Replaced`] if another engine took
+    /// the place of the first between two connections.
     pub fn find_several(search: &Search, name: &str, count: usize) -> Result<Vec<Tool>, AttachError> {
         find(search, |path| {
             let connected = (0..count).map(|_| connect(path)).collect::<Result<Vec<_>, _>>()?;
@@ -139,27 +144,27 @@ impl Tool {
             if pids.iter().any(|pid| Some(pid) != pids.first()) {
                 return Err(AttachError::Replaced { path: path.to_owned() });
             }
-            // SAFETY: the sockets were made here, and go nowhere else.
+            // SAFETY: each socket was created by `connect` and is passed to nothing but its tool.
             sockets.into_iter().map(|socket| unsafe { Tool::over(socket, name) }).collect()
         })
     }
 
-    /// Attaches over a socket that is connected already.
+    /// Attaches over a connected socket.
     ///
     /// # Errors
-    /// As [`Tool::connect`].
+    /// The same as [`Tool::connect`].
     ///
     /// # Safety
-    /// An engine protects what a tool borrows for as long as the tool is connected and speaks the
-    /// protocol. So nobody else may have this socket, to write to it or to shut it down, until
-    /// the tool is dropped.
+    /// An engine protects what a tool borrows only while the tool is connected and follows the
+    /// protocol. Therefore nothing else may write to this socket or shut it down until the tool is
+    /// dropped.
     pub unsafe fn over(socket: UnixStream, name: &str) -> Result<Tool, AttachError> {
-        // A time that the clock can't show is over.
+        // A deadline that the clock can't represent counts as passed.
         let now = Instant::now();
         let deadline = now.checked_add(HANDSHAKE_LIMIT).unwrap_or(now);
         let mut link = Link::new(socket);
         let hello = FromTool::Hello { version: PROTOCOL_VERSION, pid: process::id(), name: name.to_owned() };
-        // A name too long for a message is cut short by the caller, not here: say so.
+        // A name too long for a message is an error: shortening it is up to the caller.
         match link.send(&hello) {
             Ok(()) | Err(RequestError::Lost(LostError::Closed)) => {}
             Err(RequestError::Lost(lost)) => return Err(lost.into()),
@@ -172,7 +177,7 @@ impl Tool {
         let (engine_pid, mut fds) = match message {
             ToTool::Welcome { engine_pid, .. } => (engine_pid, fds.into_iter()),
             ToTool::Refused { status, reason } => return Err(AttachError::Refused { status, reason }),
-            _ => return Err(LostError::Unexpected { what: "another message than a welcome" }.into()),
+            _ => return Err(LostError::Unexpected { what: "a message other than a welcome" }.into()),
         };
         let (Some(page), Some(bell), room) = (fds.next(), fds.next(), fds.next()) else {
             return Err(LostError::Unexpected { what: "a welcome without its descriptors" }.into());
@@ -183,7 +188,7 @@ impl Tool {
             page: Arc::new(ReaderPage::open(page)?),
             wakeup,
             polling: AdaptivePolling::new(),
-            heard: now,
+            messages_checked: now,
             room: room.map(|room| Arc::new(Ringer::from(room))),
             engine_pid,
             registrations: BTreeMap::new(),
@@ -200,43 +205,43 @@ impl Tool {
         })
     }
 
-    /// The pid of the engine's process.
+    /// Returns the pid of the engine's process.
     pub fn engine_pid(&self) -> u32 {
         self.engine_pid
     }
 
-    /// Whether the engine has gone: it ended, or closed the connection. What is in memory still
-    /// comes.
+    /// Returns whether the engine has disconnected: it ended or closed the connection. What is in
+    /// memory is still delivered.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Whether the engine went away before it had announced every stream of every registration:
-    /// some of them may be missing. A [persistent](Pull::persistent) registration has no last
-    /// stream to miss.
+    /// Returns whether the engine disconnected before it had announced every stream of every
+    /// registration, so that streams may be missing. [Persistent](Pull::persistent) registrations
+    /// do not count: they have no last stream.
     pub fn misses_streams(&self) -> bool {
         self.gone && self.registrations.values().any(Registration::misses_streams)
     }
 
-    /// Registers for output (`PMIx_IOF_pull`); gives the handler id, 1 or more, and which optional
-    /// directives are ignored. What comes is handed out by [`Tool::next`].
+    /// Registers for output (`PMIx_IOF_pull`). Returns the handler id, 1 or more, and the optional
+    /// directives that the engine ignores. [`Tool::next`] delivers the output.
     ///
     /// # Errors
-    /// [`RequestError`]: what was asked for does not exist and never will, a directive that is required can't be
-    /// honoured, the host refuses, a limit is reached, or the engine is gone.
+    /// Returns [`RequestError`] if a source does not exist and never will, a required directive
+    /// can't be honoured, the host refuses, a limit is reached, or the engine is gone.
     pub fn pull(&mut self, pull: &Pull) -> Result<Granted, RequestError> {
         self.register(pull, None)
     }
 
-    /// [`Tool::pull`], but what comes goes to `callback`, which [`Tool::dispatch`] and
-    /// [`Tool::next`] call, on the thread that calls them.
+    /// Registers like [`Tool::pull`], but passes the output to `callback`. [`Tool::dispatch`] and
+    /// [`Tool::next`] call it, on the thread that calls them.
     ///
-    /// It is RFC0025's `pmix_iof_cbfunc_t`: a delivery has handler, source, channel and payload,
-    /// and [`Delivery::Complete`] stands for `PMIX_IOF_COMPLETE`. The bytes are consumed when
-    /// it returns.
+    /// The callback corresponds to RFC0025's `pmix_iof_cbfunc_t`: a delivery has a handler, source,
+    /// channel and payload, and [`Delivery::Complete`] stands for `PMIX_IOF_COMPLETE`. The bytes
+    /// are consumed when it returns.
     ///
     /// # Errors
-    /// As [`Tool::pull`]; `callback` is dropped then.
+    /// The same as [`Tool::pull`]; `callback` is dropped then.
     pub fn pull_with(
         &mut self,
         pull: &Pull,
@@ -248,35 +253,35 @@ impl Tool {
     fn register(&mut self, pull: &Pull, callback: Option<Callback>) -> Result<Granted, RequestError> {
         let request = self.next_request();
         let granted = self.ask(&pull.message(request), |received| match received.message {
-            ToTool::Pulled { request: of, result } if of == request => Ok(result),
+            ToTool::Pulled { request: answered, result } if answered == request => Ok(result),
             message => Err(Box::new(Received { message, ..received })),
         })??;
         self.registrations.insert(granted.handler, Registration::new(pull, callback));
         Ok(granted)
     }
 
-    /// Ends a registration (`PMIx_IOF_deregister`). This only begins it, and waits for nothing; the
-    /// rest is done by [`Tool::next`] and [`Tool::dispatch`].
+    /// Begins to end a registration (`PMIx_IOF_deregister`) without blocking. [`Tool::next`] and
+    /// [`Tool::dispatch`] do the rest.
     ///
-    /// What is unread now still comes, as deliveries like all others: a gap, or bytes in place, in
-    /// full groups or not, also of streams that the engine has not announced yet. There is at
-    /// most a ring of it for each stream. When it was handed out, the engine is told, and once it
-    /// has confirmed, [`Delivery::Deregistered`] comes, the last of this registration. A stream
-    /// that completes before is told as complete; that a job has ended is not found out any
-    /// more. Types see to it that this is not called from a callback, nor while a delivery is
-    /// borrowed.
+    /// Everything unread at this moment is still delivered as usual, as gaps or bytes in place, in
+    /// complete groups or not, including streams that the engine has not announced yet. This is at
+    /// most one ring for each stream. After it was delivered, the engine is notified. Once the
+    /// engine has confirmed, [`Delivery::Deregistered`] follows as the last delivery of this
+    /// registration. A stream that completes before is delivered as complete; the end of a job is
+    /// not reported any more. The type system ensures that this is not called from a callback or
+    /// while a delivery is borrowed.
     ///
     /// # Errors
-    /// [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`]: there is no such registration, it is being ended
-    /// already, or it is over. [`RequestError::Lost`]: the engine is gone, and what is unread comes
-    /// without this.
+    /// Returns [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`] if the registration does not
+    /// exist, is being ended already, or is over. Returns [`RequestError::Lost`] if the engine is
+    /// gone; what is unread is delivered nevertheless.
     pub fn deregister(&mut self, handler: u32) -> Result<(), RequestError> {
-        // What the engine has announced is to be flushed, too.
+        // Streams that the engine has announced already are to be flushed, too.
         self.take_messages()?;
         if self.gone {
             return Err(LostError::Closed.into());
         }
-        let registration = self.registrations.get_mut(&handler).filter(|of| of.closing == Closing::No);
+        let registration = self.registrations.get_mut(&handler).filter(|found| found.closing == Closing::No);
         let Some(registration) = registration else {
             let reason = format!("this tool has no registration {handler}");
             return Err(Failure { status: Status::ERR_NOT_FOUND, reason }.into());
@@ -285,14 +290,17 @@ impl Tool {
         registration.closing = Closing::Awaiting(request);
         self.last_request = request;
         self.feeds.flush(handler);
-        // The engine answers in order. It refuses this, which costs it nothing.
-        Ok(self.tell(&FromTool::Query { request, queries: Vec::new() })?)
+        // A query without keys serves as a barrier, because the engine answers in order. It refuses
+        // the query, which costs it nothing.
+        Ok(self.notify(&FromTool::Query { request, queries: Vec::new() })?)
     }
 
-    /// The engine has answered `request`, for which nobody waits: all that it sent before is here.
-    fn all_here(&mut self, request: u32) -> Result<(), LostError> {
-        let mut closing = self.registrations.iter_mut();
-        let Some((&handler, registration)) = closing.find(|(_, of)| of.closing == Closing::Awaiting(request))
+    /// Handles the answer to a barrier: everything that the engine sent before it has arrived.
+    /// Ignores other answers.
+    fn barrier_answered(&mut self, request: u32) -> Result<(), LostError> {
+        let mut registrations = self.registrations.iter_mut();
+        let Some((&handler, registration)) =
+            registrations.find(|(_, registration)| registration.closing == Closing::Awaiting(request))
         else {
             return Ok(());
         };
@@ -300,24 +308,30 @@ impl Tool {
         self.end_if_flushed(handler)
     }
 
-    /// Tells the engine that a registration is to end, if all that it was due was handed out.
+    /// Asks the engine to end a registration that is closing, once everything due to it was
+    /// delivered.
     fn end_if_flushed(&mut self, handler: u32) -> Result<(), LostError> {
         let request = self.last_request.wrapping_add(1);
         let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
         if registration.closing != Closing::Flushing || !registration.is_drained() {
             return Ok(());
         }
-        // Its readers are no more: once the engine knows, it gives their slots to other rings.
+        // Its readers are dropped: once the engine knows, it gives their slots to other rings.
         registration.closing = Closing::Asked(request);
         self.last_request = request;
-        self.tell(&FromTool::Deregister { request, handler })
+        self.notify(&FromTool::Deregister { request, handler })
     }
 
-    /// Forgets a registration that is over once no event of it waits.
-    pub(crate) fn forget_if_over(&mut self, handler: u32) {
-        let waits = |event: &Event| matches!(event, Event::JobEnded { handler: of, .. } | Event::Missed { handler: of, .. } if *of == handler);
+    /// Removes a registration that is over once none of its events is queued.
+    pub(crate) fn remove_if_over(&mut self, handler: u32) {
+        let is_queued = |event: &Event| match event {
+            Event::JobEnded { handler: other, .. } | Event::Missed { handler: other, .. } => {
+                *other == handler
+            }
+            Event::Deregistered { .. } | Event::Reply { .. } => false,
+        };
         if self.registrations.get(&handler).is_some_and(Registration::is_over)
-            && !self.events.iter().any(waits)
+            && !self.events.iter().any(is_queued)
         {
             self.registrations.remove(&handler);
         }
@@ -332,7 +346,8 @@ impl Tool {
         if self.gone { Err(LostError::Closed) } else { Ok(()) }
     }
 
-    /// Sends a request and handles messages until `wanted` takes one.
+    /// Sends a request and handles messages until `wanted` accepts one as the answer. Blocks until
+    /// then.
     pub(crate) fn ask<T>(
         &mut self,
         request: &FromTool,
@@ -353,29 +368,32 @@ impl Tool {
         }
     }
 
-    /// Sends what is not answered at once. An engine that is gone is found out by reading.
-    pub(crate) fn tell(&mut self, message: &FromTool) -> Result<(), LostError> {
+    /// Sends a message that is not answered at once. A disconnected engine is not an error here:
+    /// reading detects it.
+    pub(crate) fn notify(&mut self, message: &FromTool) -> Result<(), LostError> {
         match self.link.send(message) {
             Err(RequestError::Lost(lost)) if !matches!(lost, LostError::Closed) => Err(self.lost(lost)),
             _ => Ok(()),
         }
     }
 
-    /// Whether nothing more will come: every registration is over (none is
-    /// [persistent](Pull::persistent), and every job of them has ended and was told), or the
-    /// engine is gone, no reply is still to come, and all that there was has been handed out.
+    /// Returns whether nothing more will be delivered: the engine is gone or every registration is
+    /// over, no reply is outstanding, and everything received was delivered. A registration is over
+    /// when the end of every job that it names was delivered; a [persistent](Pull::persistent) one
+    /// never is.
     pub fn is_done(&self) -> bool {
-        let told = self.gone || self.registrations.values().all(Registration::is_over);
-        let heard = self.events.is_empty() && self.put_back.is_none() && self.pending.is_empty();
-        told && heard && self.feeds.is_empty()
+        let over = self.gone || self.registrations.values().all(Registration::is_over);
+        let delivered = self.events.is_empty() && self.put_back.is_none() && self.pending.is_empty();
+        over && delivered && self.feeds.is_empty()
     }
 
-    /// For how long an event loop may wait for the descriptor before it calls [`Tool::next`] or
-    /// [`Tool::dispatch`] whatever happens; `None`: until it is readable. It is zero unless the
-    /// last of them found nothing, and after requests that brought news.
+    /// Returns how long an event loop may wait for the descriptor to become readable before it
+    /// calls [`Tool::next`] or [`Tool::dispatch`] in any case; `None` means without limit. The
+    /// result is zero unless the last such call found nothing, and zero after requests whose answer
+    /// arrived together with other messages.
     pub fn timeout(&self) -> Option<Duration> {
         let pending = !self.wakeup.is_armed() || self.has_ready();
-        // Messages may be of pushes, of which a tool that is done with its registrations wants to hear.
+        // Messages may belong to pushes, which matter even when all registrations are done.
         if self.link.has_received() || (pending && !self.is_done()) {
             return Some(Duration::ZERO);
         }
@@ -383,20 +401,29 @@ impl Tool {
     }
 }
 
-/// One descriptor for an event loop of the tool's own: readable when there is news.
+/// A descriptor for event loops, readable when there is something to deliver.
 ///
-/// Wait for it to be readable, for [`Tool::timeout`] at most, and then call [`Tool::next`] (or
-/// [`Tool::dispatch`]) with a time of zero until there is nothing more. Level- and edge-triggered
-/// loops are both fine. It stays readable when the engine is gone: leave off when
-/// [`Tool::is_done`].
+/// Wait until it is readable, for [`Tool::timeout`] at most, and then call [`Tool::next`] (or
+/// [`Tool::dispatch`]) with a timeout of zero until it finds nothing. Level-triggered and
+/// edge-triggered loops both work. The descriptor stays readable when the engine is gone: stop when
+/// [`Tool::is_done`] returns true.
 impl AsFd for Tool {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
     }
 }
 
-/// Connects to `path`, where a process of this user or of root has to listen; gives its pid as
-/// well.
+impl fmt::Debug for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Tool");
+        shown.field("engine_pid", &self.engine_pid).field("gone", &self.gone);
+        shown.field("registrations", &self.registrations.keys()).field("streams", &self.feeds.len());
+        shown.field("pushes", &self.pushes.keys()).finish_non_exhaustive()
+    }
+}
+
+/// Connects to `path` and returns the socket and the listener's pid. The listener must be a process
+/// of this user or of root.
 fn connect(path: &Path) -> Result<(UnixStream, u32), AttachError> {
     let socket = rendezvous::connect(path)?;
     let engine = socket::peer(&socket).map_err(LostError::Socket)?;
@@ -406,21 +433,22 @@ fn connect(path: &Path) -> Result<(UnixStream, u32), AttachError> {
     Ok((socket, engine.pid))
 }
 
-/// Attaches by `attach` to the first engine of `search` that accepts.
+/// Calls `attach` with each path of `search` until it succeeds.
 fn find<T>(search: &Search, attach: impl Fn(&Path) -> Result<T, AttachError>) -> Result<T, AttachError> {
-    let mut why = None;
+    let mut failure = None;
     for socket in search.sockets() {
         match socket.map_err(AttachError::from).and_then(|path| attach(&path)) {
             Ok(attached) => return Ok(attached),
-            // Who found an engine is helped by what became of that, not by there being no other.
-            Err(error) if why.as_ref().is_some_and(|why| !finds_none(why)) && finds_none(&error) => {}
-            Err(error) => why = Some(error),
+            // If an engine was found, its failure helps the user more than the lack of another
+            // engine.
+            Err(error) if failure.as_ref().is_some_and(|first| !finds_none(first)) && finds_none(&error) => {}
+            Err(error) => failure = Some(error),
         }
     }
-    Err(why.unwrap_or_else(|| LostError::Closed.into()))
+    Err(failure.unwrap_or_else(|| LostError::Closed.into()))
 }
 
-/// Whether a step of a search came to no engine.
+/// Returns whether a step of a search failed because it found no engine.
 fn finds_none(error: &AttachError) -> bool {
     matches!(
         error,

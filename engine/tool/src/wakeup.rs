@@ -1,9 +1,8 @@
-//! How a tool sleeps without missing anything, on a descriptor of its own or on somebody else's
-//! event loop.
+//! How a tool sleeps without missing an event, on its own descriptor or on a foreign event loop.
 //!
-//! There are two sources of news: the doorbell, which the engine rings only for a tool that is
-//! armed, and the socket. A tool that was told "nothing" stays armed, so that the next news,
-//! whenever it comes, makes its descriptor readable.
+//! A tool has two sources of events: the doorbell, which the engine rings only for a tool that is
+//! armed, and the socket. A tool that found nothing stays armed, so the next event makes its
+//! descriptor readable, whenever it occurs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,44 +14,44 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 
-/// What a sleeper waits for.
+/// The two event sources of a tool, and whether the engine rings the first of them.
 pub(crate) struct Wakeup {
     bell: Bell,
-    /// The bell and the socket, for who wants one descriptor for both.
-    both: Epoll,
-    /// The engine rings if there is news.
+    /// The doorbell and the socket behind one descriptor, for event loops.
+    epoll: Epoll,
+    /// Whether the engine rings at the next event.
     armed: bool,
 }
 
-/// What [`Wakeup::wait`] heard.
+/// The result of [`Wakeup::wait`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// The time was over before anything came.
+pub(crate) enum Woken {
+    /// The deadline passed, or a signal interrupted the wait.
     Nothing,
-    /// The bell, the socket or both.
+    /// The doorbell rang, the socket became readable, or both.
     Ready { socket: bool },
 }
 
 impl Wakeup {
     pub(crate) fn new(bell: Bell, socket: impl AsFd) -> io::Result<Wakeup> {
-        let both = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        both.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        both.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
-        Ok(Wakeup { bell, both, armed: false })
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
+        Ok(Wakeup { bell, epoll, armed: false })
     }
 
     pub(crate) fn is_armed(&self) -> bool {
         self.armed
     }
 
-    /// Announces that the tool, which uses slots below `slots`, is about to sleep; `false` if there
-    /// is news in one.
+    /// Announces that the tool, which uses slots below `slots`, is about to sleep. Returns `false`
+    /// if a ready bit is set already.
     pub(crate) fn arm(&mut self, page: &ReaderPage, slots: u32) -> bool {
         self.armed = page.arm(slots);
         self.armed
     }
 
-    /// Takes that back: the tool is awake.
+    /// Withdraws that announcement: the tool is awake.
     pub(crate) fn disarm(&mut self, page: &ReaderPage) {
         if self.armed {
             page.disarm();
@@ -60,19 +59,20 @@ impl Wakeup {
         }
     }
 
-    /// Waits for the bell or `socket`, until `until` at most. The bell is silent afterwards.
-    pub(crate) fn wait(&self, socket: impl AsFd, until: Option<Instant>) -> io::Result<Heard> {
+    /// Blocks until the doorbell rings or `socket` becomes readable, or until `deadline`. Resets
+    /// the doorbell.
+    pub(crate) fn wait(&self, socket: impl AsFd, deadline: Option<Instant>) -> io::Result<Woken> {
         let events = PollFlags::POLLIN;
         let mut fds = [PollFd::new(self.bell.as_fd(), events), PollFd::new(socket.as_fd(), events)];
-        let timeout = until.map(|until| TimeSpec::from(until.saturating_duration_since(Instant::now())));
-        match ppoll(&mut fds, timeout, None) {
-            Ok(0) | Err(Errno::EINTR) => Ok(Heard::Nothing),
+        let remaining = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        match ppoll(&mut fds, deadline.map(remaining).map(TimeSpec::from), None) {
+            Ok(0) | Err(Errno::EINTR) => Ok(Woken::Nothing),
             Ok(_) => {
                 let [bell, socket] = fds.map(|fd| fd.any().unwrap_or(true));
                 if bell {
                     self.bell.silence();
                 }
-                Ok(Heard::Ready { socket })
+                Ok(Woken::Ready { socket })
             }
             Err(errno) => Err(errno.into()),
         }
@@ -81,6 +81,6 @@ impl Wakeup {
 
 impl AsFd for Wakeup {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.both.0.as_fd()
+        self.epoll.0.as_fd()
     }
 }

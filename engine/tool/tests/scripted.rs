@@ -1,4 +1,4 @@
-//! A tool against an engine that says what the test wants, when it wants it.
+//! A tool connected to a scripted engine, which sends exactly what the test wants and when.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::os::fd::AsFd;
@@ -16,8 +16,8 @@ use iof_tool::{Delivery, LostError, PollReady, Pull, Push, RequestError, Tool};
 /// The engine's end of a connection.
 struct Engine {
     socket: UnixStream,
-    /// With the doorbell's ringing end, which a tool that lives may count on.
-    _area: ReaderPage,
+    /// The reader page. It holds the ringing end of the doorbell, which must stay open.
+    _page: ReaderPage,
 }
 
 impl Engine {
@@ -27,13 +27,13 @@ impl Engine {
         assert_eq!(socket::send(&self.socket, &bytes, &[]).unwrap(), bytes.len());
     }
 
-    /// What the tool sends next, if it is no more than one message.
-    fn hear(&self) -> FromTool {
+    /// Receives the next message of the tool; panics if more follows it.
+    fn receive(&self) -> FromTool {
         let mut bytes = [0; 4096];
         let received = socket::receive(&self.socket, &mut bytes, &mut Default::default(), false, true);
-        let mut heard = &bytes[..received.unwrap()];
-        let message = Decoder::new().decode(&mut heard).unwrap().unwrap();
-        assert!(heard.is_empty(), "more than {message:?}");
+        let mut unread = &bytes[..received.unwrap()];
+        let message = Decoder::new().decode(&mut unread).unwrap().unwrap();
+        assert!(unread.is_empty(), "more than {message:?}");
         message
     }
 }
@@ -45,10 +45,10 @@ fn connect() -> (Engine, Tool) {
     let welcome = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: 1, may_block: false };
     let frame = encode(&welcome).unwrap();
     socket::send(&ours, &frame, &[page.as_fd().unwrap(), bell.as_fd()]).unwrap();
-    // SAFETY: the socket is nobody else's.
+    // SAFETY: the socket belongs to nothing else.
     let tool = unsafe { Tool::over(theirs, "test") }.unwrap();
-    let engine = Engine { socket: ours, _area: page };
-    engine.hear();
+    let engine = Engine { socket: ours, _page: page };
+    engine.receive();
     (engine, tool)
 }
 
@@ -56,13 +56,13 @@ fn nspace() -> Nspace {
     Nspace::new("job").unwrap()
 }
 
-/// Registers for the job as handler 1; `with` comes together with the answer.
+/// Registers for the job as handler 1; `with` arrives together with the answer.
 fn pull(engine: &Engine, tool: &mut Tool, with: &[ToTool]) {
     let result = Ok(Granted { handler: 1, ignored: Vec::new() });
     engine.send(&[&[ToTool::Pulled { request: 1, result }], with].concat());
     let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
     assert_eq!(tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap().handler, 1);
-    engine.hear();
+    engine.receive();
 }
 
 fn job_ended() -> ToTool {
@@ -76,7 +76,7 @@ fn assert_job_ended(delivery: Option<Delivery<'_>>) {
 }
 
 #[test]
-fn what_came_together_with_an_answer_is_no_reason_to_sleep() {
+fn messages_that_arrive_with_an_answer_make_the_timeout_zero() {
     let (engine, mut tool) = connect();
     pull(&engine, &mut tool, &[]);
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
@@ -92,30 +92,30 @@ fn what_came_together_with_an_answer_is_no_reason_to_sleep() {
 }
 
 #[test]
-fn what_comes_together_with_the_answer_to_a_pull_belongs_to_it_and_comes_once() {
+fn messages_that_arrive_with_the_answer_to_a_pull_are_delivered_once() {
     let (engine, mut tool) = connect();
     pull(&engine, &mut tool, &[ToTool::Announced { handler: 1 }, job_ended(), job_ended()]);
     assert_job_ended(tool.next(None).unwrap());
     assert!(tool.next(None).unwrap().is_none());
 }
 
-/// Answers, as an engine does, what the tool asks when it has begun to deregister.
+/// Answers the query that serves as a barrier when a tool deregisters.
 fn answer_the_barrier(engine: &Engine) {
-    assert_eq!(engine.hear(), FromTool::Query { request: 2, queries: Vec::new() });
+    assert_eq!(engine.receive(), FromTool::Query { request: 2, queries: Vec::new() });
     let refused = Failure { status: Status::ERR_NOT_FOUND, reason: "no key".into() };
     engine.send(&[ToTool::Answer { request: 2, result: Err(refused) }]);
 }
 
 #[test]
-fn a_registration_is_not_ended_before_all_that_was_on_its_way_has_come() {
+fn a_registration_is_ended_only_after_everything_on_its_way_has_arrived() {
     let (engine, mut tool) = connect();
     pull(&engine, &mut tool, &[]);
     tool.deregister(1).unwrap();
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
-    // One message, and it is no end.
+    // The tool reads one message, which is not an end, and asks the engine for the end.
     answer_the_barrier(&engine);
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
-    assert_eq!(engine.hear(), FromTool::Deregister { request: 3, handler: 1 });
+    assert_eq!(engine.receive(), FromTool::Deregister { request: 3, handler: 1 });
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn the_confirmation_of_a_deregistration_is_awaited_without_blocking() {
     tool.deregister(1).unwrap();
     answer_the_barrier(&engine);
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
-    assert_eq!(engine.hear(), FromTool::Deregister { request: 3, handler: 1 });
+    assert_eq!(engine.receive(), FromTool::Deregister { request: 3, handler: 1 });
     assert!(!tool.is_done());
-    // Another one's.
+    // The confirmation of another request.
     engine.send(&[ToTool::Deregistered { request: 77, result: Ok(()) }, job_ended()]);
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
     let confirm = thread::spawn(move || {
@@ -140,21 +140,21 @@ fn the_confirmation_of_a_deregistration_is_awaited_without_blocking() {
 }
 
 #[test]
-fn an_engine_that_speaks_nonsense_is_an_error_once_and_gone_from_then_on() {
-    for nonsense in ["a second welcome", "a ring without its descriptor", "no message"] {
+fn an_engine_that_violates_the_protocol_is_an_error_once_and_then_gone() {
+    for case in ["a second welcome", "a ring without its descriptor", "bytes that are not a message"] {
         let (engine, mut tool) = connect();
         pull(&engine, &mut tool, &[]);
-        if nonsense == "a second welcome" {
+        if case == "a second welcome" {
             engine.send(&[ToTool::Refused { status: Status::ERR_BAD_PARAM, reason: "no".into() }]);
         } else {
-            let bytes: &[u8] = if nonsense == "no message" { &[0xff; 64] } else { &ring() };
+            let bytes: &[u8] = if case == "bytes that are not a message" { &[0xff; 64] } else { &ring() };
             socket::send(&engine.socket, bytes, &[]).unwrap();
         }
         let lost = tool.next(None).unwrap_err();
         assert!(!matches!(lost, LostError::Closed), "{lost}");
         assert!(tool.next(None).unwrap().is_none() && tool.is_done());
-        let refused = tool.query(&["key"]).unwrap_err();
-        assert!(matches!(refused, RequestError::Lost(LostError::Closed)), "{refused}");
+        let error = tool.query(&["key"]).unwrap_err();
+        assert!(matches!(error, RequestError::Lost(LostError::Closed)), "{error}");
     }
 }
 
@@ -176,7 +176,7 @@ fn ring() -> Vec<u8> {
 }
 
 #[test]
-fn an_engine_that_ends_in_the_middle_of_a_request_is_said_so_and_callbacks_are_dropped_with_the_tool() {
+fn an_engine_that_ends_during_a_request_fails_it_and_drops_the_callback() {
     let (engine, mut tool) = connect();
     drop(engine);
     let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
@@ -188,7 +188,7 @@ fn an_engine_that_ends_in_the_middle_of_a_request_is_said_so_and_callbacks_are_d
 }
 
 #[test]
-fn a_tool_that_only_pushes_does_not_sleep_over_what_came_together_with_an_answer() {
+fn a_tool_that_only_pushes_reports_what_arrived_with_an_answer_as_ready() {
     let (engine, mut tool) = connect();
     let inlet = Inlet::create(4096, "stdin").unwrap();
     let granted = PushGranted { push: 1, skipped: Vec::new(), ignored: Vec::new() };
@@ -196,13 +196,13 @@ fn a_tool_that_only_pushes_does_not_sleep_over_what_came_together_with_an_answer
     socket::send(&engine.socket, &begun, &[inlet.as_fd()]).unwrap();
     let target = Proc { nspace: nspace(), rank: Rank(0) };
     assert_eq!(tool.begin_push(&Push::new(vec![target]), None).unwrap().push, 1);
-    assert!(matches!(engine.hear(), FromTool::Push { request: 1, .. }));
+    assert!(matches!(engine.receive(), FromTool::Push { request: 1, .. }));
     assert!(!tool.dispatch(Some(Duration::ZERO)).unwrap());
     assert_eq!(tool.timeout(), None);
     let lagging = ToTool::SlowTargets { request: 2, slow: SlowTargets::default() };
     let report = PushReport { bytes: 7, complete: 1, partial: Vec::new() };
     engine.send(&[lagging, ToTool::Pushed { push: 1, report: report.clone() }]);
-    tool.lagging(1, None).unwrap();
+    tool.slow_targets(1, None).unwrap();
     assert_eq!(tool.timeout(), Some(Duration::ZERO));
     assert!(!tool.dispatch(Some(Duration::ZERO)).unwrap());
     assert_eq!(tool.take_report(1).unwrap(), Some(report));
@@ -210,7 +210,7 @@ fn a_tool_that_only_pushes_does_not_sleep_over_what_came_together_with_an_answer
 }
 
 #[test]
-fn room_where_nothing_was_filled_is_nonsense_and_of_unknown_pushes_no_news() {
+fn room_for_unfilled_bytes_is_an_error_and_for_unknown_pushes_is_ignored() {
     let (engine, mut tool) = connect();
     engine.send(&[
         ToTool::Room { push: 9, position: 1 },
@@ -225,24 +225,24 @@ fn room_where_nothing_was_filled_is_nonsense_and_of_unknown_pushes_no_news() {
     tool.begin_push(&Push::new(vec![Proc { nspace: nspace(), rank: Rank(0) }]), None).unwrap();
     tool.fill(1, 10, false).unwrap();
     engine.send(&[ToTool::Room { push: 1, position: 11 }]);
-    let nonsense = tool.dispatch(Some(Duration::ZERO));
-    assert!(matches!(nonsense, Err(LostError::Unexpected { .. })), "{nonsense:?}");
+    let error = tool.dispatch(Some(Duration::ZERO));
+    assert!(matches!(error, Err(LostError::Unexpected { .. })), "{error:?}");
     assert!(matches!(tool.take_report(1), Err(LostError::Closed)));
 }
 
-/// Gathers until nothing more comes.
-fn gather_all(tool: &mut Tool) {
+/// Polls until nothing more is announced.
+fn drain(tool: &mut Tool) {
     let mut streams = Vec::new();
     while tool.poll_ready(None, &mut streams).unwrap() != PollReady::Done {}
 }
 
 #[test]
-fn an_engine_that_goes_before_it_has_announced_all_streams_leaves_some_missing() {
+fn an_engine_that_ends_before_announcing_all_streams_leaves_some_missing() {
     for (with, misses) in [(Vec::new(), true), (vec![ToTool::Announced { handler: 1 }], false)] {
         let (engine, mut tool) = connect();
         pull(&engine, &mut tool, &with);
         drop(engine);
-        gather_all(&mut tool);
+        drain(&mut tool);
         assert_eq!(tool.misses_streams(), misses, "{with:?}");
     }
 }

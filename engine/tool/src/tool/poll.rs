@@ -1,5 +1,5 @@
-//! What a tool is told: messages, the doorbell, the time; and what follows from feeds that were
-//! read to their end.
+//! The events of a tool: messages, the doorbell, timers, and what follows when a feed has been read
+//! to its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,31 +8,31 @@ use iof_proto::limits::MAX_SLOTS_PER_MESSAGE;
 use iof_proto::{EffectiveOptions, FromTool, Missed, Nspace, ToTool};
 use iof_shm_ring::{Attached, Grouping, Ring};
 
-use crate::adaptive_polling::NAP;
+use crate::adaptive_polling::MAX_POLL_INTERVAL;
 use crate::error::LostError;
-use crate::feed::{Feed, StreamOf, reader};
+use crate::feed::{Feed, StreamInfo, reader};
 use crate::feeds::Settled;
 use crate::link::Received;
 use crate::registration::{Closing, JobEnd, Registration};
 use crate::submit::Reply;
 use crate::tool::Tool;
-use crate::wakeup::Heard;
+use crate::wakeup::Woken;
 
-/// How long a tool that has news all the time leaves messages unread.
-const LISTEN_EVERY: Duration = Duration::from_millis(1);
+/// The longest time for which a tool that always has something to read leaves messages unread.
+const MESSAGE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What [`Tool::poll`] waited for.
+/// The result of [`Tool::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Poll {
-    /// Active feeds may have news, or there are events.
+    /// Active feeds may have something to read, or there are events.
     Ready,
-    /// The time is over and there is no news. The tool is armed.
+    /// The deadline has passed without an event. The tool is armed.
     Quiet,
-    /// Nothing more will come.
+    /// Nothing more will arrive.
     Done,
 }
 
-/// What is told of a registration, not of a stream.
+/// An event of a registration or a request, not of a stream.
 #[derive(Debug)]
 pub(crate) enum Event {
     JobEnded { handler: u32, nspace: Nspace, end: JobEnd },
@@ -42,73 +42,75 @@ pub(crate) enum Event {
 }
 
 impl Tool {
-    /// Waits until a feed may have news or there is an event, until `deadline` at most (`None`:
-    /// without end), or until `is_over`, which becomes true by messages or by feeds that were
-    /// read to their end.
+    /// Blocks until a feed may have something to read or an event is queued, until `deadline`
+    /// (`None`: without limit), or until `is_over` returns true. Messages and feeds that were read
+    /// to their end can make it true.
     ///
     /// # Errors
-    /// [`LostError`] if the engine speaks nonsense. An engine that ends is no error: feeds say so.
+    /// Returns [`LostError`] if the engine violates the protocol. An engine that ends is not an
+    /// error: the feeds report it.
     pub(crate) fn poll(
         &mut self,
         deadline: Option<Instant>,
         is_over: fn(&Tool) -> bool,
     ) -> Result<Poll, LostError> {
         self.settle()?;
-        let (mut socket_seen, mut in_vain, mut napped) = (false, false, false);
+        let (mut socket_checked, mut timed_out, mut polled) = (false, false, false);
         if self.wakeup.is_armed() {
             self.sleep(Some(Instant::now()))?;
-            socket_seen = true;
+            socket_checked = true;
         }
         loop {
             self.take_queued()?;
             self.feeds.take_ready(&self.page);
             self.feeds.take_due();
-            let news = self.has_ready();
-            if news || is_over(self) {
-                // However much there is to read, messages are looked at; not each time, which costs as much
-                // as reading.
-                if !(socket_seen || news && self.heard.elapsed() < LISTEN_EVERY) {
+            let ready = self.has_ready();
+            if ready || is_over(self) {
+                // Messages are read however much there is to read, but not each time: that costs as
+                // much as reading.
+                let recent = self.messages_checked.elapsed() < MESSAGE_CHECK_INTERVAL;
+                if !(socket_checked || ready && recent) {
                     self.take_messages()?;
-                    socket_seen = true;
+                    socket_checked = true;
                     continue;
                 }
                 self.wakeup.disarm(&self.page);
-                return Ok(if news { Poll::Ready } else { Poll::Done });
+                return Ok(if ready { Poll::Ready } else { Poll::Done });
             }
-            if in_vain && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if timed_out && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(Poll::Quiet);
             }
             let until = [deadline, self.feeds.next_due()].into_iter().flatten().min();
-            if !napped && let Some(nap) = self.may_sleep_through(until) {
-                // News do not end it, messages do.
-                napped = true;
-                self.sleep(Instant::now().checked_add(nap))?;
-                self.polling.slept(nap);
-                socket_seen = true;
+            if !polled && let Some(interval) = self.timed_sleep(until) {
+                // The doorbell does not end this sleep, a message does.
+                polled = true;
+                self.sleep(Instant::now().checked_add(interval))?;
+                self.polling.record_sleep(interval);
+                socket_checked = true;
             } else if self.wakeup.arm(&self.page, self.feeds.slots()) {
                 let began = Instant::now();
-                in_vain = !self.sleep(until)?;
-                self.polling.slept(began.elapsed());
-                socket_seen = true;
+                timed_out = !self.sleep(until)?;
+                self.polling.record_sleep(began.elapsed());
+                socket_checked = true;
             }
         }
     }
 
-    /// How long the next sleep, which may last until `until`, is to be if the engine need not end
-    /// it.
-    fn may_sleep_through(&mut self, until: Option<Instant>) -> Option<Duration> {
+    /// Returns the duration of the next sleep if it is to be a timed sleep, which the engine need
+    /// not end. `until` limits the sleep.
+    fn timed_sleep(&mut self, until: Option<Instant>) -> Option<Duration> {
         let now = Instant::now();
-        let long = |until: Instant| until.saturating_duration_since(now) >= NAP;
-        // A tool on an event loop of its own sleeps elsewhere.
-        if until.is_none_or(long) { self.polling.next() } else { None }
+        let long = |until: Instant| until.saturating_duration_since(now) >= MAX_POLL_INTERVAL;
+        // A tool on a foreign event loop passes a short limit: it sleeps in that loop.
+        if until.is_none_or(long) { self.polling.next_interval() } else { None }
     }
 
-    /// Waits for the doorbell, if the tool is armed, or the socket, until `until` at most; whether
-    /// there was anything. If not, the tool stays armed.
+    /// Blocks until the doorbell rings (if the tool is armed) or the socket becomes readable, or
+    /// until `until`. Returns whether either happened; if not, the tool stays armed.
     fn sleep(&mut self, until: Option<Instant>) -> Result<bool, LostError> {
-        let heard = self.wakeup.wait(&self.link, until)?;
-        self.heard = Instant::now();
-        let Heard::Ready { socket } = heard else { return Ok(false) };
+        let woken = self.wakeup.wait(&self.link, until)?;
+        self.messages_checked = Instant::now();
+        let Woken::Ready { socket } = woken else { return Ok(false) };
         self.wakeup.disarm(&self.page);
         if socket {
             self.take_messages()?;
@@ -116,34 +118,35 @@ impl Tool {
         Ok(true)
     }
 
-    /// Whether something can be handed out without a wait.
+    /// Returns whether something can be delivered without a wait.
     pub(super) fn has_ready(&self) -> bool {
         !self.feeds.active().is_empty() || !self.events.is_empty() || self.put_back.is_some()
     }
 
-    /// Whether every stream of every registration was read to its end and no more will be
-    /// announced.
+    /// Returns whether every stream of every registration was read to its end and none will be
+    /// announced any more.
     pub(crate) fn is_drained(&self) -> bool {
         self.all_announced() && self.feeds.is_empty()
     }
 
-    /// Whether no further stream will come.
+    /// Returns whether no further stream will be announced.
     pub(crate) fn all_announced(&self) -> bool {
         self.gone || self.registrations.values().all(Registration::has_all_streams)
     }
 
-    /// Forgets feeds that were read to their end, and asks for generations that feeds came to the
-    /// end of.
+    /// Removes feeds that were read to their end, and requests the next generation of feeds that
+    /// have drained theirs.
     fn settle(&mut self) -> Result<(), LostError> {
-        let Settled { ask, over, read, large } = self.feeds.settle();
-        self.polling.read(read, large);
+        let Settled { drained, over, read, large } = self.feeds.settle();
+        self.polling.record_read(read, large);
         let slots: Vec<u32> = over.iter().map(Feed::slot).collect();
         let ended: Vec<(u32, Nspace, u64)> =
             over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone(), feed.run())).collect();
-        // First of all: their rings are not to be touched once the engine was told.
+        // The readers are dropped first: once the engine is notified, their rings must not be
+        // touched.
         drop(over);
         for slots in slots.chunks(MAX_SLOTS_PER_MESSAGE) {
-            self.tell(&FromTool::Drained { slots: slots.to_vec() })?;
+            self.notify(&FromTool::Drained { slots: slots.to_vec() })?;
         }
         for (handler, nspace, run) in &ended {
             if let Some(registration) = self.registrations.get_mut(handler) {
@@ -151,8 +154,8 @@ impl Tool {
             }
             self.note_job_ends(*handler, nspace);
         }
-        for slot in ask {
-            self.tell(&FromTool::Follow { slot })?;
+        for slot in drained {
+            self.notify(&FromTool::Follow { slot })?;
         }
         ended.iter().try_for_each(|(handler, ..)| self.end_if_flushed(*handler))
     }
@@ -164,9 +167,9 @@ impl Tool {
         }
     }
 
-    /// Handles all that the engine has sent.
+    /// Handles every message that the engine has sent.
     pub(crate) fn take_messages(&mut self) -> Result<(), LostError> {
-        self.heard = Instant::now();
+        self.messages_checked = Instant::now();
         while !self.gone {
             match self.link.receive(false) {
                 Ok(Some(received)) => self.handle(received)?,
@@ -178,7 +181,7 @@ impl Tool {
         Ok(())
     }
 
-    /// Handles what was received together with an answer.
+    /// Handles messages that were received together with an answer.
     fn take_queued(&mut self) -> Result<(), LostError> {
         while let Some(received) = self.link.take_received() {
             self.handle(received)?;
@@ -187,10 +190,10 @@ impl Tool {
     }
 
     pub(crate) fn handle(&mut self, received: Received) -> Result<(), LostError> {
-        self.understand(received).map_err(|lost| self.lost(lost))
+        self.process(received).map_err(|lost| self.lost(lost))
     }
 
-    fn understand(&mut self, Received { message, mut fds }: Received) -> Result<(), LostError> {
+    fn process(&mut self, Received { message, mut fds }: Received) -> Result<(), LostError> {
         match message {
             ToTool::Ring {
                 handler,
@@ -208,19 +211,20 @@ impl Tool {
                 let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
                 let ring = Arc::new(Ring::open(fd)?);
                 self.feeds.use_slot(slot);
-                let given = Attached { ring, slot, start, dropped, non_gating };
+                let attached = Attached { ring, slot, start, dropped, non_gating };
                 match follows {
-                    Some(old) => self.feeds.next_generation(old, given),
+                    Some(old) => self.feeds.next_generation(old, attached),
                     None => {
-                        let stream = StreamOf { source, channel, logged, run };
-                        self.new_feed(handler, stream, given, options)?;
+                        let stream = StreamInfo { source, channel, logged, run };
+                        self.new_feed(handler, stream, attached, options)?;
                     }
                 }
             }
             ToTool::Announced { handler } => {
                 if let Some(registration) = self.registrations.get_mut(&handler) {
                     registration.announced = true;
-                    // Who has left bytes may take them if there are no other streams.
+                    // A tool that deferred bytes may consume them now if there are no other
+                    // streams.
                     self.feeds.activate_all(handler);
                 }
             }
@@ -235,15 +239,15 @@ impl Tool {
                     self.events.push_back(Event::Missed { handler, missed });
                 }
             }
-            // The engine knows each registration that we ask it to end.
+            // The result is always success: the engine knows each registration that this tool ends.
             ToTool::Deregistered { request, result: _ } => {
                 let mut asked = self.registrations.iter();
-                let found = asked.find(|(_, of)| of.closing == Closing::Asked(request));
+                let found = asked.find(|(_, registration)| registration.closing == Closing::Asked(request));
                 self.events.extend(found.map(|(handler, _)| Event::Deregistered { handler: *handler }));
             }
             ToTool::Answer { request, result } => {
                 self.reply(request, Reply::Answered(result));
-                self.all_here(request)?;
+                self.barrier_answered(request)?;
             }
             ToTool::Pulled { request, result } => self.reply(request, Reply::Pulled(result)),
             ToTool::PushBegun { request, result } => {
@@ -255,7 +259,7 @@ impl Tool {
             ToTool::Room { push, position } => {
                 let pushing = self.pushes.get_mut(&push);
                 if pushing.is_some_and(|pushing| !pushing.freed(position)) {
-                    return Err(LostError::Unexpected { what: "room where nothing was filled" });
+                    return Err(LostError::Unexpected { what: "room for bytes that were never filled" });
                 }
             }
             ToTool::Pushed { push, report } => {
@@ -264,7 +268,7 @@ impl Tool {
                 }
             }
             ToTool::Logged { request, result } => self.reply(request, Reply::Logged(result)),
-            // The answer to a request that nobody waits for any more.
+            // The answer to a request whose caller has stopped waiting.
             ToTool::SlowTargets { .. } => {}
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
@@ -276,13 +280,13 @@ impl Tool {
     fn new_feed(
         &mut self,
         handler: u32,
-        stream: StreamOf,
+        stream: StreamInfo,
         first: Attached,
         options: EffectiveOptions,
     ) -> Result<(), LostError> {
         let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
         if matches!(registration.closing, Closing::Asked(_)) {
-            // It was on its way when the engine was told.
+            // The ring was on its way when the engine received the request to end the registration.
             return Ok(());
         }
         let mut reader = reader(first, Arc::clone(&self.page), registration.start)?;
@@ -305,7 +309,7 @@ impl Tool {
         Ok(())
     }
 
-    /// Notes that nothing more will come from the engine, because of `lost`.
+    /// Records that the engine has disconnected because of `lost`, and returns `lost`.
     pub(crate) fn lost(&mut self, lost: LostError) -> LostError {
         self.engine_gone();
         lost
