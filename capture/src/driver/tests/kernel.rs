@@ -1,4 +1,4 @@
-//! A kernel that answers as told.
+//! The simulated kernel: which requests are allowed, and how they are answered.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -9,117 +9,120 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use iof_shm_ring::{Lent, Span};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::pipe::Session;
+use super::pipe::Leader;
+use super::simulation::Simulation;
 use super::target::Loan;
-use super::world::World;
-use super::{Fails, How};
+use super::{BreakdownKind, Outcome};
 use crate::backend::BackendKind;
 use crate::driver::*;
 
-/// A registered file.
-pub(super) struct File {
+/// A file that the driver has registered.
+pub(super) struct RegisteredFile {
     fd: RawFd,
-    /// What may be asked next.
-    next: Ask,
+    allowed: Allowed,
 }
 
-/// What may be asked of a file, so that nobody is busy with nothing.
+/// The requests that a file allows next. A driver that violates them would be busy-waiting.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Ask {
-    Anything,
-    /// It said that it can't now: no read or write.
+enum Allowed {
+    All,
+    /// No read or write: the last one was answered with EAGAIN.
     Poll,
-    /// Nobody has the terminal open.
+    /// Pauses only: no process has the terminal open.
     Pause,
-    /// What was asked was cancelled.
-    Nothing,
+    /// None: the last request was cancelled.
+    None,
 }
 
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum Operation {
     Read(Span),
     Write(Loan),
     Poll,
     Pause,
 }
 
+/// A request in flight.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct PendingRequest {
     pub(super) token: Token,
-    asked: Asked,
+    operation: Operation,
     pub(super) cancelled: bool,
 }
 
-impl Request {
-    /// What the kernel does with the memory before it answers.
+impl PendingRequest {
+    /// Uses the memory of the request as the kernel may before it answers: writes to a span, or
+    /// checks the bytes of a loan.
     pub(super) fn use_memory(&self) {
-        match &self.asked {
-            // SAFETY: as the kernel may. Nobody reads it any more.
-            Asked::Read(span) => unsafe { span.ptr.write_bytes(1, span.len) },
-            Asked::Write(loan) => loan.check(),
-            Asked::Poll | Asked::Pause => {}
+        match &self.operation {
+            // SAFETY: the request is in flight, so its span must still be mapped. All readers were dropped
+            // before.
+            Operation::Read(span) => unsafe { span.ptr.write_bytes(1, span.len) },
+            Operation::Write(loan) => loan.check(),
+            Operation::Poll | Operation::Pause => {}
         }
     }
 }
 
-impl World {
-    /// The number of a source's or a target's pipe.
+impl Simulation {
+    /// Returns the number of a source's or a target's pipe.
     fn number(&self, token: Token) -> usize {
         let fd = |token: Token| self.files[&u64::from(token)].fd;
         match token {
-            // The last one: the others were closed.
+            // The newest pipe with this descriptor: older ones were closed.
             Token::Source(_) => self.pipes.iter().rposition(|pipe| pipe.fd == fd(token)).unwrap(),
             Token::Target(_) => self.targets.iter().rposition(|target| target.fd == fd(token)).unwrap(),
             other => panic!("{other:?} has no pipe"),
         }
     }
 
-    /// Answers the request at `at`, if it can be answered so.
-    pub(super) fn answer(&mut self, at: usize, how: How, late: bool) {
-        let Request { token, ref asked, cancelled } = self.requests[at];
+    /// Answers the request at `index` with `outcome`, unless the state of its file does not allow
+    /// that.
+    pub(super) fn answer(&mut self, index: usize, outcome: Outcome, late: bool) {
+        let PendingRequest { token, ref operation, cancelled } = self.requests[index];
         let fails = |errno| Err(io::Error::from_raw_os_error(errno));
-        let result = match (asked, how) {
+        let result = match (operation, outcome) {
             _ if cancelled && !late => fails(libc::ECANCELED),
-            (Asked::Pause, How::Well) => fails(libc::ETIME),
-            (Asked::Pause, _) => Ok(0),
-            // No memory for what was read ends nothing.
-            (Asked::Read(_), How::Not(errno @ (libc::EFAULT | libc::ENOMEM))) => fails(errno),
-            (_, How::Not(errno)) => {
+            (Operation::Pause, Outcome::All) => fails(libc::ETIME),
+            (Operation::Pause, _) => Ok(0),
+            // A lack of memory for the bytes does not end a source.
+            (Operation::Read(_), Outcome::Error(errno @ (libc::EFAULT | libc::ENOMEM))) => fails(errno),
+            (_, Outcome::Error(errno)) => {
                 self.fail(token, errno);
                 fails(errno)
             }
-            // Also when it is not true: the kernel may be wrong by the time that it is heard.
-            (Asked::Poll, How::Short(_)) => Ok(1),
-            (Asked::Poll | Asked::Read(_), _)
+            // Readable or not: a kernel's answer may be out of date when the driver takes it.
+            (Operation::Poll, Outcome::AtMost(_)) => Ok(1),
+            (Operation::Poll | Operation::Read(_), _)
                 if matches!(token, Token::Source(_)) && !self.pipes[self.number(token)].is_readable() =>
             {
                 return;
             }
-            (Asked::Poll, How::Well) => Ok(1),
-            (Asked::Read(_), _) if self.pipes[self.number(token)].is_left() => {
+            (Operation::Poll, Outcome::All) => Ok(1),
+            (Operation::Read(_), _) if self.pipes[self.number(token)].is_unopened_terminal() => {
                 self.fail(token, libc::EIO);
                 fails(libc::EIO)
             }
-            (Asked::Read(span), _) => {
+            (Operation::Read(span), _) => {
                 let (number, (ptr, len)) = (self.number(token), (span.ptr, span.len));
-                Ok(self.pipes[number].give(number, how.of(len), Some(ptr)))
+                Ok(self.pipes[number].give(number, outcome.bytes(len), Some(ptr)))
             }
-            (Asked::Write(loan), _) => {
+            (Operation::Write(loan), _) => {
                 let (number, loan) = (self.number(token), loan.clone());
-                Ok(self.targets[number].take(&loan, how.of(loan.len)))
+                Ok(self.targets[number].take(&loan, outcome.bytes(loan.len)))
             }
         };
         if let Token::Process(_) = token {
             let fd = Some(self.files[&token.into()].fd);
-            let mut led = self.pipes.iter_mut().rev();
-            led.find(|pipe| pipe.leader == fd).unwrap().session = Some(Session::Over);
+            let mut pipes = self.pipes.iter_mut().rev();
+            pipes.find(|pipe| pipe.leader_fd == fd).unwrap().leader = Some(Leader::Exited);
         }
-        self.requests.remove(at);
-        self.say(token, &result);
+        self.requests.remove(index);
+        self.record_answer(token, &result);
         self.answers.push((token, result));
     }
 
-    /// An error is about to be given.
+    /// Records that the file of `token` is about to return an error.
     fn fail(&mut self, token: Token, errno: i32) {
         match token {
             Token::Source(_) => {
@@ -134,185 +137,191 @@ impl World {
         }
     }
 
-    /// What a file says decides what may be asked of it next.
-    fn say(&mut self, token: Token, result: &io::Result<usize>) {
-        let terminal = matches!(token, Token::Source(_)) && self.pipes[self.number(token)].session.is_some();
+    /// Records an answer, which decides the requests that its file allows next.
+    fn record_answer(&mut self, token: Token, result: &io::Result<usize>) {
+        let terminal = matches!(token, Token::Source(_)) && self.pipes[self.number(token)].leader.is_some();
         let file = self.files.get_mut(&token.into()).unwrap();
-        if file.next == Ask::Nothing {
+        if file.allowed == Allowed::None {
             return;
         }
-        file.next = match result.as_ref().err().and_then(io::Error::raw_os_error) {
-            Some(libc::EAGAIN) => Ask::Poll,
-            Some(libc::EIO) if terminal => Ask::Pause,
-            _ => Ask::Anything,
+        file.allowed = match result.as_ref().err().and_then(io::Error::raw_os_error) {
+            Some(libc::EAGAIN) => Allowed::Poll,
+            Some(libc::EIO) if terminal => Allowed::Pause,
+            _ => Allowed::All,
         };
     }
 
-    /// Something is asked of a file, which is the registered one.
-    fn ask_of(&mut self, token: Token, file: BorrowedFd<'_>, asked: Asked) {
-        let known = self.files.get(&token.into()).map(|known| known.fd);
-        assert_eq!(known, Some(file.as_raw_fd()), "{token:?} is another file");
-        self.ask(token, asked);
+    /// Takes a request that names `file`, which must be the registered one.
+    fn request_on(&mut self, token: Token, file: BorrowedFd<'_>, operation: Operation) {
+        let registered = self.files.get(&token.into()).map(|registered| registered.fd);
+        assert_eq!(registered, Some(file.as_raw_fd()), "{token:?} is registered with another file");
+        self.request(token, operation);
     }
 
-    fn ask(&mut self, token: Token, asked: Asked) {
-        assert!(self.requests.iter().all(|request| request.token != token), "{token:?} asks twice");
-        let next = self.files.get(&token.into()).expect("it is not registered").next;
-        let fine = match next {
-            Ask::Anything => true,
-            Ask::Poll => !matches!(asked, Asked::Read(_) | Asked::Write(_)),
-            Ask::Pause => matches!(asked, Asked::Pause),
-            Ask::Nothing => false,
+    fn request(&mut self, token: Token, operation: Operation) {
+        let in_flight = self.requests.iter().any(|request| request.token == token);
+        assert!(!in_flight, "{token:?} already has a request in flight");
+        let allowed = self.files.get(&token.into()).expect("the token is not registered").allowed;
+        let is_allowed = match allowed {
+            Allowed::All => true,
+            Allowed::Poll => !matches!(operation, Operation::Read(_) | Operation::Write(_)),
+            Allowed::Pause => matches!(operation, Operation::Pause),
+            Allowed::None => false,
         };
-        assert!(fine, "{token:?} asks for {asked:?} instead of {next:?}");
-        self.requests.push(Request { token, asked, cancelled: false });
+        assert!(is_allowed, "{token:?} requests {operation:?}, allowed: {allowed:?}");
+        self.requests.push(PendingRequest { token, operation, cancelled: false });
     }
 
-    /// Tells of the bell only that it can't be told of.
-    fn silence(&mut self) {
-        if let Some(at) = self.requests.iter().position(|request| request.token == Token::Bell) {
-            self.requests.remove(at);
+    /// Answers the request for the bell with an error.
+    fn fail_bell(&mut self) {
+        if let Some(index) = self.requests.iter().position(|request| request.token == Token::Bell) {
+            self.requests.remove(index);
             self.answers.push((Token::Bell, Err(io::Error::from_raw_os_error(libc::EBADF))));
         }
     }
 
-    /// Answers for the bell, which is a real one.
-    fn listen(&mut self) {
-        let Some(at) = self.requests.iter().position(|request| request.token == Token::Bell) else { return };
-        // SAFETY: the driver's, which has it as long as it asks.
+    /// Answers the request for the bell, which is a real file, if it was cancelled or the bell has
+    /// rung.
+    fn answer_bell(&mut self) {
+        let Some(index) = self.requests.iter().position(|request| request.token == Token::Bell) else {
+            return;
+        };
+        // SAFETY: the driver keeps its bell open while it has a request for it.
         let fd = unsafe { BorrowedFd::borrow_raw(self.files[&Token::Bell.into()].fd) };
-        let mut look = [PollFd::new(fd, PollFlags::POLLIN)];
-        if self.requests[at].cancelled {
-            self.requests.remove(at);
+        let mut polled = [PollFd::new(fd, PollFlags::POLLIN)];
+        if self.requests[index].cancelled {
+            self.requests.remove(index);
             self.answers.push((Token::Bell, Err(io::Error::from_raw_os_error(libc::ECANCELED))));
-        } else if poll(&mut look, PollTimeout::ZERO).unwrap() == 1 {
-            self.requests.remove(at);
+        } else if poll(&mut polled, PollTimeout::ZERO).unwrap() == 1 {
+            self.requests.remove(index);
             self.answers.push((Token::Bell, Ok(1)));
         }
     }
 }
 
-/// The driver's side of the world.
-pub(super) struct Played {
-    pub(super) world: Rc<RefCell<World>>,
-    /// `on_event` has, as it was to.
+/// The driver's backend in the simulation.
+pub(super) struct SimulatedBackend {
+    pub(super) simulation: Rc<RefCell<Simulation>>,
+    /// `on_event` has panicked as planned.
     pub(super) panicked: Arc<AtomicBool>,
 }
 
-impl Played {
-    /// A pipe is read at once, for at most `most` bytes.
-    fn take_at_once(&mut self, pipe: BorrowedFd<'_>, most: usize, to: Option<*mut u8>) -> io::Result<usize> {
-        let mut world = self.world.borrow_mut();
-        let mut files = world.files.iter();
+impl SimulatedBackend {
+    /// Reads at most `most` bytes from a pipe without a request, to `memory` if it is given.
+    fn read_now(&mut self, pipe: BorrowedFd<'_>, most: usize, memory: Option<*mut u8>) -> io::Result<usize> {
+        let mut simulation = self.simulation.borrow_mut();
+        let mut files = simulation.files.iter();
         let token = Token::from(*files.find(|(_, file)| file.fd == pipe.as_raw_fd()).unwrap().0);
-        let number = world.number(token);
-        let how = world.discards.pop_front().unwrap_or(How::Well);
-        let pipe = &mut world.pipes[number];
-        let result = match how {
-            How::Not(errno) => {
+        let number = simulation.number(token);
+        let outcome = simulation.discards.pop_front().unwrap_or(Outcome::All);
+        let pipe = &mut simulation.pipes[number];
+        let result = match outcome {
+            Outcome::Error(errno) => {
                 pipe.fail(errno);
                 Err(io::Error::from_raw_os_error(errno))
             }
             _ if !pipe.is_readable() => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
-            _ if pipe.is_left() => {
+            _ if pipe.is_unopened_terminal() => {
                 pipe.fail(libc::EIO);
                 Err(io::Error::from_raw_os_error(libc::EIO))
             }
-            _ => Ok(pipe.give(number, how.of(most), to)),
+            _ => Ok(pipe.give(number, outcome.bytes(most), memory)),
         };
-        world.say(token, &result);
+        simulation.record_answer(token, &result);
         result
     }
 }
 
-impl Backend for Played {
+impl Backend for SimulatedBackend {
     const KIND: BackendKind = BackendKind::Epoll;
 
     unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
-        let mut world = self.world.borrow_mut();
-        let file = File { fd: file.as_raw_fd(), next: Ask::Anything };
-        assert!(world.files.insert(token.into(), file).is_none(), "{token:?} was registered already");
+        let mut simulation = self.simulation.borrow_mut();
+        let file = RegisteredFile { fd: file.as_raw_fd(), allowed: Allowed::All };
+        assert!(simulation.files.insert(token.into(), file).is_none(), "{token:?} is already registered");
         if let Token::Target(_) = token {
-            let number = world.number(token);
-            world.targets[number].registered = true;
+            let number = simulation.number(token);
+            simulation.targets[number].registered = true;
         }
     }
 
     fn deregister(&mut self, token: Token) {
-        let mut world = self.world.borrow_mut();
-        assert!(world.requests.iter().all(|request| request.token != token), "{token:?} still waits");
-        let file = world.files.remove(&token.into()).unwrap();
-        // SAFETY: if it is not open, this fails.
-        let open = unsafe { libc::fcntl(file.fd, libc::F_GETFD) };
-        assert!(open >= 0, "{token:?} was closed before");
+        let mut simulation = self.simulation.borrow_mut();
+        let in_flight = simulation.requests.iter().any(|request| request.token == token);
+        assert!(!in_flight, "{token:?} still has a request in flight");
+        let file = simulation.files.remove(&token.into()).unwrap();
+        // SAFETY: the call takes plain numbers, and fails if the descriptor is not open.
+        let flags = unsafe { libc::fcntl(file.fd, libc::F_GETFD) };
+        assert!(flags >= 0, "{token:?} was closed while registered");
     }
 
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
-        self.world.borrow_mut().ask_of(token, pipe, Asked::Read(span));
+        self.simulation.borrow_mut().request_on(token, pipe, Operation::Read(span));
     }
 
     unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: Lent) {
-        let mut world = self.world.borrow_mut();
-        let loan = world.targets[world.number(token)].borrow(bytes, &world.pushes);
-        world.ask_of(token, pipe, Asked::Write(loan));
+        let mut simulation = self.simulation.borrow_mut();
+        let loan = simulation.targets[simulation.number(token)].check_loan(bytes, &simulation.pushes);
+        simulation.request_on(token, pipe, Operation::Write(loan));
     }
 
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
-        self.world.borrow_mut().ask_of(token, file, Asked::Poll);
+        self.simulation.borrow_mut().request_on(token, file, Operation::Poll);
     }
 
     fn pause(&mut self, token: Token) {
-        self.world.borrow_mut().ask(token, Asked::Pause);
+        self.simulation.borrow_mut().request(token, Operation::Pause);
     }
 
     fn cancel(&mut self, token: Token) {
-        let mut world = self.world.borrow_mut();
-        // A source that is finished goes on when it knows how much there is.
+        let mut simulation = self.simulation.borrow_mut();
+        // A source that is being finished continues after the cancellation, when the driver has measured
+        // how many bytes are left.
         let finishes = matches!(token, Token::Source(_)) && {
-            let pipe = &world.pipes[world.number(token)];
-            pipe.enough.is_some() && !pipe.closed
+            let pipe = &simulation.pipes[simulation.number(token)];
+            pipe.finish_at.is_some() && !pipe.closed
         };
-        // The driver looks after everything when it fails.
-        let broken = world.broken;
-        if let Some(request) = world.requests.iter_mut().find(|request| request.token == token) {
+        // A driver that has failed cancels everything and continues nothing.
+        let broken = simulation.broken;
+        if let Some(request) = simulation.requests.iter_mut().find(|request| request.token == token) {
             request.cancelled = true;
-            let file = world.files.get_mut(&token.into()).unwrap();
-            file.next = if finishes && !broken { Ask::Anything } else { Ask::Nothing };
+            let file = simulation.files.get_mut(&token.into()).unwrap();
+            file.allowed = if finishes && !broken { Allowed::All } else { Allowed::None };
         }
     }
 
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
-        self.take_at_once(pipe, usize::MAX, None)
+        self.read_now(pipe, usize::MAX, None)
     }
 
     fn fetch(&mut self, pipe: BorrowedFd<'_>, memory: &mut [u8]) -> io::Result<usize> {
-        self.take_at_once(pipe, memory.len(), Some(memory.as_mut_ptr()))
+        self.read_now(pipe, memory.len(), Some(memory.as_mut_ptr()))
     }
 
     fn turn(&mut self, _: Duration) -> io::Result<()> {
         if std::thread::panicking() && !self.panicked.load(Relaxed) {
-            // What went wrong is known.
+            // An assertion has failed. The driver is only to unwind.
             return Err(io::ErrorKind::Other.into());
         }
-        let mut world = self.world.borrow_mut();
-        let breaks = world.breaks();
-        if matches!(breaks, Some(Fails::Once | Fails::ForGood)) {
+        let mut simulation = self.simulation.borrow_mut();
+        let breakdown = simulation.next_breakdown();
+        if matches!(breakdown, Some(BreakdownKind::OneTurn | BreakdownKind::AllTurns)) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        if breaks == Some(Fails::Bell) {
-            world.silence();
+        if breakdown == Some(BreakdownKind::Bell) {
+            simulation.fail_bell();
         }
-        world.go_on();
-        world.listen();
+        simulation.run_turn();
+        simulation.answer_bell();
         Ok(())
     }
 
     fn take(&mut self, answers: &mut Vec<Answer>) {
-        answers.append(&mut self.world.borrow_mut().answers);
+        answers.append(&mut self.simulation.borrow_mut().answers);
     }
 
     fn is_quiet(&self) -> bool {
-        let world = self.world.borrow();
-        world.requests.is_empty() && world.answers.is_empty()
+        let simulation = self.simulation.borrow();
+        simulation.requests.is_empty() && simulation.answers.is_empty()
     }
 }

@@ -1,77 +1,80 @@
-//! A pipe that is played, with the reader of its stream.
+//! The model of a simulated pipe, with the reader of its stream.
 
 use std::os::fd::RawFd;
 
 use iof_shm_ring::{Peek, Reader};
 
-use super::End;
+use super::SourceEnd;
 
-/// A pipe, and who reads its stream.
-pub(super) struct Pipe {
+/// A simulated pipe or queue of deliveries, and the reader of its stream.
+pub(super) struct PipeModel {
+    /// The driver's descriptor; -1 for a queue.
     pub(super) fd: RawFd,
-    /// Written and not yet given to the driver.
+    /// Bytes that were written and not yet given to the driver.
     pub(super) buffered: usize,
     pub(super) hung_up: bool,
-    /// Given to the driver.
+    /// Bytes that were given to the driver.
     pub(super) given: u64,
-    /// An error was given.
+    /// The driver was given an error that ends the source.
     pub(super) failed: bool,
-    /// Somebody asked for its end.
+    /// The source was closed or removed.
     pub(super) closed: bool,
-    /// Nothing more is wanted once so much was given.
-    pub(super) enough: Option<u64>,
-    /// It is a terminal, and so not at its end as long as its session has a leader.
-    pub(super) session: Option<Session>,
+    /// The value of `given` at which a finished source may end.
+    pub(super) finish_at: Option<u64>,
+    /// The leader of the session, if this is a terminal. A terminal does not end while its session
+    /// has a leader.
+    pub(super) leader: Option<Leader>,
     /// The leader's pidfd.
-    pub(super) leader: Option<RawFd>,
+    pub(super) leader_fd: Option<RawFd>,
     pub(super) reader: Reader,
-    /// What was delivered in its place and is still required, if it is no pipe.
-    pub(super) queue: Option<Queue>,
-    /// Bytes that the reader has seen or was told that it missed.
+    /// Deliveries that the driver has not reported as taken; `None` for a pipe.
+    pub(super) untaken: Option<Untaken>,
+    /// Bytes that the reader has read, or knows from gaps to be lost.
     pub(super) read: u64,
-    pub(super) end: Option<End>,
+    pub(super) end: Option<SourceEnd>,
 }
 
-/// Deliveries, and their bytes together.
+/// A number of deliveries, and the sum of their bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Queue {
+pub(super) struct Untaken {
     pub(super) deliveries: usize,
     pub(super) bytes: u64,
 }
 
-/// What became of the leader of a session.
+/// The state of a session's leader.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Session {
-    Led,
-    /// The kernel has told of the leader's exit.
-    Over,
-    /// And the driver has.
+pub(super) enum Leader {
+    Running,
+    /// The kernel has reported the exit to the driver.
+    Exited,
+    /// The driver has reported the exit.
     Reported,
 }
 
-/// The byte that is at `at` in what pipe number `pipe` gives.
-pub(super) fn byte(pipe: usize, at: u64) -> u8 {
-    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ pipe as u8
+/// Returns the byte at `position` of what pipe number `pipe` gives.
+pub(super) fn byte(pipe: usize, position: u64) -> u8 {
+    (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ pipe as u8
 }
 
-impl Pipe {
-    /// Whether a terminal has nothing, and nobody who has it open.
-    pub(super) fn is_left(&self) -> bool {
-        self.session.is_some() && self.hung_up && self.buffered == 0
+impl PipeModel {
+    /// Returns whether this is an empty terminal that no process has open.
+    pub(super) fn is_unopened_terminal(&self) -> bool {
+        self.leader.is_some() && self.hung_up && self.buffered == 0
     }
 
-    /// Whether a read would not wait.
+    /// Returns whether a read would not block.
     pub(super) fn is_readable(&self) -> bool {
         self.buffered > 0 || self.hung_up
     }
 
-    /// Gives at most `room` bytes, to the memory at `to` if they are wanted.
-    pub(super) fn give(&mut self, number: usize, room: usize, to: Option<*mut u8>) -> usize {
+    /// Gives the driver at most `room` bytes: writes them to `memory`, or discards them if it is
+    /// `None`.
+    pub(super) fn give(&mut self, number: usize, room: usize, memory: Option<*mut u8>) -> usize {
         let bytes = room.min(self.buffered);
-        for (at, place) in (self.given..).zip(0..bytes) {
-            if let Some(to) = to {
-                // SAFETY: the span of a read in flight, with room for so many.
-                unsafe { to.add(place).write(byte(number, at)) };
+        for (position, offset) in (self.given..).zip(0..bytes) {
+            if let Some(memory) = memory {
+                // SAFETY: the memory of a read in flight, which has room for `room` bytes.
+                unsafe { memory.add(offset).write(byte(number, position)) };
             }
         }
         self.buffered -= bytes;
@@ -79,28 +82,28 @@ impl Pipe {
         bytes
     }
 
-    /// What is delivered next, `len` bytes; `None` if this is a pipe, or nothing is to be delivered
-    /// any more.
+    /// Returns the next `len` bytes to deliver. Returns `None` if this is a pipe, or if the source
+    /// takes no more deliveries.
     pub(super) fn deliver(&mut self, number: usize, len: usize) -> Option<Vec<u8>> {
         let over = self.hung_up || self.closed;
-        let queue = self.queue.as_mut().filter(|_| !over)?;
-        queue.deliveries += 1;
-        queue.bytes += len as u64;
-        let bytes = (self.given..).take(len).map(|at| byte(number, at)).collect();
+        let untaken = self.untaken.as_mut().filter(|_| !over)?;
+        untaken.deliveries += 1;
+        untaken.bytes += len as u64;
+        let bytes = (self.given..).take(len).map(|position| byte(number, position)).collect();
         self.given += len as u64;
         Some(bytes)
     }
 
-    /// Deliveries are said to be no longer required.
+    /// Checks the driver's report that deliveries were taken.
     pub(super) fn taken(&mut self, deliveries: usize, bytes: u64) {
         assert!(deliveries > 0 && self.end.is_none());
-        let queue = self.queue.as_mut().expect("it has a pipe");
-        queue.deliveries = queue.deliveries.checked_sub(deliveries).expect("more than there were");
-        queue.bytes = queue.bytes.checked_sub(bytes).expect("more than there were");
+        let untaken = self.untaken.as_mut().expect("this is a pipe");
+        untaken.deliveries = untaken.deliveries.checked_sub(deliveries).expect("too many deliveries");
+        untaken.bytes = untaken.bytes.checked_sub(bytes).expect("too many bytes");
     }
 
-    /// The reader takes at most `most` bytes, and sees that they are the right ones. `true` at the
-    /// end.
+    /// Consumes at most `most` bytes of the stream and checks each of them. Returns `true` at the
+    /// end of the stream.
     pub(super) fn consume(&mut self, number: usize, most: usize) -> bool {
         let mut rest = most;
         loop {
@@ -108,8 +111,8 @@ impl Pipe {
                 Peek::Bytes => {
                     let bytes = self.reader.bytes();
                     let bytes = &bytes[..bytes.len().min(rest)];
-                    for (at, got) in (self.read..).zip(bytes) {
-                        assert_eq!(*got, byte(number, at), "pipe {number}, byte {at}");
+                    for (position, read) in (self.read..).zip(bytes) {
+                        assert_eq!(*read, byte(number, position), "pipe {number}, byte {position}");
                     }
                     let n = bytes.len();
                     self.read += n as u64;
@@ -128,35 +131,36 @@ impl Pipe {
         }
     }
 
-    /// It gives an error.
+    /// Records that the driver is given this errno.
     pub(super) fn fail(&mut self, errno: i32) {
         self.failed |= match errno {
             libc::EAGAIN | libc::EINTR => false,
-            libc::EIO if self.session == Some(Session::Led) => self.enough.is_some(),
+            libc::EIO if self.leader == Some(Leader::Running) => self.finish_at.is_some(),
             _ => true,
         };
     }
 
-    /// Whether everything adds up if the source has ended; `false` if it has not.
+    /// Checks that every byte of an ended source was read or counted as lost. Returns `false` if
+    /// the source has not ended.
     pub(super) fn check(&mut self, number: usize) -> bool {
         let Some(end) = &self.end else { return false };
         assert_eq!(end.produced, self.given, "pipe {number}");
-        assert!(self.consume(number, usize::MAX), "pipe {number}: its reader comes to the end");
+        assert!(self.consume(number, usize::MAX), "pipe {number}: the reader must reach the end");
         assert_eq!(self.read, self.given, "pipe {number}");
         true
     }
 
-    /// Whether it was to end here, and so.
-    pub(super) fn end(&mut self, end: End, broken: bool) {
-        assert!(self.end.is_none(), "it completes twice");
-        let over = self.hung_up && self.buffered == 0 && self.session != Some(Session::Led);
-        let enough = self.enough.is_some_and(|enough| self.given >= enough);
-        assert!(over || enough || self.closed || self.failed || broken, "it ends too early");
-        assert!(!end.error || self.failed || broken, "it fails by itself");
-        let untold = self.queue.take().unwrap_or_default();
-        assert!(broken || untold == Queue::default(), "nobody was told of deliveries");
-        // Of these a driver that fails has not heard.
-        self.given -= untold.bytes;
+    /// Checks the driver's report that the source has ended.
+    pub(super) fn ended(&mut self, end: SourceEnd, broken: bool) {
+        assert!(self.end.is_none(), "the source ended twice");
+        let over = self.hung_up && self.buffered == 0 && self.leader != Some(Leader::Running);
+        let finished = self.finish_at.is_some_and(|finish_at| self.given >= finish_at);
+        assert!(over || finished || self.closed || self.failed || broken, "the source ended too early");
+        assert!(!end.error || self.failed || broken, "the source ended with an error that no call returned");
+        let untaken = self.untaken.take().unwrap_or_default();
+        assert!(broken || untaken == Untaken::default(), "{untaken:?} were not reported as taken");
+        // A driver that has failed did not receive these.
+        self.given -= untaken.bytes;
         self.end = Some(end);
     }
 }

@@ -1,4 +1,4 @@
-//! A target that is played, and a push: whoever fills its inlet.
+//! The models of a simulated target, and of a push with the filler of its inlet.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -11,65 +11,66 @@ use iof_shm_ring::{Filler, Inlet, Lent};
 use super::pipe::byte;
 use crate::event::PushEnd;
 
-/// Who pushes.
-pub(super) struct Push {
+/// A simulated push.
+pub(super) struct PushModel {
     pub(super) number: usize,
-    /// The driver's. Nobody else keeps it mapped.
+    /// The driver's inlet. Only the driver keeps it mapped.
     inlet: Weak<Inlet>,
-    /// Its addresses, every byte twice.
-    place: Range<usize>,
+    /// The addresses of the inlet, which is mapped twice in a row.
+    addresses: Range<usize>,
     filler: Option<Filler>,
     pub(super) filled: u64,
     pub(super) over: bool,
     closes: bool,
-    /// Targets that were not told of.
-    waits_for: HashSet<usize>,
-    /// Targets that there were when it came: those with smaller numbers.
-    known: usize,
-    /// Those who have taken no more were to be cut off.
-    cut: Option<u64>,
+    /// Targets whose turn the driver has not reported as ended.
+    unreported: HashSet<usize>,
+    /// The number of targets that existed when the push began. Targets with smaller numbers
+    /// existed.
+    known_targets: usize,
+    /// Targets that have taken at most this many bytes may be cut off.
+    cut_off_at: Option<u64>,
     pub(super) ended: bool,
 }
 
-impl Push {
-    /// A push, and what the driver gets of it.
+impl PushModel {
+    /// Creates a push and the inlet that the driver receives.
     pub(super) fn new(
         number: usize,
         pages: u64,
         closes: bool,
         targets: &[usize],
-        known: usize,
-    ) -> (Push, Arc<Inlet>) {
+        known_targets: usize,
+    ) -> (PushModel, Arc<Inlet>) {
         let inlet = Arc::new(Inlet::create(pages * 4096, "test").unwrap());
-        // SAFETY: there is no other, and it is told what is.
+        // SAFETY: this is the inlet's only filler, and `freed` tells it which bytes were taken.
         let filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()) }.unwrap();
         let start = inlet.lend(0, 0).ptr.addr();
-        let push = Push {
+        let push = PushModel {
             number,
             inlet: Arc::downgrade(&inlet),
-            place: start..start + 2 * inlet.capacity() as usize,
+            addresses: start..start + 2 * inlet.capacity() as usize,
             filler: Some(filler),
             filled: 0,
             over: false,
             closes,
-            waits_for: targets.iter().copied().collect(),
-            known,
-            cut: None,
+            unreported: targets.iter().copied().collect(),
+            known_targets,
+            cut_off_at: None,
             ended: false,
         };
         (push, inlet)
     }
 
-    /// Whether there is one to be filled.
-    pub(super) fn goes_on(&self) -> bool {
+    /// Returns whether the push can be filled.
+    pub(super) fn is_open(&self) -> bool {
         !self.over && !self.ended
     }
 
-    /// Fills as much as there is room for; gives how much.
+    /// Adds at most `bytes` bytes, as far as there is room. Returns how many.
     pub(super) fn fill(&mut self, bytes: usize, over: bool) -> u64 {
         let filler = self.filler.as_mut().unwrap();
-        for (at, place) in (self.filled..).zip(filler.room().iter_mut().take(bytes)) {
-            *place = byte(100 + self.number, at);
+        for (position, room) in (self.filled..).zip(filler.room().iter_mut().take(bytes)) {
+            *room = byte(100 + self.number, position);
         }
         let bytes = filler.fill(bytes) as u64;
         self.filled += bytes;
@@ -77,42 +78,43 @@ impl Push {
         bytes
     }
 
-    /// Room is told: what is there is overwritten at once.
+    /// Takes the driver's report of free room, and overwrites that room at once.
     pub(super) fn freed(&mut self, position: u64) {
         let filler = self.filler.as_mut().unwrap();
-        assert!(!self.ended && filler.freed(position), "push {}: {position} is told", self.number);
+        assert!(!self.ended && filler.freed(position), "push {}: wrong position {position}", self.number);
         filler.room().iter_mut().for_each(|byte| *byte = !*byte);
     }
 
+    /// Records that targets which have taken at most `position` bytes may be cut off.
     pub(super) fn cut_off(&mut self, position: u64) {
-        self.cut = self.cut.max(Some(position));
+        self.cut_off_at = self.cut_off_at.max(Some(position));
     }
 
-    /// A target is told of.
-    fn tell(&mut self, target: usize) {
-        assert!(self.waits_for.remove(&target), "push {}: {target} is told of twice", self.number);
-        assert!(!self.ended, "push {} was over", self.number);
+    /// Records that the turn at a target was reported as ended.
+    fn report_target(&mut self, target: usize) {
+        assert!(self.unreported.remove(&target), "push {}: target {target} ended twice", self.number);
+        assert!(!self.ended, "push {} had ended before", self.number);
     }
 
-    /// It is said to be over.
-    pub(super) fn end(&mut self) {
-        assert!(!self.ended && self.waits_for.is_empty(), "push {}: {:?}", self.number, self.waits_for);
+    /// Checks the driver's report that the push is over.
+    pub(super) fn report_over(&mut self) {
+        assert!(!self.ended && self.unreported.is_empty(), "push {}: {:?}", self.number, self.unreported);
         assert_eq!(self.inlet.strong_count(), 0, "push {} is still mapped", self.number);
         self.ended = true;
     }
 
-    /// Whether the target was there when the push came.
+    /// Returns whether the target existed when the push began.
     pub(super) fn reaches(&self, target: usize) -> bool {
-        target < self.known
+        target < self.known_targets
     }
 
-    /// It has not reached a target.
-    pub(super) fn miss(&mut self, target: usize, delivered: u64, end: &PushEnd) {
-        self.tell(target);
+    /// Checks the report for a target that did not exist when the push began.
+    pub(super) fn report_missing(&mut self, target: usize, delivered: u64, end: &PushEnd) {
+        self.report_target(target);
         assert!(matches!(end, PushEnd::Closed) && delivered == 0, "{end:?}");
     }
 
-    /// The filler and all that it has mapped go.
+    /// Drops the filler and its mapping.
     pub(super) fn release(&mut self) {
         self.filler = None;
     }
@@ -124,114 +126,115 @@ pub(super) struct Loan {
     start: *const u8,
     pub(super) len: usize,
     inlet: Weak<Inlet>,
-    /// Their place in the push.
     pub(super) push: usize,
-    at: u64,
+    /// The position of the first byte in the push.
+    position: u64,
 }
 
 impl Loan {
-    /// The bytes are still there, and the right ones.
+    /// Checks that the bytes are still mapped and unchanged.
     pub(super) fn check(&self) {
         assert!(self.inlet.strong_count() > 0, "push {} was unmapped", self.push);
-        // SAFETY: the inlet is mapped, and this thread is the only one that would fill it.
+        // SAFETY: the inlet is mapped, and only this thread fills it.
         let bytes = unsafe { slice::from_raw_parts(self.start, self.len) };
-        for (at, got) in (self.at..).zip(bytes) {
-            assert_eq!(*got, byte(100 + self.push, at), "push {}, byte {at}", self.push);
+        for (position, lent) in (self.position..).zip(bytes) {
+            assert_eq!(*lent, byte(100 + self.push, position), "push {}, byte {position}", self.push);
         }
     }
 }
 
 /// A push's turn at a target.
-struct Turn {
+struct TurnModel {
     push: usize,
     /// Bytes that the pipe took.
     taken: u64,
-    /// The same before its last write.
-    before: u64,
+    /// Bytes that the pipe had taken before the last write.
+    taken_before: u64,
 }
 
-/// A pipe that is written, and what its owner knows of it.
-pub(super) struct Target {
+/// A simulated target.
+pub(super) struct TargetModel {
     pub(super) fd: RawFd,
-    /// The driver knows it.
+    /// The driver has registered it.
     pub(super) registered: bool,
-    /// Somebody asked for its end.
+    /// The target was shut, or the driver stopped.
     pub(super) stopped: bool,
-    /// It said that nobody reads it.
+    /// A write was answered with EPIPE.
     closed: bool,
-    /// An error was given.
+    /// A write was answered with another error.
     failed: bool,
-    /// In the order in which they came.
-    turns: Vec<Turn>,
-    /// So many of them were told of.
-    told: usize,
-    /// One of these was the last to find it open.
-    over: bool,
-    /// It was told to be shut.
+    /// The turns of all pushes, in the order in which they began.
+    turns: Vec<TurnModel>,
+    /// The number of turns that the driver has reported as ended.
+    reported: usize,
+    /// A reported turn has closed the target. All later turns end with `PushEnd::Closed`.
+    closed_by_turn: bool,
+    /// The driver has reported it as shut.
     pub(super) ended: bool,
 }
 
-impl Target {
-    pub(super) fn new(fd: RawFd) -> Target {
-        Target {
+impl TargetModel {
+    pub(super) fn new(fd: RawFd) -> TargetModel {
+        TargetModel {
             fd,
             registered: false,
             stopped: false,
             closed: false,
             failed: false,
             turns: Vec::new(),
-            told: 0,
-            over: false,
+            reported: 0,
+            closed_by_turn: false,
             ended: false,
         }
     }
 
-    /// A push comes.
+    /// Adds a turn for a push that begins.
     pub(super) fn enqueue(&mut self, push: usize) {
-        self.turns.push(Turn { push, taken: 0, before: 0 });
+        self.turns.push(TurnModel { push, taken: 0, taken_before: 0 });
     }
 
-    /// Whether all pushes that came were told of.
+    /// Returns whether all turns were reported as ended.
     pub(super) fn is_idle(&self) -> bool {
-        self.told == self.turns.len()
+        self.reported == self.turns.len()
     }
 
-    /// Borrows what it is to write, which is the next of the push whose turn it is.
-    pub(super) fn borrow(&self, lent: Lent, pushes: &[Push]) -> Loan {
-        let push = pushes.iter().find(|push| !push.ended && push.place.contains(&lent.ptr.addr()));
-        let push = push.expect("these are no push's bytes");
-        let (before, turn) = self.before(push.number);
-        let done = |turn: &Turn| {
+    /// Checks that `lent` are the next bytes of the push whose turn it is.
+    pub(super) fn check_loan(&self, lent: Lent, pushes: &[PushModel]) -> Loan {
+        let push = pushes.iter().find(|push| !push.ended && push.addresses.contains(&lent.ptr.addr()));
+        let push = push.expect("the bytes must lie in the inlet of a push");
+        let (earlier, turn) = self.turn(push.number);
+        let done = |turn: &TurnModel| {
             let push = &pushes[turn.push];
             push.over && turn.taken == push.filled && !push.closes
         };
-        assert!(before.iter().all(done), "push {} comes too early", push.number);
-        let offset = lent.ptr.addr() - push.place.start;
-        assert_eq!(offset as u64, turn.taken % (push.place.len() as u64 / 2), "at {}", turn.taken);
+        assert!(earlier.iter().all(done), "push {} has its turn too early", push.number);
+        let offset = lent.ptr.addr() - push.addresses.start;
+        assert_eq!(offset as u64, turn.taken % (push.addresses.len() as u64 / 2), "at {}", turn.taken);
         assert!(lent.len > 0 && turn.taken + lent.len as u64 <= push.filled, "{lent:?}");
-        let (inlet, at) = (push.inlet.clone(), turn.taken);
-        let loan = Loan { start: lent.ptr, len: lent.len, inlet, push: push.number, at };
+        let (inlet, position) = (push.inlet.clone(), turn.taken);
+        let loan = Loan { start: lent.ptr, len: lent.len, inlet, push: push.number, position };
         loan.check();
         loan
     }
 
-    /// A push's turn, and those that came before.
-    fn before(&self, push: usize) -> (&[Turn], &Turn) {
-        let at = self.turns.iter().position(|turn| turn.push == push).expect("it is not for this target");
-        (&self.turns[..at], &self.turns[at])
+    /// Returns the turns before that of `push`, and the turn of `push`.
+    fn turn(&self, push: usize) -> (&[TurnModel], &TurnModel) {
+        let turn = self.turns.iter().position(|turn| turn.push == push);
+        let index = turn.expect("the push must have this target");
+        (&self.turns[..index], &self.turns[index])
     }
 
-    /// Takes the first `n` bytes of what was lent.
+    /// Takes the first `n` lent bytes.
     pub(super) fn take(&mut self, loan: &Loan, n: usize) -> usize {
         loan.check();
         let turn = self.turns.iter_mut().find(|turn| turn.push == loan.push).unwrap();
-        assert_eq!(turn.taken, loan.at);
-        turn.before = turn.taken;
+        assert_eq!(turn.taken, loan.position);
+        turn.taken_before = turn.taken;
         turn.taken += n as u64;
         n
     }
 
-    /// It gives an error.
+    /// Records that a write is answered with this errno.
     pub(super) fn fail(&mut self, errno: i32) {
         match errno {
             libc::EAGAIN | libc::EINTR => {}
@@ -240,39 +243,43 @@ impl Target {
         }
     }
 
-    /// A push's turn is over, in its order and for a reason.
-    pub(super) fn fed(
+    /// Checks the driver's report that a push's turn has ended: its order, its bytes and its
+    /// reason.
+    pub(super) fn turn_ended(
         &mut self,
-        push: &mut Push,
+        push: &mut PushModel,
         number: usize,
         delivered: u64,
         end: &PushEnd,
         broken: bool,
     ) {
-        push.tell(number);
-        let turn = &self.turns[self.told];
+        push.report_target(number);
+        let turn = &self.turns[self.reported];
         assert_eq!((turn.push, turn.taken), (push.number, delivered), "at target {number}");
-        self.told += 1;
-        if self.over {
+        self.reported += 1;
+        if self.closed_by_turn {
             assert!(matches!(end, PushEnd::Closed) && delivered == 0, "{end:?} after the end");
             return;
         }
-        self.over = push.closes || !matches!(end, PushEnd::Complete);
+        self.closed_by_turn = push.closes || !matches!(end, PushEnd::Complete);
         match end {
             PushEnd::Complete => assert!(push.over && delivered == push.filled),
-            // Who was shut with no push there has told of none.
+            // A target that was shut while it had no push closed without reporting a turn.
             PushEnd::Closed => assert!(self.closed || (self.ended && delivered == 0)),
-            PushEnd::CutOff => assert!(push.cut.is_some_and(|position| turn.before <= position)),
+            PushEnd::CutOff => {
+                assert!(push.cut_off_at.is_some_and(|position| turn.taken_before <= position));
+            }
             PushEnd::Stopped => assert!(self.stopped),
             PushEnd::Error(_) => assert!(self.failed || broken, "{end:?}"),
         }
     }
 
-    /// It is said to be shut.
-    pub(super) fn end(&mut self, broken: bool) {
-        assert!(!self.ended, "it is shut twice");
-        assert!(self.over || self.stopped || broken, "it is shut by itself");
-        assert!(self.turns.iter().skip(self.told).all(|turn| turn.taken == 0), "somebody was not told");
+    /// Checks the driver's report that the target is shut.
+    pub(super) fn report_shut(&mut self, broken: bool) {
+        assert!(!self.ended, "the target was shut twice");
+        assert!(self.closed_by_turn || self.stopped || broken, "the target was shut without a reason");
+        let unreported = &self.turns[self.reported..];
+        assert!(unreported.iter().all(|turn| turn.taken == 0), "a turn was not reported as ended");
         self.ended = true;
     }
 }
