@@ -1,6 +1,7 @@
-//! The handle of the capture thread.
+//! The handle to the capture thread.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,26 +24,25 @@ use crate::start::StartError;
 use crate::streams::Streams;
 use crate::watchdog::{Watchdog, Watched};
 
-/// The capture thread has ended: `on_event` panicked, or the kernel stopped serving it, which is
-/// logged.
+/// An error: the capture thread has ended, because `on_event` panicked or the kernel facility
+/// failed. The latter is logged.
 ///
-/// Whatever was asked of it and not done by then is not done. When the kernel stops serving, all
-/// sources and targets that the thread had are reported with the kernel's error, and processes are
-/// not watched any more. Only if the kernel does not even give back the memory of reads and writes
-/// in flight is nothing reported, and all of it stays mapped for good. After a panic nothing more
-/// is reported.
+/// Pending commands are discarded. After a failure of the kernel facility, all sources and targets
+/// of the thread are reported with the kernel's error, and processes are no longer watched. If the
+/// kernel does not answer the reads and writes in flight either, nothing is reported, and their
+/// memory stays mapped until the process ends. After a panic, nothing more is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the capture thread has ended; start a new Capture")]
 pub struct Stopped;
 
-/// Why a source was not added.
+/// The reason why a source was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddError {
-    /// There is a source of this name.
-    #[error("source {} was added already; remove it first, or use another id", source_id.0)]
+    /// The id belongs to another source.
+    #[error("source id {} is in use: remove that source first, or use another id", source_id.0)]
     Taken {
-        /// The name.
+        /// The id.
         source_id: SourceId,
     },
     /// The capture thread has ended.
@@ -50,20 +50,20 @@ pub enum AddError {
     Stopped(#[from] Stopped),
 }
 
-/// Why a target was not added, or is not fed.
+/// The reason why a target was not added, or a push did not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
-    /// There is a target of this name.
-    #[error("target {} was added already; wait for its end, or use another id", target_id.0)]
+    /// The id belongs to another target.
+    #[error("target id {} is in use: wait until that target is shut, or use another id", target_id.0)]
     TargetTaken {
-        /// The name.
+        /// The id.
         target_id: TargetId,
     },
-    /// There is a push of this name.
-    #[error("push {} was begun already; wait for its end, or use another id", push_id.0)]
+    /// The id belongs to another push.
+    #[error("push id {} is in use: wait until that push is over, or use another id", push_id.0)]
     PushTaken {
-        /// The name.
+        /// The id.
         push_id: PushId,
     },
     /// The capture thread has ended.
@@ -71,54 +71,56 @@ pub enum PushError {
     Stopped(#[from] Stopped),
 }
 
-/// Names in use, which the capture thread frees.
+/// The ids of targets and pushes in use. The capture thread frees them.
 #[derive(Default)]
-struct Names {
+struct IdsInUse {
     targets: HashSet<TargetId>,
     pushes: HashSet<PushId>,
 }
 
-/// One thread that drains pipes into streams, fills pipes from inlets and watches processes.
+/// A handle to the capture thread, which drains pipes into streams, fills pipes from inlets and
+/// watches processes.
 ///
-/// All methods may be called from any thread, and none but [`Capture::with_streams`] and dropping
-/// waits for the capture thread. Dropping it completes all sources with what they have, closes all
-/// targets, reports that, and joins the thread; processes that still run are not watched any more
-/// and stay.
+/// All methods may be called from any thread. Only [`Capture::with_streams`] and dropping the handle
+/// wait for the capture thread. Dropping it completes all sources with the bytes that were read,
+/// closes all targets, reports both, and joins the thread. Processes that still run continue to run,
+/// unwatched.
 pub struct Capture {
     commands: Sender<Command>,
     ringer: Ringer,
-    /// Once there was one.
+    /// `None` until the first call of [`Capture::peer_room_bell`].
     room_bells: Mutex<Option<Arc<RoomBells>>>,
-    /// Names of sources in use.
-    taken: Mutex<HashSet<SourceId>>,
-    fed: Arc<Mutex<Names>>,
+    /// The ids of sources in use.
+    source_ids: Mutex<HashSet<SourceId>>,
+    push_ids: Arc<Mutex<IdsInUse>>,
     fills: Arc<Fills>,
     backend: BackendKind,
     fallback: Option<StartError>,
     thread: Option<JoinHandle<()>>,
-    /// Dropped, so ended, after the capture thread has ended.
+    /// Dropped, and so ended, after the capture thread has ended.
     _watchdog: Watchdog,
 }
 
 impl Capture {
-    /// Starts the capture thread, on io_uring if the kernel gives one, else on epoll. In the latter
-    /// case the reason is logged, and [`Capture::fallback`] has it.
+    /// Starts the capture thread, on io_uring if the kernel offers it, otherwise on epoll. In the
+    /// latter case the reason is logged, and [`Capture::fallback`] returns it.
     ///
-    /// `on_event` runs on that thread, so it must not block, nor call [`Capture::with_streams`] or
-    /// anything else that waits for this capture. If it panics the capture ends, see
-    /// [`Stopped`]. [`Event::Stalled`] alone comes on another thread, possibly at the same
-    /// time.
+    /// `on_event` runs on that thread. It must not block, and must not call
+    /// [`Capture::with_streams`] or anything else that waits for this capture. If it panics, the
+    /// capture ends, see [`Stopped`]. Only [`Event::Stalled`] is reported on another thread,
+    /// possibly at the same time.
     ///
     /// # Errors
-    /// [`StartError`]: no file descriptor or thread to be had.
+    /// [`StartError`] if there is no file descriptor or thread left.
     pub fn start(on_event: impl Fn(Event) + Send + Sync + 'static) -> Result<Capture, StartError> {
         Capture::launch(None, on_event)
     }
 
-    /// The same, on `backend` and no other.
+    /// Starts the capture thread on `backend`, without a fallback. Otherwise the same as
+    /// [`Capture::start`].
     ///
     /// # Errors
-    /// [`StartError`]; [`StartError::Refused`] if the kernel gives no io_uring, with the likely
+    /// [`StartError`]. [`StartError::Refused`] if the kernel refuses io_uring, with the likely
     /// cause.
     pub fn start_on(
         backend: BackendKind,
@@ -131,11 +133,11 @@ impl Capture {
         wanted: Option<BackendKind>,
         on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Capture, StartError> {
-        // Now, while low numbers are free.
+        // Early, while low descriptor numbers are free.
         spawn::reserve_stddiag_fd();
-        let (ringer, listen) = bell().map_err(|source| StartError::Bell { source })?;
-        let fed = Arc::<Mutex<Names>>::default();
-        let names = Arc::clone(&fed);
+        let (ringer, bell) = bell().map_err(|source| StartError::Bell { source })?;
+        let push_ids = Arc::<Mutex<IdsInUse>>::default();
+        let ids = Arc::clone(&push_ids);
         let on_event = Arc::new(on_event);
         let watched = Arc::<Watched>::default();
         let on_stall = Arc::clone(&on_event);
@@ -143,34 +145,34 @@ impl Capture {
             .map_err(|source| StartError::Thread { source })?;
         let on_event: OnEvent = Box::new(move |event| {
             match &event {
-                Event::Shut { target } => drop(lock(&names).targets.remove(target)),
-                Event::PushOver { push } => drop(lock(&names).pushes.remove(push)),
+                Event::Shut { target } => drop(lock(&ids).targets.remove(target)),
+                Event::PushOver { push } => drop(lock(&ids).pushes.remove(push)),
                 _ => {}
             }
             on_event(event);
         });
-        let (commands, receive) = unbounded();
-        let (tell, started) = bounded(1);
-        let own = ringer.try_clone().map_err(|source| StartError::Bell { source })?;
-        let inbox = Inbox { commands: Sender::clone(&commands), ringer: own };
-        let body = Thread { bell: listen, commands: receive, inbox, watched, on_event, tell };
+        let (commands, received_commands) = unbounded();
+        let (started, receive_started) = bounded(1);
+        let inbox_ringer = ringer.try_clone().map_err(|source| StartError::Bell { source })?;
+        let inbox = Inbox { commands: Sender::clone(&commands), ringer: inbox_ringer };
+        let capture_thread =
+            CaptureThread { bell, commands: received_commands, inbox, watched, on_event, started };
         let thread = thread::Builder::new()
             .name("iof-capture".into())
-            .spawn(move || body.run(wanted))
+            .spawn(move || capture_thread.run(wanted))
             .map_err(|source| StartError::Thread { source })?;
-        // It died before it could say why.
+        // The thread ended before it could report why.
         let died = |_| Err(StartError::Thread { source: io::ErrorKind::Other.into() });
-        let Started { backend, fallback } = started.recv().unwrap_or_else(died)?;
+        let Started { backend, fallback } = receive_started.recv().unwrap_or_else(died)?;
         if let Some(reason) = &fallback {
             tracing::warn!(%reason, "capture falls back on epoll, which costs more");
         }
-        let taken = Mutex::default();
         Ok(Capture {
             commands,
             ringer,
             room_bells: Mutex::default(),
-            taken,
-            fed,
+            source_ids: Mutex::default(),
+            push_ids,
             fills: Arc::default(),
             backend,
             fallback,
@@ -179,49 +181,52 @@ impl Capture {
         })
     }
 
-    /// What it works with.
+    /// Returns the kernel facility that this capture uses.
     pub fn backend(&self) -> BackendKind {
         self.backend
     }
 
-    /// Why it does not work with io_uring, if nobody asked for another backend.
+    /// Returns why io_uring is not in use. Returns `None` if it is, or if the backend was chosen with
+    /// [`Capture::start_on`].
     pub fn fallback(&self) -> Option<&StartError> {
         self.fallback.as_ref()
     }
 
+    /// Sends a command to the capture thread and wakes it.
     fn send(&self, command: Command) -> Result<(), Stopped> {
         self.commands.send(command).map_err(|_| Stopped)?;
         self.ringer.ring();
         Ok(())
     }
 
-    /// Reads `pipe` into `stream` from now on, under the name `id`.
+    /// Adds the source `id`: reads `pipe` into `stream` from now on.
     ///
-    /// `pipe` is the read end of a pipe(7) that nobody else reads, blocking or not (blocking is
-    /// cheaper on kernels before 6.3). It is closed after its last byte; the stream stays until
-    /// [`Capture::remove`].
+    /// `pipe` is the read end of a pipe(7) without another reader. It may be blocking or not;
+    /// blocking is cheaper on kernels before Linux 6.3. The pipe is closed after its last byte. The
+    /// stream stays until [`Capture::remove`].
     ///
-    /// Of a pipe in packet mode (O_DIRECT, which whoever writes can switch on, see pipe(2)) nothing
-    /// is lost unseen if `stream` has a capacity of 16 KiB at least, for a read takes a quarter
-    /// of it, and a packet has 4 KiB.
+    /// A writer can switch a pipe to packet mode (O_DIRECT, see pipe(2)). Such a pipe loses nothing
+    /// uncounted if `stream` has a capacity of at least 16 KiB, because a read takes up to a quarter
+    /// of it, and a packet has at most 4 KiB.
     ///
-    /// [`Event::Complete`] follows, unless `on_event` panics before: then nothing does, see
-    /// [`Stopped`].
+    /// [`Event::Complete`] follows, unless `on_event` panics first, see [`Stopped`].
     ///
     /// # Errors
-    /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The pipe is closed then.
+    /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`]. The pipe is closed then.
     pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: Stream) -> Result<(), AddError> {
-        self.enter(id, Command::Add { id, pipe, stream: Box::new(stream), leader: None })
+        self.add_source(id, Command::Add { id, pipe, stream: Box::new(stream), leader: None })
     }
 
-    /// The same as [`Capture::add`] for the master of a pty, and as [`Capture::watch`] for the
-    /// leader of the session whose terminal that is: while it lives, that nobody has the
-    /// terminal open is not its end, because any process of the session may open it again as
-    /// /dev/tty. Meanwhile it is looked at every 20 ms.
+    /// Adds the master of a pty as source `id`, as [`Capture::add`] does, and watches the leader of
+    /// the session whose terminal it is, as [`Capture::watch`] does.
+    ///
+    /// While the leader lives, the source does not end when no process has the terminal open,
+    /// because any process of the session may open it again as /dev/tty. Until then the capture
+    /// checks the terminal every 20 ms.
     ///
     /// # Errors
-    /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`]. The master is closed then, the
-    /// child stays unreaped.
+    /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`]. The master is closed then,
+    /// and the child stays unreaped.
     pub fn add_session(
         &self,
         id: SourceId,
@@ -231,28 +236,29 @@ impl Capture {
         leader: Child,
     ) -> Result<(), AddError> {
         let leader = Some((process, leader));
-        self.enter(id, Command::Add { id, pipe: master, stream: Box::new(stream), leader })
+        self.add_source(id, Command::Add { id, pipe: master, stream: Box::new(stream), leader })
     }
 
-    /// Adds a source without a pipe, under the name `id`: its bytes come with [`Capture::deliver`],
-    /// and its end with [`Capture::finish`].
+    /// Adds the source `id` without a pipe: [`Capture::deliver`] adds its bytes, and
+    /// [`Capture::finish`] ends it.
     ///
     /// # Errors
-    /// [`AddError::Taken`] if `id` is in use, [`AddError::Stopped`].
+    /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`].
     pub fn open(&self, id: SourceId, stream: Stream) -> Result<(), AddError> {
-        self.enter(id, Command::Open { id, stream: Box::new(stream) })
+        self.add_source(id, Command::Open { id, stream: Box::new(stream) })
     }
 
-    /// Puts `bytes`, which were read from their source at `time` (nanoseconds since 1970, now if
-    /// `None`), behind what was delivered before to a source that was [opened](Capture::open).
-    /// They go into its stream in order; where a full stream waits for its readers, they wait
-    /// here, in any number: [`Event::Delivered`] tells when they are no longer required, so
-    /// whoever delivers knows how much waits.
+    /// Delivers `bytes` to a source that was added with [`Capture::open`]. `time` is when they were
+    /// read from their origin, in nanoseconds since 1970; `None` means now.
     ///
-    /// If there is no such source, or it has a pipe, or it was finished, the bytes are lost,
-    /// uncounted, and the event comes at once. What waits when a source is
-    /// [closed](Capture::close) or removed, or the capture ends, counts as dropped; of deliveries
-    /// that come too late for that there is no event.
+    /// Deliveries enter the stream in the order of the calls. While a full stream waits for its
+    /// readers, they wait in a queue without a limit. [`Event::Delivered`] reports the deliveries
+    /// that have left the queue, so the caller can limit how many bytes wait.
+    ///
+    /// If the source does not exist, has a pipe or was finished, the bytes are lost and not counted,
+    /// and the event follows immediately. Bytes that wait when the source is
+    /// [closed](Capture::close) or removed, or when the capture ends, count as dropped. A delivery
+    /// that has not reached the capture thread when the capture ends is not reported.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -260,20 +266,20 @@ impl Capture {
         self.send(Command::Deliver { id, bytes, time })
     }
 
-    /// Sends what adds a source, if its name is free.
-    fn enter(&self, id: SourceId, add: Command) -> Result<(), AddError> {
-        // Held until it is sent: the commands for one name keep their order.
-        let mut taken = lock(&self.taken);
-        if !taken.insert(id) {
+    /// Sends `add`, which adds a source, if the source's id is free.
+    fn add_source(&self, id: SourceId, add: Command) -> Result<(), AddError> {
+        // Held until the command is sent, so that the commands for one id keep their order.
+        let mut source_ids = lock(&self.source_ids);
+        if !source_ids.insert(id) {
             return Err(AddError::Taken { source_id: id });
         }
         Ok(self.send(add)?)
     }
 
-    /// Stops reading a source now, and completes its stream with what it has: for pipes that a
-    /// grandchild holds open. Unread bytes are lost with the pipe, and whoever writes to it
-    /// gets SIGPIPE, see pipe(7). [`Event::Complete`] follows, unless it came already or there
-    /// is no such source.
+    /// Stops reading a source immediately and completes its stream with the bytes that it has. Meant
+    /// for pipes that a grandchild holds open. Unread bytes are lost with the pipe, and a process
+    /// that writes to it gets SIGPIPE, see pipe(7). [`Event::Complete`] follows, unless it was
+    /// reported already or the source does not exist.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -281,11 +287,11 @@ impl Capture {
         self.send(Command::Close(id))
     }
 
-    /// Reads what was written to a source up to now, as far as its stream takes it, and then closes
-    /// it: for pipes that somebody holds open of whom nothing more is wanted. Where a full
-    /// stream has the source wait for its readers, this waits as well. Of a source without a
-    /// pipe: no delivery will follow. [`Event::Complete`] follows, unless it came already or
-    /// there is no such source.
+    /// Reads the bytes that were written to a source up to now, and then closes it. Meant for pipes
+    /// that are held open by a process whose further output is not wanted. While a full stream waits
+    /// for its readers, the source stays open. For a source without a pipe, this means that no
+    /// delivery will follow. [`Event::Complete`] follows, unless it was reported already or the
+    /// source does not exist.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -293,10 +299,11 @@ impl Capture {
         self.send(Command::Finish(id))
     }
 
-    /// Has a source's pipe read by a thread of its own from now on, so that what blocks it blocks
-    /// no other: see [`Event::Stalled`]. Its bytes are copied once more then. A thread that is
-    /// stuck when the source is closed or removed keeps the pipe open until the kernel lets it
-    /// go, and nothing waits for it. Sources without a pipe and terminals stay as they are.
+    /// Moves a source's pipe to a thread of its own, so that the pipe can no longer block other
+    /// pipes, see [`Event::Stalled`]. Its bytes are then copied once more. If the thread is stuck in
+    /// the kernel when the source is closed or removed, it keeps the pipe open until the kernel
+    /// releases it. Nothing waits for that thread. Sources without a pipe and terminals are not
+    /// moved.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -304,60 +311,60 @@ impl Capture {
         self.send(Command::Isolate(id))
     }
 
-    /// Drops a source's stream and frees its name; closes the source first if it is not complete.
-    /// Readers keep what they have mapped.
+    /// Drops a source's stream and frees its id. If the source is not complete, closes it first.
+    /// Readers keep their mappings.
     ///
     /// # Errors
     /// [`Stopped`].
     pub fn remove(&self, id: SourceId) -> Result<(), Stopped> {
-        let mut taken = lock(&self.taken);
+        let mut source_ids = lock(&self.source_ids);
         self.send(Command::Remove(id))?;
-        taken.remove(&id);
+        source_ids.remove(&id);
         Ok(())
     }
 
-    /// Reports the end of `child`, at once if it ended already, by [`Event::Exited`] with the name
-    /// `id`, and reaps it, see waitpid(2). The name is only handed back: it need not be unique.
+    /// Watches `child`: when it ends, or if it has ended already, reaps it (see waitpid(2)) and
+    /// reports [`Event::Exited`] with `id`. The id is only passed back and need not be unique.
     ///
     /// # Errors
-    /// [`Stopped`]; the child stays unreaped.
+    /// [`Stopped`]. The child stays unreaped then.
     pub fn watch(&self, id: ProcessId, child: Child) -> Result<(), Stopped> {
         self.send(Command::Watch { id, child })
     }
 
-    /// Takes `pipe`, the write end of a pipe(7) that nobody else writes, as a target under the name
-    /// `id`, to be fed. It stays open, and whoever reads it waits, until it is
-    /// [shut](Capture::shut), a push that closes it is over, or it is found out that nobody
-    /// reads it: [`Event::Shut`].
+    /// Adds `pipe`, the write end of a pipe(7) without another writer, as target `id`. It stays
+    /// open, and its reader waits for bytes, until it is [shut](Capture::shut), a push that closes
+    /// it is over, or a write finds that it has no reader. [`Event::Shut`] reports that.
     ///
     /// # Errors
-    /// [`PushError::TargetTaken`] if `id` is the name of a target for which [`Event::Shut`] is
-    /// still to come, [`PushError::Stopped`]. The pipe is closed then.
+    /// [`PushError::TargetTaken`] if [`Event::Shut`] has not been reported for an earlier target
+    /// `id`, or [`PushError::Stopped`]. The pipe is closed then.
     pub fn add_target(&self, id: TargetId, pipe: OwnedFd) -> Result<(), PushError> {
-        if !lock(&self.fed).targets.insert(id) {
+        if !lock(&self.push_ids).targets.insert(id) {
             return Err(PushError::TargetTaken { target_id: id });
         }
         Ok(self.send(Command::AddTarget { id, pipe })?)
     }
 
-    /// Writes to each of `targets` what `inlet` is filled with from now on, all of it in one piece:
-    /// pushes that came to a target before are over there first. The bytes are in memory once,
-    /// for any number of targets. Where the push `closes`, a target's pipe is closed after the
-    /// last byte.
+    /// Begins a push: writes the bytes that are put into `inlet` from now on to each of `targets`.
+    /// A push has its turn at a target after all earlier pushes to that target, so the bytes of
+    /// pushes never interleave. The bytes are in memory once, for any number of targets. If `closes`
+    /// is set, a target's pipe is closed after the last byte.
     ///
-    /// 1. `begin_push`;
-    /// 2. [`fill`](Capture::fill) for what was put into the inlet, never more than there is room.
-    ///    Room is what it holds, less what was filled behind the position of the last
-    ///    [`Event::Freed`];
-    /// 3. say that it is `over` with the last `fill`. A push whose targets are all gone is over
-    ///    before: [`Event::PushOver`].
+    /// 1. Call `begin_push`.
+    /// 2. Put bytes into the inlet, never more than there is room, and report their number with
+    ///    [`fill`](Capture::fill). The room is the capacity of the inlet less the bytes filled after
+    ///    the position of the last [`Event::Freed`].
+    /// 3. Pass `over` with the last `fill`. If all targets of a push have ended, the push is over
+    ///    earlier, which [`Event::PushOver`] reports.
     ///
-    /// [`Event::Fed`] follows for each target, with what it got; of one that is not there, at once.
-    /// If `on_event` panics it does not, see [`Stopped`].
+    /// [`Event::Fed`] follows for each target, with the number of bytes that it took, and
+    /// immediately for a target that does not exist. It does not follow if `on_event` panics, see
+    /// [`Stopped`].
     ///
     /// # Errors
-    /// [`PushError::PushTaken`] if `id` is the name of a push for which [`Event::PushOver`] is
-    /// still to come, [`PushError::Stopped`].
+    /// [`PushError::PushTaken`] if [`Event::PushOver`] has not been reported for an earlier push
+    /// `id`, or [`PushError::Stopped`].
     pub fn begin_push(
         &self,
         id: PushId,
@@ -365,28 +372,28 @@ impl Capture {
         targets: Vec<TargetId>,
         closes: bool,
     ) -> Result<(), PushError> {
-        if !lock(&self.fed).pushes.insert(id) {
+        if !lock(&self.push_ids).pushes.insert(id) {
             return Err(PushError::PushTaken { push_id: id });
         }
         Ok(self.send(Command::Push { id, inlet, targets, closes })?)
     }
 
-    /// There are `bytes` more in a push's inlet, and these were the last, if it is `over`. Of a
-    /// push that is over nothing happens.
+    /// Reports that `bytes` more bytes are in a push's inlet, and whether these were the last
+    /// (`over`). Has no effect on a push that is over.
     ///
     /// # Errors
     /// [`Stopped`].
     pub fn fill(&self, id: PushId, bytes: u64, over: bool) -> Result<(), Stopped> {
-        // In between it was told already.
+        // Until the capture thread takes the sum, it needs no further command.
         if self.fills.add(id, Fill { bytes, over }) {
             self.send(Command::Fill { id, fills: Arc::clone(&self.fills) })?;
         }
         Ok(())
     }
 
-    /// Closes the targets that have taken no more of a push than what lies before `position`,
-    /// though it was their turn and there is more: [`PushEnd::CutOff`](crate::PushEnd). Those
-    /// for which the push waits behind another stay. [`Streams::lagging`] says who they are.
+    /// Closes the targets of a push that have taken nothing after `position` although the push has
+    /// its turn there and has more bytes ([`PushEnd::CutOff`](crate::PushEnd)). Targets where the
+    /// push waits for another push stay open. [`Streams::lagging`] lists the slow targets.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -394,8 +401,8 @@ impl Capture {
         self.send(Command::CutOff { id, position })
     }
 
-    /// Stops writing to a target and closes its pipe; what was written to it stays. [`Event::Shut`]
-    /// follows, unless it came already or there is no such target.
+    /// Stops writing to a target and closes its pipe. Bytes that are in the pipe can still be read.
+    /// [`Event::Shut`] follows, unless it was reported already or the target does not exist.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -403,14 +410,14 @@ impl Capture {
         self.send(Command::Shut(id))
     }
 
-    /// Runs `f` on the capture thread, between two batches, and waits for what it returns.
-    /// Meanwhile no pipe is read, so `f` should be short. If `f` panics, this panics, and the
-    /// capture goes on.
+    /// Runs `f` on the capture thread and returns its result. Blocks until the thread has finished
+    /// its current turn and `f`. No pipe is read while `f` runs, so `f` should be short. If `f`
+    /// panics, this method panics, and the capture continues.
     ///
-    /// Never call this from `on_event`, nor from `f`: it would wait for itself, for ever.
+    /// Calling this from `on_event` or from `f` deadlocks.
     ///
     /// # Errors
-    /// [`Stopped`]; `f` did not run.
+    /// [`Stopped`]. `f` did not run then.
     ///
     /// # Example
     /// ```
@@ -423,34 +430,35 @@ impl Capture {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_streams<R: Send>(&self, f: impl FnOnce(&mut Streams<'_>) -> R + Send) -> Result<R, Stopped> {
-        // A job that can't be sent is dropped.
+        // A call that cannot be sent is dropped.
         call_remotely(f, |call| self.send(Command::Call(call))).ok_or(Stopped)
     }
 
-    /// Makes a bell like [`Capture::room_bell`] for readers in another process, which need not be
-    /// trusted: whatever that does to its descriptor blocks nothing here. The capture listens
-    /// to it until the [`RoomBell`] is dropped.
+    /// Creates a bell like [`Capture::room_bell`] for readers in another process. That process need
+    /// not be trusted: nothing that it does to its descriptor blocks the capture. The capture
+    /// listens to the bell until the [`RoomBell`] is dropped.
     ///
     /// # Errors
-    /// When the process has no file descriptor left, or the capture thread has ended.
+    /// An error of the kernel if the process has no file descriptor left, or [`Stopped`], wrapped
+    /// in an [`io::Error`].
     pub fn peer_room_bell(&self) -> io::Result<(Ringer, RoomBell)> {
-        let mut rooms = lock(&self.room_bells);
-        let rooms = match &*rooms {
-            Some(rooms) => rooms,
+        let mut room_bells = lock(&self.room_bells);
+        let room_bells = match &*room_bells {
+            Some(room_bells) => room_bells,
             None => {
                 let new = Arc::new(RoomBells::new()?);
                 self.send(Command::Listen(Arc::clone(&new))).map_err(io::Error::other)?;
-                rooms.insert(new)
+                room_bells.insert(new)
             }
         };
-        rooms.bell()
+        room_bells.bell()
     }
 
-    /// The bell that readers in this process which may hold a source back ring when they made room,
-    /// see [`Reader::tell_room`](iof_shm_ring::Reader::tell_room).
+    /// Returns a ringer of the capture's bell. Gating readers in this process ring it when they have
+    /// made room, see [`Reader::tell_room`](iof_shm_ring::Reader::tell_room).
     ///
     /// # Errors
-    /// When the process has no file descriptor left.
+    /// An error of the kernel if the process has no file descriptor left.
     pub fn room_bell(&self) -> io::Result<Ringer> {
         self.ringer.try_clone()
     }
@@ -464,68 +472,77 @@ impl Drop for Capture {
     fn drop(&mut self) {
         let _ = self.send(Command::Stop);
         if let Some(thread) = self.thread.take()
-            // Dropped in `on_event`: the thread ends by itself.
+            // When dropped in `on_event`, the thread ends later, without being joined.
             && thread.thread().id() != thread::current().id()
         {
-            // It panicked only if `on_event` did, which was reported where panics are.
+            // The thread panics only if `on_event` does. The panic hook has reported that.
             let _ = thread.join();
         }
     }
 }
 
-/// What the capture thread begins with.
-struct Thread {
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capture")
+            .field("backend", &self.backend)
+            .field("fallback", &self.fallback)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The state that the capture thread starts with.
+struct CaptureThread {
     bell: Bell,
     commands: Receiver<Command>,
     inbox: Inbox,
     watched: Arc<Watched>,
     on_event: OnEvent,
-    tell: Sender<Result<Started, StartError>>,
+    started: Sender<Result<Started, StartError>>,
 }
 
-/// What it says once it has a backend.
+/// The thread's report once it has a backend.
 struct Started {
     backend: BackendKind,
     fallback: Option<StartError>,
 }
 
-impl Thread {
+impl CaptureThread {
     fn run(self, wanted: Option<BackendKind>) {
         leave_signals_to_others();
         let mut fallback = None;
         if wanted != Some(BackendKind::Epoll) {
-            // Here, because an io_uring belongs to the thread that makes it.
+            // Created on this thread, because an io_uring belongs to the thread that creates it.
             match Uring::new() {
                 Ok(uring) => return self.drive(uring, None),
                 Err(refused) if wanted.is_none() => fallback = Some(refused),
-                Err(refused) => return drop(self.tell.send(Err(refused))),
+                Err(refused) => return drop(self.started.send(Err(refused))),
             }
         }
         match Epoll::new() {
             Ok(epoll) => self.drive(epoll, fallback),
-            Err(error) => drop(self.tell.send(Err(error))),
+            Err(error) => drop(self.started.send(Err(error))),
         }
     }
 
     fn drive<B: Backend>(self, backend: B, fallback: Option<StartError>) {
-        let _ = self.tell.send(Ok(Started { backend: B::KIND, fallback }));
+        let _ = self.started.send(Ok(Started { backend: B::KIND, fallback }));
         Driver::new(backend, self.bell, self.commands, self.inbox, self.watched, self.on_event).run();
     }
 }
 
-/// Blocks all signals on this thread, so that the process's own threads get them; except those that
-/// a fault of this thread raises, which the process's handlers must see. See signal(7).
+/// Blocks signals on the calling thread, so that the embedder's threads handle them, see signal(7).
+/// Signals that a fault of this thread raises stay unblocked, so that the process's handlers run.
 ///
-/// SIGPIPE as well: the kernel sends it to the thread that wrote to a pipe without readers (see
-/// write(2)), not to the process, so here it stays pending, unseen, and goes with the thread. The
-/// same with io_uring, where the writer is this thread, or one of the kernel's own, which blocks
-/// all but SIGKILL and SIGSTOP.
+/// SIGPIPE is blocked as well. The kernel sends it to the thread that wrote to a pipe without
+/// readers, not to the process (see write(2)). On this thread it stays pending until the thread
+/// ends. The same holds with io_uring: the writer is this thread, or a kernel worker, which blocks
+/// all signals except SIGKILL and SIGSTOP.
 pub(crate) fn leave_signals_to_others() {
     let mut signals = SigSet::all();
     for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP] {
         signals.remove(fault);
     }
-    // Fails for bad arguments only.
+    // Fails only for invalid arguments.
     let _ = signals.thread_block();
 }
 
@@ -535,15 +552,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn however_often_a_push_is_filled_the_capture_thread_has_one_word_of_it_to_hear() {
+    fn many_fills_of_a_push_send_the_capture_thread_one_command() {
         let capture = Capture::start(|_| {}).unwrap();
-        let ((tell, busy), (go_on, wait)) = (bounded(0), bounded::<()>(0));
+        let ((announce, busy), (resume, wait)) = (bounded(0), bounded::<()>(0));
         thread::scope(|threads| {
             let capture = &capture;
             threads.spawn(move || {
                 capture.with_streams(|_| {
-                    tell.send(()).unwrap();
-                    // Until the other end is dropped.
+                    announce.send(()).unwrap();
+                    // Blocks until the other end is dropped.
                     let _ = wait.recv();
                 })
             });
@@ -551,9 +568,9 @@ mod tests {
             for push in [1, 2] {
                 (0..1000).for_each(|_| capture.fill(PushId(push), 1, false).unwrap());
             }
-            let words = capture.commands.len();
-            drop(go_on);
-            assert_eq!(words, 2);
+            let commands = capture.commands.len();
+            drop(resume);
+            assert_eq!(commands, 2);
         });
     }
 }

@@ -1,134 +1,138 @@
-//! How long to let traffic pile up before it is looked at, as a network driver moderates its
-//! interrupts.
+//! Interrupt coalescing: how long a turn lets bytes accumulate before it reads them, as a network
+//! driver coalesces the interrupts of its card.
 //!
 //! Ranks that write line by line would wake the capture thread for every line. While traffic is
-//! dense, waiting a little lets each read bring many lines, at a fraction of the cost. But a lone
-//! line must go through at once, and so must the lines of a conversation, where the next comes only
-//! when the last was answered. So patience is tried, and kept up only if it pays: if a turn that
-//! waited brings a multiple of the bytes of one that did not.
+//! dense, a short delay lets each read return many lines, at a fraction of the cost. But a lone line
+//! must pass without delay, and so must the lines of a dialogue, where each line is written only
+//! after the one before was answered. So a delay is tried, and kept only while it pays: while a turn
+//! with the delay reads a multiple of the bytes of a turn without it.
 
 use std::time::Duration;
 
-/// The longest wait.
-const MOST: Duration = Duration::from_micros(200);
-/// The first wait that is tried, and the shortest that is kept.
-const FIRST: Duration = Duration::from_micros(50);
-/// Traffic is dense while no turn takes longer than this, or than this on top of its wait.
+/// The longest delay.
+const MAX_DELAY: Duration = Duration::from_micros(200);
+/// The first delay that is tried, and the shortest that is kept.
+const MIN_DELAY: Duration = Duration::from_micros(50);
+/// Traffic is dense while no turn takes longer than this in addition to its delay.
 const DENSE: Duration = Duration::from_micros(100);
-/// Nor is it when a turn that takes longer brings so many bytes.
-const MUCH: u64 = 4096;
-/// Turns whose yield is measured without a wait, and then with one.
-const SAMPLE: u32 = 8;
-/// Turns until patience that did not pay is tried again: at first, and at most, after it has not
-/// paid many times.
+/// A turn that takes longer still counts as dense if it reads this many bytes.
+const DENSE_BYTES: u64 = 4096;
+/// The number of turns in a sample. One sample is taken without a delay, the next with one.
+const SAMPLE_TURNS: u32 = 8;
+/// The number of turns after a delay that did not pay until the next attempt. It starts at
+/// `HOLD_OFF` and doubles with each failure, up to `HOLD_OFF_MAX`.
 const HOLD_OFF: u32 = 512;
-const HOLD_OFF_MOST: u32 = 64 * 1024;
-/// What the yield of a turn must be multiplied by for its wait to pay.
-const PAYS: u64 = 2;
-/// A read of so many bytes, half of what pipes hold, needs no patience: more would keep its writer
-/// waiting.
-const LARGE: usize = 32 * 1024;
+const HOLD_OFF_MAX: u32 = 64 * 1024;
+/// A delay pays if it multiplies the bytes of a sample by at least this factor.
+const GAIN: u64 = 2;
+/// The size, in bytes, of a read that needs no delay: half of what pipes hold by default. A delay
+/// would only make the writer of a full pipe wait.
+const LARGE_READ: usize = 32 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No wait, for so many turns whatever comes.
+    /// No delay for this many turns, whatever they read.
     HoldOff(u32),
-    /// No wait; the yield is measured.
+    /// No delay; a sample is being taken.
     Measuring,
-    /// The first wait, beside a yield without it.
+    /// The first delay; a sample is being taken, to be compared with `before`, the bytes of the
+    /// sample without a delay.
     Trying { before: u64 },
-    /// It pays.
+    /// The delay pays and is being adjusted.
     Coalescing,
 }
 
-/// What a turn brought.
+/// The bytes that a turn read and wrote, and the time that it took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Yield {
-    /// Bytes read.
+    /// Bytes of all reads and writes.
     pub bytes: u64,
-    /// The largest read's.
+    /// Bytes of the largest read or write.
     pub largest: usize,
-    /// How long the turn took, from the one before.
+    /// Time since the previous turn.
     pub elapsed: Duration,
 }
 
-/// Decides on the wait of each turn by what those before brought.
+/// Chooses the coalescing delay of each turn from the yield of the turns before it.
+#[derive(Debug)]
 pub(crate) struct Coalescing {
     phase: Phase,
-    wait: Duration,
-    /// For how long patience is not tried if it does not pay the next time.
+    delay: Duration,
+    /// The number of turns to hold off if the next attempt does not pay.
     hold_off: u32,
-    /// Turns and bytes of the sample so far.
+    /// Turns and bytes of the current sample.
     turns: u32,
     bytes: u64,
 }
 
 impl Coalescing {
     pub(crate) fn new() -> Coalescing {
-        Coalescing { phase: Phase::Measuring, wait: Duration::ZERO, hold_off: HOLD_OFF, turns: 0, bytes: 0 }
+        Coalescing { phase: Phase::Measuring, delay: Duration::ZERO, hold_off: HOLD_OFF, turns: 0, bytes: 0 }
     }
 
-    /// How long the next turn is to let traffic pile up; zero: not at all.
-    pub(crate) fn wait(&self) -> Duration {
-        self.wait
+    /// Returns the coalescing delay of the next turn; zero for none.
+    pub(crate) fn delay(&self) -> Duration {
+        self.delay
     }
 
-    /// Takes note of a turn.
-    pub(crate) fn turned(&mut self, brought: Yield) {
-        // A late turn that brought much was not quiet: others had the processor.
-        let quiet = brought.elapsed > self.wait.saturating_add(DENSE) && brought.bytes < MUCH;
+    /// Records the yield of a turn and updates the delay.
+    pub(crate) fn record_turn(&mut self, turn: Yield) {
+        // A long turn that read many bytes was not quiet: other threads had the processor.
+        let quiet = turn.elapsed > self.delay.saturating_add(DENSE) && turn.bytes < DENSE_BYTES;
         match self.phase {
             Phase::Trying { .. } if quiet => self.give_up(),
             Phase::Measuring | Phase::Coalescing if quiet => self.enter(Phase::Measuring, Duration::ZERO),
             Phase::HoldOff(0) => self.enter(Phase::Measuring, Duration::ZERO),
             Phase::HoldOff(turns) => self.phase = Phase::HoldOff(turns.saturating_sub(1)),
-            Phase::Measuring | Phase::Trying { .. } if brought.largest >= LARGE => {
-                self.enter(Phase::HoldOff(SAMPLE), Duration::ZERO);
+            Phase::Measuring | Phase::Trying { .. } if turn.largest >= LARGE_READ => {
+                self.enter(Phase::HoldOff(SAMPLE_TURNS), Duration::ZERO);
             }
             Phase::Measuring => {
-                if let Some(before) = self.sample(brought.bytes) {
-                    self.enter(Phase::Trying { before }, FIRST);
+                if let Some(before) = self.add_to_sample(turn.bytes) {
+                    self.enter(Phase::Trying { before }, MIN_DELAY);
                 }
             }
-            Phase::Trying { before } => match self.sample(brought.bytes) {
-                Some(after) if after >= before.saturating_mul(PAYS) => {
+            Phase::Trying { before } => match self.add_to_sample(turn.bytes) {
+                Some(after) if after >= before.saturating_mul(GAIN) => {
                     self.hold_off = HOLD_OFF;
-                    self.enter(Phase::Coalescing, FIRST);
+                    self.enter(Phase::Coalescing, MIN_DELAY);
                 }
                 Some(_) => self.give_up(),
                 None => {}
             },
-            Phase::Coalescing => self.adjust(brought.largest),
+            Phase::Coalescing => self.adjust(turn.largest),
         }
     }
 
-    /// The largest read stays below half of what its pipe holds, so that no writer has to wait.
+    /// Adjusts the delay so that the largest read stays below half of what its pipe holds. No
+    /// writer has to wait then.
     fn adjust(&mut self, largest: usize) {
-        let (quarter, half) = (self.wait / 4, self.wait / 2);
-        if largest < LARGE / 2 {
-            self.wait = self.wait.saturating_add(quarter).min(MOST);
-        } else if largest >= LARGE && half < FIRST {
-            self.enter(Phase::HoldOff(SAMPLE), Duration::ZERO);
-        } else if largest >= LARGE {
-            self.wait = half;
+        let (quarter, half) = (self.delay / 4, self.delay / 2);
+        if largest < LARGE_READ / 2 {
+            self.delay = self.delay.saturating_add(quarter).min(MAX_DELAY);
+        } else if largest >= LARGE_READ && half < MIN_DELAY {
+            self.enter(Phase::HoldOff(SAMPLE_TURNS), Duration::ZERO);
+        } else if largest >= LARGE_READ {
+            self.delay = half;
         }
     }
 
-    /// It did not pay.
+    /// Drops a delay that did not pay, and holds off twice as long the next time.
     fn give_up(&mut self) {
         self.enter(Phase::HoldOff(self.hold_off), Duration::ZERO);
-        self.hold_off = self.hold_off.saturating_mul(2).min(HOLD_OFF_MOST);
+        self.hold_off = self.hold_off.saturating_mul(2).min(HOLD_OFF_MAX);
     }
 
-    /// Adds a turn to the sample; its bytes, when it is large enough.
-    fn sample(&mut self, bytes: u64) -> Option<u64> {
+    /// Adds a turn to the sample. Returns the bytes of the sample once it has enough turns.
+    fn add_to_sample(&mut self, bytes: u64) -> Option<u64> {
         self.turns = self.turns.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
-        (self.turns >= SAMPLE).then_some(self.bytes)
+        (self.turns >= SAMPLE_TURNS).then_some(self.bytes)
     }
 
-    fn enter(&mut self, phase: Phase, wait: Duration) {
-        *self = Coalescing { phase, wait, turns: 0, bytes: 0, ..*self };
+    /// Begins `phase` with an empty sample.
+    fn enter(&mut self, phase: Phase, delay: Duration) {
+        *self = Coalescing { phase, delay, turns: 0, bytes: 0, ..*self };
     }
 }
 
@@ -138,82 +142,83 @@ mod tests {
 
     const LINE: u64 = 80;
 
-    /// Traffic that brings `bytes(wait)` a turn, `quiet` after the wait is over.
+    /// Records turns that each read `bytes(delay)`, `quiet` after the end of the delay.
     fn run(coalescing: &mut Coalescing, turns: u32, quiet: Duration, bytes: impl Fn(Duration) -> u64) {
         for _ in 0..turns {
-            let (wait, bytes) = (coalescing.wait(), bytes(coalescing.wait()));
-            coalescing.turned(Yield { bytes, largest: bytes as usize, elapsed: wait + quiet });
+            let (delay, bytes) = (coalescing.delay(), bytes(coalescing.delay()));
+            coalescing.record_turn(Yield { bytes, largest: bytes as usize, elapsed: delay + quiet });
         }
     }
 
-    /// A line each microsecond.
-    fn dense(wait: Duration) -> u64 {
-        LINE * (5 + wait.as_micros() as u64)
+    /// Returns the bytes of a turn if a line is written each microsecond.
+    fn dense(delay: Duration) -> u64 {
+        LINE * (5 + delay.as_micros() as u64)
     }
 
     const SOON: Duration = Duration::from_micros(5);
 
     #[test]
-    fn dense_lines_are_waited_for_longer_and_longer_up_to_the_limit() {
+    fn dense_lines_raise_the_delay_up_to_the_limit() {
         let mut coalescing = Coalescing::new();
         run(&mut coalescing, 100, SOON, dense);
-        assert_eq!(coalescing.wait(), MOST);
+        assert_eq!(coalescing.delay(), MAX_DELAY);
     }
 
     #[test]
-    fn dense_lines_are_waited_for_although_others_have_the_processor_in_between() {
+    fn dense_lines_are_delayed_although_other_threads_have_the_processor_in_between() {
         let mut coalescing = Coalescing::new();
-        run(&mut coalescing, 100, DENSE * 20, |wait| MUCH + dense(wait) * 4);
-        assert!(coalescing.wait() >= FIRST);
+        run(&mut coalescing, 100, DENSE * 20, |delay| DENSE_BYTES + dense(delay) * 4);
+        assert!(coalescing.delay() >= MIN_DELAY);
     }
 
     #[test]
-    fn a_line_after_a_silence_is_not_waited_for() {
+    fn a_line_after_a_silence_is_not_delayed() {
         let mut coalescing = Coalescing::new();
         run(&mut coalescing, 100, SOON, dense);
         run(&mut coalescing, 1, DENSE * 2, |_| LINE);
-        assert_eq!(coalescing.wait(), Duration::ZERO);
-        // Nor are those that follow it now and then.
+        assert_eq!(coalescing.delay(), Duration::ZERO);
+        // Nor are lines that follow it at long intervals.
         run(&mut coalescing, 10_000, DENSE * 2, |_| LINE);
-        assert_eq!(coalescing.wait(), Duration::ZERO);
+        assert_eq!(coalescing.delay(), Duration::ZERO);
     }
 
-    /// Turns of `total` that wait, if lines come one by one and every `burst` turns it is quiet.
-    fn waits(total: u32, burst: u32) -> u32 {
+    /// Returns how many of `total` turns are delayed if lines are written one by one, with a pause
+    /// after every `burst` turns.
+    fn delayed_turns(total: u32, burst: u32) -> u32 {
         let mut coalescing = Coalescing::new();
-        let mut waited = 0;
+        let mut delayed = 0;
         for turn in 1..=total {
             run(&mut coalescing, 1, if turn % burst == 0 { DENSE * 2 } else { SOON }, |_| LINE);
-            waited += u32::from(!coalescing.wait().is_zero());
+            delayed += u32::from(!coalescing.delay().is_zero());
         }
-        waited
+        delayed
     }
 
     #[test]
-    fn a_conversation_is_slowed_down_for_one_turn_in_five_hundred_at_most() {
+    fn at_most_one_turn_in_five_hundred_of_a_dialogue_is_delayed() {
         const TURNS: u32 = 100_000;
         for burst in [u32::MAX, 1000, 50, 12, 10, 5] {
-            let waited = waits(TURNS, burst);
-            assert!(waited <= TURNS / 500, "{waited} of {TURNS} turns waited, in bursts of {burst}");
+            let delayed = delayed_turns(TURNS, burst);
+            assert!(delayed <= TURNS / 500, "{delayed} of {TURNS} turns were delayed, in bursts of {burst}");
         }
     }
 
     #[test]
-    fn a_bulk_of_bytes_is_not_waited_for() {
+    fn large_reads_are_not_delayed() {
         let mut coalescing = Coalescing::new();
         for _ in 0..1000 {
-            run(&mut coalescing, 1, SOON, |_| LARGE as u64);
-            assert_eq!(coalescing.wait(), Duration::ZERO);
+            run(&mut coalescing, 1, SOON, |_| LARGE_READ as u64);
+            assert_eq!(coalescing.delay(), Duration::ZERO);
         }
     }
 
     #[test]
-    fn writers_that_fill_their_pipes_meanwhile_are_waited_for_less() {
+    fn the_delay_is_halved_when_a_writer_fills_half_of_its_pipe_meanwhile() {
         let mut coalescing = Coalescing::new();
         run(&mut coalescing, 100, SOON, dense);
-        run(&mut coalescing, 1, SOON, |_| LARGE as u64);
-        assert_eq!(coalescing.wait(), MOST / 2);
-        run(&mut coalescing, 2, SOON, |_| LARGE as u64);
-        assert_eq!(coalescing.wait(), Duration::ZERO);
+        run(&mut coalescing, 1, SOON, |_| LARGE_READ as u64);
+        assert_eq!(coalescing.delay(), MAX_DELAY / 2);
+        run(&mut coalescing, 2, SOON, |_| LARGE_READ as u64);
+        assert_eq!(coalescing.delay(), Duration::ZERO);
     }
 }

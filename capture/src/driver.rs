@@ -126,14 +126,14 @@ impl<B: Backend> Driver<B> {
         self.backend.poll(Token::Bell, self.bell.as_fd());
         let (mut coalescing, mut last) = (Coalescing::new(), Instant::now());
         while !(self.stopping && self.backend.is_quiet()) {
-            if let Err(error) = self.backend.turn(coalescing.wait()) {
+            if let Err(error) = self.backend.turn(coalescing.delay()) {
                 return self.fail(&error);
             }
             self.watched.turn();
             self.backend.take(&mut answers);
             let turned = Instant::now();
             let elapsed = turned.duration_since(mem::replace(&mut last, turned));
-            coalescing.turned(yield_of(&answers, elapsed));
+            coalescing.record_turn(yield_of(&answers, elapsed));
             // One clock reading for the whole batch.
             self.time = now();
             let mut bell_error = None;

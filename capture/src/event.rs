@@ -1,133 +1,139 @@
-//! What the capture thread reports, and the names under which it does.
+//! The events that the capture thread reports, and the ids that they carry.
 
 use std::io;
 use std::process::ExitStatus;
 
-/// The caller's name for a source: one process on one channel.
+/// The id of a source: one process on one channel. Chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(pub u64);
 
-/// The caller's name for a watched process.
+/// The id of a watched process. Chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
 
-/// The caller's name for a target: one process's stdin.
+/// The id of a target: one process's stdin. Chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(pub u64);
 
-/// The caller's name for a push: bytes that are pushed to some targets.
+/// The id of a push: bytes that are pushed to one or more targets. Chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PushId(pub u64);
 
-/// A pipe that the capture has.
+/// A pipe that the capture holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PipeId {
-    /// A source's.
+    /// The pipe of a source.
     Source(SourceId),
-    /// A target's.
+    /// The pipe of a target.
     Target(TargetId),
 }
 
-/// Something ended, or has room, or blocks.
+/// A report of the capture: something has ended, has room again, or blocks.
 #[derive(Debug)]
 pub enum Event {
-    /// A source had its last byte. Comes once for each source, after its readers were told.
+    /// A source has ended, after its last byte. Reported once for each source, after its readers
+    /// were notified.
     Complete {
-        /// Which source.
+        /// The source.
         source: SourceId,
-        /// Bytes that were read from it, stored or not.
+        /// Bytes that were read from it, whether stored or dropped.
         produced: u64,
-        /// Bytes of these that were dropped instead of stored.
+        /// Those of the produced bytes that were dropped instead of stored.
         dropped: u64,
-        /// What ended it.
+        /// Why the source ended.
         end: End,
     },
-    /// Deliveries to a source are no longer required: its stream has stored them, or counted them
-    /// as dropped. One is told of for each [`Capture::deliver`](crate::Capture::deliver), in
-    /// their order, and the last before [`Event::Complete`].
+    /// The bytes of deliveries to a source are no longer needed: its stream has stored them, or
+    /// counted them as dropped. Each [`Capture::deliver`](crate::Capture::deliver) is counted in
+    /// exactly one such event, in the order of the calls. The last one precedes
+    /// [`Event::Complete`].
     Delivered {
-        /// Which source.
+        /// The source.
         source: SourceId,
-        /// How many since the last time, 1 at least.
+        /// Deliveries since the previous event, at least 1.
         deliveries: usize,
-        /// Their bytes together.
+        /// The bytes of these deliveries together.
         bytes: u64,
     },
-    /// A process ended. Its pipes may still be open, in other hands.
+    /// A process has ended. Other processes may still hold its pipes open.
     Exited {
-        /// Which process.
+        /// The process.
         process: ProcessId,
-        /// How it ended; an error if somebody else took the status: a `waitpid(-1)` elsewhere in
-        /// this process, or an ignored `SIGCHLD`, see waitpid(2).
+        /// Its exit status. It is an error if other code took the status, by a `waitpid(-1)` in
+        /// this process or by ignoring `SIGCHLD`, see waitpid(2).
         status: io::Result<ExitStatus>,
     },
-    /// A pipe keeps the capture thread from all others, for half a second or so by now: a process
-    /// writes to it from memory that faults slowly, or reads it into such memory, as a mapped
-    /// file on a hung file system is. Comes on a thread of its own, which does not wait for the
-    /// capture thread. [`Capture::isolate`](crate::Capture::isolate) keeps a source from doing
-    /// so again.
+    /// A pipe blocks the capture thread, for about half a second so far. Some process writes to the
+    /// pipe from memory that faults slowly, or reads from it into such memory, for example a mapped
+    /// file on a hung file system. Reported on a thread of its own, which does not wait for the
+    /// capture thread. [`Capture::isolate`](crate::Capture::isolate) keeps a source from blocking
+    /// the capture thread again.
     Stalled {
-        /// Which pipe.
+        /// The pipe.
         pipe: PipeId,
     },
-    /// All targets of a push have taken what lies before `position`, so that there is room again.
-    /// Told when it is worth it: by a quarter of the inlet at least.
+    /// All targets of a push have taken the bytes before `position`, so the inlet has room again.
+    /// Reported in steps of at least a quarter of the inlet.
     Freed {
-        /// Which push.
+        /// The push.
         push: PushId,
-        /// Bytes since its beginning.
+        /// A position in bytes from the beginning of the push.
         position: u64,
     },
-    /// A push's turn at a target is over. Comes once for each target of each push.
+    /// A push's turn at a target is over. Reported once for each target of each push.
     Fed {
-        /// Which push.
+        /// The push.
         push: PushId,
-        /// Which target.
+        /// The target.
         target: TargetId,
-        /// Bytes of the push that its pipe took. Whether they were read from there nobody knows.
+        /// Bytes of the push that the target's pipe has taken. Whether the process read them from
+        /// the pipe is unknown.
         delivered: u64,
-        /// What ended it.
+        /// Why the turn ended.
         end: PushEnd,
     },
-    /// All targets of a push were told of by [`Event::Fed`]. Nothing of its inlet is read any more.
+    /// [`Event::Fed`] was reported for all targets of a push. The capture no longer reads the
+    /// push's inlet.
     PushOver {
-        /// Which push.
+        /// The push.
         push: PushId,
     },
-    /// A target's pipe was closed by us. Comes once for each target, after all pushes that had
-    /// their turn there or waited for it were told.
+    /// The capture has closed a target's pipe. Reported once for each target, after
+    /// [`Event::Fed`] for every push that had its turn there or waited for it.
     Shut {
-        /// Which target.
+        /// The target.
         target: TargetId,
     },
 }
 
-/// What ended a push's turn at a target. In all cases but the first the target is shut.
+/// Why a push's turn at a target ended. The target is shut in all cases except
+/// [`PushEnd::Complete`].
 #[derive(Debug)]
 pub enum PushEnd {
     /// The pipe took the push's last byte.
     Complete,
-    /// Nobody can read the pipe any more: the target closed its stdin or has ended (`EPIPE`, see
-    /// write(2)), which is found out when there is something to write. Or it was shut before
-    /// this push's turn came.
+    /// The pipe has no reader any more, because the process closed its stdin or has ended (`EPIPE`,
+    /// see write(2)). This is detected at the next write. Or the target was shut before this push
+    /// had its turn.
     Closed,
-    /// It did not take what there was: [`Capture::cut_off`](crate::Capture::cut_off).
+    /// [`Capture::cut_off`](crate::Capture::cut_off) closed the target, which did not take the
+    /// bytes that were available.
     CutOff,
-    /// We stopped: [`Capture::shut`](crate::Capture::shut), or the capture's own end.
+    /// [`Capture::shut`](crate::Capture::shut) closed the target, or the capture itself ended.
     Stopped,
     /// Writing failed.
     Error(io::Error),
 }
 
-/// What ended a source.
+/// Why a source ended.
 #[derive(Debug)]
 pub enum End {
-    /// End of file: nobody can write to it any more. Of a source without a pipe:
+    /// End of file: the pipe has no writer any more. For a source without a pipe:
     /// [`Capture::finish`](crate::Capture::finish).
     EndOfFile,
-    /// We stopped reading while somebody may still write:
-    /// [`Capture::close`](crate::Capture::close), [`Capture::finish`](crate::Capture::finish),
-    /// or the capture's own end.
+    /// The capture stopped reading although a process may still write, because of
+    /// [`Capture::close`](crate::Capture::close), [`Capture::finish`](crate::Capture::finish), or
+    /// the capture's own end.
     Closed,
     /// Reading failed.
     Error(io::Error),

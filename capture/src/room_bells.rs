@@ -1,9 +1,10 @@
-//! Bells by which readers in other processes tell of room, one for each.
+//! The bells that readers in other processes ring when they have made room: one bell for each
+//! reader or for the readers of one process.
 //!
-//! Such a bell is an eventfd, which is one open file description for both sides: its reader can
-//! make it blocking, full or empty. So it is neither read nor written here. An epoll instance
-//! watches all of them, edge-triggered: each ring is an edge, whatever the count is. The capture
-//! thread watches that instance.
+//! Such a bell is an eventfd. Both sides share one open file description, so the reader's side can
+//! make it blocking, full or empty. The capture thread therefore neither reads nor writes it. An
+//! epoll instance watches all bells, edge-triggered: each ring is an edge, whatever the eventfd's
+//! count is. The capture thread watches that instance.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +12,13 @@ use std::sync::Arc;
 use iof_shm_ring::{Bell, Ringer, bell};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-/// All of them.
+/// The epoll instance that watches all bells.
+#[derive(Debug)]
 pub(crate) struct RoomBells(pub(crate) Epoll);
 
-/// Keeps the capture listening to the bell of one reader, or of the readers of one process.
+/// A guard that keeps a [`Capture`](crate::Capture) listening to the bell of one reader, or of the
+/// readers of one process.
+#[derive(Debug)]
 pub struct RoomBell {
     bell: Bell,
     bells: Arc<RoomBells>,
@@ -25,14 +29,14 @@ impl RoomBells {
         Ok(RoomBells(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?))
     }
 
-    /// Makes another bell.
+    /// Creates another bell.
     pub(crate) fn bell(self: &Arc<RoomBells>) -> io::Result<(Ringer, RoomBell)> {
         let (ringer, bell) = bell()?;
         self.0.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0))?;
         Ok((ringer, RoomBell { bell, bells: Arc::clone(self) }))
     }
 
-    /// Takes note of all rings, so that the next is heard.
+    /// Consumes all pending edges, so that the next ring makes the instance readable again.
     pub(crate) fn silence(&self) {
         let mut rung = [EpollEvent::empty(); 32];
         while self.0.wait(&mut rung, EpollTimeout::ZERO).is_ok_and(|count| count == rung.len()) {}
@@ -41,7 +45,7 @@ impl RoomBells {
 
 impl Drop for RoomBell {
     fn drop(&mut self) {
-        // Closing it would not do: the other process has it, too.
+        // Closing the bell is not enough: the other process has a descriptor of the same eventfd.
         let _ = self.bells.0.delete(&self.bell);
     }
 }

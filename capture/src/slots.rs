@@ -1,6 +1,7 @@
-//! Items under small numbers that stay the same while an item lives, and are used again after.
+//! A container whose items keep a small index while they live. A free index is used again.
 
 /// A vector with holes.
+#[derive(Debug)]
 pub(crate) struct Slots<T> {
     items: Vec<Option<T>>,
     free: Vec<usize>,
@@ -13,6 +14,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
+    /// Inserts `item` and returns its index.
     pub(crate) fn insert(&mut self, item: T) -> usize {
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.items.get_mut(index)
@@ -32,13 +34,14 @@ impl<T> Slots<T> {
         self.items.get_mut(index)?.as_mut()
     }
 
+    /// Removes and returns the item at `index`, which becomes free.
     pub(crate) fn remove(&mut self, index: usize) -> Option<T> {
         let item = self.items.get_mut(index)?.take()?;
         self.free.push(index);
         Some(item)
     }
 
-    /// The numbers in use.
+    /// Returns the indices in use.
     pub(crate) fn indices(&self) -> Vec<usize> {
         let used = |(index, item): (usize, &Option<T>)| item.is_some().then_some(index);
         self.items.iter().enumerate().filter_map(used).collect()
@@ -50,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stay_and_are_used_again() {
+    fn an_index_stays_while_its_item_lives_and_is_used_again_after() {
         let mut slots = Slots::default();
         let (a, b) = (slots.insert('a'), slots.insert('b'));
         assert_eq!(slots.remove(a), Some('a'));

@@ -1,5 +1,5 @@
-//! All sources, what they have to tell, and to whom: the part of the capture thread that does no
-//! I/O on pipes.
+//! All sources, their readers' notifications and the events: the part of the capture thread that
+//! does no I/O on pipes.
 
 use std::collections::HashMap;
 
@@ -9,16 +9,16 @@ use crate::event::{End, Event, SourceId};
 use crate::slots::Slots;
 use crate::source::Source;
 
-/// Whoever wants to know of the events.
+/// The callback that receives the events.
 pub(crate) type OnEvent = Box<dyn Fn(Event) + Send>;
 
-/// The sources by number and by name, and the news of one turn.
+/// The sources by index and by id, and the notifications and events of one turn.
 pub(crate) struct Sources {
     slots: Slots<Source>,
     by_id: HashMap<SourceId, usize>,
-    /// Sources that may have news, some more than once.
+    /// Sources whose readers may have to be notified. A source may occur more than once.
     ready: Vec<usize>,
-    /// Sources to be dropped when the turn's news are out.
+    /// Sources to drop once the turn's notifications are flushed.
     removed: Vec<usize>,
     events: Vec<Event>,
     on_event: OnEvent,
@@ -36,6 +36,7 @@ impl Sources {
         }
     }
 
+    /// Adds a source and returns its index.
     pub(crate) fn add(&mut self, source: Source) -> usize {
         let id = source.id();
         let index = self.slots.insert(source);
@@ -51,6 +52,7 @@ impl Sources {
         self.by_id.keys().copied()
     }
 
+    /// Returns the indices of all sources, those whose id was removed included.
     pub(crate) fn indices(&self) -> Vec<usize> {
         self.slots.indices()
     }
@@ -59,7 +61,8 @@ impl Sources {
         self.slots.get_mut(index)
     }
 
-    /// The source, to do something with it that its readers may have to hear of.
+    /// Marks the source's readers as ready and returns the source, for a change that its readers
+    /// may have to be notified of.
     pub(crate) fn mark_ready(&mut self, index: usize) -> Option<&mut Source> {
         let source = self.slots.get_mut(index)?;
         self.ready.push(index);
@@ -77,7 +80,7 @@ impl Sources {
         }
     }
 
-    /// Gives the name free; the source goes when it has ended.
+    /// Frees the id of a source and returns its index. The source is dropped when it has ended.
     pub(crate) fn remove(&mut self, id: SourceId) -> Option<usize> {
         let index = self.by_id.remove(&id)?;
         if self.slots.get(index).is_some_and(Source::has_ended) {
@@ -86,15 +89,15 @@ impl Sources {
         Some(index)
     }
 
-    /// Reports `event` when this turn's news are out.
+    /// Reports `event` after this turn's notifications are flushed.
     pub(crate) fn report(&mut self, event: Event) {
         self.events.push(event);
     }
 
-    /// Ends the turn: readers hear their news first, then the events go out.
+    /// Ends the turn: notifies the readers of all ready sources, then reports the events.
     pub(crate) fn flush_notifications(&mut self) {
         let sources = &mut self.slots;
-        // The flag is taken, so a source that was ready twice is told of once.
+        // `take_ready` clears the flag, so a source that occurs twice notifies its readers once.
         self.ready.retain(|&index| sources.get_mut(index).is_some_and(Source::take_ready));
         let sources = &self.slots;
         notify(self.ready.iter().filter_map(|&index| sources.get(index)).map(Source::stream));
@@ -107,7 +110,7 @@ impl Sources {
         }
     }
 
-    /// Leaves every stream mapped for good.
+    /// Leaks all sources, so that every stream stays mapped for the rest of the process.
     pub(crate) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.slots));
     }

@@ -1,5 +1,6 @@
-//! What a caller may do with the streams while the capture thread holds them.
+//! Access to the streams while the capture thread holds them.
 
+use std::fmt;
 use std::sync::Arc;
 
 use iof_shm_ring::{Attached, CreateError, ReaderPage, Start, Stream, StreamConfig, StreamStats};
@@ -9,7 +10,7 @@ use crate::ioctl;
 use crate::sources::Sources;
 use crate::targets::{SlowTargets, Targets};
 
-/// All streams and targets of a capture, seen from
+/// All streams and targets of a capture, as seen by the closure of
 /// [`Capture::with_streams`](crate::Capture::with_streams).
 pub struct Streams<'a> {
     sources: &'a mut Sources,
@@ -21,24 +22,25 @@ impl<'a> Streams<'a> {
         Streams { sources, targets }
     }
 
-    /// Whether what is fed to a target can reach somebody: it is there, and its pipe has a reader.
+    /// Returns whether a target can be fed: it exists, and its pipe has a reader.
     pub fn takes(&self, target: TargetId) -> bool {
         self.targets.takes(target)
     }
 
-    /// Who holds a push back; `None` if there is none of this name, or it is over.
+    /// Returns the slowest targets of a push. Returns `None` if the push does not exist or is over.
     pub fn lagging(&self, push: PushId) -> Option<SlowTargets> {
         self.targets.lagging(push)
     }
 
-    /// The stream of source `id`; `None` if there is none, or it was removed.
+    /// Returns the stream of source `id`. Returns `None` if the source does not exist or was
+    /// removed.
     pub fn get_mut(&mut self, id: SourceId) -> Option<Tap<'_>> {
         let index = self.sources.find(id)?;
         self.sources.source_mut(index).map(|source| Tap::of(source.stream_mut()))
     }
 
-    /// Bytes that the source `id` has written so far, read or still in its pipe, or that were
-    /// delivered to it; `None` if there is no such source.
+    /// Returns the number of bytes that were written or delivered to source `id` so far, bytes that
+    /// are still in its pipe or queue included. Returns `None` if the source does not exist.
     pub fn written(&mut self, id: SourceId) -> Option<u64> {
         let index = self.sources.find(id)?;
         let source = self.sources.source_mut(index)?;
@@ -47,25 +49,26 @@ impl<'a> Streams<'a> {
         Some(source.stream().stats().produced.saturating_add(unread))
     }
 
-    /// The sources, complete or not, in no order.
+    /// Returns the ids of all sources, complete or not, in no particular order.
     pub fn ids(&self) -> impl Iterator<Item = SourceId> {
         self.sources.ids()
     }
 }
 
-/// One stream, as far as others than the capture thread may touch it: readers come and go. The
-/// kernel may be writing into it at this very moment, so it can neither be written nor taken away.
+/// Limited access to one stream: readers can be attached and detached, and counters read. The
+/// kernel may be writing into the stream at the same time, so a tap can neither write to it nor
+/// drop it.
 pub struct Tap<'a> {
     stream: &'a mut Stream,
 }
 
 impl<'a> Tap<'a> {
-    /// The same for a stream that is still to be added.
+    /// Returns access to a stream that has not been added to a capture yet.
     pub fn of(stream: &'a mut Stream) -> Tap<'a> {
         Tap { stream }
     }
 
-    /// Changes capacity and policy when nothing is in flight, see [`Stream::reconfigure`].
+    /// Changes capacity and policy as soon as nothing is in flight, see [`Stream::reconfigure`].
     ///
     /// # Errors
     /// [`CreateError::Capacity`].
@@ -73,10 +76,10 @@ impl<'a> Tap<'a> {
         self.stream.reconfigure(config)
     }
 
-    /// Adds a reader, see [`Stream::attach`]. A complete stream takes readers as well.
+    /// Attaches a reader, see [`Stream::attach`]. A complete stream accepts readers as well.
     ///
     /// # Errors
-    /// [`CreateError::Slots`] if the reader page has no such slot.
+    /// [`CreateError::Slots`] if the reader page has no slot `slot`.
     pub fn attach(
         &mut self,
         page: &Arc<ReaderPage>,
@@ -87,10 +90,10 @@ impl<'a> Tap<'a> {
         self.stream.attach(page, slot, start, may_block)
     }
 
-    /// Adds a reader that the writer passes, see [`Stream::attach_non_gating`].
+    /// Attaches a non-gating reader, see [`Stream::attach_non_gating`].
     ///
     /// # Errors
-    /// [`CreateError::Slots`] if the reader page has no such slot.
+    /// [`CreateError::Slots`] if the reader page has no slot `slot`.
     pub fn attach_non_gating(
         &mut self,
         page: &Arc<ReaderPage>,
@@ -105,23 +108,36 @@ impl<'a> Tap<'a> {
         self.stream.follow(page, slot, new_slot)
     }
 
-    /// Forgets a reader, see [`Stream::detach`]; `false` if there is none.
+    /// Detaches a reader, see [`Stream::detach`]. Returns `false` if it is not attached.
     pub fn detach(&mut self, page: &Arc<ReaderPage>, slot: u32) -> bool {
         self.stream.detach(page, slot)
     }
 
-    /// Bytes that a reader is behind by its own word, see [`Stream::lag`].
+    /// Returns the number of bytes that a reader is behind, according to its own slot, see
+    /// [`Stream::lag`].
     pub fn lag(&self, page: &Arc<ReaderPage>, slot: u32) -> Option<u64> {
         self.stream.lag(page, slot)
     }
 
-    /// The counters, see [`Stream::stats`].
+    /// Returns the stream's counters, see [`Stream::stats`].
     pub fn stats(&self) -> StreamStats {
         self.stream.stats()
     }
 
-    /// The readers that are in an older generation, see [`Stream::left_behind`].
+    /// Returns the readers that are still in an older generation, see [`Stream::left_behind`].
     pub fn left_behind(&self) -> Vec<(Arc<ReaderPage>, u32)> {
         self.stream.left_behind()
+    }
+}
+
+impl fmt::Debug for Streams<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streams").field("ids", &self.ids().collect::<Vec<_>>()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Tap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tap").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }
