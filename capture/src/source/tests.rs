@@ -7,7 +7,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use super::*;
 use crate::pty::{self, Pty, WindowSize};
 
-/// A quarter of it is a packet.
+/// Capacity of the streams in these tests: room for four packets.
 const CAPACITY: u64 = 4 * PACKET_MAX as u64;
 
 fn source(policy: Policy) -> (Source, OwnedFd) {
@@ -16,14 +16,14 @@ fn source(policy: Policy) -> (Source, OwnedFd) {
     (Source::new(SourceId(1), read, stream), write)
 }
 
-/// Attaches a reader at the first byte that never consumes.
-fn hold(source: &mut Source, may_block: bool) {
+/// Attaches a reader at the first byte. The reader never consumes.
+fn attach_idle_reader(source: &mut Source, may_block: bool) {
     let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
     let slot = page.take_slot().unwrap();
     source.stream_mut().attach(&page, slot, Start::Oldest, may_block).unwrap();
 }
 
-/// Pretends to read until the stream is full.
+/// Answers reads with as many bytes as requested until the stream is full.
 fn fill(source: &mut Source) {
     while let Next::Read(_, span) = source.next(false) {
         let n = span.len;
@@ -32,7 +32,7 @@ fn fill(source: &mut Source) {
 }
 
 #[test]
-fn one_read_at_a_time() {
+fn only_one_read_is_in_flight_at_a_time() {
     let (mut source, _write) = source(Policy::DropNewest);
     assert!(matches!(source.next(false), Next::Read(..)));
     assert!(matches!(source.next(false), Next::Nothing));
@@ -43,11 +43,11 @@ fn one_read_at_a_time() {
 }
 
 #[test]
-fn a_full_stream_polls_before_it_drops() {
+fn a_source_with_a_full_stream_polls_before_it_drops() {
     let (mut source, _write) = source(Policy::DropNewest);
-    hold(&mut source, false);
+    attach_idle_reader(&mut source, false);
     fill(&mut source);
-    assert!(source.in_flight(), "polls");
+    assert!(source.in_flight(), "the source must poll");
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
     assert!(matches!(source.next(true), Next::Drain(_)));
     assert!(matches!(source.drained(Ok(10), 1), Step::Go { readable: false }));
@@ -56,16 +56,16 @@ fn a_full_stream_polls_before_it_drops() {
 }
 
 #[test]
-fn a_packet_for_which_there_is_no_room_is_read_whole_stored_as_far_as_it_fits_and_counted() {
+fn a_packet_larger_than_the_room_is_read_whole_and_its_rest_is_counted_as_dropped() {
     let (mut source, _write) = source(Policy::DropNewest);
-    hold(&mut source, false);
+    attach_idle_reader(&mut source, false);
     for _ in 0..3 {
         assert!(matches!(source.next(false), Next::Read(..)));
         assert!(matches!(source.done(Ok(PACKET_MAX), 1), Step::Go { readable: false }));
     }
     assert!(matches!(source.next(false), Next::Read(..)));
     assert!(matches!(source.done(Ok(100), 1), Step::Go { readable: false }));
-    assert!(matches!(source.next(false), Next::Poll(_)), "room may come before the next bytes do");
+    assert!(matches!(source.next(false), Next::Poll(_)), "a reader may make room before the next bytes");
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
     assert!(matches!(source.next(true), Next::Fetch(_)));
     source.take_ready();
@@ -76,15 +76,15 @@ fn a_packet_for_which_there_is_no_room_is_read_whole_stored_as_far_as_it_fits_an
     assert_eq!(stats.cached, CAPACITY);
     assert!(matches!(source.next(false), Next::Poll(_)));
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-    assert!(matches!(source.next(true), Next::Drain(_)), "full");
+    assert!(matches!(source.next(true), Next::Drain(_)), "the stream is full");
     assert!(matches!(source.drained(Ok(0), 1), Step::End(End::EndOfFile)));
 }
 
 #[test]
-fn what_other_policies_read_is_a_packet_at_least() {
+fn under_other_policies_each_read_has_room_for_a_packet() {
     for policy in [Policy::Block, Policy::DropOldest] {
         let (mut source, _write) = source(policy);
-        hold(&mut source, policy == Policy::Block);
+        attach_idle_reader(&mut source, policy == Policy::Block);
         for _ in 0..50 {
             let Next::Read(_, span) = source.next(false) else { break };
             assert!(span.len >= PACKET_MAX, "{policy:?}");
@@ -95,13 +95,14 @@ fn what_other_policies_read_is_a_packet_at_least() {
 }
 
 #[test]
-fn a_new_generation_is_news() {
+fn a_new_generation_marks_the_source_ready() {
     let (mut source, _write) = source(Policy::DropNewest);
-    hold(&mut source, false);
+    attach_idle_reader(&mut source, false);
     let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
-    let at = source.stream_mut().attach(&page, page.take_slot().unwrap(), Start::Oldest, false).unwrap();
-    // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-    let mut reader = unsafe { Reader::new(at, page, Start::Oldest) }.unwrap();
+    let slot = page.take_slot().unwrap();
+    let attached = source.stream_mut().attach(&page, slot, Start::Oldest, false).unwrap();
+    // SAFETY: the stream belongs to this test, which neither moves nor detaches a reader in use.
+    let mut reader = unsafe { Reader::new(attached, page, Start::Oldest) }.unwrap();
     fill(&mut source);
     assert_eq!(reader.peek(), Peek::Bytes);
     reader.consume(usize::MAX);
@@ -109,13 +110,13 @@ fn a_new_generation_is_news() {
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
     assert!(matches!(source.next(true), Next::Read(..)));
     assert_eq!(source.stream().stats().generation, 1);
-    assert!(source.take_ready(), "readers of the old one are to move");
+    assert!(source.take_ready(), "readers of the old generation must move");
 }
 
 #[test]
-fn a_blocked_stream_has_nothing_in_flight() {
+fn a_blocked_source_has_nothing_in_flight() {
     let (mut source, _write) = source(Policy::Block);
-    hold(&mut source, true);
+    attach_idle_reader(&mut source, true);
     fill(&mut source);
     assert!(!source.in_flight());
     assert!(matches!(source.next(false), Next::Wait));
@@ -123,7 +124,7 @@ fn a_blocked_stream_has_nothing_in_flight() {
 }
 
 #[test]
-fn a_pipe_that_has_nothing_now_is_polled_and_then_read() {
+fn a_pipe_that_would_block_is_polled_and_then_read() {
     let (mut source, _write) = source(Policy::DropNewest);
     assert!(matches!(source.next(false), Next::Read(..)));
     let again = io::Error::from(io::ErrorKind::WouldBlock);
@@ -134,7 +135,7 @@ fn a_pipe_that_has_nothing_now_is_polled_and_then_read() {
 }
 
 #[test]
-fn an_error_ends_the_source_and_says_which() {
+fn an_error_ends_the_source_with_that_error() {
     let (mut source, _write) = source(Policy::DropNewest);
     assert!(matches!(source.next(false), Next::Read(..)));
     let broken = io::Error::from_raw_os_error(libc::EIO);
@@ -145,7 +146,7 @@ fn an_error_ends_the_source_and_says_which() {
 }
 
 #[test]
-fn bytes_that_come_with_the_cancellation_count() {
+fn bytes_of_a_read_that_was_cancelled_too_late_count() {
     let (mut source, _write) = source(Policy::DropNewest);
     assert!(matches!(source.next(false), Next::Read(..)));
     assert_eq!(source.close(), Close::Cancel);
@@ -155,14 +156,15 @@ fn bytes_that_come_with_the_cancellation_count() {
 }
 
 #[test]
-fn an_end_of_file_that_comes_with_the_cancellation_is_one() {
+fn an_end_of_file_of_a_read_that_was_cancelled_too_late_counts() {
     let (mut source, _write) = source(Policy::DropNewest);
     assert!(matches!(source.next(false), Next::Read(..)));
     assert_eq!(source.close(), Close::Cancel);
     assert!(matches!(source.done(Ok(0), 1), Step::End(End::EndOfFile)));
 }
 
-/// Asks a source with a read in flight to finish, when the read has brought `bytes` already.
+/// Returns a source that was finished while a read was in flight. The read returned `bytes`; 0
+/// means that it was cancelled.
 fn finishing(bytes: usize) -> (Source, OwnedFd) {
     let (mut source, write) = source(Policy::DropNewest);
     assert!(matches!(source.next(false), Next::Read(..)));
@@ -173,35 +175,35 @@ fn finishing(bytes: usize) -> (Source, OwnedFd) {
 }
 
 #[test]
-fn finishing_reads_what_there_was_and_no_more() {
-    for already in [0, 100] {
-        let (mut source, _write) = finishing(already);
+fn finishing_reads_the_bytes_that_the_pipe_had_and_no_more() {
+    for in_flight in [0, 100] {
+        let (mut source, _write) = finishing(in_flight);
         assert!(matches!(source.measured(10), Step::Go { .. }));
         assert!(matches!(source.next(false), Next::Read(..)));
         assert_eq!(source.finish(), Close::Already);
         assert!(matches!(source.done(Ok(4), 1), Step::Measure));
-        assert!(matches!(source.measured(50), Step::Go { .. }), "somebody goes on writing");
+        assert!(matches!(source.measured(50), Step::Go { .. }), "the pipe is still being written");
         assert!(matches!(source.next(false), Next::Read(..)));
         assert!(matches!(source.done(Ok(7), 1), Step::Measure));
         assert!(matches!(source.measured(43), Step::End(End::Closed)));
         source.end();
-        assert_eq!(source.stream().stats().produced, already as u64 + 11);
+        assert_eq!(source.stream().stats().produced, in_flight as u64 + 11);
         assert_eq!(source.finish(), Close::Already);
     }
 }
 
 #[test]
-fn finishing_waits_for_nothing_that_is_not_there_any_more() {
+fn finishing_does_not_wait_for_bytes_that_have_disappeared() {
     let (mut source, _write) = finishing(0);
     assert!(matches!(source.measured(1000), Step::Go { .. }));
     assert!(matches!(source.next(false), Next::Read(..)));
-    // The rest of a packet, say.
+    // For example, the rest of a packet was lost.
     assert!(matches!(source.done(Ok(10), 1), Step::Measure));
     assert!(matches!(source.measured(0), Step::End(End::Closed)));
 }
 
 #[test]
-fn finishing_an_empty_pipe_closes_it_and_a_sooner_end_of_file_is_one() {
+fn finishing_an_empty_pipe_closes_it_unless_end_of_file_comes_first() {
     let (mut source, _write) = finishing(0);
     assert!(matches!(source.measured(0), Step::End(End::Closed)));
     let (mut source, _write) = self::source(Policy::DropNewest);
@@ -211,9 +213,9 @@ fn finishing_an_empty_pipe_closes_it_and_a_sooner_end_of_file_is_one() {
 }
 
 #[test]
-fn what_is_dropped_counts_as_read_when_finishing() {
+fn dropped_bytes_count_as_read_when_finishing() {
     let (mut source, _write) = source(Policy::DropNewest);
-    hold(&mut source, false);
+    attach_idle_reader(&mut source, false);
     fill(&mut source);
     assert_eq!(source.finish(), Close::Cancel);
     assert!(matches!(source.done(Ok(1), 1), Step::Measure));
@@ -229,16 +231,15 @@ fn errno(errno: i32) -> io::Result<usize> {
     Err(io::Error::from_raw_os_error(errno))
 }
 
-/// How a pause may come to its end: its time is over, with io_uring and with epoll, or it was
-/// cancelled.
-fn ends_of_a_pause() -> [io::Result<usize>; 3] {
+/// Returns the possible answers to a pause: its end under io_uring and under epoll, and its
+/// cancellation.
+fn pause_answers() -> [io::Result<usize>; 3] {
     [errno(libc::ETIME), Ok(0), errno(libc::ECANCELED)]
 }
 
-/// Asks for what is to be done, on a thread that gets no memory for another generation; whether
-/// that is to pause.
+/// Returns whether the source pauses when the kernel has no memory for another generation.
 fn pauses_without_memory(source: &mut Source) -> bool {
-    let asks = || {
+    let next_is_pause = || {
         let rules = BTreeMap::from([(libc::SYS_memfd_create, Vec::new())]);
         let refuse = SeccompAction::Errno(libc::ENOMEM.unsigned_abs());
         let arch = std::env::consts::ARCH.try_into().unwrap();
@@ -246,27 +247,29 @@ fn pauses_without_memory(source: &mut Source) -> bool {
         seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
         matches!(source.next(false), Next::Pause)
     };
-    std::thread::scope(|scope| scope.spawn(asks).join().unwrap())
+    std::thread::scope(|scope| scope.spawn(next_is_pause).join().unwrap())
 }
 
-/// A source that pauses: its stream would go on for a reader that must lose nothing, and there is
-/// no memory for that.
+/// Returns a source that pauses, because its stream needs a new generation for a blocking reader
+/// and the kernel has no memory for it.
 fn without_memory() -> (Source, OwnedFd) {
     let (mut source, write) = source(Policy::Block);
-    hold(&mut source, false);
+    attach_idle_reader(&mut source, false);
     let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
-    let at = source.stream_mut().attach(&page, page.take_slot().unwrap(), Start::Oldest, true).unwrap();
-    // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
-    let mut reader = unsafe { Reader::new(at, page, Start::Oldest) }.unwrap();
+    let slot = page.take_slot().unwrap();
+    let attached = source.stream_mut().attach(&page, slot, Start::Oldest, true).unwrap();
+    // SAFETY: the stream belongs to this test, which neither moves nor detaches a reader in use.
+    let mut reader = unsafe { Reader::new(attached, page, Start::Oldest) }.unwrap();
     fill(&mut source);
     assert_eq!(reader.peek(), Peek::Bytes);
     reader.consume(usize::MAX);
-    // It has what there is; its slot stays attached, and holds nothing more.
+    // The reader has consumed everything. Its slot stays attached and holds back nothing.
     assert!(pauses_without_memory(&mut source));
     (source, write)
 }
 
-/// A source that pauses: a terminal that nobody has open, in a session whose leader lives.
+/// Returns a source that pauses: a terminal that no process has open, in a session whose leader
+/// still runs.
 fn hung_up() -> (Source, OwnedFd) {
     let (master, slave) = pty::open(Pty { size: WindowSize::default(), echo: false }).unwrap();
     let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::Block }, "test").unwrap();
@@ -279,9 +282,9 @@ fn hung_up() -> (Source, OwnedFd) {
 }
 
 #[test]
-fn after_a_pause_however_it_ended_the_source_reads_on() {
+fn after_a_pause_with_any_answer_the_source_continues_to_read() {
     for pausing in [without_memory, hung_up] {
-        for end in ends_of_a_pause() {
+        for end in pause_answers() {
             let (mut source, _write) = pausing();
             assert!(source.in_flight());
             assert!(matches!(source.next(true), Next::Nothing), "one pause at a time");
@@ -293,7 +296,7 @@ fn after_a_pause_however_it_ended_the_source_reads_on() {
 }
 
 #[test]
-fn as_long_as_there_is_no_memory_it_pauses_again_and_drops_nothing() {
+fn without_memory_the_source_pauses_repeatedly_and_drops_nothing() {
     let (mut source, _write) = without_memory();
     for _ in 0..3 {
         assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Go { readable: false }));
@@ -306,9 +309,9 @@ fn as_long_as_there_is_no_memory_it_pauses_again_and_drops_nothing() {
 }
 
 #[test]
-fn closing_cancels_a_pause_and_its_answer_is_the_end_also_if_the_cancellation_came_too_late() {
+fn closing_cancels_a_pause_and_any_answer_to_the_pause_ends_the_source() {
     for pausing in [without_memory, hung_up] {
-        for end in ends_of_a_pause() {
+        for end in pause_answers() {
             let (mut source, _write) = pausing();
             assert_eq!(source.close(), Close::Cancel);
             assert!(matches!(source.next(true), Next::Nothing), "the pause is in flight");
@@ -320,8 +323,8 @@ fn closing_cancels_a_pause_and_its_answer_is_the_end_also_if_the_cancellation_ca
 }
 
 #[test]
-fn what_is_answered_after_the_end_changes_nothing() {
-    for end in ends_of_a_pause() {
+fn an_answer_after_the_end_changes_nothing() {
+    for end in pause_answers() {
         let (mut source, _write) = without_memory();
         assert_eq!(source.close(), Close::Cancel);
         assert!(matches!(source.done(errno(libc::ECANCELED), 1), Step::End(End::Closed)));
@@ -335,7 +338,7 @@ fn what_is_answered_after_the_end_changes_nothing() {
 }
 
 #[test]
-fn finishing_while_it_pauses_ends_the_pause_and_reads_what_there_is() {
+fn finishing_during_a_pause_ends_the_pause_and_reads_the_remaining_bytes() {
     for pausing in [without_memory, hung_up] {
         for unread in [10, 0] {
             let (mut source, _write) = pausing();
@@ -355,7 +358,7 @@ fn finishing_while_it_pauses_ends_the_pause_and_reads_what_there_is() {
 }
 
 #[test]
-fn closing_after_finishing_does_not_wait_for_what_there_was() {
+fn closing_after_finishing_does_not_wait_for_the_remaining_bytes() {
     for pausing in [without_memory, hung_up] {
         let (mut source, _write) = pausing();
         assert_eq!(source.finish(), Close::Cancel);
@@ -365,7 +368,7 @@ fn closing_after_finishing_does_not_wait_for_what_there_was() {
 }
 
 #[test]
-fn a_terminal_that_is_to_be_finished_and_has_lost_what_there_was_is_at_its_end() {
+fn finishing_a_hung_up_terminal_whose_bytes_are_lost_is_its_end_of_file() {
     let (mut source, _slave) = hung_up();
     assert_eq!(source.finish(), Close::Cancel);
     assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Measure));
@@ -375,18 +378,18 @@ fn a_terminal_that_is_to_be_finished_and_has_lost_what_there_was_is_at_its_end()
 }
 
 #[test]
-fn a_terminal_whose_leader_exits_while_it_pauses_is_looked_at_once_more() {
+fn a_terminal_whose_leader_exits_during_a_pause_is_read_once_more() {
     let (mut source, _slave) = hung_up();
     source.set_reopenable(false);
     assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Go { readable: false }));
-    assert!(matches!(source.next(false), Next::Read(..)), "what was written last");
+    assert!(matches!(source.next(false), Next::Read(..)), "the last bytes must be read");
     assert!(matches!(source.done(Ok(3), 1), Step::Go { readable: false }));
     assert!(matches!(source.next(false), Next::Read(..)));
     assert!(matches!(source.done(errno(libc::EIO), 1), Step::End(End::EndOfFile)));
 }
 
 #[test]
-fn what_no_terminal_says_is_no_hang_up() {
+fn eio_of_a_file_that_is_not_a_terminal_is_an_error() {
     let (mut source, _write) = source(Policy::Block);
     source.set_reopenable(true);
     assert!(matches!(source.next(false), Next::Read(..)));
@@ -394,7 +397,7 @@ fn what_no_terminal_says_is_no_hang_up() {
 }
 
 #[test]
-fn a_source_that_gets_no_thread_is_finished_by_what_its_pipe_has() {
+fn a_finished_source_whose_thread_cannot_start_is_measured_without_a_read() {
     let (mut source, _write) = source(Policy::DropNewest);
     assert!(matches!(source.next(false), Next::Read(..)));
     assert_eq!(source.isolate(), Close::Cancel);
@@ -402,21 +405,21 @@ fn a_source_that_gets_no_thread_is_finished_by_what_its_pipe_has() {
     let cancelled = Err(io::Error::from_raw_os_error(libc::ECANCELED));
     assert!(matches!(source.done(cancelled, 1), Step::Go { readable: false }));
     assert!(source.can_be_isolated());
-    assert!(matches!(source.isolated(None), Step::Measure), "nothing would cancel another read");
+    assert!(matches!(source.isolated(None), Step::Measure), "no cancellation would end another read");
     assert!(matches!(source.measured(0), Step::End(End::Closed)));
 }
 
 #[test]
-fn bytes_that_a_thread_has_read_when_its_source_ends_are_counted() {
+fn bytes_read_by_an_isolated_thread_before_the_end_are_counted_as_dropped() {
     let (mut source, write) = source(Policy::DropNewest);
     assert_eq!(source.isolate(), Close::Now);
-    let (tell, found) = std::sync::mpsc::channel();
+    let (sender, outcomes) = std::sync::mpsc::channel();
     let pipe = source.shared_pipe().unwrap();
-    let thread = IsolatedReader::start(pipe, move |_, found| drop(tell.send(found))).unwrap();
+    let thread = IsolatedReader::start(pipe, move |_, outcome| drop(sender.send(outcome))).unwrap();
     source.isolated(Some(thread));
     nix::unistd::write(&write, &[7; 1000]).unwrap();
-    // It was read, and the capture thread closes the source first.
-    found.recv().unwrap();
+    // The thread has read the bytes, and the source is closed before it takes them.
+    outcomes.recv().unwrap();
     assert_eq!(source.queued(), 1000);
     assert_eq!(source.close(), Close::Now);
     source.drop_queued(1);

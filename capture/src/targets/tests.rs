@@ -11,27 +11,29 @@ fn targets(ids: &[u64]) -> (Targets, Vec<OwnedFd>) {
     (targets, reads)
 }
 
-fn begin(targets: &mut Targets, id: u64, to: &[u64]) -> Vec<String> {
+/// Begins push `id` to the targets `target_ids`. Returns the reported events as text.
+fn begin(targets: &mut Targets, id: u64, target_ids: &[u64]) -> Vec<String> {
     let inlet = Arc::new(Inlet::create(4096, "test").unwrap());
-    let to: Vec<TargetId> = to.iter().copied().map(TargetId).collect();
-    said(targets.begin(PushId(id), inlet, false, &to))
+    let target_ids: Vec<TargetId> = target_ids.iter().copied().map(TargetId).collect();
+    described(targets.begin(PushId(id), inlet, false, &target_ids))
 }
 
+/// Ends target `id`. Returns the reported events as text.
 fn end(targets: &mut Targets, id: u64, end: PushEnd) -> Vec<String> {
-    let at = targets.find(TargetId(id)).unwrap();
-    said(targets.end(at, end))
+    let index = targets.find(TargetId(id)).unwrap();
+    described(targets.end(index, end))
 }
 
-/// All of a push's targets take all of it.
+/// Completes push `id` at all its targets. Returns the reported events as text.
 fn complete(targets: &mut Targets, id: u64) -> Vec<String> {
-    let number = targets.find_push(PushId(id)).unwrap();
-    let mut all: Vec<usize> = targets.push_mut(number).unwrap().targets().collect();
-    all.sort_unstable();
-    all.into_iter().flat_map(|at| said(targets.end_turn(at, PushEnd::Complete))).collect()
+    let push = targets.find_push(PushId(id)).unwrap();
+    let mut indexes: Vec<usize> = targets.push_mut(push).unwrap().targets().collect();
+    indexes.sort_unstable();
+    indexes.into_iter().flat_map(|index| described(targets.end_turn(index, PushEnd::Complete))).collect()
 }
 
-fn said(events: Vec<Event>) -> Vec<String> {
-    let word = |event| match event {
+fn described(events: Vec<Event>) -> Vec<String> {
+    let describe = |event| match event {
         Event::Fed { push, target, delivered, end } => {
             format!("{} at {}: {delivered} {end:?}", push.0, target.0)
         }
@@ -39,18 +41,18 @@ fn said(events: Vec<Event>) -> Vec<String> {
         Event::Shut { target } => format!("shut {}", target.0),
         other => panic!("{other:?}"),
     };
-    events.into_iter().map(word).collect()
+    events.into_iter().map(describe).collect()
 }
 
-/// Whose turn it is at a target.
+/// Returns the push that has the turn at target `id`.
 fn turn(targets: &mut Targets, id: u64) -> Option<u64> {
-    let at = targets.find(TargetId(id)).unwrap();
-    let turn = targets.get_mut(at).unwrap().turn()?;
+    let index = targets.find(TargetId(id)).unwrap();
+    let turn = targets.get_mut(index).unwrap().turn()?;
     targets.push_mut(turn).map(|push| push.id().0)
 }
 
 #[test]
-fn each_target_has_its_pushes_in_the_order_in_which_they_came() {
+fn each_target_serves_its_pushes_in_the_order_in_which_they_began() {
     let (mut targets, _reads) = targets(&[1, 2, 3]);
     assert!(begin(&mut targets, 10, &[1, 2]).is_empty());
     assert!(begin(&mut targets, 20, &[2, 3]).is_empty());
@@ -61,20 +63,20 @@ fn each_target_has_its_pushes_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn pushes_that_wait_at_a_target_that_ends_find_it_closed_and_go_on_elsewhere() {
+fn when_a_target_ends_waiting_pushes_are_closed_there_and_continue_at_others() {
     let (mut targets, _reads) = targets(&[1, 2]);
-    for (id, to) in [(10, &[1][..]), (20, &[1, 2]), (30, &[1])] {
-        begin(&mut targets, id, to);
+    for (id, target_ids) in [(10, &[1][..]), (20, &[1, 2]), (30, &[1])] {
+        begin(&mut targets, id, target_ids);
     }
-    let said = end(&mut targets, 1, PushEnd::CutOff);
+    let events = end(&mut targets, 1, PushEnd::CutOff);
     let expected =
         ["10 at 1: 0 CutOff", "10 over", "20 at 1: 0 Closed", "30 at 1: 0 Closed", "30 over", "shut 1"];
-    assert_eq!(said, expected);
+    assert_eq!(events, expected);
     assert_eq!(complete(&mut targets, 20), ["20 at 2: 0 Complete", "20 over"]);
 }
 
 #[test]
-fn who_is_not_there_is_told_of_at_once_and_a_push_for_nobody_is_over() {
+fn a_missing_target_is_reported_at_once_and_a_push_without_targets_is_over() {
     let (mut targets, _reads) = targets(&[1]);
     assert_eq!(begin(&mut targets, 10, &[7, 1]), ["10 at 7: 0 Closed"]);
     assert_eq!(begin(&mut targets, 20, &[7]), ["20 at 7: 0 Closed", "20 over"]);
@@ -95,17 +97,17 @@ fn a_target_that_is_named_twice_is_fed_once() {
 }
 
 #[test]
-fn who_holds_a_push_back_is_named_and_whose_turn_it_is_there() {
+fn slow_targets_are_reported_with_the_push_that_has_the_turn_there() {
     let (mut targets, _reads) = targets(&[1, 2, 3]);
     begin(&mut targets, 10, &[1]);
     begin(&mut targets, 20, &[1, 2, 3]);
     let lagging = |targets: &Targets| {
         let SlowTargets { position, targets } = targets.lagging(PushId(20)).unwrap();
-        let mut who: Vec<_> = targets.iter().map(|who| (who.target.0, who.turn.0)).collect();
-        who.sort_unstable();
-        (position, who)
+        let mut slow: Vec<_> = targets.iter().map(|slow| (slow.target.0, slow.turn.0)).collect();
+        slow.sort_unstable();
+        (position, slow)
     };
-    assert_eq!(lagging(&targets), (0, vec![]), "there is nothing yet");
+    assert_eq!(lagging(&targets), (0, vec![]), "nothing was pushed yet");
     let number = targets.find_push(PushId(20)).unwrap();
     let third = targets.find(TargetId(3)).unwrap();
     targets.push_mut(number).unwrap().fill(100, false);
@@ -119,11 +121,11 @@ fn who_holds_a_push_back_is_named_and_whose_turn_it_is_there() {
 }
 
 #[test]
-fn a_target_takes_what_is_fed_as_long_as_it_is_there_and_has_a_reader() {
+fn a_target_accepts_pushes_while_it_exists_and_its_pipe_has_a_reader() {
     let (mut targets, mut reads) = targets(&[1, 2]);
     assert!(targets.takes(TargetId(1)) && targets.takes(TargetId(2)) && !targets.takes(TargetId(3)));
     drop(reads.pop());
-    // A process that another test is about to start may hold it for a moment.
+    // A process that another test is starting may hold the read end for a moment.
     while targets.takes(TargetId(2)) {
         std::thread::yield_now();
     }
