@@ -1,19 +1,19 @@
-//! The process at the other end of a connection, as the kernel names it.
+//! The process at the other end of a connection, as identified by the kernel.
 
 use iof_proto::socket;
 
-/// A process that limits are counted for.
+/// A process to which limits per process apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Client {
-    /// 0 if it lives in a pid namespace that we cannot see.
+    /// 0 if the process is in a pid namespace that is not visible to the engine.
     pub pid: u32,
     pub uid: u32,
 }
 
 impl Client {
-    /// Returns whether both are connections of one process, as far as that can be known: processes
-    /// of pid namespaces that we cannot see are told apart by their user only, and are counted
-    /// for that.
+    /// Returns whether both connections are known to belong to one process. Returns `false` for
+    /// processes in pid namespaces that are not visible to the engine: only their user is known, and
+    /// they are counted per user.
     pub(crate) fn is_process(self, other: Client) -> bool {
         self == other && self.pid != 0
     }

@@ -1,4 +1,4 @@
-//! What an embedder decides: how the engine caches, where tools find it, what a job is.
+//! The configuration of an engine, and the specification of a job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -12,56 +12,60 @@ use iof_proto::{Directives, Failure, Info, InfoValue, Nspace, Rank};
 use iof_shm_ring::Policy;
 use nix::libc;
 
-/// Bytes of cache for each source and channel, unless the embedder says otherwise.
+/// Default size of the cache of each source and channel, in bytes.
 pub const DEFAULT_CACHE_SIZE: u32 = 1 << 20;
 
-/// The smallest cache, in bytes: whoever asks for less gets this. A read takes a quarter of a cache
-/// at most, and one of a pipe in packet mode (O_DIRECT, see pipe(2)) must have room for `PIPE_BUF`
-/// bytes, or the kernel throws some away.
+/// Smallest size of a cache, in bytes. A smaller request is raised to it. A read takes at most a
+/// quarter of a cache, and a read of a pipe in packet mode (O_DIRECT, see pipe(2)) must have room for
+/// `PIPE_BUF` bytes, or the kernel discards the rest of the packet.
 pub const MIN_CACHE_SIZE: u32 = 4 * libc::PIPE_BUF as u32;
 
-/// The largest cache that a registration may ask for, unless the embedder says otherwise.
+/// Default for the largest cache that a registration may ask for, in bytes.
 pub const MAX_CACHE_SIZE: u32 = 16 << 20;
 
-/// How bytes are put together before a reader gets them. By default it gets them as they come.
+/// The grouping of bytes before a reader receives them. By default a reader receives bytes as they
+/// arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffering {
-    /// So many bytes together (`PMIX_IOF_BUFFERING_SIZE`), or half a cache if that is less. 0: as
-    /// they come, or, where there is a time, as many as come in it.
+    /// Number of bytes after which the reader receives them (`PMIX_IOF_BUFFERING_SIZE`). At most half
+    /// the cache is grouped. With 0, `time` alone limits a group, or, without it, bytes are not
+    /// grouped.
     pub size: u32,
-    /// Or what there is after so long (`PMIX_IOF_BUFFERING_TIME`). Without it, only the end of the
-    /// stream or of the registration brings fewer.
+    /// Time after which the reader receives a smaller group (`PMIX_IOF_BUFFERING_TIME`). If `None`,
+    /// only the end of the stream or of the registration ends a group early.
     pub time: Option<Duration>,
 }
 
-/// How an engine behaves. [`Config::direct`] changes it by PMIx's directives.
+/// The configuration of an engine. [`Config::direct`] changes it by PMIx directives.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes of cache for each source and channel (`PMIX_IOF_CACHE_SIZE`), [`MIN_CACHE_SIZE`] at
-    /// least.
+    /// Size of the cache of each source and channel, in bytes (`PMIX_IOF_CACHE_SIZE`). A size below
+    /// [`MIN_CACHE_SIZE`] is raised to it.
     pub cache_size: u32,
-    /// What happens when a cache is full: `PMIX_IOF_DROP_NEWEST`, `PMIX_IOF_DROP_OLDEST`, or
-    /// sources wait for the readers that may hold them back ([`Grant`](crate::Grant)).
+    /// The reaction to a full cache: drop the newest bytes (`PMIX_IOF_DROP_NEWEST`), drop the oldest
+    /// (`PMIX_IOF_DROP_OLDEST`), or block sources until the readers that may hold them back
+    /// ([`Grant`](crate::Grant)) have consumed.
     pub policy: Policy,
-    /// How readers get their bytes, unless their registration or job says otherwise.
+    /// The grouping of bytes for readers, unless their job or registration specifies another.
     pub buffering: Buffering,
-    /// The largest cache that a registration may ask for, in bytes. [`MIN_CACHE_SIZE`] it has in
-    /// any case.
+    /// The largest cache that a registration may ask for, in bytes. [`MIN_CACHE_SIZE`] is always
+    /// allowed.
     pub max_cache_size: u32,
-    /// What to read the ranks' pipes with; `None`: io_uring if the kernel gives one, else epoll.
+    /// The backend that reads the ranks' pipes. `None` selects io_uring if the kernel permits it, else
+    /// epoll.
     pub backend: Option<BackendKind>,
-    /// Where tools find this engine.
+    /// The rendezvous point at which tools find this engine.
     pub rendezvous: Rendezvous,
-    /// Where messages are logged to.
+    /// The channels to which messages are logged.
     pub log: LogConfig,
 }
 
 impl Config {
-    /// Takes directives of RFC0025 as the engine's defaults, `PMIX_IOF_CACHE_SIZE` and so on, and
-    /// `PMIX_SERVER_GATEWAY`. Gives the keys of those that are optional and can't be honoured.
+    /// Sets the engine's defaults from directives: those of RFC0025, such as `PMIX_IOF_CACHE_SIZE`, and
+    /// `PMIX_SERVER_GATEWAY`. Returns the keys of the optional directives that can't be honoured.
     ///
     /// # Errors
-    /// A required one can't be honoured; nothing is changed then.
+    /// A required directive can't be honoured. The configuration is then unchanged.
     ///
     /// ```
     /// use iof_engine::Config;
@@ -86,7 +90,7 @@ impl Config {
 }
 
 impl Buffering {
-    /// What becomes of it when somebody says more.
+    /// Returns the grouping after `directives` have overridden parts of it.
     pub(crate) fn under(self, directives: &Directives) -> Buffering {
         Buffering {
             size: directives.buffering_size.unwrap_or(self.size),
@@ -95,7 +99,7 @@ impl Buffering {
     }
 }
 
-/// The policy that a directive asks for, if one does.
+/// Returns the policy that a directive asks for, if there is one.
 pub(crate) fn policy(drop: Option<DropPolicy>) -> Option<Policy> {
     drop.map(|drop| match drop {
         DropPolicy::Oldest => Policy::DropOldest,
@@ -104,8 +108,8 @@ pub(crate) fn policy(drop: Option<DropPolicy>) -> Option<Policy> {
 }
 
 impl Default for Config {
-    /// A megabyte for each stream, the RFC's drop newest, the best backend there is, and the usual
-    /// rendezvous directory.
+    /// Returns the default configuration: a cache of 1 MiB for each stream, drop newest (the default
+    /// of the RFC), the best backend that the kernel permits, and the user's rendezvous directory.
     fn default() -> Self {
         Config {
             cache_size: DEFAULT_CACHE_SIZE,
@@ -119,107 +123,114 @@ impl Default for Config {
     }
 }
 
-/// Where tools find an engine (RFC0001, RFC0010), see [`iof_proto::rendezvous`].
+/// The place at which tools find an engine (RFC0001, RFC0010), see [`iof_proto::rendezvous`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rendezvous {
-    /// Nowhere: only the embedding process attaches.
+    /// No rendezvous point: only the embedding process can attach.
     None,
-    /// By pid or by the name of a job, as one engine of the user's session: in this directory, or
-    /// else in the user's own one below PMIX_SERVER_TMPDIR, TMPDIR, TEMP, TMP or /tmp.
+    /// An engine of the user's session, which tools find by pid or by the name of a job. The directory
+    /// is this one or, if `None`, the user's own one below PMIX_SERVER_TMPDIR, TMPDIR, TEMP, TMP or
+    /// /tmp.
     Session(Option<PathBuf>),
-    /// As the node's one system-level engine, before those of sessions: in this directory, or else
-    /// in PMIX_SYSTEM_TMPDIR, TMPDIR, TEMP, TMP or /tmp. Everybody may connect, but only this
-    /// user and root are admitted, unless the [`Host`](crate::Host) admits others.
+    /// The system-level engine of the node, which tools prefer to engines of sessions. The directory is
+    /// this one or, if `None`, PMIX_SYSTEM_TMPDIR, TMPDIR, TEMP, TMP or /tmp. Every user may connect,
+    /// but only tools of the engine's user and of root are approved unless the
+    /// [`Host`](crate::Host) approves others.
     System(Option<PathBuf>),
 }
 
 /// One program of a job, run by some of its ranks (PMIx's application, `pmix_app_t`).
 #[derive(Clone, Debug)]
 pub struct App {
-    /// How many ranks run it, 1 at least.
+    /// Number of ranks that run it, at least 1.
     pub nprocs: u32,
-    /// What they run: a path, or a name to be looked up in the `PATH` that they are going to have.
-    /// A path that does not begin with a slash begins at `cwd`.
+    /// The program: a path, or a name that is looked up in the `PATH` of the ranks' environment. A path
+    /// that does not begin with a slash is relative to `cwd`.
     pub program: OsString,
-    /// Its arguments, without its own name.
+    /// The arguments, without the program's own name.
     pub args: Vec<OsString>,
-    /// Added to the embedder's environment, in place of what has the same name; the last of equal
-    /// names counts. The engine's own names, `IOF_...`, can't be replaced.
+    /// Variables that are added to the embedder's environment, or replace those of the same name. The
+    /// last of several equal names is effective. The engine's own variables, `IOF_...`, can't be
+    /// replaced.
     pub env: Vec<(OsString, OsString)>,
-    /// Where the ranks start; where the embedder is if `None`.
+    /// The working directory of the ranks; the embedder's own if `None`.
     pub cwd: Option<PathBuf>,
 }
 
 impl App {
-    /// One rank that runs `program` with `args`, in the embedder's environment and directory.
+    /// Returns an app of one rank that runs `program` with `args`, in the embedder's environment and
+    /// working directory.
     pub fn new<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> App {
         let args = args.into_iter().map(Into::into).collect();
         App { nprocs: 1, program: program.into(), args, env: Vec::new(), cwd: None }
     }
 }
 
-/// A job: programs, and how many ranks run each. Ranks are numbered on from one to the next.
+/// A job: a list of programs, and the number of ranks that run each. The ranks of an app are numbered
+/// after those of the apps before it.
 ///
-/// Each rank finds out who it is in its environment:
+/// Each rank has these variables in its environment:
 ///
 /// | name | meaning |
 /// |---|---|
 /// | `IOF_NSPACE` | the job's name |
-/// | `IOF_RANK` | its rank, from 0 on |
-/// | `IOF_NPROCS` | how many ranks the job has |
-/// | `IOF_APPNUM` | the number of its app, from 0 on |
-/// | `IOF_STDDIAG_FD` | the descriptor for what goes to stddiag |
-/// | `IOF_SERVER` | the engine's socket, by which tools that a rank starts find it; empty if there is none |
+/// | `IOF_RANK` | the rank, from 0 |
+/// | `IOF_NPROCS` | the number of ranks in the job |
+/// | `IOF_APPNUM` | the number of the rank's app, from 0 |
+/// | `IOF_STDDIAG_FD` | the descriptor of stddiag |
+/// | `IOF_SERVER` | the engine's socket, to which tools that a rank starts connect; empty if there is none |
 ///
-/// `PMIX_NAMESPACE`, `PMIX_RANK` and the like are not set: to a PMIx client they say that there is
-/// a PMIx server for it to connect to, so they are for the launcher that has one (in [`App::env`]).
+/// `PMIX_NAMESPACE`, `PMIX_RANK` and the like are not set, because a PMIx client takes them as a sign
+/// of a PMIx server that it can connect to. A launcher with such a server sets them in [`App::env`].
 #[derive(Clone, Debug)]
 pub struct JobSpec {
     /// The job's name.
     pub nspace: Nspace,
-    /// What its ranks run, 1 at least.
+    /// The programs that its ranks run, at least one.
     pub apps: Vec<App>,
-    /// Where ranks have their stdin from; the wildcard rank stands for all that are not named. All
-    /// others read /dev/null. One rank at most can have the embedder's own
-    /// ([`Stdin::Inherit`]). What has [`Stdin::Pipe`] is open: whoever
-    /// [pushes](iof_tool::Tool::push) to it, the embedder or a tool, is read there, and it is at
-    /// its end when somebody has pushed that. A rank with a pty reads its terminal, and what
-    /// the embedder types there ([`Job::pty`](crate::Job::pty)) if this says that it has the
-    /// embedder's stdin, else the end; nothing else is possible there.
+    /// The source of each rank's stdin. The wildcard rank stands for all ranks that are not named. A
+    /// rank that is not included reads /dev/null.
     ///
-    /// If the directives say that stdin is to be forwarded (`PMIX_FWD_STDIN`), rank 0 is open
-    /// unless it is named here.
+    /// At most one rank can have the embedder's own stdin ([`Stdin::Inherit`]). The stdin of a rank
+    /// with [`Stdin::Pipe`] is open: the embedder and tools can [push](iof_tool::Tool::push) to it, and
+    /// the rank reads its end when an end was pushed.
+    ///
+    /// A rank with a pty reads its terminal. With [`Stdin::Inherit`] it reads what the embedder types
+    /// there ([`Job::pty`](crate::Job::pty)), with [`Stdin::Null`] it reads the end. It can't have
+    /// another source.
+    ///
+    /// If the directives ask for stdin to be forwarded (`PMIX_FWD_STDIN`), rank 0 has [`Stdin::Pipe`]
+    /// unless it is named here or has a pty.
     pub stdin: BTreeMap<Rank, Stdin>,
-    /// Ranks with [`Stdin::Pipe`] to which only the embedder's own tools may push
-    /// ([`Engine::attach`](crate::Engine::attach)): to others they are not open.
+    /// The ranks with [`Stdin::Pipe`] to which only the embedder's own tools may push
+    /// ([`Engine::attach`](crate::Engine::attach)). Their stdin is not open to other tools.
     pub own_stdin: BTreeSet<Rank>,
-    /// Ranks with a pseudo-terminal, and how it is at first; the wildcard rank stands for all that
-    /// are not named. What such a rank writes to stdout, stderr and /dev/tty comes on its
-    /// stdout channel, in this order and unchanged; its stderr channel is at its end at once.
-    /// It leads a session of its own, and a process group in it.
+    /// The ranks with a pseudo-terminal, and its initial settings. The wildcard rank stands for all
+    /// ranks that are not named. What such a rank writes to stdout, stderr and /dev/tty arrives on its
+    /// stdout channel, unchanged and in the order of the writes. Its stderr channel ends at once. The
+    /// rank leads a session of its own, and a process group in it.
     pub ptys: BTreeMap<Rank, Pty>,
     /// The ranks' process groups.
     ///
-    /// In a group of its own, a rank would be stopped as soon as it reads the embedder's terminal
-    /// (SIGTTIN, see credentials(7)). So the rank of [`stdin`](JobSpec::stdin) stays in the
-    /// embedder's group all the same if that stdin is the embedder's controlling terminal.
+    /// A rank in a group of its own would be stopped as soon as it reads the embedder's terminal
+    /// (SIGTTIN, see credentials(7)). So a rank with [`Stdin::Inherit`] always stays in the embedder's
+    /// group if the embedder's stdin is its controlling terminal.
     pub process_group: ProcessGroup,
-    /// How long the streams of a rank that has exited may stay open, because a process that it
-    /// started holds them. Then they are completed with what was written by that time, see
-    /// [`JobStatus::cut_off`](crate::JobStatus); who writes later gets SIGPIPE. Where a stream
-    /// waits for a reader that may hold it back, so does its end. For ever if `None`.
+    /// How long the streams of a rank that has exited may stay open, because a process that the rank
+    /// started holds them. After that time they are completed with the bytes written so far (see
+    /// [`JobStatus::cut_off`](crate::JobStatus)), and later writes raise SIGPIPE. If a gating reader
+    /// holds the stream back, its end waits for that reader as well. `None` means no limit.
     pub grace: Option<Duration>,
-    /// What its spawner asks for (RFC0025), over what the engine's [`Config`] says.
+    /// The directives of the spawner (RFC0025), which override the engine's [`Config`].
     pub directives: Directives,
-    /// It has other ranks, which run elsewhere: their output may be
-    /// [delivered](crate::Engine::deliver), and the job is
-    /// over when [`Engine::end_job`](crate::Engine::end_job) says so.
+    /// The job also has remote ranks. Their output may be [delivered](crate::Engine::deliver), and the
+    /// job does not end before [`Engine::end_job`](crate::Engine::end_job) is called.
     pub elsewhere: bool,
 }
 
 impl JobSpec {
-    /// A job of `apps` in which nobody has the embedder's stdin or a pty, every rank runs here and
-    /// has a process group of its own, and streams may stay open for ever.
+    /// Returns a job of `apps` with local ranks only. Every rank reads /dev/null, has no pty and leads a
+    /// process group, and streams may stay open without limit.
     pub fn new(nspace: Nspace, apps: Vec<App>) -> JobSpec {
         JobSpec {
             nspace,
@@ -234,12 +245,12 @@ impl JobSpec {
         }
     }
 
-    /// The pty of a rank, if it has one.
+    /// Returns the settings of a rank's pty, if it has one.
     pub(crate) fn pty(&self, rank: Rank) -> Option<Pty> {
         self.ptys.get(&rank).or_else(|| self.ptys.get(&Rank::WILDCARD)).copied()
     }
 
-    /// Where a rank has its stdin from.
+    /// Returns the source of a rank's stdin.
     pub(crate) fn stdin_of(&self, rank: Rank) -> Stdin {
         let named = self.stdin.get(&rank).or_else(|| self.stdin.get(&Rank::WILDCARD));
         match named {
@@ -249,7 +260,7 @@ impl JobSpec {
         }
     }
 
-    /// How many ranks it has.
+    /// Returns the number of local ranks.
     pub fn nprocs(&self) -> u64 {
         self.apps.iter().map(|app| u64::from(app.nprocs)).sum()
     }

@@ -1,5 +1,5 @@
-//! The control thread: accepts tools, serves what they ask, passes on what the capture thread
-//! reports, and is the one that speaks to the host.
+//! The control thread: accepts tools, serves their requests, handles the reports of the capture
+//! thread, and makes all upcalls to the host.
 
 use std::io;
 use std::mem;
@@ -19,7 +19,7 @@ use nix::unistd::gethostname;
 
 use crate::engine::Grant;
 use crate::exit::Exit;
-use crate::grace::Graces;
+use crate::grace::GracePeriods;
 use crate::host::{Call, Host};
 use crate::in_flight::Budget;
 use crate::linger::Linger;
@@ -29,30 +29,31 @@ use crate::query::QueryId;
 use crate::requests;
 use crate::state::{PeerId, State, StreamName, Tables};
 
-/// Somebody in this process has something for this thread.
+/// The token of [`Reports`]: another thread of this process has woken the control thread.
 const WAKE: Token = Token(0);
+/// The token of the rendezvous socket.
 const LISTENER: Token = Token(1);
-/// Tools' tokens begin here.
+/// The first token of a tool.
 pub(crate) const FIRST_PEER: PeerId = 2;
 
-/// Files that tools' connections and pushes leave for the job: new generations, and their way to
-/// the engine's own readers.
+/// Number of files that connections and pushes of tools leave to the job. It needs them for new
+/// generations and for sending these to the embedder's own readers.
 const RESERVED_FILES: u64 = 32;
-/// Tools that are accepted at once, before it is seen whether there is room for them.
-const VISITORS: usize = 8;
-/// Messages of one tool that are served before others have their turn.
-const MESSAGES: usize = 64;
-/// How soon to try again when the kernel has too many descriptors on their way, or none for a
-/// connection.
-const RETRY: Duration = Duration::from_millis(5);
+/// Number of connections that are accepted in one turn, before the limits on tools are applied.
+const ACCEPTED_PER_TURN: usize = 8;
+/// Number of messages of one tool that are served before other tools have their turn.
+const MESSAGES_PER_TURN: usize = 64;
+/// Delay before the next attempt when the kernel has too many descriptors in flight, or none left
+/// for a connection.
+const RETRY_DELAY: Duration = Duration::from_millis(5);
 
-/// What other threads tell the control thread.
+/// A message from another thread to the control thread.
 pub(crate) enum Report {
-    /// The capture has something to say.
+    /// An event of the capture thread.
     Capture(Event),
     /// The host has answered an upcall.
     Answered { call: Call, answer: Result<(), Failure> },
-    /// The host has said whether a tool is let in.
+    /// The host has approved or refused a tool.
     Approved { peer: PeerId, answer: Result<Grant, Failure> },
     /// The host has answered a query.
     QueryAnswered { id: QueryId, answer: Result<Vec<Found>, Failure> },
@@ -64,7 +65,7 @@ impl From<Event> for Report {
     }
 }
 
-/// How they tell it.
+/// The sending end of the control thread's queue of reports.
 #[derive(Debug)]
 pub(crate) struct Reports {
     sender: Sender<Report>,
@@ -72,29 +73,29 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Together with where the control thread finds them, when it is woken.
+    /// Returns both ends of the queue. Each report wakes the poll of `registry`.
     pub(crate) fn new(registry: &Registry) -> io::Result<(Reports, Receiver<Report>)> {
-        let (sender, events) = crossbeam::channel::unbounded();
-        Ok((Reports { sender, waker: Waker::new(registry, WAKE)? }, events))
+        let (sender, receiver) = crossbeam::channel::unbounded();
+        Ok((Reports { sender, waker: Waker::new(registry, WAKE)? }, receiver))
     }
 
-    /// Says it.
+    /// Queues a report and wakes the control thread.
     pub(crate) fn send(&self, report: impl Into<Report>) {
-        // The control thread has gone only if the engine is being dropped.
+        // The receiver is gone only if the engine is being dropped.
         if self.sender.send(report.into()).is_ok() {
             self.wake();
         }
     }
 
-    /// Makes the control thread look at the tables.
+    /// Wakes the control thread, so that it looks at the tables.
     pub(crate) fn wake(&self) {
         if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "the control thread can't be woken");
+            tracing::error!(%error, "cannot wake the control thread");
         }
     }
 }
 
-/// Runs until the engine ends.
+/// The state of the control thread, which runs until the engine ends.
 pub(crate) struct Control {
     pub poll: Poll,
     pub listener: Option<Arc<Listener>>,
@@ -102,12 +103,12 @@ pub(crate) struct Control {
     pub tables: Arc<Tables>,
     pub capture: Arc<Capture>,
     pub host: Arc<dyn Host>,
-    /// This node's name, as in process tables.
+    /// This node's name, as process tables show it.
     pub node: String,
-    pub graces: Graces,
-    /// Of descriptors in flight.
+    pub graces: GracePeriods,
+    /// The budget of descriptors in flight.
     pub budget: Budget,
-    /// The kernel takes no more of them until then.
+    /// No descriptor is sent before this time, because the kernel refused one.
     pub crowded_until: Option<Instant>,
 }
 
@@ -119,30 +120,31 @@ impl Control {
         self.poll.registry().register(&mut SourceFd(&fd), LISTENER, Interest::READABLE)
     }
 
+    /// Serves tools until the engine ends.
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         let mut linger: Option<Linger> = None;
         let mut linger_until: Option<Instant> = None;
-        let (mut served, mut accepted, mut overdue) = (Flushed::Waits, Flushed::Waits, None);
+        let (mut serving, mut accepting, mut overdue) = (Flushed::Waits, Flushed::Waits, None);
         loop {
-            let next = [linger_until, overdue, self.graces.next()].into_iter().flatten().min();
-            let until_next = next.map(|at| at.saturating_duration_since(Instant::now()));
-            let timeout = match served.max(accepted) {
+            let next = [linger_until, overdue, self.graces.next_end()].into_iter().flatten().min();
+            let until_next = next.map(|time| time.saturating_duration_since(Instant::now()));
+            let timeout = match serving.max(accepting) {
                 Flushed::More => Some(Duration::ZERO),
-                Flushed::Retry | Flushed::Crowded => Some(RETRY),
+                Flushed::Retry | Flushed::Crowded => Some(RETRY_DELAY),
                 Flushed::Waits => until_next,
             };
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                tracing::error!(%error, "the control thread can't wait any more");
+                tracing::error!(%error, "the control thread cannot poll any more");
                 break;
             }
-            let mut visitors = Vec::new();
-            if accepted != Flushed::Waits || events.iter().any(|event| event.token() == LISTENER) {
-                (visitors, accepted) = self.accept();
+            let mut sockets = Vec::new();
+            if accepting != Flushed::Waits || events.iter().any(|event| event.token() == LISTENER) {
+                (sockets, accepting) = self.accept();
             }
-            // The lock is taken through a handle of its own, so that `self` stays free.
+            // A handle of its own for the lock, so that the guard does not borrow `self`.
             let tables = Arc::clone(&self.tables);
             let mut state = tables.lock();
             for event in &events {
@@ -153,26 +155,26 @@ impl Control {
                     pending.now_readable();
                 }
             }
-            // In the turn in which the engine begins to end, these came before.
+            // Also in the turn in which the engine starts to stop: these connected before.
             if linger.is_none() {
-                visitors.into_iter().for_each(|socket| state.admit(self.poll.registry(), socket));
+                sockets.into_iter().for_each(|socket| state.admit(self.poll.registry(), socket));
             }
             self.take_reports(&mut state);
-            for stream in self.graces.over(Instant::now()) {
-                // A capture that has ended has completed all its streams; one that is complete stays as it
-                // is.
+            for stream in self.graces.take_expired(Instant::now()) {
+                // A capture that has ended has completed all its streams. A stream that is already
+                // complete is left as it is.
                 let _ = self.capture.finish(stream);
             }
             state.greet(self.poll.registry(), &self.capture);
-            served = self.serve_all(&mut state);
+            serving = self.serve_all(&mut state);
             overdue = state.next_overdue();
             state.close_logs(&self.capture);
             if state.stopping {
                 let now = Instant::now();
                 let linger = linger.get_or_insert_with(|| Linger::begin(now));
-                let peers = state.peers.values().map(Peer::at_end);
+                let peers = state.peers.values().map(Peer::last_activity);
                 linger_until =
-                    linger.until(peers.chain(state.pending.values().map(PendingPeer::at_end)), now);
+                    linger.until(peers.chain(state.pending.values().map(PendingPeer::last_activity)), now);
                 if linger_until.is_none() {
                     break;
                 }
@@ -185,31 +187,33 @@ impl Control {
         }
     }
 
-    /// Takes connections from the rendezvous socket. Returns them, and whether there may be more.
+    /// Accepts connections on the rendezvous socket. Returns them, and when to try again.
     fn accept(&self) -> (Vec<UnixStream>, Flushed) {
-        let mut visitors = Vec::new();
-        let Some(listener) = &self.listener else { return (visitors, Flushed::Waits) };
-        while visitors.len() < VISITORS {
+        let mut sockets = Vec::new();
+        let Some(listener) = &self.listener else { return (sockets, Flushed::Waits) };
+        while sockets.len() < ACCEPTED_PER_TURN {
             match listener.socket().accept() {
-                Ok((socket, _)) => visitors.push(socket),
+                Ok((socket, _)) => sockets.push(socket),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return (visitors, Flushed::Waits);
+                    return (sockets, Flushed::Waits);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::debug!(%error, "a tool can't be accepted yet");
-                    return (visitors, Flushed::Retry);
+                    tracing::debug!(%error, "cannot accept a connection yet");
+                    return (sockets, Flushed::Retry);
                 }
             }
         }
-        (visitors, Flushed::More)
+        (sockets, Flushed::More)
     }
 
+    /// Handles all queued reports.
     fn take_reports(&mut self, state: &mut State) {
         let mut changed = false;
         let reports: Vec<Report> = self.reports.try_iter().collect();
         for report in reports {
-            // What somebody may wait for. Bytes that were taken are no such thing, and come too often.
+            // Threads that wait for the tables need not be woken when bytes were taken, which is
+            // reported too often.
             changed |= !matches!(
                 report,
                 Report::Capture(Event::Freed { .. } | Event::Fed { .. } | Event::Delivered { .. })
@@ -242,6 +246,7 @@ impl Control {
         }
     }
 
+    /// Handles one event of the capture thread.
     fn take_event(&mut self, state: &mut State, event: Event) {
         match event {
             Event::Complete { source, produced, end, .. } => {
@@ -249,11 +254,11 @@ impl Control {
                 state.send_last_generation(&self.capture, source);
                 completed(state, &self.capture, source, &end);
             }
-            Event::Delivered { source, deliveries, .. } => state.taken(source, deliveries),
+            Event::Delivered { source, deliveries, .. } => state.deliveries_taken(source, deliveries),
             Event::Freed { push, position } => state.freed(push, position),
             Event::Fed { push, target, delivered, end } => state.fed(push, target, delivered, end),
-            // Known by then, target for target.
-            // The watchdog's thread sees to stalls, see `stalls`.
+            // `Fed` has reported the end of a push for each of its targets. The watchdog's thread
+            // handles stalls, see `stalls`.
             Event::PushOver { .. } | Event::Stalled { .. } => {}
             Event::Shut { target } => state.shut(target),
             Event::Exited { process, status } => {
@@ -261,7 +266,7 @@ impl Control {
                     && let Some(job) = state.jobs.get_mut(&proc.nspace)
                 {
                     let exit = status.map(Exit::Status).unwrap_or_else(|error| {
-                        tracing::warn!(source = %proc, %error, "how a rank ended is lost");
+                        tracing::warn!(source = %proc, %error, "the exit status of a rank is not available");
                         Exit::Unknown
                     });
                     job.exited(proc.rank, exit);
@@ -275,30 +280,31 @@ impl Control {
         }
     }
 
-    /// Serves every tool as far as it goes now; the most that one of them leaves to be done.
+    /// Serves every tool as far as possible without waiting. Returns the most urgent of the results.
     fn serve_all(&mut self, state: &mut State) -> Flushed {
         let ids: Vec<PeerId> = state.peers.keys().copied().collect();
-        let mut left = Flushed::Waits;
+        let mut result = Flushed::Waits;
         let mut used = state.fds_in_flight(self.budget);
-        // A send that the kernel refuses makes the socket writable once more, as if there were a reason to
-        // try again.
+        // A send that the kernel refuses makes the socket writable again, which would cause another
+        // attempt at once. So no descriptor is sent until `crowded_until`.
         let now = Instant::now();
         let budget =
             if self.crowded_until.is_some_and(|until| now < until) { Budget::NONE } else { self.budget };
         for peer_id in ids {
             match self.serve(state, peer_id, budget, &mut used) {
-                Ok(flushed) => left = left.max(flushed),
-                Err(reason) => self.dismiss(state, peer_id, &reason),
+                Ok(flushed) => result = result.max(flushed),
+                Err(reason) => self.disconnect(state, peer_id, &reason),
             }
         }
-        if left == Flushed::Crowded {
-            self.crowded_until = now.checked_add(RETRY);
+        if result == Flushed::Crowded {
+            self.crowded_until = now.checked_add(RETRY_DELAY);
         } else if budget == Budget::NONE {
-            left = left.max(Flushed::Retry);
+            result = result.max(Flushed::Retry);
         }
-        left
+        result
     }
 
+    /// Serves one tool, up to [`MESSAGES_PER_TURN`].
     fn serve(
         &self,
         state: &mut State,
@@ -306,7 +312,7 @@ impl Control {
         budget: Budget,
         used: &mut usize,
     ) -> Result<Flushed, DisconnectReason> {
-        for _ in 0..MESSAGES {
+        for _ in 0..MESSAGES_PER_TURN {
             let Some(peer) = state.peers.get_mut(&peer_id) else { return Ok(Flushed::Waits) };
             let flushed = peer.flush(budget, used)?;
             let Some(message) = peer.receive()? else { return Ok(flushed) };
@@ -315,7 +321,8 @@ impl Control {
         Ok(Flushed::More)
     }
 
-    fn dismiss(&self, state: &mut State, peer_id: PeerId, reason: &DisconnectReason) {
+    /// Removes a tool and everything that it has requested.
+    fn disconnect(&self, state: &mut State, peer_id: PeerId, reason: &DisconnectReason) {
         state.detach(&self.capture, peer_id, None);
         if let Some(peer) = state.remove_peer(peer_id) {
             peer.tickets().for_each(|ticket| state.release(ticket));
@@ -325,8 +332,8 @@ impl Control {
             let fd = peer.socket().as_fd().as_raw_fd();
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
             if !matches!(reason, DisconnectReason::Closed) {
-                // Tools come and go as they like: no warning, which any of them could have the engine repeat.
-                tracing::info!(tool = peer.name, pid = peer.client.pid, %reason, "a tool was let go");
+                // Not a warning: any tool could make the engine repeat it.
+                tracing::info!(tool = peer.name, pid = peer.client.pid, %reason, "a tool was disconnected");
             }
             state.departed.extend(peer.depart());
         }
@@ -334,35 +341,35 @@ impl Control {
 }
 
 impl Drop for Control {
-    /// However the thread came to its end, nobody waits for it any more.
+    /// Wakes all waiting threads, however the control thread ended.
     fn drop(&mut self) {
         let mut state = self.tables.lock();
         state.stopping = true;
-        let (peers, untaken) = (mem::take(&mut state.peers), state.untaken());
+        let (peers, callbacks) = (mem::take(&mut state.peers), state.remove_callbacks());
         state.pending.clear();
         drop(state);
-        // Tools learn that nobody serves them.
+        // Closes the connections of all tools.
         drop(peers);
         self.tables.notify();
-        untaken.into_iter().for_each(|taken| taken());
+        callbacks.into_iter().for_each(|taken| taken());
     }
 }
 
-/// Notes that a stream is complete, and why if that was not its end of file.
+/// Notes that a stream is complete, and the reason if it did not reach its end of file.
 fn completed(state: &mut State, capture: &Capture, stream: SourceId, end: &End) {
     let Some(StreamName { source, channel, logged, .. }) =
-        state.streams.get(&stream).map(|of| of.name.clone())
+        state.streams.get(&stream).map(|stream| stream.name.clone())
     else {
         return;
     };
     state.queries.streams_changed();
-    // What it has, it has: the backlog holder's slot is wanted elsewhere.
+    // A complete stream keeps its bytes without the backlog holder, so the slot is free for others.
     state.release_backlog(capture, &[stream]);
     if logged {
         state.logged_all(stream, &source.nspace);
         return state.announce_end(&source.nspace);
     }
-    if state.delivered_all(stream, &source.nspace) {
+    if state.delivery_completed(stream, &source.nspace) {
         return state.announce_end(&source.nspace);
     }
     let Some(job) = state.jobs.get_mut(&source.nspace) else { return };
@@ -370,7 +377,7 @@ fn completed(state: &mut State, capture: &Capture, stream: SourceId, end: &End) 
     match end {
         End::EndOfFile => {}
         End::Closed => {
-            tracing::info!(%source, %channel, "a stream was cut off: it was open when its rank's grace was over, or was closed");
+            tracing::info!(%source, %channel, "a stream was cut off: it was open at the end of its rank's grace period, or was closed by the embedder");
             job.cut_off.push((source.rank, channel));
         }
         End::Error(error) => tracing::warn!(%source, %channel, %error, "a stream ended with an error"),
@@ -383,19 +390,24 @@ pub(crate) fn file_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }
 
-/// Whether a file that was opened for a tool leaves enough for the job.
+/// Checks that a file that was opened for a tool leaves [`RESERVED_FILES`] to the job.
+///
+/// # Errors
+/// Too few files are left.
 pub(crate) fn check_spare_files(file: BorrowedFd<'_>) -> Result<(), Failure> {
-    // The kernel gives the lowest number that is free, so a high one means that few are left.
+    // The kernel assigns the lowest free number, so a high number means that few files are left.
     let number = u64::try_from(file.as_raw_fd()).unwrap_or(u64::MAX);
     let limit = file_limit();
     if number.saturating_add(RESERVED_FILES) < limit {
         return Ok(());
     }
-    let reason = format!("the engine may open {limit} files and keeps the last {RESERVED_FILES} for its job");
+    let reason = format!(
+        "too many open files: the limit is {limit}, and the engine keeps the last {RESERVED_FILES} for its job"
+    );
     Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason })
 }
 
-/// This node's name, as in process tables.
+/// Returns this node's name, as process tables show it.
 pub(crate) fn node_name() -> io::Result<String> {
     Ok(gethostname()?.to_string_lossy().into_owned())
 }

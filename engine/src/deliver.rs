@@ -1,5 +1,5 @@
-//! Output of ranks that run elsewhere: the host brings it, and it goes into rings like those of
-//! ranks that run here (`PMIx_server_IOF_deliver`, RFC0025).
+//! Output of remote ranks: the host delivers it, and the engine writes it into rings like those of
+//! local ranks (`PMIx_server_IOF_deliver`, RFC0025).
 
 use std::collections::VecDeque;
 
@@ -11,57 +11,56 @@ use iof_shm_ring::{CreateError, Stream};
 use crate::engine::Engine;
 use crate::error::MAX_RANKS;
 use crate::host::Upcall;
-use crate::job::{Elsewhere, JobState};
+use crate::job::{JobState, RemoteRanks};
 use crate::readers::StreamState;
 use crate::state::{State, StreamName};
 use crate::stream_options::StreamOptions;
 
-/// Bytes of one stream that were delivered and that a reader with the grant to block keeps out of
-/// its ring: beyond these, [`Engine::deliver`] refuses more.
+/// Number of delivered bytes of one stream that may wait for room in its ring, while a reader with
+/// the grant to block holds it back. Beyond it, [`Engine::deliver`] refuses more.
 pub const MAX_DELIVERED: u64 = 4 << 20;
 
-/// What a delivery costs at least, however few its bytes.
-const DELIVERY_COST: u64 = 256;
+/// Bytes that a delivery counts for at least.
+const MIN_DELIVERY_COST: u64 = 256;
 
-/// Why bytes were not delivered. None of them were.
+/// The reason why bytes were not delivered. The stream took none of them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeliverError {
-    /// A required piece of metadata means nothing here, or has a value of the wrong type.
+    /// A required attribute does not apply to deliveries, or has a value of the wrong type.
     #[error(transparent)]
     Metadata(Failure),
-    /// Not one process, or not an output channel.
+    /// The source is not a single process, or the channel is not an output channel.
     #[error(
-        "{from} {channel} is no output of a process: name a rank below {MAX_RANKS}, and stdout, stderr or stddiag"
+        "invalid source '{from} {channel}': expected a rank below {MAX_RANKS}, and stdout, stderr or stddiag"
     )]
     NoSource {
-        /// Whose.
+        /// The source of the delivery.
         from: Proc,
-        /// Which.
+        /// The channel of the delivery.
         channel: Channel,
     },
-    /// The rank runs here.
-    #[error(
-        "{0} runs here, and the engine captures its output itself: deliver what comes from other nodes only"
-    )]
+    /// The rank is local.
+    #[error("{0} is a local rank, whose output the engine captures: deliver output of remote ranks only")]
     Captured(Proc),
-    /// All ranks of the job run here.
-    #[error("all ranks of {0} run here: start it with `elsewhere` if it has others")]
+    /// All ranks of the job are local.
+    #[error("all ranks of {0} are local: start the job with `elsewhere` if it has remote ranks")]
     AllHere(Nspace),
     /// The stream was completed before, or its job ended.
     #[error("the {channel} of {from} is complete: deliver nothing after {complete}", complete = key::PMIX_IOF_COMPLETE)]
     Complete {
-        /// Whose.
+        /// The source of the delivery.
         from: Proc,
-        /// Which.
+        /// The channel of the delivery.
         channel: Channel,
     },
     /// A reader holds the stream back.
     #[error(
-        "{waiting} bytes of the stream wait for a reader, of {MAX_DELIVERED} at most: deliver again when some were taken"
+        "{waiting} bytes of the stream already wait for a reader, and the limit is {MAX_DELIVERED}: deliver again when \
+         some were taken"
     )]
     Full {
-        /// How many.
+        /// The number of bytes that wait.
         waiting: u64,
     },
     /// There is no memory for a ring.
@@ -73,8 +72,8 @@ pub enum DeliverError {
 }
 
 impl DeliverError {
-    /// As PMIx puts it: [`Status::ERR_IOF_XOFF`] means that it may work later,
-    /// [`Status::ERR_IOF_COMPLETE`] that nothing is wanted any more.
+    /// Returns the PMIx status of the error. [`Status::ERR_IOF_XOFF`] means that the delivery may
+    /// succeed later, [`Status::ERR_IOF_COMPLETE`] that the stream takes no more bytes.
     pub fn status(&self) -> Status {
         match self {
             DeliverError::Metadata(failure) => failure.status,
@@ -89,30 +88,31 @@ impl DeliverError {
     }
 }
 
-/// What the host wants to be called when its bytes are no longer required.
+/// The host's callback for the time when its bytes are no longer required.
 pub(crate) type Taken = Box<dyn FnOnce() + Send>;
 
-/// A delivery that its stream has not taken whole, as far as we know.
+/// A delivery that the stream is not known to have taken as a whole.
 struct Waiting {
+    /// Bytes that it counts for.
     cost: u64,
     taken: Taken,
 }
 
-/// A stream that is filled by deliveries.
+/// The state of a stream that is filled by deliveries.
 #[derive(Default)]
 pub(crate) struct Delivery {
     waiting: VecDeque<Waiting>,
-    /// What these cost together.
+    /// The sum of the costs in `waiting`.
     cost: u64,
-    /// Its last byte was delivered.
+    /// The last byte of the stream was delivered.
     complete: bool,
 }
 
 impl Delivery {
-    /// Sends bytes on their way; in any case if it `is_end`.
+    /// Hands bytes to the capture thread. A delivery that `is_end` is never refused for lack of room.
     ///
     /// # Errors
-    /// Too many wait already.
+    /// Too many bytes wait already, or the capture thread has ended.
     pub(crate) fn put(
         &mut self,
         capture: &Capture,
@@ -122,7 +122,7 @@ impl Delivery {
         is_end: bool,
         taken: Taken,
     ) -> Result<(), DeliverError> {
-        let cost = (bytes.len() as u64).max(DELIVERY_COST);
+        let cost = (bytes.len() as u64).max(MIN_DELIVERY_COST);
         if self.cost > 0 && !is_end && self.cost.saturating_add(cost) > MAX_DELIVERED {
             return Err(DeliverError::Full { waiting: self.cost });
         }
@@ -143,7 +143,7 @@ impl Delivery {
     }
 }
 
-/// What comes with the bytes.
+/// The attributes of a delivery.
 #[derive(Default)]
 struct Metadata {
     complete: bool,
@@ -151,45 +151,50 @@ struct Metadata {
 }
 
 impl Metadata {
+    /// Reads the attributes of a delivery.
+    ///
+    /// # Errors
+    /// A required attribute does not apply to deliveries, or has a value of the wrong type.
     fn read(infos: &[Info]) -> Result<Metadata, Failure> {
-        let mut read = Metadata::default();
+        let mut metadata = Metadata::default();
         for Info { key, value, required } in infos {
             match (key.as_str(), value) {
-                (key::PMIX_IOF_COMPLETE, InfoValue::Bool(complete)) => read.complete = *complete,
-                (key::IOF_TIME, InfoValue::Number(time)) => read.time = Some(*time),
+                (key::PMIX_IOF_COMPLETE, InfoValue::Bool(complete)) => metadata.complete = *complete,
+                (key::IOF_TIME, InfoValue::Number(time)) => metadata.time = Some(*time),
                 (key::PMIX_IOF_COMPLETE | key::IOF_TIME, _) if *required => {
-                    let reason = format!("{key} has a value of the wrong type");
+                    let reason = format!("value of the wrong type for {key}");
                     return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
                 }
                 _ if *required => {
-                    let reason = format!("{key:?} means nothing for what is delivered: do not require it");
+                    let reason =
+                        format!("attribute {key:?} does not apply to deliveries: do not mark it as required");
                     return Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason });
                 }
                 _ => {}
             }
         }
-        Ok(read)
+        Ok(metadata)
     }
 }
 
 impl Engine {
-    /// Takes output that the host has received from another node (`PMIx_server_IOF_deliver`):
-    /// whoever registered for it reads it like that of ranks that run here, and for who
-    /// registers later it is kept on the same options: those of its job, or of the engine if
-    /// that starts no ranks of it.
+    /// Delivers output that the host has received from another node (`PMIx_server_IOF_deliver`).
+    /// Registered tools read it like output of local ranks. For tools that register later it is
+    /// cached under the same options as that of local ranks: the options of its job, or of the
+    /// engine if the engine starts no ranks of that job.
     ///
-    /// `infos` says more: [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), that the stream ends with
-    /// these bytes (there may be none); [`IOF_TIME`](key::IOF_TIME), when they were read from
-    /// their source. Others are ignored, if not required.
+    /// `infos` may contain [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), which ends the stream after
+    /// these bytes (`bytes` may be empty), and [`IOF_TIME`](key::IOF_TIME), the time at which the
+    /// bytes were read from their source. Other attributes are ignored unless they are required.
     ///
-    /// Does not wait. `taken` runs once when the bytes are in the ring, or were dropped as the
-    /// policy has it, or the engine has ended; on the engine's control thread, with the same
-    /// rules as [upcalls](crate::Host). Where a reader with the grant to block holds the stream
-    /// back, that takes a while: then [`MAX_DELIVERED`] bytes wait at most, but one delivery
-    /// always may, and the end without bytes. Deliveries to one stream are taken in their order.
+    /// Does not block. `taken` runs once, when the bytes are in the ring, or the policy has dropped
+    /// them, or the engine has ended. It runs on the engine's control thread, under the same rules
+    /// as [upcalls](crate::Host). While a reader with the grant to block holds the stream back, at
+    /// most [`MAX_DELIVERED`] bytes of it wait. One delivery of any size is always accepted, and so
+    /// is an end of the stream without bytes. The deliveries to one stream are taken in their order.
     ///
     /// # Errors
-    /// [`DeliverError`]; `taken` is dropped without being run.
+    /// [`DeliverError`]. `taken` is then dropped without being run.
     ///
     /// # Example
     /// ```
@@ -224,13 +229,13 @@ impl Engine {
         if channel == Channel::Stdin || from.rank.0 >= MAX_RANKS {
             return Err(DeliverError::NoSource { from: from.clone(), channel });
         }
-        // Held until all is sent to the capture, so that deliveries keep their order.
+        // The lock is held until the capture thread has the bytes, so that deliveries keep their order.
         let mut state = self.tables.lock();
-        let stream = self.delivered(&mut state, from, channel)?;
+        let stream = self.delivered_stream(&mut state, from, channel)?;
         let Some(delivery) = state.deliveries.get_mut(&stream) else {
             return Err(DeliverError::Complete { from: from.clone(), channel });
         };
-        // The end alone comes once.
+        // An end without bytes is never refused as too much: there is only one for each stream.
         let is_end = complete && bytes.is_empty();
         if delivery.complete {
             return Err(DeliverError::Complete { from: from.clone(), channel });
@@ -238,30 +243,32 @@ impl Engine {
         delivery.put(&self.capture, stream, bytes, time, is_end, Box::new(taken))?;
         if complete {
             delivery.complete = true;
-            // A capture that has ended since has completed it.
+            // If the capture thread has ended since, it has completed the stream.
             let _ = self.capture.finish(stream);
         }
         Ok(())
     }
 
-    /// The ranks of `nspace` that run elsewhere have ended, and all that they wrote was delivered:
-    /// their streams are completed, and once those of the ranks that run here have ended, too,
-    /// tools are told that the job has, with `exit_code`; without one, with that of the ranks
-    /// that run here, if there are any. Also for a job of which the engine has not heard
-    /// before. `false` if it was said before, or all ranks run here.
+    /// Ends the remote part of job `nspace`: all its remote ranks have ended, and their output was
+    /// delivered. Completes their streams. When the streams of the job's local ranks are complete as
+    /// well, tools receive the end of the job with `exit_code`; if that is `None`, with the exit code
+    /// of the local ranks, if there are any. The job may be unknown to the engine before this call.
+    ///
+    /// Returns `false` if the remote part was ended before, or all ranks of the job are local.
     pub fn end_job(&self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
         let mut state = self.tables.lock();
         let job = self.job_elsewhere(&mut state, nspace);
-        if !matches!(job.elsewhere, Elsewhere::Running) {
+        if !matches!(job.remote, RemoteRanks::Running) {
             return false;
         }
-        job.elsewhere = Elsewhere::Over { exit_code };
+        job.remote = RemoteRanks::Ended { exit_code };
         let streams: Vec<SourceId> = job.delivered.values().copied().collect();
         for stream in streams {
             if let Some(delivery) = state.deliveries.get_mut(&stream) {
                 delivery.complete = true;
             }
-            // A stream that is complete stays as it is, and so do all if the capture has ended.
+            // A stream that is already complete is left as it is. A capture thread that has ended has
+            // completed all streams.
             let _ = self.capture.finish(stream);
         }
         state.announce_complete_registrations(nspace);
@@ -271,7 +278,7 @@ impl Engine {
         true
     }
 
-    /// A job; if nobody has spoken of it yet, one that runs elsewhere.
+    /// Returns the job `nspace`. If it is unknown, adds it as a job without local ranks.
     fn job_elsewhere<'a>(&self, state: &'a mut State, nspace: &Nspace) -> &'a mut JobState {
         let run = if state.jobs.contains_key(nspace) { 0 } else { state.next_run() };
         let new = || {
@@ -281,31 +288,36 @@ impl Engine {
         state.jobs.entry(nspace.clone()).or_insert_with(new)
     }
 
-    /// The stream of a rank that runs elsewhere, made at its first delivery.
-    fn delivered(&self, state: &mut State, from: &Proc, channel: Channel) -> Result<SourceId, DeliverError> {
+    /// Returns the stream of a remote rank, which is created at its first delivery.
+    fn delivered_stream(
+        &self,
+        state: &mut State,
+        from: &Proc,
+        channel: Channel,
+    ) -> Result<SourceId, DeliverError> {
         let job = self.job_elsewhere(state, &from.nspace);
-        if job.has_here(from.rank) {
+        if job.has_local_rank(from.rank) {
             return Err(DeliverError::Captured(from.clone()));
         }
         if let Some(stream) = job.delivered.get(&(from.rank, channel)) {
             return Ok(*stream);
         }
-        match job.elsewhere {
-            Elsewhere::No => return Err(DeliverError::AllHere(from.nspace.clone())),
-            Elsewhere::Over { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
-            Elsewhere::Running => {}
+        match job.remote {
+            RemoteRanks::None => return Err(DeliverError::AllHere(from.nspace.clone())),
+            RemoteRanks::Ended { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
+            RemoteRanks::Running => {}
         }
         let mut stream = Stream::create(job.options.config(), &format!("{from} {channel}"))?;
         let name = StreamName { source: from.clone(), channel, logged: false, run: job.run };
-        let mut new = StreamState::new(name, job.options, job.forward);
-        new.release_backlog = job.release_backlog;
-        let id = state.add_stream(new, &mut stream);
+        let mut stream_state = StreamState::new(name, job.options, job.forward);
+        stream_state.release_backlog = job.release_backlog;
+        let id = state.add_stream(stream_state, &mut stream);
         if let Some(job) = state.jobs.get_mut(&from.nspace) {
             job.delivered.insert((from.rank, channel), id);
             job.open_deliveries = job.open_deliveries.saturating_add(1);
         }
         state.deliveries.insert(id, Delivery::default());
-        // Its ring is on its way to who registered for it.
+        // The control thread sends the ring to the tools that registered for it.
         self.tables.reports.wake();
         self.capture.open(id, stream)?;
         Ok(id)
@@ -313,23 +325,23 @@ impl Engine {
 }
 
 impl State {
-    /// The next `count` deliveries to `stream` were taken: their host is to be told.
-    pub(crate) fn taken(&mut self, stream: SourceId, count: usize) {
+    /// Queues the host's callbacks for the next `count` deliveries to `stream`, which were taken.
+    pub(crate) fn deliveries_taken(&mut self, stream: SourceId, count: usize) {
         let Some(delivery) = self.deliveries.get_mut(&stream) else { return };
-        let taken = std::iter::from_fn(|| delivery.pop()).take(count);
-        self.upcalls.extend(taken.map(Upcall::Taken));
+        let callbacks = std::iter::from_fn(|| delivery.pop()).take(count);
+        self.upcalls.extend(callbacks.map(Upcall::Taken));
     }
 
-    /// All that nobody takes any more, because the engine ends.
-    pub(crate) fn untaken(&mut self) -> Vec<Taken> {
-        let unsaid = std::mem::take(&mut self.upcalls).into_iter().filter_map(Upcall::taken);
+    /// Removes and returns the callbacks of all deliveries that were not reported as taken, because
+    /// the engine ends.
+    pub(crate) fn remove_callbacks(&mut self) -> Vec<Taken> {
+        let queued = std::mem::take(&mut self.upcalls).into_iter().filter_map(Upcall::into_callback);
         let waiting = self.deliveries.values_mut().flat_map(|delivery| std::iter::from_fn(|| delivery.pop()));
-        unsaid.chain(waiting).collect()
+        queued.chain(waiting).collect()
     }
 
-    /// A rank that runs elsewhere has one stream more that is complete, if `stream` is one; whether
-    /// it is.
-    pub(crate) fn delivered_all(&mut self, stream: SourceId, nspace: &Nspace) -> bool {
+    /// Notes that `stream` is complete if it is filled by deliveries. Returns whether it is.
+    pub(crate) fn delivery_completed(&mut self, stream: SourceId, nspace: &Nspace) -> bool {
         let Some(delivery) = self.deliveries.get_mut(&stream) else { return false };
         delivery.complete = true;
         if let Some(job) = self.jobs.get_mut(nspace) {

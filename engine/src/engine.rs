@@ -1,5 +1,6 @@
-//! The engine as an embedder holds it.
+//! The handle of the engine that an embedder holds.
 
+use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use mio::Registry;
 use crate::config::{Config, Rendezvous};
 use crate::control::{self, Control, FIRST_PEER, Reports};
 use crate::error::StartError;
-use crate::grace::Graces;
+use crate::grace::GracePeriods;
 use crate::host::{Host, Standalone};
 use crate::in_flight::Budget;
 use crate::log::Logs;
@@ -24,32 +25,37 @@ use crate::register::{FILES_PER_RANK, TRANSIENT_FDS};
 use crate::stalls::Stalls;
 use crate::state::{State, Tables};
 
-/// Files that an engine has open, with two readers in its own process and a job of one rank: less
-/// makes no sense.
-const FILES: u64 = 13 + 2 * 8 + FILES_PER_RANK + TRANSIENT_FDS;
+/// Number of files that the smallest useful engine has open: two readers in its own process, and a
+/// job of one rank.
+const MIN_FILES: u64 = 13 + 2 * 8 + FILES_PER_RANK + TRANSIENT_FDS;
 
-/// Whether a reader may hold sources back.
+/// The permission of a reader to hold sources back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// It may: where the policy is [`Policy::Block`](iof_shm_ring::Policy::Block), sources wait for
-    /// it and it loses nothing.
+    /// The reader may hold sources back. Under [`Policy::Block`](iof_shm_ring::Policy::Block),
+    /// sources wait for it and it loses nothing.
     Block,
-    /// It may not, as no tool from outside may unless the [`Host`] says so.
+    /// The reader may not hold sources back. This is the grant of tools in other processes unless
+    /// the [`Host`] decides otherwise.
     Never,
 }
 
-/// I/O forwarding for one launcher: drains the ranks' pipes into shared rings and serves tools.
+/// The I/O forwarding of one launcher: drains the ranks' pipes into shared rings and serves tools.
 ///
-/// It has two threads, and one more each for the syslog, the job record, mail and the gateway once
-/// something is logged there. It installs no signal handlers, prints nothing and never exits the
-/// process. It learns of its ranks' ends by pidfds and waits for each by name, so it needs no
-/// SIGCHLD. Where the embedder ignores that signal, or waits for any child, see waitpid(2), ends
-/// are still noticed, but how they were is [`Exit::Unknown`](crate::Exit). Where files may become
-/// only so large (RLIMIT_FSIZE, see setrlimit(2)), which the job record and printers' files may
-/// reach, an embedder should ignore SIGXFSZ: otherwise that ends the process, instead of being an
-/// error of that file; ranks have its default action again. All calls
-/// may come from any thread. Dropping it ends both threads (one that logs is left to its last
-/// message, and ends then); ranks that still run lose their pipes then, so wait for the jobs first.
+/// An engine has two threads. It starts one more each for the syslog, the job record, mail and the
+/// gateway when something is first logged there. It installs no signal handlers, prints nothing and
+/// never exits the process. All methods may be called from any thread.
+///
+/// Exits of ranks are detected through pidfds, so SIGCHLD is not needed. If the embedder ignores
+/// SIGCHLD or waits for any child (see waitpid(2)), exits are still detected but reported as
+/// [`Exit::Unknown`](crate::Exit).
+///
+/// The job record and printers' files may reach a limit on file sizes (RLIMIT_FSIZE, see
+/// setrlimit(2)). An embedder under such a limit should ignore SIGXFSZ: the limit is then an error of
+/// that file, and does not end the process. Ranks get the default action of SIGXFSZ back.
+///
+/// Dropping the engine ends both threads. A thread that is logging finishes its message first. Ranks
+/// that still run lose their pipes, so wait for the jobs before.
 ///
 /// # Example
 /// ```
@@ -81,28 +87,39 @@ pub struct Engine {
     pub(crate) listener: Option<Arc<Listener>>,
 }
 
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Engine { config, .. } = self;
+        f.debug_struct("Engine")
+            .field("config", config)
+            .field("socket", &self.socket())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Engine {
     /// Starts the engine's threads and opens its rendezvous point. Raises the process's soft limit
-    /// on open files, see [`raise_file_limit`]; the ranks get the old one.
+    /// on open files, see [`raise_file_limit`]; ranks are started with the old limit.
     ///
     /// # Errors
-    /// [`StartError`]: io_uring is refused and [`Config::backend`] wants no other, the rendezvous directory will not
-    /// do, or the kernel has no threads or descriptors left.
+    /// [`StartError`]: the kernel refuses io_uring and [`Config::backend`] requires it, the rendezvous
+    /// directory is not usable, or no thread or descriptor is left.
     pub fn start(config: Config) -> Result<Engine, StartError> {
         Engine::start_with(config, Arc::new(Standalone))
     }
 
-    /// The same, with a host of its own: who approves of tools and learns what they want.
+    /// Starts an engine as [`Engine::start`] does, with `host` instead of [`Standalone`]. The host
+    /// approves tools and is asked for what they pull.
     ///
     /// # Errors
-    /// As [`Engine::start`].
+    /// The errors of [`Engine::start`].
     pub fn start_with(config: Config, host: Arc<dyn Host>) -> Result<Engine, StartError> {
         if let Err(error) = raise_file_limit() {
-            tracing::warn!(%error, "the limit on open files stays as it is");
+            tracing::warn!(%error, "cannot raise the limit on open files");
         }
-        check_files(FILES)?;
+        check_files(MIN_FILES)?;
         let poll = mio::Poll::new()?;
-        let (reports, receive) = Reports::new(poll.registry())?;
+        let (reports, receiver) = Reports::new(poll.registry())?;
         let reports = Arc::new(reports);
         let stalls = Arc::new(Stalls::new(Arc::clone(&host)));
         let on_event = {
@@ -129,9 +146,9 @@ impl Engine {
         let listener = listener.map(Arc::new);
         let capture = Arc::new(capture);
         stalls.watch(&capture);
-        // Nobody listens: the backlog holder only holds.
-        let (unheard, _) = iof_shm_ring::bell()?;
-        let backlog_holder = ReaderPage::create(unheard).map_err(io::Error::other)?;
+        // The backlog holder pins positions and never reads, so its doorbell has no other end.
+        let (doorbell, _) = iof_shm_ring::bell()?;
+        let backlog_holder = ReaderPage::create(doorbell).map_err(io::Error::other)?;
         let node = control::node_name()?;
         let socket = listener.as_deref().map(Listener::path);
         let logs = Logs::new(&config.log, &*host, &node, socket, Arc::clone(&reports));
@@ -139,18 +156,18 @@ impl Engine {
         state.host_keys = host.directives().into_iter().collect();
         state.host_stdin = host.forwards_stdin();
         state.host_queries = host.queries().into_iter().collect();
-        let budget = Budget::of(control::file_limit(), state.places);
+        let budget = Budget::new(control::file_limit(), state.places);
         let tables = Arc::new(Tables::new(state, reports));
         let registry = poll.registry().try_clone()?;
         let control = Control {
             poll,
             listener: listener.clone(),
-            reports: receive,
+            reports: receiver,
             tables: Arc::clone(&tables),
             capture: Arc::clone(&capture),
             host,
             node,
-            graces: Graces::default(),
+            graces: GracePeriods::default(),
             budget,
             crowded_until: None,
         };
@@ -162,43 +179,46 @@ impl Engine {
         Ok(Engine { config, tables, capture, stalls, registry, control: Some(control), listener })
     }
 
-    /// The absolute path of the socket that tools connect to, if there is one.
+    /// Returns the absolute path of the socket that tools connect to; `None` with
+    /// [`Rendezvous::None`].
     pub fn socket(&self) -> Option<&std::path::Path> {
         self.listener.as_deref().map(Listener::path)
     }
 
-    /// What the ranks' pipes are read with.
+    /// Returns the backend that reads the ranks' pipes.
     pub fn backend(&self) -> BackendKind {
         self.capture.backend()
     }
 
-    /// Why that is not io_uring, if [`Config::backend`] left the choice open. It was logged, too.
+    /// Returns why the backend is not io_uring; `None` if it is, or if [`Config::backend`] chose it.
+    /// The reason was also logged.
     pub fn fallback(&self) -> Option<&CaptureError> {
         self.capture.fallback()
     }
 
-    /// Attaches a tool within this process; `name` is what queries show.
+    /// Attaches a tool in this process. Queries show it as `name`.
     ///
     /// # Errors
-    /// [`AttachError`] when the process has no descriptors left.
+    /// [`AttachError`]: the process has no descriptors left.
     pub fn attach(&self, name: &str, grant: Grant) -> Result<Tool, AttachError> {
         let failed = |error: io::Error| AttachError::Lost(error.into());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         self.tables.lock().add_pending(&self.registry, ours, Some(grant)).map_err(failed)?;
-        // SAFETY: the socket was made here, and goes nowhere else.
+        // SAFETY: the socket was created above and only this tool has it, so nothing else can write to it
+        // or shut it down until the tool is dropped.
         unsafe { Tool::over(theirs, name) }
     }
 }
 
 impl Drop for Engine {
-    /// Sends tools what they are due, as long as they take it and up to
-    /// [`MAX_LINGER`](iof_proto::limits::MAX_LINGER), and ends both threads.
+    /// Sends tools the messages that wait for them, as long as they take them and for at most
+    /// [`MAX_LINGER`](iof_proto::limits::MAX_LINGER). Then ends both threads.
     fn drop(&mut self) {
         let mut state = self.tables.lock();
         state.stopping = true;
         for job in state.jobs.values_mut() {
-            // Jobs that the embedder still holds must not keep ranks' terminals from being hung up, or be
-            // found.
+            // `Job` handles may outlive the engine. Their jobs must not keep ranks' terminals from being
+            // hung up, and tools must not find them any more.
             job.ranks.values_mut().for_each(|rank| rank.pty = None);
             job.entry = None;
         }
@@ -206,11 +226,11 @@ impl Drop for Engine {
         self.tables.notify();
         self.tables.reports.wake();
         if let Some(control) = self.control.take()
-            // Dropped in an upcall: the thread ends by itself.
+            // An engine that is dropped in an upcall can't join the thread that drops it.
             && control.thread().id() != thread::current().id()
             && control.join().is_err()
         {
-            tracing::error!("the control thread had died");
+            tracing::error!("the control thread has panicked");
         }
     }
 }

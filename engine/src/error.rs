@@ -1,4 +1,4 @@
-//! What can go wrong, one enum for each operation.
+//! Errors of starting an engine and of launching a job.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,121 +10,123 @@ use iof_shm_ring::CreateError;
 
 use crate::register::FILES_PER_RANK;
 
-/// Why an engine did not start.
+/// The reason why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The pipes can't be read the way the engine reads them.
+    /// The capture thread can't be started.
     #[error(transparent)]
     Capture(#[from] iof_capture::StartError),
-    /// Tools could not find it.
+    /// The rendezvous point can't be opened.
     #[error(transparent)]
     Rendezvous(#[from] BindError),
-    /// The process may open fewer files than an engine with a small job needs.
-    #[error("an engine and one rank do not fit: {0}, and by {FILES_PER_RANK} more for each further rank")]
-    Files(#[from] TooFewFiles),
-    /// The process may not have another thread.
+    /// The process may open fewer files than an engine with a job of one rank needs.
     #[error(
-        "no thread for the engine: {source}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
+        "too few files for an engine and one rank: {0}, and by {FILES_PER_RANK} more for each further rank"
+    )]
+    Files(#[from] TooFewFiles),
+    /// The control thread can't be created.
+    #[error(
+        "cannot create a thread: {source}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
          (`ulimit -v`)"
     )]
     Thread {
-        /// The kernel's word, see clone(2).
+        /// The error of clone(2).
         source: io::Error,
     },
     /// The control thread can't be set up.
-    #[error("the control thread: {0}")]
+    #[error("cannot set up the control thread: {0}")]
     Control(#[from] io::Error),
 }
 
-/// Why a job did not start. What was started of it has been killed.
+/// The reason why a job did not start. Ranks that were started already have been killed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// There is a job of that name.
-    #[error("there is a job {0} already: choose another name")]
+    /// Another job has this name.
+    #[error("job {0} already exists: choose another name")]
     NameTaken(Nspace),
-    /// No ranks, or more than rank numbers.
-    #[error("a job of {asked} ranks is not possible: ask for 1 to {limit}", limit = MAX_RANKS)]
+    /// The job has no ranks, or more than [`MAX_RANKS`].
+    #[error("invalid number of ranks {asked}: expected 1 to {limit}", limit = MAX_RANKS)]
     Ranks {
-        /// Ranks asked for, all apps together.
+        /// The number of ranks of all apps together.
         asked: u64,
     },
-    /// An app without ranks.
-    #[error("app {app} has no ranks: ask for 1 at least, or leave it out")]
+    /// An app has no ranks.
+    #[error("app {app} has no ranks: ask for at least 1, or omit the app")]
     EmptyApp {
-        /// Which, from 0 on.
+        /// The number of the app, from 0.
         app: usize,
     },
-    /// A pty for a rank that the job does not have.
-    #[error("there is no rank {rank} to give a pty: the job has {ranks} ranks, from 0 on")]
+    /// A pty is specified for a rank that the job does not have.
+    #[error("invalid rank {rank} for a pty: the job has {ranks} ranks, from 0")]
     NoSuchRank {
-        /// Which.
+        /// The rank that does not exist.
         rank: Rank,
-        /// How many there are.
+        /// The number of ranks in the job.
         ranks: u64,
     },
-    /// Stdin for a rank that the job does not have.
-    #[error("there is no rank {rank} to give stdin: the job has {ranks} ranks, from 0 on")]
+    /// Stdin is specified for a rank that the job does not have.
+    #[error("invalid rank {rank} for stdin: the job has {ranks} ranks, from 0")]
     NoStdin {
-        /// Which.
+        /// The rank that does not exist.
         rank: Rank,
-        /// How many there are.
+        /// The number of ranks in the job.
         ranks: u64,
     },
-    /// Several ranks would take each other's bytes.
+    /// Several ranks would share the embedder's stdin, and take each other's bytes.
     #[error("{sharers} ranks can't share the embedder's stdin: push it to them instead")]
     SharedStdin {
-        /// How many.
+        /// The number of these ranks.
         sharers: usize,
     },
-    /// A rank that reads its terminal is to read something else.
-    #[error("rank {rank} has a pty, which is its stdin: it can read neither a file nor what is pushed")]
+    /// A rank with a pty has a file or pipe as its stdin.
+    #[error("rank {rank} has a pty, which is its stdin: it can read neither a file nor pushed bytes")]
     StdinOfPty {
-        /// Which.
+        /// The rank with the pty.
         rank: Rank,
     },
-    /// To open a FIFO lasts until somebody writes there, and its bytes are there for one reader
-    /// only.
+    /// A rank's stdin is a FIFO. Opening a FIFO blocks until a writer opens it, and each of its bytes
+    /// reaches only one reader.
     #[error("rank {rank} can't have {} as stdin, which is a FIFO: redirect the launcher's own stdin from it", path.display())]
     StdinFifo {
-        /// Whose.
+        /// The rank whose stdin it is.
         rank: Rank,
-        /// Which.
+        /// The path of the FIFO.
         path: PathBuf,
     },
     /// The process may open fewer files than the job needs.
-    #[error("{ranks} ranks do not fit: {files}, or start fewer ranks")]
+    #[error("too few files for {ranks} ranks: {files}, or start fewer ranks")]
     Files {
-        /// Ranks asked for.
+        /// The number of ranks.
         ranks: u64,
-        /// How many files are open, needed and allowed.
+        /// The numbers of open, required and allowed files.
         files: TooFewFiles,
     },
-    /// The process may make fewer memory maps than the job needs.
-    #[error("{ranks} ranks do not fit: {maps}, or start fewer ranks")]
+    /// The process may create fewer memory maps than the job needs.
+    #[error("too few memory maps for {ranks} ranks: {maps}, or start fewer ranks")]
     Maps {
-        /// Ranks asked for.
+        /// The number of ranks.
         ranks: u64,
-        /// How many maps are there, needed and allowed.
+        /// The numbers of existing, required and allowed maps.
         maps: TooFewMaps,
     },
     /// A rank could not be started.
     #[error("{source} (rank {rank} of app {app})")]
     Spawn {
-        /// Which.
+        /// The rank.
         rank: Rank,
-        /// The number of its app, from 0 on.
+        /// The number of its app, from 0.
         app: usize,
-        /// Why.
+        /// The reason.
         source: SpawnError,
     },
     /// There is no memory for a rank's rings.
     #[error("{source} (rank {rank})")]
     Rings {
-        /// Which.
+        /// The rank.
         rank: Rank,
-        /// Why.
+        /// The reason.
         source: CreateError,
     },
     /// The capture thread has ended.
@@ -132,5 +134,5 @@ pub enum LaunchError {
     Capture(#[from] AddError),
 }
 
-/// Ranks in one job.
+/// Largest number of ranks in one job.
 pub const MAX_RANKS: u32 = 1 << 20;

@@ -8,34 +8,34 @@ use iof_proto::ProcState;
 /// How a rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// As wait(2) tells.
+    /// The exit status, as wait(2) reports it.
     Status(ExitStatus),
-    /// It has ended, but nobody can tell how. The embedder ignores SIGCHLD, or has another thread
-    /// that waits for any child (see waitpid(2)), or has adopted a process that is not its
-    /// child.
+    /// The rank has ended, but its exit status is not available: the embedder ignores SIGCHLD, has
+    /// another thread that waits for any child (see waitpid(2)), or adopted a process that is not
+    /// its child.
     Unknown,
 }
 
 impl Exit {
-    /// Whether it is known to have ended with exit code 0.
+    /// Returns whether the rank is known to have ended with exit code 0.
     pub fn success(self) -> bool {
         matches!(self, Exit::Status(status) if status.success())
     }
 
-    /// The code that a shell would show: the exit code, or 128 + n for a process that signal n
-    /// ended. 1 if nobody knows.
+    /// Returns the code that a shell would show: the exit code, or 128 + n for a process that
+    /// signal n ended. Returns 1 if the status is unknown.
     pub fn code(self) -> i32 {
         self.known_code().unwrap_or(1)
     }
 
-    /// The same, `None` if nobody knows.
+    /// Returns the same code, or `None` if the status is unknown.
     pub(crate) fn known_code(self) -> Option<i32> {
         let Exit::Status(status) = self else { return None };
         status.code().or(status.signal().map(|signal| signal.saturating_add(128)))
     }
 }
 
-/// The state of a process that ended so, or has not ended, in PMIx's words.
+/// Returns the PMIx state of a process that ended with `exit`, or is running if that is `None`.
 pub(crate) fn proc_state(exit: Option<Exit>) -> ProcState {
     match exit {
         None => ProcState::Running,
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_a_shell() {
+    fn exit_codes_are_those_of_a_shell() {
         let status = |raw| Exit::Status(ExitStatus::from_raw(raw));
         for (exit, code, state) in [
             (status(0), 0, ProcState::Terminated),

@@ -6,34 +6,34 @@ use std::time::{Duration, Instant};
 
 use iof_capture::SourceId;
 
-/// When streams are to be completed, if they are not by then. One entry for each rank that has
-/// exited, until its time.
+/// The times at which the streams of exited ranks are completed, if they are still open. A rank that
+/// has exited has one entry until its time is reached.
 #[derive(Default)]
-pub(crate) struct Graces(BinaryHeap<Reverse<(Instant, Vec<SourceId>)>>);
+pub(crate) struct GracePeriods(BinaryHeap<Reverse<(Instant, Vec<SourceId>)>>);
 
-impl Graces {
-    /// `streams` have `grace` from `now` on.
+impl GracePeriods {
+    /// Starts a grace period of length `grace` for `streams` at `now`.
     pub(crate) fn begin(&mut self, now: Instant, grace: Duration, streams: Vec<SourceId>) {
-        // What lies beyond all clocks is for ever.
+        // An end that an `Instant` can't represent is never reached.
         if let Some(end) = now.checked_add(grace) {
             self.0.push(Reverse((end, streams)));
         }
     }
 
-    /// When the next one is over.
-    pub(crate) fn next(&self) -> Option<Instant> {
+    /// Returns when the next grace period ends.
+    pub(crate) fn next_end(&self) -> Option<Instant> {
         self.0.peek().map(|Reverse((end, _))| *end)
     }
 
-    /// Takes the streams whose grace is over at `now`.
-    pub(crate) fn over(&mut self, now: Instant) -> Vec<SourceId> {
-        let mut over = Vec::new();
-        while self.next().is_some_and(|end| end <= now)
+    /// Removes and returns the streams whose grace period has ended at `now`.
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<SourceId> {
+        let mut expired = Vec::new();
+        while self.next_end().is_some_and(|end| end <= now)
             && let Some(Reverse((_, streams))) = self.0.pop()
         {
-            over.extend(streams);
+            expired.extend(streams);
         }
-        over
+        expired
     }
 }
 
@@ -42,17 +42,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn graces_end_in_the_order_of_their_ends() {
-        let (mut graces, now) = (Graces::default(), Instant::now());
-        assert_eq!(graces.next(), None);
+    fn grace_periods_expire_in_the_order_of_their_ends() {
+        let (mut graces, now) = (GracePeriods::default(), Instant::now());
+        assert_eq!(graces.next_end(), None);
         let seconds = Duration::from_secs;
         graces.begin(now, seconds(5), vec![SourceId(5)]);
         graces.begin(now, seconds(2), vec![SourceId(2), SourceId(3)]);
         graces.begin(now, Duration::MAX, vec![SourceId(9)]);
-        assert_eq!(graces.next(), Some(now + seconds(2)));
-        assert!(graces.over(now + seconds(1)).is_empty());
-        assert_eq!(graces.over(now + seconds(2)), [2, 3].map(SourceId));
-        assert_eq!(graces.over(now + seconds(100)), [SourceId(5)]);
-        assert_eq!(graces.next(), None);
+        assert_eq!(graces.next_end(), Some(now + seconds(2)));
+        assert!(graces.take_expired(now + seconds(1)).is_empty());
+        assert_eq!(graces.take_expired(now + seconds(2)), [2, 3].map(SourceId));
+        assert_eq!(graces.take_expired(now + seconds(100)), [SourceId(5)]);
+        assert_eq!(graces.next_end(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The launcher's part: what the engine asks of the process that embeds it (RFC0025's server
+//! The host's part: the upcalls of the engine to the process that embeds it (RFC0025's server
 //! module).
 
 use std::path::PathBuf;
@@ -22,19 +22,19 @@ use crate::push::StdinPush;
 use crate::query::{QueryId, QueryReply};
 use crate::state::PeerId;
 
-/// What an engine asks of the launcher or resource manager that embeds it. A launcher that forwards
-/// the output of its own ranks, to tools of its own user, has nothing to implement: see
+/// The upcalls of an engine to the launcher or resource manager that embeds it. A launcher that only
+/// forwards the output of its own ranks to tools of its own user needs no host of its own: see
 /// [`Standalone`].
 ///
-/// Upcalls come one after the other, on the engine's control thread, which serves no tool
-/// meanwhile: they must return soon and must not panic. The engine's tables are free, so an upcall
-/// may call the engine, and even drop it, but for what may wait for that same thread:
+/// The engine makes upcalls one at a time on its control thread, which serves no tool meanwhile. An
+/// upcall must return soon and must not panic. The engine's tables are not locked, so an upcall may
+/// call the engine, and even drop it. It must not call what may wait for the control thread:
 /// [`Engine::attach`](crate::Engine::attach), [`Job::wait`](crate::Job::wait) and
-/// [`Job::flush`](crate::Job::flush). None comes once the engine has been dropped elsewhere; what
-/// tools still hold then is not stopped.
+/// [`Job::flush`](crate::Job::flush). After another thread has dropped the engine there are no
+/// upcalls: [`Host::iof_stop`] is not called for sources that tools still hold then.
 ///
-/// What the embedder's own readers pull ([`Engine::attach`](crate::Engine::attach)) is no news to
-/// the host: for them there are no upcalls.
+/// The engine makes no upcalls for what the embedder's own readers pull
+/// ([`Engine::attach`](crate::Engine::attach)).
 ///
 /// # Example
 /// ```
@@ -42,7 +42,7 @@ use crate::state::PeerId;
 /// use iof_proto::{Channels, Info, Proc, Status, socket};
 /// use std::sync::Arc;
 ///
-/// /// Lets a group of operators look at stderr.
+/// /// Lets a group of operators read stderr.
 /// struct Site {
 ///     operators: u32,
 /// }
@@ -55,10 +55,10 @@ use crate::state::PeerId;
 ///
 ///     fn iof_pull(&self, _: &[Proc], channels: Channels, _: &[Info], reply: Reply) {
 ///         if channels == Channels::STDERR {
-///             // Here a daemon would ask the nodes that run these processes, and answer later.
+///             // A daemon would ask the nodes that run these processes, and answer later.
 ///             reply.grant();
 ///         } else {
-///             reply.deny(Status::ERR_NO_PERMISSIONS, "only stderr may be looked at");
+///             reply.deny(Status::ERR_NO_PERMISSIONS, "only stderr may be pulled");
 ///         }
 ///     }
 /// }
@@ -69,152 +69,158 @@ use crate::state::PeerId;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Host: Send + Sync {
-    /// A tool has connected and said hello, by the kernel's word (`SO_PEERCRED`, unix(7)) with
-    /// these ids. The answer is whether it is let in, and whether its registrations may hold
-    /// sources back where the policy is [`Policy::Block`](iof_shm_ring::Policy::Block): a tool
-    /// that may, and stops reading, stops the job.
+    /// Approves or refuses a tool that has connected. The ids in `tool` are those that the kernel
+    /// reports (`SO_PEERCRED`, unix(7)). An approval contains the [`Grant`], which specifies whether
+    /// the tool's registrations may hold sources back under
+    /// [`Policy::Block`](iof_shm_ring::Policy::Block). A tool with that grant that stops reading
+    /// stops the job.
     ///
-    /// The tool waits for `reply`, which may be used at once or later, on any thread; others are
-    /// served meanwhile. After [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) without an
-    /// answer it is refused.
+    /// The tool waits for `reply`, which may be used during the upcall or later, on any thread. Other
+    /// tools are served meanwhile. Without an answer within
+    /// [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) the tool is refused. By default, a host
+    /// approves tools as [`same_user`] does.
     fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
         reply.answer(same_user(tool));
     }
 
-    /// The keys of directives that this host understands, such as those of a site's credentials:
-    /// asked once, when the engine starts. They come with [`Host::iof_pull`] and [`Host::log`],
-    /// required or not, and it is for the host to honour them or to deny the request. With
-    /// [`PMIX_LOG_SOURCE`](log::PMIX_LOG_SOURCE) among them, messages may be of processes
-    /// that the engine does not know.
+    /// Returns the keys of the directives that this host supports, such as those of a site's
+    /// credentials. Called once, when the engine starts. The engine passes these directives, required
+    /// or optional, to [`Host::iof_pull`] and [`Host::log`], which honour them or deny the request. If
+    /// they include [`PMIX_LOG_SOURCE`](log::PMIX_LOG_SOURCE), messages may name processes that are
+    /// unknown to the engine as their source.
     fn directives(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// A tool wants `channels` of `procs`, of which nothing was granted before
-    /// (`pmix_server_iof_fn_t`): the host is to see to it that what they write there arrives,
-    /// by [`Engine::deliver`](crate::Engine::deliver) if they run elsewhere; or to deny it. Of
-    /// what the engine itself captures only permission is asked. A wildcard rank stands for all
-    /// processes of its job; ranks that were granted before are part of it from then on. No rank
-    /// ([`Rank::UNDEF`](iof_proto::Rank::UNDEF)) is what is logged of the job as a whole.
+    /// Grants or denies a tool `channels` of `procs`, none of which was granted before
+    /// (`pmix_server_iof_fn_t`). A host that grants output of remote processes must have it delivered
+    /// to this engine ([`Engine::deliver`](crate::Engine::deliver)). For output that the engine
+    /// captures, the host only gives permission. A wildcard rank stands for all processes of its job;
+    /// ranks that were granted before are part of it from then on.
+    /// [`Rank::UNDEF`](iof_proto::Rank::UNDEF) stands for messages that are logged to the job as a
+    /// whole.
     ///
-    /// The tool, and any that comes to ask for some of it, waits for `reply`, which may be used at
-    /// once or later, on any thread. If it is denied, the tool is told so and gets nothing, not
-    /// even what is there; so are those that asked for the same with the same directives, while
-    /// for the others the host is asked again.
+    /// The tool waits for `reply`, which may be used during the upcall or later, on any thread. Tools
+    /// that pull some of the same sources meanwhile wait, too. A denied tool receives the reason and
+    /// no bytes, not even cached ones. The denial also applies to tools that pulled the same sources
+    /// with the same directives. For the other waiting tools the host is asked again.
     ///
-    /// `directives` are those of the tool that came first.
+    /// `directives` are those of the tool that was first to pull.
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
         let (_, _, _) = (procs, channels, directives);
         reply.grant();
     }
 
-    /// Whether [`Host::push_stdin`] brings stdin to processes that run elsewhere: asked once, when
-    /// the engine starts. If not, who pushes to them is told so (`PMIX_ERR_NOT_SUPPORTED`).
+    /// Returns whether [`Host::push_stdin`] forwards stdin to remote processes. Called once, when the
+    /// engine starts. If it returns `false`, pushes to remote processes fail with
+    /// `PMIX_ERR_NOT_SUPPORTED`.
     fn forwards_stdin(&self) -> bool {
         false
     }
 
-    /// Bytes that a tool pushes to processes that run elsewhere (`pmix_server_stdin_fn_t`); none,
-    /// when their stdin is to be closed. `reply` says that they were taken and that more may
-    /// follow, which is the flow control: until then the push waits. A denial ends the push for
-    /// these processes. A push that is not to wait is given up after a second without a reply:
-    /// then no more of it comes, not its end either, and pieces of the next push may. To those
-    /// that run here the engine brings it itself.
+    /// Forwards bytes that a tool pushes to remote processes (`pmix_server_stdin_fn_t`). Empty `bytes`
+    /// ask the host to close their stdin. The engine itself pushes to local processes.
+    ///
+    /// `reply` is the flow control: the push waits until the host has granted it, which means that
+    /// the bytes were taken and more may follow. A denial ends the push for these processes. A push
+    /// with the directive not to wait is abandoned after one second without a reply. The host then
+    /// receives neither more bytes of that push nor its end, and may receive bytes of the next push.
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
         let (_, _) = (stdin, bytes);
-        reply.deny(Status::ERR_NOT_SUPPORTED, "the host forwards no stdin");
+        reply.deny(Status::ERR_NOT_SUPPORTED, "the host does not forward stdin");
     }
 
-    /// The keys of queries of which this host has a part of the answer, or all, such as
-    /// [`PMIX_QUERY_PROC_TABLE`](key::PMIX_QUERY_PROC_TABLE) of a job whose processes run on
-    /// several nodes: asked once, when the engine starts. For these it is asked even if the
-    /// engine knows something, and both are put together.
+    /// Returns the keys of the queries to which this host knows a part of the answer or all of it,
+    /// such as [`PMIX_QUERY_PROC_TABLE`](key::PMIX_QUERY_PROC_TABLE) of a job whose processes run on
+    /// several nodes. Called once, when the engine starts. For these keys the engine asks the host
+    /// even if it knows a part of the answer itself, and merges both parts.
     fn queries(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// A tool asks what the engine does not know (`pmix_server_query_fn_t`), or not wholly
-    /// ([`Host::queries`]): of each query the keys that are left, and its qualifiers. The tool
-    /// waits for `reply`, which may be used at once or later, on any thread.
+    /// Answers queries of a tool that the engine can't answer (`pmix_server_query_fn_t`), or not
+    /// completely ([`Host::queries`]). Each query contains its remaining keys and its qualifiers. The
+    /// tool waits for `reply`, which may be used during the upcall or later, on any thread.
     fn query(&self, queries: &[Query], reply: QueryReply) {
         let _ = queries;
         drop(reply);
     }
 
-    /// The channels that this host logs to, by their keys, such as
-    /// [`PMIX_LOG_GLOBAL_DATASTORE`](log::PMIX_LOG_GLOBAL_DATASTORE) and those of a site: asked
-    /// once, when the engine starts. They are among those that tools are told of, and those
-    /// that the engine's order may name.
+    /// Returns the keys of the channels that this host logs to, such as
+    /// [`PMIX_LOG_GLOBAL_DATASTORE`](log::PMIX_LOG_GLOBAL_DATASTORE) and those of a site. Called once,
+    /// when the engine starts. Tools can query them, and the engine's order may name them.
     fn log_channels(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The socket of the gateway engine ([`LogConfig::gateway`](crate::LogConfig::gateway)), if it
-    /// is reached by one: asked once, when the engine starts. To that goes what is for the
-    /// global syslog, email unless the engine has a mail server of its own, and what is for
-    /// channels that neither the engine nor [`Host::log_channels`] knows: the gateway says
-    /// whether it does. Without it these are for [`Host::log`].
+    /// Returns the socket of the gateway engine ([`LogConfig::gateway`](crate::LogConfig::gateway)), if
+    /// there is one. Called once, when the engine starts. The engine sends the gateway messages for
+    /// the global syslog, for email unless it has a mail server of its own, and for channels that
+    /// neither it nor [`Host::log_channels`] names; the gateway accepts or refuses them. Without a
+    /// gateway, such messages are passed to [`Host::log`].
     fn gateway(&self) -> Option<PathBuf> {
         None
     }
 
-    /// Something is to be logged to a channel that the engine does not know
-    /// (`pmix_server_log_fn_t`, RFC0032), the one entry of `log`. `reply` says whether that was
-    /// done, at once or later, on any thread; the tool waits for it. It must not be handed back
-    /// to this engine.
+    /// Logs a message to a channel that is unknown to the engine (`pmix_server_log_fn_t`, RFC0032).
+    /// `log` has exactly one entry. The tool waits for `reply`, which reports success or failure, and
+    /// may be used during the upcall or later, on any thread. The host must not log the message
+    /// through this engine again.
     fn log(&self, log: &Log, reply: Reply) {
         let reason = match log.data.first() {
-            Some(entry) => format!("there is no log channel {} here", entry.channel),
-            None => "there is nothing to be logged".to_owned(),
+            Some(entry) => format!("unknown log channel '{}'", entry.channel),
+            None => "the log request has no entry".to_owned(),
         };
         reply.deny(Status::ERR_NOT_SUPPORTED, reason);
     }
 
-    /// A rank has kept the engine from forwarding the output of all others for half a second or so
-    /// by now: it writes to `channel` from memory that faults slowly, such as a mapped file on
-    /// a hung file system, and so holds the lock of its pipe; or it reads its stdin into such
-    /// memory. `remedy` says what the engine does about it. Called once for each such
-    /// pipe, on a thread of the engine's that serves nothing else, possibly while another upcall
-    /// runs. It must not wait for the engine, which may be stuck. Unless it is overridden, this
+    /// Reports that a rank has stalled the forwarding of all other ranks for about half a second. The
+    /// rank writes to `channel` from memory that faults slowly, such as a mapped file on a hung file
+    /// system, and so holds the lock of its pipe; or it reads its stdin into such memory. `remedy` is
+    /// the engine's reaction.
+    ///
+    /// Called once for each such pipe, on a watchdog thread of the engine, possibly while another
+    /// upcall runs. It must not wait for the engine, which may be stalled. The default implementation
     /// logs a warning.
     fn stalled(&self, source: &Proc, channel: Channel, remedy: Remedy) {
-        tracing::warn!(%source, %channel, ?remedy, "a rank keeps the engine from all others");
+        tracing::warn!(%source, %channel, ?remedy, "a rank stalls the forwarding of all other ranks");
     }
 
-    /// Nobody wants anything of `channels` of `procs` any more. Comes once for what was granted;
-    /// that of a wildcard rank is for all ranks that were granted, too.
+    /// Ends what was granted: no tool wants `channels` of `procs` any more. Called once for each source
+    /// that was granted. A wildcard rank includes all ranks of its job that were granted.
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
         let (_, _) = (procs, channels);
     }
 }
 
-/// What the engine does about a rank that keeps it from all others, see [`Host::stalled`].
+/// The engine's reaction to a rank that stalls the forwarding of all others, see [`Host::stalled`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
-    /// The rank's output is read by threads of its own from now on: it delays nothing but itself.
+    /// Separate threads read the rank's output from now on, so that it delays only itself.
     Isolated,
-    /// None: too many streams have threads of their own. It may happen again.
+    /// The engine does nothing, because too many streams have threads of their own. The stall may
+    /// happen again.
     TooMany {
-        /// How many may, [`MAX_ISOLATED_STREAMS`](iof_proto::limits::MAX_ISOLATED_STREAMS).
+        /// The largest number of such streams,
+        /// [`MAX_ISOLATED_STREAMS`](iof_proto::limits::MAX_ISOLATED_STREAMS).
         limit: usize,
     },
-    /// None: it is the rank's stdin or terminal. It may happen again, with stdin when something is
-    /// pushed to the rank.
+    /// The engine does nothing, because the pipe is the rank's stdin or the stream is its terminal.
+    /// The stall may happen again; on stdin, only when bytes are pushed to the rank.
     None,
 }
 
-/// A host that forwards what its own ranks write to all tools of its own user.
+/// A host that forwards the output of its own ranks to all tools of its own user and of root.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standalone;
 
 impl Host for Standalone {}
 
-/// A host that is a [`Standalone`], and whose engine reaches a gateway engine by the Unix socket on
-/// which that listens.
+/// A host that behaves as [`Standalone`], and in addition names the socket of a gateway engine.
 #[derive(Clone, Debug)]
 pub struct ViaGateway {
-    /// The gateway's socket, [`Engine::socket`](crate::Engine::socket) there.
+    /// The gateway's Unix socket: [`Engine::socket`](crate::Engine::socket) of the gateway engine.
     pub socket: PathBuf,
 }
 
@@ -224,8 +230,7 @@ impl Host for ViaGateway {
     }
 }
 
-/// Lets tools in that belong to the engine's own user or to root, and lets none of them hold
-/// sources back.
+/// Approves tools of the engine's own user and of root, with [`Grant::Never`].
 ///
 /// # Errors
 /// The tool belongs to another user.
@@ -237,7 +242,7 @@ pub fn same_user(tool: &socket::PeerCredentials) -> Result<Grant, Failure> {
     Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason })
 }
 
-/// What the host is asked.
+/// The subject of an upcall that the host answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Call {
     Approve(PeerId),
@@ -247,13 +252,13 @@ pub(crate) enum Call {
     Log(LogStep),
 }
 
-/// The host's answer to [`Host::iof_pull`], [`Host::push_stdin`] or [`Host::log`], to be given
-/// once, on any thread. Dropping it is a denial, with [`Status::ERR_NOT_AVAILABLE`]. Once the
-/// engine is gone nothing follows from it.
+/// The means to answer [`Host::iof_pull`], [`Host::push_stdin`] or [`Host::log`], once and on any
+/// thread. Dropping it denies the request with [`Status::ERR_NOT_AVAILABLE`]. An answer after the
+/// engine has ended has no effect.
 #[derive(Debug)]
 pub struct Reply {
     call: Call,
-    /// Until it is used.
+    /// `None` once the answer is sent.
     reports: Option<Arc<Reports>>,
 }
 
@@ -262,12 +267,13 @@ impl Reply {
         Reply { call, reports: Some(reports) }
     }
 
-    /// What was asked for will arrive; the bytes were taken; the message was logged.
+    /// Grants the request: the output will be delivered, the bytes were taken, or the message was
+    /// logged.
     pub fn grant(mut self) {
         self.send(Ok(()));
     }
 
-    /// It will not, for this reason.
+    /// Denies the request with `status` and `reason`, which the tool receives.
     pub fn deny(mut self, status: Status, reason: impl Into<String>) {
         self.send(Err(Failure { status, reason: reason.into() }));
     }
@@ -281,18 +287,18 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        let reason = "the host has dropped the request without an answer".into();
+        let reason = "the host dropped the request without an answer".into();
         self.send(Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason }));
     }
 }
 
-/// The host's answer to [`Host::approve`], to be given once, on any thread. Dropping it is a
-/// refusal, with [`Status::ERR_NOT_AVAILABLE`]. Once the tool has gone, or was refused because the
-/// answer came too late, nothing follows from it.
+/// The means to answer [`Host::approve`], once and on any thread. Dropping it refuses the tool with
+/// [`Status::ERR_NOT_AVAILABLE`]. An answer has no effect if the tool has disconnected, or was refused
+/// because the time limit had passed.
 #[derive(Debug)]
 pub struct ApprovalReply {
     peer: PeerId,
-    /// Until it is used.
+    /// `None` once the answer is sent.
     reports: Option<Arc<Reports>>,
 }
 
@@ -301,7 +307,7 @@ impl ApprovalReply {
         ApprovalReply { peer, reports: Some(reports) }
     }
 
-    /// Lets the tool in, with this grant, or refuses it for this reason.
+    /// Approves the tool with a grant, or refuses it with a reason.
     pub fn answer(mut self, answer: Result<Grant, Failure>) {
         self.send(answer);
     }
@@ -315,12 +321,12 @@ impl ApprovalReply {
 
 impl Drop for ApprovalReply {
     fn drop(&mut self) {
-        let reason = "the host has dropped the request without an answer".into();
+        let reason = "the host dropped the request without an answer".into();
         self.send(Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason }));
     }
 }
 
-/// What is to be said to the host as soon as nobody holds the tables.
+/// An upcall or callback that the control thread makes after it has unlocked the tables.
 pub(crate) enum Upcall {
     Approve { peer: PeerId, other: socket::PeerCredentials },
     Pull { call: CallId, sources: Sources, directives: Vec<Info> },
@@ -333,12 +339,12 @@ pub(crate) enum Upcall {
 }
 
 impl Upcall {
-    /// What is to be called for a delivery.
-    pub(crate) fn taken(self) -> Option<Taken> {
+    /// Returns the callback of a delivery, if this is one.
+    pub(crate) fn into_callback(self) -> Option<Taken> {
         if let Upcall::Taken(taken) = self { Some(taken) } else { None }
     }
 
-    /// Says it.
+    /// Makes the upcall.
     pub(crate) fn make(self, host: &dyn Host, reports: &Arc<Reports>) {
         match self {
             Upcall::Approve { peer, other } => {

@@ -1,12 +1,13 @@
-//! Descriptors that were sent to a tool and that it has not received.
+//! Descriptors that were sent to a tool and that it has not received yet.
 //!
-//! The kernel counts them for the engine's user, over all sockets of all its processes, and refuses
-//! to send one more than that process may open (`ETOOMANYREFS`, unix(7)). So each tool may have a
-//! few, and beyond that all share a budget, of which those that do not read may use up all. No tool
-//! is believed: the kernel knows what was received ([`socket::unread`]).
+//! The kernel counts such descriptors per user, over all sockets of all the user's processes. It
+//! refuses to send more than the sending process may open (`ETOOMANYREFS`, unix(7)). So each tool
+//! may have a few, and beyond these all tools share a budget, which tools that do not read may use
+//! up. No tool is trusted to report what it received: the kernel knows that ([`socket::unread`]).
 //!
-//! To close a connection gives nothing back: what was sent can still be received, and counts until
-//! the tool has closed its end, too. So a connection that ends is kept until then.
+//! Closing a connection does not release its descriptors: the tool can still receive what was sent,
+//! and the kernel counts it until the tool has closed its end, too. So a connection that ends is
+//! kept until then.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,11 +21,12 @@ use crate::client::Client;
 use crate::peer::Peer;
 use crate::state::State;
 
-/// Those of one connection.
+/// The descriptors in flight on one connection.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    /// How many each message has that may not have been received.
+    /// The number of descriptors in each message that may not have been received.
     messages: VecDeque<usize>,
+    /// The sum of `messages`.
     fds: usize,
 }
 
@@ -37,11 +39,11 @@ impl InFlight {
         }
     }
 
-    /// Asks the kernel what was received of what was sent on `socket`.
+    /// Asks the kernel which of the messages sent on `socket` were received, and updates the count.
     ///
     /// # Errors
     /// The socket is broken.
-    pub(crate) fn look(&mut self, socket: &UnixStream) -> io::Result<()> {
+    pub(crate) fn update(&mut self, socket: &UnixStream) -> io::Result<()> {
         if self.fds > 0 {
             self.received(socket::unread(socket)?);
         }
@@ -55,13 +57,13 @@ impl InFlight {
         self.fds = self.fds.saturating_sub(fds);
     }
 
-    /// Returns how many descriptors there are, as far as is known.
+    /// Returns the number of descriptors in flight at the last update.
     pub(crate) fn fds(&self) -> usize {
         self.fds
     }
 }
 
-/// A connection that has ended, and of which not all was received.
+/// A connection that has ended while descriptors were in flight on it.
 pub(crate) struct Departed {
     socket: UnixStream,
     in_flight: InFlight,
@@ -70,9 +72,9 @@ pub(crate) struct Departed {
 }
 
 impl Departed {
-    /// Ends a connection; `None` if nothing of it is in flight any more.
+    /// Ends a connection. Returns `None` if no descriptor is in flight on it any more.
     pub(crate) fn new(socket: UnixStream, mut in_flight: InFlight, client: Client) -> Option<Departed> {
-        in_flight.look(&socket).ok()?;
+        in_flight.update(&socket).ok()?;
         if in_flight.fds() == 0 {
             return None;
         }
@@ -80,42 +82,42 @@ impl Departed {
         Some(Departed { socket, in_flight, client })
     }
 
-    /// Returns how many descriptors are still in flight.
-    pub(crate) fn look(&mut self) -> usize {
-        if self.in_flight.look(&self.socket).is_ok() { self.in_flight.fds() } else { 0 }
+    /// Updates and returns the number of descriptors that are still in flight.
+    pub(crate) fn update(&mut self) -> usize {
+        if self.in_flight.update(&self.socket).is_ok() { self.in_flight.fds() } else { 0 }
     }
 }
 
-/// What all tools of an engine may have in flight.
+/// The number of descriptors that the tools of an engine may have in flight.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// What every tool may have, whatever others do.
+    /// The number that each tool may have, independent of all others.
     each: usize,
-    /// What is shared beyond that.
+    /// The number that all tools share beyond that.
     pool: usize,
 }
 
 impl Budget {
-    /// Nothing more can be sent.
+    /// The budget under which no descriptor can be sent.
     pub(crate) const NONE: Budget = Budget { each: 0, pool: 0 };
 
-    /// Returns the budget of a process that may open `files` files, and has `places` for tools.
-    /// Other engines of its user want to send, too.
-    pub(crate) fn of(files: u64, places: usize) -> Budget {
-        let all = usize::try_from(files - files / 4).unwrap_or(usize::MAX).min(MAX_FDS_IN_FLIGHT);
+    /// Returns the budget of a process that may open `files` files and admits `places` tools. It
+    /// leaves a quarter of `files` to other engines of the same user.
+    pub(crate) fn new(files: u64, places: usize) -> Budget {
+        let total = usize::try_from(files - files / 4).unwrap_or(usize::MAX).min(MAX_FDS_IN_FLIGHT);
         let each = FDS_IN_FLIGHT_PER_TOOL;
-        Budget { each, pool: all.saturating_sub(each.saturating_mul(places)) }
+        Budget { each, pool: total.saturating_sub(each.saturating_mul(places)) }
     }
 
-    /// Returns what a tool with `fds` in flight has of the shared part.
-    pub(crate) fn of_pool(self, fds: usize) -> usize {
+    /// Returns how many of a tool's `fds` descriptors in flight count against the shared pool.
+    pub(crate) fn pool_share(self, fds: usize) -> usize {
         fds.saturating_sub(self.each)
     }
 
-    /// Returns how many descriptors a tool may have in flight that has `fds` now, while all tools
-    /// have `used` of the shared part. The embedder's `own` readers do not depend on what
-    /// others leave.
-    pub(crate) fn share(self, fds: usize, used: usize, own: bool) -> usize {
+    /// Returns how many descriptors a tool that has `fds` in flight now may have in flight, while
+    /// all tools together use `used` of the shared pool. The embedder's `own` readers do not depend
+    /// on what the others leave.
+    pub(crate) fn allowance(self, fds: usize, used: usize, own: bool) -> usize {
         if own && self.pool > 0 {
             return MAX_FDS_IN_FLIGHT_PER_TOOL;
         }
@@ -125,18 +127,18 @@ impl Budget {
 }
 
 impl State {
-    /// Forgets connections that have ended and of which everything was received.
+    /// Forgets ended connections on which no descriptor is in flight any more.
     pub(crate) fn forget_departed(&mut self) {
-        self.departed.retain_mut(|connection| connection.look() > 0);
+        self.departed.retain_mut(|connection| connection.update() > 0);
     }
 
-    /// Returns how many descriptors are in flight beyond what each tool may have in any case, and
-    /// forgets connections that have ended and of which everything was received.
+    /// Returns how many descriptors in flight count against the shared pool, and forgets ended
+    /// connections on which no descriptor is in flight any more.
     pub(crate) fn fds_in_flight(&mut self, budget: Budget) -> usize {
         self.forget_departed();
         let departed = self.departed.iter().map(|connection| connection.in_flight.fds());
         let peers = self.peers.values().filter(|peer| !peer.own).map(Peer::fds_in_flight);
-        departed.chain(peers).map(|fds| budget.of_pool(fds)).fold(0, usize::saturating_add)
+        departed.chain(peers).map(|fds| budget.pool_share(fds)).fold(0, usize::saturating_add)
     }
 }
 
@@ -149,49 +151,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_that_do_not_read_leave_something_to_any_other() {
+    fn tools_that_do_not_read_leave_every_other_tool_its_share() {
         let places = 32;
-        let budget = Budget::of(256, places);
-        let (mut used, mut all) = (0, 0);
+        let budget = Budget::new(256, places);
+        let (mut used, mut total) = (0, 0);
         for _ in 1..places {
             let mut fds = 0;
-            while fds < budget.share(fds, used, false) {
-                used += budget.of_pool(fds + 1) - budget.of_pool(fds);
+            while fds < budget.allowance(fds, used, false) {
+                used += budget.pool_share(fds + 1) - budget.pool_share(fds);
                 fds += 1;
             }
-            all += fds;
+            total += fds;
         }
-        assert_eq!(budget.share(0, used, false), FDS_IN_FLIGHT_PER_TOOL);
-        assert!(all + FDS_IN_FLIGHT_PER_TOOL <= 192, "{all}");
-        assert_eq!(budget.share(0, used, true), MAX_FDS_IN_FLIGHT_PER_TOOL);
-        assert_eq!(Budget::NONE.share(0, 0, true), 0);
+        assert_eq!(budget.allowance(0, used, false), FDS_IN_FLIGHT_PER_TOOL);
+        assert!(total + FDS_IN_FLIGHT_PER_TOOL <= 192, "{total}");
+        assert_eq!(budget.allowance(0, used, true), MAX_FDS_IN_FLIGHT_PER_TOOL);
+        assert_eq!(Budget::NONE.allowance(0, 0, true), 0);
     }
 
     #[test]
-    fn a_connection_that_ends_is_kept_until_its_peer_has_received_all_or_closed() {
+    fn an_ended_connection_is_kept_until_its_peer_received_all_or_closed() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let client = Client { pid: 1, uid: 1 };
         let mut in_flight = InFlight::default();
         socket::send(&ours, b"x", &[theirs.as_fd()]).unwrap();
         in_flight.sent(1);
-        let mut departed = Departed::new(ours, in_flight, client).expect("it is in flight");
-        assert_eq!(departed.look(), 1);
+        let mut departed = Departed::new(ours, in_flight, client).expect("a descriptor is in flight");
+        assert_eq!(departed.update(), 1);
         let mut fds = VecDeque::new();
         assert_eq!(socket::receive(&theirs, &mut [0; 8], &mut fds, true, true).unwrap(), 1);
-        assert_eq!(departed.look(), 0);
+        assert_eq!(departed.update(), 0);
 
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut in_flight = InFlight::default();
         socket::send(&ours, b"x", &[ours.as_fd()]).unwrap();
         in_flight.sent(1);
-        let mut departed = Departed::new(ours, in_flight, client).expect("it is in flight");
+        let mut departed = Departed::new(ours, in_flight, client).expect("a descriptor is in flight");
         drop(theirs);
-        assert_eq!(departed.look(), 0);
+        assert_eq!(departed.update(), 0);
         assert!(Departed::new(UnixStream::pair().unwrap().0, InFlight::default(), client).is_none());
     }
 
     #[test]
-    fn what_was_received_is_not_in_flight() {
+    fn received_descriptors_are_no_longer_in_flight() {
         let mut in_flight = InFlight::default();
         in_flight.sent(3);
         in_flight.sent(0);

@@ -1,4 +1,4 @@
-//! What comes from the other end of a connection. All of it is taken for hostile.
+//! Messages received over a connection. The other end is assumed to be hostile.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,15 +8,15 @@ use iof_proto::{Decoder, FromTool, socket};
 
 use crate::peer::DisconnectReason;
 
-/// Bytes read at a time.
+/// Size of one read, in bytes.
 const CHUNK: usize = 16 * 1024;
 
-/// The socket of a connection, and what was read from it.
+/// The socket of a connection, with the bytes read from it that are not yet decoded.
 pub(crate) struct Incoming {
     socket: UnixStream,
     decoder: Decoder<FromTool>,
     input: Vec<u8>,
-    /// The socket may have more to read.
+    /// The socket may have more bytes to read.
     readable: bool,
 }
 
@@ -33,12 +33,15 @@ impl Incoming {
         self.socket
     }
 
-    /// The socket became readable (edge-triggered).
+    /// Notes that the socket became readable (it is polled edge-triggered).
     pub(crate) fn now_readable(&mut self) {
         self.readable = true;
     }
 
-    /// Returns the next message that has arrived.
+    /// Returns the next message that has arrived, or `None` if there is none yet.
+    ///
+    /// # Errors
+    /// The connection is closed or broken, or its bytes are not a message.
     pub(crate) fn next(&mut self) -> Result<Option<FromTool>, DisconnectReason> {
         loop {
             let mut bytes = self.input.as_slice();
@@ -52,7 +55,7 @@ impl Incoming {
                 return Ok(None);
             }
             let mut chunk = [0u8; CHUNK];
-            // Descriptors from a tool are not accepted, whatever it sends.
+            // Descriptors sent by a tool are never accepted.
             match socket::receive(&self.socket, &mut chunk, &mut VecDeque::new(), false, false) {
                 Ok(0) => return Err(DisconnectReason::Closed),
                 Ok(count) => self.input.extend_from_slice(chunk.get(..count).unwrap_or_default()),

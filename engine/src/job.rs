@@ -1,9 +1,9 @@
-//! A job: its ranks, their streams, how they ended.
+//! A job: its ranks, their streams and their exit statuses.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use std::{io, mem, thread};
+use std::{fmt, io, mem, thread};
 
 use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signaller, SourceId, TargetId, WindowSize};
 use iof_proto::rendezvous::JobLink;
@@ -14,121 +14,126 @@ use crate::exit::Exit;
 use crate::state::{State, Tables};
 use crate::stream_options::StreamOptions;
 
-/// The channels that every rank has.
+/// The output channels of every rank.
 pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
 
-/// How often [`Job::flush`] looks.
-const FLUSH_LOOKS: Duration = Duration::from_millis(1);
+/// Interval at which [`Job::flush`] polls the positions of readers.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What the engine knows of one rank.
+/// The state of one local rank.
 pub(crate) struct RankState {
     /// In the order of [`CHANNELS`].
     pub streams: [SourceId; CHANNELS.len()],
     pub executable: String,
-    /// 0 if the embedder did not tell.
+    /// 0 if the embedder did not specify it.
     pub pid: u32,
-    /// Unless only the embedder can reach it.
+    /// `None` if only the embedder can send signals to the rank.
     pub signaller: Option<Signaller>,
-    /// Until it exits.
+    /// The master of the rank's pty, until the rank exits.
     pub pty: Option<PtyMaster>,
-    /// Why nothing can be pushed to its stdin; `None` if it can.
+    /// The reason why bytes can't be pushed to its stdin; `None` if they can.
     pub stdin_unavailable: Option<StdinUnavailable>,
-    /// Only the embedder's own tools may push there.
+    /// Only the embedder's own tools may push to its stdin.
     pub own_stdin: bool,
     pub exit: Option<Exit>,
-    /// The embedder has reported its end.
+    /// The embedder has reported the exit of the rank.
     pub reported: bool,
 }
 
 impl RankState {
-    /// Its number at the capture: a rank has streams of its own, so the first one's number names no
-    /// other process.
+    /// Returns the id of the rank's process at the capture. It is the id of the rank's first stream,
+    /// which no other rank has.
     pub(crate) fn process(&self) -> ProcessId {
         ProcessId(self.streams[0].0)
     }
 
-    /// The number of its stdin at the capture, likewise.
+    /// Returns the id of the rank's stdin at the capture, which is derived in the same way.
     pub(crate) fn target(&self) -> TargetId {
         TargetId(self.streams[0].0)
     }
 }
 
-/// A rank that is being started here.
+/// A local rank that is being started.
 pub(crate) struct Launching {
     pub executable: String,
-    /// 0 if there is no process yet, or the embedder did not tell.
+    /// 0 if there is no process yet, or the embedder did not specify it.
     pub pid: u32,
 }
 
-/// What the engine knows of a job's ranks that do not run here.
+/// The state of a job's remote ranks: those that are not started or adopted by this engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Elsewhere {
-    /// There are none.
-    No,
+pub(crate) enum RemoteRanks {
+    /// The job has no remote ranks.
+    None,
     /// Their output may still be delivered.
     Running,
-    /// The host has said that they have ended.
-    Over {
-        /// And how the job did.
+    /// The host has ended the remote part of the job.
+    Ended {
+        /// The exit code of the job, if the host specified it.
         exit_code: Option<i32>,
     },
 }
 
-/// What the engine knows of one job.
+/// The state of one job.
 pub(crate) struct JobState {
-    /// Its number among all jobs: tells the jobs that have one name one after the other apart.
+    /// Its number among all jobs, which distinguishes successive jobs of the same name.
     pub run: u64,
-    /// What it wants of its streams.
+    /// The options of its streams.
     pub options: StreamOptions,
-    /// The channels that its spawner wants forwarded, if it said anything.
+    /// The channels that its spawner wants forwarded; `None` if the spawner did not specify any.
     pub forward: Option<Channels>,
-    /// It was spawned or adopted here.
-    pub here: bool,
-    /// Those of its ranks that run here.
+    /// It was spawned or adopted by this engine.
+    pub is_local: bool,
+    /// Its local ranks.
     pub ranks: BTreeMap<Rank, RankState>,
-    /// Those that are going to.
+    /// Its local ranks that are still being started.
     pub launching: BTreeMap<Rank, Launching>,
-    /// All of these are there: nothing new will come from here.
+    /// All local ranks were started.
     pub started: bool,
-    /// Whether it has ranks that do not run here.
-    pub elsewhere: Elsewhere,
-    /// What they wrote.
+    /// The state of its remote ranks.
+    pub remote: RemoteRanks,
+    /// The streams of its remote ranks.
     pub delivered: BTreeMap<(Rank, Channel), SourceId>,
-    /// Streams of these that are not complete.
+    /// The number of streams in `delivered` that are not complete.
     pub open_deliveries: usize,
-    /// What was logged to their stdout and stderr; under no rank, to those of the job as a whole.
+    /// The streams of what was logged to stdout and stderr. [`Rank::UNDEF`] stands for the job as a
+    /// whole.
     pub logged: BTreeMap<(Rank, Channel), SourceId>,
-    /// Streams of these that are not complete.
+    /// The number of streams in `logged` that are not complete.
     pub open_logs: usize,
-    /// Nobody waits any longer for somebody to register.
+    /// The embedder has released the backlog: no more output is kept for tools that have not
+    /// registered yet.
     pub release_backlog: bool,
-    /// Streams that are not complete.
+    /// The number of streams of local ranks that are not complete.
     pub open_streams: usize,
+    /// How long streams may stay open after their rank has exited; `None` for no limit.
     pub grace: Option<Duration>,
-    /// By which tools find it, until it is forgotten or the engine ends.
+    /// The rendezvous entry by which tools find the job, until the job is forgotten or the engine
+    /// ends.
     pub entry: Option<JobLink>,
+    /// The streams that were completed before their end of file.
     pub cut_off: Vec<(Rank, Channel)>,
     pub first_failure: Option<(Rank, Exit)>,
 }
 
 impl JobState {
-    /// Without ranks yet.
+    /// Returns a local job without ranks.
     pub(crate) fn new(
         grace: Option<Duration>,
         options: StreamOptions,
         forward: Option<Channels>,
     ) -> JobState {
         JobState {
-            // Until it is added to the tables.
+            // Set when the job is added to the tables.
             run: 0,
             options,
             forward,
             entry: None,
-            here: true,
+            is_local: true,
             ranks: BTreeMap::new(),
             launching: BTreeMap::new(),
             started: false,
-            elsewhere: Elsewhere::No,
+            remote: RemoteRanks::None,
             delivered: BTreeMap::new(),
             open_deliveries: 0,
             logged: BTreeMap::new(),
@@ -141,17 +146,18 @@ impl JobState {
         }
     }
 
-    /// Of which nothing runs here.
+    /// Returns a job that has remote ranks only.
     pub(crate) fn elsewhere(options: StreamOptions) -> JobState {
         let job = JobState::new(None, options, None);
-        JobState { here: false, started: true, elsewhere: Elsewhere::Running, ..job }
+        JobState { is_local: false, started: true, remote: RemoteRanks::Running, ..job }
     }
 
-    /// Notes how a rank ended.
+    /// Notes that a local rank has exited.
     pub(crate) fn exited(&mut self, rank: Rank, exit: Exit) {
         if let Some(state) = self.ranks.get_mut(&rank) {
             state.exit = Some(exit);
-            // Or its children's terminal would not be hung up when its stream is closed.
+            // With the master still open, closing the stream would not hang up the terminal of the
+            // rank's children.
             state.pty = None;
         }
         if !exit.success() && self.first_failure.is_none() {
@@ -159,117 +165,128 @@ impl JobState {
         }
     }
 
+    /// Returns whether all local ranks have exited.
     pub(crate) fn has_exited(&self) -> bool {
         self.started && self.ranks.values().all(|rank| rank.exit.is_some())
     }
 
+    /// Returns the exit status of the local ranks so far.
     pub(crate) fn status(&self) -> JobStatus {
         JobStatus { first_failure: self.first_failure, cut_off: self.cut_off.clone() }
     }
 
-    /// Its ranks here have ended, and all that they wrote was read.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Returns whether all local ranks have exited and their streams are complete.
+    pub(crate) fn is_drained(&self) -> bool {
         self.has_exited() && self.open_streams == 0
     }
 
-    /// Whether this rank runs here, or is going to.
-    pub(crate) fn has_here(&self, rank: Rank) -> bool {
+    /// Returns whether `rank` is a local rank, which runs or is being started.
+    pub(crate) fn has_local_rank(&self, rank: Rank) -> bool {
         self.ranks.contains_key(&rank) || self.launching.contains_key(&rank)
     }
 
-    /// Those that anybody knows of.
+    /// Returns the ranks that are known: the local ones, and the remote ones with delivered output.
     pub(crate) fn known_ranks(&self) -> impl Iterator<Item = Rank> {
-        let here = self.ranks.keys().chain(self.launching.keys());
-        here.copied().chain(self.delivered.keys().map(|(rank, _)| *rank))
+        let local = self.ranks.keys().chain(self.launching.keys());
+        local.copied().chain(self.delivered.keys().map(|(rank, _)| *rank))
     }
 
-    /// Whether it has this rank, as far as anybody knows.
+    /// Returns whether `rank` is among the known ranks.
     pub(crate) fn has_rank(&self, rank: Rank) -> bool {
         let channels = (rank, Channel::Stdin)..=(rank, Channel::Stddiag);
-        self.has_here(rank) || self.delivered.range(channels).next().is_some()
+        self.has_local_rank(rank) || self.delivered.range(channels).next().is_some()
     }
 
-    /// All its ranks are known: nothing new will come.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.started && !matches!(self.elsewhere, Elsewhere::Running)
+    /// Returns whether all ranks are known, so that no stream of a new rank can appear.
+    pub(crate) fn all_ranks_known(&self) -> bool {
+        self.started && !matches!(self.remote, RemoteRanks::Running)
     }
 
-    /// All its ranks have ended, here and elsewhere, and all that they wrote is here: nothing is
-    /// logged any more.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.is_whole() && self.is_over() && self.open_deliveries == 0
+    /// Returns whether all local and remote ranks have ended and their streams are complete. Nothing
+    /// is logged to the job any more then.
+    pub(crate) fn is_output_complete(&self) -> bool {
+        self.all_ranks_known() && self.is_drained() && self.open_deliveries == 0
     }
 
-    /// And all that was logged is, too.
+    /// Returns whether the streams of what was logged are complete as well.
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_silent() && self.open_logs == 0
+        self.is_output_complete() && self.open_logs == 0
     }
 
-    /// Its ranks here have ended, and all that they wrote and that was logged was read; while it
-    /// has others elsewhere, more may be logged.
-    pub(crate) fn is_over_with_logs(&self) -> bool {
-        self.is_over() && (self.open_logs == 0 || !self.is_silent())
+    /// Returns whether all local ranks have exited, their streams are complete, and so are the
+    /// streams of what was logged. The latter need not be complete while the job has remote ranks,
+    /// because more may be logged.
+    pub(crate) fn is_drained_with_logs(&self) -> bool {
+        self.is_drained() && (self.open_logs == 0 || !self.is_output_complete())
     }
 
-    /// All its streams, here and elsewhere.
+    /// Returns all streams of the job.
     pub(crate) fn streams(&self) -> Vec<SourceId> {
-        let here = self.ranks.values().flat_map(|rank| rank.streams);
-        here.chain(self.delivered.values().copied()).chain(self.logged.values().copied()).collect()
+        let local = self.ranks.values().flat_map(|rank| rank.streams);
+        local.chain(self.delivered.values().copied()).chain(self.logged.values().copied()).collect()
     }
 
-    /// How the whole of it ended, as far as anybody knows.
+    /// Returns the exit code of the job as a whole, if it is known.
     pub(crate) fn exit_code(&self) -> Option<i32> {
-        let told = if let Elsewhere::Over { exit_code } = self.elsewhere { exit_code } else { None };
-        told.or_else(|| self.here.then(|| self.status().code()))
+        let reported = if let RemoteRanks::Ended { exit_code } = self.remote { exit_code } else { None };
+        reported.or_else(|| self.is_local.then(|| self.status().code()))
     }
 }
 
-/// How a job ended.
+/// The exit status of a job's local ranks.
 #[derive(Clone, Debug, Default)]
 pub struct JobStatus {
-    /// The rank that failed first, and how; `None` if all ended with 0. A rank of which nobody
-    /// knows how it ended has failed.
+    /// The rank that failed first, with its exit status; `None` if all ranks exited with 0. A rank
+    /// whose status is [`Exit::Unknown`] counts as failed.
     pub first_failure: Option<(Rank, Exit)>,
-    /// The streams that were not at their end when their rank's grace was over, see
-    /// [`JobSpec::grace`](crate::JobSpec::grace), or when they were [closed](Job::close). All
-    /// others had their end of file.
+    /// The streams that were completed before their end of file: at the end of their rank's grace
+    /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), or by [`Job::close`].
     pub cut_off: Vec<(Rank, Channel)>,
 }
 
 impl JobStatus {
-    /// The exit code of the rank that failed first, 0 if none did.
+    /// Returns the exit code of the rank that failed first, or 0 if none failed.
     pub fn code(&self) -> i32 {
         self.first_failure.map_or(0, |(_, exit)| exit.code())
     }
 }
 
-/// A running job. Dropping it changes nothing: the engine knows the job until the engine ends.
+/// A handle of a job. Dropping it does not affect the job, which the engine keeps until the job is
+/// [removed](crate::Engine::remove) or the engine ends.
 #[derive(Clone)]
 pub struct Job {
     pub(crate) tables: Arc<Tables>,
-    /// Not held, so that it ends with the engine.
+    /// A weak reference, so that the capture thread ends with the engine.
     pub(crate) capture: Weak<Capture>,
     pub(crate) nspace: Nspace,
 }
 
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("nspace", &self.nspace).finish_non_exhaustive()
+    }
+}
+
 impl Job {
-    /// The job's name.
+    /// Returns the job's name.
     pub fn nspace(&self) -> &Nspace {
         &self.nspace
     }
 
-    /// Waits until every rank that runs here has exited and every stream of theirs is complete, be
-    /// it by a grandchild that held it. From any thread.
+    /// Blocks until every local rank has exited and all their streams are complete, including streams
+    /// that a child of a rank holds open. Returns early if the engine ends. May be called from any
+    /// thread but the control thread, which makes the [upcalls](crate::Host).
     pub fn wait(&self) -> JobStatus {
-        self.wait_until(JobState::is_over_with_logs)
+        self.wait_until(JobState::is_drained_with_logs)
     }
 
-    /// Waits until every rank that runs here has exited; there may still be output to come.
+    /// Blocks until every local rank has exited. More of their output may arrive afterwards. Returns
+    /// early if the engine ends.
     pub fn wait_exit(&self) -> JobStatus {
         self.wait_until(JobState::has_exited)
     }
 
-    /// How it ended, if every rank has exited by now.
+    /// Returns the exit status if every local rank has exited by now. Does not block.
     pub fn try_wait_exit(&self) -> Option<JobStatus> {
         let state = self.tables.lock();
         state.jobs.get(&self.nspace).filter(|job| job.has_exited()).map(JobState::status)
@@ -286,65 +303,72 @@ impl Job {
         }
     }
 
-    /// Says how a rank ended that was adopted with [`Process::Reported`](crate::Process::Reported).
-    /// Once for each; gives `false` if this is not one of those, or was said already.
+    /// Reports the exit of a rank that was adopted with
+    /// [`Process::Reported`](crate::Process::Reported). Returns `false` if the rank was not adopted in
+    /// this way, or its exit was reported before.
     pub fn report_exit(&self, rank: Rank, exit: Exit) -> bool {
         let mut state = self.tables.lock();
-        let Some(entered) = state.jobs.get_mut(&self.nspace).and_then(|job| job.ranks.get_mut(&rank)) else {
+        let Some(rank_state) = state.jobs.get_mut(&self.nspace).and_then(|job| job.ranks.get_mut(&rank))
+        else {
             return false;
         };
-        if entered.signaller.is_some() || mem::replace(&mut entered.reported, true) {
+        if rank_state.signaller.is_some() || mem::replace(&mut rank_state.reported, true) {
             return false;
         }
-        let process = entered.process();
+        let process = rank_state.process();
         drop(state);
         let status = match exit {
             Exit::Status(status) => Ok(status),
-            Exit::Unknown => Err(io::Error::other("the embedder does not know")),
+            Exit::Unknown => Err(io::Error::other("the embedder reported an unknown status")),
         };
         self.tables.reports.send(Event::Exited { process, status });
         true
     }
 
-    /// Sends `signal` to every rank: to its whole process group if it has one of its own, also when
-    /// the rank itself has ended and left children there (before Linux 6.9 these are out of
-    /// reach). Gives how many there were.
+    /// Sends `signal` to every local rank. A rank that leads a process group receives it with its
+    /// whole group, even if the rank itself has exited and left children in it (before Linux 6.9 the
+    /// children of an exited rank are not reached). Returns the number of ranks or groups signalled.
     pub fn signal(&self, signal: Signal) -> usize {
         self.send(signal, |_| true)
     }
 
-    /// Sends `signal` to the ranks that have process groups of their own. For signals that the
-    /// terminal sent to the embedder: the others are in its group, so they have them already.
+    /// Sends `signal` to the ranks that lead process groups. An embedder calls this for signals that
+    /// it received from its terminal: the other ranks are in its own group and received the signal
+    /// already. Returns the number of ranks or groups signalled.
     pub fn signal_groups(&self, signal: Signal) -> usize {
         self.send(signal, Signaller::has_group)
     }
 
-    fn send(&self, signal: Signal, to: impl Fn(&Signaller) -> bool) -> usize {
+    fn send(&self, signal: Signal, is_wanted: impl Fn(&Signaller) -> bool) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
         let reachable = |rank: &&RankState| {
             let Some(signaller) = &rank.signaller else { return false };
-            (rank.exit.is_none() || signaller.has_group()) && to(signaller) && signaller.send(signal).is_ok()
+            (rank.exit.is_none() || signaller.has_group())
+                && is_wanted(signaller)
+                && signaller.send(signal).is_ok()
         };
         job.ranks.values().filter(reachable).count()
     }
 
-    /// Ends a stream of the job with what was written to it by now: whoever writes later gets
-    /// SIGPIPE. Readers have what came before, and then its end. `false` if the job has no such
-    /// stream here, or it was complete.
+    /// Completes a stream of a local rank with the bytes written so far. Later writes to it raise
+    /// SIGPIPE. Readers receive the bytes and then the end of the stream. Returns `false` if no local
+    /// rank of the job has this stream, or it was complete already.
     pub fn close(&self, rank: Rank, channel: Channel) -> bool {
         let Some(capture) = self.capture.upgrade() else { return false };
-        let at = CHANNELS.iter().position(|of| *of == channel);
+        let index = CHANNELS.iter().position(|output| *output == channel);
         let state = self.tables.lock();
         let rank = state.jobs.get(&self.nspace).and_then(|job| job.ranks.get(&rank));
-        let Some(&id) = rank.zip(at).and_then(|(rank, at)| rank.streams.get(at)) else { return false };
+        let Some(&id) = rank.zip(index).and_then(|(rank, index)| rank.streams.get(index)) else {
+            return false;
+        };
         drop(state);
         let open = capture.with_streams(|streams| Some(!streams.get_mut(id)?.stats().complete));
         matches!(open, Ok(Some(true))) && capture.finish(id).is_ok()
     }
 
-    /// Keeps no output any more for who has not registered yet: streams that nobody reads go on as
-    /// if somebody read them. For a launcher that waits no longer for the tool for which it
+    /// Stops keeping output for tools that have not registered yet: streams without a reader continue
+    /// as if they had one. A launcher calls this when it no longer waits for the tool for which it
     /// spawned the job.
     pub fn release_backlog(&self) {
         let Some(capture) = self.capture.upgrade() else { return };
@@ -356,10 +380,10 @@ impl Job {
         state.release_backlog(&capture, &ids);
     }
 
-    /// Waits until everything that the ranks have written by now was read, and was consumed by the
-    /// embedder's own readers ([`Engine::attach`](crate::Engine::attach)); tools from outside
-    /// have it before them then. `false` if that was not so after `timeout`, or the engine has
-    /// ended.
+    /// Blocks until everything that the ranks have written before the call was read from their pipes
+    /// and was consumed by the embedder's own readers ([`Engine::attach`](crate::Engine::attach)).
+    /// Other tools can then read it from the rings. Returns `false` if that did not happen within
+    /// `timeout` (`None`: no limit), or the engine has ended.
     pub fn flush(&self, timeout: Option<Duration>) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let Some(mut wanted) = self.written() else { return false };
@@ -375,12 +399,12 @@ impl Job {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return false;
             }
-            // Readers tell nobody how far they are: they are looked at.
-            thread::sleep(FLUSH_LOOKS);
+            // Readers do not notify the engine of their progress, so it is polled.
+            thread::sleep(FLUSH_INTERVAL);
         }
     }
 
-    /// What each of the job's streams has written by now.
+    /// Returns how many bytes were written to each of the job's streams by now.
     fn written(&self) -> Option<Vec<(SourceId, u64)>> {
         let capture = self.capture.upgrade()?;
         let ids = self.streams(&self.tables.lock());
@@ -389,23 +413,25 @@ impl Job {
         written.ok()
     }
 
+    /// Returns all streams of the job.
     fn streams(&self, state: &State) -> Vec<SourceId> {
         state.jobs.get(&self.nspace).map(JobState::streams).unwrap_or_default()
     }
 
-    /// A handle of the pty of `rank`, to type there; `None` if it has none, or has exited. While
-    /// there is a handle, the rank does not hear that the engine has ended.
+    /// Returns a handle of the pty of `rank`, through which the embedder types; `None` if the rank has
+    /// no pty or has exited. While a handle exists, the rank's terminal is not hung up when the engine
+    /// ends.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// The process has no descriptor left.
     pub fn pty(&self, rank: Rank) -> io::Result<Option<PtyMaster>> {
         let state = self.tables.lock();
         let job = state.jobs.get(&self.nspace);
         job.and_then(|job| job.ranks.get(&rank)?.pty.as_ref()).map(PtyMaster::try_clone).transpose()
     }
 
-    /// Changes the size of all ranks' ptys; the processes in their foreground get SIGWINCH. Gives
-    /// how many there were.
+    /// Changes the window size of the ptys of all ranks. Their foreground processes receive SIGWINCH.
+    /// Returns the number of ptys.
     pub fn resize(&self, size: WindowSize) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
@@ -413,7 +439,7 @@ impl Job {
         ptys.filter(|pty| pty.resize(size).is_ok()).count()
     }
 
-    /// The rank that leads the process group `group`.
+    /// Returns the rank that leads the process group `group`.
     pub fn rank_of_group(&self, group: u32) -> Option<Rank> {
         let state = self.tables.lock();
         let job = state.jobs.get(&self.nspace)?;

@@ -1,37 +1,36 @@
-//! I/O forwarding for launchers: ranks' output in shared-memory rings, tools that read it in place.
+//! I/O forwarding for launchers: ranks' output in shared-memory rings, which tools read in place.
 //!
-//! Embed an [`Engine`]; let it [`spawn`](Engine::spawn) jobs; write their output somewhere with a
-//! `Printer` of `iof-output`, which is an ordinary reader of the rings; tools attach from outside
-//! with `iof-tool` and read the same rings.
+//! An embedder starts an [`Engine`] and [spawns](Engine::spawn) jobs with it. A `Printer` of
+//! `iof-output` writes their output to a file or terminal; it is an ordinary reader of the rings.
+//! Tools in other processes attach through `iof-tool` and read the same rings.
 //!
 //! | module | concept |
 //! |---|---|
-//! | `engine`, `config` | the handle that an embedder holds |
-//! | `launch`, `adopt` | ranks that the engine starts; that somebody else has started |
-//! | `register` | how they come into the tables |
-//! | `deliver` | output of ranks that run elsewhere |
-//! | `remove` | how a job leaves them |
-//! | `grace` | how long streams may outlast their ranks |
-//! | `job`, `exit` | ranks and how they ended |
-//! | `control` | the control thread (mio): accepts and serves tools |
-//! | `host` | the embedder's part: what the engine asks of it |
-//! | `stalls` | ranks that keep the capture thread from all others |
-//! | `pending` | connections that are not tools yet |
-//! | `linger` | how long an engine that ends waits for tools |
-//! | `peer`, `requests` | one connected tool; what it may ask |
-//! | `client` | the process behind a connection, for which limits count |
-//! | `incoming` | what comes from a connection |
-//! | `in_flight` | descriptors that tools have not received |
-//! | `demand`, `pulls` | what the host is asked for, and who waits for its answer |
-//! | `owed` | what the host has not answered |
-//! | `log` | log requests: the way through their channels, streams of what is logged, the gateway |
-//! | `query` | what the engine knows, and what it asks its host |
-//! | `push` | stdin: who may get it, and what becomes of it |
+//! | `engine`, `config` | the embedder's handle and its configuration |
+//! | `launch`, `adopt` | ranks that the engine starts; ranks that the embedder has started |
+//! | `register`, `remove` | adding a job and its ranks to the tables; removing a job |
+//! | `deliver` | output of remote ranks |
+//! | `grace` | grace periods of streams that outlast their ranks |
+//! | `job`, `exit` | jobs, ranks and their exit statuses |
+//! | `control` | the control thread (mio), which accepts and serves tools |
+//! | `host` | upcalls to the embedder |
+//! | `stalls` | ranks that stall the capture thread |
+//! | `pending` | connections that are not yet tools |
+//! | `linger` | how long a stopping engine waits for tools |
+//! | `peer`, `requests` | one connected tool; its requests |
+//! | `client` | the process behind a connection, to which limits apply |
+//! | `incoming` | messages received over a connection |
+//! | `in_flight` | descriptors that tools have not received yet |
+//! | `unread` | output of removed jobs that tools have not read |
+//! | `demand`, `pulls` | what the host is asked for; the pulls that wait for its answer |
+//! | `owed` | upcalls that the host has not answered |
+//! | `log` | log requests: their way through the channels, streams of logged messages, the gateway |
+//! | `query` | queries: what the engine knows, and what it asks the host |
+//! | `push` | stdin: admission of pushes, and their progress |
 //! | `state`, `registrations`, `readers` | the tables: jobs and streams, registrations, the readers of each stream |
-//! | `stream_options` | what the directives of server, spawn and registration come to |
+//! | `stream_options` | the effective options from the directives of server, spawn and registration |
 
 mod adopt;
-mod backlog;
 mod client;
 mod config;
 mod control;
@@ -62,6 +61,7 @@ mod requests;
 mod stalls;
 mod state;
 mod stream_options;
+mod unread;
 
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{

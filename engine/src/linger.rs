@@ -1,50 +1,51 @@
-//! How long an engine that ends goes on for the sake of its tools.
+//! How long a stopping engine keeps running for its tools.
 //!
-//! A tool that was attached before the end gets what is cached: once it has every ring, it can
-//! drain them without the engine. So the engine stays until each tool has taken what was sent to
-//! it, and until a tool that is just attaching has said what it wants. A tool that takes nothing,
-//! or goes on asking, does not hold the end up for longer than the limits.
+//! A tool that attached before the engine was stopped receives everything that is cached: once it
+//! has every ring, it can drain them without the engine. The engine therefore stays until each tool
+//! has taken the messages sent to it, and until a tool that is just attaching has sent its requests.
+//! A tool that takes nothing, or keeps sending requests, delays the end by at most the limits.
 
 use std::time::Instant;
 
 use iof_proto::limits::{ATTACH_LINGER, LINGER, MAX_LINGER};
 
-/// The end of an engine, from when it was asked to end.
+/// The stopping phase of an engine, which starts when the engine is asked to stop.
 pub(crate) struct Linger {
     began: Instant,
 }
 
-/// What an engine that ends knows of one tool, or of a connection that is not one yet.
+/// The recent activity of one tool, or of a connection that is not yet a tool.
 #[derive(Clone, Copy)]
-pub(crate) struct AtEnd {
-    /// Messages to it wait.
+pub(crate) struct LastActivity {
+    /// Messages to the tool are waiting to be sent.
     pub has_unsent: bool,
-    /// When it took something the last time.
-    pub took: Instant,
-    /// When it connected or asked for something the last time; `None` for the embedder's own, which
-    /// are attached by then.
-    pub asked: Option<Instant>,
+    /// When the tool last took a message.
+    pub last_taken: Instant,
+    /// When the tool connected or last sent a request; `None` for the embedder's own tools, which
+    /// are attached by the time the engine stops.
+    pub last_asked: Option<Instant>,
 }
 
 impl Linger {
-    /// Begins the end at `now`.
+    /// Starts the stopping phase at `now`.
     pub fn begin(now: Instant) -> Linger {
         Linger { began: now }
     }
 
-    /// Returns when to look at the tools again; `None` if there is nothing to wait for at `now`.
-    pub fn until(&self, tools: impl Iterator<Item = AtEnd>, now: Instant) -> Option<Instant> {
+    /// Returns when to look at the tools again; `None` if the engine need not wait after `now`.
+    pub fn until(&self, tools: impl Iterator<Item = LastActivity>, now: Instant) -> Option<Instant> {
         let end = self.began.checked_add(MAX_LINGER)?;
-        let awaited = tools.filter_map(|tool| self.awaits(tool)).map(|at| at.min(end));
-        awaited.filter(|at| *at > now).min()
+        let deadlines = tools.filter_map(|tool| self.deadline(tool)).map(|deadline| deadline.min(end));
+        deadlines.filter(|deadline| *deadline > now).min()
     }
 
-    /// Returns until when one tool is waited for.
-    fn awaits(&self, AtEnd { has_unsent, took, asked }: AtEnd) -> Option<Instant> {
+    /// Returns the time up to which the engine waits for one tool.
+    fn deadline(&self, activity: LastActivity) -> Option<Instant> {
+        let LastActivity { has_unsent, last_taken, last_asked } = activity;
         if has_unsent {
-            return took.max(self.began).checked_add(LINGER);
+            return last_taken.max(self.began).checked_add(LINGER);
         }
-        let attached = asked?.checked_add(ATTACH_LINGER)?;
+        let attached = last_asked?.checked_add(ATTACH_LINGER)?;
         Some(attached.min(self.began.checked_add(LINGER)?))
     }
 }
@@ -57,38 +58,43 @@ mod tests {
 
     const MILLI: Duration = Duration::from_millis(1);
 
-    /// For how long an engine that ends waits for a tool whose state at each time `tool` gives.
-    fn waits(tool: impl Fn(Duration) -> AtEnd, began: Instant) -> Duration {
+    /// Returns for how long a stopping engine waits for a tool whose activity at each time since
+    /// `began` is given by `activity`.
+    fn waited_for(activity: impl Fn(Duration) -> LastActivity, began: Instant) -> Duration {
         let linger = Linger::begin(began);
         let mut waited = Duration::ZERO;
-        while linger.until([tool(waited)].into_iter(), began + waited).is_some() {
+        while linger.until([activity(waited)].into_iter(), began + waited).is_some() {
             waited += MILLI;
         }
         waited
     }
 
     #[test]
-    fn a_tool_that_takes_is_waited_for_and_one_that_does_not_only_for_a_moment() {
+    fn the_engine_waits_longer_for_a_tool_that_reads_than_for_one_that_does_not() {
         let began = Instant::now() + Duration::from_secs(3600);
         let long_ago = began - Duration::from_secs(3000);
-        let stopped = AtEnd { has_unsent: true, took: long_ago, asked: Some(long_ago) };
-        assert_eq!(waits(|_| stopped, began), LINGER);
-        let takes = |at| AtEnd { took: began + at, has_unsent: at < LINGER * 3, ..stopped };
-        assert_eq!(waits(takes, began), LINGER * 3, "until it has all");
-        let never_done = |at| AtEnd { took: began + at, ..stopped };
-        assert_eq!(waits(never_done, began), MAX_LINGER);
+        let stopped = LastActivity { has_unsent: true, last_taken: long_ago, last_asked: Some(long_ago) };
+        assert_eq!(waited_for(|_| stopped, began), LINGER);
+        let reading = |elapsed| LastActivity {
+            last_taken: began + elapsed,
+            has_unsent: elapsed < LINGER * 3,
+            ..stopped
+        };
+        assert_eq!(waited_for(reading, began), LINGER * 3, "until it has taken everything");
+        let never_done = |elapsed| LastActivity { last_taken: began + elapsed, ..stopped };
+        assert_eq!(waited_for(never_done, began), MAX_LINGER);
     }
 
     #[test]
-    fn a_tool_that_is_just_attaching_is_waited_for_and_one_that_asked_long_ago_is_not() {
+    fn the_engine_waits_for_a_tool_that_is_attaching_but_not_for_an_idle_one() {
         let began = Instant::now() + Duration::from_secs(3600);
         let long_ago = began - Duration::from_secs(3000);
-        let quiet = AtEnd { has_unsent: false, took: long_ago, asked: Some(long_ago) };
-        assert_eq!(waits(|_| quiet, began), Duration::ZERO);
-        assert_eq!(waits(|_| AtEnd { asked: None, ..quiet }, began), Duration::ZERO);
-        let attaching = AtEnd { asked: Some(began - 10 * MILLI), ..quiet };
-        assert_eq!(waits(|_| attaching, began), ATTACH_LINGER - 10 * MILLI);
-        let asks_on = |at| AtEnd { asked: Some(began + at), ..quiet };
-        assert_eq!(waits(asks_on, began), LINGER);
+        let quiet = LastActivity { has_unsent: false, last_taken: long_ago, last_asked: Some(long_ago) };
+        assert_eq!(waited_for(|_| quiet, began), Duration::ZERO);
+        assert_eq!(waited_for(|_| LastActivity { last_asked: None, ..quiet }, began), Duration::ZERO);
+        let attaching = LastActivity { last_asked: Some(began - 10 * MILLI), ..quiet };
+        assert_eq!(waited_for(|_| attaching, began), ATTACH_LINGER - 10 * MILLI);
+        let keeps_asking = |elapsed| LastActivity { last_asked: Some(began + elapsed), ..quiet };
+        assert_eq!(waited_for(keeps_asking, began), LINGER);
     }
 }

@@ -24,7 +24,7 @@ use crate::client::Client;
 use crate::control::Reports;
 use crate::engine::Engine;
 use crate::host::{Call, Host, Upcall};
-use crate::job::{Elsewhere, JobState};
+use crate::job::{JobState, RemoteRanks};
 use crate::owed::size_of_infos;
 use crate::peer::Peer;
 use crate::state::{PeerId, State};
@@ -283,7 +283,7 @@ impl State {
     fn check_source(&self, requester: &Requester, options: &LogOptions) -> Result<(), Failure> {
         let Some(source) = &options.source else { return Ok(()) };
         let is_known = |job: &JobState| {
-            let has_rank = job.has_rank(source.rank) || job.elsewhere == Elsewhere::Running;
+            let has_rank = job.has_rank(source.rank) || job.remote == RemoteRanks::Running;
             [Rank::WILDCARD, Rank::UNDEF].contains(&source.rank) || has_rank
         };
         let is_known_elsewhere = matches!(requester.reply_to, ReplyTo::Embedder(_))

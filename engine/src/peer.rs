@@ -19,15 +19,15 @@ use iof_proto::{
 use iof_shm_ring::{Bell, Inlet, ReaderPage, Ring, Ringer};
 use nix::errno::Errno;
 
-use crate::backlog::{Backlog, Item, Key};
 use crate::client::Client;
 use crate::demand::Ticket;
 use crate::in_flight::{Budget, Departed, InFlight};
 use crate::incoming::Incoming;
-use crate::linger::AtEnd;
+use crate::linger::LastActivity;
 use crate::pulls::Pull;
 use crate::registrations::Registration;
 use crate::stream_options::StreamOptions;
+use crate::unread::{QueuedItem, Unread, UnreadKey};
 
 /// The number of unsent answers from which on the engine defers a tool's requests. Unsolicited
 /// messages do not count: their number is bounded by the tool's registrations.
@@ -72,14 +72,14 @@ pub(crate) struct Outgoing {
     credit_push: Option<u32>,
     /// The slot of the reading whose ring the message announces.
     ring_slot: Option<u32>,
-    /// How the message counts in the backlog.
-    pub item: Item,
+    /// How [`Unread`] counts the message.
+    pub item: QueuedItem,
 }
 
 impl Outgoing {
     /// Returns a message about the bytes that the tool misses under `key`. It is encoded when it is
     /// sent.
-    pub(crate) fn missed(key: Key) -> Outgoing {
+    pub(crate) fn missed(key: UnreadKey) -> Outgoing {
         Outgoing {
             frame: Vec::new(),
             sent: 0,
@@ -87,7 +87,7 @@ impl Outgoing {
             is_answer: false,
             credit_push: None,
             ring_slot: None,
-            item: Item::Missed(key),
+            item: QueuedItem::Missed(key),
         }
     }
 }
@@ -198,7 +198,7 @@ pub(crate) struct Peer {
     deferred_bytes: usize,
     pub outgoing: VecDeque<Outgoing>,
     /// The bytes of removed jobs that the tool has not read.
-    pub backlog: Backlog,
+    pub unread: Unread,
     /// The number of outgoing answers, and their size in bytes.
     answers: usize,
     answer_bytes: usize,
@@ -251,7 +251,7 @@ impl Peer {
             deferred: VecDeque::new(),
             deferred_bytes: 0,
             outgoing: VecDeque::new(),
-            backlog: Backlog::default(),
+            unread: Unread::default(),
             answers: 0,
             answer_bytes: 0,
             in_flight: InFlight::default(),
@@ -385,8 +385,8 @@ impl Peer {
                 }
                 let credit_push = if let ToTool::Room { push, .. } = message { Some(*push) } else { None };
                 let ring_slot = if let ToTool::Ring { slot, .. } = message { Some(*slot) } else { None };
-                let item = Item::of(message);
-                self.backlog.queued(&item);
+                let item = QueuedItem::of(message);
+                self.unread.queued(&item);
                 self.outgoing.push_back(Outgoing {
                     frame,
                     sent: 0,
@@ -432,20 +432,20 @@ impl Peer {
     /// Sends queued messages, as far as the socket accepts them and `budget` allows. `used` is how
     /// much of the budget's shared pool all tools use.
     pub(crate) fn flush(&mut self, budget: Budget, used: &mut usize) -> Result<Flushed, DisconnectReason> {
-        let from_pool = |fds| if self.own { 0 } else { budget.of_pool(fds) };
+        let from_pool = |fds| if self.own { 0 } else { budget.pool_share(fds) };
         let known = from_pool(self.in_flight.fds());
-        self.in_flight.look(self.incoming.socket())?;
+        self.in_flight.update(self.incoming.socket())?;
         *used = used.saturating_sub(known.saturating_sub(from_pool(self.in_flight.fds())));
         while let Some(out) = self.outgoing.front_mut() {
-            if let Item::Missed(key) = &out.item
+            if let QueuedItem::Missed(key) = &out.item
                 && out.frame.is_empty()
             {
-                out.frame = self.backlog.tell(key).unwrap_or_default();
+                out.frame = self.unread.encode_missed(key).unwrap_or_default();
             }
             let fds = if out.sent == 0 { out.attachment.fds() } else { Vec::new() };
             let known = self.in_flight.fds();
             let after = known.saturating_add(fds.len());
-            if !fds.is_empty() && after > budget.share(known, *used, self.own) {
+            if !fds.is_empty() && after > budget.allowance(known, *used, self.own) {
                 break;
             }
             match socket::send(self.incoming.socket(), out.frame.get(out.sent..).unwrap_or_default(), &fds) {
@@ -472,10 +472,10 @@ impl Peer {
                     self.answer_bytes = self.answer_bytes.saturating_sub(out.frame.len());
                 }
                 if let Some(reading) = out.ring_slot.and_then(|slot| self.readings.get_mut(&slot)) {
-                    self.backlog.ring_sent(reading);
+                    self.unread.ring_sent(reading);
                     reading.sent = true;
                 }
-                self.backlog.sent(&out.item);
+                self.unread.sent(&out.item);
                 self.outgoing.pop_front();
             }
         }
@@ -485,7 +485,7 @@ impl Peer {
     /// Drops all queued messages.
     fn drop_outgoing(&mut self) {
         self.outgoing.clear();
-        self.backlog.nothing_is_sent();
+        self.unread.clear_unsent();
         (self.answers, self.answer_bytes) = (0, 0);
     }
 
@@ -496,9 +496,9 @@ impl Peer {
     }
 
     /// Returns what the engine must know about this tool when it ends.
-    pub(crate) fn at_end(&self) -> AtEnd {
-        let asked = (!self.own).then_some(self.asked);
-        AtEnd { has_unsent: !self.outgoing.is_empty(), took: self.took, asked }
+    pub(crate) fn last_activity(&self) -> LastActivity {
+        let last_asked = (!self.own).then_some(self.asked);
+        LastActivity { has_unsent: !self.outgoing.is_empty(), last_taken: self.took, last_asked }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::control::check_spare_files;
 use crate::engine::Grant;
 use crate::host::{Call, Upcall};
 use crate::incoming::Incoming;
-use crate::linger::AtEnd;
+use crate::linger::LastActivity;
 use crate::peer::{DisconnectReason, Peer};
 use crate::state::{PeerId, State};
 
@@ -51,8 +51,12 @@ impl PendingPeer {
     }
 
     /// Returns what the engine must know about this connection when it ends.
-    pub(crate) fn at_end(&self) -> AtEnd {
-        AtEnd { has_unsent: false, took: self.connected, asked: self.own.is_none().then_some(self.connected) }
+    pub(crate) fn last_activity(&self) -> LastActivity {
+        LastActivity {
+            has_unsent: false,
+            last_taken: self.connected,
+            last_asked: self.own.is_none().then_some(self.connected),
+        }
     }
 
     /// Records that the socket became readable (edge-triggered).

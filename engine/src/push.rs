@@ -125,7 +125,7 @@ impl State {
 
     /// Returns whether the ranks of a target's job are not all registered yet.
     fn is_starting(&self, target: &Proc) -> bool {
-        self.jobs.get(&target.nspace).is_some_and(|job| job.here && !job.started)
+        self.jobs.get(&target.nspace).is_some_and(|job| job.is_local && !job.started)
     }
 
     /// Begins the deferred pushes whose jobs have all their ranks now.

@@ -402,7 +402,7 @@ impl State {
             page.return_slot(*slot);
             reading.old_slot.inspect(|old| page.return_slot(*old));
         }
-        gone.iter().for_each(|(_, reading)| peer.left(reading));
+        gone.iter().for_each(|(_, reading)| peer.remove_reading(reading));
     }
 
     /// Records how many bytes a complete stream has, and informs the tools that could not be
@@ -412,7 +412,7 @@ impl State {
         stream.produced = produced;
         for (peer_id, handler) in mem::take(&mut stream.missing) {
             if let Some(peer) = self.peers.get_mut(&peer_id) {
-                peer.misses(handler, &stream.name, produced);
+                peer.add_missed(handler, &stream.name, produced);
             }
         }
     }

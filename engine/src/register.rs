@@ -13,7 +13,7 @@ use iof_shm_ring::{CreateError, Stream};
 use nix::unistd::isatty;
 
 use crate::engine::Engine;
-use crate::job::{CHANNELS, Elsewhere, Job, JobState, Launching, RankState};
+use crate::job::{CHANNELS, Job, JobState, Launching, RankState, RemoteRanks};
 use crate::readers::StreamState;
 use crate::state::StreamName;
 use crate::stream_options::StreamOptions;
@@ -65,18 +65,18 @@ impl Engine {
         let options = StreamOptions::of(&self.config).under(directives);
         let mut job = JobState { launching, ..JobState::new(grace, options, directives.forward) };
         if elsewhere {
-            job.elsewhere = Elsewhere::Running;
+            job.remote = RemoteRanks::Running;
         }
         match state.jobs.get_mut(nspace) {
             // Output of its ranks elsewhere was delivered before the job was started here.
             Some(known)
                 if elsewhere
-                    && !known.here
-                    && known.elsewhere == Elsewhere::Running
+                    && !known.is_local
+                    && known.remote == RemoteRanks::Running
                     && !known.delivered.keys().any(|(rank, _)| job.launching.contains_key(rank)) =>
             {
                 job.run = known.run;
-                job.elsewhere = known.elsewhere;
+                job.remote = known.remote;
                 job.entry = known.entry.take();
                 job.delivered = mem::take(&mut known.delivered);
                 job.open_deliveries = known.open_deliveries;
@@ -206,7 +206,7 @@ impl Engine {
             job_state.started = true;
             job_state.launching.clear();
             if job_state.ranks.is_empty() && !job_state.delivered.is_empty() {
-                job_state.here = false;
+                job_state.is_local = false;
             } else if job_state.ranks.is_empty() && job_state.logged.is_empty() {
                 state.jobs.remove(&job.nspace);
             }

@@ -121,7 +121,7 @@ impl Registration {
     fn announce_if_complete(&mut self, handler: u32, jobs: &BTreeMap<Nspace, JobState>) -> Option<ToTool> {
         // A job that has ended may have been removed already.
         let whole = |nspace: &Nspace| {
-            self.reported_ends.contains_key(nspace) || jobs.get(nspace).is_some_and(JobState::is_whole)
+            self.reported_ends.contains_key(nspace) || jobs.get(nspace).is_some_and(JobState::all_ranks_known)
         };
         if self.announced || !self.jobs().all(whole) {
             return None;

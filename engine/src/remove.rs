@@ -54,7 +54,7 @@ impl Engine {
             // The call fails only if the capture thread has ended, which has no streams any more.
             let _ = self.capture.remove(source);
         }
-        state.shed();
+        state.shed_unread();
         drop(state);
         self.tables.notify();
         true

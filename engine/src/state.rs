@@ -197,7 +197,7 @@ impl State {
     pub(crate) fn may_exist(&self, proc: &Proc) -> bool {
         match self.jobs.get(&proc.nspace) {
             // What is logged for the job as a whole has no rank.
-            Some(job) if job.is_whole() => {
+            Some(job) if job.all_ranks_known() => {
                 [Rank::WILDCARD, Rank::UNDEF].contains(&proc.rank) || job.has_rank(proc.rank)
             }
             _ => true,

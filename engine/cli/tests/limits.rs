@@ -40,7 +40,7 @@ fn a_tiny_limit_on_open_files_is_named_with_what_is_open_and_what_is_needed() {
     for limit in [6, 8, 12, 16, 20, 24, 28, 32, 40] {
         let done = limited(&site, &format!("ulimit -n {limit}"), &["true"]).finish();
         assert_refused(&done, &[&format!("RLIMIT_NOFILE is {limit}:"), "that are open", "ulimit -n"]);
-        assert!(number_after(&done.stderr, "do not fit: ") > 40, "{done:?}");
+        assert!(number_after(&done.stderr, "too few files for an engine and one rank: ") > 40, "{done:?}");
     }
 }
 
@@ -52,14 +52,14 @@ fn a_job_that_needs_more_files_than_the_limit_is_refused_and_fits_where_the_refu
         let done = limited(&site, "ulimit -n 64", &args).finish();
         assert_refused(
             &done,
-            &[&format!("{ranks} ranks do not fit"), "RLIMIT_NOFILE is 64:", "start fewer ranks"],
+            &[&format!("too few files for {ranks} ranks"), "RLIMIT_NOFILE is 64:", "start fewer ranks"],
         );
         let enough = number_after(&done.stderr, "raise it to ");
         assert!(enough > 64);
         let fits = limited(&site, &format!("ulimit -n {enough}"), &args).finish();
         assert_eq!(fits.code, 0, "{fits:?}");
         let one_less = limited(&site, &format!("ulimit -n {}", enough - 1), &args).finish();
-        assert_refused(&one_less, &["do not fit"]);
+        assert_refused(&one_less, &["too few files"]);
     }
 }
 
@@ -89,7 +89,7 @@ fn a_limit_that_is_too_small_for_an_engine_is_refused_with_what_the_job_needs() 
         let fits = limited(&site, &format!("ulimit -n {enough}"), &args).finish();
         assert_eq!(fits.code, 0, "{fits:?}");
         let one_less = limited(&site, &format!("ulimit -n {}", enough - 1), &args).finish();
-        assert_refused(&one_less, &["do not fit"]);
+        assert_refused(&one_less, &["too few files"]);
     }
 }
 

@@ -245,7 +245,7 @@ fn a_style_is_for_the_outputs_among_the_channels() {
 #[test]
 fn channels_that_do_not_take_a_message_are_named_and_the_exit_code_says_so() {
     let site = Site::new();
-    let none = "there is no log channel site.x here";
+    let none = "unknown log channel 'site.x'";
     let cases = [
         (
             "--channel job_record,site.x",

@@ -47,7 +47,7 @@ fn the_ranks_of_the_list_have_terminals_and_no_others() {
 fn a_pty_for_a_rank_that_is_not_there_is_refused() {
     let done = Site::new().run(&["-n", "2", "--pty", "0-2"], ["true"]).finish();
     assert_eq!((done.code, done.text()), (2, ""));
-    assert!(done.stderr.contains("no rank 2 to give a pty: the job has 2"), "{done:?}");
+    assert!(done.stderr.contains("invalid rank 2 for a pty: the job has 2"), "{done:?}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl State {
             let reason = format!("{target} does not exist here: name another source");
             return Err(Failure { status: Status::ERR_NOT_FOUND, reason });
         };
-        if job.is_silent() {
+        if job.is_output_complete() {
             return Err(unavailable(format!("job {} has ended: nothing can be logged to it", target.nspace)));
         }
         Ok(target)
@@ -123,7 +123,7 @@ impl State {
     /// Completes the logged streams of jobs that can log no more.
     pub(crate) fn close_logs(&mut self, capture: &Capture) {
         let logged = self.logged_jobs.iter().filter_map(|nspace| self.jobs.get(nspace));
-        for job in logged.filter(|job| job.is_silent()) {
+        for job in logged.filter(|job| job.is_output_complete()) {
             for stream in job.logged.values() {
                 // The call fails only if the stream is complete already or the capture thread has
                 // ended.

@@ -11,7 +11,7 @@ use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, Stdin
 
 use crate::client::Client;
 use crate::config::MIN_CACHE_SIZE;
-use crate::job::{Elsewhere, RankState};
+use crate::job::{RankState, RemoteRanks};
 use crate::push::Push;
 use crate::state::State;
 use crate::stream_options::limit_cache_size;
@@ -102,12 +102,12 @@ impl State {
                 for (rank, state) in &job.ranks {
                     admitted.admit(Proc { nspace: proc.nspace.clone(), rank: *rank }, state, own);
                 }
-                if job.elsewhere == Elsewhere::Running {
+                if job.remote == RemoteRanks::Running {
                     self.admit_elsewhere(&mut admitted, proc);
                 }
             } else if let Some(state) = job.ranks.get(&proc.rank) {
                 admitted.admit(proc.clone(), state, own);
-            } else if job.elsewhere == Elsewhere::Running {
+            } else if job.remote == RemoteRanks::Running {
                 self.admit_elsewhere(&mut admitted, proc);
             } else {
                 let last = job.ranks.keys().next_back().copied().unwrap_or(Rank::UNDEF);

@@ -13,7 +13,7 @@ use iof_proto::{
 };
 
 use crate::exit::{Exit, proc_state};
-use crate::job::{CHANNELS, Elsewhere, JobState, Launching, RankState};
+use crate::job::{CHANNELS, JobState, Launching, RankState, RemoteRanks};
 use crate::peer::{Peer, Reading};
 use crate::state::{State, StreamName};
 
@@ -210,14 +210,14 @@ fn one_job<'a>(state: &'a State, scope: &Scope) -> Result<Option<&'a JobState>, 
 }
 
 fn status(job: &JobState) -> Status {
-    let has_ended = job.is_whole() && job.has_exited();
+    let has_ended = job.all_ranks_known() && job.has_exited();
     if !has_ended {
         return Status::EVENT_JOB_START;
     }
-    match (job.first_failure, job.elsewhere) {
+    match (job.first_failure, job.remote) {
         (Some((_, Exit::Status(status))), _) if status.signal().is_some() => Status::ERR_JOB_ABORTED_BY_SIG,
         (Some(_), _) => Status::ERR_JOB_NON_ZERO_TERM,
-        (None, Elsewhere::Over { exit_code: Some(code) }) if code != 0 => Status::ERR_JOB_NON_ZERO_TERM,
+        (None, RemoteRanks::Ended { exit_code: Some(code) }) if code != 0 => Status::ERR_JOB_NON_ZERO_TERM,
         (None, _) => Status::EVENT_JOB_END,
     }
 }
@@ -268,7 +268,7 @@ fn procs(state: &State, node: &str, scope: &Scope) -> Vec<ProcInfo> {
 /// Returns the ranks elsewhere whose output was delivered.
 fn ranks_elsewhere(job: &JobState) -> BTreeSet<Rank> {
     let wrote = job.delivered.keys().map(|(rank, _)| *rank);
-    wrote.filter(|rank| !job.has_here(*rank)).collect()
+    wrote.filter(|rank| !job.has_local_rank(*rank)).collect()
 }
 
 fn procs_elsewhere(state: &State, scope: &Scope) -> Vec<ProcInfo> {
