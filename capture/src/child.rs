@@ -1,4 +1,4 @@
-//! Processes that were started: their pidfds, signals to them, how they ended.
+//! Processes that were started: their pidfds, signals to them, and their exit status.
 
 use std::fs;
 use std::io;
@@ -11,22 +11,23 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid};
 
-/// A child of this process, until somebody waits for it. Dropping it neither ends nor reaps it.
+/// A child of this process that has not been reaped. Dropping it neither ends nor reaps the child.
 ///
-/// As a descriptor it is the process's pidfd (pidfd_open(2)): readable when it has ended, and safe
-/// to send signals to (pidfd_send_signal(2)), whatever became of the pid.
+/// Its descriptor is the process's pidfd (pidfd_open(2)), which is readable once the process has
+/// ended. Signals sent through it (pidfd_send_signal(2)) never reach another process that reuses the
+/// pid.
 #[derive(Debug)]
 pub struct Child {
     pid: u32,
     signaller: Signaller,
 }
 
-/// Sends signals to a process, or to its process group if it has one of its own, whatever became of
-/// its pid.
+/// A handle that sends signals to a process, or to its process group if the process leads one. The
+/// signals never reach another process that reuses the pid.
 #[derive(Clone, Debug)]
 pub struct Signaller {
     pidfd: Arc<OwnedFd>,
-    /// The number of its own group, which is its pid.
+    /// The id of the group that the process leads, which is its pid.
     group: Option<Pid>,
 }
 
@@ -34,14 +35,14 @@ pub struct Signaller {
 const PROCESS_GROUP: libc::c_uint = 4;
 
 impl Signaller {
-    /// Sends `signal` to the process, or to all members of its own group, see pidfd_send_signal(2).
-    /// From any thread.
+    /// Sends `signal` to the process, or to all members of its group if it leads one, see
+    /// pidfd_send_signal(2). May be called from any thread.
     ///
-    /// A group may have members when its process has ended. Before Linux 6.9 they are out of reach
-    /// once the process was reaped: then nothing keeps another group from having its number.
+    /// A group may have members after its leader has ended. Before Linux 6.9 they cannot be
+    /// signalled once the leader was reaped, because another group may have the same number then.
     ///
     /// # Errors
-    /// `ESRCH` if there is nobody left, `EPERM` if it has become another user's.
+    /// `ESRCH` if no process is left, `EPERM` if the process belongs to another user by now.
     pub fn send(&self, signal: Signal) -> io::Result<()> {
         let Some(group) = self.group else { return self.send_with(Some(signal), 0) };
         match self.send_with(Some(signal), PROCESS_GROUP) {
@@ -50,24 +51,24 @@ impl Signaller {
         }
     }
 
-    /// Whether it signals a process group of its own.
+    /// Returns whether the signals go to a process group that the process leads.
     pub fn has_group(&self) -> bool {
         self.group.is_some()
     }
 
-    /// For kernels that cannot signal a group by a pidfd.
+    /// Signals `group` by its number, for kernels that cannot signal a group through a pidfd.
     fn send_by_number(&self, signal: Signal, group: Pid) -> io::Result<()> {
-        // Until it is reaped the number is its own.
+        // Fails once the leader is reaped. Until then no other group can have the number.
         self.send_with(None, 0)?;
         Ok(killpg(group, signal)?)
     }
 
-    /// pidfd_send_signal(2); without a signal it only finds out whether one could be sent.
+    /// Calls pidfd_send_signal(2). Without a signal, only checks whether one could be sent.
     fn send_with(&self, signal: Option<Signal>, flags: libc::c_uint) -> io::Result<()> {
         let none = std::ptr::null::<libc::siginfo_t>();
         let signal = signal.map_or(0, |signal| signal as libc::c_int);
-        // SAFETY: plain numbers and a null pointer, which the call takes for "no details", in; no memory
-        // out.
+        // SAFETY: the arguments are numbers and a null pointer, which means "no siginfo". The call writes
+        // no memory.
         let sent = unsafe {
             libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), signal, none, flags)
         };
@@ -76,53 +77,54 @@ impl Signaller {
 }
 
 impl Child {
-    /// Takes over a child that somebody else in this process has started and not waited for yet. If
-    /// it leads a process group by now, signals go to all of that.
+    /// Adopts a child that other code in this process has started and not reaped. If the child leads
+    /// a process group, signals go to the whole group.
     ///
     /// # Errors
-    /// `ESRCH` if there is no such process, the kernel's word if there is no descriptor for it.
+    /// `ESRCH` if the process does not exist, or another error of pidfd_open(2).
     pub fn adopt(pid: u32) -> io::Result<Child> {
-        Child::of(pid, pidfd_open(pid)?)
+        Child::from_parts(pid, pidfd_open(pid)?)
     }
 
-    /// The same for a child of which there is a pidfd already.
+    /// Adopts a child by its pidfd, as [`Child::adopt`] does by its pid.
     ///
     /// # Errors
-    /// `EBADF` if it is no pidfd, `ESRCH` if the process was waited for.
+    /// `EBADF` if the descriptor is not a pidfd, `ESRCH` if the process was reaped.
     pub fn adopt_pidfd(pidfd: OwnedFd) -> io::Result<Child> {
         let signaller = Signaller { pidfd: Arc::new(pidfd), group: None };
         signaller.send_with(None, 0)?;
         let pidfd = Arc::into_inner(signaller.pidfd).ok_or(io::ErrorKind::Other)?;
         let pid = pid_of(pidfd.as_fd())?;
-        Child::of(pid, pidfd)
+        Child::from_parts(pid, pidfd)
     }
 
-    fn of(pid: u32, pidfd: OwnedFd) -> io::Result<Child> {
+    fn from_parts(pid: u32, pidfd: OwnedFd) -> io::Result<Child> {
         let own = Pid::from_raw(pid.try_into().map_err(io::Error::other)?);
         let group = (getpgid(Some(own)) == Ok(own)).then_some(own);
         Ok(Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), group } })
     }
 
-    /// A child that was just started; `leads` if it has a process group of its own.
-    pub(crate) fn started(pid: u32, pidfd: OwnedFd, leads: bool) -> Child {
-        let number = pid.try_into().ok().map(Pid::from_raw).filter(|_| leads);
-        Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), group: number } }
+    /// Wraps a child that was just started. `leads_group` tells whether it leads a process group.
+    pub(crate) fn started(pid: u32, pidfd: OwnedFd, leads_group: bool) -> Child {
+        let group = pid.try_into().ok().map(Pid::from_raw).filter(|_| leads_group);
+        Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), group } }
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// For signals to it, also when somebody else watches it.
+    /// Returns a handle that sends signals to the child. It stays valid when the child is watched by
+    /// a capture or dropped.
     pub fn signaller(&self) -> Signaller {
         self.signaller.clone()
     }
 
-    /// How it ended, if it did; reaps it.
+    /// Reaps the child if it has ended, and returns its exit status. Does not block.
     pub(crate) fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         match waitid(Id::PIDFd(self.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG)? {
-            // As wait(2) encodes them.
+            // Encoded as by wait(2).
             WaitStatus::Exited(_, code) => Ok(Some(ExitStatus::from_raw((code & 0xff) << 8))),
             WaitStatus::Signaled(_, signal, dumped) => {
                 let dumped = if dumped { 0x80 } else { 0 };
@@ -133,23 +135,23 @@ impl Child {
     }
 }
 
-/// pidfd_open(2).
+/// Calls pidfd_open(2).
 fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
-    // SAFETY: plain numbers in, a new descriptor or -1 out.
+    // SAFETY: the arguments are numbers. The call returns a new descriptor or -1.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     match libc::c_int::try_from(pidfd) {
-        // SAFETY: the kernel just made it (close-on-exec), and nobody else knows it.
+        // SAFETY: the kernel has just created the descriptor (close-on-exec), and nothing else owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The process of a pidfd, see proc_pid_fdinfo(5).
+/// Returns the process id of a pidfd, see proc_pid_fdinfo(5).
 fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<u32> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
-    // It says -1 of one that was waited for.
+    // The field is -1 if the process was reaped.
     pid.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
 }
 
@@ -168,19 +170,23 @@ mod tests {
     use super::*;
     use crate::spawn::{ProcessGroup, ProcessSpec, Spawned, spawn};
 
-    /// Runs `script` in a process group of its own until its first process has ended, which is not
-    /// reaped.
-    fn ended(script: &str) -> (Child, std::fs::File) {
+    /// Runs `script` in a process group of its own and waits until the group's leader has ended. The
+    /// leader is not reaped.
+    fn run_until_leader_ends(script: &str) -> (Child, std::fs::File) {
         let spec = ProcessSpec { group: ProcessGroup::Own, ..ProcessSpec::new("/bin/sh", ["-c", script]) };
         let Spawned { child, stdout, .. } = spawn(spec).unwrap();
         poll(&mut [PollFd::new(child.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
         (child, stdout.into())
     }
 
-    const LEAVES_A_CHILD: &str = "sleep 1000 &";
+    const LEAVE_A_CHILD: &str = "sleep 1000 &";
 
-    /// Both ways: the second is for kernels that do not know the first.
-    fn sends(child: &Child) -> [Box<dyn Fn(Signal) -> io::Result<()>>; 2] {
+    /// A way to signal a group.
+    type SendFn = Box<dyn Fn(Signal) -> io::Result<()>>;
+
+    /// Returns both ways to signal the child's group: through the pidfd, and by number, for kernels
+    /// that do not support the first.
+    fn ways_to_send(child: &Child) -> [SendFn; 2] {
         let (first, second) = (child.signaller(), child.signaller());
         let group = second.group.unwrap();
         [
@@ -190,36 +196,36 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_reached_when_its_leader_has_ended() {
+    fn a_signal_reaches_the_group_after_its_leader_has_ended() {
         for way in [0, 1] {
-            let (child, mut stdout) = ended(LEAVES_A_CHILD);
-            sends(&child)[way](Signal::SIGKILL).unwrap();
-            assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "nobody holds the pipe any more");
-            assert!(child.try_wait().unwrap().unwrap().success(), "it had ended already");
+            let (child, mut stdout) = run_until_leader_ends(LEAVE_A_CHILD);
+            ways_to_send(&child)[way](Signal::SIGKILL).unwrap();
+            assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
+            assert!(child.try_wait().unwrap().unwrap().success(), "the leader had ended before");
         }
     }
 
     #[test]
-    fn a_group_is_reached_when_its_leader_was_reaped_unless_the_kernel_has_only_its_number() {
-        let (child, mut stdout) = ended(LEAVES_A_CHILD);
+    fn after_its_leader_was_reaped_a_signal_reaches_the_group_only_through_the_pidfd() {
+        let (child, mut stdout) = run_until_leader_ends(LEAVE_A_CHILD);
         child.try_wait().unwrap().unwrap();
-        let [by_pidfd, by_number] = sends(&child);
+        let [by_pidfd, by_number] = ways_to_send(&child);
         assert_eq!(by_number(Signal::SIGKILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         if child.signaller.send_with(None, PROCESS_GROUP).is_ok() {
             by_pidfd(Signal::SIGKILL).unwrap();
-            assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "nobody holds the pipe any more");
+            assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
         } else {
-            // Whoever it is that got no signal, no test may leave it behind.
+            // The kernel cannot signal the group. The test must not leave it behind.
             assert_eq!(by_pidfd(Signal::SIGKILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
             killpg(child.signaller.group.unwrap(), Signal::SIGKILL).unwrap();
         }
     }
 
     #[test]
-    fn a_group_that_is_gone_is_nobody() {
-        let (child, _) = ended("exit 0");
+    fn signalling_a_group_without_members_fails_with_esrch() {
+        let (child, _) = run_until_leader_ends("exit 0");
         child.try_wait().unwrap().unwrap();
-        for send in sends(&child) {
+        for send in ways_to_send(&child) {
             assert_eq!(send(Signal::SIGKILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         }
     }

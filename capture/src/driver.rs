@@ -1,8 +1,9 @@
-//! The capture thread: asks the kernel for what every source needs next, and passes its answers on.
+//! The capture thread: submits the requests that the sources and targets need, and passes the
+//! answers back to them.
 //!
-//! One turn: hand in and wait, take all answers, act on each (which asks for more), then tell the
-//! readers once and report what ended. In between the caller's commands are obeyed, when the bell
-//! rings. Readers with room to tell of ring the same bell.
+//! One turn submits the pending requests, waits for answers, handles each of them (which makes new
+//! requests), then notifies the readers once and reports the events. When the bell rings, a turn
+//! also runs the commands of the handle. Readers that have made room ring the same bell.
 
 use std::io;
 use std::mem;
@@ -34,7 +35,7 @@ mod deliver;
 mod isolate;
 mod push;
 
-/// What the handle, and threads of isolated sources, ask of the capture thread.
+/// A command to the capture thread, from the handle or from the thread of an isolated source.
 pub(crate) enum Command {
     Add { id: SourceId, pipe: OwnedFd, stream: Box<Stream>, leader: Option<(ProcessId, Child)> },
     Open { id: SourceId, stream: Box<Stream> },
@@ -55,26 +56,26 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// How threads of isolated sources reach the capture thread.
+/// The sending side of the command queue, for threads of isolated sources.
 pub(crate) struct Inbox {
     pub commands: Sender<Command>,
     pub ringer: Ringer,
 }
 
-/// Bytes that a terminal has for its master at most, about: what is wanted of one that is to be
-/// finished.
-const TERMINAL_HOLDS: u64 = 128 * 1024;
+/// The approximate number of bytes that a terminal buffers for its master at most. A terminal that
+/// is to be finished is read up to this number of bytes.
+const TERMINAL_BUFFER: u64 = 128 * 1024;
 
 struct WatchedProcess {
     id: ProcessId,
     child: Child,
-    /// The terminal of the session that it leads.
+    /// The terminal of the session that the process leads.
     terminal: Option<SourceId>,
 }
 
-/// The capture thread's state. Made, used and dropped there.
+/// The capture thread's state. It is created, used and dropped on that thread.
 pub(crate) struct Driver<B: Backend> {
-    /// Declared, so dropped, before the streams and the inlets, and before all files.
+    /// Declared, and so dropped, before the streams, the inlets and all files.
     backend: B,
     sources: Sources,
     targets: Targets,
@@ -82,12 +83,12 @@ pub(crate) struct Driver<B: Backend> {
     /// Sources that wait for their readers.
     waiting: Vec<usize>,
     bell: Bell,
-    /// Once there was one.
+    /// `None` until [`Command::Listen`].
     room_bells: Option<Arc<RoomBells>>,
     commands: Receiver<Command>,
     inbox: Inbox,
     watched: Arc<Watched>,
-    /// Nanoseconds since 1970 when this turn's answers were taken.
+    /// The time when this turn's answers were taken, in nanoseconds since 1970.
     time: u64,
     stopping: bool,
 }
@@ -117,7 +118,7 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Works until told to stop and everything has ended.
+    /// Runs turns until [`Command::Stop`] was received and everything has ended.
     pub(crate) fn run(mut self) {
         let mut answers = Vec::new();
         self.watched.begin();
@@ -134,7 +135,7 @@ impl<B: Backend> Driver<B> {
             let turned = Instant::now();
             let elapsed = turned.duration_since(mem::replace(&mut last, turned));
             coalescing.record_turn(yield_of(&answers, elapsed));
-            // One clock reading for the whole batch.
+            // One reading of the clock serves all answers of the turn.
             self.time = now();
             let mut bell_error = None;
             for answer in answers.drain(..) {
@@ -144,7 +145,7 @@ impl<B: Backend> Driver<B> {
                 }
             }
             if let Some(error) = bell_error {
-                // Nobody could reach us any more.
+                // Without the bell no command would arrive any more.
                 return self.fail(&error);
             }
             self.sources.flush_notifications();
@@ -181,22 +182,23 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Asks the sources that wait for their readers once more: there may be room, or a reader less.
+    /// Advances the sources that wait for their readers: a reader may have made room or detached.
     fn retry_waiting(&mut self) {
         for index in mem::take(&mut self.waiting) {
             self.advance(index, Step::Go { readable: false });
         }
     }
 
-    /// Listens to the bells of readers in other processes from now on.
+    /// Starts to listen to the bells of readers in other processes.
     fn listen(&mut self, room_bells: Arc<RoomBells>) {
         let room_bells = self.room_bells.get_or_insert(room_bells);
-        // SAFETY: it stays open until the driver is dropped, the backend first.
+        // SAFETY: the epoll instance stays open until the driver is dropped, which drops the backend first.
         unsafe { self.backend.register(Token::RoomBells, room_bells.0.0.as_fd()) };
         self.backend.poll(Token::RoomBells, room_bells.0.0.as_fd());
     }
 
-    /// Does what a source needs, as far as that can be done now.
+    /// Performs `step` for a source, and the steps that follow, until a request is in flight, or the
+    /// source waits or has ended.
     fn advance(&mut self, index: usize, step: Step) {
         let readable = match step {
             Step::End(end) => return self.end(index, end),
@@ -211,16 +213,16 @@ impl<B: Backend> Driver<B> {
             return self.pour(index);
         }
         match source.next(readable) {
-            // SAFETY: the span lies in the source's stream. The sources drops a source only when it has
-            // ended, and a source with a read in flight neither ends nor writes its stream
-            // (`Source::next`, `Source::close`) before `Source::done`, which is called with the
-            // answer, in `handle`. If this thread unwinds or the kernel fails, `Drop` below gets
-            // the answers first, or leaks the streams. `Streams`, the one other way to a stream,
-            // neither writes nor drops it. The source itself may move: the span does not.
+            // SAFETY: the span lies in the source's stream. `Sources` drops a source only when it has
+            // ended. A source with a read in flight neither ends nor writes its stream
+            // (`Source::next`, `Source::close`) before `Source::done`, which `handle` calls with the
+            // answer. If this thread unwinds or the kernel fails, `Drop` below collects the answers
+            // first, or leaks the streams. `Streams`, the only other access to a stream, neither
+            // writes nor drops it. The source itself may move; the span does not.
             Next::Read(pipe, span) => unsafe { self.backend.read(Token::Source(index), pipe, span) },
             Next::Poll(pipe) => self.backend.poll(Token::Source(index), pipe),
             Next::Drain(pipe) => {
-                // Once a turn, so that a source that nobody reads cannot keep us from the others.
+                // One call a turn, so that a source without readers cannot starve the others.
                 let result = self.backend.discard(pipe);
                 let step = source.drained(result, self.time);
                 self.advance(index, step);
@@ -238,6 +240,7 @@ impl<B: Backend> Driver<B> {
         }
     }
 
+    /// Runs the commands that have arrived.
     fn run_commands(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -246,9 +249,9 @@ impl<B: Backend> Driver<B> {
                     if let Some(source) = self.sources.source_mut(index) {
                         source.set_reopenable(leader.is_some());
                         if let Some(pipe) = source.pipe() {
-                            // SAFETY: a source closes its pipe when it ends, for which `Driver::end` alone
-                            // sees and deregisters it before. Those that have not
-                            // ended go after the backend.
+                            // SAFETY: a source closes its pipe when it ends. Only `Driver::end` ends a
+                            // source, and it deregisters the pipe first. The sources that have not ended
+                            // are dropped after the backend.
                             unsafe { self.backend.register(Token::Source(index), pipe) };
                         }
                         if let Some(pipe) = source.shared_pipe() {
@@ -304,7 +307,7 @@ impl<B: Backend> Driver<B> {
     fn end(&mut self, index: usize, end: End) {
         let Some(source) = self.sources.source_mut(index) else { return };
         let end = match end {
-            // We were asked to stop, but there was no more to come.
+            // The source was closed, but its pipe had no more bytes and no writer.
             End::Closed if source.pipe().is_some_and(|pipe| is_at_end(pipe)) => End::EndOfFile,
             end => end,
         };
@@ -319,16 +322,18 @@ impl<B: Backend> Driver<B> {
         self.sources.end(index, end);
     }
 
+    /// Closes a source: immediately, or once its request in flight is answered.
     fn close(&mut self, index: usize) {
         match self.sources.mark_ready(index).map(|source| source.close()) {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(index)),
-            // If it waited it is still in that list, which the bell that brought this command goes through
-            // next.
+            // A source that waited is still in `waiting`. `retry_waiting` runs after the commands and
+            // removes it.
             Some(Close::Now) => self.end(index, End::Closed),
             Some(Close::Already) | None => {}
         }
     }
 
+    /// Ends a source once the bytes are read that are in its pipe or queue now.
     fn finish(&mut self, index: usize) {
         match self.sources.source_mut(index).and_then(Source::finish_queue) {
             Some(Ready::Now) => return self.pour(index),
@@ -342,14 +347,16 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Has a source with nothing in flight read what there is, or end.
+    /// Measures what a source that is to be finished has to read, and reads it, or ends the source.
+    /// The source must have nothing in flight.
     fn measure(&mut self, index: usize) {
         let Some(source) = self.sources.mark_ready(index) else { return };
         let terminal = source.is_terminal();
         let unread = match source.pipe().filter(is_readable) {
-            // A terminal counts one of its two queues only. It is readable again while it has more.
-            Some(_) if terminal => TERMINAL_HOLDS,
-            // What does not tell has nothing to be waited for.
+            // FIONREAD counts only one of a terminal's two queues. The terminal stays readable while it
+            // has more.
+            Some(_) if terminal => TERMINAL_BUFFER,
+            // A file without FIONREAD counts as empty.
             Some(pipe) => ioctl::unread(pipe).unwrap_or(0),
             None => 0,
         };
@@ -357,6 +364,7 @@ impl<B: Backend> Driver<B> {
         self.advance(index, step);
     }
 
+    /// Starts to end all sources, targets and processes.
     fn stop(&mut self) {
         self.stopping = true;
         if self.room_bells.is_some() {
@@ -376,17 +384,19 @@ impl<B: Backend> Driver<B> {
     fn watch(&mut self, process: WatchedProcess) {
         let index = self.processes.insert(process);
         if let Some(process) = self.processes.get(index) {
-            // SAFETY: a child goes in `remove_process` alone, which deregisters it before, or after the backend.
+            // SAFETY: a child's pidfd is closed when the child is dropped. Only `remove_process` drops a
+            // child, after it has deregistered it. All other children are dropped after the backend.
             unsafe { self.backend.register(Token::Process(index), process.child.as_fd()) };
             self.backend.poll(Token::Process(index), process.child.as_fd());
         }
     }
 
+    /// Reports the exit of a process whose pidfd was answered.
     fn check_exit(&mut self, index: usize) {
         let Some(process) = self.processes.get(index) else { return };
         match process.child.try_wait().transpose() {
             Some(status) => {
-                // Its session has no terminal any more, see exit(3p).
+                // The session of an ended leader loses its terminal, see exit(3p).
                 let terminal = process.terminal.and_then(|id| self.sources.find(id));
                 if let Some(source) = terminal.and_then(|index| self.sources.source_mut(index)) {
                     source.set_reopenable(false);
@@ -395,21 +405,21 @@ impl<B: Backend> Driver<B> {
                 self.remove_process(index);
             }
             None if self.stopping => self.remove_process(index),
-            // Dead, but a debugger that traces it has to let go first, see ptrace(2). It tells us nothing
-            // then.
+            // The process has ended, but a debugger that traces it must release it first, see ptrace(2).
+            // There is no notification for that.
             None => self.backend.pause(Token::Process(index)),
         }
     }
 
-    /// Drops a process for which nothing is in flight.
+    /// Drops a process that has no request in flight.
     fn remove_process(&mut self, index: usize) {
         self.backend.deregister(Token::Process(index));
         self.processes.remove(index);
     }
 
-    /// Ends everything after the kernel stopped serving us.
+    /// Ends everything after the kernel facility has failed.
     fn fail(&mut self, error: &io::Error) {
-        tracing::error!(%error, backend = %B::KIND, "the kernel serves us no more; capture ends");
+        tracing::error!(%error, backend = %B::KIND, "the kernel facility failed: capture ends");
         let quiet = self.quiesce();
         self.take_pushes();
         for index in self.sources.indices() {
@@ -426,8 +436,8 @@ impl<B: Backend> Driver<B> {
         self.sources.flush_notifications();
     }
 
-    /// Takes note of the targets and pushes that are on their way to us, so that they end with the
-    /// others.
+    /// Takes the targets and pushes that are still in the command queue, so that they are ended and
+    /// reported with the others.
     fn take_pushes(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -438,8 +448,8 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Gets every answer back, so that what was read and written counts; `false` if the kernel does
-    /// not give them.
+    /// Cancels all requests and collects their answers, so that the bytes that were read and written
+    /// are counted. Returns `false` if the kernel does not answer them.
     fn quiesce(&mut self) -> bool {
         for index in self.sources.indices() {
             if self.sources.source_mut(index).is_some_and(|source| source.in_flight()) {
@@ -471,7 +481,7 @@ impl<B: Backend> Driver<B> {
         true
     }
 
-    /// Takes note of what was read or written. Nothing follows from it: everything ends now.
+    /// Counts the bytes of an answer, without a further step, because everything ends.
     fn count(&mut self, (token, result): Answer) {
         match token {
             Token::Source(index) => {
@@ -486,34 +496,35 @@ impl<B: Backend> Driver<B> {
 }
 
 impl<B: Backend> Drop for Driver<B> {
-    /// Own every buffer until its answer. Finds nothing to do unless `on_event` panicked or the
-    /// kernel failed.
+    /// Keeps every buffer until its request is answered. Requests are in flight here only if
+    /// `on_event` panicked or the kernel failed.
     fn drop(&mut self) {
         if !self.backend.is_quiet() && !self.quiesce() {
-            // Better lost than unmapped while the kernel may still write there, or read what is overwritten.
+            // A leak is better than unmapping memory that the kernel may still write to or read from.
             self.sources.leak();
             self.targets.leak();
         }
     }
 }
 
-/// Whether a read from `pipe` would find the end of file.
+/// Returns whether a read from `pipe` would return the end of file.
 fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
-    // There is something to be found, and it is no bytes.
+    // At the end of file a pipe is readable without having bytes.
     is_readable(&pipe) && ioctl::unread(pipe).is_ok_and(|bytes| bytes == 0)
 }
 
-/// Whether a read from `pipe` would find bytes or the end now.
+/// Returns whether a read from `pipe` would return bytes or the end of file now.
 fn is_readable(pipe: &BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(*pipe, PollFlags::POLLIN)];
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
 
+/// Returns an error with the same error number or kind.
 fn clone_error(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// What a turn that brought `answers` has read and written.
+/// Returns the bytes that a turn with these answers has read and written.
 fn yield_of(answers: &[Answer], elapsed: Duration) -> Yield {
     let reads = answers.iter().filter_map(|(token, result)| match token {
         Token::Source(_) | Token::Target(_) => result.as_ref().ok().copied(),

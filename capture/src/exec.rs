@@ -1,13 +1,12 @@
-//! Starts a program in a child that shares this process's memory until then.
+//! Starts a program in a child that shares this process's memory until it executes the program.
 //!
-//! fork(2) copies the list of all maps, and there are several for each ring, so its time grows with
-//! each job that is kept. Here, as in posix_spawn(3), the child borrows the memory (`CLONE_VM`)
-//! while this thread waits (`CLONE_VFORK`), until it executes its program or fails. (posix_spawn
-//! itself can neither set limits nor hand over a terminal.)
+//! fork(2) copies the list of all memory maps. Each ring has several, so its time grows with each
+//! job that the engine keeps. Here, as in posix_spawn(3), the child borrows the memory (`CLONE_VM`)
+//! while the calling thread waits (`CLONE_VFORK`), until the child executes its program or fails.
+//! posix_spawn itself can neither set limits nor set a controlling terminal.
 //!
-//! An emulator such as qemu-user may make a child with a copy of the memory instead. There the
-//! reason why nothing is executed does not arrive, and the process is started and exits with status
-//! 127.
+//! An emulator such as qemu-user may create a child with a copy of the memory instead. Then the
+//! reason for a failure does not arrive: the process counts as started and exits with status 127.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -26,50 +25,52 @@ use nix::unistd::Pid;
 
 use crate::ioctl;
 
-/// The shell that runs a file which begins with no magic number, as in execvp(3).
+/// The shell that runs a file without a magic number, as in execvp(3).
 const SHELL: &std::ffi::CStr = c"/bin/sh";
-/// The child's stack, in units of 16 bytes: it makes some fifteen system calls, one frame deep.
-const STACK: usize = 4096;
+/// The size of the child's stack, in units of 16 bytes. The child makes about fifteen system calls,
+/// one frame deep.
+const STACK_UNITS: usize = 4096;
 /// The highest signal number.
 const LAST_SIGNAL: c_int = 64;
 
-/// What is to be executed, and with which descriptors.
+/// The program to execute, its environment and its descriptors.
 #[derive(Debug)]
 pub(crate) struct ExecPlan<'a> {
     pub program: &'a OsStr,
     pub args: &'a [OsString],
-    /// All variables.
+    /// The whole environment.
     pub env: BTreeMap<OsString, OsString>,
     pub cwd: Option<&'a Path>,
-    /// Ours, if `None`. Like the others it is not one of the first three descriptors.
+    /// Inherited if `None`. Like the other descriptors, it is not one of the numbers 0 to 2.
     pub stdin: Option<OwnedFd>,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
     pub stddiag: OwnedFd,
-    /// The number that stddiag gets: nothing else of the child has it.
+    /// The number that stddiag gets in the child. No other inherited descriptor has it.
     pub stddiag_number: RawFd,
     pub group: ChildGroup,
-    /// The soft and the hard limit on open files, if they change.
+    /// The soft and the hard limit on open files; `None` leaves them unchanged.
     pub files: Option<(rlim_t, rlim_t)>,
 }
 
 /// The process group and the session of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChildGroup {
-    /// Ours.
+    /// The group of this process.
     Inherit,
-    /// A group of its own.
+    /// A new group, which the child leads.
     Own,
-    /// A session of its own, whose controlling terminal is its stdin.
+    /// A new session, which the child leads and whose controlling terminal is the child's stdin.
     Session,
 }
 
-/// Starts a process; returns its pid and its pidfd. It starts with no signal blocked, and SIGPIPE,
-/// SIGCHLD and SIGXFSZ at their defaults.
+/// Starts a process and returns its pid and its pidfd. Blocks until the child has executed its
+/// program. The process starts with no signal blocked, and with the default actions of SIGPIPE,
+/// SIGCHLD and SIGXFSZ.
 ///
 /// # Errors
-/// `InvalidInput` for a zero byte in a string, and what clone(2), execve(2) or a call between the
-/// two fails with. Nothing runs then.
+/// `InvalidInput` if a string contains a zero byte, or the error of clone(2), execve(2) or a call
+/// between the two. No process runs then.
 pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
     let strings = Strings::from_plan(&plan)?;
     let argv = pointers(&strings.args);
@@ -85,32 +86,32 @@ pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
         envp: &envp,
         errno: 0,
     };
-    let mut stack = vec![0u128; STACK];
+    let mut stack = vec![0u128; STACK_UNITS];
     let top = stack.as_mut_ptr_range().end;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     let mut pidfd: c_int = -1;
-    // No handler of this process may run in the child, which has its memory.
+    // No signal handler of this process may run in the child, because the child shares the memory.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    // SAFETY: `become_program` gets `image`, and a stack of its own, to itself: this thread goes on
-    // when it has executed its program or exited. It takes no lock and no memory. `pidfd` outlives
-    // the call, which writes it.
+    // SAFETY: `become_program` has exclusive access to `image` and to its own stack, because this thread
+    // resumes only when the child has executed its program or exited. It takes no lock and allocates
+    // no memory. `pidfd` outlives the call, which writes it.
     let pid = unsafe {
         let none = ptr::null_mut::<c_void>();
         let image = (&raw mut image).cast::<c_void>();
         libc::clone(become_program, top.cast(), flags, image, &raw mut pidfd, none, none)
     };
     let cloned = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) };
-    // Fails for bad arguments only.
+    // Fails only for invalid arguments.
     let _ = mask.thread_set_mask();
     let number = Pid::from_raw(cloned?);
     if pidfd < 0 {
-        // Fails only if it has ended.
+        // Fails only if the child has ended.
         let _ = kill(number, Signal::SIGKILL);
         reap(|| Id::Pid(number));
-        let why = "clone(2) returned no pidfd: run on Linux 5.2 or newer, or on an emulator that supports CLONE_PIDFD";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        let message = "clone(2) returned no pidfd: run on Linux 5.2 or newer, or on an emulator that supports CLONE_PIDFD";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, message));
     }
-    // SAFETY: the kernel just made it (close-on-exec), and nobody else knows it.
+    // SAFETY: the kernel has just created the descriptor (close-on-exec), and nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     match image.errno {
         0 => Ok((u32::try_from(number.as_raw()).map_err(io::Error::other)?, pidfd)),
@@ -121,15 +122,15 @@ pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
     }
 }
 
-/// Waits until a child that is about to end has ended, and reaps it, unless that was done by
-/// another thread, or SIGCHLD is ignored.
+/// Blocks until a child that is about to end has ended, and reaps it. Reaps nothing if another thread
+/// has done so or SIGCHLD is ignored.
 fn reap<'a>(child: impl Fn() -> Id<'a>) {
     while waitid(child(), WaitPidFlag::WEXITED) == Err(Errno::EINTR) {}
 }
 
-/// What execve(2) is given.
+/// The arguments of execve(2) and chdir(2) as C strings.
 struct Strings {
-    /// Where the program may be, in the order of trying.
+    /// The candidate paths of the program, in the order in which they are tried.
     paths: Vec<CString>,
     args: Vec<CString>,
     env: Vec<CString>,
@@ -155,7 +156,8 @@ impl Strings {
     }
 }
 
-/// Where the program may be: a path as it is, a name in each directory of the child's `PATH`.
+/// Returns the candidate paths of the program: a path as it is, or a name in each directory of the
+/// child's `PATH`.
 fn paths(plan: &ExecPlan<'_>) -> io::Result<Vec<CString>> {
     let program = plan.program.as_bytes();
     if program.is_empty() || program.contains(&b'/') {
@@ -169,12 +171,12 @@ fn paths(plan: &ExecPlan<'_>) -> io::Result<Vec<CString>> {
     env::split_paths(path).map(candidate).collect()
 }
 
-/// The strings as C has them, with a null at the end.
+/// Returns pointers to the strings, with a null pointer at the end.
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// What the child works with, in its parent's memory.
+/// The child's working data, in the memory of its parent.
 struct ChildImage<'a> {
     plan: &'a ExecPlan<'a>,
     paths: &'a [CString],
@@ -183,24 +185,24 @@ struct ChildImage<'a> {
     /// The shell, the path of the script, and its arguments.
     shell_argv: &'a mut [*const c_char],
     envp: &'a [*const c_char],
-    /// Why nothing was executed.
+    /// The error number if the program was not executed, otherwise 0.
     errno: c_int,
 }
 
-/// The child, from its first instruction on. Everything here is async-signal-safe.
+/// The entry point of the child. Calls only async-signal-safe functions.
 extern "C" fn become_program(image: *mut c_void) -> c_int {
-    // SAFETY: `start` hands its `ChildImage` to this child alone, and waits.
+    // SAFETY: `start` passes its `ChildImage` to this child only, and waits.
     let image = unsafe { &mut *image.cast::<ChildImage<'_>>() };
-    let failed = match prepare(image) {
+    let errno = match prepare(image) {
         Ok(()) => execute(image),
         Err(error) => error.raw_os_error().unwrap_or(libc::EINVAL),
     };
-    image.errno = failed;
-    // SAFETY: ends the child, without the parent's exit handlers.
+    image.errno = errno;
+    // SAFETY: the call ends the child, without running the parent's exit handlers.
     unsafe { libc::_exit(127) }
 }
 
-/// Makes the process what its program expects.
+/// Sets up signals, descriptors, directory, process group and limits for the program.
 fn prepare(image: &ChildImage<'_>) -> io::Result<()> {
     let plan = image.plan;
     reset_signals();
@@ -210,15 +212,15 @@ fn prepare(image: &ChildImage<'_>) -> io::Result<()> {
         become_number(end.as_raw_fd(), number)?;
     }
     if let Some(cwd) = image.cwd {
-        // SAFETY: a string that ends with a zero.
+        // SAFETY: the string ends with a zero byte.
         checked(unsafe { libc::chdir(cwd.as_ptr()) })?;
     }
     match plan.group {
         ChildGroup::Inherit => {}
-        // SAFETY: plain numbers.
+        // SAFETY: the arguments are numbers.
         ChildGroup::Own => checked(unsafe { libc::setpgid(0, 0) })?,
         ChildGroup::Session => {
-            // SAFETY: no arguments.
+            // SAFETY: the call has no arguments.
             checked(unsafe { libc::setsid() })?;
             ioctl::control_by_stdin()?;
         }
@@ -228,25 +230,25 @@ fn prepare(image: &ChildImage<'_>) -> io::Result<()> {
         // SAFETY: the call reads one rlimit, `limit`, which outlives it.
         checked(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
     }
-    // The last thing: from here on signals end the process.
+    // Last, because from here on signals act on the process.
     Ok(nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?)
 }
 
-/// Removes this process's handlers, and what it ignores that its children must not: a process whose
-/// parent ignores SIGCHLD would not learn how its own children ended, and std ignores SIGPIPE.
-/// SIGXFSZ is ignored by those whose own files may be full.
+/// Resets signals with a handler, and ignored signals that a child must not ignore, to their default
+/// actions. A child that ignores SIGCHLD could not read the exit status of its own children. The Rust
+/// runtime ignores SIGPIPE. A process whose own files may reach their size limit ignores SIGXFSZ.
 fn reset_signals() {
     for signal in 1..=LAST_SIGNAL {
-        // SAFETY: zeroes are an action, the default one without flags.
+        // SAFETY: all zeroes are a valid action: the default action without flags.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: the call writes one action, to `action`. It fails for numbers of no signal.
+        // SAFETY: the call writes one action, to `action`. It fails for invalid signal numbers.
         let known = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) } == 0;
-        let unwanted = match action.sa_sigaction {
+        let must_reset = match action.sa_sigaction {
             libc::SIG_DFL => false,
             libc::SIG_IGN => matches!(signal, libc::SIGPIPE | libc::SIGCHLD | libc::SIGXFSZ),
             _ => true,
         };
-        if known && unwanted {
+        if known && must_reset {
             // SAFETY: as above.
             let default: libc::sigaction = unsafe { std::mem::zeroed() };
             // SAFETY: the call reads one action, `default`.
@@ -255,16 +257,17 @@ fn reset_signals() {
     }
 }
 
-/// Makes `number` the inheritable name of what `end` names.
+/// Makes `number` an inheritable descriptor of the file of `end`.
 fn become_number(end: RawFd, number: RawFd) -> io::Result<()> {
-    // SAFETY: plain numbers. The table of descriptors is the child's own, where none but the plan's
-    // matter.
+    // SAFETY: the arguments are numbers. The child has its own descriptor table, in which only the
+    // descriptors of the plan are used.
     let done =
         unsafe { if end == number { libc::fcntl(end, libc::F_SETFD, 0) } else { libc::dup2(end, number) } };
     checked(done)
 }
 
-/// Executes the first of the paths that can be, as execvp(3) does; returns why none can.
+/// Executes the first candidate path that can be executed, as execvp(3) does. Returns the error
+/// number if none can.
 fn execute(image: &mut ChildImage<'_>) -> c_int {
     let mut denied = false;
     let mut errno = libc::ENOENT;
@@ -285,9 +288,9 @@ fn execute(image: &mut ChildImage<'_>) -> c_int {
     if denied { libc::EACCES } else { errno }
 }
 
-/// execve(2); returns why it failed.
+/// Calls execve(2), which returns only if it fails. Returns the error number.
 fn exec(path: *const c_char, argv: &[*const c_char], envp: &[*const c_char]) -> c_int {
-    // SAFETY: strings that end with a zero, and lists of such that end with a null.
+    // SAFETY: all strings end with a zero byte, and both lists end with a null pointer.
     unsafe { libc::execve(path, argv.as_ptr(), envp.as_ptr()) };
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)
 }

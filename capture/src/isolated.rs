@@ -1,9 +1,9 @@
-//! A source whose pipe is read by a thread of its own, because reading it may block for long: see
+//! A thread of its own for a source's pipe, because reading the pipe may block for long, see
 //! `watchdog`.
 //!
-//! The thread reads into memory of its own, and hands what it has read to the capture thread, which
-//! puts it into the source's stream as it does with deliveries. So a thread that is stuck holds
-//! nothing that anybody else needs.
+//! The thread reads into memory of its own and passes the bytes to the capture thread, which puts
+//! them into the source's stream as it does with deliveries. So a stuck thread holds nothing that
+//! another thread needs.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,128 +23,132 @@ use crate::event::End;
 use crate::ioctl;
 use crate::source::READ_MAX;
 
-/// How long the thread waits when the kernel has no memory for poll(2).
+/// How long the thread sleeps when the kernel has no memory for poll(2).
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What the thread has found.
+/// The result of a read by the thread.
 #[derive(Debug)]
 pub(crate) enum ReadOutcome {
-    /// These bytes, read at `time` (nanoseconds since 1970). It reads no more until
+    /// Bytes, read at `time` (nanoseconds since 1970). The thread reads no more until
     /// [`IsolatedReader::go_on`].
     Bytes { bytes: Vec<u8>, time: u64 },
-    /// The end; the thread has ended, too.
+    /// The end of the source. The thread has ended, too.
     End(End),
 }
 
-/// What the thread is to do.
+/// A command to the thread.
 enum ReaderCommand {
     /// Read once more.
     GoOn,
-    /// Read what the pipe has now, and then end.
+    /// Read the bytes that the pipe has now, then end.
     Finish,
-    /// End.
+    /// End immediately.
     Stop,
 }
 
-/// The capture thread's side. Dropping it ends the thread, at once or when the kernel lets it go.
+/// The capture thread's handle to the thread. Dropping it ends the thread, immediately or as soon as
+/// the kernel releases it.
 pub(crate) struct IsolatedReader {
-    orders: Sender<ReaderCommand>,
+    commands: Sender<ReaderCommand>,
     ringer: Ringer,
     untaken: Arc<Untaken>,
 }
 
-/// Bytes that a thread has read and the capture thread has not taken. Relaxed: the channel that
-/// brings the bytes orders the addition before the subtraction. A read that is not seen when the
-/// source ends counts as one that came later.
+/// The number of bytes that a thread has read and the capture thread has not taken.
+///
+/// Accesses are relaxed: the channel that carries the bytes orders the addition before the
+/// subtraction. A read that the capture thread does not see when the source ends counts as a read
+/// after that end.
 type Untaken = AtomicU64;
 
-/// Which thread something comes from.
+/// The identity of a thread, which accompanies everything that it reports.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadId(Arc<Untaken>);
 
 impl IsolatedReader {
-    /// Starts a thread that reads `pipe` and calls `report` with what it finds.
+    /// Starts a thread that reads `pipe` and calls `report` with each result.
     pub(crate) fn start(
         pipe: Arc<OwnedFd>,
         report: impl Fn(ThreadId, ReadOutcome) + Send + 'static,
     ) -> io::Result<IsolatedReader> {
-        let (orders, receive) = unbounded();
+        let (commands, received_commands) = unbounded();
         let (ringer, bell) = bell()?;
         let untaken = Arc::<Untaken>::default();
-        let from = ThreadId(Arc::clone(&untaken));
-        let worker = ReaderThread { pipe, orders: receive, bell, finish: None };
+        let id = ThreadId(Arc::clone(&untaken));
+        let thread = ReaderThread { pipe, commands: received_commands, bell, wanted: None };
         thread::Builder::new().name("iof-isolated".into()).spawn(move || {
-            worker.run(|found| {
-                if let ReadOutcome::Bytes { bytes, .. } = &found {
-                    from.0.fetch_add(bytes.len() as u64, Relaxed);
+            thread.run(|outcome| {
+                if let ReadOutcome::Bytes { bytes, .. } = &outcome {
+                    id.0.fetch_add(bytes.len() as u64, Relaxed);
                 }
-                report(from.clone(), found);
+                report(id.clone(), outcome);
             });
         })?;
-        Ok(IsolatedReader { orders, ringer, untaken })
+        Ok(IsolatedReader { commands, ringer, untaken })
     }
 
+    /// Returns whether this is the handle of `thread`.
     pub(crate) fn is(&self, thread: &ThreadId) -> bool {
         Arc::ptr_eq(&self.untaken, &thread.0)
     }
 
-    /// Notes that this many of the bytes that it has found were taken.
+    /// Records that this many of the thread's bytes were taken.
     pub(crate) fn take(&self, bytes: usize) {
         self.untaken.fetch_sub(bytes as u64, Relaxed);
     }
 
-    /// Returns the bytes that it has read and that were not taken.
+    /// Returns the number of bytes that the thread has read and that were not taken.
     pub(crate) fn untaken(&self) -> u64 {
         self.untaken.load(Relaxed)
     }
 
-    /// What it found last was used up.
+    /// Lets the thread read once more, because its last bytes are in the stream.
     pub(crate) fn go_on(&self) {
-        self.order(ReaderCommand::GoOn);
+        self.send(ReaderCommand::GoOn);
     }
 
-    /// Has it read what there is, and end.
+    /// Lets the thread read the bytes that the pipe has now, and then end.
     pub(crate) fn finish(&self) {
-        self.order(ReaderCommand::Finish);
+        self.send(ReaderCommand::Finish);
     }
 
-    fn order(&self, order: ReaderCommand) {
-        // One that has ended has said so.
-        let _ = self.orders.send(order);
+    fn send(&self, command: ReaderCommand) {
+        // Fails if the thread has ended, which it has reported.
+        let _ = self.commands.send(command);
         self.ringer.ring();
     }
 }
 
 impl Drop for IsolatedReader {
     fn drop(&mut self) {
-        self.order(ReaderCommand::Stop);
+        self.send(ReaderCommand::Stop);
     }
 }
 
-/// What the thread sees when it looks once.
+/// The result of one wait by the thread.
 enum Polled {
-    /// The bell rang for orders. The pipe was not looked at.
+    /// The bell rang for commands. The pipe was not read.
     Bell,
-    /// The pipe has nothing that is wanted.
+    /// The pipe has no wanted bytes.
     Nothing,
-    /// These bytes were read; none at the end of the file.
+    /// The bytes that were read; none at the end of file.
     Bytes(Vec<u8>),
 }
 
-/// The thread's side.
+/// The state of the thread.
 struct ReaderThread {
     pipe: Arc<OwnedFd>,
-    orders: Receiver<ReaderCommand>,
+    commands: Receiver<ReaderCommand>,
     bell: Bell,
-    /// Bytes that are still wanted of it, if it is to end then.
-    finish: Option<u64>,
+    /// After [`ReaderCommand::Finish`]: the number of bytes to read until the end.
+    wanted: Option<u64>,
 }
 
 impl ReaderThread {
     fn run(mut self, report: impl Fn(ReadOutcome)) {
         let mut may_read = true;
         loop {
-            match self.look(may_read) {
+            match self.wait(may_read) {
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
                 Err(Errno::ENOMEM) => thread::sleep(PAUSE),
                 Err(error) => return report(ReadOutcome::End(End::Error(error.into()))),
@@ -152,20 +156,20 @@ impl ReaderThread {
                     return report(ReadOutcome::End(End::EndOfFile));
                 }
                 Ok(Polled::Bytes(bytes)) => {
-                    self.finish = self.finish.map(|wanted| wanted.saturating_sub(bytes.len() as u64));
+                    self.wanted = self.wanted.map(|wanted| wanted.saturating_sub(bytes.len() as u64));
                     may_read = false;
                     report(ReadOutcome::Bytes { bytes, time: now() });
                 }
-                Ok(Polled::Nothing) if may_read && self.finish == Some(0) => {
+                Ok(Polled::Nothing) if may_read && self.wanted == Some(0) => {
                     return report(ReadOutcome::End(End::Closed));
                 }
                 Ok(Polled::Nothing | Polled::Bell) => {}
             }
-            for order in self.orders.try_iter() {
-                match order {
+            for command in self.commands.try_iter() {
+                match command {
                     ReaderCommand::GoOn => may_read = true,
                     ReaderCommand::Finish => {
-                        self.finish = Some(ioctl::unread(self.pipe.as_fd()).unwrap_or(0))
+                        self.wanted = Some(ioctl::unread(self.pipe.as_fd()).unwrap_or(0))
                     }
                     ReaderCommand::Stop => return,
                 }
@@ -173,19 +177,20 @@ impl ReaderThread {
         }
     }
 
-    /// Waits for orders, or for something to be read if that `may` be, and reads it.
-    fn look(&self, may: bool) -> nix::Result<Polled> {
-        let watch = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let mut both = [watch(self.bell.as_fd()), watch(self.pipe.as_fd())];
-        let ends = may && self.finish == Some(0);
-        let files = both.get_mut(..1 + usize::from(may)).unwrap_or_default();
+    /// Blocks until a command arrives or, if `may_read`, the pipe is readable. Reads the pipe in the
+    /// latter case.
+    fn wait(&self, may_read: bool) -> nix::Result<Polled> {
+        let poll_fd = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut both = [poll_fd(self.bell.as_fd()), poll_fd(self.pipe.as_fd())];
+        let ends = may_read && self.wanted == Some(0);
+        let files = both.get_mut(..1 + usize::from(may_read)).unwrap_or_default();
         poll(files, if ends { PollTimeout::ZERO } else { PollTimeout::NONE })?;
         let [bell, pipe] = both.map(|file| file.any().unwrap_or(false));
         if bell {
             self.bell.silence();
             return Ok(Polled::Bell);
         }
-        // With nothing wanted any more, only to see whether this is the end of the file.
+        // If no bytes are wanted any more, read only to detect the end of file.
         if !pipe || (ends && ioctl::unread(self.pipe.as_fd()).is_ok_and(|bytes| bytes > 0)) {
             return Ok(Polled::Nothing);
         }
@@ -201,17 +206,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_file_is_found_though_an_order_comes_first() {
+    fn the_end_of_file_is_detected_although_a_command_arrives_first() {
         let (read, write) = nix::unistd::pipe().unwrap();
         drop(write);
-        let (send, orders) = unbounded();
-        let (ringer, listen) = bell().unwrap();
-        let worker = ReaderThread { pipe: Arc::new(read), orders, bell: listen, finish: Some(0) };
-        send.send(ReaderCommand::GoOn).unwrap();
+        let (sender, commands) = unbounded();
+        let (ringer, bell) = bell().unwrap();
+        let thread = ReaderThread { pipe: Arc::new(read), commands, bell, wanted: Some(0) };
+        sender.send(ReaderCommand::GoOn).unwrap();
         ringer.ring();
-        let (tell, found) = unbounded();
-        worker.run(move |found| tell.send(found).unwrap());
-        let found = found.recv().unwrap();
-        assert!(matches!(found, ReadOutcome::End(End::EndOfFile)), "{found:?}");
+        let (report, outcomes) = unbounded();
+        thread.run(move |outcome| report.send(outcome).unwrap());
+        let outcome = outcomes.recv().unwrap();
+        assert!(matches!(outcome, ReadOutcome::End(End::EndOfFile)), "{outcome:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! The limits on open files and memory maps, looked at before many are needed; that on files is
-//! high for us, and as it was for the children.
+//! The limits on open files and memory maps. Both can be checked before many files or maps are
+//! needed. The limit on open files is raised for this process and restored for its children.
 
 use std::fs;
 use std::io;
@@ -7,17 +7,20 @@ use std::sync::OnceLock;
 
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 
-/// The soft limit from before [`raise_file_limit`].
+/// The soft limit before the first [`raise_file_limit`].
 static ORIGINAL: OnceLock<rlim_t> = OnceLock::new();
 
 /// Raises this process's soft limit on open files (`RLIMIT_NOFILE`, see getrlimit(2)) to the hard
-/// one, and gives that. Three pipes a rank go beyond the usual 1024 soon.
+/// limit, and returns the hard limit. With three pipes for each rank, the usual soft limit of 1024
+/// is soon exceeded.
 ///
-/// Processes started by [`spawn`](crate::spawn) get the original soft limit back: programs that use
-/// select(2) break with descriptors above 1024. May be called from any thread, any number of times.
+/// Processes started by [`spawn`](crate::spawn) get the original soft limit, because programs that
+/// use select(2) break with descriptors above 1024. May be called from any thread, any number of
+/// times.
 ///
 /// # Errors
-/// When the kernel refuses, which it does not for a process that may lower its limits.
+/// The kernel's error if it refuses to read or set the limit. It does not refuse a process that may
+/// lower its limits.
 pub fn raise_file_limit() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     ORIGINAL.get_or_init(|| soft);
@@ -25,73 +28,73 @@ pub fn raise_file_limit() -> io::Result<u64> {
     Ok(hard)
 }
 
-/// This process may not open as many files as it is about to need.
+/// An error: the limit on open files is too low for the files that are about to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{needed} open files are needed besides the {open} that are open, and RLIMIT_NOFILE is {limit}: raise it to {} \
+    "{needed} open files are needed besides the {open} in use, and RLIMIT_NOFILE is {limit}: raise it to {} \
      (`ulimit -n`)",
     needed.saturating_add(*open)
 )]
 pub struct TooFewFiles {
-    /// Files to be opened.
+    /// The number of files to be opened.
     pub needed: u64,
-    /// Files that are open.
+    /// The number of files that are open.
     pub open: u64,
     /// The soft `RLIMIT_NOFILE`.
     pub limit: u64,
 }
 
-/// Finds out whether this process may open `needed` more files, by the soft limit and what it has
-/// open now (in /proc/self/fd; without /proc by the limit alone).
+/// Checks whether this process may open `needed` more files, given the soft limit and the files that
+/// are open now (listed in /proc/self/fd; without /proc, none are counted).
 ///
 /// # Errors
-/// [`TooFewFiles`], with the numbers.
+/// [`TooFewFiles`] if the limit is too low.
 pub fn check_files(needed: u64) -> Result<(), TooFewFiles> {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     let open = open_files(limit);
     if needed.saturating_add(open) > limit { Err(TooFewFiles { needed, open, limit }) } else { Ok(()) }
 }
 
-/// Returns how many files this process has open; 0 without /proc.
+/// Returns the number of files that this process has open, or 0 if there is no /proc.
 fn open_files(limit: u64) -> u64 {
-    // Since Linux 6.2 the directory's size is the number of files. Before it is 0, and listing takes
-    // longer with each file.
+    // From Linux 6.2 on, the size of the directory is the number of files. On older kernels the size is
+    // 0, and the files must be listed, which takes longer with each file.
     match fs::metadata("/proc/self/fd").map(|directory| directory.len()) {
         Ok(0) => {}
-        // One that was inherited may have a number beyond the limit.
+        // Inherited files may have numbers beyond the limit.
         Ok(open) => return open.min(limit),
         Err(_) => return 0,
     }
     match fs::read_dir("/proc/self/fd") {
-        // One of them is for looking.
+        // One of them is the directory that is being listed.
         Ok(files) => u64::try_from(files.count()).unwrap_or(u64::MAX).saturating_sub(1),
         Err(error) if error.raw_os_error() == Some(libc::EMFILE) => limit,
         Err(_) => 0,
     }
 }
 
-/// This process may not map as many pieces of memory as it is about to need.
+/// An error: the limit on memory maps is too low for the maps that are about to be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{needed} memory maps are needed besides the {used} that are there, and vm.max_map_count is {limit}: have it set to {} \
+    "{needed} memory maps are needed besides the {used} in use, and vm.max_map_count is {limit}: have it set to {} \
      (`sysctl vm.max_map_count`)",
     needed.saturating_add(*used)
 )]
 pub struct TooFewMaps {
-    /// Maps to be made.
+    /// The number of maps to be created.
     pub needed: u64,
-    /// Maps that are there.
+    /// The number of maps in use.
     pub used: u64,
     /// The sysctl `vm.max_map_count`, see proc_sys_vm(5).
     pub limit: u64,
 }
 
-/// Finds out whether this process may make `needed` more memory maps, by /proc/sys/vm/max_map_count
-/// and /proc/self/maps. Without /proc it may. Fewer than a sixteenth of the limit are not looked
-/// at, because counting takes time.
+/// Checks whether this process may create `needed` more memory maps, given the limit in
+/// /proc/sys/vm/max_map_count and the maps in /proc/self/maps. Succeeds without counting the maps,
+/// which takes time, if `needed` is at most a sixteenth of the limit. Succeeds if there is no /proc.
 ///
 /// # Errors
-/// [`TooFewMaps`], with the numbers.
+/// [`TooFewMaps`] if the limit is too low.
 pub fn check_maps(needed: u64) -> Result<(), TooFewMaps> {
     let limit = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
     let Some(limit) = limit.and_then(|limit| limit.trim().parse().ok()) else { return Ok(()) };
@@ -103,7 +106,8 @@ pub fn check_maps(needed: u64) -> Result<(), TooFewMaps> {
     if needed.saturating_add(used) > limit { Err(TooFewMaps { needed, used, limit }) } else { Ok(()) }
 }
 
-/// The soft and hard limit that a child is to have; `None` if it needs no change.
+/// Returns the soft and the hard limit on open files for a child, or `None` if this process has not
+/// raised its own.
 pub(crate) fn for_children() -> Option<(rlim_t, rlim_t)> {
     let soft = *ORIGINAL.get()?;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;

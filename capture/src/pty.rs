@@ -1,4 +1,4 @@
-//! Pseudo-terminals, see pty(7): one side is a process's terminal, the other is ours.
+//! Pseudo-terminals, see pty(7): the slave is a process's terminal, the caller holds the master.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,79 +12,80 @@ use nix::unistd::write;
 
 use crate::ioctl;
 
-/// The size of a terminal, in characters.
+/// The size of a terminal in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSize {
-    /// Lines.
+    /// The number of lines.
     pub rows: u16,
-    /// Characters in a line.
+    /// The number of characters in a line.
     pub columns: u16,
 }
 
 impl WindowSize {
-    /// The size of the terminal `file`, see TIOCGWINSZ in ioctl_tty(2). A terminal that does not
-    /// know it says 0.
+    /// Returns the size of the terminal `file`, see TIOCGWINSZ in ioctl_tty(2). Both numbers are 0
+    /// if the terminal does not know its size.
     ///
     /// # Errors
-    /// `ENOTTY` if it is none.
+    /// `ENOTTY` if `file` is not a terminal.
     pub fn of(file: impl AsFd) -> io::Result<WindowSize> {
         ioctl::window_size(file.as_fd())
     }
 }
 
 impl Default for WindowSize {
-    /// 24 lines of 80 characters, which programs take for granted where nothing is known.
+    /// Returns 24 lines of 80 characters, which programs assume when the size is unknown.
     fn default() -> Self {
         WindowSize { rows: 24, columns: 80 }
     }
 }
 
-/// A pseudo-terminal for a process. It is set as new terminals are, with one exception: a newline
-/// goes out as it is (no ONLCR, see termios(3)), so that what is read is what the process has
-/// written.
+/// The settings of a pseudo-terminal for a process. They are those of a new terminal, with one
+/// exception: newlines are not translated on output (no ONLCR, see termios(3)), so that the bytes
+/// that are read are the bytes that the process has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pty {
-    /// Its size at first.
+    /// The initial size.
     pub size: WindowSize,
-    /// Whether what is typed comes back as output, as somebody who sits there expects.
+    /// Whether input is echoed as output, as an interactive user expects.
     pub echo: bool,
 }
 
-/// The side of a pseudo-terminal that is not the process's. It is non-blocking.
+/// The master side of a pseudo-terminal, in non-blocking mode.
 #[derive(Debug)]
 pub struct PtyMaster(OwnedFd);
 
 impl PtyMaster {
-    /// Changes the size; the terminal's foreground process group gets SIGWINCH, see ioctl_tty(2).
+    /// Changes the size. The terminal's foreground process group gets SIGWINCH, see ioctl_tty(2).
     ///
     /// # Errors
-    /// The kernel's word.
+    /// The kernel's error, see ioctl_tty(2).
     pub fn resize(&self, size: WindowSize) -> io::Result<()> {
         ioctl::set_window_size(self.0.as_fd(), size)
     }
 
-    /// Types `keys`; gives how many were taken.
+    /// Types `keys` at the terminal. Returns how many bytes the terminal took.
     ///
     /// # Errors
-    /// `EAGAIN` while the terminal has no room, because nobody reads it; `EIO` when nobody has it
-    /// open any more.
+    /// `EAGAIN` while the terminal has no room because no process reads it, `EIO` when no process has
+    /// the terminal open any more.
     pub fn type_keys(&self, keys: &[u8]) -> io::Result<usize> {
         Ok(write(&self.0, keys)?)
     }
 
-    /// The key that at the beginning of a line ends the input of whoever reads it next, see VEOF in
-    /// termios(3).
+    /// Returns the end-of-file key. Typed at the beginning of a line, it ends the input of the process
+    /// that reads next, see VEOF in termios(3).
     ///
     /// # Errors
-    /// The kernel's word.
+    /// The kernel's error, see tcgetattr(3).
     pub fn end_key(&self) -> io::Result<u8> {
         Ok(tcgetattr(&self.0)?.control_chars[SpecialCharacterIndices::VEOF as usize])
     }
 
-    /// Another handle for the same terminal. While there is one, the process's side is not hung up.
+    /// Returns another handle to the same terminal. The terminal is not hung up while a handle is
+    /// open.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// The kernel's error if this process has no file descriptor left.
     pub fn try_clone(&self) -> io::Result<PtyMaster> {
         self.0.try_clone().map(PtyMaster)
     }
@@ -102,10 +103,10 @@ impl From<PtyMaster> for OwnedFd {
     }
 }
 
-/// Makes a pseudo-terminal: our side and the process's.
+/// Opens a pseudo-terminal and returns its master and its slave.
 pub(crate) fn open(pty: Pty) -> io::Result<(PtyMaster, OwnedFd)> {
-    // Non-blocking, for `type_keys`, and because the io_uring of some kernels waits for a blocking
-    // terminal where it is asked to read it, so that nothing else is read meanwhile: Linux 5.12
+    // Non-blocking, for `type_keys`, and because the io_uring of some kernels blocks the submitting
+    // thread in a read from a blocking terminal, so that nothing else is read meanwhile: Linux 5.12
     // does (liburing issue 354), 6.18 does not.
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let master = posix_openpt(flags)?;

@@ -1,4 +1,5 @@
-//! One push: bytes that somebody pushes to some targets, who take them from one inlet. No I/O here.
+//! One push: bytes that are pushed to one or more targets, which take them from one inlet. No I/O
+//! here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,59 +8,61 @@ use iof_shm_ring::{Inlet, Lent};
 
 use crate::event::PushId;
 
-/// Bytes that one write offers at most: what a pipe holds by default, see pipe(7).
+/// The most bytes that one write offers: the default capacity of a pipe, see pipe(7).
 const WRITE_MAX: u64 = 64 * 1024;
-/// Who pushes is told of room by so many parts of the inlet.
-const PARTS: u64 = 4;
+/// Credit is returned to the pusher in this many parts of the inlet.
+const CREDIT_PARTS: u64 = 4;
 
-/// What a push has for one of its targets now.
+/// The part of a push that one of its targets has not taken.
 #[derive(Debug)]
 pub(crate) enum Share {
-    /// These bytes, which stay where they are until the target has left or [taken](Push::record_taken)
+    /// Bytes, which stay in place until the target is removed or has [taken](Push::record_taken)
     /// them.
     Bytes(Lent),
-    /// Nothing yet.
+    /// No bytes yet.
     Nothing,
-    /// Nothing any more: it has all.
+    /// No more bytes: the target has taken all.
     All,
 }
 
-/// Bytes on their way, and how far each target is.
+/// The bytes of a push, and the position of each of its targets.
 pub(crate) struct Push {
     id: PushId,
     inlet: Arc<Inlet>,
+    /// Bytes that the pusher has filled in so far.
     filled: u64,
+    /// Whether the last byte is filled in.
     over: bool,
-    /// The targets' pipes are closed after the last byte.
+    /// Whether the targets' pipes are closed after the last byte.
     closes: bool,
-    /// The bytes that each target has taken, by its number.
+    /// The bytes that each target has taken, by the target's index.
     taken: HashMap<usize, u64>,
-    /// What all of them have taken.
+    /// The bytes that all targets have taken.
     freed: u64,
-    /// How many have taken no more than that.
+    /// The number of targets that have taken exactly `freed` bytes.
     slowest: usize,
-    /// What the pusher knows of `freed`.
-    told: u64,
+    /// The value of `freed` that was last reported to the pusher.
+    reported: u64,
 }
 
 impl Push {
     pub(crate) fn new(id: PushId, inlet: Arc<Inlet>, closes: bool, targets: &[usize]) -> Push {
         let taken: HashMap<usize, u64> = targets.iter().map(|index| (*index, 0)).collect();
         let slowest = taken.len();
-        Push { id, inlet, filled: 0, over: false, closes, taken, freed: 0, slowest, told: 0 }
+        Push { id, inlet, filled: 0, over: false, closes, taken, freed: 0, slowest, reported: 0 }
     }
 
     pub(crate) fn id(&self) -> PushId {
         self.id
     }
 
-    /// Whether the pipe of a target that has all is to be closed.
+    /// Returns whether the pipe of a target that has taken all bytes is to be closed.
     pub(crate) fn closes(&self) -> bool {
         self.closes
     }
 
-    /// There are `bytes` more, as far as there is room for them; and these were the last, if it is
-    /// `over`. Behind those there are none.
+    /// Adds `bytes` bytes, limited to the room in the inlet, and records whether these were the last
+    /// (`over`). Has no effect after the last bytes.
     pub(crate) fn fill(&mut self, bytes: u64, over: bool) {
         if self.over {
             return;
@@ -69,43 +72,44 @@ impl Push {
         self.over = over;
     }
 
-    /// The targets that have not left it.
+    /// Returns the indices of the remaining targets.
     pub(crate) fn targets(&self) -> impl Iterator<Item = usize> {
         self.taken.keys().copied()
     }
 
+    /// Returns what `target` is to take next.
     pub(crate) fn share(&self, target: usize) -> Share {
         let Some(&taken) = self.taken.get(&target) else { return Share::Nothing };
         match self.filled.saturating_sub(taken) {
             0 if self.over => Share::All,
             0 => Share::Nothing,
-            left => Share::Bytes(self.inlet.lend(taken, left.min(WRITE_MAX))),
+            rest => Share::Bytes(self.inlet.lend(taken, rest.min(WRITE_MAX))),
         }
     }
 
-    /// A target has taken so many of the bytes that it was lent.
+    /// Records that `target` has taken this many of the bytes that it was lent.
     pub(crate) fn record_taken(&mut self, target: usize, bytes: usize) {
         let Some(taken) = self.taken.get_mut(&target) else { return };
         let before = *taken;
         *taken = before.saturating_add(bytes as u64);
         if bytes > 0 && before == self.freed {
             self.slowest = self.slowest.saturating_sub(1);
-            self.free();
+            self.update_freed();
         }
     }
 
-    /// A target goes; gives how many bytes it has taken.
+    /// Removes a target and returns the number of bytes that it has taken.
     pub(crate) fn remove_target(&mut self, target: usize) -> u64 {
         let Some(taken) = self.taken.remove(&target) else { return 0 };
         if taken == self.freed {
             self.slowest = self.slowest.saturating_sub(1);
-            self.free();
+            self.update_freed();
         }
         taken
     }
 
-    /// Looks for who is the slowest now, if nobody is where the slowest was.
-    fn free(&mut self) {
+    /// Recomputes `freed` and `slowest` if no target is left at `freed`.
+    fn update_freed(&mut self) {
         if self.slowest > 0 {
             return;
         }
@@ -115,27 +119,29 @@ impl Push {
         }
     }
 
-    /// What the pusher is to be told of the room that there is, if that is worth it.
+    /// Returns the position up to which the inlet is free, if that is at least one part of the inlet
+    /// more than at the last report. The position counts as reported then.
     pub(crate) fn take_credit(&mut self) -> Option<u64> {
-        let part = self.inlet.capacity().checked_div(PARTS).unwrap_or(0);
-        if self.freed.saturating_sub(self.told) < part {
+        let part = self.inlet.capacity().checked_div(CREDIT_PARTS).unwrap_or(0);
+        if self.freed.saturating_sub(self.reported) < part {
             return None;
         }
-        self.told = self.freed;
+        self.reported = self.freed;
         Some(self.freed)
     }
 
-    /// What all targets have taken.
+    /// Returns the number of bytes that all targets have taken.
     pub(crate) fn freed(&self) -> u64 {
         self.freed
     }
 
-    /// Those who have taken no more than `position` though there is more.
+    /// Returns the targets that have taken at most `position` bytes although more are filled in.
     pub(crate) fn behind(&self, position: u64) -> impl Iterator<Item = usize> {
         let behind = move |taken: u64| taken <= position && taken < self.filled;
         self.taken.iter().filter(move |(_, taken)| behind(**taken)).map(|(index, _)| *index)
     }
 
+    /// Returns whether no target remains.
     pub(crate) fn is_done(&self) -> bool {
         self.taken.is_empty()
     }
@@ -154,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_slowest_has_taken_is_free_and_told_by_quarters() {
+    fn bytes_that_the_slowest_target_has_taken_are_free_and_reported_in_quarters() {
         let mut push = push(&[1, 2]);
         push.fill(4096, false);
         push.record_taken(1, 4096);
@@ -168,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_holds_nothing_back() {
+    fn a_removed_target_does_not_hold_the_push_back() {
         let mut push = push(&[1, 2, 3]);
         push.fill(4096, false);
         push.record_taken(1, 3000);
@@ -182,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_offered_than_the_inlet_holds_whatever_the_pusher_says() {
+    fn at_most_the_capacity_of_the_inlet_is_offered_whatever_the_pusher_claims() {
         let mut push = push(&[1]);
         push.fill(u64::MAX, false);
         assert_eq!(offered(&push, 1), 4096);
@@ -193,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_comes_after_the_last_byte() {
+    fn a_target_is_done_only_after_the_last_byte() {
         let mut push = push(&[1]);
         assert!(matches!(push.share(1), Share::Nothing));
         push.fill(2, true);
@@ -201,11 +207,11 @@ mod tests {
         assert_eq!(offered(&push, 1), 1);
         push.record_taken(1, 1);
         assert!(matches!(push.share(1), Share::All));
-        assert!(matches!(push.share(7), Share::Nothing), "it is no target of this push");
+        assert!(matches!(push.share(7), Share::Nothing), "not a target of this push");
     }
 
     #[test]
-    fn nothing_comes_behind_the_end() {
+    fn fills_after_the_last_have_no_effect() {
         let mut push = push(&[1]);
         push.fill(2, true);
         push.fill(3, false);
@@ -215,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_are_those_for_whom_there_is_more() {
+    fn only_targets_with_bytes_left_are_behind() {
         let mut push = push(&[1, 2, 3]);
         push.fill(100, false);
         push.record_taken(1, 100);

@@ -1,5 +1,5 @@
-//! One target: a pipe, the pushes that wait for their turn at it, and what it needs next. No I/O
-//! here, as in `source`.
+//! One target: a pipe, the pushes that wait for their turn at it, and the request that it needs
+//! next. No I/O here, as in `source`.
 //!
 //! ```text
 //!            next: bytes            done: n bytes, interrupted
@@ -20,50 +20,50 @@ use crate::event::{PushEnd, TargetId};
 use crate::push::{Push, Share};
 use crate::slots::Slots;
 
-/// Where a target stands.
+/// The state of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing is in flight.
+    /// No request is in flight.
     Idle,
-    /// A write of bytes of the first push is in flight: that push must stay.
+    /// A write of the first push's bytes is in flight, so that push must not be dropped.
     Writing,
-    /// The pipe is non-blocking and said "not now": waits until it is writable.
+    /// The pipe is non-blocking and was full: a poll until it is writable is in flight.
     Polling,
 }
 
-/// What is to be done for a target now.
+/// The next action for a target.
 #[derive(Debug)]
 pub(crate) enum Next<'a> {
-    /// Write some of these bytes, which stay where they are until [`Target::done`].
+    /// Write some of these bytes, which stay in place until [`Target::done`].
     Write(BorrowedFd<'a>, Lent),
-    /// Wait until the pipe is writable; then [`Target::done`].
+    /// Wait until the pipe is writable, then call [`Target::done`].
     Poll(BorrowedFd<'a>),
-    /// The first push has nothing more for it: [`Target::turn_over`].
+    /// The first push has no more bytes for the target: call [`Target::turn_over`].
     TurnOver,
-    /// Nothing, until there is more or something in flight comes back.
+    /// Do nothing until there are more bytes or the request in flight is answered.
     Nothing,
 }
 
-/// What came of what was in flight.
+/// The result of a request that was in flight.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// So many bytes of the first push were written; ask for what is next.
+    /// This many bytes of the first push were written. Call [`Target::next`].
     Written(usize),
-    /// The target is to be closed for this reason, after so many bytes.
+    /// This many bytes were written, and the target is to be closed for this reason.
     Close(usize, PushEnd),
 }
 
-/// The write end of one pipe, and who waits to write into it.
+/// The write end of one pipe, and the pushes that have or wait for their turn at it.
 pub(crate) struct Target {
     id: TargetId,
     pipe: Arc<OwnedFd>,
-    /// The numbers of pushes, in the order of their turns.
+    /// The indices of the pushes, in the order of their turns.
     turns: VecDeque<usize>,
     state: State,
-    /// It is to be closed when nothing is in flight any more, for this reason.
+    /// The reason for which the target is to be closed once nothing is in flight.
     closing: Option<PushEnd>,
-    /// The pipe said so, see [`State::Polling`].
-    not_now: bool,
+    /// Whether the pipe was full at the last write, see [`State::Polling`].
+    would_block: bool,
 }
 
 impl Target {
@@ -74,7 +74,7 @@ impl Target {
             turns: VecDeque::new(),
             state: State::Idle,
             closing: None,
-            not_now: false,
+            would_block: false,
         }
     }
 
@@ -86,7 +86,7 @@ impl Target {
         self.pipe.as_fd()
     }
 
-    /// The same, to be kept while it is in use elsewhere.
+    /// Returns the pipe, to be shared with the watchdog.
     pub(crate) fn shared_pipe(&self) -> &Arc<OwnedFd> {
         &self.pipe
     }
@@ -95,33 +95,33 @@ impl Target {
         self.state != State::Idle
     }
 
-    /// Puts a push behind those that wait.
+    /// Adds a push after those that wait.
     pub(crate) fn enqueue(&mut self, push: usize) {
         self.turns.push_back(push);
     }
 
-    /// Whose turn it is.
+    /// Returns the push that has its turn.
     pub(crate) fn turn(&self) -> Option<usize> {
         self.turns.front().copied()
     }
 
-    /// Ends the first push's turn, of which nothing may be in flight; gives which that was.
+    /// Ends the first push's turn and returns the push. No request may be in flight.
     pub(crate) fn turn_over(&mut self) -> Option<usize> {
         debug_assert!(!self.in_flight());
         self.turns.pop_front()
     }
 
-    /// What to do now, for the target that has this number.
-    pub(crate) fn next(&mut self, number: usize, pushes: &Slots<Push>) -> Next<'_> {
+    /// Returns the next action. `index` is this target's index.
+    pub(crate) fn next(&mut self, index: usize, pushes: &Slots<Push>) -> Next<'_> {
         if self.in_flight() {
             return Next::Nothing;
         }
-        if mem::take(&mut self.not_now) {
+        if mem::take(&mut self.would_block) {
             self.state = State::Polling;
             return Next::Poll(self.pipe.as_fd());
         }
         let Some(push) = self.turn().and_then(|turn| pushes.get(turn)) else { return Next::Nothing };
-        match push.share(number) {
+        match push.share(index) {
             Share::Nothing => Next::Nothing,
             Share::All => Next::TurnOver,
             Share::Bytes(bytes) => {
@@ -131,23 +131,23 @@ impl Target {
         }
     }
 
-    /// What was in flight came back.
+    /// Takes the answer to the request in flight.
     pub(crate) fn done(&mut self, result: io::Result<usize>) -> Done {
-        let was = mem::replace(&mut self.state, State::Idle);
+        let state = mem::replace(&mut self.state, State::Idle);
         let written = match &result {
-            Ok(n) if was == State::Writing => *n,
+            Ok(n) if state == State::Writing => *n,
             _ => 0,
         };
         let closing = self.closing.take();
         let end = match result {
-            // Never told by pipes; asking again and again would be no answer.
-            Ok(0) if was == State::Writing && closing.is_none() => {
+            // Pipes never return 0. Writing again could loop for ever.
+            Ok(0) if state == State::Writing && closing.is_none() => {
                 Some(PushEnd::Error(io::ErrorKind::WriteZero.into()))
             }
             Err(error) if error.raw_os_error() == Some(libc::EPIPE) => Some(PushEnd::Closed),
             _ if closing.is_some() => closing,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.not_now = true;
+                self.would_block = true;
                 None
             }
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Some(PushEnd::Error(error)),
@@ -156,9 +156,10 @@ impl Target {
         end.map_or(Done::Written(written), |end| Done::Close(written, end))
     }
 
-    /// Asks for the end. If something is in flight, that is to be cancelled first, and
-    /// [`Target::done`] gives the end then, with what was written; the first reason counts.
-    /// Otherwise gives the reason back: the end can come now.
+    /// Closes the target for the reason `end`. If a request is in flight, returns `Ok`: the caller
+    /// cancels the request, and [`Target::done`] then returns the end, with the bytes that were
+    /// written. If this is called repeatedly, the first reason counts. If nothing is in flight,
+    /// returns the reason as `Err`: the caller ends the target now.
     pub(crate) fn close(&mut self, end: PushEnd) -> Result<(), PushEnd> {
         if !self.in_flight() {
             return Err(end);

@@ -1,4 +1,4 @@
-//! All targets and all pushes, by number and by name.
+//! All targets and all pushes, by index and by id.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
@@ -13,7 +13,7 @@ use crate::push::Push;
 use crate::slots::Slots;
 use crate::target::{Next, Target};
 
-/// The targets, and what is fed to them.
+/// The targets, and the pushes that feed them.
 #[derive(Default)]
 pub(crate) struct Targets {
     targets: Slots<Target>,
@@ -27,21 +27,22 @@ pub(crate) struct Targets {
 pub struct SlowTargets {
     /// Bytes that all targets have taken.
     pub position: u64,
-    /// Who has taken no more than that, though there is more.
+    /// The targets that have taken no more than that although the push has more bytes.
     pub targets: Vec<SlowTarget>,
 }
 
-/// One of them.
+/// One of the slowest targets of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowTarget {
-    /// Who.
+    /// The target.
     pub target: TargetId,
-    /// Whose turn it is there. If it is the lagging push itself, the target does not read;
-    /// otherwise that push came before and is not over.
+    /// The push that has its turn at the target. If that is the lagging push itself, the target's
+    /// process does not read. Otherwise it is an earlier push that is not over.
     pub turn: PushId,
 }
 
 impl Targets {
+    /// Adds a target and returns its index.
     pub(crate) fn add(&mut self, id: TargetId, pipe: OwnedFd) -> usize {
         let index = self.targets.insert(Target::new(id, pipe));
         self.by_id.insert(id, index);
@@ -68,13 +69,12 @@ impl Targets {
         self.pushes.get_mut(push)
     }
 
-    /// What to do for a target now.
+    /// Returns the next action for a target.
     pub(crate) fn next(&mut self, index: usize) -> Next<'_> {
         self.targets.get_mut(index).map_or(Next::Nothing, |target| target.next(index, &self.pushes))
     }
 
-    /// Puts a push behind what its targets have to take before; gives what is to be reported of
-    /// those that are not there.
+    /// Adds a push and enqueues it at its targets. Returns the events for targets that do not exist.
     pub(crate) fn begin(
         &mut self,
         id: PushId,
@@ -82,7 +82,7 @@ impl Targets {
         closes: bool,
         targets: &[TargetId],
     ) -> Vec<Event> {
-        // Who is named twice has one turn.
+        // A set, so that a target that is named twice has one turn.
         let targets: BTreeSet<TargetId> = targets.iter().copied().collect();
         let found: Vec<usize> = targets.iter().filter_map(|target| self.find(*target)).collect();
         let push = self.pushes.insert(Push::new(id, inlet, closes, &found));
@@ -92,16 +92,16 @@ impl Targets {
                 target.enqueue(push);
             }
         }
-        let gone = targets.iter().filter(|target| self.find(**target).is_none());
+        let missing = targets.iter().filter(|target| self.find(**target).is_none());
         let fed =
             |target: &TargetId| Event::Fed { push: id, target: *target, delivered: 0, end: PushEnd::Closed };
-        let mut events: Vec<Event> = gone.map(fed).collect();
+        let mut events: Vec<Event> = missing.map(fed).collect();
         events.extend(self.end_push_if_done(push));
         events
     }
 
-    /// Ends the turn of the first push at a target, of which nothing may be in flight; gives what
-    /// is to be reported.
+    /// Ends the turn of the first push at a target, and returns the events. The target may have no
+    /// request in flight.
     pub(crate) fn end_turn(&mut self, index: usize, end: PushEnd) -> Vec<Event> {
         let Some(target) = self.targets.get_mut(index) else { return Vec::new() };
         let (id, Some(turn)) = (target.id(), target.turn_over()) else { return Vec::new() };
@@ -115,8 +115,8 @@ impl Targets {
         events
     }
 
-    /// Closes the pipe of a target that has nothing in flight; gives what is to be reported. The
-    /// first push ends so, and those behind it find it closed.
+    /// Closes the pipe of a target that has nothing in flight, and returns the events. The first
+    /// push's turn ends with `end`, that of the pushes after it with [`PushEnd::Closed`].
     pub(crate) fn end(&mut self, index: usize, end: PushEnd) -> Vec<Event> {
         let mut events = self.end_turn(index, end);
         while self.targets.get(index).is_some_and(|target| target.turn().is_some()) {
@@ -129,12 +129,13 @@ impl Targets {
         events
     }
 
-    /// What a push's pusher is to be told of room, if anything.
+    /// Returns the event that reports free room in a push's inlet, if one is due.
     pub(crate) fn take_credit(&mut self, push: usize) -> Option<Event> {
         let push = self.pushes.get_mut(push)?;
         push.take_credit().map(|position| Event::Freed { push: push.id(), position })
     }
 
+    /// Removes a push without remaining targets, and returns the event.
     fn end_push_if_done(&mut self, push: usize) -> Option<Event> {
         let id = self.pushes.get(push).filter(|push| push.is_done())?.id();
         self.pushes.remove(push);
@@ -142,35 +143,34 @@ impl Targets {
         Some(Event::PushOver { push: id })
     }
 
-    /// Who holds a push back.
+    /// Returns the targets that hold a push back, see [`Streams::lagging`](crate::Streams::lagging).
     pub(crate) fn lagging(&self, id: PushId) -> Option<SlowTargets> {
-        let number = self.find_push(id)?;
-        let push = self.pushes.get(number)?;
+        let push = self.pushes.get(self.find_push(id)?)?;
         let position = push.freed();
-        let laggard = |index: usize| {
+        let slow_target = |index: usize| {
             let target = self.targets.get(index)?;
             let turn = self.pushes.get(target.turn()?)?.id();
             Some(SlowTarget { target: target.id(), turn })
         };
-        Some(SlowTargets { position, targets: push.behind(position).filter_map(laggard).collect() })
+        Some(SlowTargets { position, targets: push.behind(position).filter_map(slow_target).collect() })
     }
 
-    /// Whether a target can be fed: it is there, and somebody has the other end of its pipe.
+    /// Returns whether a target can be fed: it exists, and its pipe has a reader.
     pub(crate) fn takes(&self, id: TargetId) -> bool {
         let target = self.find(id).and_then(|index| self.targets.get(index));
         target.is_some_and(|target| !is_broken(target.pipe()))
     }
 
-    /// Leaves every inlet mapped for good.
+    /// Leaks all targets and pushes, so that every inlet stays mapped for the rest of the process.
     pub(crate) fn leak(&mut self) {
         mem::forget(mem::take(&mut self.pushes));
         mem::forget(mem::take(&mut self.targets));
     }
 }
 
-/// Whether nobody can read what is written to `pipe`.
+/// Returns whether `pipe` has no reader.
 fn is_broken(pipe: BorrowedFd<'_>) -> bool {
-    // Errors are told without being asked for.
+    // poll(2) reports errors without being asked for them.
     let mut polled = [PollFd::new(pipe, PollFlags::empty())];
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
