@@ -1,5 +1,5 @@
-//! Ranks that the embedder has started itself: their descriptors, and how the engine learns of
-//! their end.
+//! Adoption of ranks that the embedder has started: their descriptors, and the detection of their
+//! exits.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -20,155 +20,160 @@ use crate::error::MAX_RANKS;
 use crate::job::{CHANNELS, Job, Launching};
 use crate::register::{MAPS_PER_RANK, RankStdin, RunningRank, TRANSIENT_FDS};
 
-/// A job whose ranks run already.
+/// The specification of a job whose ranks run already.
 #[derive(Debug)]
 pub struct AdoptSpec {
     /// The job's name.
     pub nspace: Nspace,
-    /// Its ranks, 1 at least.
+    /// The job's local ranks, at least one.
     pub ranks: Vec<AdoptedRank>,
-    /// As [`JobSpec::grace`](crate::JobSpec::grace).
+    /// How long streams of exited ranks may stay open, see [`JobSpec::grace`](crate::JobSpec::grace).
     pub grace: Option<Duration>,
-    /// As [`JobSpec::directives`](crate::JobSpec::directives).
+    /// The directives of the spawner, see [`JobSpec::directives`](crate::JobSpec::directives).
     pub directives: Directives,
-    /// As [`JobSpec::elsewhere`](crate::JobSpec::elsewhere).
+    /// The job also has remote ranks, see [`JobSpec::elsewhere`](crate::JobSpec::elsewhere).
     pub elsewhere: bool,
 }
 
 impl AdoptSpec {
-    /// A job of `ranks` whose streams may stay open for ever, with no directives.
+    /// Returns a job of `ranks` without directives, whose streams may stay open without limit.
     pub fn new(nspace: Nspace, ranks: Vec<AdoptedRank>) -> AdoptSpec {
         AdoptSpec { nspace, ranks, grace: None, directives: Directives::default(), elsewhere: false }
     }
 }
 
-/// A rank that the embedder has started, and the descriptors that its output comes from.
+/// A rank that the embedder has started, with the descriptors from which its output is read.
 ///
-/// Each is the read end of a pipe or FIFO, a connected stream socket, or a terminal (a pty's
-/// master), blocking or not. The engine reads it to its end, and nobody else may. A channel without
-/// one is at its end at once.
+/// Each descriptor is the read end of a pipe or FIFO, a connected stream socket, or a terminal (a
+/// pty's master). It may be in blocking or nonblocking mode. The engine reads it to its end; no other
+/// process or thread may read it. A channel without a descriptor ends at once.
 #[derive(Debug)]
 pub struct AdoptedRank {
-    /// Its rank in the job. The embedder may have any of the job's ranks here, such as 8 to 15.
+    /// Its number in the job. The ranks of a spec need not start at 0: a node may adopt ranks 8 to 15.
     pub rank: Rank,
-    /// What the process table says that it runs.
+    /// The executable that process tables show.
     pub executable: String,
-    /// Where its stdin is written: the write end of a pipe that nobody else writes, if tools may
-    /// push to it.
+    /// The write end of the pipe of its stdin, if tools may push to it. Only the engine may write to
+    /// this pipe.
     pub stdin: Option<OwnedFd>,
-    /// Its stdout.
+    /// The descriptor from which its stdout is read.
     pub stdout: Option<OwnedFd>,
-    /// Its stderr.
+    /// The descriptor from which its stderr is read.
     pub stderr: Option<OwnedFd>,
-    /// Its stddiag.
+    /// The descriptor from which its stddiag is read.
     pub stddiag: Option<OwnedFd>,
-    /// How the engine learns of its end.
+    /// How its exit is detected.
     pub process: Process,
 }
 
-/// How the engine learns that an adopted rank has exited.
+/// The method by which the engine detects that an adopted rank has exited.
 ///
-/// In the first two cases the process is a child of the embedder, which hands it over: the engine
-/// waits for it, so nobody else may (nor for any child, see waitpid(2)), and sends it signals, or
-/// its whole process group if it leads one by now. Of a process that is no child the engine learns
-/// that it ended, but not how.
+/// With [`Process::Pid`] and [`Process::Pidfd`], the embedder hands the process over. The engine waits
+/// for it, so no other thread may wait for it, or for any child (see waitpid(2)). The engine also
+/// sends it signals; if the process leads a process group when it is adopted, the whole group
+/// receives them. If the process is not a child of the embedder, its exit is detected but reported as
+/// [`Exit::Unknown`](crate::Exit).
 #[derive(Debug)]
 pub enum Process {
-    /// By its pid, which is its own as long as nobody has waited for it.
+    /// The rank's pid. It must be a child that no thread has waited for, because the kernel may assign
+    /// the pid to another process afterwards.
     Pid(u32),
-    /// By its pidfd, see pidfd_open(2).
+    /// A pidfd of the rank, see pidfd_open(2).
     Pidfd(OwnedFd),
-    /// By the embedder, which waits for it and says so ([`Job::report_exit`]). The engine sends it
-    /// no signals.
+    /// The embedder waits for the rank and reports its exit ([`Job::report_exit`]). The engine sends
+    /// it no signals.
     Reported {
-        /// For the process table; 0 if it is not known.
+        /// The pid that process tables show; 0 if it is not known.
         pid: u32,
     },
 }
 
-/// Why ranks were not adopted. Their descriptors are closed, so a rank that writes gets SIGPIPE.
+/// The reason why ranks were not adopted. Their descriptors are closed, so that writes of the ranks
+/// raise SIGPIPE.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
-    /// There is a job of that name.
-    #[error("there is a job {0} already: choose another name")]
+    /// Another job has this name.
+    #[error("job {0} already exists: choose another name")]
     NameTaken(Nspace),
-    /// A job without ranks, or with too many.
-    #[error("a job of {asked} ranks can't be adopted: name 1 to {limit}", limit = MAX_RANKS)]
+    /// The job has no ranks, or more than [`MAX_RANKS`].
+    #[error("invalid number of ranks {asked}: expected 1 to {limit}", limit = MAX_RANKS)]
     Ranks {
-        /// How many there were.
+        /// The number of ranks in the spec.
         asked: usize,
     },
-    /// A number that no rank can have.
-    #[error("{rank} is no rank: they go from 0 to {last}", last = MAX_RANKS.saturating_sub(1))]
+    /// A rank's number is out of range.
+    #[error("invalid rank {rank}: expected 0 to {last}", last = MAX_RANKS.saturating_sub(1))]
     Number {
-        /// It.
+        /// The invalid number.
         rank: Rank,
     },
-    /// The same rank twice.
-    #[error("rank {rank} is named twice")]
+    /// A rank occurs twice.
+    #[error("rank {rank} is specified twice")]
     Twice {
-        /// Which.
+        /// The rank.
         rank: Rank,
     },
-    /// A descriptor of a kind that has no end of file, or no bytes in order.
+    /// The descriptor of an output channel does not refer to a stream of bytes that ends.
     #[error(
-        "rank {rank}'s {channel} is {what}: only read ends of pipes, connected stream sockets and terminals can be adopted"
+        "rank {rank}'s {channel} is {what}: expected the read end of a pipe, a connected stream socket or a terminal"
     )]
     Kind {
-        /// Whose.
+        /// The rank with this descriptor.
         rank: Rank,
-        /// Which.
+        /// The channel of the descriptor.
         channel: Channel,
-        /// What it is.
+        /// A description of the file.
         what: &'static str,
     },
-    /// A descriptor for stdin of another kind.
-    #[error("rank {rank}'s stdin is {what}: only write ends of pipes can be pushed into")]
+    /// The descriptor of stdin does not refer to the write end of a pipe.
+    #[error("rank {rank}'s stdin is {what}: expected the write end of a pipe")]
     Stdin {
-        /// Whose.
+        /// The rank with this descriptor.
         rank: Rank,
-        /// What it is.
+        /// A description of the file.
         what: &'static str,
     },
-    /// A pipe or socket that was named twice: two readers would share its bytes.
-    #[error("rank {rank}'s {channel} is a pipe or socket that was named before: each needs one of its own")]
+    /// A pipe or socket occurs twice. Two readers would share its bytes, or two pushes would mix them.
+    #[error("rank {rank}'s {channel} is a pipe or socket that occurs twice: each channel needs its own")]
     Shared {
-        /// Whose.
+        /// The rank with the second occurrence.
         rank: Rank,
-        /// Which.
+        /// The channel of the second occurrence.
         channel: Channel,
     },
-    /// The process can't be watched.
-    #[error("rank {rank}'s process can't be watched: {source}; hand over a child that nobody has waited for")]
+    /// The exit of a process can't be detected.
+    #[error(
+        "cannot watch the process of rank {rank}: {source}; hand over a child that no thread has waited for"
+    )]
     Process {
-        /// Whose.
+        /// The rank.
         rank: Rank,
-        /// The kernel's word, see pidfd_open(2).
+        /// The error of pidfd_open(2).
         source: io::Error,
     },
     /// The process may open fewer files than the job needs.
-    #[error("{ranks} ranks do not fit: {files}, or adopt fewer ranks")]
+    #[error("too few files for {ranks} ranks: {files}, or adopt fewer ranks")]
     Files {
-        /// How many there were.
+        /// The number of ranks.
         ranks: usize,
-        /// How many files are open, needed and allowed.
+        /// The numbers of open, required and allowed files.
         files: TooFewFiles,
     },
-    /// The process may make fewer memory maps than the job needs.
-    #[error("{ranks} ranks do not fit: {maps}, or adopt fewer ranks")]
+    /// The process may create fewer memory maps than the job needs.
+    #[error("too few memory maps for {ranks} ranks: {maps}, or adopt fewer ranks")]
     Maps {
-        /// How many there were.
+        /// The number of ranks.
         ranks: usize,
-        /// How many maps are there, needed and allowed.
+        /// The numbers of existing, required and allowed maps.
         maps: TooFewMaps,
     },
     /// There is no memory for a rank's rings.
     #[error("{source} (rank {rank})")]
     Rings {
-        /// Whose.
+        /// The rank.
         rank: Rank,
-        /// Why.
+        /// The reason.
         source: CreateError,
     },
     /// The capture thread has ended.
@@ -177,8 +182,8 @@ pub enum AdoptError {
 }
 
 impl Engine {
-    /// Forwards the output of ranks that run already, as one job. Whoever registered for it before
-    /// has all that the descriptors bring.
+    /// Adopts ranks that run already as one job, and forwards their output. Tools that registered for
+    /// the job before receive everything that is read from the descriptors.
     ///
     /// # Errors
     /// [`AdoptError`].
@@ -186,29 +191,29 @@ impl Engine {
         let AdoptSpec { nspace, ranks, grace, directives, elsewhere } = spec;
         check(&ranks)?;
         let mut launching = BTreeMap::new();
-        let mut entries = Vec::with_capacity(ranks.len());
+        let mut running_ranks = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let number = rank.rank;
             let streams = self
                 .streams(&nspace, number, &directives)
                 .map_err(|source| AdoptError::Rings { rank: number, source })?;
-            let (known, entry) = entry(rank)?;
-            launching.insert(number, known);
-            entries.push((entry, streams));
+            let (launching_rank, running_rank) = running_rank(rank)?;
+            launching.insert(number, launching_rank);
+            running_ranks.push((running_rank, streams));
         }
         let job = self
             .begin(&nspace, grace, &directives, elsewhere, launching)
             .ok_or(AdoptError::NameTaken(nspace))?;
-        let entered = entries
+        let registered = running_ranks
             .into_iter()
-            .try_for_each(|(entry, streams)| self.register_rank(&job.nspace, entry, streams));
+            .try_for_each(|(rank, streams)| self.register_rank(&job.nspace, rank, streams));
         self.all_registered(&job);
-        entered?;
+        registered?;
         Ok(job)
     }
 }
 
-/// Finds what is wrong with the ranks before any is touched.
+/// Checks all ranks before any of them is adopted.
 fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
     let asked = ranks.len();
     if asked == 0 || asked > MAX_RANKS as usize {
@@ -218,11 +223,11 @@ fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
     for AdoptedRank { rank, stdin, stdout, stderr, stddiag, .. } in ranks {
         let rank = *rank;
         if let Some(file) = stdin
-            && let Err(what) = is_pipe_to_write(file.as_fd())
+            && let Err(what) = check_stdin(file.as_fd())
         {
             return Err(AdoptError::Stdin { rank, what });
         }
-        // Two pushes would write into one pipe.
+        // Two pushes to one pipe would mix their bytes.
         if let Some(stat) = stdin.as_ref().and_then(|file| fstat(file).ok())
             && !files.insert((stat.st_dev, stat.st_ino))
         {
@@ -236,9 +241,9 @@ fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
         }
         for (channel, file) in CHANNELS.into_iter().zip([stdout, stderr, stddiag]) {
             let Some(file) = file else { continue };
-            let stat = kind(file.as_fd()).map_err(|what| AdoptError::Kind { rank, channel, what })?;
-            // All ptys' masters are one file.
-            if !is(&stat, libc::S_IFCHR) && !files.insert((stat.st_dev, stat.st_ino)) {
+            let stat = check_output(file.as_fd()).map_err(|what| AdoptError::Kind { rank, channel, what })?;
+            // The masters of all ptys are the same file.
+            if !has_type(&stat, libc::S_IFCHR) && !files.insert((stat.st_dev, stat.st_ino)) {
                 return Err(AdoptError::Shared { rank, channel });
             }
         }
@@ -249,8 +254,8 @@ fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
     check_maps(maps).map_err(|maps| AdoptError::Maps { ranks: asked, maps })
 }
 
-/// How many files the engine opens for a rank: its rings, its pidfd, and a pipe for each stream
-/// that it has not.
+/// Returns how many files the engine opens for a rank: its rings, its pidfd, and a pipe for each
+/// channel without a descriptor.
 fn files_for(rank: &AdoptedRank) -> u64 {
     let AdoptedRank { stdout, stderr, stddiag, process, .. } = rank;
     let streams = [stdout, stderr, stddiag].map(|file| if file.is_some() { 1 } else { 2 });
@@ -258,35 +263,39 @@ fn files_for(rank: &AdoptedRank) -> u64 {
     streams.into_iter().fold(pidfd, u64::saturating_add)
 }
 
-fn is(stat: &FileStat, kind: libc::mode_t) -> bool {
-    stat.st_mode & libc::S_IFMT == kind
+fn has_type(stat: &FileStat, file_type: libc::mode_t) -> bool {
+    stat.st_mode & libc::S_IFMT == file_type
 }
 
-/// Whether a file can be a rank's stdin; otherwise what it is.
-fn is_pipe_to_write(file: BorrowedFd<'_>) -> Result<(), &'static str> {
-    let stat = fstat(file).map_err(|_| "no open file")?;
-    let flags = fcntl(file, FcntlArg::F_GETFL).map(OFlag::from_bits_retain).map_err(|_| "no open file")?;
+/// Checks that a file is the write end of a pipe. Returns a description of the file otherwise.
+fn check_stdin(file: BorrowedFd<'_>) -> Result<(), &'static str> {
+    let stat = fstat(file).map_err(|_| "not an open file")?;
+    let flags =
+        fcntl(file, FcntlArg::F_GETFL).map(OFlag::from_bits_retain).map_err(|_| "not an open file")?;
     match stat.st_mode & libc::S_IFMT {
         libc::S_IFIFO if flags.contains(OFlag::O_PATH) => Err("not open for writing"),
         libc::S_IFIFO if flags & OFlag::O_ACCMODE == OFlag::O_RDONLY => Err("not open for writing"),
-        // We would be a reader of it ourselves, and never learn that there is no other.
-        libc::S_IFIFO if flags & OFlag::O_ACCMODE == OFlag::O_RDWR => Err("open for reading, too"),
+        // The engine would be a reader of the pipe itself, so it could not detect that the rank has
+        // closed its end.
+        libc::S_IFIFO if flags & OFlag::O_ACCMODE == OFlag::O_RDWR => Err("also open for reading"),
         libc::S_IFIFO => Ok(()),
-        _ => Err("no pipe"),
+        _ => Err("not a pipe"),
     }
 }
 
-/// What the kernel says of a file that can be adopted; otherwise what it is.
-fn kind(file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
-    let stat = fstat(file).map_err(|_| "no open file")?;
-    let flags = fcntl(file, FcntlArg::F_GETFL).map(OFlag::from_bits_retain).map_err(|_| "no open file")?;
+/// Checks that a file can be an output channel, and returns its metadata. Returns a description of the
+/// file otherwise.
+fn check_output(file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
+    let stat = fstat(file).map_err(|_| "not an open file")?;
+    let flags =
+        fcntl(file, FcntlArg::F_GETFL).map(OFlag::from_bits_retain).map_err(|_| "not an open file")?;
     if flags & OFlag::O_ACCMODE == OFlag::O_WRONLY || flags.contains(OFlag::O_PATH) {
         return Err("not open for reading");
     }
     match stat.st_mode & libc::S_IFMT {
         libc::S_IFIFO => Ok(stat),
         libc::S_IFSOCK if getsockopt(&file, sockopt::SockType) != Ok(SockType::Stream) => {
-            Err("a socket that has messages instead of a stream")
+            Err("a socket that is not a stream socket")
         }
         libc::S_IFSOCK if getpeername::<SockaddrStorage>(file.as_raw_fd()).is_err() => {
             Err("a socket that is not connected")
@@ -300,7 +309,8 @@ fn kind(file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
     }
 }
 
-fn entry(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptError> {
+/// Prepares a rank to be registered.
+fn running_rank(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptError> {
     let AdoptedRank { rank, executable, stdin, stdout, stderr, stddiag, process } = rank;
     let unwatched = |source| AdoptError::Process { rank, source };
     let (pid, child) = match process {
@@ -313,7 +323,7 @@ fn entry(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptError> {
     };
     let file = |file: Option<OwnedFd>| match file {
         Some(file) => Ok(file),
-        // A pipe without a writer.
+        // A pipe without a writer is at its end.
         None => pipe2(OFlag::O_CLOEXEC).map(|(end, _)| end).map_err(|error| AdoptError::Rings {
             rank,
             source: CreateError::Memory { step: "pipe2", len: 0, source: error.into() },
@@ -321,6 +331,6 @@ fn entry(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptError> {
     };
     let pipes = [file(stdout)?, file(stderr)?, file(stddiag)?];
     let stdin = stdin.map_or(RankStdin::Not(StdinUnavailable::NotOpen), RankStdin::Open);
-    let entry = RunningRank { rank, child, stdin, own_stdin: false, pipes, pty: None };
-    Ok((Launching { executable, pid }, entry))
+    let running_rank = RunningRank { rank, child, stdin, own_stdin: false, pipes, pty: None };
+    Ok((Launching { executable, pid }, running_rank))
 }

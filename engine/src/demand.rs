@@ -1,155 +1,160 @@
-//! What tools have asked for, and what of it the host has granted: RFC0025's rule that only new
-//! sources, and new channels of known ones, go up to the host. No I/O here, and nothing of
-//! connections.
+//! The sources that tools have asked for, and those that the host has granted. By RFC0025, only new
+//! sources, and new channels of known sources, go up to the host. This module is pure data: it does
+//! no I/O and knows nothing of connections.
 //!
 //! A *source* is a process, or all processes of a job (the wildcard rank), on one channel. It is in
-//! one of two states: *asked*, when an upcall for it has no answer yet, or *granted*. Pulls hold
-//! the sources that they need:
-//! * a rank whose job is granted is held as that job: there is nothing to ask for;
-//! * what somebody has asked for already is waited for together, by the ranks of a job that was
-//!   asked for as well;
-//! * once a job is granted, its ranks that were granted before are part of it, and who holds them
-//!   holds it.
+//! one of two states: *asked*, while an upcall for it has no answer, or *granted*. Each pull holds
+//! the sources that it needs, by these rules:
+//! * A pull of a rank whose job is granted holds the job, so the host need not be asked.
+//! * Pulls of a source that was asked for already wait for the same answer. So do pulls of ranks
+//!   whose job was asked for.
+//! * When a job is granted, its ranks that were granted before become part of it, and pulls that
+//!   hold these ranks hold the job.
 //!
-//! So when the last hold on a source goes, nobody wants anything of it, and the host is told once.
+//! When the last hold on a source is released, no pull needs it any more, and the host is told so
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 
-/// One pull, from its request to its end.
+/// The id of one pull, from its request to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
-/// One upcall that the host is to answer.
+/// The id of one upcall that the host is to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct CallId(u64);
 
-/// Every channel of every process: what one upcall is about.
+/// The subject of one upcall: each of the channels of each of the processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sources {
     pub procs: Vec<Proc>,
     pub channels: Channels,
 }
 
-/// What a host's answer leads to.
+/// The consequences of a host's answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answered {
-    /// Pulls of which everything is granted now.
+    /// Pulls that are now granted as a whole.
     pub granted: Vec<Ticket>,
-    /// Pulls of which something was denied. They hold nothing any more.
+    /// Pulls that were denied at least in part. They hold nothing any more.
     pub denied: Vec<Ticket>,
-    /// What was granted, and nobody wants any more.
+    /// Granted sources that no pull needs any more.
     pub stopped: Vec<Sources>,
 }
 
-/// In this order the ranks of a job on one channel are neighbours, the wildcard behind them.
+/// One process, or one job, on one channel. In the derived order, the ranks of a job on one channel
+/// are neighbours, and the wildcard rank follows them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Source {
-    /// Shared by all that one pull names.
+    /// Shared by all sources of one pull.
     nspace: Arc<Nspace>,
     channel: Channel,
     rank: Rank,
 }
 
 impl Source {
-    /// The whole job on this channel.
+    /// Returns the source of the whole job on this channel.
     fn job(&self) -> Source {
         Source { rank: Rank::WILDCARD, ..self.clone() }
     }
 }
 
-/// A source that is asked for or granted.
-struct Known {
-    /// The upcall without an answer; `None` if it is granted.
+/// The state of a source that is asked for or granted.
+struct SourceState {
+    /// The upcall without an answer; `None` if the source is granted.
     asked: Option<CallId>,
-    /// How many pulls hold it.
+    /// The number of pulls that hold the source.
     holds: usize,
 }
 
 /// An upcall without an answer.
-struct Call {
-    about: Vec<Source>,
-    /// The pulls that wait for it.
+struct PendingCall {
+    sources: Vec<Source>,
+    /// The pulls that wait for the answer.
     tickets: BTreeSet<Ticket>,
 }
 
-/// All pulls and what they hold.
+/// All pulls and the sources that they hold.
 #[derive(Default)]
 pub(crate) struct Demand {
-    known: BTreeMap<Source, Known>,
+    known: BTreeMap<Source, SourceState>,
     /// The upcalls without an answer.
-    calls: BTreeMap<CallId, Call>,
+    calls: BTreeMap<CallId, PendingCall>,
+    /// The sources that each pull holds.
     held: BTreeMap<Ticket, BTreeSet<Source>>,
-    /// The upcalls that a pull waits for.
+    /// The upcalls that each pull waits for.
     waiting: BTreeMap<Ticket, BTreeSet<CallId>>,
     last_ticket: u64,
     last_call: u64,
 }
 
 impl Demand {
-    /// Notes a pull of `channels` of `procs`. Gives the upcalls to be made for it, none if
-    /// everything is covered.
+    /// Adds a pull of `channels` of `procs`. Returns its ticket and the upcalls that it requires, which
+    /// are none if all its sources are asked for or granted already.
     pub(crate) fn ask(&mut self, procs: &[Proc], channels: Channels) -> (Ticket, Vec<(CallId, Sources)>) {
         self.last_ticket = self.last_ticket.saturating_add(1);
         let ticket = Ticket(self.last_ticket);
-        let (mut held, mut waits, mut new) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        // Jobs first: they cover their ranks.
+        let (mut held, mut awaited, mut new) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        // Jobs come first, because they cover their ranks.
         let (jobs, ranks): (Vec<&Proc>, Vec<&Proc>) =
             procs.iter().partition(|proc| proc.rank == Rank::WILDCARD);
         let mut names: BTreeMap<&Nspace, Arc<Nspace>> = BTreeMap::new();
         for proc in jobs.into_iter().chain(ranks) {
             let name = names.entry(&proc.nspace).or_insert_with(|| Arc::new(proc.nspace.clone()));
             for channel in channels.outputs() {
-                let asked = Source { nspace: Arc::clone(name), channel, rank: proc.rank };
-                let source = self.covering(&asked).unwrap_or_else(|| {
-                    // Which upcall is found out below.
-                    self.known.insert(asked.clone(), Known { asked: None, holds: 0 });
-                    new.push(asked.clone());
-                    asked
+                let wanted = Source { nspace: Arc::clone(name), channel, rank: proc.rank };
+                let source = self.covering(&wanted).unwrap_or_else(|| {
+                    // `asked` is set below, when the upcalls have ids.
+                    self.known.insert(wanted.clone(), SourceState { asked: None, holds: 0 });
+                    new.push(wanted.clone());
+                    wanted
                 });
                 if let Some(known) = self.known.get_mut(&source).filter(|_| !held.contains(&source)) {
                     known.holds = known.holds.saturating_add(1);
-                    waits.extend(known.asked);
+                    awaited.extend(known.asked);
                     held.insert(source);
                 }
             }
         }
-        let mut calls = Vec::new();
-        for (sources, about) in together(new) {
+        let mut upcalls = Vec::new();
+        for (list, sources) in group_by_channels(new) {
             self.last_call = self.last_call.saturating_add(1);
             let call = CallId(self.last_call);
-            for source in &about {
+            for source in &sources {
                 if let Some(known) = self.known.get_mut(source) {
                     known.asked = Some(call);
                 }
             }
-            waits.insert(call);
-            self.calls.insert(call, Call { about, tickets: BTreeSet::new() });
-            calls.push((call, sources));
+            awaited.insert(call);
+            self.calls.insert(call, PendingCall { sources, tickets: BTreeSet::new() });
+            upcalls.push((call, list));
         }
         self.held.insert(ticket, held);
-        for call in &waits {
+        for call in &awaited {
             if let Some(call) = self.calls.get_mut(call) {
                 call.tickets.insert(ticket);
             }
         }
-        if !waits.is_empty() {
-            self.waiting.insert(ticket, waits);
+        if !awaited.is_empty() {
+            self.waiting.insert(ticket, awaited);
         }
-        (ticket, calls)
+        (ticket, upcalls)
     }
 
-    /// Whether a pull waits for nothing.
+    /// Returns whether a pull waits for no upcall.
     pub(crate) fn is_granted(&self, ticket: Ticket) -> bool {
         !self.waiting.contains_key(&ticket)
     }
 
-    /// The host has answered `call`. Nothing follows from a second answer.
+    /// Applies the host's answer to `call`. A second answer has no effect.
     pub(crate) fn answer(&mut self, call: CallId, granted: bool) -> Answered {
-        let Some(Call { about, tickets }) = self.calls.remove(&call) else { return Answered::default() };
-        if granted { self.grant(call, &about, tickets) } else { self.deny(&about, tickets) }
+        let Some(PendingCall { sources, tickets }) = self.calls.remove(&call) else {
+            return Answered::default();
+        };
+        if granted { self.grant(call, &sources, tickets) } else { self.deny(&sources, tickets) }
     }
 
     fn grant(&mut self, call: CallId, sources: &[Source], tickets: BTreeSet<Ticket>) -> Answered {
@@ -165,14 +170,14 @@ impl Demand {
             sources.iter().filter(|source| self.forget_unwanted(source)).cloned().collect();
         let mut granted = Vec::new();
         for ticket in tickets {
-            let Some(waits) = self.waiting.get_mut(&ticket) else { continue };
-            waits.remove(&call);
-            if waits.is_empty() {
+            let Some(awaited) = self.waiting.get_mut(&ticket) else { continue };
+            awaited.remove(&call);
+            if awaited.is_empty() {
                 self.waiting.remove(&ticket);
                 granted.push(ticket);
             }
         }
-        Answered { granted, denied: Vec::new(), stopped: lists(unwanted) }
+        Answered { granted, denied: Vec::new(), stopped: grouped(unwanted) }
     }
 
     fn deny(&mut self, sources: &[Source], tickets: BTreeSet<Ticket>) -> Answered {
@@ -187,27 +192,28 @@ impl Demand {
                     held.remove(source);
                 }
             }
-            self.give_back(*ticket, &mut unwanted);
+            self.release_holds(*ticket, &mut unwanted);
         }
-        Answered { granted: Vec::new(), denied, stopped: lists(unwanted) }
+        Answered { granted: Vec::new(), denied, stopped: grouped(unwanted) }
     }
 
-    /// A pull has ended, or has never become one. Gives what nobody wants any more; what it alone
-    /// waits for is given by [`Demand::answer`].
+    /// Removes a pull that has ended or was abandoned. Returns the granted sources that no pull needs
+    /// any more. Sources without an answer for which no other pull waits are returned by
+    /// [`Demand::answer`] if the host grants them.
     pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<Sources> {
         let mut unwanted = Vec::new();
-        self.give_back(ticket, &mut unwanted);
-        lists(unwanted)
+        self.release_holds(ticket, &mut unwanted);
+        grouped(unwanted)
     }
 
-    fn give_back(&mut self, ticket: Ticket, unwanted: &mut Vec<Source>) {
+    fn release_holds(&mut self, ticket: Ticket, unwanted: &mut Vec<Source>) {
         for call in self.waiting.remove(&ticket).unwrap_or_default() {
             if let Some(call) = self.calls.get_mut(&call) {
                 call.tickets.remove(&ticket);
             }
         }
         for held in self.held.remove(&ticket).unwrap_or_default() {
-            // If it is not there it has become part of its job.
+            // A source that is not known any more has become part of its job.
             let source = if self.known.contains_key(&held) { held } else { held.job() };
             if let Some(known) = self.known.get_mut(&source) {
                 known.holds = known.holds.saturating_sub(1);
@@ -218,20 +224,20 @@ impl Demand {
         }
     }
 
-    /// What has to be held to get `source`, if anything of it is known.
+    /// Returns the known source that a pull of `source` has to hold: its job or the source itself.
     fn covering(&self, source: &Source) -> Option<Source> {
         let job = source.job();
-        let of_job = self.known.get(&job);
-        if of_job.is_some_and(|known| known.asked.is_none()) {
+        let job_state = self.known.get(&job);
+        if job_state.is_some_and(|known| known.asked.is_none()) {
             return Some(job);
         }
         if self.known.contains_key(source) {
             return Some(source.clone());
         }
-        of_job.map(|_| job)
+        job_state.map(|_| job)
     }
 
-    /// Makes granted ranks part of their job, if that is granted: `source` is one of the two.
+    /// Merges granted ranks into their job if that is granted. `source` is a rank or the job.
     fn absorb(&mut self, source: &Source) {
         let job = source.job();
         if self.known.get(&job).is_none_or(|known| known.asked.is_some()) {
@@ -239,8 +245,9 @@ impl Demand {
         }
         let first = if source.rank == Rank::WILDCARD { Rank(0) } else { source.rank };
         let ranks = Source { rank: first, ..source.clone() }..=source.clone();
-        let granted =
-            |(of, known): (&Source, &Known)| (*of != job && known.asked.is_none()).then(|| of.clone());
+        let granted = |(part, known): (&Source, &SourceState)| {
+            (*part != job && known.asked.is_none()).then(|| part.clone())
+        };
         let parts: Vec<Source> = self.known.range(ranks).filter_map(granted).collect();
         for part in parts {
             let holds = self.known.remove(&part).map_or(0, |known| known.holds);
@@ -250,36 +257,37 @@ impl Demand {
         }
     }
 
-    /// Forgets `source` if it is granted and nobody holds it; whether that was so.
+    /// Forgets `source` if it is granted and no pull holds it. Returns whether it was forgotten.
     fn forget_unwanted(&mut self, source: &Source) -> bool {
         let unwanted = self.known.get(source).is_some_and(|known| known.asked.is_none() && known.holds == 0);
         unwanted && self.known.remove(source).is_some()
     }
 }
 
-/// The same sources in as few lists as it takes: the processes with the same channels together.
-fn together(sources: Vec<Source>) -> Vec<(Sources, Vec<Source>)> {
-    let mut of_procs: BTreeMap<(Arc<Nspace>, Rank), Vec<Source>> = BTreeMap::new();
+/// Groups sources into as few lists as possible: processes with the same channels share a list.
+/// Returns each list with its sources.
+fn group_by_channels(sources: Vec<Source>) -> Vec<(Sources, Vec<Source>)> {
+    let mut by_proc: BTreeMap<(Arc<Nspace>, Rank), Vec<Source>> = BTreeMap::new();
     for source in sources {
-        of_procs.entry((Arc::clone(&source.nspace), source.rank)).or_default().push(source);
+        by_proc.entry((Arc::clone(&source.nspace), source.rank)).or_default().push(source);
     }
-    let mut alike: BTreeMap<u16, (Vec<Proc>, Vec<Source>)> = BTreeMap::new();
-    for ((nspace, rank), of) in of_procs {
-        let channels: Channels = of.iter().map(|source| Channels::from(source.channel)).collect();
-        let (procs, sources) = alike.entry(channels.bits()).or_default();
+    let mut by_channels: BTreeMap<u16, (Vec<Proc>, Vec<Source>)> = BTreeMap::new();
+    for ((nspace, rank), proc_sources) in by_proc {
+        let channels: Channels = proc_sources.iter().map(|source| Channels::from(source.channel)).collect();
+        let (procs, sources) = by_channels.entry(channels.bits()).or_default();
         procs.push(Proc { nspace: Nspace::clone(&nspace), rank });
-        sources.extend(of);
+        sources.extend(proc_sources);
     }
     let list = |(bits, (procs, sources))| {
         let channels = Channels::from_bits_truncate(bits);
         (Sources { procs, channels }, sources)
     };
-    alike.into_iter().map(list).collect()
+    by_channels.into_iter().map(list).collect()
 }
 
-/// The lists alone.
-fn lists(sources: Vec<Source>) -> Vec<Sources> {
-    together(sources).into_iter().map(|(list, _)| list).collect()
+/// Returns only the lists of [`group_by_channels`].
+fn grouped(sources: Vec<Source>) -> Vec<Sources> {
+    group_by_channels(sources).into_iter().map(|(list, _)| list).collect()
 }
 
 #[cfg(test)]

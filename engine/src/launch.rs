@@ -1,4 +1,4 @@
-//! Starting a job: what is checked beforehand, and the ranks' processes.
+//! Starting a job: the checks before it, and the ranks' processes.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -20,42 +20,44 @@ use crate::error::{LaunchError, MAX_RANKS};
 use crate::job::{Job, Launching};
 use crate::register::{FILES_PER_RANK, MAPS_PER_RANK, RankStdin, RunningRank, TRANSIENT_FDS};
 
-/// Ranks of a job that failed to start have no entry in the tables.
+/// The id of processes that are only reaped: the ranks of a job that failed to start, which are not in
+/// the tables.
 const UNNAMED: ProcessId = ProcessId(u64::MAX);
 
-/// A rank to be started.
-struct Place<'a> {
+/// A rank that is to be started.
+struct PlannedRank<'a> {
     rank: Rank,
     appnum: usize,
     app: &'a App,
 }
 
-impl Place<'_> {
+impl PlannedRank<'_> {
     fn launching(&self) -> Launching {
         Launching { executable: self.app.program.to_string_lossy().into_owned(), pid: 0 }
     }
 
-    fn failed(&self, source: SpawnError) -> LaunchError {
+    fn spawn_failed(&self, source: SpawnError) -> LaunchError {
         LaunchError::Spawn { rank: self.rank, app: self.appnum, source }
     }
 }
 
-/// The ranks of a job: those of the first app, then those of the next.
-fn places(spec: &JobSpec) -> impl Iterator<Item = Place<'_>> {
+/// Returns the ranks of a job, in the order of its apps.
+fn planned_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
     let apps = spec.apps.iter().enumerate();
-    let of_apps = apps.flat_map(|(appnum, app)| (0..app.nprocs).map(move |_| (appnum, app)));
-    (0..).map(Rank).zip(of_apps).map(|(rank, (appnum, app))| Place { rank, appnum, app })
+    let ranked_apps = apps.flat_map(|(appnum, app)| (0..app.nprocs).map(move |_| (appnum, app)));
+    (0..).map(Rank).zip(ranked_apps).map(|(rank, (appnum, app))| PlannedRank { rank, appnum, app })
 }
 
 impl Engine {
-    /// Starts the ranks of a job. Whoever registered for it before has its first byte.
+    /// Starts the ranks of a job. Tools that registered for the job before receive its output from the
+    /// first byte.
     ///
     /// # Errors
-    /// [`LaunchError`]. Names, numbers, directories and programs are checked before the first rank
-    /// is started; of what fails later, the ranks that were started already are killed.
+    /// [`LaunchError`]. Names, numbers, directories and programs are checked before the first rank is
+    /// started. If a later step fails, the ranks that were started already are killed.
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
         check_spec(spec, self.server())?;
-        let launching = places(spec).map(|place| (place.rank, place.launching())).collect();
+        let launching = planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect();
         let job = self
             .begin(&spec.nspace, spec.grace, &spec.directives, spec.elsewhere, launching)
             .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
@@ -64,46 +66,47 @@ impl Engine {
         started.map(|()| job)
     }
 
+    /// Starts and registers all ranks. Kills those that were started if one fails.
     fn spawn_ranks(&self, spec: &JobSpec) -> Result<(), LaunchError> {
-        // All processes before all rings: each child starts with a copy of the table of descriptors, which
-        // is short then.
+        // All processes are started before any ring is created: each child starts with a copy of the
+        // table of descriptors, which is still short then.
         let mut spawned = Vec::new();
         let mut signallers = Vec::new();
         let mut started = Ok(());
-        for place in places(spec) {
-            match spawn(process_spec(spec, &place, self.server())) {
+        for planned in planned_ranks(spec) {
+            match spawn(process_spec(spec, &planned, self.server())) {
                 Ok(process) => {
-                    self.note_pid(&spec.nspace, place.rank, process.child.pid());
+                    self.note_pid(&spec.nspace, planned.rank, process.child.pid());
                     signallers.push(process.child.signaller());
-                    spawned.push((place, process));
+                    spawned.push((planned, process));
                 }
                 Err(source) => {
-                    started = Err(place.failed(source));
+                    started = Err(planned.spawn_failed(source));
                     break;
                 }
             }
         }
         let mut spawned = spawned.into_iter();
         let started = started.and_then(|()| {
-            spawned.try_for_each(|(place, process)| self.enter_spawned(spec, &place, process))
+            spawned.try_for_each(|(planned, process)| self.register_spawned(spec, &planned, process))
         });
         if started.is_err() {
             signallers.iter().for_each(|process| drop(process.send(Signal::SIGKILL)));
             for (_, process) in spawned {
-                // To be reaped; nobody asks how it ended.
+                // Only to reap it: its exit status is not used.
                 let _ = self.capture.watch(UNNAMED, process.child);
             }
         }
         started
     }
 
-    /// What ranks are told of where we listen. Said even if it is nothing: otherwise, if we are a
-    /// rank ourselves, they would inherit where our own engine does.
+    /// Returns the value of `IOF_SERVER` for ranks. It is set even if it is empty: otherwise the ranks
+    /// of an embedder that is itself a rank would inherit the socket of the embedder's engine.
     fn server(&self) -> &OsStr {
         self.socket().map(Path::as_os_str).unwrap_or_default()
     }
 
-    /// A rank that is being started is a process now.
+    /// Records the pid of a rank that is being started.
     fn note_pid(&self, nspace: &Nspace, rank: Rank, pid: u32) {
         let mut state = self.tables.lock();
         if let Some(job) = state.jobs.get_mut(nspace)
@@ -113,8 +116,14 @@ impl Engine {
         }
     }
 
-    fn enter_spawned(&self, spec: &JobSpec, place: &Place<'_>, process: Spawned) -> Result<(), LaunchError> {
-        let rank = place.rank;
+    /// Registers a rank whose process was started.
+    fn register_spawned(
+        &self,
+        spec: &JobSpec,
+        planned: &PlannedRank<'_>,
+        process: Spawned,
+    ) -> Result<(), LaunchError> {
+        let rank = planned.rank;
         let streams = self
             .streams(&spec.nspace, rank, &spec.directives)
             .map_err(|source| LaunchError::Rings { rank, source })?;
@@ -124,7 +133,7 @@ impl Engine {
             (None, Stdin::Inherit) => RankStdin::Not(StdinUnavailable::Inherited),
             (None, _) => RankStdin::Not(StdinUnavailable::NotOpen),
         };
-        let entry = RunningRank {
+        let running_rank = RunningRank {
             rank,
             child: Some(child),
             stdin,
@@ -132,11 +141,11 @@ impl Engine {
             pipes: [stdout, stderr, stddiag],
             pty,
         };
-        Ok(self.register_rank(&spec.nspace, entry, streams)?)
+        Ok(self.register_rank(&spec.nspace, running_rank, streams)?)
     }
 }
 
-/// Looks for all that is known to be wrong before anything runs.
+/// Checks a job before any of its ranks is started.
 fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
     let ranks = spec.nprocs();
     if ranks == 0 || ranks > u64::from(MAX_RANKS) {
@@ -153,31 +162,33 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
     }
     check_stdin(spec, ranks)?;
     let ptys = if spec.ptys.contains_key(&Rank::WILDCARD) { ranks } else { spec.ptys.len() as u64 };
-    let open = places(spec).filter(|place| spec.stdin_of(place.rank) == Stdin::Pipe).count() as u64;
+    let open =
+        planned_ranks(spec).filter(|planned| spec.stdin_of(planned.rank) == Stdin::Pipe).count() as u64;
     let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
     let needed = needed.saturating_add(TRANSIENT_FDS);
     check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
     check_maps(ranks.saturating_mul(MAPS_PER_RANK)).map_err(|maps| LaunchError::Maps { ranks, maps })?;
     let mut first = 0u32;
     for (appnum, app) in spec.apps.iter().enumerate() {
-        // What an app's first rank can run, all its ranks can.
-        let place = Place { rank: Rank(first), appnum, app };
-        check(&process_spec(spec, &place, server)).map_err(|source| place.failed(source))?;
+        // All ranks of an app run the same program in the same directory, so it is enough to check
+        // the first.
+        let planned = PlannedRank { rank: Rank(first), appnum, app };
+        check(&process_spec(spec, &planned, server)).map_err(|source| planned.spawn_failed(source))?;
         first = first.saturating_add(app.nprocs);
     }
     let mut files = BTreeSet::new();
-    for place in places(spec) {
-        // But for the file that is its stdin.
-        if let Stdin::File(path) = spec.stdin_of(place.rank)
+    for planned in planned_ranks(spec) {
+        // Ranks of an app can differ in the file that is their stdin.
+        if let Stdin::File(path) = spec.stdin_of(planned.rank)
             && files.insert(path)
         {
-            check(&process_spec(spec, &place, server)).map_err(|source| place.failed(source))?;
+            check(&process_spec(spec, &planned, server)).map_err(|source| planned.spawn_failed(source))?;
         }
     }
     Ok(())
 }
 
-/// Looks for ranks that can't have the stdin that they are to have.
+/// Checks that each rank can have the stdin that the spec gives it.
 fn check_stdin(spec: &JobSpec, ranks: u64) -> Result<(), LaunchError> {
     let named = spec.stdin.keys().filter(|rank| **rank != Rank::WILDCARD);
     if let Some(&rank) = named.max()
@@ -186,14 +197,14 @@ fn check_stdin(spec: &JobSpec, ranks: u64) -> Result<(), LaunchError> {
         return Err(LaunchError::NoStdin { rank, ranks });
     }
     let mut sharers = 0usize;
-    for Place { rank, .. } in places(spec) {
+    for PlannedRank { rank, .. } in planned_ranks(spec) {
         match spec.stdin_of(rank) {
             Stdin::Inherit => sharers = sharers.saturating_add(1),
             Stdin::Pipe | Stdin::File(_) if spec.pty(rank).is_some() => {
                 return Err(LaunchError::StdinOfPty { rank });
             }
-            // One that can't be looked at is refused when it is opened.
-            Stdin::File(path) if path.metadata().is_ok_and(|about| about.file_type().is_fifo()) => {
+            // A file without accessible metadata is refused when it is opened.
+            Stdin::File(path) if path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) => {
                 return Err(LaunchError::StdinFifo { rank, path });
             }
             Stdin::Null | Stdin::Pipe | Stdin::File(_) => {}
@@ -202,17 +213,19 @@ fn check_stdin(spec: &JobSpec, ranks: u64) -> Result<(), LaunchError> {
     if sharers > 1 { Err(LaunchError::SharedStdin { sharers }) } else { Ok(()) }
 }
 
-/// The process group that a rank gets which has the embedder's stdin.
-fn group_with_stdin(asked: ProcessGroup) -> ProcessGroup {
-    // Answers for the caller's controlling terminal only: no other does job control.
-    if tcgetpgrp(io::stdin()).is_ok() { ProcessGroup::Inherit } else { asked }
+/// Returns the process group of the rank that has the embedder's stdin.
+fn group_with_stdin(requested: ProcessGroup) -> ProcessGroup {
+    // tcgetpgrp(3) succeeds only on the caller's controlling terminal, the only terminal on which job
+    // control applies.
+    if tcgetpgrp(io::stdin()).is_ok() { ProcessGroup::Inherit } else { requested }
 }
 
-fn process_spec(spec: &JobSpec, place: &Place<'_>, server: &OsStr) -> ProcessSpec {
+/// Returns how a rank's process is to be started.
+fn process_spec(spec: &JobSpec, planned: &PlannedRank<'_>, server: &OsStr) -> ProcessSpec {
     let var = |name: &str, value: String| (OsString::from(name), OsString::from(value));
-    let Place { rank, appnum, app } = place;
+    let PlannedRank { rank, appnum, app } = planned;
     let mut env = app.env.clone();
-    // Ours come last, so that they count.
+    // The engine's variables come last, so that they override the app's.
     env.extend([
         var("IOF_RANK", rank.to_string()),
         var("IOF_NSPACE", spec.nspace.to_string()),

@@ -237,7 +237,7 @@ fn what_is_no_stream_with_an_end_is_refused_by_its_kind() {
     assert!(refusal(File::open("/etc/passwd").unwrap()).contains("a regular file"));
     assert!(refusal(File::open("/").unwrap()).contains("a directory"));
     assert!(refusal(File::open("/dev/null").unwrap()).contains("a device"));
-    assert!(refusal(UnixDatagram::pair().unwrap().0).contains("messages instead of a stream"));
+    assert!(refusal(UnixDatagram::pair().unwrap().0).contains("not a stream socket"));
     assert!(refusal(TcpListener::bind("127.0.0.1:0").unwrap()).contains("not connected"));
     let event = nix::sys::eventfd::EventFd::new().unwrap();
     assert!(refusal(event).contains("another kind"));
@@ -288,15 +288,15 @@ fn a_stdin_that_is_no_pipe_to_be_written_is_refused_by_its_kind() {
         }
     };
     assert!(refused(pipe().0).contains("not open for writing"));
-    assert!(refused(File::options().write(true).open("/dev/null").unwrap().into()).contains("no pipe"));
-    assert!(refused(UnixStream::pair().unwrap().0.into()).contains("no pipe"));
-    assert!(refused(tempfile::tempfile().unwrap().into()).contains("no pipe"));
+    assert!(refused(File::options().write(true).open("/dev/null").unwrap().into()).contains("not a pipe"));
+    assert!(refused(UnixStream::pair().unwrap().0.into()).contains("not a pipe"));
+    assert!(refused(tempfile::tempfile().unwrap().into()).contains("not a pipe"));
     // Whoever has this has a reader, and would wait for itself when the rank has gone.
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo");
     mkfifo(&fifo, Mode::S_IRWXU).unwrap();
     let both = File::options().read(true).write(true).open(&fifo).unwrap();
-    assert!(refused(both.try_clone().unwrap().into()).contains("open for reading, too"));
+    assert!(refused(both.try_clone().unwrap().into()).contains("also open for reading"));
     let write: OwnedFd = File::options().write(true).open(&fifo).unwrap().into();
     adopt(&engine(), [AdoptedRank { stdin: Some(write), ..rank(0, pipe().0, REPORTED) }]).unwrap();
 }

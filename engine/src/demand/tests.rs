@@ -16,14 +16,14 @@ fn sources(ranks: &[Rank], channels: Channels) -> Sources {
 }
 
 impl Demand {
-    /// A pull for which exactly one upcall is made.
+    /// Adds a pull that requires exactly one upcall.
     fn ask_one(&mut self, ranks: &[Rank], channels: Channels) -> (Ticket, CallId) {
         let (ticket, calls) = self.ask(&procs(ranks), channels);
         let [(call, _)] = calls[..] else { panic!("{calls:?}") };
         (ticket, call)
     }
 
-    /// A pull that is covered.
+    /// Adds a pull whose sources are all asked for or granted already.
     fn ask_covered(&mut self, ranks: &[Rank], channels: Channels) -> Ticket {
         let (ticket, calls) = self.ask(&procs(ranks), channels);
         assert_eq!(calls, []);
@@ -36,7 +36,7 @@ impl Demand {
 }
 
 #[test]
-fn only_what_is_new_is_asked_for() {
+fn only_new_sources_are_asked_for() {
     let mut demand = Demand::default();
     let both = Channels::STDOUT | Channels::STDERR;
     let (_, call) = demand.ask_one(&[Rank(0), Rank(1)], Channels::STDOUT);
@@ -52,7 +52,7 @@ fn only_what_is_new_is_asked_for() {
 }
 
 #[test]
-fn a_job_covers_its_ranks_and_no_other_jobs_or_channels() {
+fn a_job_covers_its_ranks_but_no_other_job_or_channel() {
     let mut demand = Demand::default();
     let (_, call) = demand.ask_one(&[ALL, Rank(3)], Channels::STDOUT);
     demand.answer(call, true);
@@ -73,19 +73,19 @@ fn equal_and_overlapping_pulls_wait_for_one_answer() {
 }
 
 #[test]
-fn all_who_wait_for_what_is_denied_are_denied_and_hold_nothing() {
+fn all_pulls_that_wait_for_a_denied_source_are_denied_and_hold_nothing() {
     let mut demand = Demand::default();
     let (first, call) = demand.ask_one(&[Rank(0)], Channels::STDOUT);
     let second = demand.ask_covered(&[Rank(0)], Channels::STDOUT);
     let answered = demand.answer(call, false);
     assert_eq!((answered.denied, answered.stopped), (vec![first, second], vec![]));
     assert!(demand.is_empty());
-    // The next one asks again.
+    // The host is asked again for the next pull.
     demand.ask_one(&[Rank(0)], Channels::STDOUT);
 }
 
 #[test]
-fn what_was_granted_of_a_pull_that_is_denied_is_stopped() {
+fn granted_parts_of_a_denied_pull_are_stopped() {
     let mut demand = Demand::default();
     let (_, call) = demand.ask_one(&[Rank(0)], Channels::STDERR);
     demand.answer(call, true);
@@ -95,11 +95,11 @@ fn what_was_granted_of_a_pull_that_is_denied_is_stopped() {
     demand.answer(calls[1].0, true);
     let answered = demand.answer(calls[0].0, false);
     assert_eq!(answered.denied, [ticket]);
-    assert_eq!(answered.stopped, [calls[1].1.clone()], "not what somebody else holds");
+    assert_eq!(answered.stopped, [calls[1].1.clone()], "not a source that another pull holds");
 }
 
 #[test]
-fn what_is_granted_after_its_pull_was_denied_or_given_up_is_stopped() {
+fn a_grant_after_the_pull_was_denied_or_abandoned_is_stopped() {
     let mut demand = Demand::default();
     let (ticket, call) = demand.ask_one(&[Rank(0)], Channels::STDOUT);
     assert_eq!(demand.release(ticket), []);
@@ -107,7 +107,7 @@ fn what_is_granted_after_its_pull_was_denied_or_given_up_is_stopped() {
     assert_eq!(answered.granted, []);
     assert_eq!(answered.stopped, [sources(&[Rank(0)], Channels::STDOUT)]);
     assert!(demand.is_empty());
-    // Nor does a denial leave anything.
+    // A denial after the pull was abandoned leaves nothing either.
     let (ticket, call) = demand.ask_one(&[Rank(0)], Channels::STDOUT);
     demand.release(ticket);
     assert_eq!(demand.answer(call, false), Answered::default());
@@ -115,7 +115,7 @@ fn what_is_granted_after_its_pull_was_denied_or_given_up_is_stopped() {
 }
 
 #[test]
-fn a_pull_that_was_given_up_may_be_taken_over_while_it_waits() {
+fn a_pending_upcall_of_an_abandoned_pull_serves_a_later_pull() {
     let mut demand = Demand::default();
     let (first, call) = demand.ask_one(&[Rank(0)], Channels::STDOUT);
     demand.release(first);
@@ -124,7 +124,7 @@ fn a_pull_that_was_given_up_may_be_taken_over_while_it_waits() {
 }
 
 #[test]
-fn a_source_is_stopped_once_when_the_last_goes() {
+fn a_source_is_stopped_once_when_its_last_hold_is_released() {
     let mut demand = Demand::default();
     let (first, call) = demand.ask_one(&[Rank(0)], Channels::STDOUT);
     demand.answer(call, true);
@@ -136,24 +136,24 @@ fn a_source_is_stopped_once_when_the_last_goes() {
 }
 
 #[test]
-fn ranks_become_part_of_a_job_that_is_granted_later() {
+fn granted_ranks_become_part_of_a_job_that_is_granted_later() {
     let mut demand = Demand::default();
     let (rank, call) = demand.ask_one(&[Rank(4)], Channels::STDOUT);
     demand.answer(call, true);
     let (job, call) = demand.ask_one(&[ALL], Channels::STDOUT);
     demand.answer(call, true);
-    assert_eq!(demand.release(job), [], "somebody wants one of its ranks");
+    assert_eq!(demand.release(job), [], "another pull holds one of its ranks");
     assert_eq!(demand.release(rank), [sources(&[ALL], Channels::STDOUT)]);
     assert!(demand.is_empty());
 }
 
-/// A host that takes each word for what it says: a stop of a job is a stop of its ranks.
+/// A model of the host, for which a stop of a job is also a stop of the job's ranks.
 #[derive(Default)]
-struct Host {
+struct HostModel {
     forwards: BTreeSet<Source>,
 }
 
-impl Host {
+impl HostModel {
     fn granted(&mut self, sources: &Sources) {
         self.forwards.extend(all(&sources.procs, sources.channels));
     }
@@ -162,7 +162,7 @@ impl Host {
         for source in stopped.iter().flat_map(|sources| all(&sources.procs, sources.channels)) {
             assert!(self.forwards.remove(&source), "{source:?} is not forwarded");
             if source.rank == ALL {
-                self.forwards.retain(|of| of.job() != source);
+                self.forwards.retain(|forwarded| forwarded.job() != source);
             }
         }
     }
@@ -172,6 +172,7 @@ impl Host {
     }
 }
 
+/// Returns each of `channels` of each of `procs`.
 fn all(procs: &[Proc], channels: Channels) -> impl Iterator<Item = Source> {
     procs.iter().flat_map(move |proc| {
         let source = |channel| Source { nspace: Arc::new(proc.nspace.clone()), channel, rank: proc.rank };
@@ -203,18 +204,19 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The tables and the host in step.
+/// The tables and a model of the host, which are compared after each step.
 #[derive(Default)]
 struct World {
     demand: Demand,
-    host: Host,
-    /// Without an answer.
+    host: HostModel,
+    /// The upcalls without an answer.
     calls: Vec<(CallId, Sources)>,
-    /// Neither denied nor released.
+    /// The pulls that were neither denied nor released.
     pulls: BTreeMap<Ticket, (Vec<Proc>, Channels)>,
 }
 
 impl World {
+    /// Applies a step, and checks that every granted pull is forwarded.
     fn play(&mut self, step: Step) {
         match step {
             Step::Ask(procs, channels) => {
@@ -222,8 +224,9 @@ impl World {
                 for (_, sources) in &calls {
                     for source in all(&sources.procs, sources.channels) {
                         assert!(!self.host.forwards(&source), "{source:?} is forwarded");
-                        let asked = |(_, of): &(CallId, Sources)| {
-                            all(&of.procs, of.channels).any(|of| of == source || of == source.job())
+                        let asked = |(_, pending): &(CallId, Sources)| {
+                            all(&pending.procs, pending.channels)
+                                .any(|pending| pending == source || pending == source.job())
                         };
                         assert!(!self.calls.iter().any(asked), "{source:?} was asked for");
                     }
@@ -265,7 +268,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn who_was_granted_gets_it_and_nothing_stays_when_all_have_gone(
+    fn granted_pulls_are_forwarded_and_nothing_remains_after_the_last(
         steps in prop::collection::vec(step(), 0..60)
     ) {
         let mut world = World::default();
