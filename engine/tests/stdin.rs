@@ -483,7 +483,7 @@ fn when_the_engine_goes_a_push_is_an_error_and_the_ranks_are_at_the_end() {
         while tool.dispatch(Some(std::time::Duration::ZERO)).unwrap() {}
         assert!(matches!(tool.take_report(push), Err(LostError::Closed)));
         assert!(matches!(tool.fill(push, 1, true), Err(LostError::Closed)));
-        assert!(matches!(tool.lagging(push, None), Err(RequestError::Lost(LostError::Closed))));
+        assert!(matches!(tool.slow_targets(push, None), Err(RequestError::Lost(LostError::Closed))));
         assert!(matches!(tool.begin_push(&to(all()), None), Err(RequestError::Lost(LostError::Closed))));
     }
 }

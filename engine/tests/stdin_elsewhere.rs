@@ -294,8 +294,8 @@ fn pushes_to_the_same_ranks_elsewhere_come_one_behind_the_other_and_those_to_oth
     };
     let (first, third) = (next(&[8, 9]), next(&[5]));
     let waits = |rank: u32| SlowTarget { target: procs(&[rank]).remove(0), stalled: false };
-    assert_eq!(tool.lagging(begun[1], None).unwrap().targets, [waits(7), waits(8)]);
-    assert_eq!(tool.lagging(begun[4], None).unwrap().targets, [waits(6)]);
+    assert_eq!(tool.slow_targets(begun[1], None).unwrap().targets, [waits(7), waits(8)]);
+    assert_eq!(tool.slow_targets(begun[4], None).unwrap().targets, [waits(6)]);
     assert!(world.pieces.try_recv().is_err());
     // Whoever was denied has had its turn, too.
     first.deny(Status(-1), "no");

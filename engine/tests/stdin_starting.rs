@@ -74,7 +74,7 @@ fn what_a_tool_that_has_gone_left_at_a_rank_that_does_not_read_is_cut_off_by_who
         gone.fill(granted.push, n, false).unwrap();
         ranks.wait_for_bytes(0);
         while gone.push_room(granted.push).is_empty()
-            && gone.lagging(granted.push, None).unwrap().position == 0
+            && gone.slow_targets(granted.push, None).unwrap().position == 0
         {}
     }
     drop(gone);
