@@ -1,5 +1,4 @@
-//! A launcher that starts its ranks itself, in its own way, and lets the engine forward what they
-//! write.
+//! A launcher that starts its ranks itself and has the engine forward their output.
 //!
 //! ```text
 //! cargo run --release -p iof-engine --example adopt -- 4 sh -c 'echo hello from rank $RANK'
@@ -22,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let program = args.next().ok_or(usage)?;
     let args: Vec<_> = args.collect();
 
-    // What our engine has to do with: the read ends of pipes, and the pids of children that nobody
+    // The engine needs the read ends of the ranks' pipes, and pids of children that no other thread
     // waits for.
     let mut ranks = Vec::new();
     for rank in 0..nprocs {
@@ -40,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
     }
 
-    // From here on it is as with a job that the engine has started, see the example `launcher`.
+    // The rest is the same as for a job that the engine starts, see the example `launcher`.
     let engine = Engine::start(Config { policy: Policy::Block, ..Config::default() })?;
     let nspace = Nspace::new(format!("adopt-{}", process::id()))?;
     let mut tool = engine.attach("adopt", Grant::Block)?;

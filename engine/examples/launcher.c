@@ -1,5 +1,5 @@
 /*
- * A launcher in small, in C: what the example launcher.rs is in Rust.
+ * A minimal launcher in C, the counterpart of launcher.rs.
  *
  *     engine/c/install /tmp/iof
  *     export PKG_CONFIG_PATH=/tmp/iof/lib/pkgconfig LD_LIBRARY_PATH=/tmp/iof/lib
@@ -12,7 +12,7 @@
 
 #include <iof.h>
 
-/* Ends with what was wrong, and why. */
+/* Exits with a message if `status` is an error; `what` is the step that failed. */
 static void check(const char *what, iof_status_t status)
 {
     if (status < 0) {
@@ -39,11 +39,11 @@ int main(int argc, char **argv)
     app.argv = argv + 2;
     snprintf(nspace, sizeof nspace, "launcher-%d", (int)getpid());
 
-    /* Tools find us in the usual place. Where our own terminal is too slow, ranks wait for it. */
+    /* Ranks wait while our terminal is slower than they are, so that it loses nothing. */
     iof_Info_load(&block, IOF_DROP_NONE, NULL, IOF_BOOL);
     check("cannot start the engine", iof_server_init(NULL, &block, 1));
 
-    /* Our terminal is an ordinary reader, there from the start. Without a callback, output is printed. */
+    /* Our terminal is an ordinary reader from the first byte. Without a callback, output is printed. */
     iof_Load_procid(&all, nspace, IOF_RANK_WILDCARD);
     check("cannot read the output", iof_IOF_pull(&all, 1, NULL, 0, outputs, NULL, NULL, NULL));
 
@@ -52,7 +52,7 @@ int main(int argc, char **argv)
     check("cannot start the job", iof_server_spawn(spawn, 2, &app, 1, NULL));
     iof_Value_destruct(&spawn[0].value);
 
-    /* Every rank has ended, and what they wrote is on its way to the terminal; then it is there. */
+    /* Wait until every rank has ended and its output was read; then write the rest to the terminal. */
     check("cannot wait for the job", iof_server_wait(nspace, &exit_code));
     check("cannot end the engine", iof_server_finalize());
     return exit_code;

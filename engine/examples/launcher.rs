@@ -1,4 +1,4 @@
-//! A launcher in small: what `iof run` does, in one screen.
+//! A minimal launcher, which does what `iof run` does.
 //!
 //! ```text
 //! cargo run --release -p iof-engine --example launcher -- 4 sh -c 'echo hello from rank $IOF_RANK'
@@ -22,16 +22,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let program = args.next().ok_or(usage)?;
     let args: Vec<OsString> = args.collect();
 
-    // Tools find us in the usual place. Where a reader may hold ranks back, they wait for it.
+    // Tools find the engine in the user's rendezvous directory. Under `Policy::Block`, ranks wait for
+    // readers with the grant to block, so that these lose nothing.
     let engine = Engine::start(Config { policy: Policy::Block, ..Config::default() })?;
     let nspace = Nspace::new(format!("launcher-{}", process::id()))?;
 
-    // Our terminal is an ordinary reader, one for each of our outputs, there before the first byte.
-    let printer = |channels, to: BorrowedFd| -> Result<Printer, Box<dyn Error>> {
+    // The launcher's outputs are ordinary readers, which are attached before the first byte.
+    let printer = |channels, output: BorrowedFd| -> Result<Printer, Box<dyn Error>> {
         let mut tool = engine.attach("launcher", Grant::Block)?;
         let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
         tool.pull(&Pull::new(vec![all], channels))?;
-        Ok(Printer::start(tool, Output::new(to)?, Options::default(), |_, _, _| {})?)
+        Ok(Printer::start(tool, Output::new(output)?, Options::default(), |_, _, _| {})?)
     };
     let out = printer(Channels::STDOUT, io::stdout().as_fd())?;
     let err = printer(Channels::STDERR | Channels::STDDIAG, io::stderr().as_fd())?;
@@ -41,13 +42,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         stdin: [(Rank(0), Stdin::Inherit)].into(),
         ..JobSpec::new(nspace.clone(), vec![app])
     })?;
-    // Each ends with the last byte, or when its reader has gone: then there is no point in going on.
+    // A printer ends after the last byte, or when its output can't be written any more: then the job is
+    // ended, because nothing reads its output.
     let written = out.join().and_then(|_| err.join());
     if written.is_err() {
         job.signal(Signal::SIGTERM);
     }
     let status = job.wait_exit();
-    // Tools that still read get half a second; `exit` would not give it to them.
+    // Dropping the engine gives tools time to take their last messages; `exit` would not drop it.
     drop(engine);
     process::exit(status.code())
 }
