@@ -1,4 +1,4 @@
-//! Which backend a capture gets, and what is said when it is not the best one.
+//! The choice of the backend, and the log message about a fallback.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 
@@ -13,7 +13,8 @@ use iof_capture::{BackendKind, Capture, Cause, End, Event, SourceId, StartError}
 use iof_shm_ring::Policy;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// Makes the kernel refuse io_uring with `errno` to this thread and those it starts, for good.
+/// Makes the kernel refuse io_uring with `errno`, for the rest of this thread's life and in all
+/// threads that it starts.
 fn refuse_io_uring(errno: i32) {
     let rules = BTreeMap::from([(libc::SYS_io_uring_setup, Vec::new())]);
     let refuse = SeccompAction::Errno(errno.unsigned_abs());
@@ -22,7 +23,7 @@ fn refuse_io_uring(errno: i32) {
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
 }
 
-/// What `f` gives, on a thread that gets no io_uring; and what was logged meanwhile.
+/// Runs `f` on a thread that may not use io_uring. Returns its result and the log.
 fn without_io_uring<R: Send + 'static>(errno: i32, f: impl FnOnce() -> R + Send + 'static) -> (R, String) {
     let log = Log::default();
     let result = std::thread::spawn({
@@ -52,33 +53,33 @@ impl Write for Log {
 }
 
 #[test]
-fn where_io_uring_is_to_be_had_it_is_taken() {
+fn io_uring_is_used_where_it_is_available() {
     let capture = Capture::start(|_| {}).unwrap();
     assert_eq!(capture.backend(), BackendKind::IoUring);
     assert!(capture.fallback().is_none());
 }
 
 #[test]
-fn a_backend_that_was_asked_for_is_taken() {
+fn a_requested_backend_is_used() {
     for backend in [BackendKind::IoUring, BackendKind::Epoll] {
         let capture = Capture::start_on(backend, |_| {}).unwrap();
         assert_eq!(capture.backend(), backend);
-        assert!(capture.fallback().is_none(), "it is no fallback");
+        assert!(capture.fallback().is_none(), "a requested backend is not a fallback");
     }
 }
 
 #[test]
-fn where_io_uring_is_refused_epoll_does_the_work_and_the_reason_is_logged_once() {
+fn where_io_uring_is_refused_epoll_is_used_and_the_reason_is_logged_once() {
     let ((), log) = without_io_uring(libc::EPERM, || {
-        let (tell, events) = std::sync::mpsc::channel();
-        let capture = Capture::start(move |event| drop(tell.send(event))).unwrap();
+        let (sender, events) = std::sync::mpsc::channel();
+        let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();
         assert_eq!(capture.backend(), BackendKind::Epoll);
         let Some(StartError::Refused { cause: Cause::Seccomp, .. }) = capture.fallback() else {
             panic!("{:?}", capture.fallback());
         };
-        for at in 0..3 {
+        for id in 0..3 {
             let (read, mut write) = pipe();
-            capture.add(SourceId(at), read, stream(4096, Policy::DropNewest)).unwrap();
+            capture.add(SourceId(id), read, stream(4096, Policy::DropNewest)).unwrap();
             write.write_all(b"through").unwrap();
         }
         for _ in 0..3 {
@@ -90,7 +91,7 @@ fn where_io_uring_is_refused_epoll_does_the_work_and_the_reason_is_logged_once()
 }
 
 #[test]
-fn a_kernel_without_io_uring_is_named_as_the_cause() {
+fn a_kernel_without_io_uring_is_reported_as_the_cause() {
     let (cause, log) = without_io_uring(libc::ENOSYS, || {
         let capture = Capture::start(|_| {}).unwrap();
         match capture.fallback() {
@@ -103,16 +104,16 @@ fn a_kernel_without_io_uring_is_named_as_the_cause() {
 }
 
 #[test]
-fn io_uring_asked_for_where_it_is_refused_is_an_error_that_says_what_to_do() {
+fn a_request_for_io_uring_where_it_is_refused_is_an_error_with_a_remedy() {
     let (error, log) =
         without_io_uring(libc::EPERM, || Capture::start_on(BackendKind::IoUring, |_| {}).err().unwrap());
     assert!(matches!(error, StartError::Refused { cause: Cause::Seccomp, .. }), "{error:?}");
     assert!(error.to_string().contains("allow io_uring_setup"), "{error}");
-    assert_eq!(log, "", "whoever asked has the error");
+    assert_eq!(log, "", "the caller has the error, so nothing is logged");
 }
 
 #[test]
-fn epoll_asked_for_is_no_fallback_where_io_uring_is_refused() {
+fn a_request_for_epoll_is_not_a_fallback_where_io_uring_is_refused() {
     let (backend, log) = without_io_uring(libc::EPERM, || {
         let capture = Capture::start_on(BackendKind::Epoll, |_| {}).unwrap();
         (capture.backend(), capture.fallback().is_none())

@@ -1,4 +1,4 @@
-//! The limit on open files, which belongs to the whole process: one test, alone in its process.
+//! The limit on open files. It belongs to the whole process, so this program has one test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 
@@ -9,7 +9,7 @@ use iof_capture::{ProcessSpec, SpawnError, TooFewFiles, check_files, raise_file_
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 #[test]
-fn the_limit_is_raised_for_us_and_restored_for_children() {
+fn the_file_limit_is_raised_for_this_process_and_restored_for_children() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
 
@@ -19,7 +19,7 @@ fn the_limit_is_raised_for_us_and_restored_for_children() {
     assert_eq!(error, TooFewFiles { needed: 65 - open, open, limit: 64 });
     assert!(error.to_string().contains("RLIMIT_NOFILE is 64: raise it to 65"), "{error}");
 
-    let hoard: Vec<OwnedFd> =
+    let open_files: Vec<OwnedFd> =
         (0..100).map_while(|_| std::fs::File::open("/dev/null").ok().map(OwnedFd::from)).collect();
     let error = spawn(ProcessSpec::new("/bin/true", [""; 0])).unwrap_err();
     assert!(matches!(error, SpawnError::TooManyFiles { limit: 64, .. }), "{error}");
@@ -27,12 +27,12 @@ fn the_limit_is_raised_for_us_and_restored_for_children() {
 
     assert_eq!(check_files(0), Ok(()));
     let full = check_files(1).unwrap_err();
-    assert_eq!((full.open, full.limit), (64, 64), "not even a look is possible");
+    assert_eq!((full.open, full.limit), (64, 64), "the check itself can open no file");
 
     assert_eq!(raise_file_limit().unwrap(), hard);
     assert_eq!(raise_file_limit().unwrap(), hard);
     assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));
-    drop(hoard);
+    drop(open_files);
 
     let child = spawn(ProcessSpec::new("/bin/sh", ["-c", "ulimit -Sn; ulimit -Hn"])).unwrap();
     let mut text = String::new();

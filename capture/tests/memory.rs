@@ -1,4 +1,5 @@
-//! Rings whose memory can't be had. All rings of this process, so one test, alone in its process.
+//! Rings whose memory the kernel cannot provide. The test changes all rings of its process, so this
+//! program has one test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 
@@ -13,36 +14,36 @@ use iof_shm_ring::Policy;
 
 const ID: SourceId = SourceId(1);
 
-/// Takes the data of this process's rings away from whoever writes it, or gives it back.
+/// Sets the protection of the writer's mappings of all ring data in this process.
 fn protect(access: libc::c_int) {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let mut found = 0;
     for map in maps.lines().filter(|map| map.contains("iof-ring") && map.contains("s ")) {
         let fields: Vec<&str> = map.split_whitespace().collect();
         if fields[1].starts_with("r-") {
-            // A reader's.
+            // A reader's mapping.
             continue;
         }
         let (start, end) = fields[0].split_once('-').unwrap();
         let [start, end, offset] =
             [start, end, fields[2]].map(|number| usize::from_str_radix(number, 16).unwrap());
-        // The words and the index of a ring this small are in its first page.
+        // The control words and the index of a ring this small are in its first page.
         let start = if offset == 0 { start + 4096 } else { start };
         if start == end {
             continue;
         }
-        // SAFETY: a map of the writer's data, which only the kernel writes here, and nobody reads through
-        // this map.
-        let done =
+        // SAFETY: this is the writer's mapping of the data. Only the kernel writes through it, and nothing
+        // reads through it.
+        let result =
             unsafe { libc::mprotect(std::ptr::with_exposed_provenance_mut(start), end - start, access) };
-        assert_eq!(done, 0);
+        assert_eq!(result, 0);
         found += 1;
     }
-    assert!(found > 0, "there is no ring: {maps}");
+    assert!(found > 0, "no ring is mapped: {maps}");
 }
 
 #[test]
-fn a_read_that_finds_no_memory_waits_or_drops_by_the_policy_and_ends_nothing() {
+fn a_read_without_memory_waits_or_drops_by_the_policy_and_does_not_end_the_source() {
     for backend in [BackendKind::IoUring, BackendKind::Epoll] {
         for policy in [Policy::Block, Policy::DropNewest, Policy::DropOldest] {
             let rig = rig_on(backend);

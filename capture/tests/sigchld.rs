@@ -1,5 +1,5 @@
-//! A host that ignores SIGCHLD, so that its children reap themselves: what is still known of their
-//! ends. The signal's disposition belongs to the whole process: one test, alone in its process.
+//! Exits of children whose host ignores SIGCHLD, so that the kernel reaps them. The disposition of
+//! a signal belongs to the whole process, so this program has one test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 
@@ -17,15 +17,15 @@ fn shell(script: &str) -> ProcessSpec {
 }
 
 #[test]
-fn every_end_is_reported_though_not_how_it_was_and_a_failed_start_is_an_error() {
-    // SAFETY: to ignore a signal runs no code of ours.
+fn with_sigchld_ignored_exits_are_reported_without_status_and_spawn_errors_work() {
+    // SAFETY: an ignored signal runs no handler.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }.unwrap();
     for backend in [BackendKind::IoUring, BackendKind::Epoll] {
         let rig = rig_on(backend);
-        // Many that may have ended before there is a descriptor for them, and one that has not.
-        for at in 0..50 {
+        // Many children that may exit before they have a pidfd, and one that exits later.
+        for id in 0..50 {
             rig.capture
-                .watch(ProcessId(at), spawn(ProcessSpec::new("/bin/true", [""; 0])).unwrap().child)
+                .watch(ProcessId(id), spawn(ProcessSpec::new("/bin/true", [""; 0])).unwrap().child)
                 .unwrap();
         }
         let spec = ProcessSpec { group: ProcessGroup::Own, ..shell("echo ready; exec sleep 1000") };
@@ -42,17 +42,17 @@ fn every_end_is_reported_though_not_how_it_was_and_a_failed_start_is_an_error() 
             .collect();
         ended.sort_unstable();
         assert!(ended.into_iter().eq(0..=50));
-        assert!(signaller.send(Signal::SIGKILL).is_err(), "there is nobody left");
+        assert!(signaller.send(Signal::SIGKILL).is_err(), "the process has exited");
     }
 
-    // Children do not inherit it: their own children's ends are theirs to know.
+    // Children do not inherit the disposition, so they can wait for children of their own.
     let mut status = String::new();
     let child = spawn(ProcessSpec::new("/bin/cat", ["/proc/self/status"])).unwrap();
     std::fs::File::from(child.stdout).read_to_string(&mut status).unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     assert_eq!(u64::from_str_radix(ignored.trim(), 16).unwrap() & (1 << (Signal::SIGCHLD as u64 - 1)), 0);
 
-    // What fails in the child only is told with its reason all the same.
+    // An error that occurs only in the child is still reported with its reason.
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();

@@ -1,5 +1,5 @@
-//! What it costs to start a process from one that has much: many maps, many files. Both belong to
-//! the whole process: one test, alone in its process.
+//! The cost of starting a process from one with many mappings and many open files. Both belong to
+//! the whole process, so this program has one test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 
@@ -11,51 +11,51 @@ use std::time::Duration;
 use iof_capture::{ProcessSpec, check_files, raise_file_limit, spawn};
 use nix::time::{ClockId, clock_gettime};
 
-/// Maps of a job of some 1,600 ranks that is kept.
+/// Mappings of an engine that keeps a job of about 1,600 ranks.
 const MAPS: usize = 20_000;
-/// Files of the same.
+/// Open files of the same engine.
 const FILES: u64 = 5000;
 const ROUNDS: usize = 20;
 
-/// The CPU time that `what` takes this thread, the least of several rounds.
-fn cost(mut what: impl FnMut()) -> Duration {
+/// Returns the CPU time that `f` takes on this thread, the least of several rounds.
+fn cost(mut f: impl FnMut()) -> Duration {
     let now = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
     let round = |_| {
-        let began = now();
-        what();
-        now() - began
+        let start = now();
+        f();
+        now() - start
     };
     (0..ROUNDS).map(round).min().unwrap()
 }
 
 fn start() {
     let process = spawn(ProcessSpec::new("/bin/true", [""; 0])).unwrap();
-    // It has ended, too, so that no two are compared.
+    // Wait until the process has exited, so that it does not run during the next round.
     File::from(process.stdout).read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Makes maps that the kernel can't join, until the process ends.
+/// Creates mappings that the kernel cannot merge. They stay until this process ends.
 fn make_maps() {
     let page = 4096;
-    // SAFETY: fresh memory, which nobody uses.
+    // SAFETY: new memory, which is never accessed.
     let base = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         libc::mmap(ptr::null_mut(), MAPS * page, libc::PROT_READ, flags, -1, 0)
     };
     assert_ne!(base, libc::MAP_FAILED);
-    for at in (0..MAPS).step_by(2) {
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::mprotect(base.byte_add(at * page), page, libc::PROT_NONE) }, 0);
+    for index in (0..MAPS).step_by(2) {
+        // SAFETY: the page lies in the new memory, which is never accessed.
+        assert_eq!(unsafe { libc::mprotect(base.byte_add(index * page), page, libc::PROT_NONE) }, 0);
     }
 }
 
 #[test]
-fn starting_a_process_costs_no_more_in_one_with_many_maps_and_files() {
+fn starting_a_process_costs_no_more_with_many_mappings_and_open_files() {
     raise_file_limit().unwrap();
     let bare = cost(start);
     make_maps();
     let maps = cost(start);
-    assert!(maps < 3 * bare, "{bare:?} with few maps, {maps:?} with many");
+    assert!(maps < 3 * bare, "{bare:?} with few mappings, {maps:?} with many");
 
     let bare = cost(|| check_files(1).unwrap());
     let files: Option<Vec<File>> = (0..FILES).map(|_| File::open("/dev/null").ok()).collect();

@@ -1,4 +1,4 @@
-//! A capture whose events can be waited for, and a tool that reads its streams.
+//! A capture with a queue of its events, and a tool that reads its streams.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::HashMap;
@@ -15,40 +15,42 @@ use iof_shm_ring::{
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Nothing here takes so long: whoever waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest time that a test waits for a condition. No condition takes as long.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How a source ended.
+/// The end of a source, as the capture reported it.
 #[derive(Debug)]
-pub struct End {
+pub struct Completion {
     pub produced: u64,
     pub dropped: u64,
-    /// By us, while somebody might still write.
+    /// The capture closed the pipe before end of file.
     pub closed: bool,
     pub error: Option<std::io::Error>,
 }
 
-pub struct Rig {
+/// A capture and its events.
+pub struct CaptureRig {
     pub capture: Capture,
     pub events: Receiver<Event>,
 }
 
-/// Works with whatever there is.
-pub fn rig() -> Rig {
-    let (tell, events) = channel();
-    let capture = Capture::start(move |event| drop(tell.send(event))).unwrap();
-    Rig { capture, events }
+/// Starts a capture on the best available backend.
+pub fn rig() -> CaptureRig {
+    let (sender, events) = channel();
+    let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();
+    CaptureRig { capture, events }
 }
 
-/// Works with `backend`.
-pub fn rig_on(backend: BackendKind) -> Rig {
-    let (tell, events) = channel();
-    let capture = Capture::start_on(backend, move |event| drop(tell.send(event))).unwrap();
-    Rig { capture, events }
+/// Starts a capture on `backend`.
+pub fn rig_on(backend: BackendKind) -> CaptureRig {
+    let (sender, events) = channel();
+    let capture = Capture::start_on(backend, move |event| drop(sender.send(event))).unwrap();
+    CaptureRig { capture, events }
 }
 
+/// Waits for the next event.
 pub fn next(events: &Receiver<Event>) -> Event {
-    events.recv_timeout(PATIENCE).expect("an event")
+    events.recv_timeout(TIMEOUT).expect("an event")
 }
 
 /// Waits until `sources` are complete and `processes` have exited.
@@ -56,7 +58,7 @@ pub fn wait_for(
     events: &Receiver<Event>,
     sources: usize,
     processes: usize,
-) -> (HashMap<SourceId, End>, HashMap<ProcessId, ExitStatus>) {
+) -> (HashMap<SourceId, Completion>, HashMap<ProcessId, ExitStatus>) {
     let (mut ends, mut exits) = (HashMap::new(), HashMap::new());
     while ends.len() < sources || exits.len() < processes {
         match next(events) {
@@ -66,22 +68,22 @@ pub fn wait_for(
                     iof_capture::End::Closed => (true, None),
                     iof_capture::End::Error(error) => (false, Some(error)),
                 };
-                let before = ends.insert(source, End { produced, dropped, closed, error });
+                let before = ends.insert(source, Completion { produced, dropped, closed, error });
                 assert!(before.is_none(), "{source:?} completed twice");
             }
             Event::Exited { process, status } => {
                 assert!(exits.insert(process, status.unwrap()).is_none(), "{process:?} exited twice");
             }
-            other => panic!("nothing is fed: {other:?}"),
+            other => panic!("unexpected {other:?}"),
         }
     }
     (ends, exits)
 }
 
-/// Waits for the completion of the one source `id`.
-pub fn wait_end(events: &Receiver<Event>, id: SourceId) -> End {
+/// Waits for the next completion, which must be that of source `id`.
+pub fn wait_end(events: &Receiver<Event>, id: SourceId) -> Completion {
     let (mut ends, _) = wait_for(events, 1, 0);
-    ends.remove(&id).expect("another source ended")
+    ends.remove(&id).expect("source `id` must complete first")
 }
 
 pub fn stream(capacity: u64, policy: Policy) -> Stream {
@@ -93,22 +95,22 @@ pub fn pipe() -> (OwnedFd, std::fs::File) {
     (read, write.into())
 }
 
-/// A pipe whose writer has it in packet mode: each read gives one write, and what it has no room
-/// for is lost.
+/// Creates a pipe whose writer uses packet mode: each read returns one write, and the kernel
+/// discards the bytes for which the read has no room.
 pub fn packet_pipe() -> (OwnedFd, std::fs::File) {
     let flags = nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_DIRECT;
     let (read, write) = nix::unistd::pipe2(flags).unwrap();
     (read, write.into())
 }
 
-/// Waits until nobody has the other end any more. (A process that another test is about to start
-/// holds it until it is.)
+/// Waits until no process has the read end open. (A process that another test is starting holds it
+/// for a moment.)
 pub fn wait_closed(write: &mut std::fs::File) {
     poll(&mut [PollFd::new(write.as_fd(), PollFlags::empty())], PollTimeout::NONE).unwrap();
     assert!(write.write_all(b"x").is_err());
 }
 
-/// Bytes of which no two stretches are alike.
+/// Returns pseudo-random bytes, in which a wrong position or order shows.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -118,32 +120,33 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Writes `bytes` from a thread of its own, in pieces of odd sizes, and closes the pipe.
-pub fn write_slowly(mut to: std::fs::File, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
+/// Writes `bytes` on a thread, in pieces of varying sizes, and closes the pipe.
+pub fn write_in_pieces(mut pipe: std::fs::File, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut rest = &bytes[..];
-        let mut piece = 1;
+        let mut size = 1;
         while !rest.is_empty() {
-            let (now, later) = rest.split_at(piece.min(rest.len()));
-            to.write_all(now).unwrap();
+            let (piece, later) = rest.split_at(size.min(rest.len()));
+            pipe.write_all(piece).unwrap();
             rest = later;
-            piece = piece * 7 % 100_003 + 1;
+            size = size * 7 % 100_003 + 1;
         }
     })
 }
 
-pub struct Tool {
+/// A tool in this process: a reader page and its doorbell.
+pub struct TestTool {
     pub page: Arc<ReaderPage>,
     bell: Bell,
     slots: u32,
 }
 
-pub fn tool() -> Tool {
+pub fn tool() -> TestTool {
     let (ringer, bell) = doorbell().unwrap();
-    Tool { page: Arc::new(ReaderPage::create(ringer).unwrap()), bell, slots: 0 }
+    TestTool { page: Arc::new(ReaderPage::create(ringer).unwrap()), bell, slots: 0 }
 }
 
-impl Tool {
+impl TestTool {
     fn slot(&mut self) -> u32 {
         let slot = self.page.take_slot().unwrap();
         self.slots = self.slots.max(slot + 1);
@@ -151,17 +154,18 @@ impl Tool {
     }
 
     fn reader(&self, attached: Attached, start: Start) -> Reader {
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: the stream belongs to the test, which neither moves nor detaches a reader in use.
         unsafe { Reader::new(attached, Arc::clone(&self.page), start) }.unwrap()
     }
 
-    /// Attaches to a stream that is not captured yet.
+    /// Attaches to a stream before it is added to a capture.
     pub fn attach_first(&mut self, stream: &mut Stream, may_block: bool) -> Reader {
         let slot = self.slot();
         let attached = stream.attach(&self.page, slot, Start::Oldest, may_block).unwrap();
         self.reader(attached, Start::Oldest)
     }
 
+    /// Attaches to the stream of source `id`. Returns `None` if there is no such source.
     pub fn attach(&mut self, capture: &Capture, id: SourceId, may_block: bool) -> Option<Reader> {
         let slot = self.slot();
         let page = &self.page;
@@ -171,43 +175,45 @@ impl Tool {
         Some(self.reader(attached.unwrap()?, Start::Oldest))
     }
 
-    /// Sleeps until there is news.
+    /// Sleeps until a ready bit is set.
     fn sleep(&self) {
         if self.page.arm(self.slots) {
-            let mut ready = [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
-            let patience = PollTimeout::try_from(PATIENCE).unwrap();
-            assert_eq!(poll(&mut ready, patience), Ok(1), "nobody rang");
+            let mut polled = [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
+            let timeout = PollTimeout::try_from(TIMEOUT).unwrap();
+            assert_eq!(poll(&mut polled, timeout), Ok(1), "the doorbell did not ring");
         }
         self.page.disarm();
         self.bell.silence();
         self.page.take_ready(self.slots, |_| ());
     }
 
-    /// Reads what there is until the end; with the gaps. Checks that every byte is accounted for.
+    /// Reads to the end of the stream. Returns the bytes and the gaps, after checking that they
+    /// make up every byte that was produced.
     pub fn read_to_end(
         &mut self,
         capture: &Capture,
         id: SourceId,
         reader: &mut Reader,
     ) -> (Vec<u8>, Vec<Gap>) {
-        self.read_in_bites(capture, id, reader, usize::MAX)
+        self.read_in_pieces(capture, id, reader, usize::MAX)
     }
 
-    /// The same, with room made for so many bytes at a time.
-    pub fn read_in_bites(
+    /// Reads to the end of the stream like [`TestTool::read_to_end`], and consumes at most
+    /// `max_piece` bytes at a time.
+    pub fn read_in_pieces(
         &mut self,
         capture: &Capture,
         id: SourceId,
         reader: &mut Reader,
-        bite: usize,
+        max_piece: usize,
     ) -> (Vec<u8>, Vec<Gap>) {
         let (mut bytes, mut gaps) = (Vec::new(), Vec::new());
         loop {
             match reader.peek() {
                 Peek::Bytes => {
-                    let here = reader.bytes();
-                    let n = here.len().min(bite);
-                    bytes.extend_from_slice(&here[..n]);
+                    let available = reader.bytes();
+                    let n = available.len().min(max_piece);
+                    bytes.extend_from_slice(&available[..n]);
                     reader.consume(n);
                 }
                 Peek::Gap(gap) => gaps.push(gap),
@@ -219,12 +225,12 @@ impl Tool {
                         streams.get_mut(id).unwrap().follow(page, old, new).unwrap()
                     };
                     let attached = capture.with_streams(follow).unwrap();
-                    // SAFETY: the stream is this test's, which moves and detaches readers only when they are
-                    // done.
+                    // SAFETY: the stream belongs to the test, which neither moves nor detaches a reader in
+                    // use.
                     unsafe { reader.follow(attached) }.unwrap();
                 }
                 Peek::Ended => break,
-                Peek::Gone => panic!("nobody said that the writer is gone"),
+                Peek::Gone => panic!("the writer is alive"),
             }
         }
         let lost: u64 = gaps.iter().map(|gap| gap.lost).sum();
@@ -235,11 +241,11 @@ impl Tool {
     }
 }
 
-/// Waits until `ready` says yes of the stream `id`.
+/// Waits until `ready` returns `true` for the counters of source `id`.
 pub fn wait_until(capture: &Capture, id: SourceId, ready: impl Fn(iof_shm_ring::StreamStats) -> bool + Sync) {
-    let begun = std::time::Instant::now();
+    let start = std::time::Instant::now();
     while !capture.with_streams(|streams| ready(streams.get_mut(id).unwrap().stats())).unwrap() {
-        assert!(begun.elapsed() < PATIENCE, "it never came");
+        assert!(start.elapsed() < TIMEOUT, "the condition did not become true");
         std::thread::yield_now();
     }
 }

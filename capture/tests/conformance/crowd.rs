@@ -1,4 +1,4 @@
-//! Many sources, loud and quiet ones.
+//! Many sources, busy and idle ones.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -14,26 +14,26 @@ use crate::common::{pattern, pipe, stream, tool, wait_end, wait_for, wait_until}
 
 const KIB: u64 = 1024;
 
-/// Switches off when it goes, so that nobody waits for a flood to end that nobody ends.
-struct Switch<'a>(&'a AtomicBool);
+/// Clears a flag when it is dropped, so that a failed test does not wait for its flooding threads.
+struct ClearOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Switch<'_> {
+impl Drop for ClearOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn a_flood_keeps_nobody_waiting_and_sources_come_and_go_in_it() {
+fn a_flood_delays_no_other_source_and_sources_can_be_added_during_it() {
     let rig = rig();
     let on = AtomicBool::new(true);
     let flooders = [Policy::DropOldest, Policy::DropNewest, Policy::DropOldest];
-    let (quiet, fleeting) = (SourceId(100), SourceId(101));
+    let (quiet, short_lived) = (SourceId(100), SourceId(101));
     thread::scope(|scope| {
-        let _switch = Switch(&on);
-        for (at, policy) in (0..).zip(flooders) {
+        let _clear = ClearOnDrop(&on);
+        for (id, policy) in (0..).zip(flooders) {
             let (read, mut write) = pipe();
-            rig.capture.add(SourceId(at), read, stream(64 * KIB, policy)).unwrap();
+            rig.capture.add(SourceId(id), read, stream(64 * KIB, policy)).unwrap();
             let on = &on;
             scope.spawn(move || {
                 while on.load(Ordering::Relaxed) {
@@ -41,8 +41,8 @@ fn a_flood_keeps_nobody_waiting_and_sources_come_and_go_in_it() {
                 }
             });
         }
-        for at in 0..3 {
-            wait_until(&rig.capture, SourceId(at), |stats| stats.produced > 256 * KIB);
+        for id in 0..3 {
+            wait_until(&rig.capture, SourceId(id), |stats| stats.produced > 256 * KIB);
         }
         let (read, mut write) = pipe();
         rig.capture.add(quiet, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
@@ -50,25 +50,26 @@ fn a_flood_keeps_nobody_waiting_and_sources_come_and_go_in_it() {
             write.write_all(b"a line\n").unwrap();
             wait_until(&rig.capture, quiet, |stats| stats.produced == line * 7);
             let (read, mut write) = pipe();
-            rig.capture.add(fleeting, read, stream(KIB, Policy::Block)).unwrap();
+            rig.capture.add(short_lived, read, stream(KIB, Policy::Block)).unwrap();
             write.write_all(b"x").unwrap();
             drop(write);
-            assert_eq!(wait_end(&rig.events, fleeting).produced, 1);
-            rig.capture.remove(fleeting).unwrap();
+            assert_eq!(wait_end(&rig.events, short_lived).produced, 1);
+            rig.capture.remove(short_lived).unwrap();
         }
-        let loud = |at| {
-            let stats = rig.capture.with_streams(|streams| streams.get_mut(SourceId(at)).unwrap().stats());
+        let produced = |id| {
+            let stats = rig.capture.with_streams(|streams| streams.get_mut(SourceId(id)).unwrap().stats());
             stats.unwrap().produced
         };
-        for at in 0..3 {
-            let before = loud(at);
-            wait_until(&rig.capture, SourceId(at), |stats| stats.produced > before);
+        for id in 0..3 {
+            let before = produced(id);
+            wait_until(&rig.capture, SourceId(id), |stats| stats.produced > before);
         }
     });
 }
 
-/// How often the thread `tid` of this process fell asleep, once it sleeps; see proc_pid_status(5).
-fn naps(tid: i32) -> u64 {
+/// Waits until the thread `tid` of this process sleeps, and returns how often it has gone to sleep,
+/// see proc_pid_status(5).
+fn sleep_count(tid: i32) -> u64 {
     loop {
         let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap();
         let field = |name: &str| {
@@ -82,16 +83,16 @@ fn naps(tid: i32) -> u64 {
     }
 }
 
-/// Whether the thread `tid`, for which there is nothing to do any more, sleeps longer than who
-/// wakes once a second.
+/// Returns whether the idle thread `tid` sleeps through 2.5 seconds. A thread that wakes once a
+/// second fails.
 ///
-/// It is given three nights, because it may still have something to do in the first, or wait for a
-/// lock of the allocator, say.
-pub(super) fn sleeps_well(tid: i32) -> bool {
+/// The thread has three attempts, because in the first it may still have work to do or wait for a
+/// lock, such as the allocator's.
+pub(super) fn stays_asleep(tid: i32) -> bool {
     (0..3).any(|_| {
-        let before = naps(tid);
+        let before = sleep_count(tid);
         thread::sleep(Duration::from_millis(2500));
-        naps(tid) == before
+        sleep_count(tid) == before
     })
 }
 
@@ -100,35 +101,35 @@ pub(super) fn thread_of(capture: &Capture) -> i32 {
 }
 
 #[test]
-fn of_thousands_of_sources_the_active_ones_are_heard_and_nobody_wakes_for_the_others() {
-    // A quarter of what may be open, at three files each.
+fn among_thousands_of_sources_only_active_ones_wake_the_capture() {
+    // A quarter of the limit on open files, at three files each.
     let sources = (raise_file_limit().unwrap() / 12).min(3000);
     let rig = rig();
     let mut tool = tool();
     let mut active = Vec::new();
     let mut idle: Vec<OwnedFd> = Vec::new();
-    for at in 0..sources {
+    for id in 0..sources {
         let mut stream = stream(16 * KIB, Policy::DropNewest);
         let (read, write) = pipe();
-        if at % 100 == 0 {
-            active.push((at, write, tool.attach_first(&mut stream, false)));
+        if id % 100 == 0 {
+            active.push((id, write, tool.attach_first(&mut stream, false)));
         } else {
             idle.push(write.into());
         }
-        rig.capture.add(SourceId(at), read, stream).unwrap();
+        rig.capture.add(SourceId(id), read, stream).unwrap();
     }
-    assert!(sleeps_well(thread_of(&rig.capture)), "it wakes though nothing happens");
+    assert!(stays_asleep(thread_of(&rig.capture)), "the capture thread wakes without a cause");
 
     let mut readers = Vec::new();
-    for (at, mut write, reader) in active {
-        write.write_all(&pattern(3000, at)).unwrap();
-        readers.push((at, reader));
+    for (id, mut write, reader) in active {
+        write.write_all(&pattern(3000, id)).unwrap();
+        readers.push((id, reader));
     }
     let (ends, _) = wait_for(&rig.events, readers.len(), 0);
-    for (at, mut reader) in readers {
-        assert_eq!(ends[&SourceId(at)].produced, 3000);
-        let (bytes, gaps) = tool.read_to_end(&rig.capture, SourceId(at), &mut reader);
-        assert!(bytes == pattern(3000, at) && gaps.is_empty(), "source {at}");
+    for (id, mut reader) in readers {
+        assert_eq!(ends[&SourceId(id)].produced, 3000);
+        let (bytes, gaps) = tool.read_to_end(&rig.capture, SourceId(id), &mut reader);
+        assert!(bytes == pattern(3000, id) && gaps.is_empty(), "source {id}");
     }
     let rest = idle.len();
     drop(idle);

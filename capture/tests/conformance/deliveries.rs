@@ -1,16 +1,16 @@
-//! Bytes that come from no pipe: every one arrives or is counted, and whoever delivers hears when
-//! they are taken.
+//! Sources without a pipe: every delivered byte arrives or is counted, and the caller is notified
+//! when a delivery was taken.
 
 use iof_capture::{AddError, Event, SourceId};
 use iof_shm_ring::{Gap, Peek, Policy};
 
-use super::{held_back_by_its_reader, rig};
-use crate::common::{Rig, next, pattern, stream, tool};
+use super::{blocking_stream, rig};
+use crate::common::{CaptureRig, next, pattern, stream, tool};
 
 const KIB: usize = 1024;
 const ID: SourceId = SourceId(1);
 
-/// What came for the one source.
+/// The deliveries that the capture has reported as taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Taken {
     deliveries: usize,
@@ -26,15 +26,15 @@ impl Taken {
     }
 }
 
-/// How it ended, and what was taken before.
-struct Ended {
+/// The end of the source, and the deliveries taken before.
+struct DeliveryCompletion {
     taken: Taken,
     produced: u64,
     dropped: u64,
     closed: bool,
 }
 
-fn wait_end(rig: &Rig) -> Ended {
+fn wait_end(rig: &CaptureRig) -> DeliveryCompletion {
     let mut taken = Taken::default();
     loop {
         match next(&rig.events) {
@@ -44,39 +44,39 @@ fn wait_end(rig: &Rig) -> Ended {
                     iof_capture::End::Closed => true,
                     iof_capture::End::Error(error) => panic!("{error}"),
                 };
-                return Ended { taken, produced, dropped, closed };
+                return DeliveryCompletion { taken, produced, dropped, closed };
             }
             event => taken.add(&event),
         }
     }
 }
 
-/// Waits until a delivery was taken, and the capture has told of all others that were with it.
-fn settle(rig: &Rig) -> Taken {
+/// Waits until a delivery was taken, and all others of the same turn were reported.
+fn wait_taken(rig: &CaptureRig) -> Taken {
     let mut taken = Taken::default();
     taken.add(&next(&rig.events));
-    // In another turn than that which has told.
+    // This call returns in a later turn.
     rig.capture.with_streams(|_| ()).unwrap();
     rig.events.try_iter().for_each(|event| taken.add(&event));
     taken
 }
 
-fn deliver(rig: &Rig, bytes: &[u8]) {
+fn deliver(rig: &CaptureRig, bytes: &[u8]) {
     rig.capture.deliver(ID, bytes.to_vec(), None).unwrap();
 }
 
 #[test]
-fn deliveries_arrive_in_order_through_a_ring_much_smaller_than_they() {
+fn deliveries_arrive_in_order_through_a_much_smaller_ring() {
     let rig = rig();
-    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB as u64);
+    let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB as u64);
     rig.capture.open(ID, stream).unwrap();
     let bytes = pattern(4 << 20, 1);
-    let (mut rest, mut piece, mut pieces) = (&bytes[..], 0, 0);
+    let (mut rest, mut size, mut pieces) = (&bytes[..], 0, 0);
     while !rest.is_empty() {
-        let (now, later) = rest.split_at(piece.min(rest.len()));
-        deliver(&rig, now);
+        let (piece, later) = rest.split_at(size.min(rest.len()));
+        deliver(&rig, piece);
         rest = later;
-        piece = piece * 7 % 100_003 + 1;
+        size = size * 7 % 100_003 + 1;
         pieces += 1;
     }
     rig.capture.finish(ID).unwrap();
@@ -88,17 +88,17 @@ fn deliveries_arrive_in_order_through_a_ring_much_smaller_than_they() {
 }
 
 #[test]
-fn a_delivery_is_taken_when_all_of_it_is() {
+fn a_delivery_counts_as_taken_when_all_its_bytes_are_taken() {
     let rig = rig();
-    let (_tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB as u64);
+    let (_tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB as u64);
     rig.capture.open(ID, stream).unwrap();
     deliver(&rig, &pattern(KIB, 1));
     deliver(&rig, &pattern(64 * KIB, 2));
     deliver(&rig, b"");
-    let mut taken = settle(&rig);
+    let mut taken = wait_taken(&rig);
     assert_eq!(taken, Taken { deliveries: 1, bytes: KIB as u64 });
     let written = rig.capture.with_streams(|streams| streams.written(ID)).unwrap();
-    assert_eq!(written, Some(65 * KIB as u64), "what waits counts as written");
+    assert_eq!(written, Some(65 * KIB as u64), "a waiting delivery counts as written");
     assert_eq!(reader.peek(), Peek::Bytes);
     reader.consume(usize::MAX);
     while taken.deliveries < 3 {
@@ -108,7 +108,7 @@ fn a_delivery_is_taken_when_all_of_it_is() {
 }
 
 #[test]
-fn a_full_stream_keeps_what_its_policy_says_and_counts_the_rest() {
+fn a_full_stream_keeps_the_bytes_that_its_policy_selects_and_counts_the_rest() {
     for policy in [Policy::DropNewest, Policy::DropOldest] {
         let rig = rig();
         let mut tool = tool();
@@ -134,7 +134,7 @@ fn a_full_stream_keeps_what_its_policy_says_and_counts_the_rest() {
 }
 
 #[test]
-fn closing_drops_what_waits_and_counts_it() {
+fn closing_drops_waiting_deliveries_and_counts_them() {
     let rig = rig();
     let mut tool = tool();
     let mut stream = stream(64 * KIB as u64, Policy::Block);
@@ -153,7 +153,7 @@ fn closing_drops_what_waits_and_counts_it() {
 }
 
 #[test]
-fn what_comes_too_late_is_said_to_be_taken_and_counts_nowhere() {
+fn a_delivery_after_the_end_is_reported_as_taken_and_not_counted() {
     let rig = rig();
     rig.capture.open(ID, stream(KIB as u64, Policy::DropNewest)).unwrap();
     deliver(&rig, b"in time");
@@ -179,18 +179,18 @@ fn bytes_carry_the_time_of_their_source() {
     let mut reader = tool.attach_first(&mut stream, false);
     rig.capture.open(ID, stream).unwrap();
     rig.capture.deliver(ID, b"then".to_vec(), Some(1234)).unwrap();
-    settle(&rig);
+    wait_taken(&rig);
     assert_eq!(reader.peek(), Peek::Bytes);
     assert_eq!((reader.bytes(), reader.time()), (&b"then"[..], Some(1234)));
 }
 
 #[test]
-fn a_name_is_used_once_and_the_end_of_the_capture_ends_a_source() {
+fn a_source_id_is_unique_and_the_end_of_the_capture_ends_a_source() {
     let rig = rig();
     rig.capture.open(ID, stream(KIB as u64, Policy::DropNewest)).unwrap();
     let again = rig.capture.open(ID, stream(KIB as u64, Policy::DropNewest));
     assert_eq!(again, Err(AddError::Taken { source_id: ID }));
-    let Rig { capture, events } = rig;
+    let CaptureRig { capture, events } = rig;
     drop(capture);
     assert!(matches!(events.recv(), Ok(Event::Complete { source: ID, end: iof_capture::End::Closed, .. })));
     assert!(events.recv().is_err());

@@ -1,10 +1,10 @@
-//! Finishing: what was written up to now, and then the end.
+//! Finishing a source: it reads the bytes that were written so far, and then ends.
 
 use std::io::Write;
 use std::os::fd::AsFd;
 
-use super::{held_back_by_its_reader, rig};
-use crate::common::{pattern, pipe, stream, wait_end, wait_for, wait_until, write_slowly};
+use super::{blocking_stream, rig};
+use crate::common::{pattern, pipe, stream, wait_end, wait_for, wait_until, write_in_pieces};
 use iof_capture::SourceId;
 use iof_shm_ring::Policy;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -13,7 +13,7 @@ const KIB: u64 = 1024;
 const ID: SourceId = SourceId(1);
 
 #[test]
-fn finishing_an_idle_source_completes_it_and_its_writer_is_told() {
+fn finishing_an_idle_source_completes_it_and_its_writer_gets_an_error() {
     let rig = rig();
     let (read, mut write) = pipe();
     rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
@@ -28,15 +28,15 @@ fn finishing_an_idle_source_completes_it_and_its_writer_is_told() {
 }
 
 #[test]
-fn finishing_a_source_that_waits_for_its_reader_loses_nothing_that_was_written() {
+fn finishing_a_source_that_waits_for_its_reader_loses_no_written_byte() {
     let rig = rig();
-    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB);
+    let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, mut write) = pipe();
     rig.capture.add(ID, read, stream).unwrap();
     fcntl(&write, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
     let bytes = pattern(1 << 20, 6);
     let mut written = 0;
-    // Until the ring has no room for what the full pipe has.
+    // Writes until the pipe is full and the ring has no room for another read.
     let produced =
         || rig.capture.with_streams(|streams| streams.get_mut(ID).unwrap().stats().produced).unwrap();
     loop {
@@ -54,13 +54,13 @@ fn finishing_a_source_that_waits_for_its_reader_loses_nothing_that_was_written()
 }
 
 #[test]
-fn finishing_what_has_no_writer_any_more_is_the_end_of_file_even_if_its_reader_was_slow() {
+fn finishing_a_pipe_without_writers_ends_at_end_of_file_even_with_a_slow_reader() {
     let rig = rig();
-    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB);
+    let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, write) = pipe();
     rig.capture.add(ID, read, stream).unwrap();
     let bytes = pattern(100_000, 6);
-    write_slowly(write, bytes.clone()).join().unwrap();
+    write_in_pieces(write, bytes.clone()).join().unwrap();
     rig.capture.finish(ID).unwrap();
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     assert!(gaps.is_empty() && got == bytes);
@@ -68,7 +68,7 @@ fn finishing_what_has_no_writer_any_more_is_the_end_of_file_even_if_its_reader_w
 }
 
 #[test]
-fn finishing_comes_to_an_end_although_somebody_goes_on_writing() {
+fn finishing_ends_although_the_pipe_is_still_being_written() {
     let rig = rig();
     let (read, mut write) = pipe();
     rig.capture.add(ID, read, stream(64 * KIB, Policy::DropOldest)).unwrap();
@@ -80,14 +80,14 @@ fn finishing_comes_to_an_end_although_somebody_goes_on_writing() {
 }
 
 #[test]
-fn finishing_in_the_middle_of_reading_loses_nothing_that_was_written() {
+fn finishing_during_a_read_loses_no_written_byte() {
     const WRITTEN: usize = 1 << 20;
     for round in 0..10 {
         let rig = rig();
         let mut writers = Vec::new();
         for id in (0..8).map(SourceId) {
             let (read, mut write) = pipe();
-            // All of it fits, so that it is written when the reading has begun.
+            // The pipe has room for everything, so the writes end while the capture still reads.
             fcntl(write.as_fd(), FcntlArg::F_SETPIPE_SZ(WRITTEN as i32)).unwrap();
             rig.capture.add(id, read, stream(16 * KIB, Policy::DropOldest)).unwrap();
             write.write_all(&vec![1; WRITTEN]).unwrap();

@@ -1,4 +1,5 @@
-//! What every backend must do alike. Each has a test program of its own, which says `BACKEND`.
+//! The conformance suite, which every backend must pass. Each backend has a test program, which
+//! defines `BACKEND`.
 
 mod crowd;
 mod deliveries;
@@ -12,14 +13,14 @@ mod stalls;
 use iof_shm_ring::{Policy, Reader, Stream};
 
 use crate::BACKEND;
-use crate::common::{Rig, Tool, rig_on, stream, tool};
+use crate::common::{CaptureRig, TestTool, rig_on, stream, tool};
 
-fn rig() -> Rig {
+fn rig() -> CaptureRig {
     rig_on(BACKEND)
 }
 
-/// A stream whose source waits for its one reader.
-fn held_back_by_its_reader(rig: &Rig, capacity: u64) -> (Tool, Stream, Reader) {
+/// Returns a stream with one reader, for which its source waits while the stream is full.
+fn blocking_stream(rig: &CaptureRig, capacity: u64) -> (TestTool, Stream, Reader) {
     let mut tool = tool();
     let mut stream = stream(capacity, Policy::Block);
     let mut reader = tool.attach_first(&mut stream, true);

@@ -1,13 +1,13 @@
-//! Pipes into streams: every byte arrives or is counted, every source completes once.
+//! Pipes as sources: every byte arrives or is counted, and every source completes once.
 
 use std::io::Write;
 use std::os::fd::AsFd;
 
-use super::{held_back_by_its_reader, rig};
+use super::{blocking_stream, rig};
 use crate::BACKEND;
 use crate::common::{
-    End, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for, wait_until,
-    write_slowly,
+    Completion, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for, wait_until,
+    write_in_pieces,
 };
 use iof_capture::{AddError, Capture, Event, SourceId, Stopped};
 use iof_shm_ring::{Gap, Policy};
@@ -17,22 +17,22 @@ const KIB: u64 = 1024;
 const ID: SourceId = SourceId(1);
 
 #[test]
-fn bytes_arrive_exactly_and_in_order_through_a_ring_much_smaller_than_they() {
+fn bytes_arrive_exactly_and_in_order_through_a_much_smaller_ring() {
     let rig = rig();
-    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB);
+    let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, write) = pipe();
     let bytes = pattern(8 << 20, 1);
     rig.capture.add(ID, read, stream).unwrap();
-    let writer = write_slowly(write, bytes.clone());
+    let writer = write_in_pieces(write, bytes.clone());
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     writer.join().unwrap();
     assert!(got == bytes && gaps.is_empty());
-    let End { produced, dropped, closed, error } = wait_end(&rig.events, ID);
+    let Completion { produced, dropped, closed, error } = wait_end(&rig.events, ID);
     assert_eq!((produced, dropped, closed, error.is_none()), (8 << 20, 0, false, true));
 }
 
 #[test]
-fn a_reader_of_another_process_tells_of_room_and_can_block_nothing_by_its_bell() {
+fn a_reader_in_another_process_reports_room_and_its_bell_cannot_block_the_capture() {
     let rig = rig();
     let (mut hostile, mut honest) = (tool(), tool());
     let bytes = pattern(1 << 20, 5);
@@ -44,29 +44,29 @@ fn a_reader_of_another_process_tells_of_room_and_can_block_nothing_by_its_bell()
         let mut reader = tool.attach_first(&mut stream, true);
         let (ringer, bell) = rig.capture.peer_room_bell().unwrap();
         if id == ID {
-            let end = ringer.as_fd();
-            fcntl(end, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
-            // Full: the next write waits.
-            nix::unistd::write(end, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            let eventfd = ringer.as_fd();
+            fcntl(eventfd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+            // The largest value: another write would block.
+            nix::unistd::write(eventfd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         } else {
             reader.tell_room(ringer);
         }
         let (read, write) = pipe();
         rig.capture.add(id, read, stream).unwrap();
-        writers.push(write_slowly(write, bytes.clone()));
+        writers.push(write_in_pieces(write, bytes.clone()));
         readers.push(reader);
         bells.push(bell);
     }
     let (got, gaps) = honest.read_to_end(&rig.capture, SourceId(2), &mut readers[1]);
     assert!(got == bytes && gaps.is_empty());
     assert_eq!(wait_end(&rig.events, SourceId(2)).produced, 1 << 20);
-    // The hostile one never reads, which is its right.
+    // The hostile reader never reads, so its source is still blocked.
     drop(bells);
     rig.capture.close(ID).unwrap();
     assert!(wait_end(&rig.events, ID).closed);
     drop(rig);
     for writer in writers {
-        // Its pipe may have been closed before its last byte.
+        // A writer fails if its pipe was closed before its last byte.
         let _ = writer.join();
     }
 }
@@ -80,7 +80,7 @@ fn drop_newest_keeps_the_first_bytes_and_counts_the_rest() {
     let (read, write) = pipe();
     let bytes = pattern(1 << 20, 2);
     rig.capture.add(ID, read, stream).unwrap();
-    write_slowly(write, bytes.clone()).join().unwrap();
+    write_in_pieces(write, bytes.clone()).join().unwrap();
     let end = wait_end(&rig.events, ID);
     assert_eq!((end.produced, end.dropped), (1 << 20, (1 << 20) - 64 * KIB));
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
@@ -89,7 +89,7 @@ fn drop_newest_keeps_the_first_bytes_and_counts_the_rest() {
 }
 
 #[test]
-fn of_packets_no_byte_is_lost_unseen_however_little_room_there_is_at_a_time() {
+fn in_packet_mode_every_byte_arrives_or_is_counted_with_little_room_at_a_time() {
     for (policy, capacity) in [
         (Policy::Block, 16 * KIB),
         (Policy::DropOldest, 16 * KIB),
@@ -108,7 +108,7 @@ fn of_packets_no_byte_is_lost_unseen_however_little_room_there_is_at_a_time() {
         let writer = std::thread::spawn(move || {
             bytes.chunks(3001).for_each(|packet| write.write_all(packet).unwrap());
         });
-        let (got, gaps) = tool.read_in_bites(&rig.capture, ID, &mut reader, 700);
+        let (got, gaps) = tool.read_in_pieces(&rig.capture, ID, &mut reader, 700);
         writer.join().unwrap();
         assert_eq!(wait_end(&rig.events, ID).produced, 4 << 20, "{policy:?}, {capacity}");
         assert!(policy != Policy::Block || (gaps.is_empty() && got == written));
@@ -122,7 +122,7 @@ fn drop_oldest_keeps_the_last_bytes_and_counts_the_rest() {
     let (read, write) = pipe();
     let bytes = pattern(1 << 20, 3);
     rig.capture.add(ID, read, stream(64 * KIB, Policy::DropOldest)).unwrap();
-    write_slowly(write, bytes.clone()).join().unwrap();
+    write_in_pieces(write, bytes.clone()).join().unwrap();
     assert_eq!(wait_end(&rig.events, ID).produced, 1 << 20);
     let mut reader = tool.attach(&rig.capture, ID, false).unwrap();
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
@@ -131,27 +131,27 @@ fn drop_oldest_keeps_the_last_bytes_and_counts_the_rest() {
 }
 
 #[test]
-fn one_stalled_tool_costs_another_nothing() {
+fn a_stalled_tool_costs_another_tool_no_bytes() {
     let rig = rig();
     let (mut quick, mut stalled) = (tool(), tool());
     let mut stream = stream(64 * KIB, Policy::Block);
     let mut reader = quick.attach_first(&mut stream, true);
-    let mut late = stalled.attach_first(&mut stream, false);
+    let mut stalled_reader = stalled.attach_first(&mut stream, false);
     reader.tell_room(rig.capture.room_bell().unwrap());
     let (read, write) = pipe();
     let bytes = pattern(1 << 20, 4);
     rig.capture.add(ID, read, stream).unwrap();
-    let writer = write_slowly(write, bytes.clone());
+    let writer = write_in_pieces(write, bytes.clone());
     let (got, gaps) = quick.read_to_end(&rig.capture, ID, &mut reader);
     writer.join().unwrap();
     assert!(got == bytes && gaps.is_empty());
-    let (got, gaps) = stalled.read_to_end(&rig.capture, ID, &mut late);
-    assert!(bytes.starts_with(&got[..48 << 10]), "it keeps the generation it was in");
+    let (got, gaps) = stalled.read_to_end(&rig.capture, ID, &mut stalled_reader);
+    assert!(bytes.starts_with(&got[..48 << 10]), "the stalled reader keeps its generation");
     assert_eq!(got.len() as u64 + gaps.iter().map(|gap| gap.lost).sum::<u64>(), 1 << 20);
 }
 
 #[test]
-fn end_of_file_at_once() {
+fn a_pipe_that_is_already_at_its_end_completes_without_bytes() {
     let rig = rig();
     let (read, write) = pipe();
     drop(write);
@@ -161,45 +161,45 @@ fn end_of_file_at_once() {
 }
 
 #[test]
-fn many_sources_one_tool() {
+fn one_tool_reads_all_bytes_of_many_sources() {
     const SOURCES: u64 = 600;
     let rig = rig();
     let mut tool = tool();
     let mut readers = Vec::new();
     let mut writers = Vec::new();
-    for at in 0..SOURCES {
+    for id in 0..SOURCES {
         let mut stream = stream(64 * KIB, Policy::DropNewest);
         readers.push(tool.attach_first(&mut stream, false));
         let (read, write) = pipe();
-        rig.capture.add(SourceId(at), read, stream).unwrap();
+        rig.capture.add(SourceId(id), read, stream).unwrap();
         writers.push(write);
     }
     for round in 0..4 {
-        for (at, write) in (0..).zip(&mut writers) {
-            write.write_all(&pattern(1000, at * 4 + round)).unwrap();
+        for (id, write) in (0..).zip(&mut writers) {
+            write.write_all(&pattern(1000, id * 4 + round)).unwrap();
         }
     }
     drop(writers);
     let (ends, _) = wait_for(&rig.events, SOURCES as usize, 0);
     assert!(ends.values().all(|end| end.produced == 4000 && end.dropped == 0));
-    for (at, reader) in (0..).zip(&mut readers) {
-        let expected: Vec<u8> = (0..4).flat_map(|round| pattern(1000, at * 4 + round)).collect();
-        let (got, gaps) = tool.read_to_end(&rig.capture, SourceId(at), reader);
-        assert!(got == expected && gaps.is_empty(), "source {at}");
+    for (id, reader) in (0..).zip(&mut readers) {
+        let expected: Vec<u8> = (0..4).flat_map(|round| pattern(1000, id * 4 + round)).collect();
+        let (got, gaps) = tool.read_to_end(&rig.capture, SourceId(id), reader);
+        assert!(got == expected && gaps.is_empty(), "source {id}");
     }
 }
 
 #[test]
-fn sources_come_and_go_while_others_run() {
+fn sources_can_be_added_and_removed_while_others_run() {
     let rig = rig();
     let (read, mut steady) = pipe();
     rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
     for round in 1..=20u64 {
         steady.write_all(b"steady").unwrap();
         let (read, mut write) = pipe();
-        // The name is free again each time.
+        // The id is free again in each round.
         rig.capture.add(SourceId(2), read, stream(64 * KIB, Policy::DropNewest)).unwrap();
-        write.write_all(b"fleeting").unwrap();
+        write.write_all(b"removed.").unwrap();
         wait_until(&rig.capture, SourceId(2), |stats| stats.produced == 8);
         rig.capture.remove(SourceId(2)).unwrap();
         assert_eq!(wait_end(&rig.events, SourceId(2)).produced, 8);
@@ -211,7 +211,7 @@ fn sources_come_and_go_while_others_run() {
 }
 
 #[test]
-fn a_name_is_taken_until_it_is_removed() {
+fn a_source_id_is_taken_until_the_source_is_removed() {
     let rig = rig();
     let (read, write) = pipe();
     rig.capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
@@ -224,17 +224,17 @@ fn a_name_is_taken_until_it_is_removed() {
 }
 
 #[test]
-fn a_late_tool_reads_a_complete_stream_until_it_is_removed() {
+fn a_tool_can_read_a_complete_stream_until_it_is_removed() {
     let rig = rig();
     let mut tool = tool();
     let (read, mut write) = pipe();
     rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
-    write.write_all(b"what was").unwrap();
+    write.write_all(b"earlier.").unwrap();
     drop(write);
     wait_end(&rig.events, ID);
     for _ in 0..2 {
         let mut reader = tool.attach(&rig.capture, ID, false).unwrap();
-        assert_eq!(tool.read_to_end(&rig.capture, ID, &mut reader), (b"what was".to_vec(), vec![]));
+        assert_eq!(tool.read_to_end(&rig.capture, ID, &mut reader), (b"earlier.".to_vec(), vec![]));
     }
     rig.capture.remove(ID).unwrap();
     assert!(tool.attach(&rig.capture, ID, false).is_none());
@@ -242,7 +242,7 @@ fn a_late_tool_reads_a_complete_stream_until_it_is_removed() {
 }
 
 #[test]
-fn closing_an_idle_source_completes_it_with_what_it_has() {
+fn closing_an_idle_source_completes_it_with_its_bytes_so_far() {
     let rig = rig();
     let mut tool = tool();
     let mut stream = stream(64 * KIB, Policy::DropNewest);
@@ -263,12 +263,12 @@ fn closing_an_idle_source_completes_it_with_what_it_has() {
 #[test]
 fn a_blocked_source_resumes_when_its_reader_consumes() {
     let rig = rig();
-    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB);
+    let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, write) = pipe();
     let bytes = pattern(1 << 20, 5);
     rig.capture.add(ID, read, stream).unwrap();
-    let writer = write_slowly(write, bytes.clone());
-    // Less than a claim is left: it waits from here on.
+    let writer = write_in_pieces(write, bytes.clone());
+    // The ring has less room than a read claims, so the source waits from here on.
     wait_until(&rig.capture, ID, |stats| stats.produced > 48 * KIB);
     assert!(!writer.is_finished());
     let stats = rig.capture.with_streams(|streams| streams.get_mut(ID).unwrap().stats()).unwrap();
@@ -310,13 +310,13 @@ fn stopping_with_reads_in_flight_completes_every_source() {
     let mut tool = tool();
     let mut readers = Vec::new();
     let mut writers = Vec::new();
-    for at in 0..50 {
+    for id in 0..50 {
         let mut stream = stream(64 * KIB, Policy::DropNewest);
         readers.push(tool.attach_first(&mut stream, false));
         let (read, mut write) = pipe();
         write.write_all(b"early").unwrap();
-        rig.capture.add(SourceId(at), read, stream).unwrap();
-        wait_until(&rig.capture, SourceId(at), |stats| stats.produced == 5);
+        rig.capture.add(SourceId(id), read, stream).unwrap();
+        wait_until(&rig.capture, SourceId(id), |stats| stats.produced == 5);
         writers.push(write);
     }
     drop(rig.capture);
@@ -324,21 +324,21 @@ fn stopping_with_reads_in_flight_completes_every_source() {
     assert!(ends.values().all(|end| end.produced == 5 && end.error.is_none()));
     writers.iter_mut().for_each(wait_closed);
     let other = super::rig();
-    for (at, reader) in (0..).zip(&mut readers) {
-        assert_eq!(tool.read_to_end(&other.capture, SourceId(at), reader).0, b"early");
+    for (id, reader) in (0..).zip(&mut readers) {
+        assert_eq!(tool.read_to_end(&other.capture, SourceId(id), reader).0, b"early");
     }
 }
 
 #[test]
-fn stopping_while_everybody_writes() {
+fn stopping_while_all_pipes_are_being_written_completes_every_source() {
     let rig = rig();
     let mut writers = Vec::new();
-    for at in 0..8 {
-        let policy = [Policy::DropNewest, Policy::DropOldest][at as usize % 2];
+    for id in 0..8 {
+        let policy = [Policy::DropNewest, Policy::DropOldest][id as usize % 2];
         let (read, mut write) = pipe();
-        rig.capture.add(SourceId(at), read, stream(64 * KIB, policy)).unwrap();
+        rig.capture.add(SourceId(id), read, stream(64 * KIB, policy)).unwrap();
         writers.push(std::thread::spawn(move || while write.write_all(&[1; 777]).is_ok() {}));
-        wait_until(&rig.capture, SourceId(at), |stats| stats.produced > 100 * KIB);
+        wait_until(&rig.capture, SourceId(id), |stats| stats.produced > 100 * KIB);
     }
     drop(rig.capture);
     assert_eq!(wait_for(&rig.events, 8, 0).0.len(), 8);
@@ -348,7 +348,7 @@ fn stopping_while_everybody_writes() {
 }
 
 #[test]
-fn a_non_blocking_pipe_is_read_as_well() {
+fn a_non_blocking_pipe_is_read_to_its_end() {
     let rig = rig();
     let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_NONBLOCK).unwrap();
     rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
@@ -370,7 +370,7 @@ fn an_error_completes_the_source_and_is_reported() {
 }
 
 #[test]
-fn tools_come_and_go_while_the_kernel_writes() {
+fn tools_can_attach_and_detach_while_the_kernel_writes() {
     let rig = rig();
     let (read, mut write) = pipe();
     rig.capture.add(ID, read, stream(64 * KIB, Policy::DropOldest)).unwrap();
@@ -391,7 +391,7 @@ fn tools_come_and_go_while_the_kernel_writes() {
 }
 
 #[test]
-fn a_panic_in_with_streams_is_the_callers() {
+fn a_panic_in_with_streams_unwinds_into_the_caller() {
     let rig = rig();
     let panicking = || rig.capture.with_streams(|_| std::panic::resume_unwind(Box::new(7)));
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -402,13 +402,13 @@ fn a_panic_in_with_streams_is_the_callers() {
 }
 
 #[test]
-fn after_on_event_panicked_callers_are_told_and_nothing_hangs() {
+fn after_a_panic_of_on_event_calls_return_stopped_and_nothing_hangs() {
     let capture = Capture::start_on(BACKEND, |_| std::panic::resume_unwind(Box::new(()))).unwrap();
     let mut open = Vec::new();
-    for at in 0..20 {
+    for id in 0..20 {
         let (read, write) = pipe();
         open.push(write);
-        capture.add(SourceId(at), read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+        capture.add(SourceId(id), read, stream(64 * KIB, Policy::DropNewest)).unwrap();
     }
     open.pop();
     while capture.with_streams(|_| ()).is_ok() {}
@@ -420,12 +420,12 @@ fn after_on_event_panicked_callers_are_told_and_nothing_hangs() {
 
 #[test]
 fn the_last_handle_may_be_dropped_in_on_event() {
-    let (tell, events) = std::sync::mpsc::channel();
+    let (sender, events) = std::sync::mpsc::channel();
     let handle = std::sync::Arc::new(std::sync::Mutex::new(None));
-    let own = handle.clone();
+    let last_handle = handle.clone();
     let capture = Capture::start_on(BACKEND, move |event| {
-        drop(own.lock().unwrap().take());
-        drop(tell.send(event));
+        drop(last_handle.lock().unwrap().take());
+        drop(sender.send(event));
     });
     let (read, write) = pipe();
     let capture = capture.unwrap();
@@ -433,6 +433,6 @@ fn the_last_handle_may_be_dropped_in_on_event() {
     *handle.lock().unwrap() = Some(capture);
     drop(write);
     assert!(matches!(next(&events), Event::Complete { source: ID, .. }));
-    // The sender goes with the thread.
+    // The sender is dropped with the capture thread.
     assert!(events.recv().is_err());
 }

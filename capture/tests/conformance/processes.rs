@@ -1,4 +1,4 @@
-//! Processes: what they start with, and how their ends are reported.
+//! Processes: their initial state, and how their exits are reported.
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
@@ -19,7 +19,7 @@ fn shell(script: &str) -> ProcessSpec {
     ProcessSpec::new("/bin/sh", ["-c", script])
 }
 
-/// What `script` writes to its standard output.
+/// Runs a process and returns its standard output.
 fn output(spec: ProcessSpec) -> String {
     let rig = rig();
     let Spawned { child, stdout, .. } = spawn(spec).unwrap();
@@ -34,18 +34,18 @@ fn text(pipe: OwnedFd) -> String {
 }
 
 #[test]
-fn each_channel_has_its_pipe() {
-    // Not `>&$IOF_STDDIAG_FD`: some shells know descriptors of one digit only.
+fn each_channel_has_a_pipe_of_its_own() {
+    // Not `>&$IOF_STDDIAG_FD`: some shells accept descriptors of one digit only.
     let spec = shell("echo out; echo err >&2; echo diag >/dev/fd/$IOF_STDDIAG_FD");
     let Spawned { child, stdout, stderr, stddiag, .. } = spawn(spec).unwrap();
     let rig = rig();
     let mut tool = tool();
     rig.capture.watch(ProcessId(1), child).unwrap();
     let mut readers = Vec::new();
-    for (at, pipe) in (1..).zip([stdout, stderr, stddiag]) {
+    for (id, pipe) in (1..).zip([stdout, stderr, stddiag]) {
         let mut stream = stream(4096, Policy::DropNewest);
-        readers.push((SourceId(at), tool.attach_first(&mut stream, false)));
-        rig.capture.add(SourceId(at), pipe, stream).unwrap();
+        readers.push((SourceId(id), tool.attach_first(&mut stream, false)));
+        rig.capture.add(SourceId(id), pipe, stream).unwrap();
     }
     wait_for(&rig.events, 3, 1);
     let texts = readers.iter_mut().map(|(id, reader)| tool.read_to_end(&rig.capture, *id, reader).0);
@@ -53,10 +53,10 @@ fn each_channel_has_its_pipe() {
 }
 
 #[test]
-fn exits_and_deaths_are_reported_as_they_were() {
+fn exit_codes_and_signals_are_reported() {
     let rig = rig();
-    for (at, script) in (0..).zip(["exit 0", "exit 3", "kill -KILL $$"]) {
-        rig.capture.watch(ProcessId(at), spawn(shell(script)).unwrap().child).unwrap();
+    for (id, script) in (0..).zip(["exit 0", "exit 3", "kill -KILL $$"]) {
+        rig.capture.watch(ProcessId(id), spawn(shell(script)).unwrap().child).unwrap();
     }
     let (_, exits) = wait_for(&rig.events, 0, 3);
     assert!(exits[&ProcessId(0)].success());
@@ -65,7 +65,7 @@ fn exits_and_deaths_are_reported_as_they_were() {
 }
 
 #[test]
-fn a_status_that_somebody_else_took_is_an_error() {
+fn an_exit_status_that_was_already_taken_is_an_error() {
     let rig = rig();
     let child = spawn(shell("exit 3")).unwrap().child;
     let pid = nix::unistd::Pid::from_raw(child.pid().try_into().unwrap());
@@ -80,7 +80,7 @@ fn a_grandchild_that_holds_the_pipe_delays_completion_but_not_the_exit() {
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // Opened for both, so that nobody waits for the other to open it.
+    // Opened for reading and writing, so that neither side waits for the other to open it.
     let spec = ProcessSpec {
         env: vec![("FIFO".into(), fifo.clone().into())],
         ..shell("exec 3<>\"$FIFO\"; (read x <&3; echo grandchild) & echo child; exit 5")
@@ -89,7 +89,7 @@ fn a_grandchild_that_holds_the_pipe_delays_completion_but_not_the_exit() {
     let rig = rig();
     rig.capture.add(SourceId(1), stdout, stream(4096, Policy::DropNewest)).unwrap();
     rig.capture.watch(ProcessId(1), child).unwrap();
-    let Event::Exited { status, .. } = next(&rig.events) else { panic!("complete too early") };
+    let Event::Exited { status, .. } = next(&rig.events) else { panic!("the source completed too early") };
     assert_eq!(status.unwrap().code(), Some(5));
     let mut release = OpenOptions::new().write(true).open(fifo).unwrap();
     release.write_all(b"go\n").unwrap();
@@ -98,30 +98,31 @@ fn a_grandchild_that_holds_the_pipe_delays_completion_but_not_the_exit() {
 }
 
 #[test]
-fn two_hundred_children_that_end_at_once_are_all_reported() {
+fn two_hundred_simultaneous_exits_are_all_reported() {
     let rig = rig();
-    for at in 0..200 {
-        let Spawned { child, stdout, .. } = spawn(shell(&format!("echo {at}; exit {}", at % 128))).unwrap();
-        rig.capture.watch(ProcessId(at), child).unwrap();
-        rig.capture.add(SourceId(at), stdout, stream(4096, Policy::DropNewest)).unwrap();
+    for id in 0..200 {
+        let Spawned { child, stdout, .. } = spawn(shell(&format!("echo {id}; exit {}", id % 128))).unwrap();
+        rig.capture.watch(ProcessId(id), child).unwrap();
+        rig.capture.add(SourceId(id), stdout, stream(4096, Policy::DropNewest)).unwrap();
     }
     let (ends, exits) = wait_for(&rig.events, 200, 200);
-    for at in 0..200 {
-        assert_eq!(ends[&SourceId(at)].produced, at.to_string().len() as u64 + 1);
-        assert_eq!(exits[&ProcessId(at)].code(), Some((at % 128) as i32));
+    for id in 0..200 {
+        assert_eq!(ends[&SourceId(id)].produced, id.to_string().len() as u64 + 1);
+        assert_eq!(exits[&ProcessId(id)].code(), Some((id % 128) as i32));
     }
 }
 
-/// Not a test of its own: the debugger of the next one, which runs it in a process of its own.
+/// The debugger of the next test, which runs this test in another process. It does nothing unless
+/// `TRACE` is set.
 #[test]
 fn debugger() {
     let Some(pid) = std::env::var("TRACE").ok().and_then(|pid| pid.parse::<libc::pid_t>().ok()) else {
         return;
     };
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes plain numbers.
     let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) } == 0;
     println!("{}", if traced { "tracing" } else { "refused" });
-    // Until we are killed, which lets go of what we trace.
+    // The next test kills this process, which detaches it from the traced process.
     if traced {
         loop {
             std::thread::park();
@@ -130,7 +131,7 @@ fn debugger() {
 }
 
 #[test]
-fn a_child_that_a_debugger_holds_back_is_reported_when_it_lets_go() {
+fn the_exit_of_a_traced_child_is_reported_when_its_debugger_detaches() {
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -144,17 +145,17 @@ fn a_child_that_a_debugger_holds_back_is_reported_when_it_lets_go() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(debugger.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let word = lines.into_iter().find(|line| line.contains("tracing") || line.contains("refused")).unwrap();
+    let answer = lines.into_iter().find(|line| line.contains("tracing") || line.contains("refused")).unwrap();
 
     let pidfd = child.as_fd().try_clone_to_owned().unwrap();
     let rig = rig();
     rig.capture.watch(ProcessId(1), child).unwrap();
     release.write_all(b"go\n").unwrap();
-    if word.contains("tracing") {
-        let mut ended = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut ended, PollTimeout::NONE).unwrap();
+    if answer.contains("tracing") {
+        let mut polled = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut polled, PollTimeout::NONE).unwrap();
         rig.capture.with_streams(|_| ()).unwrap();
-        assert!(rig.events.try_recv().is_err(), "only the debugger can know");
+        assert!(rig.events.try_recv().is_err(), "only the debugger can take the status");
     }
     debugger.kill().unwrap();
     debugger.wait().unwrap();
@@ -176,12 +177,12 @@ fn stopping_leaves_running_processes_alone() {
     nix::sys::wait::waitpid(pid, None).unwrap();
 }
 
-/// The pipes behind this process's descriptors that every child inherits.
-fn inherited() -> HashSet<u64> {
+/// Returns the inodes of this process's files that every child inherits.
+fn inheritable() -> HashSet<u64> {
     let mut inodes = HashSet::new();
-    for at in 0..1024 {
-        // SAFETY: used for two calls only, which fail on a descriptor that is not open.
-        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(at) };
+    for number in 0..1024 {
+        // SAFETY: only two calls use the descriptor. They fail if it is not open.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
         if let (Ok(0), Ok(stat)) = (fcntl(fd, FcntlArg::F_GETFD), fstat(fd)) {
             inodes.insert(stat.st_ino);
         }
@@ -190,9 +191,9 @@ fn inherited() -> HashSet<u64> {
 }
 
 #[test]
-fn no_child_inherits_anothers_pipes() {
-    let ambient = inherited();
-    // Many at once, or there would be nothing to inherit.
+fn no_child_inherits_the_pipes_of_another() {
+    let ambient = inheritable();
+    // Several threads start children at the same time, while other children's pipes are open.
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let ambient = ambient.clone();
@@ -222,8 +223,8 @@ fn no_child_inherits_anothers_pipes() {
 }
 
 #[test]
-fn a_child_starts_with_clean_signals() {
-    // As a host does that takes its signals from a signalfd.
+fn a_child_starts_with_no_blocked_or_ignored_signals() {
+    // A host that reads its signals from a signalfd blocks them like this.
     let before = SigSet::from_iter([Signal::SIGTERM, Signal::SIGCHLD])
         .thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK);
     let status = output(ProcessSpec::new("/bin/cat", ["/proc/self/status"]));
@@ -236,13 +237,13 @@ fn a_child_starts_with_clean_signals() {
     assert_eq!(
         mask("SigIgn:") & (1 << (Signal::SIGPIPE as u64 - 1)),
         0,
-        "Rust ignores it, children must not"
+        "Rust ignores SIGPIPE; children must not inherit that"
     );
 }
 
 #[test]
-fn a_child_is_in_our_process_group_or_leads_one_of_its_own_in_our_session() {
-    // Its pid, its group, its session, see proc_pid_stat(5).
+fn a_child_joins_the_hosts_process_group_or_leads_its_own_in_the_same_session() {
+    // Pid, process group and session, see proc_pid_stat(5).
     let ids = |group| {
         let line = output(ProcessSpec { group, ..shell("cut -d' ' -f1,5,6 /proc/$$/stat") });
         line.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<i32>>()
@@ -254,9 +255,9 @@ fn a_child_is_in_our_process_group_or_leads_one_of_its_own_in_our_session() {
 }
 
 #[test]
-fn a_signal_reaches_the_children_of_a_process_with_a_group_of_its_own_and_no_others() {
+fn a_signal_reaches_grandchildren_only_if_the_child_has_its_own_process_group() {
     for (group, reached) in [(ProcessGroup::Own, true), (ProcessGroup::Inherit, false)] {
-        // The child tells its pid, and holds stdout.
+        // The script prints the pid of its own child, which also keeps stdout open.
         let Spawned { child, stdout, .. } =
             spawn(ProcessSpec { group, ..shell("sleep 1000 & echo $!; wait") }).unwrap();
         let mut stdout = BufReader::new(std::fs::File::from(stdout));
@@ -266,9 +267,9 @@ fn a_signal_reaches_the_children_of_a_process_with_a_group_of_its_own_and_no_oth
         assert_eq!(child.signaller().has_group(), reached);
         child.signaller().send(Signal::SIGTERM).unwrap();
         if !reached {
-            nix::sys::signal::kill(pid, Signal::SIGKILL).expect("it lives");
+            nix::sys::signal::kill(pid, Signal::SIGKILL).expect("the grandchild is alive");
         }
-        assert_eq!(stdout.read_line(&mut String::new()).unwrap(), 0, "both have ended");
+        assert_eq!(stdout.read_line(&mut String::new()).unwrap(), 0, "both processes have exited");
         let rig = rig();
         rig.capture.watch(ProcessId(1), child).unwrap();
         assert_eq!(wait_for(&rig.events, 0, 1).1[&ProcessId(1)].signal(), Some(15));
@@ -276,7 +277,7 @@ fn a_signal_reaches_the_children_of_a_process_with_a_group_of_its_own_and_no_oth
 }
 
 #[test]
-fn a_child_gets_its_environment_directory_and_input() {
+fn a_child_has_the_given_environment_and_directory_and_empty_stdin() {
     let directory = tempfile::tempdir().unwrap();
     let spec = ProcessSpec {
         env: vec![("RANK".into(), "7".into())],
@@ -288,7 +289,7 @@ fn a_child_gets_its_environment_directory_and_input() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn a_process_that_cannot_start_returns_an_error_with_its_reason() {
     let missing = spawn(ProcessSpec::new("/no/such/program", [""; 0]));
     assert!(matches!(missing, Err(SpawnError::NotFound { ref program }) if program.ends_with("program")));
     let plain = spawn(ProcessSpec::new("/etc/passwd", [""; 0]));

@@ -1,4 +1,5 @@
-//! Inlets into pipes: every byte arrives, every target ends once, and none keeps another.
+//! Pushing from inlets into pipes: every byte arrives, every target ends once, and no target holds
+//! up the pushes of another.
 
 mod ends;
 mod pusher;
@@ -12,17 +13,18 @@ use iof_shm_ring::Inlet;
 use nix::poll::PollFlags;
 
 use self::pusher::{
-    Fed, INLET, MIB, Pusher, compare, is, read_some, read_to_end, stuck, unread, wait_broken, wait_full,
+    Fed, INLET, MIB, Pusher, is_ready, pusher_with_full_target, read_exactly, read_to_end, spawn_comparison,
+    unread, wait_broken, wait_full,
 };
-use super::crowd::{sleeps_well, thread_of};
+use super::crowd::{stays_asleep, thread_of};
 use crate::common::{pattern, pipe};
 
-fn all_arrives(targets: u64) {
+fn assert_all_bytes_arrive(targets: u64) {
     let mut pusher = Pusher::new();
     let bytes = Arc::new(pattern(64 * MIB, targets));
     let all: Vec<u64> = (0..targets).collect();
     let readers: Vec<_> =
-        all.iter().map(|id| compare(pusher.unseen_target(*id), &bytes, Duration::ZERO)).collect();
+        all.iter().map(|id| spawn_comparison(pusher.add_target(*id), &bytes, Duration::ZERO)).collect();
     pusher.begin(0, &all, true);
     pusher.push_all(0, &bytes);
     for (id, reader) in (0..).zip(readers) {
@@ -35,26 +37,26 @@ fn all_arrives(targets: u64) {
 }
 
 #[test]
-fn one_target_gets_all_bytes_through_an_inlet_much_smaller_than_they() {
-    all_arrives(1);
+fn one_target_gets_all_bytes_through_a_much_smaller_inlet() {
+    assert_all_bytes_arrive(1);
 }
 
 #[test]
 fn three_targets_get_all_bytes_of_one_push() {
-    all_arrives(3);
+    assert_all_bytes_arrive(3);
 }
 
 #[test]
 fn eight_targets_get_all_bytes_of_one_push() {
-    all_arrives(8);
+    assert_all_bytes_arrive(8);
 }
 
 #[test]
-fn a_slow_target_loses_nothing_nor_does_a_quick_one() {
+fn a_slow_and_a_quick_target_of_one_push_both_get_all_bytes() {
     let mut pusher = Pusher::new();
     let bytes = Arc::new(pattern(2 * MIB, 9));
-    let slow = compare(pusher.unseen_target(0), &bytes, Duration::from_millis(2));
-    let quick = compare(pusher.unseen_target(1), &bytes, Duration::ZERO);
+    let slow = spawn_comparison(pusher.add_target(0), &bytes, Duration::from_millis(2));
+    let quick = spawn_comparison(pusher.add_target(1), &bytes, Duration::ZERO);
     pusher.begin(0, &[0, 1], true);
     pusher.push_all(0, &bytes);
     assert_eq!((slow.join().unwrap(), quick.join().unwrap()), (bytes.len(), bytes.len()));
@@ -62,10 +64,10 @@ fn a_slow_target_loses_nothing_nor_does_a_quick_one() {
 }
 
 #[test]
-fn a_target_that_never_reads_keeps_those_of_another_push_from_nothing() {
-    let (mut pusher, never, _look) = stuck();
+fn a_target_that_never_reads_does_not_hold_up_another_push() {
+    let (mut pusher, never, _poll_end) = pusher_with_full_target();
     let bytes = Arc::new(pattern(8 * MIB, 10));
-    let other = compare(pusher.unseen_target(1), &bytes, Duration::ZERO);
+    let other = spawn_comparison(pusher.add_target(1), &bytes, Duration::ZERO);
     pusher.begin(1, &[1], true);
     pusher.push_all(1, &bytes);
     assert_eq!(other.join().unwrap(), bytes.len());
@@ -78,32 +80,32 @@ fn a_target_that_never_reads_keeps_those_of_another_push_from_nothing() {
 }
 
 #[test]
-fn a_pusher_has_room_for_what_its_inlet_holds_beyond_what_the_slowest_has_taken() {
+fn the_inlet_bounds_how_far_a_pusher_is_ahead_of_its_slowest_target() {
     let mut pusher = Pusher::new();
     let bytes = Arc::new(pattern(MIB, 18));
-    let (never, look) = pusher.target(0);
+    let (never, poll_end) = pusher.add_watched_target(0);
     pusher.begin(0, &[0, 1], false);
     assert!(pusher.fed(0, 1).came_too_late());
     let mut pushed = 0;
-    // It tells of room by quarters.
-    while is(&look, PollFlags::POLLOUT) || pushed < unread(&never) + INLET * 3 / 4 {
+    // Free room is reported in quarters of the inlet.
+    while is_ready(&poll_end, PollFlags::POLLOUT) || pushed < unread(&never) + INLET * 3 / 4 {
         pushed += pusher.try_push(0, &bytes[pushed as usize..]) as u64;
     }
     assert!(pushed <= unread(&never) + INLET, "{pushed}");
     let lagging = pusher.lagging(0).unwrap();
     assert_eq!(lagging.position, unread(&never));
-    let [who] = lagging.targets[..] else { panic!("{lagging:?}") };
-    assert!(who.target == TargetId(0) && who.turn == PushId(0));
+    let [slow] = lagging.targets[..] else { panic!("{lagging:?}") };
+    assert!(slow.target == TargetId(0) && slow.turn == PushId(0));
 }
 
 #[test]
-fn a_non_blocking_pipe_is_written_when_it_can_be() {
+fn a_non_blocking_pipe_is_written_when_it_has_room() {
     let mut pusher = Pusher::new();
     let bytes = Arc::new(pattern(2 * MIB, 15));
-    let (read, look) = pusher.target(0);
-    nix::fcntl::fcntl(&look, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
-    drop(look);
-    let reader = compare(read, &bytes, Duration::from_micros(100));
+    let (read, poll_end) = pusher.add_watched_target(0);
+    nix::fcntl::fcntl(&poll_end, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+    drop(poll_end);
+    let reader = spawn_comparison(read, &bytes, Duration::from_micros(100));
     pusher.begin(0, &[0], true);
     pusher.push_all(0, &bytes);
     assert_eq!(reader.join().unwrap(), bytes.len());
@@ -111,24 +113,24 @@ fn a_non_blocking_pipe_is_written_when_it_can_be() {
 }
 
 #[test]
-fn nobody_wakes_up_while_nothing_is_pushed() {
-    let (mut pusher, _read, _look) = stuck();
-    let (idle, _look) = pusher.target(1);
+fn the_capture_sleeps_while_nothing_is_pushed() {
+    let (mut pusher, _read, _poll_end) = pusher_with_full_target();
+    let (idle, _poll_end) = pusher.add_watched_target(1);
     pusher.begin(1, &[1], true);
     pusher.push(1, b"all");
-    assert_eq!(read_some(&idle, 3), b"all");
+    assert_eq!(read_exactly(&idle, 3), b"all");
     pusher.wait_taken(1);
-    assert!(sleeps_well(thread_of(&pusher.capture)), "it wakes though nothing happens");
-    // And it still hears.
+    assert!(stays_asleep(thread_of(&pusher.capture)), "the capture thread wakes without a cause");
+    // The next push still wakes it.
     pusher.push(1, b"more");
-    assert_eq!(read_some(&idle, 4), b"more");
+    assert_eq!(read_exactly(&idle, 4), b"more");
 }
 
 #[test]
-fn targets_and_pushes_come_and_go() {
+fn targets_and_pushes_can_be_added_and_ended_many_times() {
     let mut pusher = Pusher::new();
     for id in 0..200u64 {
-        let read = pusher.unseen_target(id);
+        let read = pusher.add_target(id);
         pusher.begin(id, &[id], false);
         pusher.push_all(id, &id.to_ne_bytes());
         assert!(pusher.fed(id, id).is_complete(8));
@@ -139,9 +141,9 @@ fn targets_and_pushes_come_and_go() {
 }
 
 #[test]
-fn a_targets_name_is_taken_until_it_is_told_to_be_shut_and_who_comes_too_early_is_closed() {
-    let (mut pusher, first, look) = stuck();
-    drop(look);
+fn a_target_id_is_taken_until_the_target_is_shut_and_a_refused_pipe_is_closed() {
+    let (mut pusher, first, poll_end) = pusher_with_full_target();
+    drop(poll_end);
     let (second, write) = pipe();
     let error = pusher.capture.add_target(TargetId(0), write.into()).unwrap_err();
     assert_eq!(error, PushError::TargetTaken { target_id: TargetId(0) });
@@ -151,7 +153,7 @@ fn a_targets_name_is_taken_until_it_is_told_to_be_shut_and_who_comes_too_early_i
     let got = read_to_end(first);
     assert!(got == pattern(MIB, 13)[..got.len()]);
 
-    let again = pusher.unseen_target(0);
+    let again = pusher.add_target(0);
     pusher.begin(1, &[0], true);
     pusher.push_all(1, b"to the second");
     assert_eq!(read_to_end(again), b"to the second");
@@ -159,9 +161,9 @@ fn a_targets_name_is_taken_until_it_is_told_to_be_shut_and_who_comes_too_early_i
 }
 
 #[test]
-fn a_pushes_name_is_taken_until_it_is_over() {
+fn a_push_id_is_taken_until_the_push_is_over() {
     let mut pusher = Pusher::new();
-    let read = pusher.unseen_target(0);
+    let read = pusher.add_target(0);
     pusher.begin(0, &[0], false);
     let inlet = Arc::new(Inlet::create(INLET, "test").unwrap());
     let error = pusher.capture.begin_push(PushId(0), Arc::clone(&inlet), vec![TargetId(0)], true);
@@ -177,17 +179,17 @@ fn a_pushes_name_is_taken_until_it_is_over() {
 }
 
 #[test]
-fn a_target_takes_what_is_fed_while_it_is_there_and_has_a_reader() {
+fn a_target_accepts_pushes_while_it_exists_and_its_pipe_has_a_reader() {
     let mut pusher = Pusher::new();
-    let (_read, look) = pusher.target(0);
-    let (gone, broken) = pusher.target(1);
+    let (_read, poll_end) = pusher.add_watched_target(0);
+    let (gone, broken) = pusher.add_watched_target(1);
     drop(gone);
     wait_broken(&broken);
     assert!(pusher.takes(0) && !pusher.takes(1) && !pusher.takes(2));
-    // Also when it is full.
+    // A full pipe still counts.
     pusher.begin(0, &[0], false);
     pusher.push(0, &pattern(64 << 10, 19));
-    wait_full(&look);
+    wait_full(&poll_end);
     assert!(pusher.takes(0));
     pusher.capture.shut(TargetId(0)).unwrap();
     pusher.wait_shut(0);

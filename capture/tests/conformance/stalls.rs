@@ -1,5 +1,5 @@
-//! Processes that hold the locks of their pipes, and sources that have threads of their own because
-//! of it.
+//! Processes that hold the locks of their pipes, and sources that are therefore isolated: read by
+//! threads of their own.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,57 +12,59 @@ use iof_capture::{Capture, Event, PipeId, PushId, SourceId, TargetId};
 use iof_shm_ring::{Inlet, Policy};
 use iof_stalled_memory::StalledPage;
 
-use super::{held_back_by_its_reader, rig};
-use crate::common::{Rig, next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_until};
+use super::{blocking_stream, rig};
+use crate::common::{CaptureRig, next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_until};
 
 const KIB: u64 = 1024;
 const ID: SourceId = SourceId(1);
 const OTHER: SourceId = SourceId(2);
 
-/// These tests count threads, and so come one after the other.
-fn alone() -> MutexGuard<'static, ()> {
+/// Lets these tests run one after the other, because they count threads.
+fn run_alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns a stalled page, or `None` if this user may not create one.
 fn stalled_page() -> Option<Arc<StalledPage>> {
     let refused = |error| eprintln!("not tested: this user may not stall a system call ({error})");
     StalledPage::new().map_err(refused).ok().map(Arc::new)
 }
 
-/// Waits until so many sources have a thread of their own.
+/// Waits until `count` sources have a thread of their own.
 fn wait_for_threads(count: usize) {
-    let begun = Instant::now();
+    let start = Instant::now();
     loop {
         let names = fs::read_dir("/proc/self/task").unwrap();
         let names = names.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
         if names.filter(|name| name == "iof-isolated\n").count() == count {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "there are never {count} threads");
+        assert!(start.elapsed() < Duration::from_secs(60), "expected {count} threads");
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Begins to write 100 bytes to `pipe` from `page`, and holds its lock until the page is resolved.
-fn hold(pipe: &File, page: &Arc<StalledPage>) -> thread::JoinHandle<()> {
-    let (pipe, writers) = (pipe.try_clone().unwrap(), Arc::clone(page));
-    let holder = thread::spawn(move || assert_eq!(writers.write_to(pipe, 100).unwrap(), 100));
+/// Starts a thread that writes 100 bytes from `page` to `pipe`. It holds the pipe's lock until the
+/// page is resolved.
+fn hold_lock(pipe: &File, page: &Arc<StalledPage>) -> thread::JoinHandle<()> {
+    let (pipe, writer_page) = (pipe.try_clone().unwrap(), Arc::clone(page));
+    let holder = thread::spawn(move || assert_eq!(writer_page.write_to(pipe, 100).unwrap(), 100));
     page.wait_for_use().unwrap();
     holder
 }
 
-/// Waits until the capture thread has handed in what it was asked for up to now.
-fn wait_for_turn(rig: &Rig) {
-    // The first answer ends a turn, and the second comes in a later one.
+/// Waits until the capture thread has submitted the requests for all earlier commands.
+fn wait_for_turn(rig: &CaptureRig) {
+    // The first event ends a turn, and the second belongs to a later turn.
     for _ in 0..2 {
         rig.capture.deliver(SourceId(99), Vec::new(), None).unwrap();
-        let answer = next(&rig.events);
-        assert!(matches!(answer, Event::Delivered { source: SourceId(99), .. }), "{answer:?}");
+        let event = next(&rig.events);
+        assert!(matches!(event, Event::Delivered { source: SourceId(99), .. }), "{event:?}");
     }
 }
 
-/// Adds a source that has a thread of its own.
+/// Adds an isolated source and waits for its thread.
 fn add_isolated(capture: &Capture, id: SourceId, pipe: OwnedFd, stream: iof_shm_ring::Stream) {
     capture.add(id, pipe, stream).unwrap();
     capture.isolate(id).unwrap();
@@ -70,24 +72,24 @@ fn add_isolated(capture: &Capture, id: SourceId, pipe: OwnedFd, stream: iof_shm_
 }
 
 #[test]
-fn a_writer_that_stalls_the_capture_is_named_while_it_does_and_can_be_isolated() {
-    let _alone = alone();
+fn a_writer_that_stalls_the_capture_is_reported_meanwhile_and_can_be_isolated() {
+    let _alone = run_alone();
     let (Some(first), Some(second)) = (stalled_page(), stalled_page()) else { return };
     let rig = rig();
     let (read, mut write) = pipe();
-    // The capture's first read finds a byte, and the lock taken.
+    // The capture's first read finds a byte and must wait for the lock.
     write.write_all(b"x").unwrap();
-    let holder = hold(&write, &first);
+    let holder = hold_lock(&write, &first);
     rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
-    let named = next(&rig.events);
-    assert!(matches!(named, Event::Stalled { pipe: PipeId::Source(ID) }), "{named:?}");
+    let event = next(&rig.events);
+    assert!(matches!(event, Event::Stalled { pipe: PipeId::Source(ID) }), "{event:?}");
     rig.capture.isolate(ID).unwrap();
     first.resolve(b"").unwrap();
     holder.join().unwrap();
     wait_for_threads(1);
-    // From now on, others go on while it stalls.
+    // From now on, a stall of this source does not stop the others.
     write.write_all(b"x").unwrap();
-    let holder = hold(&write, &second);
+    let holder = hold_lock(&write, &second);
     let (read, mut other) = pipe();
     rig.capture.add(OTHER, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
     other.write_all(b"line\n").unwrap();
@@ -103,8 +105,8 @@ fn a_writer_that_stalls_the_capture_is_named_while_it_does_and_can_be_isolated()
 }
 
 #[test]
-fn all_writers_that_hold_their_pipes_are_named_whichever_stalls_the_capture() {
-    let _alone = alone();
+fn all_writers_that_hold_pipe_locks_are_reported_whichever_stalls_the_capture() {
+    let _alone = run_alone();
     let pages: Vec<_> = (0..4).map_while(|_| stalled_page()).collect();
     if pages.len() < 4 {
         return;
@@ -113,7 +115,7 @@ fn all_writers_that_hold_their_pipes_are_named_whichever_stalls_the_capture() {
     let pipes: Vec<_> = (0..4).map(|_| pipe()).collect();
     let mut holders = Vec::new();
     let mut writers = Vec::new();
-    let named = |count: usize| {
+    let wait_stalled = |count: usize| {
         let stalled = (0..count).map(|_| match next(&rig.events) {
             Event::Stalled { pipe: PipeId::Source(id) } => id.0,
             other => panic!("{other:?}"),
@@ -125,17 +127,17 @@ fn all_writers_that_hold_their_pipes_are_named_whichever_stalls_the_capture() {
     for (id, ((read, mut write), page)) in (0..).map(SourceId).zip(pipes.into_iter().zip(&pages)) {
         let add = |read| rig.capture.add(id, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
         if id.0 < 2 {
-            // The capture waits for bytes of these, and does not touch them when they are locked.
+            // The capture waits for bytes of these pipes. It does not access them while they are locked.
             add(read);
             wait_for_turn(&rig);
-            holders.push(hold(&write, page));
+            holders.push(hold_lock(&write, page));
         } else {
-            // The capture's first read finds a byte, and the lock taken.
+            // The capture's first read finds a byte and must wait for the lock.
             write.write_all(b"x").unwrap();
-            holders.push(hold(&write, page));
+            holders.push(hold_lock(&write, page));
             add(read);
-            let new = if id.0 == 2 { vec![0, 1, 2] } else { vec![3] };
-            assert_eq!(named(new.len()), new);
+            let expected = if id.0 == 2 { vec![0, 1, 2] } else { vec![3] };
+            assert_eq!(wait_stalled(expected.len()), expected);
             page.resolve(b"").unwrap();
             wait_until(&rig.capture, id, |stats| stats.produced == 101);
         }
@@ -146,15 +148,15 @@ fn all_writers_that_hold_their_pipes_are_named_whichever_stalls_the_capture() {
 }
 
 #[test]
-fn a_reader_of_stdin_that_stalls_the_capture_is_named() {
-    let _alone = alone();
+fn a_reader_of_stdin_that_stalls_the_capture_is_reported() {
+    let _alone = run_alone();
     let Some(page) = stalled_page() else { return };
     let rig = rig();
     let (read, mut write) = pipe();
     write.write_all(b"x").unwrap();
-    let readers = Arc::clone(&page);
+    let reader_page = Arc::clone(&page);
     let reader = thread::spawn(move || {
-        assert_eq!(readers.read_from(&read, 1).unwrap(), 1);
+        assert_eq!(reader_page.read_from(&read, 1).unwrap(), 1);
         read
     });
     page.wait_for_use().unwrap();
@@ -162,17 +164,17 @@ fn a_reader_of_stdin_that_stalls_the_capture_is_named() {
     let inlet = Arc::new(Inlet::create(4096, "test").unwrap());
     rig.capture.begin_push(PushId(1), inlet, vec![TargetId(1)], true).unwrap();
     rig.capture.fill(PushId(1), 1, true).unwrap();
-    let named = next(&rig.events);
-    assert!(matches!(named, Event::Stalled { pipe: PipeId::Target(TargetId(1)) }), "{named:?}");
+    let event = next(&rig.events);
+    assert!(matches!(event, Event::Stalled { pipe: PipeId::Target(TargetId(1)) }), "{event:?}");
     page.resolve(b"").unwrap();
     drop(reader.join().unwrap());
 }
 
 #[test]
-fn every_byte_of_an_isolated_source_arrives_through_a_ring_much_smaller_than_they() {
-    let _alone = alone();
+fn every_byte_of_an_isolated_source_arrives_through_a_much_smaller_ring() {
+    let _alone = run_alone();
     let rig = rig();
-    let (mut tool, stream, mut reader) = held_back_by_its_reader(&rig, 64 * KIB);
+    let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, mut write) = pipe();
     let bytes = pattern(1 << 20, 1);
     add_isolated(&rig.capture, ID, read, stream);
@@ -188,7 +190,7 @@ fn every_byte_of_an_isolated_source_arrives_through_a_ring_much_smaller_than_the
 
 #[test]
 fn an_isolated_source_drops_by_its_policy() {
-    let _alone = alone();
+    let _alone = run_alone();
     let rig = rig();
     let mut tool = tool();
     let mut stream = stream(64 * KIB, Policy::DropNewest);
@@ -204,8 +206,8 @@ fn an_isolated_source_drops_by_its_policy() {
 }
 
 #[test]
-fn an_isolated_source_is_finished_with_what_its_pipe_has() {
-    let _alone = alone();
+fn finishing_an_isolated_source_reads_the_bytes_in_its_pipe() {
+    let _alone = run_alone();
     for (held_open, before) in [(true, 100_000), (false, 100_000), (true, 0), (false, 0)] {
         let rig = rig();
         let (read, mut write) = pipe();
@@ -223,11 +225,11 @@ fn an_isolated_source_is_finished_with_what_its_pipe_has() {
 
 #[test]
 fn an_isolated_source_takes_no_deliveries() {
-    let _alone = alone();
+    let _alone = run_alone();
     let rig = rig();
     let (read, mut write) = pipe();
     add_isolated(&rig.capture, ID, read, stream(64 * KIB, Policy::DropNewest));
-    rig.capture.deliver(ID, b"strange".to_vec(), None).unwrap();
+    rig.capture.deliver(ID, b"refused".to_vec(), None).unwrap();
     let refused = next(&rig.events);
     assert!(matches!(refused, Event::Delivered { source: ID, deliveries: 1, bytes: 7 }), "{refused:?}");
     write.write_all(b"own").unwrap();
@@ -236,14 +238,14 @@ fn an_isolated_source_takes_no_deliveries() {
 }
 
 #[test]
-fn nothing_waits_for_the_thread_of_a_source_that_is_closed_while_it_is_stuck() {
-    let _alone = alone();
+fn closing_a_source_does_not_wait_for_its_stuck_thread() {
+    let _alone = run_alone();
     let Some(page) = stalled_page() else { return };
     let rig = rig();
     let (read, mut write) = pipe();
     add_isolated(&rig.capture, ID, read, stream(64 * KIB, Policy::DropNewest));
-    let holder = hold(&write, &page);
-    // The thread asks how much there is, and is stuck.
+    let holder = hold_lock(&write, &page);
+    // The thread asks for the number of unread bytes, and must wait for the lock.
     rig.capture.finish(ID).unwrap();
     rig.capture.close(ID).unwrap();
     assert!(wait_end(&rig.events, ID).closed);

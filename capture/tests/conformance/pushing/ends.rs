@@ -1,4 +1,4 @@
-//! How targets end: by the push that closes them, by their readers, and by us.
+//! The ends of targets: by a push that closes them, by their readers, and by the capture.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,39 +11,41 @@ use nix::poll::PollFlags;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 use super::pusher::{
-    Fed, MIB, Pusher, compare, is, read_some, read_to_end, stuck, unread, wait_broken, wait_full,
+    Fed, MIB, Pusher, is_ready, pusher_with_full_target, read_exactly, read_to_end, spawn_comparison, unread,
+    wait_broken, wait_full,
 };
 use crate::common::pattern;
 
-/// Whether the test of this name has a process of its own: with `inside` set. Otherwise it has run
-/// there by now, and passed.
-pub(super) fn is_alone(test: &str, inside: &str) -> bool {
-    if std::env::var_os(inside).is_some() {
+/// Returns `true` if the calling test runs alone in its process, which the environment variable
+/// `marker` shows. Otherwise runs `test`, the caller, in a process of its own, checks that it
+/// passed, and returns `false`.
+pub(super) fn is_alone(test: &str, marker: &str) -> bool {
+    if std::env::var_os(marker).is_some() {
         return true;
     }
-    let ran =
-        Command::new(std::env::current_exe().unwrap()).args(["--exact", test]).env(inside, "1").output();
-    let ran = ran.unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success() && said.contains("1 passed"), "{:?}: {said}", ran.status);
+    let run =
+        Command::new(std::env::current_exe().unwrap()).args(["--exact", test]).env(marker, "1").output();
+    let run = run.unwrap();
+    let output = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && output.contains("1 passed"), "{:?}: {output}", run.status);
     false
 }
 
 #[test]
-fn end_of_file_comes_once_after_the_last_byte_and_not_before_the_push_is_over() {
+fn end_of_file_comes_once_after_the_last_byte_when_the_push_is_over() {
     let mut pusher = Pusher::new();
-    let read = pusher.unseen_target(0);
+    let read = pusher.add_target(0);
     pusher.begin(0, &[0], true);
     pusher.push(0, b"all");
-    assert_eq!(read_some(&read, 3), b"all");
+    assert_eq!(read_exactly(&read, 3), b"all");
     pusher.wait_taken(0);
-    assert!(!is(&read, PollFlags::POLLIN), "neither bytes nor an end");
+    assert!(!is_ready(&read, PollFlags::POLLIN), "neither bytes nor an end");
     pusher.push_all(0, b" of it");
     assert_eq!(read_to_end(read), b" of it");
     assert!(pusher.fed(0, 0).is_complete(9));
     pusher.wait_shut(0);
     pusher.wait_over(0);
-    // It was shut, and the push is over.
+    // The target is shut and the push is over, so these calls have no effect.
     pusher.capture.shut(TargetId(0)).unwrap();
     pusher.capture.fill(PushId(0), 1, true).unwrap();
     pusher.capture.cut_off(PushId(0), u64::MAX).unwrap();
@@ -53,7 +55,7 @@ fn end_of_file_comes_once_after_the_last_byte_and_not_before_the_push_is_over() 
 #[test]
 fn an_empty_push_that_closes_is_an_end_of_file() {
     let mut pusher = Pusher::new();
-    let read = pusher.unseen_target(0);
+    let read = pusher.add_target(0);
     pusher.begin(0, &[0], true);
     pusher.end(0);
     assert_eq!(read_to_end(read), b"");
@@ -62,20 +64,20 @@ fn an_empty_push_that_closes_is_an_end_of_file() {
 }
 
 #[test]
-fn pushes_that_keep_a_target_open_leave_it_to_the_next_which_goes_on_behind() {
+fn a_push_that_keeps_its_target_open_is_followed_by_the_next_push() {
     let mut pusher = Pusher::new();
-    let read = pusher.unseen_target(0);
+    let read = pusher.add_target(0);
     pusher.begin(0, &[0], false);
     pusher.push_all(0, b"one, ");
     assert!(pusher.fed(0, 0).is_complete(5));
     pusher.wait_over(0);
-    assert_eq!(read_some(&read, 5), b"one, ");
-    assert!(!is(&read, PollFlags::POLLIN), "neither bytes nor an end");
-    // An empty one is nothing.
+    assert_eq!(read_exactly(&read, 5), b"one, ");
+    assert!(!is_ready(&read, PollFlags::POLLIN), "neither bytes nor an end");
+    // An empty push writes nothing.
     pusher.begin(1, &[0], false);
     pusher.end(1);
     assert!(pusher.fed(1, 0).is_complete(0));
-    assert!(!is(&read, PollFlags::POLLIN), "neither bytes nor an end");
+    assert!(!is_ready(&read, PollFlags::POLLIN), "neither bytes nor an end");
     pusher.begin(2, &[0], true);
     pusher.push_all(2, b"two");
     assert_eq!(read_to_end(read), b"two");
@@ -83,9 +85,9 @@ fn pushes_that_keep_a_target_open_leave_it_to_the_next_which_goes_on_behind() {
 }
 
 #[test]
-fn what_is_fed_to_who_is_shut_or_was_never_there_is_told_at_once_and_the_others_get_theirs() {
+fn missing_targets_are_reported_at_once_and_the_others_get_all_bytes() {
     let mut pusher = Pusher::new();
-    let reads = [0, 1, 2].map(|id| pusher.unseen_target(id));
+    let reads = [0, 1, 2].map(|id| pusher.add_target(id));
     pusher.capture.shut(TargetId(0)).unwrap();
     pusher.wait_shut(0);
     pusher.begin(1, &[1], true);
@@ -99,16 +101,16 @@ fn what_is_fed_to_who_is_shut_or_was_never_there_is_told_at_once_and_the_others_
     pusher.push_all(2, b"all");
     assert_eq!(reads.map(read_to_end), [&b""[..], b"", b"all"]);
     assert!(pusher.fed(2, 2).is_complete(3));
-    // With nobody else it is over at once.
+    // A push without other targets is over at once.
     pusher.begin(3, &[0, 3], false);
     assert!(pusher.fed(3, 0).came_too_late() && pusher.fed(3, 3).came_too_late());
     pusher.wait_over(3);
 }
 
 #[test]
-fn what_waits_behind_a_push_that_closes_comes_too_late() {
+fn a_push_that_waits_behind_one_that_closes_the_target_comes_too_late() {
     let mut pusher = Pusher::new();
-    let read = pusher.unseen_target(0);
+    let read = pusher.add_target(0);
     pusher.begin(0, &[0], true);
     pusher.begin(1, &[0], false);
     pusher.push_all(1, b"too late");
@@ -119,21 +121,21 @@ fn what_waits_behind_a_push_that_closes_comes_too_late() {
 }
 
 #[test]
-fn a_target_that_goes_in_the_middle_is_told_of_with_what_it_was_given_and_the_others_get_all() {
+fn a_target_that_closes_early_reports_its_bytes_and_the_others_get_all_bytes() {
     let mut pusher = Pusher::new();
     let bytes = Arc::new(pattern(4 * MIB, 11));
-    let (read, look) = pusher.target(0);
-    let others = [1, 2].map(|id| compare(pusher.unseen_target(id), &bytes, Duration::ZERO));
+    let (read, poll_end) = pusher.add_watched_target(0);
+    let others = [1, 2].map(|id| spawn_comparison(pusher.add_target(id), &bytes, Duration::ZERO));
     let expected = Arc::clone(&bytes);
-    let goes = std::thread::spawn(move || {
-        let got = read_some(&read, 100_000);
+    let closing = std::thread::spawn(move || {
+        let got = read_exactly(&read, 100_000);
         assert!(got == expected[..got.len()]);
-        wait_full(&look);
+        wait_full(&poll_end);
         got.len() as u64 + unread(&read)
     });
     pusher.begin(0, &[0, 1, 2], true);
     pusher.push_all(0, &bytes);
-    let given = goes.join().unwrap();
+    let given = closing.join().unwrap();
     let Fed { delivered, end } = pusher.fed(0, 0);
     assert!(matches!(end, PushEnd::Closed), "{end:?}");
     assert_eq!(delivered, given);
@@ -142,13 +144,13 @@ fn a_target_that_goes_in_the_middle_is_told_of_with_what_it_was_given_and_the_ot
 }
 
 #[test]
-fn a_process_that_exits_in_the_middle_has_closed_its_stdin() {
+fn a_process_that_exits_during_a_push_counts_as_having_closed_its_stdin() {
     let mut pusher = Pusher::new();
-    let read = pusher.unseen_target(0);
+    let read = pusher.add_target(0);
     let mut head = Command::new("head");
     head.args(["-c", "100000"]).stdin(read).stdout(std::process::Stdio::null());
     let mut running = head.spawn().unwrap();
-    // It has the read end, too.
+    // The command object keeps the read end open.
     drop(head);
     pusher.begin(0, &[0], false);
     pusher.push(0, &pattern(MIB, 12));
@@ -160,56 +162,56 @@ fn a_process_that_exits_in_the_middle_has_closed_its_stdin() {
     pusher.wait_over(0);
 }
 
-/// Pushes a pipe that nobody reads any more.
-fn push_one_that_is_closed() {
+/// Pushes to two targets, of which one has a pipe without a reader.
+fn push_to_a_closed_target() {
     let mut pusher = Pusher::new();
-    let (read, look) = pusher.target(0);
-    let other = pusher.unseen_target(1);
+    let (read, poll_end) = pusher.add_watched_target(0);
+    let other = pusher.add_target(1);
     drop(read);
-    wait_broken(&look);
+    wait_broken(&poll_end);
     pusher.begin(0, &[0, 1], true);
     pusher.push(0, b"too late");
     assert!(pusher.fed(0, 0).came_too_late());
     pusher.wait_shut(0);
-    // The push goes on without it.
+    // The push continues at the other target.
     pusher.push_all(0, b", but not for all");
     assert_eq!(read_to_end(other), b"too late, but not for all");
     assert!(pusher.fed(0, 1).is_complete(25));
 }
 
 #[test]
-fn a_target_that_closes_its_stdin_at_once() {
-    push_one_that_is_closed();
+fn a_target_whose_stdin_is_already_closed_comes_too_late() {
+    push_to_a_closed_target();
 }
 
 #[test]
-fn a_closed_stdin_kills_nobody_where_sigpipe_would() {
-    let this = "conformance::pushing::ends::a_closed_stdin_kills_nobody_where_sigpipe_would";
+fn a_closed_stdin_raises_no_fatal_sigpipe() {
+    let this = "conformance::pushing::ends::a_closed_stdin_raises_no_fatal_sigpipe";
     if is_alone(this, "IOF_TEST_SIGPIPE") {
         // SAFETY: no handler is installed.
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.unwrap();
-        push_one_that_is_closed();
+        push_to_a_closed_target();
     }
 }
 
 #[test]
-fn shutting_with_a_write_in_flight_ends_it_with_what_was_written() {
-    let (mut pusher, read, look) = stuck();
+fn shutting_a_target_with_a_write_in_flight_reports_the_bytes_written() {
+    let (mut pusher, read, poll_end) = pusher_with_full_target();
     pusher.capture.shut(TargetId(0)).unwrap();
     let Fed { delivered, end } = pusher.fed(0, 0);
     assert!(matches!(end, PushEnd::Stopped), "{end:?}");
     assert_eq!(delivered, unread(&read));
     pusher.wait_shut(0);
-    drop(look);
+    drop(poll_end);
     let mut got = Vec::new();
     File::from(read).read_to_end(&mut got).unwrap();
     assert!(got == pattern(MIB, 13)[..got.len()]);
 }
 
 #[test]
-fn dropping_the_capture_ends_targets_with_and_without_a_write_in_flight_and_all_pushes() {
-    let (mut pusher, read, _look) = stuck();
-    let (_idle, _look) = pusher.target(1);
+fn dropping_the_capture_ends_all_targets_and_all_pushes() {
+    let (mut pusher, read, _poll_end) = pusher_with_full_target();
+    let (_idle, _poll_end) = pusher.add_watched_target(1);
     pusher.begin(1, &[0, 1], false);
     let events = pusher.stop();
     let (mut fed, mut rest) = (Vec::new(), Vec::new());

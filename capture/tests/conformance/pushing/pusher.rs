@@ -1,4 +1,4 @@
-//! Whoever pushes stdin in these tests, and how the pipes of the targets are looked at.
+//! The pusher of these tests, and the ways to inspect the targets' pipes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -18,12 +18,12 @@ use crate::common::{next, pattern, pipe};
 
 pub(super) const KIB: u64 = 1024;
 pub(super) const MIB: usize = 1 << 20;
-/// Bytes that each push's inlet holds.
+/// Capacity of each push's inlet in bytes.
 pub(super) const INLET: u64 = 64 * KIB;
-/// Nothing here takes so long: whoever waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest time that a test waits for a condition. No condition takes as long.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How a push's turn at a target ended.
+/// The end of a push's turn at a target, as the capture reported it.
 #[derive(Debug)]
 pub(super) struct Fed {
     pub(super) delivered: u64,
@@ -31,19 +31,18 @@ pub(super) struct Fed {
 }
 
 impl Fed {
-    /// Whether the target took so many bytes, and these were all.
+    /// Returns whether the target took this many bytes and the push was complete.
     pub(super) fn is_complete(&self, bytes: usize) -> bool {
         self.delivered == bytes as u64 && matches!(self.end, PushEnd::Complete)
     }
 
-    /// Whether the push came too late.
+    /// Returns whether the target was already closed when the push had its turn.
     pub(super) fn came_too_late(&self) -> bool {
         self.delivered == 0 && matches!(self.end, PushEnd::Closed)
     }
 }
 
-/// Whoever pushes stdin: a capture, the inlets of the pushes that are not over, and what became of
-/// them.
+/// A capture, the fillers of the pushes that are not over, and the reported ends.
 pub(super) struct Pusher {
     pub(super) capture: Capture,
     pub(super) events: Receiver<Event>,
@@ -55,8 +54,8 @@ pub(super) struct Pusher {
 
 impl Pusher {
     pub(super) fn new() -> Pusher {
-        let (tell, events) = channel();
-        let capture = Capture::start_on(BACKEND, move |event| drop(tell.send(event))).unwrap();
+        let (sender, events) = channel();
+        let capture = Capture::start_on(BACKEND, move |event| drop(sender.send(event))).unwrap();
         Pusher {
             capture,
             events,
@@ -67,24 +66,26 @@ impl Pusher {
         }
     }
 
-    /// Adds a new pipe as a target; gives its read end, and a second write end to look at, which is
-    /// to be dropped.
-    pub(super) fn target(&mut self, id: u64) -> (OwnedFd, File) {
+    /// Adds the write end of a new pipe as target `id`. Returns the read end, and a second write
+    /// end with which the test can poll the pipe. The pipe stays open until both write ends are
+    /// dropped.
+    pub(super) fn add_watched_target(&mut self, id: u64) -> (OwnedFd, File) {
         let (read, write) = pipe();
-        let look = write.try_clone().unwrap();
+        let poll_end = write.try_clone().unwrap();
         self.capture.add_target(TargetId(id), write.into()).unwrap();
         self.shut.remove(&id);
-        (read, look)
+        (read, poll_end)
     }
 
-    /// The same, where nobody looks.
-    pub(super) fn unseen_target(&mut self, id: u64) -> OwnedFd {
-        self.target(id).0
+    /// Adds the write end of a new pipe as target `id`. Returns the read end.
+    pub(super) fn add_target(&mut self, id: u64) -> OwnedFd {
+        self.add_watched_target(id).0
     }
 
+    /// Begins push `push` with a new inlet.
     pub(super) fn begin(&mut self, push: u64, targets: &[u64], closes: bool) {
         let inlet = Inlet::create(INLET, "test").unwrap();
-        // SAFETY: there is no other, and it is told what is.
+        // SAFETY: this is the inlet's only filler, and `freed` receives only what the capture reports.
         let filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()) }.unwrap();
         let targets = targets.iter().copied().map(TargetId).collect();
         self.capture.begin_push(PushId(push), Arc::new(inlet), targets, closes).unwrap();
@@ -92,9 +93,9 @@ impl Pusher {
         self.over.remove(&push);
     }
 
-    /// Pushes what there is room for now.
+    /// Pushes the bytes for which the inlet has room now. Returns their number.
     pub(super) fn try_push(&mut self, push: u64, bytes: &[u8]) -> usize {
-        self.hear_all();
+        self.take_events();
         let Some(filler) = self.fillers.get_mut(&push) else { return 0 };
         let room = filler.room();
         let n = room.len().min(bytes.len());
@@ -106,7 +107,7 @@ impl Pusher {
         n
     }
 
-    /// Pushes all, or until the push is over.
+    /// Pushes all bytes, or stops when the push is over.
     pub(super) fn push(&mut self, push: u64, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() && self.fillers.contains_key(&push) {
@@ -118,12 +119,12 @@ impl Pusher {
         }
     }
 
-    /// Those were all.
+    /// Marks the push as complete.
     pub(super) fn end(&mut self, push: u64) {
         self.capture.fill(PushId(push), 0, true).unwrap();
     }
 
-    /// Pushes all, and says so.
+    /// Pushes all bytes and marks the push as complete.
     pub(super) fn push_all(&mut self, push: u64, bytes: &[u8]) {
         self.push(push, bytes);
         self.end(push);
@@ -131,16 +132,16 @@ impl Pusher {
 
     fn wait(&mut self) {
         let event = next(&self.events);
-        self.hear(event);
+        self.handle(event);
     }
 
-    fn hear_all(&mut self) {
+    fn take_events(&mut self) {
         while let Ok(event) = self.events.try_recv() {
-            self.hear(event);
+            self.handle(event);
         }
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Freed { push, position } => {
                 assert!(self.fillers.get_mut(&push.0).unwrap().freed(position), "{position}");
@@ -148,7 +149,7 @@ impl Pusher {
             Event::Fed { push, target, delivered, end } => {
                 assert!(self.fillers.contains_key(&push.0), "{push:?} is over");
                 let before = self.fed.insert((push.0, target.0), Fed { delivered, end });
-                assert!(before.is_none(), "{target:?} was told of twice");
+                assert!(before.is_none(), "the turn at {target:?} ended twice");
             }
             Event::PushOver { push } => {
                 assert!(self.over.insert(push.0), "{push:?} is over twice");
@@ -159,7 +160,7 @@ impl Pusher {
         }
     }
 
-    /// Waits for the end of a push's turn at a target.
+    /// Waits for the end of a push's turn at a target, and returns it.
     pub(super) fn fed(&mut self, push: u64, target: u64) -> Fed {
         loop {
             if let Some(fed) = self.fed.remove(&(push, target)) {
@@ -169,9 +170,9 @@ impl Pusher {
         }
     }
 
-    /// Whether a push's turn at a target has ended by now.
+    /// Returns whether a push's turn at a target has ended.
     pub(super) fn is_fed(&mut self, push: u64, target: u64) -> bool {
-        self.hear_all();
+        self.take_events();
         self.fed.contains_key(&(push, target))
     }
 
@@ -195,33 +196,33 @@ impl Pusher {
         self.capture.with_streams(|streams| streams.takes(TargetId(target))).unwrap()
     }
 
-    /// Waits until all targets of a push have taken what was pushed so far.
+    /// Waits until all targets of a push have taken all bytes pushed so far.
     pub(super) fn wait_taken(&mut self, push: u64) {
         let filled = self.fillers[&push].filled();
         wait_until(|| self.lagging(push).is_some_and(|lagging| lagging.position == filled));
     }
 
-    /// Drops the capture; gives what it still had to say.
+    /// Drops the capture. Returns the events that it reported meanwhile.
     pub(super) fn stop(mut self) -> Vec<Event> {
-        self.hear_all();
+        self.take_events();
         let Pusher { capture, events, .. } = self;
         drop(capture);
         events.try_iter().collect()
     }
 }
 
-/// Reads to the end of file, `pause` after each read, and compares; gives how many bytes there
-/// were.
-pub(super) fn compare(from: OwnedFd, expected: &Arc<Vec<u8>>, pause: Duration) -> JoinHandle<usize> {
+/// Starts a thread that reads to end of file, with `pause` after each read, and compares the bytes.
+/// The thread returns their number.
+pub(super) fn spawn_comparison(pipe: OwnedFd, expected: &Arc<Vec<u8>>, pause: Duration) -> JoinHandle<usize> {
     let expected = Arc::clone(expected);
     std::thread::spawn(move || {
-        let (mut from, mut at, mut buffer) = (File::from(from), 0, vec![0; 64 << 10]);
+        let (mut pipe, mut position, mut buffer) = (File::from(pipe), 0, vec![0; 64 << 10]);
         loop {
-            let n = from.read(&mut buffer).unwrap();
-            assert!(buffer[..n] == expected[at..at + n], "another byte, from {at} on");
-            at += n;
+            let n = pipe.read(&mut buffer).unwrap();
+            assert!(buffer[..n] == expected[position..position + n], "wrong byte at {position} or later");
+            position += n;
             if n == 0 {
-                return at;
+                return position;
             }
             if !pause.is_zero() {
                 std::thread::sleep(pause);
@@ -230,70 +231,73 @@ pub(super) fn compare(from: OwnedFd, expected: &Arc<Vec<u8>>, pause: Duration) -
     })
 }
 
-/// What is there up to the end of file.
-pub(super) fn read_to_end(from: OwnedFd) -> Vec<u8> {
-    let mut got = Vec::new();
-    File::from(from).read_to_end(&mut got).unwrap();
-    got
+/// Reads to end of file.
+pub(super) fn read_to_end(pipe: OwnedFd) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    File::from(pipe).read_to_end(&mut bytes).unwrap();
+    bytes
 }
 
-/// As many bytes, once they are there.
-pub(super) fn read_some(from: &OwnedFd, bytes: usize) -> Vec<u8> {
-    let mut got = vec![0; bytes];
-    File::from(from.try_clone().unwrap()).read_exact(&mut got).unwrap();
-    got
+/// Reads exactly `len` bytes. Blocks until they are available.
+pub(super) fn read_exactly(pipe: &OwnedFd, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    File::from(pipe.try_clone().unwrap()).read_exact(&mut bytes).unwrap();
+    bytes
 }
 
 pub(super) fn wait_until(ready: impl Fn() -> bool) {
-    let begun = Instant::now();
+    let start = Instant::now();
     while !ready() {
-        assert!(begun.elapsed() < PATIENCE, "it never came");
+        assert!(start.elapsed() < TIMEOUT, "the condition did not become true");
         std::thread::yield_now();
     }
 }
 
-pub(super) fn is(file: impl AsFd, flag: PollFlags) -> bool {
+/// Returns whether poll(2) reports `file` for `flag`, or with an error or hang-up.
+pub(super) fn is_ready(file: impl AsFd, flag: PollFlags) -> bool {
     poll(&mut [PollFd::new(file.as_fd(), flag)], PollTimeout::ZERO).unwrap() == 1
 }
 
-/// Waits until a pipe holds all that it can, so that a write to it is in flight.
-pub(super) fn wait_full(look: &File) {
-    wait_until(|| !is(look, PollFlags::POLLOUT));
+/// Waits until a pipe is full, so that the next write to it stays in flight.
+pub(super) fn wait_full(poll_end: &File) {
+    wait_until(|| !is_ready(poll_end, PollFlags::POLLOUT));
 }
 
-/// Waits until nobody has the read end any more. (A process that another test is about to start
-/// holds it until it is.)
-pub(super) fn wait_broken(look: &File) {
-    wait_until(|| is(look, PollFlags::empty()));
+/// Waits until no process has the read end open. (A process that another test is starting holds it
+/// for a moment.)
+pub(super) fn wait_broken(poll_end: &File) {
+    wait_until(|| is_ready(poll_end, PollFlags::empty()));
 }
 
+/// Returns the number of bytes in a pipe.
 pub(super) fn unread(pipe: &OwnedFd) -> u64 {
     let mut n: libc::c_int = 0;
-    // SAFETY: it writes one int.
+    // SAFETY: the call writes one int.
     assert_eq!(unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(pipe), libc::FIONREAD, &raw mut n) }, 0);
     n as u64
 }
 
-/// Pushes until the pipe of target 0 is full and a write of what is left in flight, and all others
-/// have taken all; gives how much.
-pub(super) fn stuff(pusher: &mut Pusher, push: u64, look: &File, bytes: &[u8]) -> usize {
+/// Pushes until target 0 has a full pipe and a write in flight, and all other targets have taken
+/// all bytes. Returns the number of bytes pushed.
+pub(super) fn push_until_full(pusher: &mut Pusher, push: u64, poll_end: &File, bytes: &[u8]) -> usize {
     let is_stuck = |pusher: &Pusher| {
-        // In this order: what it lacks once it is full it can't take any more.
-        !is(look, PollFlags::POLLOUT)
-            && matches!(pusher.lagging(push).unwrap().targets[..], [who] if who.target == TargetId(0))
+        // The order matters: a target that is behind after its pipe was seen full stays behind.
+        !is_ready(poll_end, PollFlags::POLLOUT)
+            && matches!(pusher.lagging(push).unwrap().targets[..], [slow] if slow.target == TargetId(0))
     };
-    let mut at = 0;
+    let mut pushed = 0;
     while !is_stuck(pusher) {
-        at += pusher.try_push(push, &bytes[at..]);
+        pushed += pusher.try_push(push, &bytes[pushed..]);
     }
-    at
+    pushed
 }
 
-/// Target 0 with a write of push 0, which closes it, in flight.
-pub(super) fn stuck() -> (Pusher, OwnedFd, File) {
+/// Returns a pusher whose target 0 has a full pipe and a write of push 0 in flight. Push 0 closes
+/// the target.
+pub(super) fn pusher_with_full_target() -> (Pusher, OwnedFd, File) {
     let mut pusher = Pusher::new();
-    let (read, look) = pusher.target(0);
+    let (read, poll_end) = pusher.add_watched_target(0);
     pusher.begin(0, &[0], true);
-    stuff(&mut pusher, 0, &look, &pattern(MIB, 13));
-    (pusher, read, look)
+    push_until_full(&mut pusher, 0, &poll_end, &pattern(MIB, 13));
+    (pusher, read, poll_end)
 }

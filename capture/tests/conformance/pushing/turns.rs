@@ -1,4 +1,4 @@
-//! Many who push: whose turn it is, and who is cut off.
+//! Several pushes to one target: the order of their turns, and cutting off slow targets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,23 +7,24 @@ use iof_capture::{PushEnd, PushId, TargetId};
 use nix::poll::PollFlags;
 
 use super::pusher::{
-    Fed, KIB, MIB, Pusher, compare, is, read_some, read_to_end, stuck, stuff, unread, wait_full,
+    Fed, KIB, MIB, Pusher, is_ready, push_until_full, pusher_with_full_target, read_exactly, read_to_end,
+    spawn_comparison, unread, wait_full,
 };
 use crate::common::pattern;
 
-/// What two push one after the other.
+/// Returns the bytes of two pushes, one after the other.
 fn both(first: &[u8], second: &[u8]) -> Arc<Vec<u8>> {
     Arc::new([first, second].concat())
 }
 
 #[test]
-fn of_two_pushers_the_second_has_its_turn_when_the_first_has_pushed_all_of_it() {
+fn the_second_of_two_pushes_has_its_turn_when_the_first_is_complete() {
     let mut pusher = Pusher::new();
     let (first, second) = (pattern(3 * MIB, 20), pattern(MIB, 21));
-    let reader = compare(pusher.unseen_target(0), &both(&first, &second), Duration::ZERO);
+    let reader = spawn_comparison(pusher.add_target(0), &both(&first, &second), Duration::ZERO);
     pusher.begin(1, &[0], false);
     pusher.begin(2, &[0], true);
-    // By turns, while there is room for the second, which waits.
+    // Fill both pushes alternately. The second waits, so only its inlet's capacity fits.
     let mut pushed = 0;
     for chunk in first.chunks(10_000) {
         pusher.push(1, chunk);
@@ -31,7 +32,10 @@ fn of_two_pushers_the_second_has_its_turn_when_the_first_has_pushed_all_of_it() 
     }
     assert!(pushed <= 64 << 10 && !pusher.is_fed(2, 0));
     let lagging = pusher.lagging(2).unwrap();
-    assert!(lagging.position == 0 && lagging.targets.iter().all(|who| who.turn == PushId(1)), "{lagging:?}");
+    assert!(
+        lagging.position == 0 && lagging.targets.iter().all(|slow| slow.turn == PushId(1)),
+        "{lagging:?}"
+    );
     pusher.end(1);
     pusher.push_all(2, &second[pushed..]);
     assert_eq!(reader.join().unwrap(), first.len() + second.len());
@@ -39,37 +43,37 @@ fn of_two_pushers_the_second_has_its_turn_when_the_first_has_pushed_all_of_it() 
 }
 
 #[test]
-fn who_comes_second_waits_while_the_first_waits_for_its_filler() {
+fn the_second_push_waits_while_the_first_waits_for_bytes() {
     let mut pusher = Pusher::new();
-    let read = pusher.unseen_target(0);
+    let read = pusher.add_target(0);
     pusher.begin(1, &[0], false);
     pusher.begin(2, &[0], true);
     pusher.push_all(2, b"second");
     pusher.push(1, b"be");
-    assert_eq!(read_some(&read, 2), b"be");
+    assert_eq!(read_exactly(&read, 2), b"be");
     pusher.wait_taken(1);
-    assert!(!is(&read, PollFlags::POLLIN), "only the first has its turn");
+    assert!(!is_ready(&read, PollFlags::POLLIN), "only the first push has its turn");
     pusher.push_all(1, b"fore the ");
     assert_eq!(read_to_end(read), b"fore the second");
     assert!(pusher.fed(1, 0).is_complete(11) && pusher.fed(2, 0).is_complete(6));
 }
 
 #[test]
-fn pushes_that_share_one_of_their_targets_both_arrive() {
+fn two_pushes_that_share_a_target_both_arrive_whole() {
     let mut pusher = Pusher::new();
     let (first, second) = (Arc::new(pattern(2 * MIB, 22)), Arc::new(pattern(2 * MIB, 23)));
     let shared = both(&first, &second);
     let readers = [(1, &first), (2, &shared), (3, &second)]
-        .map(|(id, bytes)| compare(pusher.unseen_target(id), bytes, Duration::ZERO));
+        .map(|(id, bytes)| spawn_comparison(pusher.add_target(id), bytes, Duration::ZERO));
     pusher.begin(12, &[1, 2], false);
     pusher.begin(23, &[2, 3], false);
-    let (mut one, mut other) = (0, 0);
-    while one < first.len() {
-        one += pusher.try_push(12, &first[one..]);
-        other += pusher.try_push(23, &second[other..]);
+    let (mut first_pushed, mut second_pushed) = (0, 0);
+    while first_pushed < first.len() {
+        first_pushed += pusher.try_push(12, &first[first_pushed..]);
+        second_pushed += pusher.try_push(23, &second[second_pushed..]);
     }
     pusher.end(12);
-    pusher.push_all(23, &second[other..]);
+    pusher.push_all(23, &second[second_pushed..]);
     for (push, id) in [(12, 1), (12, 2), (23, 2), (23, 3)] {
         assert!(pusher.fed(push, id).is_complete(2 * MIB), "{push} at {id}");
     }
@@ -81,14 +85,14 @@ fn pushes_that_share_one_of_their_targets_both_arrive() {
 }
 
 #[test]
-fn who_is_behind_in_its_turn_is_cut_off_after_what_it_took_and_who_keeps_up_gets_all() {
+fn a_slow_target_is_cut_off_after_its_bytes_and_a_quick_one_gets_all_bytes() {
     let mut pusher = Pusher::new();
     let bytes = Arc::new(pattern(MIB, 14));
-    let (slow, look) = pusher.target(0);
-    let quick = compare(pusher.unseen_target(1), &bytes, Duration::ZERO);
+    let (slow, poll_end) = pusher.add_watched_target(0);
+    let quick = spawn_comparison(pusher.add_target(1), &bytes, Duration::ZERO);
     pusher.begin(0, &[0, 1], true);
-    let pushed = stuff(&mut pusher, 0, &look, &bytes);
-    drop(look);
+    let pushed = push_until_full(&mut pusher, 0, &poll_end, &bytes);
+    drop(poll_end);
     let position = pusher.lagging(0).unwrap().position;
     pusher.capture.cut_off(PushId(0), position).unwrap();
     let Fed { delivered, end } = pusher.fed(0, 0);
@@ -103,21 +107,21 @@ fn who_is_behind_in_its_turn_is_cut_off_after_what_it_took_and_who_keeps_up_gets
 }
 
 #[test]
-fn who_has_taken_more_than_the_position_or_all_that_there_is_is_not_cut_off() {
+fn a_target_beyond_the_position_or_with_all_bytes_so_far_is_not_cut_off() {
     let mut pusher = Pusher::new();
-    let (ahead, look) = pusher.target(0);
-    let all = pusher.unseen_target(1);
+    let (ahead, poll_end) = pusher.add_watched_target(0);
+    let all = pusher.add_target(1);
     let bytes = pattern(96 << 10, 24);
     pusher.begin(0, &[0], false);
     pusher.begin(1, &[1], false);
-    stuff(&mut pusher, 0, &look, &bytes);
-    wait_full(&look);
+    push_until_full(&mut pusher, 0, &poll_end, &bytes);
+    wait_full(&poll_end);
     pusher.push(1, b"all");
     pusher.wait_taken(1);
     let position = pusher.lagging(0).unwrap().position;
     pusher.capture.cut_off(PushId(0), position - 1).unwrap();
     pusher.capture.cut_off(PushId(1), u64::MAX).unwrap();
-    // Of a push that is not there nothing happens.
+    // A push that does not exist is ignored.
     pusher.capture.cut_off(PushId(2), u64::MAX).unwrap();
     assert!(pusher.takes(0) && pusher.takes(1));
     assert!(!pusher.is_fed(0, 0) && !pusher.is_fed(1, 1));
@@ -125,16 +129,16 @@ fn who_has_taken_more_than_the_position_or_all_that_there_is_is_not_cut_off() {
 }
 
 #[test]
-fn who_is_behind_because_it_is_anothers_turn_is_not_cut_off() {
+fn a_target_where_another_push_has_the_turn_is_not_cut_off() {
     let mut pusher = Pusher::new();
-    let reads = [0, 1].map(|id| pusher.unseen_target(id));
+    let reads = [0, 1].map(|id| pusher.add_target(id));
     pusher.begin(0, &[0], false);
     pusher.begin(1, &[0, 1], true);
     pusher.push_all(1, b"second");
     assert!(pusher.fed(1, 1).is_complete(6));
     let lagging = pusher.lagging(1).unwrap();
-    let [who] = lagging.targets[..] else { panic!("{lagging:?}") };
-    assert!(who.target == TargetId(0) && who.turn == PushId(0));
+    let [slow] = lagging.targets[..] else { panic!("{lagging:?}") };
+    assert!(slow.target == TargetId(0) && slow.turn == PushId(0));
     pusher.capture.cut_off(PushId(1), u64::MAX).unwrap();
     pusher.push_all(0, b"first, ");
     assert_eq!(reads.map(read_to_end), [&b"first, second"[..], b"second"]);
@@ -142,16 +146,16 @@ fn who_is_behind_because_it_is_anothers_turn_is_not_cut_off() {
 }
 
 #[test]
-fn those_behind_one_that_is_cut_off_find_the_target_closed_and_reach_their_others() {
-    let (mut pusher, stuck, _look) = stuck();
-    let other = pusher.unseen_target(1);
+fn pushes_behind_a_cut_off_find_the_target_closed_and_reach_their_others() {
+    let (mut pusher, full, _poll_end) = pusher_with_full_target();
+    let other = pusher.add_target(1);
     pusher.begin(1, &[0, 1], true);
     pusher.begin(2, &[0], false);
     pusher.push_all(1, b"to the other");
     assert!(pusher.fed(1, 1).is_complete(12));
     pusher.capture.cut_off(PushId(0), u64::MAX).unwrap();
     assert!(
-        matches!(pusher.fed(0, 0), Fed { end: PushEnd::CutOff, delivered } if delivered == unread(&stuck))
+        matches!(pusher.fed(0, 0), Fed { end: PushEnd::CutOff, delivered } if delivered == unread(&full))
     );
     assert!(pusher.fed(1, 0).came_too_late() && pusher.fed(2, 0).came_too_late());
     for push in [0, 1, 2] {
@@ -160,7 +164,7 @@ fn those_behind_one_that_is_cut_off_find_the_target_closed_and_reach_their_other
     assert_eq!(read_to_end(other), b"to the other");
 }
 
-/// Resident memory of this process, in bytes; see proc_pid_status(5).
+/// Returns the resident memory of this process in bytes, see proc_pid_status(5).
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -168,17 +172,16 @@ fn resident() -> u64 {
 }
 
 #[test]
-fn memory_does_not_grow_with_what_is_pushed() {
-    const INSIDE: &str = "IOF_TEST_MEMORY";
-    let this = "conformance::pushing::turns::memory_does_not_grow_with_what_is_pushed";
-    if !super::ends::is_alone(this, INSIDE) {
+fn memory_does_not_grow_with_the_number_of_bytes_pushed() {
+    let this = "conformance::pushing::turns::memory_does_not_grow_with_the_number_of_bytes_pushed";
+    if !super::ends::is_alone(this, "IOF_TEST_MEMORY") {
         return;
     }
     let mut pusher = Pusher::new();
     let bytes = pattern(MIB, 25);
     let readers: Vec<_> = [0, 1, 2]
         .map(|id| {
-            let read = pusher.unseen_target(id);
+            let read = pusher.add_target(id);
             std::thread::spawn(move || {
                 std::io::copy(&mut std::fs::File::from(read), &mut std::io::sink()).unwrap()
             })
@@ -192,6 +195,6 @@ fn memory_does_not_grow_with_what_is_pushed() {
     pusher.end(0);
     assert!(readers.into_iter().all(|reader| reader.join().unwrap() == 256 * MIB as u64));
     assert!([0, 1, 2].into_iter().all(|id| pusher.fed(0, id).is_complete(256 * MIB)));
-    // Less than a hundredth of what was pushed; the inlet has less than a MiB.
-    assert!(grown < 2 * MIB as u64, "it has {grown} bytes more");
+    // Less than a hundredth of the bytes pushed. The inlet is smaller than a MiB.
+    assert!(grown < 2 * MIB as u64, "the process grew by {grown} bytes");
 }
