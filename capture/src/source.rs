@@ -1,5 +1,6 @@
-//! One pipe, or what is delivered in its place, the stream it flows into, and what it needs next.
-//! No I/O here: whoever drives it does that, so that every backend drives the same machine.
+//! One source: a pipe, or the deliveries in its place, the stream that its bytes enter, and the
+//! request that it needs next. No I/O here: the driver does that, so that every backend drives the
+//! same state machine.
 //!
 //! ```text
 //!            next: room             done: n bytes, interrupted
@@ -8,7 +9,7 @@
 //!          ------------> Polling ------------------------------> Idle, and next(readable)
 //!          next: must wait        next
 //!          ------------> Waiting ------------------------------> (as from Idle)
-//!          next: later, hung up    done
+//!          next: must pause       done
 //!          ------------> Pausing ------------------------------> Idle
 //!     any, once nothing is in flight: end -> Ended
 //! ```
@@ -25,103 +26,106 @@ use crate::event::{End, SourceId};
 use crate::isolated::{IsolatedReader, ThreadId};
 use crate::queue::{AfterPour, DeliveryQueue, Dequeued};
 
-/// Bytes that one read asks for at most: what a pipe holds by default, see pipe(7).
+/// The most bytes that one read asks for: the default capacity of a pipe, see pipe(7).
 pub const READ_MAX: usize = 64 * 1024;
-/// Bytes that a write to a pipe in packet mode (O_DIRECT) puts together at most, see pipe(2): a
-/// read that asks for fewer loses the rest, and nobody says so.
+/// The largest packet of a pipe in packet mode (O_DIRECT), see pipe(2). A read that asks for fewer
+/// bytes loses the rest of the packet without an error.
 pub(crate) const PACKET_MAX: usize = libc::PIPE_BUF;
 
-/// Where a source stands.
+/// The state of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing is in flight.
+    /// No request is in flight.
     Idle,
-    /// A read into the stream is in flight: the stream must neither be written nor dropped.
+    /// A read into the stream is in flight, so the stream must neither be written nor dropped.
     Reading,
-    /// The stream is full, or has no room for a packet, and drops the newest, or the pipe said "not
-    /// now": waits until the pipe is readable.
+    /// A poll until the pipe is readable is in flight: the stream drops the newest bytes and is full
+    /// or has no room for a packet, or the pipe is non-blocking and was empty.
     Polling,
-    /// The stream is full and waits for its readers; nothing is in flight.
+    /// The stream is full and waits for its readers. No request is in flight.
     Waiting,
-    /// The kernel has no memory for the stream, or nobody has the terminal open at the moment; a
-    /// pause is in flight.
+    /// A pause is in flight: the kernel has no memory for the stream, or no process has the terminal
+    /// open at the moment.
     Pausing,
-    /// No more bytes, ever; the pipe is closed.
+    /// The source has ended, and its pipe is closed.
     Ended,
 }
 
-/// What is to be done for a source now.
+/// The next action for a source.
 #[derive(Debug)]
 pub(crate) enum Next<'a> {
-    /// Read from the pipe into the span; then [`Source::done`].
+    /// Read from the pipe into the span, then call [`Source::done`].
     Read(BorrowedFd<'a>, Span),
-    /// Wait until the pipe is readable; then [`Source::done`].
+    /// Wait until the pipe is readable, then call [`Source::done`].
     Poll(BorrowedFd<'a>),
-    /// Read the pipe, which is readable, into anywhere else; then [`Source::drained`].
+    /// Read bytes from the pipe, which is readable, and discard them, then call
+    /// [`Source::drained`].
     Drain(BorrowedFd<'a>),
-    /// Read the pipe, which is readable, into [`PACKET_MAX`] bytes of memory; then
+    /// Read the pipe, which is readable, into a buffer of [`PACKET_MAX`] bytes, then call
     /// [`Source::fetched`].
     Fetch(BorrowedFd<'a>),
     /// Call [`Source::next`] again when a reader may have made room.
     Wait,
-    /// Let some time pass; then [`Source::done`].
+    /// Pause, then call [`Source::done`].
     Pause,
-    /// Nothing: something is in flight already, or the source has ended.
+    /// Do nothing: a request is in flight already, or the source has ended.
     Nothing,
 }
 
-/// What follows from something that was done.
+/// The step that follows an action.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Ask [`Source::next`], with this as its argument.
+    /// Call [`Source::next`] with this argument.
     Go { readable: bool },
-    /// Say by [`Source::measured`] how much there is in the pipe: it is to be read to there.
+    /// Measure how many bytes the pipe has, and call [`Source::measured`]. The source reads that many
+    /// bytes and ends.
     Measure,
-    /// Call [`Source::end`] and report it.
+    /// Call [`Source::end`] and report the end.
     End(End),
 }
 
-/// What closing or finishing a source takes.
+/// The action that closing, finishing or isolating a source requires.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Close {
-    /// Cancel what is in flight: [`Source::done`] then says how to go on.
+    /// Cancel the request in flight. [`Source::done`] then returns the next step.
     Cancel,
-    /// Nothing is in flight: [`Source::end`], or, to finish, [`Step::Measure`].
+    /// Proceed, because nothing is in flight: call [`Source::end`], or, to finish, do
+    /// [`Step::Measure`].
     Now,
-    /// It is about to end, or has ended.
+    /// Do nothing: the source is about to end, or has ended.
     Already,
 }
 
-/// How far a source has come that is to end with what its pipe has.
+/// The progress of a source that is to end once it has read what its pipe has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Finish {
-    /// What its pipe has is not known: a request was in flight when it was asked, and may have
-    /// taken some of it.
-    Asked,
-    /// So many bytes are wanted of it, at most.
+    /// The number of bytes in the pipe is unknown, because a request was in flight that may have read
+    /// some of them.
+    Requested,
+    /// At most this many bytes remain to be read.
     Wanted(u64),
 }
 
-/// Whether a queue can be poured.
+/// Whether a queue can be poured into its stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ready {
     /// Call [`Source::pour`].
     Now,
-    /// It waits for room or time already.
+    /// Do nothing: the queue already waits for room or for a pause.
     Later,
 }
 
-/// Where bytes come from.
+/// The origin of a source's bytes.
 enum Input {
     Pipe(Arc<OwnedFd>),
     Queue(DeliveryQueue),
-    /// A pipe that a thread of its own reads, and what that has read.
+    /// A pipe with a thread of its own, and the queue of bytes that the thread has read.
     Isolated(DeliveryQueue, IsolatedReader),
-    /// Nowhere any more.
+    /// None, because the source has ended.
     Ended,
 }
 
-/// Where bytes come from, and the stream that they flow into.
+/// One process on one channel: the origin of the bytes, and the stream that they enter.
 pub(crate) struct Source {
     id: SourceId,
     input: Input,
@@ -129,32 +133,32 @@ pub(crate) struct Source {
     state: State,
     closing: bool,
     finish: Option<Finish>,
-    /// The pipe is to be read by a thread of its own once nothing is in flight.
+    /// Whether the pipe moves to a thread of its own once nothing is in flight.
     isolating: bool,
-    /// The kernel had no memory for bytes that the pipe has.
+    /// Whether the kernel had no memory for bytes that the pipe has.
     no_memory: bool,
-    /// The pipe has nothing and does not wait by itself: it is non-blocking, on a kernel that takes
-    /// it at its word.
-    not_now: bool,
-    /// Somebody may open the terminal again when nobody has it open.
+    /// Whether the pipe is empty and a read would not wait, because the pipe is non-blocking and the
+    /// kernel honours that.
+    would_block: bool,
+    /// Whether a process may open the terminal again when no process has it open.
     reopenable: bool,
-    /// Nobody has the terminal open at the moment.
+    /// Whether no process has the terminal open at the moment.
     hung_up: bool,
-    /// Readers have something to see since the last [`Source::take_ready`].
-    news: bool,
+    /// Whether the stream has changed for its readers since the last [`Source::take_ready`].
+    is_ready: bool,
 }
 
 impl Source {
     pub(crate) fn new(id: SourceId, pipe: OwnedFd, stream: Stream) -> Source {
-        Source::of(id, Input::Pipe(Arc::new(pipe)), stream)
+        Source::with_input(id, Input::Pipe(Arc::new(pipe)), stream)
     }
 
-    /// Without a pipe.
+    /// Creates a source without a pipe.
     pub(crate) fn open(id: SourceId, stream: Stream) -> Source {
-        Source::of(id, Input::Queue(DeliveryQueue::default()), stream)
+        Source::with_input(id, Input::Queue(DeliveryQueue::default()), stream)
     }
 
-    fn of(id: SourceId, input: Input, stream: Stream) -> Source {
+    fn with_input(id: SourceId, input: Input, stream: Stream) -> Source {
         Source {
             id,
             input,
@@ -164,10 +168,10 @@ impl Source {
             finish: None,
             isolating: false,
             no_memory: false,
-            not_now: false,
+            would_block: false,
             reopenable: false,
             hung_up: false,
-            news: false,
+            is_ready: false,
         }
     }
 
@@ -175,12 +179,12 @@ impl Source {
         self.id
     }
 
-    /// The pipe, until the end.
+    /// Returns the pipe, or `None` if the source has none, is isolated or has ended.
     pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         if let Input::Pipe(pipe) = &self.input { Some(pipe.as_fd()) } else { None }
     }
 
-    /// The same, to be kept while it is in use elsewhere.
+    /// Returns the pipe as [`Source::pipe`] does, to be shared with another thread.
     pub(crate) fn shared_pipe(&self) -> Option<Arc<OwnedFd>> {
         if let Input::Pipe(pipe) = &self.input { Some(Arc::clone(pipe)) } else { None }
     }
@@ -189,17 +193,17 @@ impl Source {
         &self.stream
     }
 
-    /// For readers to come and go only: a read into the stream may be in flight.
+    /// Returns the stream, only for attaching and detaching readers: a read into it may be in flight.
     pub(crate) fn stream_mut(&mut self) -> &mut Stream {
         &mut self.stream
     }
 
-    /// Whether this is a terminal that somebody may open again when nobody has it open.
+    /// Sets whether this is a terminal that a process may open again when no process has it open.
     pub(crate) fn set_reopenable(&mut self, reopenable: bool) {
         self.reopenable = reopenable;
     }
 
-    /// Whether something is in flight.
+    /// Returns whether a request is in flight.
     pub(crate) fn in_flight(&self) -> bool {
         matches!(self.state, State::Reading | State::Polling | State::Pausing)
     }
@@ -208,13 +212,13 @@ impl Source {
         self.state == State::Ended
     }
 
-    /// Whether readers have something to see since the last call: bytes, a gap, a new generation,
-    /// the end.
+    /// Returns whether the stream has changed for its readers since the last call: bytes, a gap, a new
+    /// generation or the end.
     pub(crate) fn take_ready(&mut self) -> bool {
-        mem::take(&mut self.news)
+        mem::take(&mut self.is_ready)
     }
 
-    /// What to do now; `readable` if the pipe is known to have bytes or to be at its end.
+    /// Returns the next action. `readable` tells that the pipe has bytes or is at the end of file.
     pub(crate) fn next(&mut self, readable: bool) -> Next<'_> {
         if self.in_flight() {
             return Next::Nothing;
@@ -225,13 +229,13 @@ impl Source {
             self.state = State::Pausing;
             return Next::Pause;
         }
-        if mem::take(&mut self.not_now) && !readable {
+        if mem::take(&mut self.would_block) && !readable {
             self.state = State::Polling;
             return Next::Poll(pipe);
         }
         if self.no_memory {
             let waits = matches!(self.stream.without_memory(), Reserve::Later);
-            // Polled for first: whether it was the pipe's bytes that had no room is not known.
+            // Poll first, because it is unknown whether the pipe has the bytes that had no memory.
             self.no_memory = !waits && !readable;
             self.state = if waits { State::Pausing } else { State::Polling };
             return match (waits, readable) {
@@ -245,14 +249,14 @@ impl Source {
         }
         let generation = self.stream.stats().generation;
         let reserve = self.stream.reserve(READ_MAX);
-        self.news |= self.stream.stats().generation != generation;
+        self.is_ready |= self.stream.stats().generation != generation;
         let drops_newest = self.stream.policy() == Policy::DropNewest;
         match reserve {
             Reserve::Ready(span) if span.len >= PACKET_MAX || !drops_newest => {
                 self.state = State::Reading;
                 Next::Read(pipe, span)
             }
-            // Polled for first: room may come before the next bytes do.
+            // Poll first, because readers may make room before the next bytes arrive.
             Reserve::Ready(_) | Reserve::Discard if !readable => {
                 self.state = State::Polling;
                 Next::Poll(pipe)
@@ -276,29 +280,30 @@ impl Source {
         }
     }
 
-    /// What was in flight came back at `time`: a read with its bytes, a poll, or a pause.
+    /// Takes the answer, at `time`, to the request in flight: a read with its bytes, a poll or a
+    /// pause.
     pub(crate) fn done(&mut self, result: io::Result<usize>, time: u64) -> Step {
         match mem::replace(&mut self.state, State::Idle) {
             State::Reading => {
                 if let Ok(n @ 1..) = result {
                     self.stream.commit(n, time);
-                    self.news = true;
+                    self.is_ready = true;
                 }
                 match result {
                     Err(error) if lacks_memory(&error) && !self.closing => {
                         self.no_memory = true;
                         if self.finish.is_some() { Step::Measure } else { Step::Go { readable: false } }
                     }
-                    result => self.after(result),
+                    result => self.after_read(result),
                 }
             }
-            State::Polling if result.is_err() || self.closing => self.after(result),
-            // However the pause came to its end.
+            State::Polling if result.is_err() || self.closing => self.after_read(result),
+            // Whether the pause was cancelled or elapsed makes no difference.
             State::Pausing if self.closing => Step::End(End::Closed),
-            State::Polling | State::Pausing if self.finish == Some(Finish::Asked) => Step::Measure,
+            State::Polling | State::Pausing if self.finish == Some(Finish::Requested) => Step::Measure,
             State::Polling => Step::Go { readable: true },
             State::Pausing => Step::Go { readable: false },
-            // Nothing was in flight.
+            // No request was in flight.
             other => {
                 self.state = other;
                 Step::Go { readable: false }
@@ -306,29 +311,31 @@ impl Source {
         }
     }
 
-    /// Bytes were read away at `time`.
+    /// Takes the result of [`Next::Drain`] at `time`.
     pub(crate) fn drained(&mut self, result: io::Result<usize>, time: u64) -> Step {
         if let Ok(n @ 1..) = result {
             self.stream.discard(n as u64, time);
-            self.news = true;
+            self.is_ready = true;
         }
-        self.after(result)
+        self.after_read(result)
     }
 
-    /// `bytes` were read at `time`: as many as there is room for are stored.
+    /// Takes the result of [`Next::Fetch`] at `time`. Stores as many bytes as the stream has room for,
+    /// and counts the others as dropped.
     pub(crate) fn fetched(&mut self, result: io::Result<&[u8]>, time: u64) -> Step {
         if let Ok(bytes @ [_, ..]) = result {
-            let taken = self.stream.push(bytes, time);
-            // The pipe does not take them back.
-            if let rest @ 1.. = bytes.len().saturating_sub(taken) {
+            let stored = self.stream.push(bytes, time);
+            // The bytes have left the pipe, so the rest is lost.
+            if let rest @ 1.. = bytes.len().saturating_sub(stored) {
                 self.stream.discard(rest as u64, time);
             }
-            self.news = true;
+            self.is_ready = true;
         }
-        self.after(result.map(<[u8]>::len))
+        self.after_read(result.map(<[u8]>::len))
     }
 
-    fn after(&mut self, result: io::Result<usize>) -> Step {
+    /// Returns the step that follows a read with this result.
+    fn after_read(&mut self, result: io::Result<usize>) -> Step {
         match result {
             Ok(0) => Step::End(End::EndOfFile),
             _ if self.closing => Step::End(End::Closed),
@@ -341,18 +348,18 @@ impl Source {
                 }
                 None => Step::Go { readable: false },
             },
-            // It was cancelled, and goes on in another thread.
-            Err(error) if self.isolating && is_for_now(&error) => Step::Go { readable: false },
-            Err(error) if self.finish == Some(Finish::Asked) && is_for_now(&error) => {
-                self.not_now = error.kind() == io::ErrorKind::WouldBlock;
+            // Cancelled, because another thread is about to read the pipe.
+            Err(error) if self.isolating && is_transient(&error) => Step::Go { readable: false },
+            Err(error) if self.finish == Some(Finish::Requested) && is_transient(&error) => {
+                self.would_block = error.kind() == io::ErrorKind::WouldBlock;
                 Step::Measure
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Go { readable: false },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.not_now = true;
+                self.would_block = true;
                 Step::Go { readable: false }
             }
-            // How a pty's master learns that nobody has the slave open any more, see read(2).
+            // A read from a pty's master fails with EIO when no process has the slave open, see read(2).
             Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_terminal() => {
                 if !self.reopenable || self.finish.is_some() {
                     return Step::End(End::EndOfFile);
@@ -368,7 +375,8 @@ impl Source {
         self.pipe().is_some_and(|pipe| isatty(pipe).unwrap_or(false))
     }
 
-    /// Asks for a thread of its own to read the pipe; terminals, which do not block, need none.
+    /// Requests that a thread of its own reads the pipe. Has no effect on terminals, which do not
+    /// block.
     pub(crate) fn isolate(&mut self) -> Close {
         if self.closing || self.pipe().is_none() || self.is_terminal() {
             return Close::Already;
@@ -377,91 +385,94 @@ impl Source {
         if self.in_flight() { Close::Cancel } else { Close::Now }
     }
 
-    /// Whether a thread is to read the pipe from now on.
+    /// Returns whether isolation is requested and nothing is in flight, so that the pipe can move.
     pub(crate) fn can_be_isolated(&self) -> bool {
         self.isolating && !self.in_flight()
     }
 
-    /// Has the pipe read by `isolated` from now on, or, if there is no thread to be had, as before.
-    /// Nothing may be in flight.
-    pub(crate) fn isolated(&mut self, isolated: Option<IsolatedReader>) -> Step {
+    /// Moves the pipe to `reader`, or leaves it if the thread could not be started (`None`). Nothing
+    /// may be in flight.
+    pub(crate) fn isolated(&mut self, reader: Option<IsolatedReader>) -> Step {
         self.isolating = false;
         self.state = State::Idle;
-        match isolated {
-            Some(isolated) => {
+        match reader {
+            Some(reader) => {
                 if self.finish.is_some() {
-                    isolated.finish();
+                    reader.finish();
                 }
-                self.input = Input::Isolated(DeliveryQueue::default(), isolated);
+                self.input = Input::Isolated(DeliveryQueue::default(), reader);
                 Step::Go { readable: false }
             }
-            // The read that it was asked during was cancelled, and nothing would cancel another.
+            // `finish` cancelled the read in flight. Another read might wait for ever.
             None if self.finish.is_some() => Step::Measure,
             None => Step::Go { readable: false },
         }
     }
 
-    /// Whether what `thread` has found is for this source.
+    /// Returns whether `thread` reads this source's pipe.
     pub(crate) fn is_read_by(&self, thread: &ThreadId) -> bool {
-        matches!(&self.input, Input::Isolated(_, isolated) if isolated.is(thread))
+        matches!(&self.input, Input::Isolated(_, reader) if reader.is(thread))
     }
 
-    /// Whether a thread of its own reads the pipe.
+    /// Returns whether a thread of its own reads the pipe.
     pub(crate) fn is_isolated(&self) -> bool {
         matches!(self.input, Input::Isolated(..))
     }
 
-    /// Has that thread go on if all that it found is in the stream.
+    /// Lets the thread of an isolated source read again if the stream has all bytes that it read.
     pub(crate) fn go_on_isolated(&self) {
-        if let Input::Isolated(queue, isolated) = &self.input
+        if let Input::Isolated(queue, reader) = &self.input
             && queue.is_empty()
         {
-            isolated.go_on();
+            reader.go_on();
         }
     }
 
-    /// Whether its bytes come in deliveries.
+    /// Returns whether the bytes arrive through a queue.
     pub(crate) fn has_queue(&self) -> bool {
         matches!(self.input, Input::Queue(_) | Input::Isolated(..))
     }
 
-    /// Returns the bytes that were delivered, or read by a thread of its own, and are not in the
-    /// stream.
+    /// Returns the number of bytes that were delivered, or read by a thread of its own, and are not in
+    /// the stream.
     pub(crate) fn queued(&self) -> u64 {
         match &self.input {
             Input::Queue(queue) => queue.unread(),
-            Input::Isolated(queue, isolated) => queue.unread().saturating_add(isolated.untaken()),
+            Input::Isolated(queue, reader) => queue.unread().saturating_add(reader.untaken()),
             Input::Pipe(_) | Input::Ended => 0,
         }
     }
 
+    /// Returns whether the queue can be poured now.
     fn ready(&self) -> Ready {
         if self.state == State::Idle { Ready::Now } else { Ready::Later }
     }
 
-    /// Takes a delivery; `None` if there are none to be taken, or no more.
+    /// Queues a delivery. Returns `None`, and drops it, if the source has a pipe, is finished or has
+    /// ended.
     pub(crate) fn deliver(&mut self, bytes: Vec<u8>, time: u64) -> Option<Ready> {
         let Input::Queue(queue) = &mut self.input else { return None };
         queue.push(bytes, time).then(|| self.ready())
     }
 
-    /// Takes what `thread` has read at `time`; `None` if that does not read for this source.
+    /// Queues the bytes that `thread` has read at `time`. Returns `None`, and drops them, if it does
+    /// not read this source's pipe.
     pub(crate) fn take_read(&mut self, thread: &ThreadId, bytes: Vec<u8>, time: u64) -> Option<Ready> {
-        let Input::Isolated(queue, isolated) = &mut self.input else { return None };
-        if !isolated.is(thread) {
+        let Input::Isolated(queue, reader) = &mut self.input else { return None };
+        if !reader.is(thread) {
             return None;
         }
-        isolated.take(bytes.len());
+        reader.take(bytes.len());
         queue.push(bytes, time).then(|| self.ready())
     }
 
-    /// No delivery will follow, but for what a thread of its own finds in the pipe now; `None` if
-    /// it is a pipe, or has ended.
+    /// Finishes the queue: no delivery will follow, except for the bytes that a thread of its own still
+    /// reads from the pipe. Returns `None` if the source has no queue.
     pub(crate) fn finish_queue(&mut self) -> Option<Ready> {
         match &mut self.input {
             Input::Queue(queue) => queue.finish(),
-            Input::Isolated(_, isolated) => {
-                isolated.finish();
+            Input::Isolated(_, reader) => {
+                reader.finish();
                 return Some(Ready::Later);
             }
             Input::Pipe(_) | Input::Ended => return None,
@@ -469,7 +480,7 @@ impl Source {
         Some(self.ready())
     }
 
-    /// Moves what was delivered into the stream, as far as it goes.
+    /// Moves queued bytes into the stream until the queue is empty or the stream takes no more.
     pub(crate) fn pour(&mut self) -> (Dequeued, AfterPour) {
         if self.state == State::Pausing {
             return (Dequeued::default(), AfterPour::Nothing);
@@ -479,7 +490,7 @@ impl Source {
         };
         let before = (self.stream.stats().generation, self.stream.stats().produced);
         let (taken, then) = queue.pour(&mut self.stream);
-        self.news |= before != (self.stream.stats().generation, self.stream.stats().produced);
+        self.is_ready |= before != (self.stream.stats().generation, self.stream.stats().produced);
         self.state = match then {
             AfterPour::Wait => State::Waiting,
             AfterPour::Pause => State::Pausing,
@@ -488,32 +499,33 @@ impl Source {
         (taken, then)
     }
 
-    /// Gives up what was delivered, or read by a thread of its own, and is not in the stream: it
-    /// counts as dropped at `time`.
+    /// Discards the bytes that were delivered, or read by a thread of its own, and are not in the
+    /// stream. The stream counts them as dropped at `time`.
     pub(crate) fn drop_queued(&mut self, time: u64) -> Dequeued {
         let (Input::Queue(queue) | Input::Isolated(queue, _)) = &mut self.input else {
             return Dequeued::default();
         };
         let taken = queue.drop_queued(&mut self.stream);
-        if let Input::Isolated(_, isolated) = &self.input
-            && let untaken @ 1.. = isolated.untaken()
+        if let Input::Isolated(_, reader) = &self.input
+            && let untaken @ 1.. = reader.untaken()
         {
             self.stream.discard(untaken, time);
         }
         taken
     }
 
-    /// Asks for the end once what the pipe has now is read. Asked twice, the first time counts.
+    /// Requests the end of the source once the bytes that the pipe has now are read. Only the first
+    /// call has an effect.
     pub(crate) fn finish(&mut self) -> Close {
         if self.closing || self.finish.is_some() || self.has_ended() {
             return Close::Already;
         }
-        self.finish = Some(Finish::Asked);
+        self.finish = Some(Finish::Requested);
         if self.in_flight() { Close::Cancel } else { Close::Now }
     }
 
-    /// Nothing is in flight, and the pipe has `unread` bytes, or some that were read or flushed by
-    /// then less.
+    /// Takes the number of bytes in the pipe of a source that is to be finished. `unread` may include
+    /// bytes that were read or flushed since. Nothing may be in flight.
     pub(crate) fn measured(&mut self, unread: u64) -> Step {
         let wanted = match self.finish {
             Some(Finish::Wanted(wanted)) => wanted.min(unread),
@@ -523,7 +535,7 @@ impl Source {
         if wanted == 0 { Step::End(End::Closed) } else { Step::Go { readable: false } }
     }
 
-    /// Asks for the end, with what the stream has.
+    /// Requests the end of the source with the bytes that the stream has.
     pub(crate) fn close(&mut self) -> Close {
         self.closing = true;
         match self.state {
@@ -538,18 +550,18 @@ impl Source {
         self.input = Input::Ended;
         self.state = State::Ended;
         self.stream.complete();
-        self.news = true;
+        self.is_ready = true;
     }
 }
 
-/// Whether a read that failed so may bring bytes another time: it was cancelled, interrupted, or
-/// there were none.
-fn is_for_now(error: &io::Error) -> bool {
+/// Returns whether a later read may succeed: this one was cancelled or interrupted, or the pipe was
+/// empty.
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
         || error.raw_os_error() == Some(libc::ECANCELED)
 }
 
-/// Whether a read failed because there is no memory for its bytes, where it was to put them or in
+/// Returns whether a read failed because there is no memory for its bytes, at the destination or in
 /// the kernel.
 fn lacks_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ENOMEM))

@@ -1,4 +1,4 @@
-//! Processes with a pipe on each output channel.
+//! Starts processes with a pipe on each output channel.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,64 +15,67 @@ use nix::unistd::pipe2;
 use crate::child::Child;
 use crate::exec::{self, ChildGroup, ExecPlan};
 use crate::pty::{Pty, PtyMaster};
-use crate::spawn_error::{SpawnError, explain, failed, no_pty, open_stdin};
+use crate::spawn_error::{SpawnError, failed, no_pty, open_stdin, spawn_failed};
 use crate::{limit, pty};
 
-/// The environment variable in which a child finds the number of its stddiag descriptor.
+/// The environment variable that tells a child the number of its stddiag descriptor.
 pub const STDDIAG_FD: &str = "IOF_STDDIAG_FD";
 
-/// Where a child's standard input comes from.
+/// The standard input of a child.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Stdin {
-    /// From wherever ours does.
+    /// The standard input of this process.
     Inherit,
-    /// From /dev/null: at its end at once.
+    /// /dev/null, which is at the end of file.
     #[default]
     Null,
-    /// From a pipe, of which [`Spawned::stdin`] is the other end.
+    /// A pipe, whose write end is [`Spawned::stdin`].
     Pipe,
-    /// From this file, which is opened for this process alone. A path that does not begin with a
-    /// slash begins where we are.
+    /// A file, which is opened separately for each child. A relative path starts at the current
+    /// directory of this process.
     File(PathBuf),
 }
 
-/// The process group of a process: who is signalled together with it, see setpgid(2).
+/// The process group of a child: the processes that are signalled together with it, see setpgid(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProcessGroup {
-    /// Ours. What the terminal sends to us, it sends to the process as well.
+    /// The group of this process. Signals that the terminal sends to this process also reach the
+    /// child.
     #[default]
     Inherit,
-    /// One of its own: its children are signalled with it, and it takes no part in our terminal's
-    /// job control. If it reads our terminal it is stopped (SIGTTIN).
+    /// A new group, led by the child. The child's own children are signalled with it, and the group
+    /// is in the background of this process's terminal. A child that reads that terminal is stopped
+    /// (SIGTTIN).
     Own,
 }
 
-/// What to start.
+/// A program to start, with its arguments, environment and standard input.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSpec {
-    /// A path, or a name to be looked up in the `PATH` that it is going to have. A path that does
-    /// not begin with a slash begins at `cwd`.
+    /// The program: a path, or a name to look up in the child's `PATH`. A relative path starts at
+    /// `cwd`.
     pub program: OsString,
-    /// Its arguments, without its own name.
+    /// The arguments, without the program's own name.
     pub args: Vec<OsString>,
-    /// Added to this process's environment, in place of what has the same name; the last of equal
-    /// names counts.
+    /// Variables that are added to this process's environment or replace variables in it. If a name
+    /// occurs more than once, the last value is used.
     pub env: Vec<(OsString, OsString)>,
-    /// Where it starts; where we are if `None`.
+    /// The directory in which the child starts; the current directory of this process if `None`.
     pub cwd: Option<PathBuf>,
-    /// Its standard input.
+    /// The standard input.
     pub stdin: Stdin,
-    /// Its process group.
+    /// The process group.
     pub group: ProcessGroup,
-    /// A pseudo-terminal for its standard input, stdout and stderr. The process leads a session of
-    /// its own, whose controlling terminal this is, so it has a process group of its own as
-    /// well. With [`Stdin::Null`] its input is at its end, otherwise, whatever `stdin` says, it
-    /// is what is typed at [`Spawned::pty`].
+    /// A pseudo-terminal for stdin, stdout and stderr. The child then leads a new session, whose
+    /// controlling terminal it is, and so also a new process group. With [`Stdin::Null`], the
+    /// terminal's input is at the end of file. With any other `stdin`, the input is what is typed at
+    /// [`Spawned::pty`].
     pub pty: Option<Pty>,
 }
 
 impl ProcessSpec {
-    /// `program` with `args`, our environment, directory and process group, and no standard input.
+    /// Returns a spec of `program` with `args`, with the environment, directory and process group of
+    /// this process, and with /dev/null as standard input.
     pub fn new<A: Into<OsString>>(
         program: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,
@@ -82,28 +85,30 @@ impl ProcessSpec {
     }
 }
 
-/// A process that runs, and the read ends of its pipes.
+/// A process that was started, and this process's ends of its pipes.
 #[derive(Debug)]
 pub struct Spawned {
     /// The process.
     pub child: Child,
-    /// What is written here it reads from descriptor 0, with [`Stdin::Pipe`] and without a pty.
+    /// The write end of the pipe at descriptor 0, with [`Stdin::Pipe`] and without a pty.
     pub stdin: Option<OwnedFd>,
-    /// What it writes to descriptor 1; to its terminal, if it has a pty.
+    /// The read end of the pipe at descriptor 1, or the pty's master.
     pub stdout: OwnedFd,
-    /// What it writes to descriptor 2; at its end at once, if it has a pty.
+    /// The read end of the pipe at descriptor 2. With a pty, a pipe at the end of file.
     pub stderr: OwnedFd,
-    /// What it writes to the descriptor that [`STDDIAG_FD`] names.
+    /// The read end of the pipe at the descriptor that [`STDDIAG_FD`] names.
     pub stddiag: OwnedFd,
-    /// For typing at its pty, if it has one, and for changing its size.
+    /// The pty's master, for typing and for changing the size.
     pub pty: Option<PtyMaster>,
 }
 
-/// The process's ends of its standard files, and ours.
+/// Both ends of a child's standard files.
 struct Stdio {
-    /// Ours if `None`.
+    /// The child's end; `None` to inherit this process's stdin.
     stdin: Option<OwnedFd>,
-    pushed: Option<OwnedFd>,
+    /// The write end of the child's stdin, if that is a pipe.
+    stdin_writer: Option<OwnedFd>,
+    /// The read end and the child's end.
     stdout: (OwnedFd, OwnedFd),
     stderr: (OwnedFd, OwnedFd),
     pty: Option<PtyMaster>,
@@ -111,7 +116,7 @@ struct Stdio {
 
 impl Stdio {
     fn pipes(program: &Path, stdin: &Stdin) -> Result<Stdio, SpawnError> {
-        let (stdin, pushed) = match stdin {
+        let (stdin, stdin_writer) = match stdin {
             Stdin::Inherit => (None, None),
             Stdin::Null => {
                 let null =
@@ -124,40 +129,40 @@ impl Stdio {
             }
             Stdin::File(path) => (Some(open_stdin(program, path)?.into()), None),
         };
-        Ok(Stdio { stdin, pushed, stdout: pipe(program)?, stderr: pipe(program)?, pty: None })
+        Ok(Stdio { stdin, stdin_writer, stdout: pipe(program)?, stderr: pipe(program)?, pty: None })
     }
 
     fn terminal(program: &Path, stdin: &Stdin, pty: Pty) -> Result<Stdio, SpawnError> {
-        let make = || {
+        let open = || {
             let (master, slave) = pty::open(pty)?;
             if *stdin == Stdin::Null {
                 master.type_keys(&[master.end_key()?])?;
             }
             Ok((master.try_clone()?, master.into(), slave.try_clone()?, slave.try_clone()?, slave))
         };
-        let (master, ours, stdin, stdout, stderr) = make().map_err(|error| no_pty(program, error))?;
-        // Nobody has its other end, so it is at its end.
-        let (nothing, _) = pipe(program)?;
+        let (master, output, stdin, stdout, stderr) = open().map_err(|error| no_pty(program, error))?;
+        // The write end is closed here, so the pipe is at the end of file.
+        let (empty, _) = pipe(program)?;
         Ok(Stdio {
             stdin: Some(stdin),
-            pushed: None,
-            stdout: (ours, stdout),
-            stderr: (nothing, stderr),
+            stdin_writer: None,
+            stdout: (output, stdout),
+            stderr: (empty, stderr),
             pty: Some(master),
         })
     }
 }
 
-/// Starts a process.
+/// Starts a process. Blocks until it has executed its program.
 ///
-/// It has pipes for stdout, stderr and stddiag, or a pty, and no other descriptors of ours unless
-/// they were made to be inherited. It stays in our session, unless it has a pty. It starts with no
-/// signal blocked, SIGPIPE, SIGCHLD and SIGXFSZ at their defaults, and the soft limit on open files
-/// from before [`raise_file_limit`](crate::raise_file_limit). May be called from any thread, by
-/// several at once.
+/// The process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. It inherits
+/// no other descriptors except those without the close-on-exec flag. It stays in the session of this
+/// process, unless it has a pty. It starts with no signal blocked, with the default actions of
+/// SIGPIPE, SIGCHLD and SIGXFSZ, and with the soft limit on open files from before
+/// [`raise_file_limit`](crate::raise_file_limit). May be called from several threads at once.
 ///
 /// # Errors
-/// [`SpawnError`]; nothing runs then.
+/// [`SpawnError`]. No process runs then.
 pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     let program = PathBuf::from(&spec.program);
     let stdio = match spec.pty {
@@ -166,15 +171,15 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     };
     let ((stdout, stdout_child), (stderr, stderr_child)) = (stdio.stdout, stdio.stderr);
     let (stddiag, stddiag_child) = pipe(&program)?;
-    // None among the first three, which each becomes.
+    // No descriptor may have one of the numbers 0 to 2, which the child overwrites one after the other.
     let above = |end| above_stdio(end).map_err(|error| failed(&program, "fcntl", error));
     let stddiag_child = above(stddiag_child)?;
-    let seat = reserve_stddiag_fd().unwrap_or(stddiag_child.as_raw_fd());
+    let stddiag_number = reserve_stddiag_fd().unwrap_or(stddiag_child.as_raw_fd());
     let mut env: BTreeMap<OsString, OsString> = env::vars_os().collect();
     env.extend(spec.env);
-    env.insert(STDDIAG_FD.into(), seat.to_string().into());
+    env.insert(STDDIAG_FD.into(), stddiag_number.to_string().into());
     let group = match spec.group {
-        // Who leads a group can't begin a session.
+        // setsid(2) fails for the leader of a group, and creates a group anyway.
         _ if spec.pty.is_some() => ChildGroup::Session,
         ProcessGroup::Own => ChildGroup::Own,
         ProcessGroup::Inherit => ChildGroup::Inherit,
@@ -188,39 +193,41 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
         stdout: above(stdout_child)?,
         stderr: above(stderr_child)?,
         stddiag: stddiag_child,
-        stddiag_number: seat,
+        stddiag_number,
         group,
         files: limit::for_children(),
     };
-    // This closes our copies of the write ends, or the pipes would never end.
+    // This closes this process's copies of the child's ends. Otherwise the pipes would never end.
     let started = exec::start(plan);
-    let (pid, pidfd) = started.map_err(|error| explain(&program, spec.cwd.as_deref(), error))?;
+    let (pid, pidfd) = started.map_err(|error| spawn_failed(&program, spec.cwd.as_deref(), error))?;
     let child = Child::started(pid, pidfd, group != ChildGroup::Inherit);
-    Ok(Spawned { child, stdin: stdio.pushed, stdout, stderr, stddiag, pty: stdio.pty })
+    Ok(Spawned { child, stdin: stdio.stdin_writer, stdout, stderr, stddiag, pty: stdio.pty })
 }
 
 fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {
     pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(program, "pipe2", error.into()))
 }
 
-/// A descriptor number that shells can name (dash knows one digit), held by this process from the
-/// first call on, so that in a child stddiag can take its place and nothing else is there. `None`
-/// if all such numbers were taken when it was first asked for.
+/// Reserves a descriptor number for stddiag that shells can name (dash supports one digit), and
+/// returns it. This process keeps the number in use from the first call on, so that in a child stddiag
+/// can take its place and no other inherited descriptor has it. Returns `None` if all such numbers
+/// were in use at the first call.
 pub(crate) fn reserve_stddiag_fd() -> Option<RawFd> {
-    static SEAT: OnceLock<Option<OwnedFd>> = OnceLock::new();
-    let seat = SEAT.get_or_init(|| {
+    static RESERVED: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let reserved = RESERVED.get_or_init(|| {
         let null = File::open("/dev/null").ok()?;
-        let seat = above_stdio(null.into()).ok()?;
-        (seat.as_raw_fd() <= 9).then_some(seat)
+        let reserved = above_stdio(null.into()).ok()?;
+        (reserved.as_raw_fd() <= 9).then_some(reserved)
     });
-    seat.as_ref().map(AsRawFd::as_raw_fd)
+    reserved.as_ref().map(AsRawFd::as_raw_fd)
 }
 
+/// Moves a descriptor above the numbers 0 to 2, if it has one of them.
 fn above_stdio(end: OwnedFd) -> io::Result<OwnedFd> {
     if end.as_raw_fd() > libc::STDERR_FILENO {
         return Ok(end);
     }
     let copy = fcntl(&end, FcntlArg::F_DUPFD_CLOEXEC(libc::STDERR_FILENO + 1))?;
-    // SAFETY: fcntl just made it, and nobody else knows it.
+    // SAFETY: fcntl has just created the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }

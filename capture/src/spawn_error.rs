@@ -1,4 +1,4 @@
-//! Why a process does not start: seen beforehand, or by what the kernel said.
+//! The reasons why a process does not start, found by a check beforehand or from the kernel's error.
 
 use std::env;
 use std::ffi::OsStr;
@@ -15,127 +15,141 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::spawn::{ProcessSpec, Stdin};
 
-/// Where programs are looked for when there is no `PATH`, as execvp(3) does.
+/// The search path for programs if `PATH` is not set, as in execvp(3).
 pub(crate) const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Why a process was not started.
+/// The reason why a process was not started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// There is no such program.
-    #[error("{program}: not found; check the path, `PATH`, and the interpreter if it is a script", program = program.display())]
+    /// The program does not exist.
+    #[error(
+        "program '{program}' not found: check the path, PATH, and the interpreter if it is a script",
+        program = program.display()
+    )]
     NotFound {
-        /// As asked for.
+        /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
     },
-    /// The file is there but cannot be run.
-    #[error("{program}: not executable ({source}); make it so (`chmod +x`), for this machine", program = program.display())]
+    /// The program's file exists but cannot be executed.
+    #[error(
+        "program '{program}' is not executable ({source}): check its mode (`chmod +x`) and that it was built for this \
+         machine",
+        program = program.display()
+    )]
     NotExecutable {
-        /// As asked for.
+        /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
-        /// The kernel's word, see execve(2).
+        /// The error of execve(2) or access(2).
         source: io::Error,
     },
-    /// The directory to start in is missing or closed to us.
-    #[error("{program}: cannot start in {cwd} ({source}); check the directory", program = program.display(), cwd = cwd.display())]
+    /// The working directory does not exist or is not accessible.
+    #[error(
+        "cannot start '{program}' in '{cwd}' ({source}): check the directory",
+        program = program.display(), cwd = cwd.display()
+    )]
     Directory {
-        /// As asked for.
+        /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
-        /// The directory.
+        /// The working directory.
         cwd: PathBuf,
-        /// The kernel's word, see chdir(2).
+        /// The error of stat(2) or access(2).
         source: io::Error,
     },
-    /// The file for its stdin is missing or closed to us.
-    #[error("{program}: cannot read its stdin from {path} ({source}); check the file", program = program.display(), path = path.display())]
+    /// The file for the process's stdin does not exist or is not readable.
+    #[error(
+        "cannot start '{program}' with stdin from '{path}' ({source}): check the file",
+        program = program.display(), path = path.display()
+    )]
     Stdin {
-        /// As asked for.
+        /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
         /// The file.
         path: PathBuf,
-        /// The kernel's word, see open(2).
+        /// The error of open(2) or access(2).
         source: io::Error,
     },
-    /// No file descriptors are left for the pipes.
+    /// This process has no file descriptors left for the pipes.
     #[error(
-        "{program}: too many open files (RLIMIT_NOFILE is {limit}); raise it with raise_file_limit() or \
+        "too many open files to start '{program}' (RLIMIT_NOFILE is {limit}): raise it with raise_file_limit() or \
          `ulimit -n`, or start fewer processes",
         program = program.display()
     )]
     TooManyFiles {
-        /// As asked for.
+        /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
         /// The soft `RLIMIT_NOFILE`.
         limit: u64,
     },
     /// The user, the cgroup or the machine has too many processes.
     #[error(
-        "{program}: too many processes ({source}); RLIMIT_NPROC is {limit}: raise it (`ulimit -u`) or the cgroup's \
-         pids.max, or start fewer processes",
-        program = program.display(), limit = Number(*limit)
+        "too many processes to start '{program}' ({source}; RLIMIT_NPROC is {limit}): raise it (`ulimit -u`) or the \
+         cgroup's pids.max, or start fewer processes",
+        program = program.display(), limit = LimitText(*limit)
     )]
     TooManyProcesses {
-        /// As asked for.
+        /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
         /// The soft `RLIMIT_NPROC`.
         limit: u64,
-        /// The kernel's word, see fork(2).
+        /// The error of clone(2).
         source: io::Error,
     },
     /// There is no memory for another process.
     #[error(
-        "{program}: no memory to start it ({source}); RLIMIT_AS is {limit}: raise it (`ulimit -v`) or the cgroup's \
-         memory.max, or start fewer processes",
-        program = program.display(), limit = Number(*limit)
+        "not enough memory to start '{program}' ({source}; RLIMIT_AS is {limit}): raise it (`ulimit -v`) or the \
+         cgroup's memory.max, or start fewer processes",
+        program = program.display(), limit = LimitText(*limit)
     )]
     NoMemory {
-        /// As asked for.
+        /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
         /// The soft `RLIMIT_AS`, in bytes.
         limit: u64,
-        /// The kernel's word, see fork(2).
+        /// The error of the call that failed.
         source: io::Error,
     },
-    /// The machine has no pseudo-terminal left, or none at all.
+    /// The machine has no pseudo-terminal left, or does not support them.
     #[error(
-        "{program}: no pseudo-terminal ({source}); /dev/ptmx must be there, and kernel.pty.max above kernel.pty.nr",
+        "no pseudo-terminal for '{program}' ({source}): check that /dev/ptmx exists and that kernel.pty.max is above \
+         kernel.pty.nr",
         program = program.display()
     )]
     NoPty {
-        /// As asked for.
+        /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
-        /// The kernel's word, see posix_openpt(3).
+        /// The error of posix_openpt(3).
         source: io::Error,
     },
-    /// Anything else.
-    #[error("{program}: {call} failed: {source}", program = program.display())]
+    /// Any other failure.
+    #[error("cannot start '{program}': {call} failed: {source}", program = program.display())]
     Refused {
-        /// As asked for.
+        /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
         /// The call that failed.
         call: &'static str,
-        /// The kernel's word.
+        /// The error of the call.
         source: io::Error,
     },
 }
 
-/// A limit, in words if there is none.
-struct Number(u64);
+/// The text of a resource limit: its number, or "unlimited".
+struct LimitText(u64);
 
-impl fmt::Display for Number {
+impl fmt::Display for LimitText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 == RLIM_INFINITY { f.write_str("unlimited") } else { self.0.fmt(f) }
     }
 }
 
 fn soft_limit(resource: Resource) -> u64 {
-    // Fails for numbers of resources that do not exist only.
+    // Fails only for invalid resource numbers.
     getrlimit(resource).map_or(RLIM_INFINITY, |(soft, _)| soft)
 }
 
-/// Looks for what would keep `spec` from starting: its directory, its stdin, then its program.
-/// Nothing is started, so what is found wrong has had no effect. What comes in between, and scripts
-/// whose interpreter is missing, only [`spawn`](crate::spawn) sees.
+/// Checks whether the directory, the stdin file and the program of `spec`, in this order, are usable.
+/// Starts nothing, so an error has had no effect. Only [`spawn`](crate::spawn) detects a script
+/// whose interpreter is missing, and changes after the check.
 ///
 /// # Errors
 /// [`SpawnError::Directory`], [`SpawnError::Stdin`], [`SpawnError::NotFound`],
@@ -146,11 +160,11 @@ pub fn check(spec: &ProcessSpec) -> Result<(), SpawnError> {
     if let Stdin::File(path) = &spec.stdin {
         check_stdin(path).map_err(|source| no_stdin(program, path, source))?;
     }
-    let here = spec.cwd.as_deref().unwrap_or(Path::new("."));
+    let cwd = spec.cwd.as_deref().unwrap_or(Path::new("."));
     let found = if spec.program.as_bytes().contains(&b'/') {
-        executable(&here.join(program))
+        check_executable(&cwd.join(program))
     } else {
-        look_up(program, here, &search_path(spec))
+        look_up(program, cwd, &search_path(spec))
     };
     found.map_err(|source| match source.raw_os_error() {
         Some(libc::EACCES) => SpawnError::NotExecutable { program: program.into(), source },
@@ -158,24 +172,24 @@ pub fn check(spec: &ProcessSpec) -> Result<(), SpawnError> {
     })
 }
 
-/// The `PATH` that the process is going to have.
+/// Returns the `PATH` that the process will have.
 fn search_path(spec: &ProcessSpec) -> std::ffi::OsString {
     let own = spec.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
     own.or_else(|| env::var_os("PATH")).unwrap_or_else(|| DEFAULT_PATH.into())
 }
 
-/// Finds `program` as execvp(3) does: the first that can be run, or else the word on one that
-/// cannot.
-fn look_up(program: &Path, here: &Path, path: &OsStr) -> io::Result<()> {
+/// Searches `path` for an executable `program`, as execvp(3) does. If there is none, returns the
+/// error for a file that cannot be executed, or else `ENOENT`.
+fn look_up(program: &Path, cwd: &Path, path: &OsStr) -> io::Result<()> {
     let mut found = Err(io::Error::from_raw_os_error(libc::ENOENT));
     if program.as_os_str().is_empty() {
         return found;
     }
     for directory in env::split_paths(path) {
-        let candidate = here.join(directory).join(program);
-        match executable(&candidate) {
+        let candidate = cwd.join(directory).join(program);
+        match check_executable(&candidate) {
             Ok(()) => return Ok(()),
-            // In a directory that is closed to us, nobody knows whether there is one.
+            // In an inaccessible directory it is unknown whether the program exists.
             Err(error) if error.raw_os_error() == Some(libc::EACCES) && candidate.exists() => {
                 found = Err(error)
             }
@@ -185,30 +199,30 @@ fn look_up(program: &Path, here: &Path, path: &OsStr) -> io::Result<()> {
     found
 }
 
-fn executable(path: &Path) -> io::Result<()> {
+fn check_executable(path: &Path) -> io::Result<()> {
     access(path, AccessFlags::X_OK)?;
-    // As execve(2) has it.
+    // The error of execve(2) for a directory.
     if fs::metadata(path)?.is_dir() { Err(io::Error::from_raw_os_error(libc::EACCES)) } else { Ok(()) }
 }
 
 fn check_directory(program: &Path, cwd: Option<&Path>) -> Result<(), SpawnError> {
     let Some(cwd) = cwd else { return Ok(()) };
-    let closed = |source| SpawnError::Directory { program: program.into(), cwd: cwd.into(), source };
-    if !fs::metadata(cwd).map_err(closed)?.is_dir() {
-        return Err(closed(io::Error::from_raw_os_error(libc::ENOTDIR)));
+    let error = |source| SpawnError::Directory { program: program.into(), cwd: cwd.into(), source };
+    if !fs::metadata(cwd).map_err(error)?.is_dir() {
+        return Err(error(io::Error::from_raw_os_error(libc::ENOTDIR)));
     }
-    access(cwd, AccessFlags::X_OK).map_err(|error| closed(error.into()))
+    access(cwd, AccessFlags::X_OK).map_err(|errno| error(errno.into()))
 }
 
-/// Whether a file can be somebody's stdin. It is not opened: of a FIFO that would be seen by its
-/// writers.
+/// Checks whether a file can be a process's stdin. Does not open it, because the writers of a FIFO
+/// would notice.
 fn check_stdin(path: &Path) -> io::Result<()> {
     access(path, AccessFlags::R_OK)?;
     if fs::metadata(path)?.is_dir() { Err(io::Error::from_raw_os_error(libc::EISDIR)) } else { Ok(()) }
 }
 
-/// Opens the file for a process's stdin, and does not wait for the writer of a FIFO: that one is at
-/// its end.
+/// Opens the file for a process's stdin. Does not wait for the writer of a FIFO: a FIFO without a
+/// writer is at the end of file.
 pub(crate) fn open_stdin(program: &Path, path: &Path) -> Result<File, SpawnError> {
     let open = || {
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -226,8 +240,8 @@ fn no_stdin(program: &Path, path: &Path, source: io::Error) -> SpawnError {
     SpawnError::Stdin { program: program.into(), path: path.into(), source }
 }
 
-/// Explains why a process did not start, by the error number alone.
-pub(crate) fn explain(program: &Path, cwd: Option<&Path>, source: io::Error) -> SpawnError {
+/// Returns the reason why a process did not start, from the error of clone(2) or execve(2).
+pub(crate) fn spawn_failed(program: &Path, cwd: Option<&Path>, source: io::Error) -> SpawnError {
     if let Err(error) = check_directory(program, cwd) {
         return error;
     }
@@ -244,7 +258,7 @@ pub(crate) fn explain(program: &Path, cwd: Option<&Path>, source: io::Error) -> 
     }
 }
 
-/// Why there is no pty for a process.
+/// Returns the reason why a process gets no pty.
 pub(crate) fn no_pty(program: &Path, source: io::Error) -> SpawnError {
     match source.raw_os_error() {
         Some(libc::EMFILE | libc::ENOMEM) => failed(program, "posix_openpt", source),
@@ -252,7 +266,7 @@ pub(crate) fn no_pty(program: &Path, source: io::Error) -> SpawnError {
     }
 }
 
-/// Why something failed that a process needs before it is started.
+/// Returns the reason why `call`, which prepares the start of a process, failed.
 pub(crate) fn failed(program: &Path, call: &'static str, source: io::Error) -> SpawnError {
     let program = PathBuf::from(program);
     match source.raw_os_error() {

@@ -1,44 +1,44 @@
-//! Why a capture did not start.
+//! The reasons why a capture does not start.
 
 use std::fmt;
 use std::io;
 
-/// Why a capture did not start.
+/// The reason why a capture did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The kernel gave no io_uring.
+    /// The kernel refused io_uring.
     #[error("io_uring is refused ({source}): {cause}")]
     Refused {
-        /// The likely cause, and what to do.
+        /// The likely cause, whose text contains the remedy.
         cause: Cause,
-        /// The kernel's word, see io_uring_setup(2).
+        /// The error of io_uring_setup(2).
         source: io::Error,
     },
     /// The process has no file descriptor left for epoll, or the user has too many of them.
-    #[error("no epoll for the capture: {source}; raise RLIMIT_NOFILE (`ulimit -n`)")]
+    #[error("no epoll for the capture ({source}): raise RLIMIT_NOFILE (`ulimit -n`)")]
     Epoll {
-        /// The kernel's word, see epoll_create1(2).
+        /// The error of epoll_create1(2).
         source: io::Error,
     },
     /// The process has no file descriptor left for the bell.
-    #[error("no file descriptor for the capture's bell: {source}; raise RLIMIT_NOFILE (`ulimit -n`)")]
+    #[error("no file descriptor for the capture's bell ({source}): raise RLIMIT_NOFILE (`ulimit -n`)")]
     Bell {
-        /// The kernel's word, see eventfd(2).
+        /// The error of eventfd(2).
         source: io::Error,
     },
-    /// The process may not have another thread.
+    /// The process cannot start another thread.
     #[error(
-        "no thread for the capture: {source}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
+        "no thread for the capture ({source}): raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
          (`ulimit -v`)"
     )]
     Thread {
-        /// The kernel's word, see clone(2).
+        /// The error of clone(2).
         source: io::Error,
     },
 }
 
-/// Why the kernel likely refuses io_uring.
+/// The likely cause why the kernel refuses io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
@@ -47,15 +47,15 @@ pub enum Cause {
         /// The value of the sysctl `kernel.io_uring_disabled`: 1 or 2.
         value: u8,
     },
-    /// A seccomp filter, usually a container's.
+    /// A seccomp filter forbids it, usually that of a container.
     Seccomp,
-    /// The kernel is older than Linux 5.7 or was built without it.
+    /// The kernel is older than Linux 5.7 or was built without io_uring.
     OldKernel,
     /// The process has no file descriptor left.
     Files,
-    /// There is no memory, or the process may not lock enough.
+    /// There is no memory, or the process may not lock enough memory.
     Memory,
-    /// None of these.
+    /// The cause is unknown.
     Unknown,
 }
 
@@ -63,37 +63,38 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Disabled { value: 1 } => f.write_str(
-                "kernel.io_uring_disabled is 1; run in the group kernel.io_uring_group, or have it set to 0",
+                "kernel.io_uring_disabled is 1: run in the group kernel.io_uring_group, or have it set to 0",
             ),
             Cause::Disabled { value } => {
-                write!(f, "kernel.io_uring_disabled is {value}; have it set to 0")
+                write!(f, "kernel.io_uring_disabled is {value}: have it set to 0")
             }
             Cause::Seccomp => f.write_str(
-                "a seccomp filter, likely the container's, forbids it; allow io_uring_setup, io_uring_enter and \
+                "a seccomp filter, likely that of a container, forbids it: allow io_uring_setup, io_uring_enter and \
                  io_uring_register",
             ),
-            Cause::OldKernel => f.write_str("the kernel has none or one before Linux 5.7; use a newer kernel"),
-            Cause::Files => f.write_str("too many open files; raise RLIMIT_NOFILE (`ulimit -n`)"),
-            Cause::Memory => f.write_str("no memory for it; raise RLIMIT_MEMLOCK (`ulimit -l`)"),
-            Cause::Unknown => f.write_str("cause unknown, see io_uring_setup(2)"),
+            Cause::OldKernel => f.write_str("the kernel is older than Linux 5.7 or was built without io_uring: use another kernel"),
+            Cause::Files => f.write_str("too many open files: raise RLIMIT_NOFILE (`ulimit -n`)"),
+            Cause::Memory => f.write_str("not enough memory: raise RLIMIT_MEMLOCK (`ulimit -l`)"),
+            Cause::Unknown => f.write_str("unknown cause, see io_uring_setup(2)"),
         }
     }
 }
 
 impl StartError {
-    /// The kernel refused with `source`.
+    /// Returns the error for a refusal by the kernel with `source`.
     pub(crate) fn refused(source: io::Error) -> StartError {
         let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
         let disabled = disabled.ok().and_then(|value| value.trim().parse().ok()).unwrap_or(0);
         StartError::Refused { cause: cause(source.raw_os_error().unwrap_or(0), disabled), source }
     }
 
-    /// The kernel's io_uring cannot do what a capture needs.
+    /// Returns the error for an io_uring without a feature that the capture needs.
     pub(crate) fn too_old() -> StartError {
         StartError::Refused { cause: Cause::OldKernel, source: io::Error::from_raw_os_error(libc::ENOSYS) }
     }
 }
 
+/// Returns the likely cause of a refusal. `disabled` is the sysctl `kernel.io_uring_disabled`.
 fn cause(errno: i32, disabled: u8) -> Cause {
     match errno {
         libc::EPERM if disabled != 0 => Cause::Disabled { value: disabled },

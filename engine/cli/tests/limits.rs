@@ -142,7 +142,10 @@ fn too_few_processes_for_the_ranks_or_the_engine_are_named_and_no_rank_stays() {
     }
     let site = Site::new();
     let done = run_with_processes(&site, 20);
-    assert_refused(&done, &["sleep: too many processes", "RLIMIT_NPROC is 20", "ulimit -u", "rank "]);
+    assert_refused(
+        &done,
+        &["too many processes to start 'sleep'", "RLIMIT_NPROC is 20", "ulimit -u", "rank "],
+    );
     // Not even threads: that is no bad input.
     let done = run_with_processes(&site, 2);
     assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{done:?}");
