@@ -455,7 +455,7 @@ impl Capture {
     }
 
     /// Returns a ringer of the capture's bell. Gating readers in this process ring it when they have
-    /// made room, see [`Reader::tell_room`](iof_shm_ring::Reader::tell_room).
+    /// made room, see [`Reader::set_room_bell`](iof_shm_ring::Reader::set_room_bell).
     ///
     /// # Errors
     /// An error of the kernel if the process has no file descriptor left.

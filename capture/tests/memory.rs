@@ -50,7 +50,7 @@ fn a_read_without_memory_waits_or_drops_by_the_policy_and_does_not_end_the_sourc
             let mut tool = tool();
             let mut stream = stream(64 * 1024, policy);
             let mut reader = tool.attach_first(&mut stream, policy == Policy::Block);
-            reader.tell_room(rig.capture.room_bell().unwrap());
+            reader.set_room_bell(rig.capture.room_bell().unwrap());
             let (read, mut write) = pipe();
             rig.capture.add(ID, read, stream).unwrap();
             let bytes = pattern(3000, 1);

@@ -430,7 +430,7 @@ impl Hostile {
             match message {
                 ToTool::Welcome { .. } => self.page = map,
                 ToTool::PushBegun { .. } => self.inlets.extend(map),
-                ToTool::Refused { .. } => return false,
+                ToTool::ClaimError { .. } => return false,
                 _ => {}
             }
             self.fds.clear();

@@ -141,7 +141,7 @@ fuzz_target!(|input: Input| {
     // SAFETY: nothing here looks at a byte after it may have changed.
     let reader = unsafe { Reader::new(given(0, at), Arc::new(page), start) };
     let Ok(mut reader) = reader else { return };
-    reader.tell_room(room);
+    reader.set_room_bell(room);
     let mut delivered = 0;
     for op in input.ops.iter().take(256) {
         match *op {
@@ -176,7 +176,7 @@ fuzz_target!(|input: Input| {
             Op::Group(bytes) => {
                 reader.group(bytes.map(|bytes| Grouping { bytes: bytes.into(), time: None }));
             }
-            Op::WriterGone => reader.writer_gone(),
+            Op::WriterGone => reader.set_writer_gone(),
             Op::Control(i, value) => file.control(i.into(), value),
             Op::Entry(i, word, value) => file.entry(i.into(), word.into(), value),
         }

@@ -1,14 +1,13 @@
-//! Models of the ring's protocols, checked by loom in every interleaving and every allowed order of
-//! memory.
+//! Models of the ring's protocols. Loom checks them in every interleaving and every allowed order
+//! of memory.
 //!
-//! They run the code that ships: `iof-shm-ring` takes its atomics from loom when built with `--cfg
-//! loom`, and its rings lie on the heap then. What the kernel or a reader does with payload bytes
-//! is modelled by one tracked cell for each byte, so that any access that is not ordered by the
-//! protocol fails the model.
+//! They run the shipping code: with `--cfg loom`, `iof-shm-ring` takes its atomics from loom and
+//! puts its rings on the heap. One tracked cell for each payload byte models the accesses of the
+//! kernel and of the readers, so any access that the protocol does not order fails the model.
 //!
-//! Each model is a function in `models` that says what its bounds are; `tests/models.rs` checks
-//! them all. `tests/known_bad.rs` breaks the shipping code at one point after the other and wants a
-//! model to notice.
+//! Each model is a function in `models` and documents its bounds; `tests/models.rs` checks them
+//! all. `tests/known_bad.rs` breaks the shipping code at one point after the other and requires
+//! that a model detects it.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --release -p iof-loom-tests
@@ -31,16 +30,15 @@ use iof_shm_ring::{
 
 pub use payload::{Payload, Tracking};
 
-/// Bytes of a model's ring: the fewest of which a claim takes one only.
+/// Capacity of a model's ring in bytes: the greatest for which a claim takes one byte.
 pub const CAPACITY: u64 = 4;
-/// Bytes of a ring whose writer claims one byte ahead.
+/// Capacity, in bytes, of a ring whose writer claims one byte ahead.
 pub const AHEAD: u64 = 16;
 
-/// Times that a thread is stopped in the middle of its work, in one run of a model, unless
-/// LOOM_MAX_PREEMPTIONS says otherwise.
+/// Greatest number of preemptions in one run of a model, unless LOOM_MAX_PREEMPTIONS sets another.
 const PREEMPTIONS: usize = 3;
 
-/// Models with so many words of several ages that fewer preemptions must do.
+/// Models whose many words have several ages, so that only fewer preemptions are feasible.
 const FEWER: &[(&str, usize)] = &[("inspected", 1)];
 
 /// Checks a model with the default bound on preemptions.
@@ -50,7 +48,7 @@ pub fn check(model: fn()) {
 
 /// Checks the model of this name with its own bound on preemptions.
 pub fn check_named(name: &str, model: fn()) {
-    let fewer = FEWER.iter().find(|(of, _)| *of == name);
+    let fewer = FEWER.iter().find(|(model, _)| *model == name);
     check_within(fewer.map_or(PREEMPTIONS, |(_, preemptions)| *preemptions), model);
 }
 
@@ -64,23 +62,24 @@ fn check_within(preemptions: usize, model: fn()) {
 pub struct Model {
     /// The stream under test.
     pub stream: Stream,
-    /// Its bytes.
+    /// The bytes of the stream.
     pub payload: Arc<Payload>,
-    /// Its readers' words.
+    /// The reader page of its readers.
     pub page: Arc<ReaderPage>,
-    /// Rings when the readers' tool is woken.
+    /// Rings to wake the readers' tool.
     pub doorbell: Bell,
     /// Rings when there is room.
     pub room: (Ringer, Bell),
 }
 
 impl Model {
-    /// A stream whose bytes may only be read where the protocol orders it.
+    /// Creates a stream whose bytes may be read only where the protocol orders it.
     pub fn new(policy: Policy) -> Model {
         Model::with(StreamConfig { capacity: CAPACITY, policy }, Tracking::Ordered)
     }
 
-    /// A stream as `config` says, whose bytes are read as `tracking` says.
+    /// Creates a stream with the parameters of `config`, whose bytes are accessed as `tracking`
+    /// specifies.
     pub fn with(config: StreamConfig, tracking: Tracking) -> Model {
         let (ringer, doorbell) = bell().unwrap();
         Model {
@@ -92,20 +91,20 @@ impl Model {
         }
     }
 
-    /// Attaches a reader at the oldest byte; one that may block tells the room bell.
+    /// Attaches a reader at the oldest byte. A reader that may block gets the room bell.
     pub fn reader(&mut self, may_block: bool) -> Reader {
         let attached = self.attach(may_block);
         self.open(attached, may_block)
     }
 
-    /// Attaches a reader at the oldest byte that the writer passes, whatever the policy.
-    pub fn passed_reader(&mut self) -> Reader {
+    /// Attaches a non-gating reader at the oldest byte.
+    pub fn non_gating_reader(&mut self) -> Reader {
         let slot = self.page.take_slot().unwrap();
         let attached = self.stream.attach_non_gating(&self.page, slot, Start::Oldest).unwrap();
         self.open(attached, false)
     }
 
-    /// The engine's half of [`Model::reader`].
+    /// Performs the engine's half of [`Model::reader`].
     pub fn attach(&mut self, may_block: bool) -> Attached {
         let slot = self.page.take_slot().unwrap();
         self.stream.attach(&self.page, slot, Start::Oldest, may_block).unwrap()
@@ -114,42 +113,50 @@ impl Model {
     fn open(&self, attached: Attached, may_block: bool) -> Reader {
         let mut reader = open(attached, &self.page);
         if may_block {
-            reader.tell_room(self.room.0.try_clone().unwrap());
+            reader.set_room_bell(self.room.0.try_clone().unwrap());
         }
         reader
     }
 
-    /// Moves `reader`, which found its generation sealed, to the newest.
+    /// Moves `reader`, which found its generation sealed, to the newest generation.
     pub fn follow(&mut self, reader: &mut Reader) {
-        let (old, to) = (reader.slot(), self.next(reader));
-        go_on(reader, to);
+        let (old, attached) = (reader.slot(), self.next(reader));
+        follow(reader, attached);
         self.page.return_slot(old);
     }
 
-    /// The engine's half of [`Model::follow`].
+    /// Performs the engine's half of [`Model::follow`].
     pub fn next(&mut self, reader: &Reader) -> Attached {
         let slot = self.page.take_slot().unwrap();
         self.stream.follow(&self.page, reader.slot(), slot).unwrap()
     }
 
-    /// Lets `reader` read all there is, now that nothing moves any more: it must have been told of
-    /// every byte.
+    /// Lets `reader` read to the end after all concurrent steps are done, and checks that every
+    /// byte was delivered or reported as lost.
     pub fn settle(&mut self, reader: &mut Reader) {
         if read_up(reader, &self.payload, 16) == Peek::Sealed {
             self.follow(reader);
             assert_eq!(read_up(reader, &self.payload, 16), Peek::Empty);
         }
-        assert_eq!(reader.produced(), self.stream.stats().produced, "a reader was not told of every byte");
-        assert_eq!(reader.delivered() + reader.lost(), reader.produced(), "the ledger is wrong");
+        assert_eq!(
+            reader.produced(),
+            self.stream.stats().produced,
+            "a byte was neither delivered nor reported as lost"
+        );
+        assert_eq!(
+            reader.delivered() + reader.lost(),
+            reader.produced(),
+            "the reader's counters do not add up"
+        );
     }
 
-    /// Stores or drops `n` bytes one by one, as the policy says, until the source has to wait; how
-    /// many were stored.
+    /// Stores or drops `n` bytes, one at a time, under the policy, until the source has to wait.
+    /// Returns the number of bytes stored.
     pub fn write(&mut self, n: u64) -> u64 {
         self.write_at(n, 0)
     }
 
-    /// As [`Model::write`], bytes that are read at `time`.
+    /// As [`Model::write`], for bytes that are read at `time`.
     pub fn write_at(&mut self, n: u64, time: u64) -> u64 {
         let mut stored = 0;
         for _ in 0..n {
@@ -167,28 +174,29 @@ impl Model {
         stored
     }
 
-    /// Stores a byte and drops one behind it, as if the ring could not grow.
+    /// Stores a byte and drops the next one, as if the ring could not grow.
     pub fn write_and_drop(&mut self) {
         assert_eq!(self.write(1), 1);
         self.stream.discard(1, 0);
     }
 }
 
-/// The tool's half of [`Model::reader`].
+/// Performs the tool's half of [`Model::reader`].
 pub fn open(attached: Attached, page: &Arc<ReaderPage>) -> Reader {
-    // SAFETY: models detach readers that are gone, and move those that say that they are at the end.
+    // SAFETY: a model detaches only readers that are gone, and moves only readers that found the
+    // end of their generation.
     unsafe { Reader::new(attached, Arc::clone(page), Start::Oldest) }.unwrap()
 }
 
-/// The tool's half of [`Model::follow`].
-pub fn go_on(reader: &mut Reader, to: Attached) {
+/// Performs the tool's half of [`Model::follow`].
+pub fn follow(reader: &mut Reader, attached: Attached) {
     // SAFETY: as for `open`.
-    unsafe { reader.follow(to) }.unwrap();
+    unsafe { reader.follow(attached) }.unwrap();
 }
 
-/// Looks once; checks every byte that it borrows, consumes them, and gives what it found.
+/// Peeks once, checks and consumes every borrowed byte, and returns the result of the peek.
 pub fn read_once(reader: &mut Reader, payload: &Payload) -> Peek {
-    ledger(reader, |reader| {
+    accounted(reader, |reader| {
         let peek = reader.peek();
         match peek {
             Peek::Bytes => {
@@ -208,9 +216,9 @@ pub fn check_borrowed(reader: &Reader, payload: &Payload) {
     payload.check(reader.ring().generation(), reader.produced(), bytes.as_ptr().addr(), bytes.len());
 }
 
-/// Copies up to `most` bytes and checks what the ring says are good.
+/// Copies up to `most` bytes, and checks the bytes that the reader accepts.
 pub fn copy_once(reader: &mut Reader, payload: &Payload, most: usize) -> Copied {
-    ledger(reader, |reader| {
+    accounted(reader, |reader| {
         let (first, mut found) = (reader.produced(), Vec::new());
         let copied = reader.copy_with(most, |ring, from, len| {
             found = payload.copy(ring.generation(), from, len);
@@ -223,17 +231,17 @@ pub fn copy_once(reader: &mut Reader, payload: &Payload, most: usize) -> Copied 
     })
 }
 
-/// Whatever `step` finds, the ledger must be right after it.
-fn ledger<T>(reader: &mut Reader, step: impl FnOnce(&mut Reader) -> T) -> T {
+/// Runs `step` and checks that the reader's counters add up afterwards.
+fn accounted<T>(reader: &mut Reader, step: impl FnOnce(&mut Reader) -> T) -> T {
     let (before, delivered, lost) = (reader.produced(), reader.delivered(), reader.lost());
     let found = step(reader);
-    let accounted = (reader.delivered() - delivered) + (reader.lost() - lost);
-    // Added, not subtracted: a reader that went back would be a failure, too.
-    assert_eq!(before + accounted, reader.produced(), "the ledger is wrong");
+    let step_total = (reader.delivered() - delivered) + (reader.lost() - lost);
+    // Added, not subtracted, so that a reader that moved backwards also fails.
+    assert_eq!(before + step_total, reader.produced(), "the reader's counters do not add up");
     found
 }
 
-/// Looks until there is nothing more, at most `n` times.
+/// Peeks, at most `n` times, until there is nothing more to read.
 pub fn read_up(reader: &mut Reader, payload: &Payload, n: u32) -> Peek {
     for _ in 0..n {
         match read_once(reader, payload) {
@@ -241,10 +249,10 @@ pub fn read_up(reader: &mut Reader, payload: &Payload, n: u32) -> Peek {
             end => return end,
         }
     }
-    panic!("a reader does not come to an end");
+    panic!("a reader does not reach the end");
 }
 
-/// Whether `bell`, of this process, rings; silences it.
+/// Returns whether `bell`, of this process, rings, and silences it.
 pub fn rings(bell: &Bell) -> bool {
     let file = File::from(bell.as_fd().try_clone_to_owned().unwrap());
     (&file).read(&mut [0; 8]).is_ok()

@@ -1,4 +1,4 @@
-//! The bytes of a stream, which the kernel writes and readers look at, as loom can track them.
+//! The bytes of a stream, which the kernel writes and readers read, in a form that loom can track.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -7,22 +7,22 @@ use iof_shm_ring::StreamStats;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How readers look at bytes.
+/// How readers access bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracking {
     /// In place: each access must be ordered after or before the writer's, or the model fails.
     Ordered,
-    /// By a copy, which may find anything, in any order.
+    /// By a copy, which may get any values, in any order.
     Racy,
 }
 
-/// The payload of a stream: for each generation one cell for each byte. A byte's value is its
-/// number in the source, drops counted, so that a reader that finds the right one knows that every
-/// gap before it was told exactly.
+/// The payload of a stream: one cell for each byte of each generation. A byte's value is its number
+/// in the source, drops included. So a reader that gets the right byte knows that every gap before
+/// it was reported exactly.
 pub struct Payload {
     tracking: Tracking,
     capacity: usize,
-    /// Loom does not know this lock; nothing that loom switches at happens under it.
+    /// Loom does not track this lock; no switch between threads happens while it is held.
     generations: Mutex<HashMap<u64, Arc<Cells>>>,
 }
 
@@ -40,14 +40,14 @@ enum Cell {
 impl Cell {
     fn read(&self) -> u64 {
         match self {
-            // SAFETY: loom fails the model if the writer is at this cell.
+            // SAFETY: loom fails the model if the writer accesses this cell at the same time.
             Cell::Ordered(cell) => cell.with(|byte| unsafe { *byte }),
             Cell::Racy(cell) => cell.load(Relaxed),
         }
     }
 }
 
-// SAFETY: that its cells are never touched by two threads at once is what loom checks.
+// SAFETY: loom checks that two threads never access a cell at once.
 unsafe impl Sync for Cell {}
 // SAFETY: as above.
 unsafe impl Send for Cell {}
@@ -61,14 +61,14 @@ impl Cells {
         Cells { base, cells: (0..capacity).map(cell).collect() }
     }
 
-    /// The byte at `address`, in whichever half of the double map.
-    fn at(&self, address: usize) -> &Cell {
+    /// Returns the byte at `address`, in either half of the double map.
+    fn cell(&self, address: usize) -> &Cell {
         &self.cells[address.wrapping_sub(self.base) % self.cells.len()]
     }
 }
 
 impl Payload {
-    /// Of rings that hold `capacity` bytes.
+    /// Creates the payload of rings with `capacity` bytes.
     pub(crate) fn new(capacity: u64, tracking: Tracking) -> Payload {
         Payload { tracking, capacity: capacity as usize, generations: Mutex::default() }
     }
@@ -77,35 +77,35 @@ impl Payload {
         Arc::clone(&self.generations.lock().unwrap()[&generation])
     }
 
-    /// The writer stores the next byte of the source at `address`.
+    /// Stores the next byte of the source at `address`, as the writer.
     pub(crate) fn write(&self, stats: &StreamStats, address: usize) {
         let tail = (stats.produced - stats.dropped) as usize;
         let new = || Arc::new(Cells::new(address - tail % self.capacity, self.capacity, self.tracking));
         let cells = Arc::clone(self.generations.lock().unwrap().entry(stats.generation).or_insert_with(new));
-        match cells.at(address) {
-            // SAFETY: loom fails the model if anybody else is at this cell.
+        match cells.cell(address) {
+            // SAFETY: loom fails the model if another thread accesses this cell at the same time.
             Cell::Ordered(cell) => cell.with_mut(|byte| unsafe { *byte = stats.produced }),
             Cell::Racy(cell) => cell.store(stats.produced, Relaxed),
         }
     }
 
-    /// A reader looks at `len` bytes from `address` on, which must be those that follow the first
-    /// `produced` of the source.
+    /// Reads `len` bytes from `address` on, as a reader, and checks that they follow the first
+    /// `produced` bytes of the source.
     pub(crate) fn check(&self, generation: u64, produced: u64, address: usize, len: usize) {
         let cells = self.generation(generation);
         for i in 0..len {
-            assert_belongs(cells.at(address + i).read(), produced + i as u64);
+            assert_belongs(cells.cell(address + i).read(), produced + i as u64);
         }
     }
 
-    /// Copies `len` bytes from `position` on, whatever they are.
+    /// Copies `len` bytes from `position` on, without checking them.
     pub(crate) fn copy(&self, generation: u64, position: u64, len: usize) -> Vec<u64> {
         let cells = self.generation(generation);
-        (position..).take(len).map(|at| cells.cells[at as usize % self.capacity].read()).collect()
+        (position..).take(len).map(|position| cells.cells[position as usize % self.capacity].read()).collect()
     }
 }
 
-/// Fails the model if the byte that was found at the place of number `expected` is another.
+/// Fails the model if the byte found at number `expected` is another one.
 pub(crate) fn assert_belongs(found: u64, expected: u64) {
-    assert_eq!(found, expected, "a byte is not the one that belongs here");
+    assert_eq!(found, expected, "a byte has the wrong number");
 }

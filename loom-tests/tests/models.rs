@@ -1,4 +1,4 @@
-//! Every model holds.
+//! Checks that every model passes.
 #![cfg(loom)]
 
 use iof_loom_tests::{check_named, for_each_model, models};

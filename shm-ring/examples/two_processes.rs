@@ -99,7 +99,7 @@ fn read(slot: u32, start: u64, dropped: u64) {
     let doorbell = Bell::from(doorbell);
     // SAFETY: all of it is what the writer's `attach` gave, for us alone; it never detaches us.
     let mut reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.unwrap();
-    reader.tell_room(Ringer::from(room));
+    reader.set_room_bell(Ringer::from(room));
     let mut lines = 0;
     loop {
         match reader.peek() {

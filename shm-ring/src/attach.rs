@@ -1,31 +1,32 @@
-//! What passes from the writer's side to a reader when it comes: where it starts, and what it gets.
+//! What a reader receives from the engine when it attaches: its ring, its slot and its start.
 
 use std::sync::Arc;
 
 use crate::ring::Ring;
 
-/// Where a reader starts.
+/// The position at which a reader starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// At the oldest byte in the cache; what was before it is reported as the first gap.
+    /// At the oldest byte in the cache. The bytes before it are reported as the first gap.
     Oldest,
-    /// Behind the newest byte; what was before is none of this reader's business.
+    /// Behind the newest byte. Earlier bytes are not reported and not counted for this reader.
     Now,
 }
 
-/// What a reader needs to read: send it the ring's file, the slot and the start.
-#[derive(Clone)]
+/// All that a reader needs: to attach a reader in another process, send it the ring's file, the
+/// slot and the start.
+#[derive(Clone, Debug)]
 pub struct Attached {
     /// The generation to map.
     pub ring: Arc<Ring>,
-    /// The slot that was given.
+    /// The reader's slot in its reader page.
     pub slot: u32,
-    /// Position of its first byte.
+    /// Position of the reader's first byte.
     pub start: u64,
-    /// Bytes that were dropped before it: a reader that starts [now](Start::Now) has nothing to do
-    /// with them.
+    /// Bytes dropped before `start`, since the stream began. A reader that starts [now](Start::Now)
+    /// does not count them as lost.
     pub dropped: u64,
-    /// The writer passes this reader, whatever the ring's discipline: see
+    /// Whether the reader is non-gating, whatever the ring's discipline: see
     /// [`Stream::attach_non_gating`](crate::Stream::attach_non_gating).
     pub non_gating: bool,
 }

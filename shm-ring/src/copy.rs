@@ -1,35 +1,35 @@
-//! The one place that reads bytes while somebody may be writing them.
+//! The one place that reads bytes while another party may be writing them.
 //!
 //! A plain copy would be a data race, and a reference to such bytes is never sound. Atomic loads of
-//! whole words, and of single bytes at the ends, are neither; what they give may be torn, and is
-//! thrown away then (`Reader::is_still_here`).
+//! whole words, and of single bytes at the ends, are sound. Their result may be torn; the caller
+//! detects that and discards it (`Reader::is_cursor_unclaimed`).
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-/// Copies `into.len()` bytes from `from`, which may change meanwhile.
+/// Copies `into.len()` bytes from `from`, which may change during the copy.
 ///
 /// # Safety
 /// `into.len()` bytes from `from` on must be mapped and readable for the duration of the call.
 pub(crate) unsafe fn copy_racy(from: *const u8, into: &mut [u8]) {
-    let (words_at, len) = (from.align_offset(align_of::<u64>()).min(into.len()), into.len());
-    let words = len.saturating_sub(words_at) / size_of::<u64>();
-    let words_end = words_at.saturating_add(words.saturating_mul(size_of::<u64>()));
-    for (i, to) in into.iter_mut().enumerate().take(words_at) {
-        // SAFETY: `i` is below `len`; an AtomicU8 has no alignment. (A cast, not `from_ptr`: the map is
-        // read-only.)
-        *to = unsafe { &*from.add(i).cast::<AtomicU8>() }.load(Relaxed);
+    let (words_start, len) = (from.align_offset(align_of::<u64>()).min(into.len()), into.len());
+    let words = len.saturating_sub(words_start) / size_of::<u64>();
+    let words_end = words_start.saturating_add(words.saturating_mul(size_of::<u64>()));
+    for (i, byte) in into.iter_mut().enumerate().take(words_start) {
+        // SAFETY: `i` is below `len`, and an AtomicU8 has an alignment of 1. (A cast, not
+        // `from_ptr`: the map is read-only.)
+        *byte = unsafe { &*from.add(i).cast::<AtomicU8>() }.load(Relaxed);
     }
-    if let Some(middle) = into.get_mut(words_at..words_end) {
-        for (i, to) in middle.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            // SAFETY: word `i` ends at or below `words_end`, so within the range, and begins at a multiple of
-            // its alignment from the aligned `words_at` on.
-            let word = unsafe { &*from.add(words_at).cast::<AtomicU64>().add(i) };
-            *to = word.load(Relaxed).to_ne_bytes();
+    if let Some(middle) = into.get_mut(words_start..words_end) {
+        for (i, chunk) in middle.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: word `i` ends at or below `words_end`, so it lies within the range. It is
+            // aligned, because `words_start` is.
+            let word = unsafe { &*from.add(words_start).cast::<AtomicU64>().add(i) };
+            *chunk = word.load(Relaxed).to_ne_bytes();
         }
     }
-    for (i, to) in into.iter_mut().enumerate().skip(words_end) {
+    for (i, byte) in into.iter_mut().enumerate().skip(words_end) {
         // SAFETY: as for the first bytes.
-        *to = unsafe { &*from.add(i).cast::<AtomicU8>() }.load(Relaxed);
+        *byte = unsafe { &*from.add(i).cast::<AtomicU8>() }.load(Relaxed);
     }
 }
 
@@ -38,14 +38,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_alignment_and_length_is_copied_whole() {
+    fn bytes_of_every_alignment_and_length_are_copied_whole() {
         let bytes: Vec<u8> = (0..=255).collect();
-        for at in 0..16 {
+        for start in 0..16 {
             for len in 0..64 {
                 let mut into = vec![0; len];
-                // SAFETY: at + len is below 256.
-                unsafe { copy_racy(bytes.as_ptr().add(at), &mut into) };
-                assert_eq!(into, &bytes[at..at + len]);
+                // SAFETY: `start + len` is below 256.
+                unsafe { copy_racy(bytes.as_ptr().add(start), &mut into) };
+                assert_eq!(into, &bytes[start..start + len]);
             }
         }
     }

@@ -1,97 +1,101 @@
-//! What can go wrong, one enum for each operation.
+//! The errors of this crate, one enum for each operation.
 
 use std::io;
 
-/// Why a ring or a reader page could not be made.
+/// An error of creating a ring, an inlet or a reader page.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// A cache of no size, or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY).
-    #[error("a cache of {asked} bytes is not possible: ask for 1 to {max} bytes", max = crate::MAX_CAPACITY)]
+    /// The capacity is 0 or above [`MAX_CAPACITY`](crate::MAX_CAPACITY).
+    #[error("invalid cache size {asked}: expected 1 to {max} bytes", max = crate::MAX_CAPACITY)]
     Capacity {
-        /// Bytes asked for.
+        /// Requested capacity in bytes.
         asked: u64,
     },
-    /// The kernel refused memory or a file for it.
+    /// The kernel has no memory or no file for it.
     #[error(
-        "{step} for {len} bytes of shared memory: {source}; free memory or files, raise their limits (`ulimit -v`, \
-         `ulimit -n`, `ulimit -f`, which counts for memory files, too, and `sysctl vm.max_map_count`), or use a smaller cache"
+        "{step} for {len} bytes of shared memory failed: {source}; free memory or files, raise their limits (`ulimit -v`, \
+         `ulimit -n`, `ulimit -f`, which applies to memory files, too, and `sysctl vm.max_map_count`), or use a smaller cache"
     )]
     Memory {
-        /// The call that failed.
+        /// Name of the call that failed.
         step: &'static str,
-        /// Bytes the call was about.
+        /// Bytes of shared memory that the call was for.
         len: u64,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A tool reads as many rings as one tool may.
-    #[error("the tool reads {limit} rings already, which is the limit; pull from fewer sources or channels", limit = crate::MAX_SLOTS)]
+    /// The tool reads the greatest allowed number of rings already.
+    #[error("the tool reads {limit} rings already, which is the limit: pull from fewer sources or channels", limit = crate::MAX_SLOTS)]
     Slots,
 }
 
-/// Why a file received from elsewhere is not taken for a ring or a reader page.
+/// An error of opening a ring, an inlet or a reader page that was received from another process.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Not a memory file, or its seals can't be read.
-    #[error("this is no sealed memory file: {source}")]
+    /// The file is not a memory file, or its seals cannot be read.
+    #[error("not a sealed memory file: {source}")]
     Seals {
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Whoever made the file could still shrink or rewrite it.
-    #[error("the file lacks seals (missing bits {missing:#x}), so its maker could pull it away under us")]
+    /// The creator of the file could still shrink or rewrite it.
+    #[error(
+        "the file lacks seals (missing bits {missing:#x}), so its creator could still shrink or rewrite it"
+    )]
     Unsealed {
         /// `F_SEAL_*` bits that are not set.
         missing: i32,
     },
-    /// The file is shorter or longer than its head says.
-    #[error("the file has {found} bytes where {needed} are needed")]
+    /// The file is shorter or longer than its head specifies.
+    #[error("invalid file size {found}: expected {needed} bytes")]
     Size {
-        /// Bytes the file has.
+        /// Size of the file in bytes.
         found: u64,
-        /// Bytes it must have.
+        /// Required size in bytes.
         needed: u64,
     },
     /// The file's head is of another kind or version, or its numbers contradict each other.
-    #[error("the file's head is not one of ours: {field} is {found:#x}")]
+    #[error("invalid file head: {field} is {found:#x}")]
     Head {
-        /// The word that is wrong.
+        /// Name of the invalid word.
         field: &'static str,
-        /// What it holds.
+        /// Value of that word.
         found: u64,
     },
-    /// A slot number beyond the reader page.
-    #[error("slot {slot} is beyond the page's {limit} slots", limit = crate::MAX_SLOTS)]
+    /// The slot number is beyond the reader page.
+    #[error("invalid slot {slot}: the reader page has {limit} slots", limit = crate::MAX_SLOTS)]
     Slot {
-        /// The number given.
+        /// The slot number.
         slot: u32,
     },
-    /// The kernel refused to map the file.
-    #[error("mapping {len} bytes: {source}")]
+    /// The kernel did not map the file.
+    #[error("mapping {len} bytes failed: {source}")]
     Map {
-        /// Bytes to map.
+        /// Bytes to be mapped.
         len: u64,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Why a ring could not be looked at.
+/// An error of inspecting a ring.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// Whenever we had looked, the writer had made everything new meanwhile.
-    #[error("the writer was faster {tries} times in a row: try again, or stop it meanwhile")]
+    /// The writer replaced everything in the ring during each try.
+    #[error(
+        "the writer replaced the bytes during each of {tries} tries: try again, or stop the writer meanwhile"
+    )]
     Overtaken {
-        /// How often we looked.
+        /// Number of tries.
         tries: u32,
     },
-    /// No memory for a copy of the bytes.
-    #[error("there is no memory for a copy of {len} bytes")]
+    /// There is no memory for a copy of the bytes.
+    #[error("no memory for a copy of {len} bytes: free memory and try again")]
     Memory {
-        /// Bytes in the ring.
+        /// Bytes to be copied.
         len: u64,
     },
 }

@@ -1,7 +1,7 @@
-//! Sealed memory files: how they are made, and what is checked before one from elsewhere is mapped.
+//! Sealed memory files: their creation, and the checks before one from another process is mapped.
 //!
-//! A file that can shrink turns its readers' loads into SIGBUS. So the engine seals the size of
-//! every file, and nobody maps a file whose seals were not checked. See memfd_create(2) and
+//! A file that shrinks turns its readers' loads into SIGBUS. Therefore the engine seals the size of
+//! every file, and no file is mapped before its seals are checked. See memfd_create(2) and
 //! fcntl(2), "File Sealing".
 
 use std::ffi::CStr;
@@ -15,36 +15,37 @@ use nix::unistd::{SysconfVar, ftruncate, sysconf};
 
 use crate::error::{CreateError, OpenError};
 
-/// Who may still write a file after it was sealed.
+/// The parties that may still write a file after it was sealed.
 #[derive(Clone, Copy)]
 pub(crate) enum Writers {
     /// Only maps that exist already: rings.
-    Present,
-    /// Whoever gets the file: reader pages and inlets.
-    Anybody,
+    ExistingMaps,
+    /// Every process that receives the file: reader pages and inlets.
+    AllHolders,
 }
 
 impl Writers {
     fn seals(self) -> SealFlag {
         let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         match self {
-            Writers::Present => size | SealFlag::F_SEAL_FUTURE_WRITE,
-            Writers::Anybody => size,
+            Writers::ExistingMaps => size | SealFlag::F_SEAL_FUTURE_WRITE,
+            Writers::AllHolders => size,
         }
     }
 }
 
-/// Bytes of a memory page.
+/// Returns the size of a memory page in bytes.
 pub(crate) fn page_size() -> u64 {
-    // 4096 is what every kernel that could fail to answer would use.
+    // Every kernel that could fail to answer has pages of 4096 bytes.
     sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|n| u64::try_from(n).ok()).unwrap_or(4096)
 }
 
-/// Makes a memory file of `len` bytes; pages come when they are first touched or populated.
+/// Creates a memory file of `len` bytes. Its pages get their memory when they are first touched or
+/// populated.
 pub(crate) fn create(name: &CStr, len: u64) -> Result<OwnedFd, CreateError> {
     let failed = |step| move |errno: nix::Error| CreateError::Memory { step, len, source: errno.into() };
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    // NOEXEC_SEAL came with Linux 6.3; older kernels refuse the flag.
+    // Kernels before Linux 6.3 reject NOEXEC_SEAL.
     let noexec = MFdFlags::from_bits_retain(nix::libc::MFD_NOEXEC_SEAL);
     let fd = memfd_create(name, flags | noexec)
         .or_else(|_| memfd_create(name, flags))
@@ -54,23 +55,24 @@ pub(crate) fn create(name: &CStr, len: u64) -> Result<OwnedFd, CreateError> {
     Ok(fd)
 }
 
-/// Gives `len` bytes from `offset` on their memory now, so that touching them later can't fail.
+/// Allocates the memory of `len` bytes from `offset` on, so that touching them later cannot fail.
 pub(crate) fn populate(fd: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
     let signed = |n: u64| i64::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
     fallocate(fd, FallocateFlags::empty(), signed(offset)?, signed(len)?)?;
     Ok(())
 }
 
-/// Gives the memory of the first `len` bytes back; whoever touches them next gets other, with
+/// Frees the memory of the first `len` bytes. The next access to them gets fresh memory, with
 /// zeros.
 pub(crate) fn depopulate(fd: impl AsFd, len: u64) -> io::Result<()> {
     let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-    fallocate(fd, how, 0, len)?;
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(fd, flags, 0, len)?;
     Ok(())
 }
 
-/// Fixes the size for good, and who may write. All writable maps of a ring must exist by now.
+/// Seals the size, and write access as `writers` specifies. All writable maps of a ring must exist
+/// before this call.
 pub(crate) fn seal(fd: impl AsFd, writers: Writers, len: u64) -> Result<(), CreateError> {
     fcntl(fd, FcntlArg::F_ADD_SEALS(writers.seals())).map(drop).map_err(|errno| CreateError::Memory {
         step: "F_ADD_SEALS",
@@ -79,7 +81,7 @@ pub(crate) fn seal(fd: impl AsFd, writers: Writers, len: u64) -> Result<(), Crea
     })
 }
 
-/// The size of a file from elsewhere, once its seals say that the size can't change.
+/// Returns the size of a file from another process, after checking that its seals fix the size.
 pub(crate) fn check(fd: BorrowedFd<'_>, writers: Writers) -> Result<u64, OpenError> {
     let bits = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(|errno| OpenError::Seals { source: errno.into() })?;
     let missing = writers.seals() - SealFlag::from_bits_retain(bits);

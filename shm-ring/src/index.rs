@@ -1,10 +1,10 @@
-//! The index ring: what the data bytes can't say of themselves, in the order of the stream.
+//! The index ring: metadata of the data bytes, in the order of the stream.
 //!
-//! An entry says of the bytes from its offset on when they were read and how many bytes were
-//! dropped before them. Entries live as long as one of their bytes may be read. While there is
-//! plenty of room, each commit has one, and else one for every so many bytes (`times` knows better
-//! about the newest); a gap always has an entry of its own, at its exact offset: the writer stores
-//! no byte behind which it could not mark one.
+//! An entry specifies, for the bytes from its offset on, when they were read and how many bytes
+//! were dropped before them. An entry lives as long as one of its bytes may be read. While there is
+//! plenty of room, each commit has an entry; otherwise there is one for each `spacing` bytes
+//! (`times` has finer times for the newest bytes). A gap always has its own entry, at its exact
+//! offset: the writer stores no byte if a gap behind it could not be marked.
 
 use std::ops::Range;
 
@@ -13,19 +13,19 @@ use crate::marks::Mark;
 use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, fence_at};
 
-/// The writer's side.
+/// The writer's side of the index.
 pub(crate) struct IndexWriter {
-    /// Oldest entry that must stay.
+    /// Oldest entry that is not retired.
     head: u64,
-    /// Entries written.
+    /// Number of entries written.
     tail: u64,
-    /// Offset and drop count of the newest entry.
+    /// The newest entry.
     last: Option<Mark>,
-    /// Entries that have their memory.
+    /// Number of entries whose memory is allocated.
     populated: u64,
-    /// Bytes for which there is always one entry, if there are not too many gaps.
+    /// Bytes for which there is always one entry, unless there are too many gaps.
     spacing: u64,
-    /// Below this offset it is not worth looking for room again: the last look found none.
+    /// Below this offset no entry is tried, because the last try found no room.
     full_until: u64,
 }
 
@@ -35,16 +35,16 @@ impl IndexWriter {
         IndexWriter { head: 0, tail: 0, last: None, populated: 0, spacing, full_until: 0 }
     }
 
-    /// Whether it is worth noting what begins at `offset`.
+    /// Returns whether [`IndexWriter::note`] is worth a call for bytes that begin at `offset`.
     pub(crate) fn is_due(&self, offset: u64) -> bool {
         offset >= self.full_until
     }
 
-    /// Notes bytes that are about to be published, if there is room for it.
+    /// Writes an entry for bytes that are about to be published, if there is room.
     pub(crate) fn note(&mut self, ring: &Ring, floor: u64, mark: Mark) {
         let spaced = self.last.map_or(0, |last| last.offset.saturating_add(self.spacing));
-        // A quarter stays free for gaps, which must not go unmarked, and half for entries that keep their
-        // distance.
+        // A quarter stays free for gaps, which must not go unmarked, and half for entries that are
+        // `spacing` bytes apart.
         let quarter = ring.index().room() / 4;
         if mark.offset < spaced {
             if !self.append(ring, floor, mark, quarter.saturating_mul(3)) {
@@ -55,14 +55,16 @@ impl IndexWriter {
         }
     }
 
-    /// Marks that `mark.dropped` bytes are gone before `mark.offset`; `false` if there is no room.
+    /// Marks a gap: `mark.dropped` bytes were dropped before `mark.offset`. Returns `false` if
+    /// there is no room.
     ///
-    /// `last_call` takes the one entry that is kept free for the gap at a stream's end.
+    /// `last_call` uses the one entry that is reserved for the gap at the end of the stream.
     pub(crate) fn gap(&mut self, ring: &Ring, floor: u64, mark: Mark, last_call: bool) -> bool {
         if let Some(last) = self.last.filter(|last| last.offset == mark.offset)
             && let Some(entry) = ring.index().entry(self.tail.wrapping_sub(1))
         {
-            // One word changes, so no reader can see half of it. Partner: `Marks::look` loads it.
+            // One word changes, so no reader can see half of it. Partner: the load in
+            // `Marks::load`.
             entry.dropped.store(mark.dropped, Relaxed);
             self.last = Some(Mark { dropped: mark.dropped, ..last });
             return true;
@@ -80,13 +82,13 @@ impl IndexWriter {
         true
     }
 
-    /// Whether bytes may come: a gap behind them could be marked.
+    /// Returns whether bytes may be stored, because a gap behind them could be marked.
     pub(crate) fn can_mark(&mut self, ring: &Ring, floor: u64) -> bool {
         self.has_room(ring, floor, 1)
     }
 
-    /// As [`IndexWriter::can_mark`], without looking for entries to give up or for memory: may say
-    /// no too early.
+    /// As [`IndexWriter::can_mark`], without retiring entries or allocating memory. May return
+    /// `false` although `can_mark` would return `true`.
     pub(crate) fn can_surely_mark(&self, ring: &Ring) -> bool {
         self.is_free(ring, 1) && self.has_memory(ring)
     }
@@ -98,22 +100,22 @@ impl IndexWriter {
         if !self.has_memory(ring) {
             self.populated = ring.populate_entries(self.populated).unwrap_or(self.populated);
         }
-        // Who takes the last one leaves none to have memory.
+        // Behind the last free entry no other entry needs memory.
         self.is_free(ring, keep_free) && (self.has_memory(ring) || keep_free == 0)
     }
 
-    /// Whether the next entry and the one behind it, which is kept for the gap at a stream's end,
-    /// have their memory.
+    /// Returns whether memory is allocated for the next entry and for the one behind it, which is
+    /// reserved for the gap at the end of the stream.
     fn has_memory(&self, ring: &Ring) -> bool {
         self.tail.saturating_add(1) < self.populated || self.populated >= ring.index().room()
     }
 
-    /// Whether one more entry would leave `keep_free`.
+    /// Returns whether `keep_free` entries would be left free after one more.
     fn is_free(&self, ring: &Ring, keep_free: u64) -> bool {
         self.tail.wrapping_sub(self.head).saturating_add(keep_free) < ring.index().room()
     }
 
-    /// The lowest position that the index can tell about.
+    /// Returns the lowest position that the index covers.
     pub(crate) fn oldest(&self, ring: &Ring) -> u64 {
         if self.head == 0 {
             ring.base()
@@ -122,7 +124,7 @@ impl IndexWriter {
         }
     }
 
-    /// Gives up entries none of whose bytes can be read any more.
+    /// Retires entries none of whose bytes can be read any more.
     fn retire(&mut self, ring: &Ring, floor: u64) {
         while self.head.wrapping_add(1) < self.tail {
             let next = ring.index().entry(self.head.wrapping_add(1));
@@ -131,45 +133,45 @@ impl IndexWriter {
             }
             self.head = self.head.wrapping_add(1);
         }
-        ring.index().give_up(self.head);
+        ring.index().retire(self.head);
     }
 }
 
-/// Bytes dropped before the byte at `position`, since the stream began; `None` if the writer was
-/// faster.
+/// Returns the number of bytes dropped before the byte at `position`, since the stream began.
+/// Returns `None` if the writer retired its entry meanwhile.
 pub(crate) fn dropped_at(ring: &Ring, position: u64) -> Option<u64> {
-    // While the index is empty, these were all dropped before the ring's first byte.
+    // While the index is empty, all of these were dropped before the ring's first byte.
     let before = ring.control().published.dropped.load(Relaxed);
-    // Partner: the Release store of `dropped` in `Writer::mark_gap`: who sees a later drop sees its
-    // entry.
+    // Partner: the Release store of `dropped` in `Writer::mark_gap`. A reader that sees a later
+    // drop also sees its entry.
     fence_at(Point::BaseFence, Acquire);
     let index = ring.index();
     let entries = index.published();
     if entries.end == 0 {
         return Some(before);
     }
-    // The newest that speaks of it; else the entry that told of it was given up.
-    let mut marks = entries.rev().map_while(|i| index.look(i));
+    // The newest entry that covers `position`. If there is none, it was retired.
+    let mut marks = entries.rev().map_while(|i| index.load(i));
     marks.find(|mark| mark.offset <= position).map(|mark| mark.dropped)
 }
 
-/// The first drop at or after index entry `from` that goes beyond `seen`, if it is below index
-/// `tail`.
+/// Finds the first drop above `seen` in the index, from entry `from` on.
 ///
-/// Gives the entry to go on from, and the gap's offset and the new drop count.
+/// Returns the entry to continue the search from and, if there is such a drop, its offset and the
+/// new drop count.
 pub(crate) fn next_gap(ring: &Ring, from: u64, seen: u64) -> (u64, Option<(u64, u64)>) {
     let index = ring.index();
     let Range { start, end: tail } = index.published();
     let mut i = from.max(start);
     while i < tail {
-        // An entry that was given up meanwhile tells of bytes before the reader's; those behind it still
-        // stand.
-        if let Some(mark) = index.look(i)
+        // An entry that was retired meanwhile covers bytes before the reader's; those behind it are
+        // still valid.
+        if let Some(mark) = index.load(i)
             && mark.dropped > seen
         {
             return (i, Some((mark.offset, mark.dropped)));
         }
-        // The newest entry may still grow a gap, so a reader must come back to it.
+        // The newest entry may still get a gap, so a reader must check it again.
         if i.wrapping_add(1) == tail {
             break;
         }

@@ -1,12 +1,13 @@
-//! A ring that another process fills: bytes that flow towards the engine, such as stdin.
+//! Memory that another process fills: bytes that flow towards the engine, such as stdin.
 //!
-//! It is the other way round than a [`Ring`](crate::Ring), and so is trust: the tool writes the
-//! bytes and the engine, who made the memory, only reads them. Nothing in that memory is believed.
-//! It holds bytes and no words: how far it is filled and emptied goes by messages, which the engine
-//! can check. Unsafe is allowed here because bytes that another process may be changing can't be
-//! had as a slice.
+//! The direction is opposite to that of a [`Ring`](crate::Ring), and so is the trust: the tool
+//! writes the bytes, and the engine, which created the memory, only reads them. The engine trusts
+//! nothing in that memory. It contains bytes and no control words: the two sides exchange positions
+//! by messages, which the engine can check. Unsafe is allowed here because bytes that another
+//! process may be changing cannot be borrowed as a slice.
 
 use std::ffi::CString;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::slice;
 
@@ -16,21 +17,20 @@ use crate::file::{self, Writers};
 use crate::layout::MAX_CAPACITY;
 use crate::map::{Access, DoubleMap};
 
-/// Bytes that the name of a memory file may have, see memfd_create(2).
+/// Maximum length of a memory file's name in bytes, see memfd_create(2).
 const MAX_NAME: usize = 249;
 
-/// Bytes of an inlet that are lent to the kernel. Whoever filled the inlet can change them at any
-/// moment.
+/// Bytes of an inlet that are lent to the kernel. The filler can change them at any moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent {
-    /// Where they are. Valid as long as the [`Inlet`].
+    /// Address of the bytes. Valid as long as the [`Inlet`].
     pub ptr: *const u8,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
 }
 
-/// The engine's side: memory that it reads and a [`Filler`] fills. Positions count the bytes since
-/// the beginning.
+/// The engine's side of an inlet: memory that the engine reads and a [`Filler`] fills. Positions
+/// count the bytes since the beginning.
 ///
 /// # Example
 /// ```
@@ -38,15 +38,15 @@ pub struct Lent {
 /// use std::os::fd::AsFd;
 ///
 /// let inlet = Inlet::create(4096, "stdin")?;
-/// // Usually in another process, which was sent the file.
-/// // SAFETY: there is no other filler, and `freed` is told the truth.
+/// // Usually in another process, which received the file.
+/// // SAFETY: there is no other filler, and `freed` gets the engine's positions.
 /// let mut filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned()?) }?;
 /// filler.room()[..5].copy_from_slice(b"hello");
 /// assert_eq!(filler.fill(5), 5);
 /// let mut bytes = [0; 5];
 /// inlet.copy(0, &mut bytes);
 /// assert_eq!(&bytes, b"hello");
-/// // Once told how far it was emptied, it has room again.
+/// // The filler has room again once it knows how far the inlet was emptied.
 /// assert!(filler.freed(5));
 /// assert_eq!(filler.room().len(), 4096);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -58,11 +58,12 @@ pub struct Inlet {
 }
 
 impl Inlet {
-    /// Makes an inlet of `capacity` bytes, rounded up to whole pages, which have their memory from
-    /// now on. `label` says what it is in /proc/PID/fd, in some 240 bytes; a NUL ends it.
+    /// Creates an inlet of `capacity` bytes, rounded up to whole pages, and allocates its memory.
+    /// `label` describes it in /proc/PID/fd; it ends at a NUL or after about 240 bytes.
     ///
     /// # Errors
-    /// [`CreateError`]: no bytes or too many, or no memory or descriptor for them.
+    /// Returns [`CreateError`] if `capacity` is 0 or above [`MAX_CAPACITY`](crate::MAX_CAPACITY),
+    /// or if the kernel has no memory or descriptor for the inlet.
     pub fn create(capacity: u64, label: &str) -> Result<Inlet, CreateError> {
         let asked = capacity;
         if asked == 0 || asked > MAX_CAPACITY {
@@ -73,54 +74,62 @@ impl Inlet {
         let name = format!("iof-inlet {label}");
         let name: Vec<u8> = name.bytes().take_while(|byte| *byte != 0).take(MAX_NAME).collect();
         let file = file::create(&CString::new(name).unwrap_or_default(), capacity)?;
-        // Or the filler would be killed by SIGBUS where there is no memory.
+        // Without this the filler would be killed by SIGBUS if there is no memory.
         file::populate(&file, 0, capacity).map_err(failed("fallocate"))?;
-        file::seal(&file, Writers::Anybody, capacity)?;
+        file::seal(&file, Writers::AllHolders, capacity)?;
         let map = DoubleMap::new(&file, 0, capacity, Access::Read).map_err(failed("mmap"))?;
         Ok(Inlet { map, file, capacity })
     }
 
-    /// Bytes that it holds at most.
+    /// Returns the capacity in bytes.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// The `len` bytes at `position`, or as many as it holds: for the kernel, which copies them.
+    /// Lends the `len` bytes at `position` to the kernel, which copies them; at most
+    /// [`capacity`](Inlet::capacity).
     pub fn lend(&self, position: u64, len: u64) -> Lent {
-        // Both fit a usize, as the map does.
+        // Both fit in a usize, because the map does.
         let offset = position.checked_rem(self.capacity).unwrap_or(0) as usize;
         Lent { ptr: self.map.data().wrapping_add(offset), len: len.min(self.capacity) as usize }
     }
 
-    /// Copies the bytes at `position`, `into.len()` or as many as it holds; gives how many.
+    /// Copies the bytes at `position` into `into`, at most [`capacity`](Inlet::capacity), and
+    /// returns their number.
     pub fn copy(&self, position: u64, into: &mut [u8]) -> usize {
         let Lent { ptr, len } = self.lend(position, into.len() as u64);
         let into = into.get_mut(..len).unwrap_or_default();
-        // SAFETY: the data is mapped twice, back to back, for as long as `self`; `ptr` is within the first
-        // copy, and `len` not more than one. So all is mapped and readable. Its pages can't be cut
-        // off (sealed).
+        // SAFETY: the data is mapped twice, back to back, for as long as `self` lives. `ptr` points
+        // into the first map, and `len` is at most its length, so the whole range is mapped and
+        // readable. The file cannot shrink, because it is sealed.
         unsafe { copy_racy(ptr, into) };
         len
     }
 }
 
-/// Gives the memory back, though the filler may keep the file for ever: what it touches then is its
-/// own affair.
+/// Frees the memory, even if the filler keeps the file open. What the filler touches afterwards
+/// does not affect the engine.
 impl Drop for Inlet {
     fn drop(&mut self) {
-        // Fails on kernels without it only (before Linux 3.5).
+        // Fails only on kernels without this call (before Linux 3.5).
         let _ = file::depopulate(&self.file, self.capacity);
     }
 }
 
-/// The file for the filler.
+/// The file to send to the filler.
 impl AsFd for Inlet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-/// The tool's side: fills what has room.
+impl fmt::Debug for Inlet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inlet").field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+/// The tool's side of an inlet: fills the free part of the memory.
 pub struct Filler {
     map: DoubleMap,
     capacity: usize,
@@ -128,18 +137,28 @@ pub struct Filler {
     freed: u64,
 }
 
+impl fmt::Debug for Filler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filler")
+            .field("capacity", &self.capacity)
+            .field("filled", &self.filled)
+            .field("freed", &self.freed)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Filler {
-    /// Maps an inlet that the engine has made and sent.
+    /// Maps an inlet that the engine created and sent.
     ///
     /// # Errors
-    /// [`OpenError`]: this is none, or there is no memory for the map.
+    /// Returns [`OpenError`] if the file is not an inlet, or if there is no memory for the map.
     ///
     /// # Safety
-    /// The file was sent by its engine for this filler alone: there is no other, in this process or
-    /// elsewhere, and nobody else writes it. What [`Filler::freed`] is told is the engine's
-    /// word.
+    /// The engine sent the file for this filler alone: there is no other filler, in this process or
+    /// elsewhere, and nothing else writes the file. The positions passed to [`Filler::freed`] come
+    /// from the engine.
     pub unsafe fn open(inlet: OwnedFd) -> Result<Filler, OpenError> {
-        let len = file::check(inlet.as_fd(), Writers::Anybody)?;
+        let len = file::check(inlet.as_fd(), Writers::AllHolders)?;
         let capacity = usize::try_from(len)
             .ok()
             .filter(|len| *len > 0 && len.is_multiple_of(file::page_size() as usize));
@@ -151,34 +170,34 @@ impl Filler {
         Ok(Filler { map, capacity, filled: 0, freed: 0 })
     }
 
-    /// Where bytes may be put now, in one piece; empty if there is no room.
+    /// Returns the room for the next bytes, in one piece. It is empty if nothing is free.
     pub fn room(&mut self) -> &mut [u8] {
         let used = usize::try_from(self.filled.saturating_sub(self.freed)).unwrap_or(self.capacity);
         let offset = self.filled.checked_rem(self.capacity as u64).unwrap_or(0) as usize;
-        let (at, len) = (self.map.data().wrapping_add(offset), self.capacity.saturating_sub(used));
-        // SAFETY: mapped readable and writable for as long as `self`, twice, back to back: `at` is within
-        // the first copy and `len` not more than one, so no byte is in the slice twice. The engine
-        // reads what is filled and not freed, by its own map; what is here is neither, by its own
-        // word, and there is no other filler, as `open` was promised. `self` is borrowed for as
-        // long as the slice.
-        unsafe { slice::from_raw_parts_mut(at, len) }
+        let (start, len) = (self.map.data().wrapping_add(offset), self.capacity.saturating_sub(used));
+        // SAFETY: the data is mapped readable and writable for as long as `self` lives, twice, back
+        // to back. `start` points into the first map and `len` is at most its length, so no byte is
+        // in the slice twice. The engine reads only bytes that are filled and not freed, through
+        // its own map. This range is neither, by the engine's own messages, and there is no other
+        // filler, as the caller of `open` promised. `self` is borrowed for as long as the slice.
+        unsafe { slice::from_raw_parts_mut(start, len) }
     }
 
-    /// Hands over the first `bytes` of the room, or all of it if that is less; gives how many. They
-    /// are the engine's until it has freed them.
+    /// Hands over the first `bytes` of the room, or all of it if that is less, and returns their
+    /// number. The engine may read them until it has freed them.
     pub fn fill(&mut self, bytes: usize) -> usize {
         let bytes = bytes.min(self.room().len());
         self.filled = self.filled.saturating_add(bytes as u64);
         bytes
     }
 
-    /// Bytes handed over so far.
+    /// Returns the number of bytes handed over so far.
     pub fn filled(&self) -> u64 {
         self.filled
     }
 
-    /// The engine is done with everything before `position`; `false` if that can't be, and nothing
-    /// changes.
+    /// Frees everything before `position`, which the engine has read. Returns `false`, and changes
+    /// nothing, if `position` is below the last one or beyond the filled bytes.
     pub fn freed(&mut self, position: u64) -> bool {
         let possible = (self.freed..=self.filled).contains(&position);
         if possible {
@@ -197,13 +216,13 @@ mod tests {
 
     fn pair() -> (Inlet, Filler) {
         let inlet = Inlet::create(1, "test").unwrap();
-        // SAFETY: there is no other.
+        // SAFETY: there is no other filler.
         let filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()) }.unwrap();
         (inlet, filler)
     }
 
     #[test]
-    fn bytes_arrive_in_order_all_the_way_round_and_the_room_is_what_is_free() {
+    fn bytes_arrive_in_order_across_the_seam_and_room_is_the_free_part() {
         let (inlet, mut filler) = pair();
         let capacity = inlet.capacity();
         let (mut sent, mut taken) = (0u64, 0u64);
@@ -211,14 +230,17 @@ mod tests {
             let room = filler.room();
             assert_eq!(room.len() as u64, capacity - (sent - taken));
             let n = room.len().min(step as usize);
-            for (at, byte) in (sent..).zip(&mut room[..n]) {
-                *byte = (at % 251) as u8;
+            for (position, byte) in (sent..).zip(&mut room[..n]) {
+                *byte = (position % 251) as u8;
             }
             assert_eq!(filler.fill(n), n);
             sent += n as u64;
             let mut bytes = vec![0; (sent - taken).min(step) as usize];
             assert_eq!(inlet.copy(taken, &mut bytes), bytes.len());
-            assert!((taken..).zip(&bytes).all(|(at, byte)| *byte == (at % 251) as u8), "from {taken} on");
+            assert!(
+                (taken..).zip(&bytes).all(|(position, byte)| *byte == (position % 251) as u8),
+                "from {taken} on"
+            );
             taken += bytes.len() as u64;
             assert!(filler.freed(taken));
         }
@@ -226,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_filled_than_there_is_room_and_no_more_freed_than_was_filled() {
+    fn fill_is_bounded_by_the_room_and_freed_by_the_filled_bytes() {
         let (inlet, mut filler) = pair();
         let capacity = inlet.capacity();
         assert_eq!(filler.fill(usize::MAX) as u64, capacity);
@@ -239,30 +261,30 @@ mod tests {
     }
 
     #[test]
-    fn an_inlet_that_goes_gives_its_memory_back_though_the_filler_stays() {
+    fn a_dropped_inlet_frees_its_memory_although_the_filler_remains() {
         let (inlet, mut filler) = pair();
         let kept = File::from(inlet.as_fd().try_clone_to_owned().unwrap());
         filler.room().fill(1);
         assert!(kept.metadata().unwrap().blocks() > 0);
         drop(inlet);
         assert_eq!(kept.metadata().unwrap().blocks(), 0);
-        // What is touched now is the filler's own affair, and no fault.
+        // Touching the memory now affects the filler alone, and does not fault.
         assert!(filler.room().iter().all(|byte| *byte == 0));
     }
 
     #[test]
-    fn sizes_that_cannot_be_and_files_that_are_no_inlets_are_refused() {
+    fn invalid_sizes_and_files_that_are_not_inlets_are_rejected() {
         assert!(matches!(Inlet::create(0, ""), Err(CreateError::Capacity { asked: 0 })));
         assert!(matches!(Inlet::create(u64::MAX, ""), Err(CreateError::Capacity { .. })));
         let unsealed = file::create(c"test", 4096).unwrap();
-        // SAFETY: nothing is opened.
-        let refused = |file| unsafe { Filler::open(file) }.map(drop);
-        assert!(matches!(refused(unsealed), Err(OpenError::Unsealed { .. })));
+        // SAFETY: every `open` fails.
+        let open_error = |file| unsafe { Filler::open(file) }.map(drop);
+        assert!(matches!(open_error(unsealed), Err(OpenError::Unsealed { .. })));
         let odd = file::create(c"test", 4097).unwrap();
-        file::seal(&odd, Writers::Anybody, 4097).unwrap();
-        assert!(matches!(refused(odd), Err(OpenError::Size { found: 4097, .. })));
+        file::seal(&odd, Writers::AllHolders, 4097).unwrap();
+        assert!(matches!(open_error(odd), Err(OpenError::Size { found: 4097, .. })));
         let empty = file::create(c"test", 0).unwrap();
-        file::seal(&empty, Writers::Anybody, 0).unwrap();
-        assert!(matches!(refused(empty), Err(OpenError::Size { found: 0, .. })));
+        file::seal(&empty, Writers::AllHolders, 0).unwrap();
+        assert!(matches!(open_error(empty), Err(OpenError::Size { found: 0, .. })));
     }
 }

@@ -1,29 +1,29 @@
-//! One writer, many readers: a byte stream in shared memory that never overwrites what a reader
-//! holds.
+//! A byte stream in shared memory with one writer and many readers, which never overwrites the
+//! bytes that a reader pins.
 //!
-//! The engine (the writer's side) makes a [`Stream`] for each source and channel. Readers map its
-//! [`Ring`]s read-only and read in place, each with its own cursor, whose words live in the
-//! reader's own [`ReaderPage`]. A slow, stopped or dead reader costs nobody else anything: when it
-//! is in the way, the stream goes on in a new generation and the reader keeps the old one.
+//! The engine (the writer's side) creates a [`Stream`] for each source and channel. Readers map its
+//! [`Ring`]s read-only and read in place. Each reader has its own cursor and publishes it in its
+//! tool's [`ReaderPage`]. A slow, stopped or dead reader costs the other readers nothing: when it
+//! is in the way, the stream continues in a new generation and the reader keeps the old one.
 //!
 //! | module | concept |
 //! |---|---|
-//! | `layout` | what lies where in shared memory |
+//! | `layout` | the layout of shared memory |
 //! | `file`, `map` | sealed memory files and the double map (unsafe) |
 //! | `ring` | one generation: control words, data, marks |
-//! | `marks`, `index`, `times` | what the bytes can't say of themselves: gaps, and when they were read |
-//! | `attach` | what passes from the writer's side to a reader that comes |
+//! | `marks`, `index`, `times` | metadata of the bytes: gaps and read times |
+//! | `attach` | what a reader receives when it attaches |
 //! | `writer` | claiming, committing, sealing one generation |
 //! | `stream` | policies, generations, readers |
-//! | `reader` | looking, borrowing, consuming, following, grouping |
-//! | `inlet` | the other direction: a ring that a tool fills and the engine reads (unsafe) |
-//! | `inspect` | looking at a ring from outside, whatever its writer does |
-//! | `copy` | reading bytes that may change meanwhile (unsafe) |
-//! | `reader_page`, `notify`, `doorbell` | slots, ready bits, waking who sleeps |
+//! | `reader` | peeking, borrowing, consuming, following, grouping |
+//! | `inlet` | the opposite direction: memory that a tool fills and the engine reads (unsafe) |
+//! | `inspect` | reading a ring from outside, concurrently with its writer |
+//! | `copy` | copying bytes that may change concurrently (unsafe) |
+//! | `reader_page`, `notify`, `doorbell` | slots, ready bits, waking sleeping tools |
 //!
-//! The modules are private: all that is public is listed below. `examples/two_processes.rs` is a
-//! whole writer and a whole reader. Nothing here does I/O: the bytes come from whoever writes into
-//! a [`Span`].
+//! The modules are private; the public items are listed below. `examples/two_processes.rs` is a
+//! complete writer and a complete reader. This crate does no I/O: its user writes the bytes into a
+//! [`Span`].
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");

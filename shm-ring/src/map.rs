@@ -1,8 +1,6 @@
-//! The double map: a ring or inlet file whose data part lies twice, back to back, in the address
-//! space.
+//! The double map: a ring or inlet file whose data part is mapped twice, back to back.
 //!
-//! Unsafe is allowed here because mapping is a promise about addresses that no type of std can
-//! express.
+//! Unsafe is allowed here because no type of std can express what a map promises about addresses.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -12,30 +10,31 @@ use std::ptr::NonNull;
 use nix::libc::off_t;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-/// `meta` bytes of file head, then the file's data part twice.
+/// A map of `meta` bytes of file head, then of the file's data part twice.
 pub(crate) struct DoubleMap {
     start: NonNull<u8>,
     meta: usize,
     len: usize,
 }
 
-/// What the map may be used for.
+/// The access that a map allows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// By whoever fills it: the engine a ring, a tool an inlet.
+    /// For the side that fills the memory: the engine fills a ring, a tool fills an inlet.
     ReadWrite,
-    /// By all others.
+    /// For the side that only reads.
     Read,
 }
 
-// SAFETY: the map is plain memory owned by this value; it may be used and unmapped from any thread.
-// What is done through its pointers is promised by `ring` and `inlet`, which alone hand them out.
+// SAFETY: the map is plain memory owned by this value; any thread may use and unmap it. `ring` and
+// `inlet`, which alone hand out its pointers, promise what is done through them.
 unsafe impl Send for DoubleMap {}
 // SAFETY: as above; `&DoubleMap` only gives out pointers.
 unsafe impl Sync for DoubleMap {}
 
 impl DoubleMap {
-    /// Maps `file`, which has `meta + data` bytes, both multiples of the page size, and some data.
+    /// Maps `file`, which has `meta + data` bytes. Both are multiples of the page size, and `data`
+    /// is not 0.
     pub(crate) fn new(file: impl AsFd, meta: u64, data: u64, access: Access) -> io::Result<Self> {
         let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
         let size = |n: u64| usize::try_from(n).map_err(|_| too_large());
@@ -44,19 +43,20 @@ impl DoubleMap {
         let data_len = NonZeroUsize::new(data).ok_or_else(too_large)?;
         let len = file_len.checked_add(data).ok_or_else(too_large)?;
 
-        // SAFETY: a fresh anonymous reservation at an address of the kernel's choice touches nothing of
-        // ours.
+        // SAFETY: a fresh anonymous reservation at an address that the kernel chooses touches no
+        // existing map.
         let start = unsafe { mmap_anonymous(None, len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE)? };
-        // From here on, dropping `map` gives the reservation back.
+        // From here on, dropping `map` releases the reservation.
         let map = DoubleMap { start: start.cast(), meta, len: len.get() };
         map.place(&file, 0, file_len, 0, access)?;
         map.place(&file, file_len.get(), data_len, meta, access)?;
-        // SAFETY: the range is exactly this map; keeping it out of forked children changes nothing for us.
+        // SAFETY: the range is exactly this map. Keeping it out of forked children changes nothing
+        // in this process.
         unsafe { madvise(start, len.get(), MmapAdvise::MADV_DONTFORK)? };
         Ok(map)
     }
 
-    /// Maps `len` bytes of the file from `file_offset` on at `offset` within the reservation.
+    /// Maps `len` bytes of the file, from `file_offset` on, at `offset` within the reservation.
     fn place(
         &self,
         file: impl AsFd,
@@ -69,20 +69,22 @@ impl DoubleMap {
             Access::ReadWrite => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
             Access::Read => ProtFlags::PROT_READ,
         };
-        let at = NonZeroUsize::new(self.start.as_ptr().addr().wrapping_add(offset));
-        let from = off_t::try_from(file_offset).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        // SAFETY: the target range lies within the reservation this value owns (the callers' offsets and
-        // lengths add up to `self.len`), so MAP_FIXED replaces nothing but the reservation.
-        unsafe { mmap(at, len, prot, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED, file, from)? };
+        let address = NonZeroUsize::new(self.start.as_ptr().addr().wrapping_add(offset));
+        let file_offset =
+            off_t::try_from(file_offset).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        // SAFETY: the target range lies within the reservation that this value owns (the callers'
+        // offsets and lengths add up to `self.len`), so MAP_FIXED replaces nothing but the
+        // reservation.
+        unsafe { mmap(address, len, prot, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED, file, file_offset)? };
         Ok(())
     }
 
-    /// First byte of the file head.
+    /// Returns the address of the file head.
     pub(crate) fn head(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// First byte of the data part; twice the data length is mapped from here.
+    /// Returns the address of the data part; twice the data length is mapped from here on.
     pub(crate) fn data(&self) -> *mut u8 {
         self.start.as_ptr().wrapping_add(self.meta)
     }
@@ -90,9 +92,9 @@ impl DoubleMap {
 
 impl Drop for DoubleMap {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new` and belongs to this value; `ring` lets nobody keep a
-        // pointer beyond it, and whoever has one from `inlet` was told how long it is valid.
-        // Failure would leak address space, which nobody could mend here.
+        // SAFETY: the range was mapped by `new` and belongs to this value. `ring` lets no pointer
+        // outlive it, and `inlet` documents how long its pointers are valid. A failure would leak
+        // address space, which no code here could repair.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }

@@ -1,5 +1,5 @@
-//! A ring of marks in shared memory: one writes, others look, and who looks at one that is
-//! overwritten notices.
+//! A ring of marks in shared memory. One party writes; the others read, and detect when a mark is
+//! overwritten while they read it.
 
 use std::ops::Range;
 
@@ -7,19 +7,20 @@ use crate::layout::Entry;
 use crate::sync::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::sync::{Point, broken, fence_at, order_at};
 
-/// What the index says of the bytes from one position on, until the next mark.
+/// The metadata of the bytes from one position on, until the next mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Position of the first byte it speaks of.
+    /// Position of the first byte that the mark covers.
     pub offset: u64,
-    /// When that byte was read from its source, nanoseconds since 1970 (`CLOCK_REALTIME`).
+    /// Time at which that byte was read from its source, in nanoseconds since 1970
+    /// (`CLOCK_REALTIME`).
     pub time: u64,
     /// Bytes dropped before `offset`, since the stream began.
     pub dropped: u64,
 }
 
-/// Entries, those below `tail` written, those below `head` given up. Entry `i` lies at `i` modulo
-/// their number.
+/// A view of entries: those below `tail` are written, those below `head` are retired. Entry `i`
+/// lies at index `i` modulo their number.
 pub(crate) struct Marks<'a> {
     pub entries: &'a [Entry],
     pub tail: &'a AtomicU64,
@@ -27,28 +28,29 @@ pub(crate) struct Marks<'a> {
 }
 
 impl<'a> Marks<'a> {
-    /// How many there can be at a time.
+    /// Returns the number of entries that fit at a time.
     pub(crate) fn room(&self) -> u64 {
         self.entries.len() as u64
     }
 
-    /// The memory of entry `i`.
+    /// Returns the memory of entry `i`.
     pub(crate) fn entry(&self, i: u64) -> Option<&'a Entry> {
-        let at = usize::try_from(i.checked_rem(self.room())?).ok()?;
-        self.entries.get(at)
+        let index = usize::try_from(i.checked_rem(self.room())?).ok()?;
+        self.entries.get(index)
     }
 
-    /// Writer: gives up the entries below `head`, which may be overwritten from then on.
-    pub(crate) fn give_up(&self, head: u64) {
-        // The fence in `put` orders it.
+    /// Retires the entries below `head`, which may be overwritten from then on. Called by the
+    /// writer.
+    pub(crate) fn retire(&self, head: u64) {
+        // Ordered by the fence in `put`.
         self.head.store(head, Relaxed);
     }
 
-    /// Writer: writes entry `i`, the next one, over one that was given up.
+    /// Writes entry `i`, the next one, over a retired one. Called by the writer.
     pub(crate) fn put(&self, i: u64, mark: Mark) {
         let Some(entry) = self.entry(i) else { return };
-        // Orders the new `head` (stored by `give_up`) before the words that overwrite an old entry.
-        // Partner: the fence in `look`.
+        // Orders the new `head` (stored by `retire`) before the words that overwrite an old entry.
+        // Partner: the fence in `load`.
         fence_at(Point::EntryFence, Release);
         entry.offset.store(mark.offset, Relaxed);
         entry.time.store(mark.time, Relaxed);
@@ -57,34 +59,35 @@ impl<'a> Marks<'a> {
         self.tail.store(i.wrapping_add(1), order_at(Point::EntryPublished, Release));
     }
 
-    /// Entries that may be read.
+    /// Returns the range of entries that may be read.
     pub(crate) fn published(&self) -> Range<u64> {
         let tail = self.tail.load(Relaxed);
         // Partner: the Release store of `tail` in `put`. (A fence, not an acquire load: read-only maps.)
         fence_at(Point::IndexFence, Acquire);
         let head = self.head.load(Relaxed);
-        // At most one ring: a head and tail from a broken file can't make anybody look at more.
+        // At most one ring of entries: a head and tail from a broken file cannot make a caller read
+        // more.
         head.max(tail.saturating_sub(self.room()))..tail
     }
 
-    /// Entry `i`, or `None` if it may have been overwritten meanwhile.
-    pub(crate) fn look(&self, i: u64) -> Option<Mark> {
+    /// Loads entry `i`. Returns `None` if it may have been overwritten meanwhile.
+    pub(crate) fn load(&self, i: u64) -> Option<Mark> {
         let entry = self.entry(i)?;
         let mark = Mark {
             offset: entry.offset.load(Relaxed),
             time: entry.time.load(Relaxed),
             dropped: entry.dropped.load(Relaxed),
         };
-        // If any load above saw a word of a later entry, this fence makes the new `head` visible too.
-        // Partner: the Release fence in `put`.
-        fence_at(Point::EntryLookFence, Acquire);
-        let stands = self.head.load(Relaxed) <= i || broken(Point::EntryLookCheck);
-        stands.then_some(mark)
+        // If any load above saw a word of a later entry, this fence makes the new `head` visible,
+        // too. Partner: the Release fence in `put`.
+        fence_at(Point::EntryLoadFence, Acquire);
+        let valid = self.head.load(Relaxed) <= i || broken(Point::EntryLoadCheck);
+        valid.then_some(mark)
     }
 
-    /// The marks from the newest back to the oldest, or to the first that was overwritten
+    /// Returns the marks from the newest back to the oldest, or to the first that was overwritten
     /// meanwhile.
     pub(crate) fn newest_first(self) -> impl Iterator<Item = Mark> {
-        self.published().rev().map_while(move |i| self.look(i))
+        self.published().rev().map_while(move |i| self.load(i))
     }
 }

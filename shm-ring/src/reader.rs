@@ -1,8 +1,8 @@
-//! The reader of one stream: look, borrow in place, consume, follow to the next generation.
+//! The reader of one stream: peeks, borrows in place, consumes, follows to the next generation.
 
-use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
+use std::{fmt, slice};
 
 use crate::attach::{Attached, Start};
 use crate::doorbell::Ringer;
@@ -21,33 +21,35 @@ mod group;
 pub use copying::Copied;
 pub use group::Grouping;
 
-/// How often a reader that was overtaken looks for the oldest byte before it says "nothing yet".
+/// Number of times that an overtaken reader searches for the oldest byte before it reports
+/// [`Peek::Empty`].
 const CATCH_UP_TRIES: u32 = 8;
 
-/// What a [`Reader`] finds at its cursor.
+/// The state at the cursor of a [`Reader`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
-    /// [`Reader::bytes`] gives bytes, which stay in place until they are consumed or released.
+    /// [`Reader::bytes`] returns bytes, which stay in place until they are consumed or released.
     Bytes,
-    /// Bytes are missing here; they are reported once, by this.
+    /// Bytes are missing here. They are reported only once.
     Gap(Gap),
-    /// Nothing yet.
+    /// There is nothing yet.
     Empty,
-    /// Nothing more in this generation: ask the engine for the next one and [`Reader::follow`] it.
+    /// This generation is read to its end: request the next one from the engine and
+    /// [`Reader::follow`] it.
     Sealed,
-    /// Nothing more, ever: the stream is complete and this reader had its last byte.
+    /// The stream is complete, and this reader has consumed its last byte.
     Ended,
-    /// Nothing more, ever: the writer has gone without completing the stream, and this reader had
-    /// what there was.
+    /// The writer is gone without having completed the stream, and this reader has consumed the
+    /// last byte.
     Gone,
 }
 
-/// What comes behind the bytes that a [`Reader`] has borrowed, see [`Reader::behind`].
+/// The state of the stream behind the bytes that a [`Reader`] borrows, see [`Reader::behind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// More bytes, sooner or later, as far as is known.
+    /// More bytes, now or later, as far as is known.
     Bytes,
-    /// Bytes are missing there.
+    /// A gap.
     Gap,
     /// The next generation, with more bytes.
     Generation,
@@ -55,19 +57,20 @@ pub enum Behind {
     Nothing,
 }
 
-/// Bytes that a source produced and this reader will not see.
+/// A run of bytes that a source produced and this reader does not get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// How many bytes the source had produced before the first missing one.
+    /// Number of bytes that the source had produced before the first missing one.
     pub offset: u64,
-    /// How many are missing.
+    /// Number of missing bytes.
     pub lost: u64,
 }
 
-/// Reads one stream through its rings, one generation after the other.
+/// A reader of one stream. It reads one ring, that is one generation of the stream, after the
+/// other.
 ///
-/// Not shared between threads, but may move between them. For every reader, at every moment,
-/// `delivered + lost == produced since it began`.
+/// It is not shared between threads, but may be moved between them. For every reader, at every
+/// moment, `delivered + lost == produced since it began`.
 ///
 /// # Example
 /// ```
@@ -77,7 +80,7 @@ pub struct Gap {
 /// let page = Arc::new(ReaderPage::create(doorbell()?.0)?);
 /// let mut stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "demo")?;
 /// let attached = stream.attach(&page, page.take_slot()?, Start::Oldest, false)?;
-/// // SAFETY: the stream is ours: it does not detach this reader, nor give its slot to another.
+/// // SAFETY: this example does not detach the reader or give its slot to another reader.
 /// let mut reader = unsafe { Reader::new(attached, page, Start::Oldest)? };
 ///
 /// stream.push(b"hello", 0);
@@ -93,41 +96,42 @@ pub struct Reader {
     page: Arc<ReaderPage>,
     slot: u32,
     cursor: u64,
-    /// Where the byte at the cursor lies in the data area.
+    /// Offset of the byte at the cursor in the data area.
     offset: u64,
-    /// Bytes up to here are borrowed; the cursor if none are.
+    /// Bytes up to this position are borrowed; equals the cursor if none are.
     end: u64,
-    /// Drops counted into `lost` or before this reader's time.
+    /// Drops that are counted in `lost` or were before this reader's start.
     dropped_seen: u64,
-    /// Index entry to look for gaps from.
+    /// Index entry from which the next gap is searched.
     index: u64,
     delivered: u64,
     lost: u64,
     pending: Option<Gap>,
     room: Option<Room>,
     grouping: Option<Grouping>,
-    /// When the oldest byte that is held back for grouping was seen.
+    /// Time at which the oldest byte that grouping withholds was seen.
     seen_at: Option<Instant>,
-    /// Once seen, neither the ring nor the slot is touched again: they may be another generation's,
-    /// or another reader's, by now.
+    /// Whether the seal was seen. From then on neither the ring nor the slot is touched: they may
+    /// belong to another generation or another reader.
     sealed: bool,
     writer_gone: bool,
-    /// The writer may pass, whatever the ring's discipline.
+    /// Whether the reader is non-gating, whatever the ring's discipline.
     non_gating: bool,
-    /// Neither borrowing, grouping nor anything pending asks for more than a look at the tail.
+    /// Whether `peek` needs only the tail and the drops: the reader is gating, does not group, and
+    /// has nothing pending.
     plain: bool,
 }
 
-/// How a reader that can hold the writer back tells it that there is room.
+/// The bell by which a gating reader notifies a waiting writer of room.
 struct Room {
     ringer: Arc<Ringer>,
-    /// The wish that was answered last; each is answered once.
+    /// The request that was answered last. Each request is answered once.
     answered: u64,
 }
 
-/// What [`Reader::find`] found.
+/// The result of [`Reader::find`].
 enum Found {
-    /// Bytes from the cursor to `end`; `cut` if a group can't grow beyond.
+    /// Bytes from the cursor to `end`; `cut` if a group cannot grow beyond `end`.
     Bytes {
         end: u64,
         cut: bool,
@@ -135,35 +139,48 @@ enum Found {
     Nothing(Peek),
 }
 
-/// The shared words as of one moment.
-struct Look {
+/// The shared words at one moment.
+struct Observed {
     tail: u64,
     dropped: u64,
     sealed: u64,
     complete: u64,
 }
 
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("ring", &self.ring)
+            .field("slot", &self.slot)
+            .field("cursor", &self.cursor)
+            .field("borrowed", &self.end.saturating_sub(self.cursor))
+            .field("delivered", &self.delivered)
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Reader {
-    /// Reads what the engine's [`Stream::attach`](crate::Stream::attach) gave for `reader page`,
-    /// which was asked to begin at `start`.
+    /// Creates a reader from `given`, which the engine's [`Stream::attach`](crate::Stream::attach)
+    /// returned for `page` and `start`.
     ///
     /// # Errors
     /// [`OpenError::Slot`] if the reader page has no such slot.
     ///
     /// # Safety
-    /// [`Reader::bytes`] lends memory that is the engine's, so the engine has to keep what holds
-    /// promise:
-    /// * `given` is what it answered for `reader page`, and no other reader has it;
-    /// * until this reader is dropped, goes elsewhere by [`Reader::follow`], or says
-    ///   [`Peek::Sealed`], it does not [detach](crate::Stream::detach) the slot, give it to
+    /// [`Reader::bytes`] lends memory that the engine writes, so the engine must keep its side of
+    /// the protocol:
+    /// * `given` is what the engine returned for `page`, and no other reader has it.
+    /// * Until this reader is dropped, moves by [`Reader::follow`], or returns [`Peek::Sealed`],
+    ///   the engine does not [detach](crate::Stream::detach) the slot, give it to
     ///   [another](crate::ReaderPage::return_slot), or move it to [another
-    ///   generation](crate::Stream::follow), except that of a complete stream;
-    /// * nobody writes the ring but its [`Stream`](crate::Stream);
-    /// * nobody writes `reader page`'s file by its descriptor
-    ///   ([`ReaderPage::as_fd`](crate::ReaderPage::as_fd), which is safe to call): that is where
-    ///   this reader says what it holds.
+    ///   generation](crate::Stream::follow), except that of a complete stream.
+    /// * Only its [`Stream`](crate::Stream) writes the ring.
+    /// * Nothing writes the file of `page` by its descriptor
+    ///   ([`ReaderPage::as_fd`](crate::ReaderPage::as_fd), which is safe to call), because this
+    ///   reader publishes its pinned position there.
     pub unsafe fn new(given: Attached, page: Arc<ReaderPage>, start: Start) -> Result<Reader, OpenError> {
-        // Where its books begin.
+        // Position and drop count at which the reader's accounting begins.
         let (cursor, dropped_seen) = match start {
             Start::Oldest => (0, 0),
             Start::Now => (given.start, given.dropped),
@@ -193,42 +210,43 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Makes this reader tell a writer that waits for it, through the engine's `room` bell.
+    /// Sets the bell by which this reader notifies the writer, which waits for it, of room: the
+    /// engine's `room` bell.
     ///
-    /// Only readers that were granted to hold the source back have one, which they may share.
-    pub fn tell_room(&mut self, ringer: impl Into<Arc<Ringer>>) {
+    /// Only readers that may hold the source back need one. They may share it.
+    pub fn set_room_bell(&mut self, ringer: impl Into<Arc<Ringer>>) {
         self.room = Some(Room { ringer: ringer.into(), answered: NONE });
     }
 
-    /// Lets the writer pass this reader from now on, as it does under drop oldest: it never waits
-    /// for it, nor goes on in another generation because of it. Only what is borrowed is held,
+    /// Makes this reader non-gating from now on, as under drop oldest: the writer neither waits for
+    /// it nor continues in another generation because of it. The reader pins only what it borrows,
     /// and [`Reader::copy`] borrows nothing.
     pub fn set_non_gating(&mut self) {
         self.non_gating = true;
         self.plain = false;
         self.release();
         if !self.sealed {
-            self.tell_of_room(NONE);
+            self.notify_of_room(NONE);
         }
     }
 
-    fn holds_only_borrowed(&self) -> bool {
+    fn pins_only_borrowed(&self) -> bool {
         self.non_gating || self.ring.overwrite()
     }
 
-    /// Says that the writer has ended, as whoever started it or is connected to it knows. What is
-    /// in the ring is still handed out; where "nothing yet" or "sealed" would follow,
-    /// [`Peek::Gone`] does.
-    pub fn writer_gone(&mut self) {
+    /// Records that the writer has ended, as its parent or peer knows. The reader still returns the
+    /// bytes in the ring; after them it returns [`Peek::Gone`] instead of [`Peek::Empty`] or
+    /// [`Peek::Sealed`].
+    pub fn set_writer_gone(&mut self) {
         self.writer_gone = true;
     }
 
-    /// What is at the cursor. After [`Peek::Bytes`], [`Reader::bytes`] gives them.
+    /// Returns the state at the cursor. After [`Peek::Bytes`], [`Reader::bytes`] returns the bytes.
     #[inline]
     pub fn peek(&mut self) -> Peek {
         if self.plain {
-            // The common case, small enough to be inlined: bytes in a gated ring, and nothing else to tell.
-            let now = self.look();
+            // The common case, small enough to be inlined: bytes in a gating ring, and no gap.
+            let now = self.observe();
             if now.tail > self.cursor && now.dropped == self.dropped_seen {
                 self.end = now.tail.min(self.cursor.saturating_add(self.ring.capacity()));
                 return Peek::Bytes;
@@ -238,10 +256,10 @@ impl Reader {
     }
 
     fn peek_carefully(&mut self) -> Peek {
-        match self.find(Self::hold_here) {
+        match self.find(Self::pin_cursor) {
             Found::Bytes { end, cut } => {
                 self.end = end;
-                if self.is_worth_it(cut) {
+                if self.is_group(cut) {
                     return Peek::Bytes;
                 }
                 self.release();
@@ -251,8 +269,8 @@ impl Reader {
         }
     }
 
-    /// Looks at the cursor; `secure` makes sure that the bytes there are not overwritten, or says
-    /// that they are.
+    /// Finds what is at the cursor. `secure` ensures that the bytes there are not overwritten; it
+    /// returns `false` if the writer has claimed them.
     fn find(&mut self, secure: fn(&Self) -> bool) -> Found {
         if let Some(gap) = self.pending.take() {
             return Found::Nothing(Peek::Gap(gap));
@@ -260,17 +278,17 @@ impl Reader {
         if self.sealed {
             return Found::Nothing(self.unless_gone(Peek::Sealed));
         }
-        self.plain = self.grouping.is_none() && !self.holds_only_borrowed();
-        let now = self.look();
+        self.plain = self.grouping.is_none() && !self.pins_only_borrowed();
+        let now = self.observe();
         if now.tail <= self.cursor && now.dropped <= self.dropped_seen {
-            return Found::Nothing(self.at_end(&now));
+            return Found::Nothing(self.check_end(&now));
         }
-        if self.holds_only_borrowed()
+        if self.pins_only_borrowed()
             && let Some(peek) = self.catch_up(secure)
         {
             return Found::Nothing(peek);
         }
-        // A group that can't grow is handed out as it is.
+        // A group that cannot grow is returned as it is.
         let mut cut = now.complete != NONE || now.sealed != NONE || self.writer_gone;
         let mut end = now.tail;
         if now.dropped > self.dropped_seen {
@@ -285,7 +303,7 @@ impl Reader {
                 cut = true;
             }
         }
-        // Never more than is mapped, whatever a broken file says.
+        // Never more than is mapped, even if the file is invalid.
         let end = end.min(self.cursor.saturating_add(self.ring.capacity()));
         if end > self.cursor {
             return Found::Bytes { end, cut };
@@ -295,20 +313,21 @@ impl Reader {
     }
 
     #[inline]
-    fn look(&self) -> Look {
+    fn observe(&self) -> Observed {
         let published = &self.ring.control().published;
         let (sealed, complete) = (published.sealed.load(Relaxed), published.complete.load(Relaxed));
         let tail = published.tail.load(Relaxed);
-        // Partner: the Release stores in `Writer::commit`, `Writer::seal` and `Writer::complete`: who sees
-        // a byte or an end sees the drops before it. (A fence, not acquire loads, because std
-        // defines only relaxed loads on read-only maps.)
-        fence_at(Point::LookFence, Acquire);
-        // Nothing goes by this alone: the bytes behind a gap, if we see them, bring its entry with them.
+        // Partner: the Release stores in `Writer::commit`, `Writer::seal` and `Writer::complete`. A
+        // reader that sees a byte or an end sees the drops before it. (A fence, not acquire loads,
+        // because std defines only relaxed loads on read-only maps.)
+        fence_at(Point::ObserveFence, Acquire);
+        // This load needs no ordering of its own: the bytes behind a gap, if the reader sees them,
+        // make the gap's entry visible.
         let dropped = published.dropped.load(Relaxed);
-        Look { tail, dropped, sealed, complete }
+        Observed { tail, dropped, sealed, complete }
     }
 
-    fn at_end(&mut self, now: &Look) -> Peek {
+    fn check_end(&mut self, now: &Observed) -> Peek {
         self.release();
         if now.complete <= self.cursor {
             Peek::Ended
@@ -325,31 +344,31 @@ impl Reader {
         if self.writer_gone { Peek::Gone } else { peek }
     }
 
-    /// Holds from the cursor on; `false` if the writer claimed these bytes already.
-    fn hold_here(&self) -> bool {
+    /// Pins the bytes from the cursor on. Returns `false` if the writer has claimed them already.
+    fn pin_cursor(&self) -> bool {
         let Some(slot) = self.words() else { return false };
-        // Partner: the load in `stream::effective_hold`. Release, although nothing was read under this hold
-        // yet: a writer that sees it, and not the `NONE` before it, must see our earlier reads
-        // done.
-        slot.hold.store(self.cursor, order_at(Point::HoldTaken, Release));
-        // Of this fence and the one in `Writer::reserve` one comes first: either we see the claim or the
-        // writer sees our hold.
-        fence_at(Point::HoldFence, SeqCst);
-        let intent = self.ring.control().claimed.intent.load(Relaxed);
-        intent.saturating_sub(self.ring.capacity()) <= self.cursor || broken(Point::HoldCheck)
+        // Partner: the load in `stream::effective_pin`. Release, although nothing was read under
+        // this pinned position yet: a writer that sees it, and not the `NONE` before it, must see
+        // the reader's earlier loads done.
+        slot.pinned.store(self.cursor, order_at(Point::PinTaken, Release));
+        // One of this fence and the one in `Writer::reserve` is first. Either the reader sees the
+        // claim, or the writer sees the pinned position.
+        fence_at(Point::PinFence, SeqCst);
+        let claimed = self.ring.control().claimed.position.load(Relaxed);
+        claimed.saturating_sub(self.ring.capacity()) <= self.cursor || broken(Point::PinCheck)
     }
 
-    /// Makes sure of the bytes at the cursor by `secure`. If the writer passed them, goes on at the
-    /// oldest byte and says what that skips; [`Peek::Empty`] if the writer is faster time and
-    /// again, and will have news.
+    /// Secures the bytes at the cursor with `secure`. If the writer has overwritten them, the
+    /// reader continues at the oldest byte and returns the gap. Returns [`Peek::Empty`] if the
+    /// writer was faster in each of several tries; it then sets the ready bit again.
     fn catch_up(&mut self, secure: fn(&Self) -> bool) -> Option<Peek> {
         for _ in 0..CATCH_UP_TRIES {
             if secure(self) {
                 return None;
             }
             self.release();
-            let intent = self.ring.control().claimed.intent.load(Relaxed);
-            let oldest = intent.saturating_sub(self.ring.capacity()).max(self.ring.base()).max(self.cursor);
+            let claimed = self.ring.control().claimed.position.load(Relaxed);
+            let oldest = claimed.saturating_sub(self.ring.capacity()).max(self.ring.base()).max(self.cursor);
             if let Some(dropped) = index::dropped_at(&self.ring, oldest) {
                 let gap = self.skip_to(oldest, dropped);
                 // Nothing was skipped if the writer took its claim back meanwhile.
@@ -362,13 +381,14 @@ impl Reader {
         Some(self.unless_gone(Peek::Empty))
     }
 
-    /// Moves to `position`, before which `dropped` bytes were dropped, and counts what that skips.
+    /// Moves the cursor to `position`, before which `dropped` bytes were dropped, and counts the
+    /// skipped bytes as lost.
     fn skip_to(&mut self, position: u64, dropped: u64) -> Gap {
         let offset = self.produced();
         self.cursor = position;
         self.offset = self.ring.offset_of(position);
         self.end = position;
-        // A drop that this reader knows of need not be marked yet.
+        // A drop that this reader knows already need not be marked yet.
         self.dropped_seen = self.dropped_seen.max(dropped);
         self.seen_at = None;
         let lost = self.produced().saturating_sub(offset);
@@ -380,20 +400,22 @@ impl Reader {
         Gap { offset, lost }
     }
 
-    /// The borrowed bytes: contiguous, in place, empty if nothing is borrowed.
+    /// Returns the borrowed bytes: contiguous, in place, empty if nothing is borrowed.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let len = usize::try_from(self.end.saturating_sub(self.cursor)).unwrap_or(0);
-        // SAFETY: `peek` set `end` at most `capacity` beyond the cursor, and that many bytes are mapped
-        // from `at` on. The bytes were written before the tail that `look` acquired, and the writer
-        // claims none that our slot's hold protects: it has stood at or below the cursor since
-        // before `end` was set (`hold_here`; in a gated ring since `Stream::attach`), and only
-        // `consume`, `release` and `follow`, which need `&mut self`, move it. That the engine keeps
-        // to it is what the caller of `new` promised.
-        unsafe { slice::from_raw_parts(self.ring.at(self.offset), len) }
+        // SAFETY: `peek` set `end` at most `capacity` beyond the cursor, and that many bytes are
+        // mapped from `offset` on. The bytes were written before the tail that `observe` acquired.
+        // The writer claims no byte that the slot's pinned position protects. That position has
+        // been at or below the cursor since before `end` was set (since `pin_cursor`; in a gating
+        // ring since `Stream::attach`), and only `consume`, `release` and `follow`, which need
+        // `&mut self`, move it. The caller of `new` promised that the engine keeps to this
+        // protocol.
+        unsafe { slice::from_raw_parts(self.ring.address(self.offset), len) }
     }
 
-    /// Gives back the first `n` borrowed bytes (at most all) as delivered; the rest stays borrowed.
+    /// Consumes the first `n` borrowed bytes, or all of them if `n` is greater, as delivered. The
+    /// rest stays borrowed.
     #[inline]
     pub fn consume(&mut self, n: usize) {
         let n = (n as u64).min(self.end.saturating_sub(self.cursor));
@@ -405,55 +427,55 @@ impl Reader {
         self.delivered = self.delivered.saturating_add(n);
         let Some(slot) = self.words() else { return };
         slot.cursor.store(self.cursor, Relaxed);
-        let hold = if self.holds_only_borrowed() && self.cursor == self.end { NONE } else { self.cursor };
-        // Our loads of the bytes come before the writer's reuse of them. Partner: the Acquire load in
-        // `stream::effective_hold`.
-        slot.hold.store(hold, order_at(Point::HoldConsumed, Release));
-        self.tell_of_room(hold);
+        let pinned = if self.pins_only_borrowed() && self.cursor == self.end { NONE } else { self.cursor };
+        // Orders the loads of the bytes before the writer's reuse of their memory. Partner: the
+        // Acquire load in `stream::effective_pin`.
+        slot.pinned.store(pinned, order_at(Point::PinConsumed, Release));
+        self.notify_of_room(pinned);
     }
 
-    /// Wakes a writer that waits for room, if `hold`, which was just published, leaves it.
+    /// Wakes a writer that waits for room if `pinned`, which was just published, leaves that room.
     #[inline]
-    fn tell_of_room(&mut self, hold: u64) {
+    fn notify_of_room(&mut self, pinned: u64) {
         if let Some(room) = &mut self.room {
-            // Either the writer's fence in `Writer::wait_for` comes later, and it sees our hold, or ours, and
-            // we see its wish.
+            // One of this fence and the one in `Writer::wait_for` is first. Either the reader sees
+            // the request, or the writer sees the pinned position.
             fence_at(Point::RoomFence, SeqCst);
             let wanted = self.ring.control().claimed.wanted.load(Relaxed);
-            if wanted != NONE && hold >= wanted && room.answered != wanted {
+            if wanted != NONE && pinned >= wanted && room.answered != wanted {
                 room.answered = wanted;
                 room.ringer.ring();
             }
         }
     }
 
-    /// Stops borrowing without consuming: the bytes come again with the next [`Reader::peek`].
+    /// Stops borrowing without consuming: the next [`Reader::peek`] returns the bytes again.
     pub fn release(&mut self) {
         self.end = self.cursor;
-        if self.holds_only_borrowed()
+        if self.pins_only_borrowed()
             && !self.sealed
             && let Some(slot) = self.words()
         {
-            // Partner: the Acquire load in `stream::effective_hold`.
-            slot.hold.store(NONE, order_at(Point::HoldReleased, Release));
+            // Partner: the Acquire load in `stream::effective_pin`.
+            slot.pinned.store(NONE, order_at(Point::PinReleased, Release));
         }
     }
 
-    /// Goes on in another generation; what lies between is the next gap.
+    /// Continues in another generation. The bytes in between are the next gap.
     ///
     /// # Errors
-    /// [`OpenError::Slot`] if the reader page has no such slot; the reader stays where it is.
+    /// [`OpenError::Slot`] if the reader page has no such slot; the reader does not move.
     ///
     /// # Safety
     /// As for [`Reader::new`]: `given` is what the engine's
-    /// [`Stream::follow`](crate::Stream::follow) gave for this reader; the slot may be the one
-    /// it has.
+    /// [`Stream::follow`](crate::Stream::follow) returned for this reader. The slot may be the same
+    /// as before.
     pub unsafe fn follow(&mut self, given: Attached) -> Result<(), OpenError> {
         let Attached { ring, slot, start, non_gating, .. } = given;
         if self.page.slot(slot).is_none() {
             return Err(OpenError::Slot { slot });
         }
-        // The old slot is not touched: the engine may have given it to another ring by now.
+        // The old slot is not touched: the engine may have given it to another ring.
         self.end = self.cursor;
         self.ring = ring;
         self.slot = slot;
@@ -465,7 +487,7 @@ impl Reader {
         if let Some(room) = &mut self.room {
             room.answered = NONE;
         }
-        // A start that the writer has passed already is found out by the next `peek`.
+        // If the writer has overwritten the start already, the next `peek` detects it.
         let dropped = index::dropped_at(&self.ring, start).unwrap_or(0);
         let gap = self.skip_to(start, dropped);
         self.pending = (gap.lost > 0).then_some(gap);
@@ -476,33 +498,33 @@ impl Reader {
         self.page.slot(self.slot)
     }
 
-    /// When the byte at the cursor was read from its source, nanoseconds since 1970
-    /// (`CLOCK_REALTIME`), if it is there. Bytes that were read together have one time, and so
-    /// have those read less than 0.1 ms later; those of a reader that is many reads behind may
-    /// have that of an earlier read, some bytes before. `None` before the first that has one.
+    /// Returns the time at which the byte at the cursor was read from its source, in nanoseconds
+    /// since 1970 (`CLOCK_REALTIME`). Bytes that were read together, or less than 0.1 ms apart,
+    /// have one time. A reader that is many reads behind may get the time of an earlier read, some
+    /// bytes before. Returns `None` if no time is known for the byte.
     pub fn time(&self) -> Option<u64> {
         times::time_at(&self.ring, self.cursor)
     }
 
-    /// When the borrowed bytes were read from their source: appends from how many bytes of the
-    /// source on it was when, in their order, as [`Reader::time`] would say it. Nothing is said
-    /// of bytes before the first whose time is known.
+    /// Appends the read times of the borrowed bytes, in order, with the values that
+    /// [`Reader::time`] would return: for each run of bytes with one time, its first byte, counted
+    /// as [`Reader::produced`], and the time. Bytes before the first known time are left out.
     pub fn times(&self, times: &mut Vec<(u64, u64)>) {
         times::times_of(&self.ring, self.cursor..self.end, self.dropped_seen, times);
     }
 
-    /// What comes behind the borrowed bytes, as of now. That there are more is not told from that
-    /// there may be.
+    /// Returns the state behind the borrowed bytes at this moment. [`Behind::Bytes`] means that
+    /// more bytes are there or may follow.
     pub fn behind(&self) -> Behind {
-        let now = self.look();
+        let now = self.observe();
         if now.dropped > self.dropped_seen {
             let next_gap = || index::next_gap(&self.ring, self.index, self.dropped_seen).1;
-            // The fence in the first look makes the entry of the drops that we saw visible, and the bytes
-            // before them; the second finds it. Partner: the Release store of `dropped` in
-            // `Writer::mark_gap`.
-            let at = next_gap().or_else(next_gap).map(|(offset, _)| offset);
-            let at = at.unwrap_or_else(|| self.ring.control().published.tail.load(Relaxed));
-            return if at <= self.end { Behind::Gap } else { Behind::Bytes };
+            // The fence in the first search makes the entry of the seen drops visible, and the
+            // bytes before them; the second search finds it. Partner: the Release store of
+            // `dropped` in `Writer::mark_gap`.
+            let position = next_gap().or_else(next_gap).map(|(offset, _)| offset);
+            let position = position.unwrap_or_else(|| self.ring.control().published.tail.load(Relaxed));
+            return if position <= self.end { Behind::Gap } else { Behind::Bytes };
         }
         if self.sealed || now.tail > self.end {
             Behind::Bytes
@@ -515,50 +537,51 @@ impl Reader {
         }
     }
 
-    /// Whether the writer waits, as of now, until a reader that can hold it back makes room.
+    /// Returns whether the writer waits at this moment until a gating reader makes room. Returns
     /// `false` once this generation is sealed or the writer is gone.
     pub fn writer_waits(&self) -> bool {
-        // Partner: the stores in `Writer::wait_for` and `Writer::stop_waiting`. Relaxed: nothing else is
-        // read because of it.
+        // Partner: the stores in `Writer::wait_for` and `Writer::stop_waiting`. Relaxed, because no
+        // other load depends on it.
         !self.sealed && !self.writer_gone && self.ring.control().claimed.wanted.load(Relaxed) != NONE
     }
 
-    /// The position of the next byte: how many were stored before it, in all generations.
+    /// Returns the position of the next byte: the number of bytes that were stored before it, in
+    /// all generations.
     pub fn position(&self) -> u64 {
         self.cursor
     }
 
-    /// The position behind the newest byte, as of now; `None` once that lies in the next
-    /// generation.
+    /// Returns the position behind the newest byte at this moment; `None` once that byte lies in
+    /// the next generation.
     pub fn newest(&self) -> Option<u64> {
         if self.sealed {
             return None;
         }
-        let now = self.look();
+        let now = self.observe();
         (now.sealed == NONE || now.complete != NONE).then_some(now.tail)
     }
 
-    /// This reader's slot in its tool's reader page.
+    /// Returns this reader's slot in its tool's reader page.
     pub fn slot(&self) -> u32 {
         self.slot
     }
 
-    /// The ring it reads now.
+    /// Returns the ring that it reads now.
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    /// Bytes consumed.
+    /// Returns the number of bytes consumed.
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Bytes reported as gaps, or about to be.
+    /// Returns the number of bytes reported as gaps, or about to be.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Bytes that the source had produced before the cursor.
+    /// Returns the number of bytes that the source had produced before the cursor.
     pub fn produced(&self) -> u64 {
         self.cursor.saturating_add(self.dropped_seen)
     }
@@ -566,12 +589,12 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // A reader that is gone holds nothing; the engine drops the slot when it learns of it.
+        // A dropped reader pins nothing. The engine frees the slot when it is notified.
         if !self.sealed
             && let Some(slot) = self.words()
         {
-            // Partner: the Acquire load in `stream::effective_hold`.
-            slot.hold.store(NONE, order_at(Point::HoldDropped, Release));
+            // Partner: the Acquire load in `stream::effective_pin`.
+            slot.pinned.store(NONE, order_at(Point::PinDropped, Release));
         }
     }
 }

@@ -1,10 +1,11 @@
-//! A tool's reader page: a slot for each ring it reads, one bit for each ring that has news, one
-//! flag while it sleeps.
+//! A tool's reader page: a slot for each ring that it reads, a ready bit for each slot, and a flag
+//! that is set while the tool sleeps.
 //!
-//! The tool maps it writable, so the engine takes every word for a lie until it was loaded once and
-//! checked. The engine never reads an index or a length from here, and what it writes (ready bits,
-//! disarming) matters to the tool alone.
+//! The tool maps the page writable, so the engine trusts no word of it: it loads a word once and
+//! checks the value. The engine never reads an index or a length from here, and what it writes
+//! (ready bits, clearing `armed`) matters to the tool alone.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
@@ -17,28 +18,28 @@ use crate::layout::{LAYOUT_VERSION, PAGE_MAGIC};
 use crate::layout::{MAX_SLOTS, PageTable, Slot};
 use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 
-/// One tool's shared words, mapped. The engine makes it, the tool opens it.
+/// One tool's shared words, mapped. The engine creates the page, the tool opens it.
 pub struct ReaderPage {
     table: *const PageTable,
-    /// Engine's side only.
-    desk: Option<Desk>,
+    /// `None` on the tool's side.
+    owner: Option<OwnerSide>,
     _memory: Memory,
 }
 
-/// What the engine keeps beside the shared words of a reader page, where no tool can reach it.
-struct Desk {
+/// The engine's state of a reader page, in memory that the tool cannot reach.
+struct OwnerSide {
     ringer: Ringer,
     file: Option<OwnedFd>,
     free: Mutex<FreeSlots>,
 }
 
-/// Slots that no ring uses. The engine's own memory: nothing that a tool writes to its reader page
-/// changes it.
+/// The slots that no ring uses. This is the engine's own memory: nothing that a tool writes to its
+/// reader page changes it.
 #[derive(Default)]
 struct FreeSlots {
     returned: Vec<u32>,
     /// Whether a ring uses the slot, for every slot that was ever used. Slots beyond its length
-    /// were never used; their pages may have no memory yet.
+    /// were never used, and their pages may have no memory yet.
     taken: Vec<bool>,
     populated: u64,
 }
@@ -53,7 +54,7 @@ impl FreeSlots {
         Some(slot)
     }
 
-    /// Frees a taken slot. Any other slot stays as it is.
+    /// Frees a taken slot. Does nothing for any other slot.
     fn put_back(&mut self, slot: u32) {
         if let Some(taken) = self.taken.get_mut(slot as usize)
             && std::mem::replace(taken, false)
@@ -73,64 +74,74 @@ struct Heap(*mut PageTable);
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: it came from `Box::into_raw` in `ReaderPage::on_heap` and is given back once, here.
+        // SAFETY: the pointer came from `Box::into_raw` in `ReaderPage::on_heap` and is freed once,
+        // here.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
 
-// SAFETY: `table` leads into `_memory`, which lives as long as the reader page; all of its words
+// SAFETY: `table` points into `_memory`, which lives as long as the reader page; all of its words
 // are atomics.
 unsafe impl Send for ReaderPage {}
 // SAFETY: as above.
 unsafe impl Sync for ReaderPage {}
 
+impl fmt::Debug for ReaderPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = if self.owner.is_some() { "engine" } else { "tool" };
+        f.debug_struct("ReaderPage").field("side", &side).finish_non_exhaustive()
+    }
+}
+
 impl ReaderPage {
-    /// Makes the reader page of a tool whose doorbell `ringer` rings.
+    /// Creates the reader page of a tool. `ringer` rings the tool's doorbell.
     ///
     /// # Errors
-    /// [`CreateError`] when the kernel has no memory or descriptors.
+    /// [`CreateError`] if the kernel has no memory or descriptor for it.
     pub fn create(ringer: Ringer) -> Result<ReaderPage, CreateError> {
         let len = layout_len();
         let failed = |step| move |source| CreateError::Memory { step, len, source };
         let fd = file::create(c"iof-reader-page", len)?;
         file::populate(&fd, 0, slot_offset(0)).map_err(failed("fallocate"))?;
         let map = MmapRaw::map_raw(&fd).map_err(failed("mmap"))?;
-        file::seal(&fd, Writers::Anybody, len)?;
-        let desk = Desk {
+        file::seal(&fd, Writers::AllHolders, len)?;
+        let owner = OwnerSide {
             ringer,
             file: Some(fd),
             free: Mutex::new(FreeSlots { populated: slot_offset(0), ..FreeSlots::default() }),
         };
-        let page = ReaderPage { table: map.as_ptr().cast(), desk: Some(desk), _memory: Memory::Mapped(map) };
+        let page =
+            ReaderPage { table: map.as_ptr().cast(), owner: Some(owner), _memory: Memory::Mapped(map) };
         page.table().head.version.store(LAYOUT_VERSION, Relaxed);
         page.table().head.magic.store(PAGE_MAGIC, Relaxed);
         Ok(page)
     }
 
-    /// Makes a reader page on the heap, both sides in one: for the model checker, Miri and benches.
+    /// Creates a reader page on the heap that serves as both sides: for the model checker, Miri and
+    /// benchmarks.
     #[doc(hidden)]
     pub fn on_heap(ringer: Ringer) -> ReaderPage {
         let heap = Heap(zeroed_table());
-        let desk = Desk {
+        let owner = OwnerSide {
             ringer,
             file: None,
             free: Mutex::new(FreeSlots { populated: u64::MAX, ..FreeSlots::default() }),
         };
-        ReaderPage { table: heap.0, desk: Some(desk), _memory: Memory::Heap(heap) }
+        ReaderPage { table: heap.0, owner: Some(owner), _memory: Memory::Heap(heap) }
     }
 
-    /// Maps the reader page that the engine made for this tool.
+    /// Maps the reader page that the engine created for this tool.
     ///
     /// # Errors
-    /// [`OpenError`] if the file is not sealed or is no reader page of this version.
+    /// [`OpenError`] if the file is not sealed or not a reader page of this version.
     pub fn open(fd: OwnedFd) -> Result<ReaderPage, OpenError> {
-        let len = file::check(fd.as_fd(), Writers::Anybody)?;
+        let len = file::check(fd.as_fd(), Writers::AllHolders)?;
         let needed = layout_len();
         if len != needed {
             return Err(OpenError::Size { found: len, needed });
         }
         let map = MmapOptions::new().map_raw(&fd).map_err(|source| OpenError::Map { len, source })?;
-        let page = ReaderPage { table: map.as_ptr().cast(), desk: None, _memory: Memory::Mapped(map) };
+        let page = ReaderPage { table: map.as_ptr().cast(), owner: None, _memory: Memory::Mapped(map) };
         let head = &page.table().head;
         for (field, word, expected) in
             [("magic", &head.magic, PAGE_MAGIC), ("version", &head.version, LAYOUT_VERSION)]
@@ -144,14 +155,15 @@ impl ReaderPage {
     }
 
     fn table(&self) -> &PageTable {
-        // SAFETY: `table` points to a whole `PageTable` in `_memory` for as long as `self` lives: `create`
-        // and `open` checked the file's size, which its seals keep. All its words are atomics.
+        // SAFETY: `table` points to a whole `PageTable` in `_memory` for as long as `self` lives.
+        // `create` and `open` checked the file's size, which its seals keep. All words of the table
+        // are atomics.
         unsafe { &*self.table }
     }
 
-    /// The reader page's file, to be sent to its tool; `None` on the tool's side.
+    /// Returns the reader page's file, to be sent to its tool; `None` on the tool's side.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.desk.as_ref().and_then(|desk| desk.file.as_ref()).map(AsFd::as_fd)
+        self.owner.as_ref().and_then(|owner| owner.file.as_ref()).map(AsFd::as_fd)
     }
 
     pub(crate) fn slot(&self, slot: u32) -> Option<&Slot> {
@@ -160,14 +172,15 @@ impl ReaderPage {
 
     // Engine's side.
 
-    /// Takes a slot for one more ring; whoever attaches it to a stream prepares its words.
+    /// Takes a slot for one more ring. [`Stream::attach`](crate::Stream::attach) initialises its
+    /// words.
     ///
     /// # Errors
-    /// [`CreateError::Slots`] at [`MAX_SLOTS`], [`CreateError::Memory`] when the kernel has no
-    /// memory.
+    /// [`CreateError::Slots`] if [`MAX_SLOTS`] slots are taken, [`CreateError::Memory`] if the
+    /// kernel has no memory.
     pub fn take_slot(&self) -> Result<u32, CreateError> {
-        let Some(desk) = &self.desk else { return Err(CreateError::Slots) };
-        let mut free = desk.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let Some(owner) = &self.owner else { return Err(CreateError::Slots) };
+        let mut free = owner.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(slot) = free.take_returned() {
             return Ok(slot);
         }
@@ -175,7 +188,7 @@ impl ReaderPage {
             Ok(slot) if (slot as usize) < MAX_SLOTS => slot,
             _ => return Err(CreateError::Slots),
         };
-        if let Some(fd) = &desk.file {
+        if let Some(fd) = &owner.file {
             let end = slot_offset(slot.saturating_add(1));
             if end > free.populated {
                 let len = file::page_size();
@@ -191,21 +204,21 @@ impl ReaderPage {
         Ok(slot)
     }
 
-    /// Returns a slot that no ring's reader uses any more, in constant time. A slot that is not
-    /// taken stays as it is.
+    /// Returns a slot that no reader uses any more, in constant time. Does nothing for a slot that
+    /// is not taken.
     pub fn return_slot(&self, slot: u32) {
-        if let Some(desk) = &self.desk {
-            desk.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).put_back(slot);
+        if let Some(owner) = &self.owner {
+            owner.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).put_back(slot);
         }
     }
 
-    /// Says that `slot`'s ring has news; `false` if that was said already. A SeqCst fence must lie
-    /// between the news and this call.
+    /// Sets the ready bit of `slot`. Returns `false` if it was set already. A SeqCst fence must lie
+    /// between the ring's update and this call.
     pub(crate) fn mark_ready(&self, slot: u32) -> bool {
         let Some((word, bit)) = self.ready_bit(slot) else { return false };
-        // Already set: the tool has not yet taken the bit, and will look at the ring after it has (the
-        // fences of `notify` and `take_ready` order our news before its look). Nor does it sleep
-        // without having been woken: whoever set the bit saw to that.
+        // If the bit is already set, the tool has not taken it yet and reads the ring after it has
+        // (the fences of `notify` and `take_ready` order the update before that read). Nor does the
+        // tool sleep without a wake-up: the thread that set the bit ensured that.
         word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
     }
 
@@ -218,30 +231,30 @@ impl ReaderPage {
     /// call.
     pub(crate) fn ring_if_armed(&self) {
         let armed = &self.table().head.armed;
-        // Partner: the store in `arm`. The load spares the exclusive access in the common case; the
-        // exchange disarms only what it rings for, never a tool that lay down again meanwhile.
+        // Partner: the store in `arm`. The load avoids the exclusive access in the common case. The
+        // exchange disarms only the sleep for which it rings, not a later one.
         if armed.load(Relaxed) == 1
             && armed.compare_exchange(1, 0, Relaxed, Relaxed).is_ok()
-            && let Some(desk) = &self.desk
+            && let Some(owner) = &self.owner
         {
-            desk.ringer.ring();
+            owner.ringer.ring();
         }
     }
 
     // Tool's side.
 
-    /// Calls `each` with every slot below `slots` whose ring had news since the last call.
+    /// Takes the ready bits: calls `each` with every slot below `slots` whose ready bit was set
+    /// since the last call.
     pub fn take_ready(&self, slots: u32, mut each: impl FnMut(u32)) {
         for (base, word) in (0u32..slots).step_by(64).zip(&self.table().ready) {
-            let asked = bits_below(slots, base);
-            if word.load(Relaxed) & asked == 0 {
+            let wanted = bits_below(slots, base);
+            if word.load(Relaxed) & wanted == 0 {
                 continue;
             }
-            // Takes the bits. Partner: `fetch_or` in `mark_ready`; the fences around both order what they
-            // tell of.
-            let mut bits = word.fetch_and(!asked, Relaxed) & asked;
-            // News that is marked from here on sets its bit anew; news from before is seen by the look at the
-            // ring that follows. Partner: the first fence of `notify`.
+            // Partner: `fetch_or` in `mark_ready`; the fences around both order the updates.
+            let mut bits = word.fetch_and(!wanted, Relaxed) & wanted;
+            // A later update sets its bit again. The caller's next read of the ring sees the
+            // updates whose bits were taken here. Partner: the first fence of `notify`.
             fence_at(Point::TakeFence, SeqCst);
             while bits != 0 {
                 each(base.saturating_add(bits.trailing_zeros()));
@@ -250,46 +263,47 @@ impl ReaderPage {
         }
     }
 
-    /// Announces that the tool, which uses slots below `slots`, is about to sleep on its doorbell;
-    /// `false` if there is news, so that it must not.
+    /// Announces that the tool, which uses slots below `slots`, is about to sleep on its doorbell.
+    /// Returns `false` if a ready bit is set, so that the tool must not sleep.
     ///
-    /// How to sleep without missing anything: [take](ReaderPage::take_ready) the ready bits; look
-    /// at each ring that had one, until it says [`Peek::Empty`](crate::Peek::Empty) (or an
-    /// end); then arm, and if that gives `true`, wait until the doorbell is readable,
-    /// [disarm](ReaderPage::disarm) and [silence](crate::Bell::silence) it. Whoever takes a bit
-    /// must look at its ring once more before it sleeps, and so must who has changed a reader's
+    /// To sleep without missing an update: [take](ReaderPage::take_ready) the ready bits; peek each
+    /// ring that had one until it returns [`Peek::Empty`](crate::Peek::Empty) (or an end); then
+    /// arm. If that returns `true`, wait until the doorbell is readable, then
+    /// [disarm](ReaderPage::disarm) and [silence](crate::Bell::silence) it. A tool that takes a bit
+    /// must peek that ring once more before it sleeps, and so must a tool that changed a reader's
     /// [grouping](crate::Reader::group). `examples/two_processes.rs` does all this.
     pub fn arm(&self, slots: u32) -> bool {
         // Partner: the load in `ring_if_armed`.
         self.table().head.armed.store(1, Relaxed);
-        // Either the engine's second fence in `notify` comes later, and it sees us armed, or ours, and we
-        // see its ready bits.
+        // One of this fence and the engine's second fence in `notify` is first. Either the engine
+        // sees `armed`, or the tool sees the ready bits.
         fence_at(Point::ArmFence, SeqCst);
         let mut words = (0u32..slots).step_by(64).zip(&self.table().ready);
-        let quiet = words.all(|(base, word)| word.load(Relaxed) & bits_below(slots, base) == 0);
-        if !quiet {
+        let idle = words.all(|(base, word)| word.load(Relaxed) & bits_below(slots, base) == 0);
+        if !idle {
             self.disarm();
         }
-        quiet
+        idle
     }
 
-    /// Takes [`ReaderPage::arm`] back, after waking up.
+    /// Cancels [`ReaderPage::arm`], after waking up.
     pub fn disarm(&self) {
         self.table().head.armed.store(0, Relaxed);
     }
 }
 
-/// The bits of the ready word that begins with slot `base` which stand for slots below `slots`.
+/// Returns the bits of the ready word beginning with slot `base` that stand for slots below
+/// `slots`.
 fn bits_below(slots: u32, base: u32) -> u64 {
     1u64.checked_shl(slots.saturating_sub(base)).map_or(u64::MAX, |bit| bit.wrapping_sub(1))
 }
 
-/// Bytes of a reader page file: the table, in whole pages.
+/// Returns the size of a reader page file in bytes: the table, in whole pages.
 fn layout_len() -> u64 {
     crate::layout::round_up(size_of::<PageTable>() as u64, file::page_size())
 }
 
-/// Where a slot begins in the file.
+/// Returns the offset of a slot in the file.
 fn slot_offset(slot: u32) -> u64 {
     (std::mem::offset_of!(PageTable, slots) as u64)
         .saturating_add(u64::from(slot).saturating_mul(size_of::<Slot>() as u64))
@@ -297,8 +311,8 @@ fn slot_offset(slot: u32) -> u64 {
 
 #[cfg(not(loom))]
 fn zeroed_table() -> *mut PageTable {
-    // SAFETY: all words of the table are integers, for which zero is a value. (A table built on the
-    // stack and moved would be a megabyte there.)
+    // SAFETY: all words of the table are integers, for which zero is valid. (A table built on the
+    // stack and moved would need a megabyte there.)
     Box::into_raw(unsafe { Box::<PageTable>::new_zeroed().assume_init() })
 }
 
@@ -311,7 +325,7 @@ fn zeroed_table() -> *mut PageTable {
         head: PageHead { magic: zero(), version: zero(), armed: zero() },
         ready: std::array::from_fn(|_| zero()),
         slots: std::array::from_fn(|_| Slot {
-            hold: zero(),
+            pinned: zero(),
             cursor: zero(),
             threshold: zero(),
             dropped: zero(),

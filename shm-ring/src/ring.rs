@@ -1,13 +1,13 @@
-//! One ring: control words, index and data of one generation, wherever its memory lies.
+//! One ring: control words, index and data of one generation, in a memory file or on the heap.
 //!
-//! Who may access what: the engine's [`Ring`] is read-write and only
-//! [`Writer`](crate::writer::Writer) writes through it; a reader's is a read-only map, through
-//! which std allows relaxed loads of at most eight bytes and nothing else. Both use the same
-//! relaxed loads with fences, so one code serves both and loom checks it.
+//! The engine's [`Ring`] is mapped read-write, and only [`Writer`](crate::writer::Writer) writes
+//! through it. A reader's is a read-only map, through which std defines only relaxed loads of at
+//! most eight bytes. Both sides use the same relaxed loads with fences, so one implementation
+//! serves both and loom checks it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::slice;
 use std::sync::Arc;
+use std::{fmt, slice};
 
 use crate::copy::copy_racy;
 use crate::error::{CreateError, OpenError};
@@ -17,26 +17,28 @@ use crate::map::{Access, DoubleMap};
 use crate::marks::Marks;
 use crate::sync::{AtomicU64, Ordering::Relaxed, Ordering::Release, Point, fence_at, order_at};
 
-/// What a ring is made as.
+/// The parameters of a new ring.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape<'a> {
-    /// Bytes of data; rounded up to whole pages.
+    /// Size of the data area in bytes, rounded up to whole pages.
     pub capacity: u64,
-    /// 0 for a stream's first.
+    /// 0 for a stream's first ring, then counted up.
     pub generation: u64,
     /// Position of the first byte.
     pub base: u64,
-    /// Bytes dropped before it.
+    /// Bytes dropped before the first byte.
     pub dropped: u64,
-    /// Whether readers' cursors do not gate the writer.
+    /// Whether the writer overwrites what no reader borrows, instead of waiting for the readers'
+    /// cursors.
     pub overwrite: bool,
-    /// What the stream is; cut at [`MAX_LABEL`] bytes.
+    /// Description of the stream; cut after [`MAX_LABEL`] bytes.
     pub label: &'a str,
 }
 
 /// One generation of a stream, mapped.
 ///
-/// Send it to a reader as the file behind [`Ring::as_fd`]; the reader opens it with [`Ring::open`].
+/// To send it to a reader, send the file of [`Ring::as_fd`]; the reader opens it with
+/// [`Ring::open`].
 pub struct Ring {
     control: *const Control,
     entries: *const Entry,
@@ -46,21 +48,21 @@ pub struct Ring {
     base: u64,
     generation: u64,
     overwrite: bool,
-    /// Was another generation before.
+    /// Whether the ring was another generation before.
     reused: bool,
     file: Option<OwnedFd>,
     memory: Memory,
 }
 
-/// Owns what the pointers of a [`Ring`] point to.
+/// The owner of the memory that the pointers of a [`Ring`] point to.
 enum Memory {
     #[expect(dead_code, reason = "held only to be unmapped with the ring")]
     Mapped(DoubleMap),
     Heap(Arc<Heap>),
 }
 
-/// A ring's parts on the heap, as raw pointers: a `Box` that moves would end the pointers made from
-/// it.
+/// A ring's parts on the heap, as raw pointers, because moving a `Box` invalidates pointers derived
+/// from it.
 struct Heap {
     control: *mut Control,
     entries: *mut [Entry],
@@ -73,15 +75,15 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// Repeats what was stored at `at` in the other half, as a double map would show it.
-    fn mirror(&self, at: *mut u8, bytes: &[u8]) {
+    /// Repeats the bytes stored at `start` in the other half, as a double map would show them.
+    fn mirror(&self, start: *mut u8, bytes: &[u8]) {
         let data: *mut u8 = self.data.cast();
         let len = self.data.len();
-        let twin = at.addr().wrapping_sub(data.addr()).wrapping_add(len / 2) % len.max(1);
+        let twin = start.addr().wrapping_sub(data.addr()).wrapping_add(len / 2) % len.max(1);
         let (first, rest) = bytes.split_at(bytes.len().min(len.wrapping_sub(twin)));
-        // SAFETY: `first` ends at or below the length of `data`, and `rest`, which is shorter than half of
-        // it, begins at 0; both are claimed like the bytes they repeat, and `bytes` is borrowed
-        // from elsewhere.
+        // SAFETY: `first` ends at or below the length of `data`, and `rest`, which is shorter than
+        // half of it, begins at 0. Both ranges are claimed, like the bytes that they repeat, and
+        // `bytes` is borrowed from other memory.
         unsafe {
             data.wrapping_add(twin).copy_from_nonoverlapping(first.as_ptr(), first.len());
             data.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
@@ -91,7 +93,8 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: all three came from `Box::into_raw` in `Ring::on_heap` and are given back once, here.
+        // SAFETY: all three pointers came from `Box::into_raw` in `Ring::on_heap` and are freed
+        // once, here.
         unsafe {
             drop(Box::from_raw(self.control));
             drop(Box::from_raw(self.entries));
@@ -100,22 +103,34 @@ impl Drop for Heap {
     }
 }
 
-// SAFETY: the pointers lead into `memory`, which moves with the ring and is unmapped only with it.
-// All shared words are atomics; data bytes are touched only under the writer's and readers'
-// protocol (`writer`, `reader`).
+// SAFETY: the pointers point into `memory`, which moves with the ring and is unmapped only with it.
+// All shared words are atomics; data bytes are touched only under the protocol of the writer and
+// the readers (`writer`, `reader`).
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
 
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("generation", &self.generation)
+            .field("base", &self.base)
+            .field("capacity", &self.capacity)
+            .field("overwrite", &self.overwrite)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Ring {
-    /// Makes a ring in a sealed memory file.
+    /// Creates a ring in a sealed memory file.
     pub(crate) fn create(shape: Shape<'_>) -> Result<Ring, CreateError> {
         let capacity = checked_capacity(shape.capacity, file::page_size())?;
         let entries = layout::entries_for(capacity);
         let meta = layout::meta_len(entries, file::page_size());
         let len = meta.saturating_add(capacity);
         let fd = file::create(c"iof-ring", len)?;
-        // The control words must never fault for want of memory; index pages follow as they are used.
+        // The control words must never fault for lack of memory. Index pages are populated as they
+        // are used.
         file::populate(&fd, 0, size_of::<Control>() as u64).map_err(|source| CreateError::Memory {
             step: "fallocate",
             len,
@@ -123,7 +138,7 @@ impl Ring {
         })?;
         let map = DoubleMap::new(&fd, meta, capacity, Access::ReadWrite)
             .map_err(|source| CreateError::Memory { step: "mmap", len, source })?;
-        file::seal(&fd, Writers::Present, len)?;
+        file::seal(&fd, Writers::ExistingMaps, len)?;
         let ring = Ring {
             control: map.head().cast(),
             entries: map.head().wrapping_add(size_of::<Control>()).cast(),
@@ -141,7 +156,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Makes a ring on the heap: for the model checker and Miri, which know no shared maps.
+    /// Creates a ring on the heap, for the model checker and Miri, which do not support shared
+    /// maps.
     pub(crate) fn on_heap(shape: Shape<'_>) -> Result<Ring, CreateError> {
         let capacity = heap_capacity(shape.capacity)?;
         let entry_count = if cfg!(loom) { 8 } else { layout::entries_for(capacity) };
@@ -168,7 +184,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Another look at a ring on the heap, as another map of a file would give it: for the model
+    /// Returns a second view of a ring on the heap, like another map of a file, for the model
     /// checker.
     #[doc(hidden)]
     pub fn beside(&self) -> Option<Ring> {
@@ -176,11 +192,12 @@ impl Ring {
         Some(Ring { memory: Memory::Heap(Arc::clone(heap)), file: None, ..*self })
     }
 
-    /// Maps a ring that the engine sent.
+    /// Maps a ring that the engine sent. An invalid file can neither cause a fault nor a read out
+    /// of bounds.
     ///
     /// # Errors
-    /// [`OpenError`] if the file is not sealed, has another size than its head says, or is no ring
-    /// of this version. Nothing that the file holds can make this fault or read out of bounds.
+    /// [`OpenError`] if the file is not sealed, has another size than its head specifies, or is not
+    /// a ring of this version.
     ///
     /// # Example
     /// ```
@@ -190,7 +207,7 @@ impl Ring {
     /// assert!(matches!(Ring::open(not_a_ring.into()), Err(OpenError::Seals { .. })));
     /// ```
     pub fn open(fd: OwnedFd) -> Result<Ring, OpenError> {
-        let len = file::check(fd.as_fd(), Writers::Present)?;
+        let len = file::check(fd.as_fd(), Writers::ExistingMaps)?;
         let page = file::page_size();
         let shortest = layout::meta_len(1, page).saturating_add(page);
         if len < shortest {
@@ -214,17 +231,17 @@ impl Ring {
             generation: head.generation,
             overwrite: head.overwrite != 0,
             reused: false,
-            // A reader with thousands of rings has no descriptors to spare; the map is enough.
+            // A reader with thousands of rings has no descriptors to spare, and the map is enough.
             file: None,
             memory: Memory::Mapped(map),
         })
     }
 
-    /// Makes a ring that nobody uses any more into another generation of the same stream. Its pages
-    /// stay.
+    /// Makes a ring without users into another generation of the same stream. Its pages stay
+    /// allocated.
     pub(crate) fn reuse(mut self, shape: Shape<'_>) -> Ring {
-        // Nobody reads it, but somebody may be looking at it from outside. Orders this before the words
-        // that follow. Partner: the last fence in `inspect::look`.
+        // No reader uses it, but an inspector may be loading its words. Orders this store before
+        // the words that follow. Partner: the last fence in `inspect::load_words`.
         self.control().identity.generation.store(NONE, Relaxed);
         fence_at(Point::ReuseFence, Release);
         self.base = shape.base;
@@ -246,8 +263,8 @@ impl Ring {
         let mut label = shape.label.as_bytes().chunks(8);
         for word in &identity.label {
             let mut bytes = [0u8; 8];
-            for (to, from) in bytes.iter_mut().zip(label.next().unwrap_or_default()) {
-                *to = *from;
+            for (byte, source) in bytes.iter_mut().zip(label.next().unwrap_or_default()) {
+                *byte = *source;
             }
             word.store(u64::from_ne_bytes(bytes), Relaxed);
         }
@@ -257,52 +274,53 @@ impl Ring {
         published.sealed.store(NONE, Relaxed);
         published.complete.store(NONE, Relaxed);
         published.recent_tail.store(0, Relaxed);
-        claimed.intent.store(shape.base, Relaxed);
+        claimed.position.store(shape.base, Relaxed);
         claimed.index_head.store(0, Relaxed);
         claimed.wanted.store(NONE, Relaxed);
         claimed.recent_head.store(0, Relaxed);
         identity.version.store(LAYOUT_VERSION, Relaxed);
         identity.magic.store(RING_MAGIC, Relaxed);
-        // Readers see these words only through the file or an `Arc`, and handing either over orders them.
-        // Who looks from outside while a ring is reused needs the Release. Partner: the fence in
+        // Readers get these words only through the file or an `Arc`, and handing either over orders
+        // them. An inspector of a ring that is reused needs the Release. Partner: the fence in
         // `inspect::generation`.
         identity.generation.store(shape.generation, order_at(Point::Reused, Release));
     }
 
-    /// Control words.
+    /// Returns the control words.
     pub(crate) fn control(&self) -> &Control {
-        // SAFETY: `control` points to a live `Control` in `memory` for as long as `self` lives (`create`,
-        // `on_heap` and `open` see to it, the last after checking the file's size); all its words are
-        // atomics.
+        // SAFETY: `control` points to a live `Control` in `memory` for as long as `self` lives.
+        // `create`, `on_heap` and `open` ensure that, the last after checking the file's size. All
+        // its words are atomics.
         unsafe { &*self.control }
     }
 
-    /// The index ring.
+    /// Returns the index ring.
     pub(crate) fn index(&self) -> Marks<'_> {
         let Control { published, claimed, .. } = self.control();
         Marks { entries: self.entries(), tail: &published.index_tail, head: &claimed.index_head }
     }
 
-    /// The newest reads.
+    /// Returns the entries of the newest reads.
     pub(crate) fn recent(&self) -> Marks<'_> {
         let Control { published, claimed, recent, .. } = self.control();
         Marks { entries: recent, tail: &published.recent_tail, head: &claimed.recent_head }
     }
 
-    /// The memory of the index ring.
+    /// Returns the memory of the index ring.
     pub(crate) fn entries(&self) -> &[Entry] {
         let count = usize::try_from(self.entry_count).unwrap_or(0);
         // SAFETY: as for `control`: `entry_count` entries lie behind the control words.
         unsafe { slice::from_raw_parts(self.entries, count) }
     }
 
-    /// Gives index entry `i` and its neighbours their memory, so that writing them can't fault; the
-    /// number of entries that have theirs now, `None` if the kernel has no memory.
+    /// Allocates the memory of index entry `i` and its neighbours, so that writing them cannot
+    /// fault. Returns the number of entries that have their memory now, or `None` if the kernel has
+    /// no memory.
     pub(crate) fn populate_entries(&self, i: u64) -> Option<u64> {
         if let Some(file) = &self.file {
             let (head, size, page) =
                 (size_of::<Control>() as u64, size_of::<Entry>() as u64, file::page_size());
-            // The page in which entry `i` ends; all before it have theirs already.
+            // The page in which entry `i` ends. All pages before it have their memory already.
             let end = layout::round_up(head.saturating_add(i.saturating_add(1).saturating_mul(size)), page);
             if end > page {
                 let from = end.saturating_sub(page.saturating_mul(2));
@@ -314,119 +332,127 @@ impl Ring {
         Some(self.entry_count)
     }
 
-    /// Gives the bytes at positions from `from` to `to`, a ring apart at most, their memory, so
-    /// that storing them can't fault; the position up to which all have theirs now, `None` if
-    /// the kernel has no memory.
+    /// Allocates the memory of the bytes at positions from `from` to `to`, at most a capacity
+    /// apart, so that storing them cannot fault. Returns the position up to which all bytes have
+    /// their memory now, or `None` if the kernel has no memory.
     pub(crate) fn populate_data(&self, from: u64, to: u64) -> Option<u64> {
         let Some(file) = &self.file else { return Some(to) };
         let meta = layout::meta_len(self.entry_count, file::page_size());
-        let (at, len) = (self.offset_of(from), to.saturating_sub(from));
-        let until_seam = len.min(self.capacity.saturating_sub(at));
-        for (at, len) in [(at, until_seam), (0, len.saturating_sub(until_seam))] {
+        let (offset, len) = (self.offset_of(from), to.saturating_sub(from));
+        let until_seam = len.min(self.capacity.saturating_sub(offset));
+        for (offset, len) in [(offset, until_seam), (0, len.saturating_sub(until_seam))] {
             if len > 0 {
-                file::populate(file, meta.saturating_add(at), len).ok()?;
+                file::populate(file, meta.saturating_add(offset), len).ok()?;
             }
         }
         Some(layout::round_up(to, file::page_size()))
     }
 
-    /// Where the byte at `position` lies in the data area.
+    /// Returns the offset of the byte at `position` in the data area.
     pub(crate) fn offset_of(&self, position: u64) -> u64 {
         position % self.capacity
     }
 
-    /// Where the byte `n` behind the one at `offset` lies; `n` is at most the capacity.
+    /// Returns the offset of the byte `n` behind the one at `offset`; `n` is at most the capacity.
     pub(crate) fn advance(&self, offset: u64, n: u64) -> u64 {
         let offset = offset.wrapping_add(n);
         if offset >= self.capacity { offset.wrapping_sub(self.capacity) } else { offset }
     }
 
-    /// Address of the byte at `offset` of the data area; `capacity` bytes are mapped from there on.
-    pub(crate) fn at(&self, offset: u64) -> *mut u8 {
+    /// Returns the address of the byte at `offset` of the data area; `capacity` bytes are mapped
+    /// from there on.
+    pub(crate) fn address(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset < self.capacity);
-        // Below `capacity`, which fitted a `usize` when the ring was mapped.
+        // `offset` is below `capacity`, which fitted in a `usize` when the ring was mapped.
         self.data.wrapping_add(offset as usize)
     }
 
-    /// Copies `bytes`, at most `capacity`, to `offset` of the data area; the writer claimed that
-    /// range.
+    /// Copies `bytes`, at most `capacity`, to `offset` of the data area. The writer must have
+    /// claimed that range.
     pub(crate) fn store(&self, offset: u64, bytes: &[u8]) {
-        let at = self.at(offset);
-        // SAFETY: `capacity` bytes are mapped from `at` on, the writer (the one caller) claimed them, so
-        // that no reader holds them, and `bytes` is borrowed from elsewhere.
-        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        let start = self.address(offset);
+        // SAFETY: `capacity` bytes are mapped from `start` on. The writer (the only caller) has
+        // claimed them, so no reader pins them, and `bytes` is borrowed from other memory.
+        unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         if let Memory::Heap(heap) = &self.memory {
-            heap.mirror(at, bytes);
+            heap.mirror(start, bytes);
         }
     }
 
-    /// Copies from `position` on into `into`, at most `capacity` bytes, which the writer may be
-    /// overwriting at this very moment: what comes out is only worth something if the claims
-    /// say afterwards that it was not.
+    /// Copies at most `capacity` bytes from `position` on into `into`, while the writer may be
+    /// overwriting them. The copy is valid only if the claimed position shows afterwards that they
+    /// were not overwritten.
     pub(crate) fn copy(&self, position: u64, into: &mut [u8]) {
         let len = into.len().min(usize::try_from(self.capacity).unwrap_or(usize::MAX));
         if let Some(into) = into.get_mut(..len) {
-            // SAFETY: `capacity` bytes are mapped, readable, from `at` on, and `into` is no longer than that.
-            unsafe { copy_racy(self.at(self.offset_of(position)), into) };
+            // SAFETY: `capacity` bytes are mapped and readable from that address on, and `into` is
+            // at most that long.
+            unsafe { copy_racy(self.address(self.offset_of(position)), into) };
         }
     }
 
-    /// Bytes of data that the ring holds when full.
+    /// Returns the capacity in bytes.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// 0 for the first ring of a stream, then counted up.
+    /// Returns the generation: 0 for the first ring of a stream, then counted up.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Position of this generation's first byte.
+    /// Returns the position of this generation's first byte.
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// Whether the writer overwrites what no reader borrows at the moment (drop oldest).
+    /// Returns whether the writer overwrites what no reader borrows at the moment (drop oldest).
     pub fn overwrite(&self) -> bool {
         self.overwrite
     }
 
-    /// What another ring of this kind has, if it is made for `asked` bytes.
-    pub(crate) fn capacity_for(&self, asked: u64) -> Result<u64, CreateError> {
-        if self.file.is_some() { checked_capacity(asked, file::page_size()) } else { heap_capacity(asked) }
+    /// Returns the capacity of another ring of this kind if it is created for `requested` bytes.
+    pub(crate) fn capacity_for(&self, requested: u64) -> Result<u64, CreateError> {
+        if self.file.is_some() {
+            checked_capacity(requested, file::page_size())
+        } else {
+            heap_capacity(requested)
+        }
     }
 
-    /// Returns whether its stream goes on in another generation. Reads one word, on any thread.
+    /// Returns whether the stream continues in another generation. Loads one word; may be called on
+    /// any thread.
     pub fn is_sealed(&self) -> bool {
-        // Partner: the Release store in `Writer::seal`. No other word is read by this.
+        // Partner: the Release store in `Writer::seal`. Relaxed, because no other word is read
+        // because of it.
         self.control().published.sealed.load(Relaxed) != NONE
     }
 
-    /// Whether it was another generation before.
+    /// Returns whether the ring was another generation before.
     pub(crate) fn is_reused(&self) -> bool {
         self.reused
     }
 
-    /// The ring's file, to be sent to readers; `None` for a ring that was itself received or lies
-    /// on the heap.
+    /// Returns the ring's file, to be sent to readers; `None` for a ring that was itself received
+    /// or lies on the heap.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
 }
 
-/// The model checker has rings smaller than any other.
-fn heap_capacity(asked: u64) -> Result<u64, CreateError> {
-    if cfg!(loom) { Ok(asked) } else { checked_capacity(asked, 1) }
+/// The model checker uses smaller rings than any other user.
+fn heap_capacity(requested: u64) -> Result<u64, CreateError> {
+    if cfg!(loom) { Ok(requested) } else { checked_capacity(requested, 1) }
 }
 
-fn checked_capacity(asked: u64, page: u64) -> Result<u64, CreateError> {
-    if asked == 0 || asked > MAX_CAPACITY {
-        return Err(CreateError::Capacity { asked });
+fn checked_capacity(requested: u64, page: u64) -> Result<u64, CreateError> {
+    if requested == 0 || requested > MAX_CAPACITY {
+        return Err(CreateError::Capacity { asked: requested });
     }
-    Ok(layout::round_up(asked.max(MIN_CAPACITY), page))
+    Ok(layout::round_up(requested.max(MIN_CAPACITY), page))
 }
 
-/// The head of a file from elsewhere, read once through the kernel and checked.
+/// The head of a file from another process, read once through the kernel and checked.
 struct Head {
     capacity: u64,
     entries: u64,
@@ -448,18 +474,18 @@ impl Head {
             *word = u64::from_ne_bytes(*chunk);
         }
         let [magic, version, capacity, entries, generation, base, overwrite] = words;
-        let wrong = |field, found| Err(OpenError::Head { field, found });
+        let invalid = |field, found| Err(OpenError::Head { field, found });
         if magic != RING_MAGIC {
-            return wrong("magic", magic);
+            return invalid("magic", magic);
         }
         if version != LAYOUT_VERSION {
-            return wrong("version", version);
+            return invalid("version", version);
         }
         if capacity == 0 || capacity > MAX_CAPACITY || !capacity.is_multiple_of(page) {
-            return wrong("capacity", capacity);
+            return invalid("capacity", capacity);
         }
         if entries != layout::entries_for(capacity) {
-            return wrong("entries", entries);
+            return invalid("entries", entries);
         }
         Ok(Head { capacity, entries, generation, base, overwrite })
     }
@@ -488,7 +514,7 @@ fn zeroed_control() -> Control {
             complete: zero(),
             recent_tail: zero(),
         },
-        claimed: Claimed { intent: zero(), index_head: zero(), wanted: zero(), recent_head: zero() },
+        claimed: Claimed { position: zero(), index_head: zero(), wanted: zero(), recent_head: zero() },
         recent: std::array::from_fn(|_| zeroed_entry()),
     }
 }

@@ -1,12 +1,13 @@
-//! A stream: the newest generation with its writer, the readers, and what to do when a reader is in
-//! the way.
+//! A stream: the newest generation with its writer, the readers, and the handling of readers that
+//! are in the writer's way.
 //!
 //! **The stream moves, not the reader's bytes.** When a reader that may not hold the source back is
-//! in the way, the generation is sealed and the stream goes on in a fresh one. Readers that kept up
-//! are *due* in the new one from its first byte; the laggard keeps the old one to itself and comes
-//! along when it has drained it.
+//! in the way, the generation is sealed and the stream continues in a fresh one. Readers that kept
+//! up are *due* in the new generation from its first byte. The slow reader keeps the old generation
+//! to itself and follows when it has drained it.
 
 use std::cell::Cell;
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -17,87 +18,89 @@ use crate::layout::NONE;
 use crate::reader_page::ReaderPage;
 use crate::ring::{Ring, Shape};
 use crate::sync::{Ordering::Relaxed, Point, broken};
-use crate::writer::{Refused, Writer};
+use crate::writer::{ClaimError, Writer};
 
 mod member;
 mod reconfigure;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use member::{Member, Newest, effective_hold, lowest_hold};
-use reconfigure::Wanted;
+use member::{Member, Newest, effective_pin, lowest_pin};
+use reconfigure::PendingConfig;
 
-/// No claim takes more than one part in so many of the ring: what is claimed is lost to late
-/// readers, and a source that waits for readers is not woken before there is room for so much.
+/// A claim takes at most the ring's capacity divided by this. Late readers lose what is claimed,
+/// and a source that waits for readers is woken only when this much room is free.
 const CLAIM_PART: u64 = 4;
-/// Looks at holds that change under our eyes before the stream moves away from them.
+/// Number of times that pinned positions which keep changing are loaded before the stream moves
+/// away from them.
 const CLAIM_TRIES: u32 = 4;
 
-/// What happens when a cache is full.
+/// The action when a cache is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// New bytes are dropped until there is room (`PMIX_IOF_DROP_NEWEST`, the RFC's default).
     DropNewest,
-    /// The oldest bytes make room (`PMIX_IOF_DROP_OLDEST`).
+    /// The oldest bytes are overwritten (`PMIX_IOF_DROP_OLDEST`).
     DropOldest,
-    /// The source waits for the readers that were granted to hold it back; for all others as
+    /// The source waits for the readers that may hold it back. For all other readers as
     /// `DropNewest`.
     Block,
 }
 
-/// How a stream is made.
+/// The parameters of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// Bytes of cache (`PMIX_IOF_CACHE_SIZE`), rounded up to whole pages.
+    /// Size of the cache in bytes (`PMIX_IOF_CACHE_SIZE`), rounded up to whole pages.
     pub capacity: u64,
-    /// What happens when it is full.
+    /// Action when the cache is full.
     pub policy: Policy,
 }
 
 /// Room in the ring for the next bytes.
 #[derive(Debug)]
 pub struct Span {
-    /// Where they go. Valid until the next call that changes the stream, and as long as the stream
-    /// lives: who hands it to the kernel keeps the stream, untouched, until the kernel is done.
-    /// What is written here is to be committed: under drop oldest the oldest bytes lay here,
-    /// and what was not committed counts as them.
+    /// Address for the bytes. Valid until the next call that changes the stream, and as long as the
+    /// stream lives: a caller that passes it to the kernel must keep the stream, untouched, until
+    /// the kernel is done. All that is written here must be committed: under drop oldest, readers
+    /// may take uncommitted bytes for the oldest ones, which were here before.
     pub ptr: *mut u8,
-    /// How many may be written.
+    /// Greatest number of bytes to write.
     pub len: usize,
 }
 
-/// The answer of [`Stream::reserve`].
+/// The result of [`Stream::reserve`].
 #[derive(Debug)]
 pub enum Reserve {
-    /// Write here, then [`Stream::commit`].
+    /// There is room: write here, then [`Stream::commit`].
     Ready(Span),
-    /// Full, and the newest bytes are to go: read them away and [`Stream::discard`] them.
+    /// The cache is full and the newest bytes must be dropped: read them and [`Stream::discard`]
+    /// them.
     Discard,
-    /// Full, and the source is to wait: a reader rings the room bell when there is room. Ask again
-    /// as well when a reader was detached or came along to another generation.
+    /// The cache is full and the source must wait. A reader rings the room bell when there is room.
+    /// Call again also when a reader was detached or followed to another generation.
     Wait,
-    /// Full, a reader that must lose nothing could go on, and the kernel has no memory or
-    /// descriptor for another generation beside those of the others: ask again in a moment.
+    /// The cache is full, a reader that must not lose bytes could continue, and the kernel has no
+    /// memory or descriptor for another generation. Call again after a short time.
     Later,
 }
 
-/// A stream's counters at one moment.
+/// The counters of a stream at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamStats {
-    /// Bytes that the source wrote, as far as they were read.
+    /// Bytes that were read from the source.
     pub produced: u64,
     /// Bytes that a tool attaching now would get from the cache.
     pub cached: u64,
     /// Bytes dropped instead of stored.
     pub dropped: u64,
-    /// The newest generation's number.
+    /// Number of the newest generation.
     pub generation: u64,
     /// Whether the stream is complete.
     pub complete: bool,
 }
 
-/// Where a reader has its words, and where it starts.
-struct Place {
+/// The slot of a reader and the position at which it starts.
+struct Placement {
     page: Arc<ReaderPage>,
     slot: u32,
     start: u64,
@@ -105,34 +108,47 @@ struct Place {
 
 /// The output of one source on one channel.
 ///
-/// Not shared between threads, but may move between them.
+/// It is not shared between threads, but may be moved between them.
 pub struct Stream {
     writer: Writer,
     policy: Policy,
     members: Vec<Member>,
     complete: bool,
-    /// The ring may say that its writer waits.
+    /// Whether the ring may contain a request for room.
     waiting: bool,
     label: String,
-    /// Comes into force when nothing is in flight and no reader loses a byte by it.
-    wanted: Option<Wanted>,
-    /// A generation that its last reader gave back: the next one costs no page faults.
+    /// The requested options, which take effect when nothing is in flight and no reader loses a
+    /// byte by the change.
+    pending: Option<PendingConfig>,
+    /// A ring that its last reader released. The next generation reuses it and so needs no page
+    /// faults.
     spare: Option<Ring>,
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
 }
 
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("label", &self.label)
+            .field("policy", &self.policy)
+            .field("stats", &self.stats())
+            .field("readers", &self.members.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Stream {
-    /// Makes a stream in shared memory. `label` says what it is to who looks at its rings from
-    /// outside, in at most [`MAX_LABEL`](crate::MAX_LABEL) bytes.
+    /// Creates a stream in shared memory. `label` describes it to inspectors of its rings; it is
+    /// cut after [`MAX_LABEL`](crate::MAX_LABEL) bytes.
     ///
     /// # Errors
-    /// [`CreateError`] for a capacity of 0 or beyond [`MAX_CAPACITY`](crate::MAX_CAPACITY), or when
-    /// the kernel has no memory or descriptors.
+    /// [`CreateError`] if the capacity is 0 or above [`MAX_CAPACITY`](crate::MAX_CAPACITY), or if
+    /// the kernel has no memory or descriptor for it.
     pub fn create(config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
         Stream::with(config, label, Ring::create)
     }
 
-    /// Makes a stream on the heap: for the model checker, Miri and benches.
+    /// Creates a stream on the heap, for the model checker, Miri and benchmarks.
     ///
     /// # Errors
     /// As [`Stream::create`].
@@ -156,34 +172,35 @@ impl Stream {
             complete: false,
             waiting: false,
             label: label.to_owned(),
-            wanted: None,
+            pending: None,
             spare: None,
             new_ring,
         })
     }
 
-    /// Whether a reader that holds the source back is still in the generation before this one: yet
-    /// another would cost it what is in this one.
-    fn awaits_a_blocker(&self) -> bool {
+    /// Returns whether a reader that may hold the source back is still in an older generation.
+    /// Another generation would cost it the bytes in this one.
+    fn has_due_blocker(&self) -> bool {
         self.blockers().any(|member| member.due)
     }
 
-    /// The readers that hold the source back, and so must lose nothing.
+    /// Returns the readers that may hold the source back, and so must not lose bytes.
     fn blockers(&self) -> impl Iterator<Item = &Member> {
         let block = self.policy == Policy::Block;
         self.members.iter().filter(move |member| block && member.may_block)
     }
 
-    /// What to do when there is no memory for bytes that have room: [`Reserve::Later`] if a reader
-    /// holds the source back, and else [`Reserve::Discard`].
+    /// Returns the result of [`Stream::reserve`] if there is room but no memory for the bytes:
+    /// [`Reserve::Later`] if a reader may hold the source back, otherwise [`Reserve::Discard`].
     pub fn without_memory(&self) -> Reserve {
         if self.blockers().next().is_some() { Reserve::Later } else { Reserve::Discard }
     }
 
-    /// Makes room for up to `want` bytes, by the stream's policy.
+    /// Reserves room for up to `want` bytes, under the stream's policy.
     #[inline]
     pub fn reserve(&mut self, want: usize) -> Reserve {
-        if self.wanted.is_none() && self.writer.claimed() >= want as u64 && want > 0 && !self.complete {
+        if self.pending.is_none() && self.writer.claimed_bytes() >= want as u64 && want > 0 && !self.complete
+        {
             return Reserve::Ready(self.span(want as u64));
         }
         self.reserve_carefully(want)
@@ -193,74 +210,78 @@ impl Stream {
         if self.complete {
             return Reserve::Discard;
         }
-        self.apply_wanted(want as u64);
+        self.apply_pending(want as u64);
         let (want, min) = self.claim_sizes(want as u64);
-        if self.writer.claimed() >= want {
+        if self.writer.claimed_bytes() >= want {
             return Reserve::Ready(self.span(want));
         }
         for _ in 0..CLAIM_TRIES {
-            let refused = match self.claim(want, min) {
+            let error = match self.claim(want, min) {
                 Ok(len) => return Reserve::Ready(self.span(len)),
-                Err(refused) => refused,
+                Err(error) => error,
             };
             if self.must_wait(min) {
                 return Reserve::Wait;
             }
-            let behind = self.members.iter().filter(|member| self.in_the_way(member, min)).count();
-            // Who keeps an older generation to itself has no part in this one.
-            let here = self.members.iter().filter(|member| member.due || self.reads_newest(member)).count();
-            if behind == here && behind > 0 && self.policy != Policy::DropOldest {
+            let blocking = self.members.iter().filter(|member| self.is_in_the_way(member, min)).count();
+            // A reader that keeps an older generation to itself does not count for this one.
+            let present =
+                self.members.iter().filter(|member| member.due || self.reads_newest(member)).count();
+            if blocking == present && blocking > 0 && self.policy != Policy::DropOldest {
                 return Reserve::Discard;
             }
-            if behind > 0 || refused == Refused::IndexFull {
+            if blocking > 0 || error == ClaimError::IndexFull {
                 break;
             }
         }
-        if self.awaits_a_blocker() {
+        if self.has_due_blocker() {
             return Reserve::Wait;
         }
-        // Somebody is in the way while others keep up, or plays with its hold, or the index is full.
+        // A reader is in the way while others keep up, or keeps changing its pinned position, or
+        // the index is full.
         if self.move_away().is_err() {
             return self.without_memory();
         }
         let (want, min) = self.claim_sizes(want);
-        // Nobody holds anything in a fresh ring but its first byte.
+        // In a fresh ring no reader pins more than the first byte.
         self.claim(want, min).map_or(Reserve::Discard, |len| Reserve::Ready(self.span(len)))
     }
 
-    /// How many bytes to claim where `want` would do, and how few are worth a claim.
+    /// Returns the number of bytes to claim for `want`, and the least number that is worth a claim.
     fn claim_sizes(&self, want: u64) -> (u64, u64) {
         let want = want.clamp(1, (self.writer.ring().capacity() / CLAIM_PART).max(1));
         let min = match self.policy {
             Policy::DropNewest => 1,
-            // A claim that a borrowed slice cuts short is not worth a read: better a fresh generation.
+            // A claim that a borrowed slice cuts short is not worth a read; a fresh generation is
+            // better.
             Policy::DropOldest => want,
-            // Not woken for every byte.
+            // The source must not be woken for each byte.
             Policy::Block => want,
         };
         (want, min)
     }
 
-    /// Whether a reader that may hold the source back does; it will ring the room bell then.
+    /// Returns whether the source must wait for a reader that may hold it back. If so, that reader
+    /// will ring the room bell.
     fn must_wait(&mut self, room: u64) -> bool {
-        if !self.is_held_back(room) {
+        if !self.is_blocked(room) {
             return false;
         }
         self.waiting = true;
         self.writer.wait_for(room);
-        // A reader may have moved before it could see the wish.
-        broken(Point::WantedCheck) || self.is_held_back(room)
+        // A reader may have moved before it could see the request.
+        broken(Point::WantedCheck) || self.is_blocked(room)
     }
 
-    fn is_held_back(&self, room: u64) -> bool {
-        self.blockers().any(|member| self.in_the_way(member, room))
+    fn is_blocked(&self, room: u64) -> bool {
+        self.blockers().any(|member| self.is_in_the_way(member, room))
     }
 
-    fn in_the_way(&self, member: &Member, room: u64) -> bool {
-        effective_hold(member, self.newest(), self.writer.floor()) < self.needed(room)
+    fn is_in_the_way(&self, member: &Member, room: u64) -> bool {
+        effective_pin(member, self.newest(), self.writer.floor()) < self.needed(room)
     }
 
-    /// The position below which the next `room` bytes overwrite.
+    /// Returns the position below which the next `room` bytes overwrite.
     fn needed(&self, room: u64) -> u64 {
         self.writer.tail().saturating_add(room).saturating_sub(self.writer.ring().capacity())
     }
@@ -270,13 +291,13 @@ impl Stream {
             self.waiting = false;
             self.writer.stop_waiting();
         }
-        Span { ptr: self.writer.at(), len: usize::try_from(len).unwrap_or(0) }
+        Span { ptr: self.writer.tail_address(), len: usize::try_from(len).unwrap_or(0) }
     }
 
-    fn claim(&mut self, want: u64, min: u64) -> Result<u64, Refused> {
+    fn claim(&mut self, want: u64, min: u64) -> Result<u64, ClaimError> {
         let newest = self.newest();
         let members = &self.members;
-        self.writer.reserve(want, min, |floor| lowest_hold(members, newest, floor))
+        self.writer.reserve(want, min, |floor| lowest_pin(members, newest, floor))
     }
 
     fn newest(&self) -> Newest {
@@ -288,23 +309,23 @@ impl Stream {
         member.ring.generation() == self.writer.ring().generation()
     }
 
-    /// Publishes the `n` bytes written into the last [`Span`], read from the source at `time`
-    /// (nanoseconds since 1970).
+    /// Publishes the `n` bytes written into the last [`Span`], which were read from the source at
+    /// `time` (nanoseconds since 1970).
     pub fn commit(&mut self, n: usize, time: u64) {
         if !self.complete {
             self.writer.commit(n as u64, time);
         }
     }
 
-    /// Counts `n` bytes of the source, read at `time` and not stored, as dropped.
+    /// Counts `n` bytes of the source, which were read at `time` and not stored, as dropped.
     pub fn discard(&mut self, n: u64, time: u64) {
         if !self.complete {
             self.writer.discard(n, time);
         }
     }
 
-    /// Stores `bytes` as far as the policy lets it and drops the rest; gives how many it took,
-    /// stored or dropped: all, unless the source has to wait or to ask again later.
+    /// Stores `bytes` as far as the policy allows and drops the rest. Returns the number of bytes
+    /// stored or dropped: all of them, unless the source must wait or try again later.
     pub fn push(&mut self, bytes: &[u8], time: u64) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -327,8 +348,7 @@ impl Stream {
         bytes.len().saturating_sub(rest.len())
     }
 
-    /// Ends the stream, after its last byte. Nothing changes it any more: whatever is written or
-    /// dropped later does not count.
+    /// Completes the stream, after its last byte. Later commits and drops are ignored.
     pub fn complete(&mut self) {
         if !self.complete {
             self.complete = true;
@@ -337,10 +357,10 @@ impl Stream {
         }
     }
 
-    /// Adds a reader that starts at `start` and has `slot` of `reader page` for its words.
+    /// Attaches a reader that starts at `start` and uses `slot` of `page` for its words.
     ///
-    /// `may_block` lets it hold the source back while the policy is [`Policy::Block`]; grant it
-    /// only to who must never lose a byte.
+    /// `may_block` lets the reader hold the source back while the policy is [`Policy::Block`].
+    /// Grant it only to a reader that must never lose a byte.
     ///
     /// # Errors
     /// [`CreateError::Slots`] if the reader page has no such slot.
@@ -352,12 +372,12 @@ impl Stream {
         may_block: bool,
     ) -> Result<Attached, CreateError> {
         let start = self.position(start);
-        self.join(Place { page: Arc::clone(page), slot, start }, may_block, false)
+        self.join(Placement { page: Arc::clone(page), slot, start }, may_block, false)
     }
 
-    /// Adds a reader that the writer passes, whatever the policy: it holds only what it borrows,
-    /// loses the oldest bytes when it is too slow, and so costs nobody else anything. As if
-    /// everybody read under [`Policy::DropOldest`].
+    /// Attaches a non-gating reader, whatever the policy: it pins only what it borrows, loses the
+    /// oldest bytes if it is too slow, and so costs the other readers nothing. It reads as if the
+    /// policy were [`Policy::DropOldest`].
     ///
     /// # Errors
     /// As [`Stream::attach`].
@@ -368,7 +388,7 @@ impl Stream {
         start: Start,
     ) -> Result<Attached, CreateError> {
         let start = self.position(start);
-        self.join(Place { page: Arc::clone(page), slot, start }, false, true)
+        self.join(Placement { page: Arc::clone(page), slot, start }, false, true)
     }
 
     fn position(&self, start: Start) -> u64 {
@@ -378,16 +398,21 @@ impl Stream {
         }
     }
 
-    fn join(&mut self, at: Place, may_block: bool, non_gating: bool) -> Result<Attached, CreateError> {
-        let Place { page, slot, start } = at;
+    fn join(
+        &mut self,
+        placement: Placement,
+        may_block: bool,
+        non_gating: bool,
+    ) -> Result<Attached, CreateError> {
+        let Placement { page, slot, start } = placement;
         let words = page.slot(slot).ok_or(CreateError::Slots)?;
         let ring = Arc::clone(self.writer.ring());
         words.cursor.store(start, Relaxed);
         words.threshold.store(1, Relaxed);
-        // Too few at worst: it is told once too often then.
+        // At worst too low, which costs one needless wake-up.
         words.dropped.store(0, Relaxed);
-        // Before the reader learns of the slot; sending it the slot's number orders these.
-        words.hold.store(if ring.overwrite() || non_gating { NONE } else { start }, Relaxed);
+        // Before the reader gets the slot; sending it the slot's number orders these stores.
+        words.pinned.store(if ring.overwrite() || non_gating { NONE } else { start }, Relaxed);
         self.members.push(Member {
             page,
             slot,
@@ -401,88 +426,88 @@ impl Stream {
         Ok(Attached { ring, slot, start, dropped, non_gating })
     }
 
-    /// Moves the reader at `slot` of `reader page` to `new_slot` in the newest generation. `None`
-    /// if there is no such reader or slot, or it is in the newest generation already;
-    /// `new_slot` is unused then.
+    /// Moves the reader at `slot` of `page` to `new_slot` in the newest generation. Returns `None`,
+    /// and leaves `new_slot` unused, if there is no such reader or slot, or if the reader is in the
+    /// newest generation already.
     ///
-    /// A reader that asked for it, because it found [`Peek::Sealed`](crate::Peek::Sealed), is done
-    /// with its slot: `new_slot` may be the same. Other readers may be moved if the stream is
-    /// complete, to another slot.
+    /// A reader that found [`Peek::Sealed`](crate::Peek::Sealed) and requested the move is done
+    /// with its slot, so `new_slot` may be the same. Other readers may be moved only if the stream
+    /// is complete, and to another slot.
     pub fn follow(&mut self, page: &Arc<ReaderPage>, slot: u32, new_slot: u32) -> Option<Attached> {
         page.slot(new_slot)?;
-        let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.page, page))?;
-        if self.reads_newest(self.members.get(at)?) {
+        let index = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.page, page))?;
+        if self.reads_newest(self.members.get(index)?) {
             return None;
         }
-        let Member { page, ring, may_block, non_gating, due, .. } = self.members.swap_remove(at);
-        self.give_back(ring);
+        let Member { page, ring, may_block, non_gating, due, .. } = self.members.swap_remove(index);
+        self.recycle(ring);
         let start = if due { self.writer.ring().base() } else { self.writer.floor() };
         let start = start.max(self.writer.floor());
-        self.join(Place { page, slot: new_slot, start }, may_block, non_gating).ok()
+        self.join(Placement { page, slot: new_slot, start }, may_block, non_gating).ok()
     }
 
-    /// Forgets the reader at `slot` of `reader page`; `false` if there is none.
+    /// Detaches the reader at `slot` of `page`. Returns `false` if there is none.
     pub fn detach(&mut self, page: &Arc<ReaderPage>, slot: u32) -> bool {
-        let at = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.page, page));
-        let member = at.map(|at| self.members.swap_remove(at));
-        member.map(|member| self.give_back(member.ring)).is_some()
+        let index = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.page, page));
+        let member = index.map(|index| self.members.swap_remove(index));
+        member.map(|member| self.recycle(member.ring)).is_some()
     }
 
-    /// Sets the ready bit of every reader to whom the news are worth a look. A SeqCst fence must
-    /// lie between the news and this.
+    /// Sets the ready bit of every reader whose wake-up threshold is met. A SeqCst fence must lie
+    /// between the updates and this call.
     pub(crate) fn mark_ready(&self) {
         for member in &self.members {
-            // Never taken back here: a stream may be named twice.
-            if self.is_worth_telling(member) && member.page.mark_ready(member.slot) {
+            // Never cleared here, because a stream may be listed twice.
+            if self.is_wakeup_due(member) && member.page.mark_ready(member.slot) {
                 member.has_ready.set(true);
             }
         }
     }
 
-    /// Wakes the tools of readers that were marked ready just now and sleep. A SeqCst fence must
-    /// lie between the two.
+    /// Rings the doorbells of sleeping tools whose readers [`Stream::mark_ready`] marked. A SeqCst
+    /// fence must lie between the two calls.
     pub(crate) fn wake(&self) {
         for member in self.members.iter().filter(|member| member.has_ready.take()) {
             member.page.ring_if_armed();
         }
     }
 
-    /// Whether `member` is to be woken: it has as many bytes before it as it asked for, a gap, or
-    /// an end.
-    fn is_worth_telling(&self, member: &Member) -> bool {
+    /// Returns whether `member` must be woken: it has reached its threshold, a gap or an end.
+    fn is_wakeup_due(&self, member: &Member) -> bool {
         if self.complete || !self.reads_newest(member) {
             return true;
         }
         let Some(words) = member.page.slot(member.slot) else { return false };
-        // The tool's words, each loaded once; a lie costs the tool its own wake-ups.
+        // The tool's words, each loaded once. A false value affects only the tool's own wake-ups.
         if words.dropped.load(Relaxed) < self.writer.marked() {
             return true;
         }
-        // Partner of `threshold`: the store and fence in `Reader::ask_for`.
+        // Partner of `threshold`: the store and fence in `Reader::set_threshold`.
         let pending = self.writer.tail().saturating_sub(words.cursor.load(Relaxed));
         pending >= words.threshold.load(Relaxed)
     }
 
-    /// Bytes between the reader's cursor and the newest byte, by its own word; `None` if there is
-    /// no such reader.
+    /// Returns the number of bytes between the cursor, as the reader publishes it, and the newest
+    /// byte; `None` if there is no such reader.
     pub fn lag(&self, page: &Arc<ReaderPage>, slot: u32) -> Option<u64> {
         let member = self.members.iter().find(|m| m.slot == slot && Arc::ptr_eq(&m.page, page))?;
         let cursor = member.page.slot(slot)?.cursor.load(Relaxed);
         Some(self.writer.tail().saturating_sub(cursor))
     }
 
-    /// The slots of readers that still read an older generation of this (complete) stream.
+    /// Returns the slots of the readers that still read an older generation of this (complete)
+    /// stream.
     pub fn left_behind(&self) -> Vec<(Arc<ReaderPage>, u32)> {
         let old = self.members.iter().filter(|member| !self.reads_newest(member));
         old.map(|member| (Arc::clone(&member.page), member.slot)).collect()
     }
 
-    /// What happens when it is full.
+    /// Returns the policy.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn stats(&self) -> StreamStats {
         StreamStats {
             produced: self.writer.tail().saturating_add(self.writer.dropped()),
@@ -497,16 +522,16 @@ impl Stream {
         StreamConfig { capacity: self.writer.ring().capacity(), policy: self.policy }
     }
 
-    /// Leaves the readers that are in the way this generation, and goes on in one that is as the
-    /// stream is to be, or at least as it is.
+    /// Leaves this generation to the readers that are in the way, and continues in one with the
+    /// pending options or, if that fails, with the present ones.
     fn move_away(&mut self) -> Result<(), CreateError> {
         let now = self.config();
-        let config = self.wanted.map_or(now, |wanted| wanted.config);
+        let config = self.pending.map_or(now, |wanted| wanted.config);
         self.next_generation(config, 1).or_else(|_| self.next_generation(now, 1))
     }
 
-    /// Seals this generation and goes on in a fresh one; who is in the way of `room` bytes stays
-    /// behind, all others are due.
+    /// Seals this generation and continues in a fresh one. Readers that are in the way of `room`
+    /// bytes stay in the old one; all others are due in the new one.
     fn next_generation(&mut self, config: StreamConfig, room: u64) -> Result<(), CreateError> {
         let old = Arc::clone(self.writer.ring());
         let shape = Shape {
@@ -521,12 +546,12 @@ impl Stream {
             Some(spare) => spare.reuse(shape),
             None => (self.new_ring)(shape)?,
         };
-        // One of another size will not be wanted again.
+        // A spare ring of another size will not be needed again.
         self.spare = None;
         let due: Vec<bool> = self
             .members
             .iter()
-            .map(|member| self.reads_newest(member) && !self.in_the_way(member, room))
+            .map(|member| self.reads_newest(member) && !self.is_in_the_way(member, room))
             .collect();
         for (member, due) in self.members.iter_mut().zip(due) {
             member.due = due;
@@ -534,14 +559,14 @@ impl Stream {
         self.writer.seal();
         self.writer = Writer::new(Arc::new(ring), shape.dropped);
         self.policy = config.policy;
-        self.wanted.take_if(|wanted| wanted.config == config);
-        self.give_back(old);
+        self.pending.take_if(|wanted| wanted.config == config);
+        self.recycle(old);
         Ok(())
     }
 
-    /// Keeps a generation that nobody uses any more for the next one, if it is of the size that is
-    /// in use. One is enough, and no more than were in use.
-    fn give_back(&mut self, ring: Arc<Ring>) {
+    /// Keeps a ring without users for the next generation, if it has the present capacity. One
+    /// spare ring is enough, and never more rings exist than were in use.
+    fn recycle(&mut self, ring: Arc<Ring>) {
         if !self.complete
             && ring.capacity() == self.writer.ring().capacity()
             && let Some(ring) = Arc::into_inner(ring)

@@ -1,9 +1,9 @@
-//! The one door to atomics, so that loom can check the code that ships.
+//! The one door to atomics, through which loom can check the shipping code.
 //!
-//! Everything in this crate that orders memory goes through these names; under `--cfg loom` they
-//! are loom's. Each place whose order or check the protocols rest on has a name, a [`Point`]:
-//! `docs/src/memory-model.md` has the table, and the model checker breaks them one by one to see
-//! that its models notice.
+//! Everything in this crate that orders memory uses the names of this module; under `--cfg loom`
+//! they are loom's. Each ordering or check on which the protocols rest has a name, a [`Point`].
+//! `docs/src/memory-model.md` lists them. The loom tests break them one at a time and require that
+//! a model fails.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -13,57 +13,57 @@ pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
 macro_rules! points {
     ($($name:ident: $what:literal,)*) => {
-        /// The places that the protocols rest on.
+        /// A fence, ordering or check on which the protocols rest.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Point { $(#[doc = $what] $name,)* }
 
         #[cfg(loom)]
         impl Point {
-            /// All of them.
+            /// All points.
             pub const ALL: &[Point] = &[$(Point::$name,)*];
         }
     };
 }
 
 points! {
-    ClaimFence: "between the claim and the look at the holds, `Writer::reserve`",
-    ClaimCheck: "the look at the holds after the claim, `Writer::reserve`",
+    ClaimFence: "between the claimed position and the loads of the pinned positions, `Writer::reserve`",
+    ClaimCheck: "the loads of the pinned positions after the claim, `Writer::reserve`",
     Tail: "the store of `tail`, `Writer::commit`",
     Sealed: "the store of `sealed`, `Writer::seal`",
     Complete: "the store of `complete`, `Writer::complete`",
-    WantedFence: "between the wish for room and the look at the holds, `Writer::wait_for`",
-    WantedCheck: "the look at the holds after the wish for room, `Stream::must_wait`",
-    HoldSeen: "the load of `hold`, `stream::effective_hold`",
-    DueCheck: "whether a reader is still to come along to the newest generation, `Stream::may_become`",
+    WantedFence: "between the request for room and the loads of the pinned positions, `Writer::wait_for`",
+    WantedCheck: "the loads of the pinned positions after the request for room, `Stream::must_wait`",
+    PinSeen: "the load of `pinned`, `stream::effective_pin`",
+    DueCheck: "the check for readers that are due in the newest generation, `Stream::can_apply`",
     EntryFence: "before an entry is overwritten, `Marks::put`",
     EntryPublished: "the store of the entries' `tail`, `Marks::put`",
     IndexFence: "after the load of the entries' `tail`, `Marks::published`",
-    EntryLookFence: "after the loads of an entry, `Marks::look`",
-    EntryLookCheck: "whether the entry was overwritten meanwhile, `Marks::look`",
+    EntryLoadFence: "after the loads of an entry, `Marks::load`",
+    EntryLoadCheck: "the check whether the entry was retired meanwhile, `Marks::load`",
     BaseFence: "between the load of `dropped` and that of `index_tail`, `index::dropped_at`",
-    LookFence: "between the loads of `tail`, `sealed` and `complete` and that of `dropped`, `Reader::look`",
-    HoldTaken: "the store of `hold`, `Reader::hold_here`",
-    HoldFence: "between the hold and the look at the claim, `Reader::hold_here`",
-    HoldCheck: "the look at the claim after the hold, `Reader::hold_here`",
-    HoldConsumed: "the store of `hold`, `Reader::consume`",
-    HoldReleased: "the store of `hold`, `Reader::release`",
-    HoldDropped: "the store of `hold` when a reader is dropped",
-    RoomFence: "between the hold and the look at the wish for room, `Reader::consume`",
-    AskFence: "between the threshold and the next look, `Reader::ask_for`",
-    CopyFence: "between the copied bytes and the look at the claim, `Reader::is_still_here`",
-    CopyCheck: "the look at the claim after the copy, `Reader::copy`",
-    NewsFence: "between the news and the ready bits, `notify`",
-    BitsFence: "between the ready bits and the look at `armed`, `notify`",
-    TakeFence: "between the taken ready bits and the look at the rings, `ReaderPage::take_ready`",
-    ReuseFence: "between the generation that is no more and the words of the next, `Ring::reuse`",
+    ObserveFence: "between the loads of `tail`, `sealed` and `complete` and that of `dropped`, `Reader::observe`",
+    PinTaken: "the store of `pinned`, `Reader::pin_cursor`",
+    PinFence: "between the pinned position and the load of the claimed position, `Reader::pin_cursor`",
+    PinCheck: "the check of the claimed position after the pin, `Reader::pin_cursor`",
+    PinConsumed: "the store of `pinned`, `Reader::consume`",
+    PinReleased: "the store of `pinned`, `Reader::release`",
+    PinDropped: "the store of `pinned` when a reader is dropped",
+    RoomFence: "between the pinned position and the load of the request for room, `Reader::consume`",
+    ThresholdFence: "between the threshold and the next load from the ring, `Reader::set_threshold`",
+    CopyFence: "between the copied bytes and the load of the claimed position, `Reader::is_cursor_unclaimed`",
+    CopyCheck: "the check of the claimed position after the copy, `Reader::copy_with`",
+    UpdateFence: "between the updates and the loads of the ready bits, `notify`",
+    BitsFence: "between the ready bits and the load of `armed`, `notify`",
+    TakeFence: "between the taken ready bits and the loads from the rings, `ReaderPage::take_ready`",
+    ReuseFence: "between \"no generation\" and the words of the next one, `Ring::reuse`",
     Reused: "the store of `generation`, `Ring::initialise`",
     GenerationFence: "after the load of `generation`, `inspect::generation`",
-    SnapshotFence: "between the words and the second look at the generation, `inspect::look`",
-    SnapshotCheck: "the second look at the generation, `inspect::look`",
-    ArmFence: "between `armed` and the look at the ready bits, `ReaderPage::arm`",
+    SnapshotFence: "between the words and the second load of the generation, `inspect::load_words`",
+    SnapshotCheck: "the second check of the generation, `inspect::load_words`",
+    ArmFence: "between `armed` and the loads of the ready bits, `ReaderPage::arm`",
 }
 
-/// A fence, unless the model checker broke it.
+/// Executes a fence, unless the model checker broke this point.
 #[inline(always)]
 pub(crate) fn fence_at(point: Point, ordering: Ordering) {
     if !broken(point) {
@@ -71,13 +71,13 @@ pub(crate) fn fence_at(point: Point, ordering: Ordering) {
     }
 }
 
-/// The ordering of a store or load, `Relaxed` if the model checker broke it.
+/// Returns the ordering of a store or load: `Relaxed` if the model checker broke this point.
 #[inline(always)]
 pub(crate) fn order_at(point: Point, ordering: Ordering) -> Ordering {
     if broken(point) { Ordering::Relaxed } else { ordering }
 }
 
-/// Whether the model checker broke this point, so that a check here is to be left out.
+/// Returns whether the model checker broke this point, so that its check must be omitted.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) const fn broken(_: Point) -> bool {
@@ -87,14 +87,14 @@ pub(crate) const fn broken(_: Point) -> bool {
 #[cfg(loom)]
 pub(crate) use known_bad::broken;
 
-/// Known-bad variants of the code, for the models to find.
+/// Known-bad variants of the code, which the models must detect.
 #[cfg(loom)]
 pub mod known_bad {
     use super::Point;
     use std::cell::Cell;
 
     thread_local! {
-        // The threads of a model all run on the thread that checks it.
+        // All threads of a model run on the thread that checks it.
         static BROKEN: Cell<Option<Point>> = const { Cell::new(None) };
     }
 

@@ -1,24 +1,24 @@
-//! When bytes were read: the newest reads each have an entry of their own, which the next ones
-//! overwrite; of older bytes the index says it, as finely as it has room.
+//! Read times: the newest reads have entries of their own, which later reads overwrite. For older
+//! bytes the index has times, as finely as its room allows.
 //!
-//! Reads less than [`GRAIN`] apart share an entry. So who is less than `RECENT` grains behind,
-//! which it is as long as it keeps up, finds times that are older by less than one, however many
-//! reads there are and however few bytes they bring; and if they are rarer, the same holds for the
-//! last `RECENT` of them, however long ago. No time is ever later than the read.
+//! Reads less than [`GRAIN`] apart share an entry. So for a reader that is less than `RECENT`
+//! grains behind, the time of each byte is too early by less than one grain, however many reads
+//! there are and however few bytes each brings. If reads are rarer, the same holds for the last
+//! `RECENT` of them, however old they are. A time is never later than the read.
 
 use std::ops::Range;
 
 use crate::marks::Mark;
 use crate::ring::Ring;
 
-/// Reads less than this apart, in nanoseconds, share an entry.
+/// Reads closer together than this share an entry, in nanoseconds.
 const GRAIN: u64 = 100_000;
 
 /// The writer's side of the newest reads.
 pub(crate) struct RecentWriter {
-    /// Entries written.
+    /// Number of entries written.
     tail: u64,
-    /// Time of the newest entry; at first 1970, when nothing was read.
+    /// Time of the newest entry; 0 (1970) before the first read.
     time: u64,
 }
 
@@ -27,34 +27,35 @@ impl RecentWriter {
         RecentWriter { tail: 0, time: 0 }
     }
 
-    /// Whether a read at `time` gets an entry. A clock that was set back is no reason for none.
+    /// Returns whether a read at `time` gets an entry. It also does after the clock was set back.
     pub(crate) fn is_due(&self, time: u64) -> bool {
         time.abs_diff(self.time) >= GRAIN
     }
 
-    /// Notes bytes that are about to be published.
+    /// Writes an entry for bytes that are about to be published.
     pub(crate) fn note(&mut self, ring: &Ring, mark: Mark) {
         let recent = ring.recent();
         let next = self.tail.saturating_add(1);
         if next > recent.room() {
-            recent.give_up(next.saturating_sub(recent.room()));
+            recent.retire(next.saturating_sub(recent.room()));
         }
         recent.put(self.tail, mark);
         (self.tail, self.time) = (next, mark.time);
     }
 }
 
-/// When the byte at `position` was read; `None` if the writer was faster, or nothing says it.
+/// Returns the time at which the byte at `position` was read; `None` if no entry covers it, or if
+/// the writer overwrote that entry meanwhile.
 pub(crate) fn time_at(ring: &Ring, position: u64) -> Option<u64> {
     newest_first(ring).find(|mark| mark.offset <= position).map(|mark| mark.time)
 }
 
-/// Appends from which of `positions` on, plus `dropped`, bytes were read when, in their order, as
-/// far as is known.
+/// Appends the known read times of the bytes at `positions`, in order: the first byte of each run,
+/// as position plus `dropped`, and the run's time.
 pub(crate) fn times_of(ring: &Ring, positions: Range<u64>, dropped: u64, times: &mut Vec<(u64, u64)>) {
     let first = times.len();
-    // Where the last one that was appended begins: what else is said of the same byte is said by an
-    // earlier mark.
+    // First position of the run that was appended last. A mark for the same byte is older, so it is
+    // ignored.
     let mut until = positions.end;
     for mark in newest_first(ring) {
         let from = mark.offset.max(positions.start);
@@ -69,7 +70,7 @@ pub(crate) fn times_of(ring: &Ring, positions: Range<u64>, dropped: u64, times: 
     times.get_mut(first..).unwrap_or_default().reverse();
 }
 
-/// What the index and the entries of the newest reads say, from the end of the stream back.
+/// Returns the marks of the index and of the newest reads, from the end of the stream back.
 fn newest_first(ring: &Ring) -> impl Iterator<Item = Mark> {
     let (mut recent, mut index) =
         (ring.recent().newest_first().peekable(), ring.index().newest_first().peekable());

@@ -1,11 +1,12 @@
-//! The writer of one ring: claim, let the kernel write, commit.
+//! The writer of one ring: claims room, lets the kernel write, commits.
 //!
-//! Two disciplines, one code. In a *gated* ring every reader holds from its cursor on, so the
-//! writer stops at the slowest. In an *overwriting* ring readers hold only what they borrow, and
-//! the writer passes all else. In both the promise is the same: **a byte that a reader holds is
-//! never written**. It rests on the hazard-pointer argument: the writer publishes `intent`, fences,
-//! and looks at the holds; the reader publishes `hold`, fences, and looks at `intent`. Of two such
-//! parties at least one sees the other, and that one gives way.
+//! One implementation serves two disciplines. In a *gating* ring every gating reader pins all bytes
+//! from its cursor on, so the writer stops at the slowest. In an *overwriting* ring readers pin
+//! only what they borrow, and the writer overwrites everything else. Both make the same promise:
+//! **a byte that a reader pins is never written**. It rests on the hazard-pointer argument: the
+//! writer publishes its claimed position, fences, and loads the pinned positions; the reader
+//! publishes its pinned position, fences, and loads the claimed position. At least one of the two
+//! sees the other's store, and gives way.
 
 use std::sync::Arc;
 
@@ -17,43 +18,43 @@ use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 use crate::sync::{Point, broken, fence_at, order_at};
 use crate::times::RecentWriter;
 
-/// Bytes claimed ahead at least, if the ring is large enough: fewer fences, at the price of as much
-/// cache that late readers don't get.
+/// Least number of bytes to claim ahead, if the ring is large enough. A larger claim needs fewer
+/// fences but takes cache from late readers.
 const CLAIM: u64 = 64 * 1024;
-/// A claim ahead takes at most one part in so many of the ring.
+/// A claim ahead takes at most the ring's capacity divided by this.
 const AHEAD_PART: u64 = 8;
 
-/// Why no room could be claimed.
+/// The reason why no room could be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// A reader holds what would have to be overwritten.
-    Held,
-    /// There is no room to mark a gap before or behind the next bytes.
+pub(crate) enum ClaimError {
+    /// A reader pins what would have to be overwritten.
+    Pinned,
+    /// The index has no room to mark a gap before or behind the next bytes.
     IndexFull,
 }
 
-/// Writes one generation.
+/// The writer of one generation.
 pub(crate) struct Writer {
     ring: Arc<Ring>,
     tail: u64,
-    /// Where the byte at `tail` lies in the data area: kept, because a division for each commit
+    /// Offset of the byte at `tail` in the data area. Kept, because a division for each commit
     /// would cost more than the rest of it.
     offset: u64,
-    intent: u64,
+    claimed: u64,
     index: IndexWriter,
     recent: RecentWriter,
     /// Bytes dropped, since the stream began.
     dropped: u64,
-    /// The part of them that readers can see in the index.
+    /// Bytes dropped that are marked in the index, so that readers can see them.
     marked: u64,
-    /// When the newest unmarked drop happened.
+    /// Time of the newest drop.
     drop_time: u64,
-    /// Position up to which [`Writer::store`] has seen to it that there is memory.
+    /// Position up to which [`Writer::store`] has allocated the memory.
     populated: u64,
 }
 
 impl Writer {
-    /// Writes a ring that was just made, going on after `dropped` bytes of loss.
+    /// Creates the writer of a new ring. `dropped` bytes were dropped before the ring's first byte.
     pub(crate) fn new(ring: Arc<Ring>, dropped: u64) -> Self {
         let base = ring.base();
         let offset = ring.offset_of(base);
@@ -62,7 +63,7 @@ impl Writer {
             ring,
             tail: base,
             offset,
-            intent: base,
+            claimed: base,
             index,
             recent: RecentWriter::new(),
             dropped,
@@ -80,93 +81,97 @@ impl Writer {
         self.tail
     }
 
-    /// Address of the byte at the tail.
-    pub(crate) fn at(&self) -> *mut u8 {
-        self.ring.at(self.offset)
+    /// Returns the address of the byte at the tail.
+    pub(crate) fn tail_address(&self) -> *mut u8 {
+        self.ring.address(self.offset)
     }
 
-    /// Bytes that may be written without another look at the readers or the index.
-    pub(crate) fn claimed(&self) -> u64 {
+    /// Returns the number of bytes that may be written without checking the readers or the index
+    /// again.
+    pub(crate) fn claimed_bytes(&self) -> u64 {
         let can_mark = self.marked == self.dropped && self.index.can_surely_mark(&self.ring);
-        if can_mark { self.intent.saturating_sub(self.tail) } else { 0 }
+        if can_mark { self.claimed.saturating_sub(self.tail) } else { 0 }
     }
 
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The part of [`Writer::dropped`] that readers can see.
+    /// Returns the part of [`Writer::dropped`] that readers can see.
     pub(crate) fn marked(&self) -> u64 {
         self.marked
     }
 
-    /// Oldest position that is still in the ring.
+    /// Returns the oldest position that is still in the ring.
     pub(crate) fn floor(&self) -> u64 {
-        self.intent.saturating_sub(self.ring.capacity()).max(self.ring.base())
+        self.claimed.saturating_sub(self.ring.capacity()).max(self.ring.base())
     }
 
-    /// How many bytes a claim for `want` takes, if no reader is in its way.
+    /// Returns the number of bytes that a claim for `want` takes if no reader is in its way.
     pub(crate) fn ahead(&self, want: u64) -> u64 {
         want.max(CLAIM.min(self.ring.capacity() / AHEAD_PART))
     }
 
-    /// Claims room for `want` bytes, or for at least `min`; gives the number.
+    /// Claims room for `want` bytes, or for at least `min`, and returns the number.
     ///
-    /// `lowest_hold(floor)` gives the lowest position at or above `floor` that a reader holds, else
+    /// `lowest_pin(floor)` returns the lowest position at or above `floor` that a reader pins, else
     /// [`NONE`].
     pub(crate) fn reserve(
         &mut self,
         want: u64,
         min: u64,
-        lowest_hold: impl Fn(u64) -> u64,
-    ) -> Result<u64, Refused> {
+        lowest_pin: impl Fn(u64) -> u64,
+    ) -> Result<u64, ClaimError> {
         let capacity = self.ring.capacity();
         let want = want.min(capacity);
         let min = min.min(want);
         let is_marked = self.marked == self.dropped || self.mark_gap(false);
         if !is_marked || !self.index.can_mark(&self.ring, self.floor()) {
-            return Err(Refused::IndexFull);
+            return Err(ClaimError::IndexFull);
         }
-        let claimed = self.intent.saturating_sub(self.tail);
-        if claimed >= want {
+        let claimed_bytes = self.claimed.saturating_sub(self.tail);
+        if claimed_bytes >= want {
             return Ok(want);
         }
         let floor = self.floor();
-        let mut lowest = lowest_hold(floor);
-        // The second round is for a hold that came between the first look and the claim.
+        let mut lowest = lowest_pin(floor);
+        // The second round is for a pinned position that was published between the first load and
+        // the claim.
         for _ in 0..2 {
             let end = self.tail.saturating_add(self.ahead(want)).min(lowest.saturating_add(capacity));
-            if end <= self.intent {
+            if end <= self.claimed {
                 break;
             }
-            let intent = &self.ring.control().claimed.intent;
-            // Partner: the load of `intent` in `Reader::hold_here`. Relaxed, the fences order it.
-            intent.store(end, Relaxed);
-            // Of this fence and the one in `Reader::hold_here` one comes first: either the reader sees our
-            // claim or we see its hold.
+            let shared = &self.ring.control().claimed.position;
+            // Partner: the load of the claimed position in `Reader::pin_cursor`. Relaxed, because
+            // the fences order it.
+            shared.store(end, Relaxed);
+            // One of this fence and the one in `Reader::pin_cursor` is first. Either the reader
+            // sees the claim, or the writer sees the pinned position.
             fence_at(Point::ClaimFence, SeqCst);
-            lowest = lowest_hold(floor);
+            lowest = lowest_pin(floor);
             if lowest.saturating_add(capacity) >= end || broken(Point::ClaimCheck) {
-                self.intent = end;
+                self.claimed = end;
                 break;
             }
-            // A reader that saw the claim meanwhile reports a gap it need not have; the sum stays right.
-            intent.store(self.intent, Relaxed);
+            // A reader that saw the claim meanwhile reports a gap that it could have avoided; the
+            // sum stays right.
+            shared.store(self.claimed, Relaxed);
         }
-        let claimed = self.intent.saturating_sub(self.tail).min(want);
-        if claimed >= min.max(1) { Ok(claimed) } else { Err(Refused::Held) }
+        let claimed_bytes = self.claimed.saturating_sub(self.tail).min(want);
+        if claimed_bytes >= min.max(1) { Ok(claimed_bytes) } else { Err(ClaimError::Pinned) }
     }
 
-    /// Copies `bytes`, which were claimed, to the tail; `false` if the kernel has no memory for
-    /// them. (The kernel, when it writes to the tail itself, says so by EFAULT; to us it would
-    /// say so by SIGBUS.)
+    /// Copies `bytes`, which were claimed, to the tail. Returns `false` if the kernel has no memory
+    /// for them. (When the kernel itself writes to the tail, lack of memory gives EFAULT; for this
+    /// process it would be SIGBUS.)
     pub(crate) fn store(&mut self, bytes: &[u8]) -> bool {
-        // Once around, and every page has its own.
-        let all = self.ring.base().saturating_add(self.ring.capacity());
-        let end = self.tail.saturating_add(bytes.len() as u64).min(all);
+        // After one capacity, every page has its memory.
+        let whole = self.ring.base().saturating_add(self.ring.capacity());
+        let end = self.tail.saturating_add(bytes.len() as u64).min(whole);
         if self.populated < end {
-            // The pages of a ring that is used again are there, as far as it was filled.
-            let end = if self.ring.is_reused() { all } else { end };
+            // The pages of a reused ring are allocated up to where it was filled.
+            let end = if self.ring.is_reused() { whole } else { end };
             let Some(populated) = self.ring.populate_data(self.populated, end) else { return false };
             self.populated = populated;
         }
@@ -174,9 +179,9 @@ impl Writer {
         true
     }
 
-    /// Publishes the next `n` bytes, which are written and were claimed, as read at `time`.
+    /// Publishes the next `n` bytes, which were claimed and are written, as read at `time`.
     pub(crate) fn commit(&mut self, n: u64, time: u64) {
-        let n = n.min(self.intent.saturating_sub(self.tail));
+        let n = n.min(self.claimed.saturating_sub(self.tail));
         if n == 0 {
             return;
         }
@@ -189,7 +194,8 @@ impl Writer {
         }
         self.tail = self.tail.saturating_add(n);
         self.offset = self.ring.advance(self.offset, n);
-        // Publishes the bytes and their entries. Partner: the fence after the load in `Reader::look`.
+        // Publishes the bytes and their entries. Partner: the fence after the load in
+        // `Reader::observe`.
         self.ring.control().published.tail.store(self.tail, order_at(Point::Tail, Release));
     }
 
@@ -211,50 +217,50 @@ impl Writer {
         marked
     }
 
-    /// Ends this generation: the stream goes on elsewhere, from `tail`.
+    /// Seals this generation: the stream continues in another one, from `tail` on.
     pub(crate) fn seal(&mut self) {
         self.stop_waiting();
         self.give_claim_back();
-        // A gap that could not be marked here goes along as the next generation's `dropped`.
-        // Partner: the fence after the load in `Reader::look`.
+        // A gap that could not be marked here is passed to the next generation as its `dropped`.
+        // Partner: the fence after the load in `Reader::observe`.
         self.ring.control().published.sealed.store(self.tail, order_at(Point::Sealed, Release));
     }
 
-    /// Ends the stream: what is in the ring is all there will be.
+    /// Completes the stream: no byte follows those in the ring.
     pub(crate) fn complete(&mut self) {
         self.stop_waiting();
         self.mark_gap(true);
         self.give_claim_back();
-        // Partner: the fence after the load in `Reader::look`.
+        // Partner: the fence after the load in `Reader::observe`.
         self.ring.control().published.complete.store(self.tail, order_at(Point::Complete, Release));
     }
 
-    /// Returns what was claimed and not written, now that nothing more will be: late readers get
-    /// these old bytes.
+    /// Withdraws the claim of bytes that will not be written, so that late readers get the old
+    /// bytes there.
     fn give_claim_back(&mut self) {
-        // Not below what the index can still tell about.
+        // Not below the positions that the index still covers.
         let floor = self.tail.saturating_sub(self.ring.capacity()).max(self.index.oldest(&self.ring));
-        self.intent = self.intent.min(floor.saturating_add(self.ring.capacity())).max(self.tail);
-        // Partner: the load of `intent` in `Reader::hold_here`; who sees the old claim reports a needless
-        // gap.
-        self.ring.control().claimed.intent.store(self.intent, Relaxed);
+        self.claimed = self.claimed.min(floor.saturating_add(self.ring.capacity())).max(self.tail);
+        // Partner: the load of the claimed position in `Reader::pin_cursor`. A reader that sees the
+        // old claim reports a gap that it could have avoided.
+        self.ring.control().claimed.position.store(self.claimed, Relaxed);
     }
 
-    /// Asks readers to say when every hold has reached the position that leaves room for `room`
+    /// Requests room: asks the readers to ring when every pinned position leaves room for `room`
     /// bytes.
     ///
-    /// The caller must look at the holds once more after this, or a reader may have moved
-    /// unnoticed.
+    /// The caller must load the pinned positions again after this, because a reader may have moved
+    /// before it could see the request.
     pub(crate) fn wait_for(&self, room: u64) {
         let wanted = self.tail.saturating_add(room).saturating_sub(self.ring.capacity());
         // Partner: the load of `wanted` in `Reader::consume`.
         self.ring.control().claimed.wanted.store(wanted, Relaxed);
-        // Either the reader's fence in `consume` comes later, and it sees `wanted`, or ours, and we see its
-        // hold.
+        // One of this fence and the one in `Reader::consume` is first. Either the reader sees
+        // `wanted`, or the writer sees its pinned position.
         fence_at(Point::WantedFence, SeqCst);
     }
 
-    /// Takes the wish of [`Writer::wait_for`] back.
+    /// Withdraws the request of [`Writer::wait_for`].
     pub(crate) fn stop_waiting(&self) {
         self.ring.control().claimed.wanted.store(NONE, Relaxed);
     }

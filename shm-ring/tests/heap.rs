@@ -20,7 +20,7 @@ fn produced() -> Arc<Vec<u8>> {
 }
 
 /// What a reader needs of the thread that owns the stream: the next generation.
-struct Desk {
+struct Requests {
     asks: Sender<u32>,
     answers: Receiver<Attached>,
 }
@@ -32,7 +32,7 @@ struct Engine {
     answers: Sender<Attached>,
 }
 
-fn start(policy: Policy) -> (Engine, Reader, Desk) {
+fn start(policy: Policy) -> (Engine, Reader, Requests) {
     let page = Arc::new(ReaderPage::on_heap(bell().unwrap().0));
     let mut stream = Stream::on_heap(StreamConfig { capacity: CAPACITY, policy }).unwrap();
     let slot = page.take_slot().unwrap();
@@ -40,7 +40,7 @@ fn start(policy: Policy) -> (Engine, Reader, Desk) {
     // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
     let reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.unwrap();
     let ((asks, asked), (answers, answered)) = (channel(), channel());
-    (Engine { stream, page, asked, answers }, reader, Desk { asks, answers: answered })
+    (Engine { stream, page, asked, answers }, reader, Requests { asks, answers: answered })
 }
 
 impl Engine {
@@ -83,7 +83,7 @@ fn linger() {
 
 /// Reads to the end, consuming all that is borrowed or a part of it, and compares every byte; gives
 /// what was lost.
-fn drain(reader: &mut Reader, desk: &Desk, produced: &[u8]) -> u64 {
+fn drain(reader: &mut Reader, requests: &Requests, produced: &[u8]) -> u64 {
     let (mut at, mut lost, mut turn) = (0, 0, 0);
     loop {
         turn += 1;
@@ -108,8 +108,8 @@ fn drain(reader: &mut Reader, desk: &Desk, produced: &[u8]) -> u64 {
             }
             Peek::Empty => yield_now(),
             Peek::Sealed => {
-                desk.asks.send(reader.slot()).unwrap();
-                let next = desk.answers.recv().unwrap();
+                requests.asks.send(reader.slot()).unwrap();
+                let next = requests.answers.recv().unwrap();
                 // SAFETY: the stream is this test's, which moves and detaches readers only when they are
                 // done.
                 unsafe { reader.follow(next) }.unwrap();
@@ -124,12 +124,12 @@ fn drain(reader: &mut Reader, desk: &Desk, produced: &[u8]) -> u64 {
 }
 
 fn race(policy: Policy) -> u64 {
-    let (engine, mut reader, desk) = start(policy);
+    let (engine, mut reader, requests) = start(policy);
     let produced = produced();
     let written = Arc::clone(&produced);
     let writer = spawn(move || engine.run(&written));
-    let lost = drain(&mut reader, &desk, &produced);
-    drop(desk);
+    let lost = drain(&mut reader, &requests, &produced);
+    drop(requests);
     writer.join().unwrap();
     lost
 }
@@ -151,7 +151,7 @@ fn what_a_full_ring_drops_is_missing_where_the_gap_says() {
 
 #[test]
 fn a_reader_that_looks_only_when_it_is_told_misses_nothing() {
-    let (engine, mut reader, desk) = start(Policy::Block);
+    let (engine, mut reader, requests) = start(Policy::Block);
     let (page, produced) = (Arc::clone(&engine.page), produced());
     let written = Arc::clone(&produced);
     let writer = spawn(move || engine.run(&written));
@@ -169,6 +169,6 @@ fn a_reader_that_looks_only_when_it_is_told_misses_nothing() {
             reader.consume(usize::MAX);
         }
     }
-    drop(desk);
+    drop(requests);
     writer.join().unwrap();
 }

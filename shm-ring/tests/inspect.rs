@@ -96,7 +96,7 @@ fn a_running_writers_ring_says_what_it_is_and_gives_its_bytes() {
     assert_eq!(now.writer_pid, u64::from(std::process::id()));
     assert_eq!((now.generation, now.base, now.capacity, now.overwrite), (0, 0, CAPACITY, false));
     assert_eq!((now.floor, now.tail, now.dropped, now.produced()), (0, 1500, 0, 1500));
-    assert!(now.intent >= now.tail);
+    assert!(now.claimed >= now.tail);
     assert_eq!((now.sealed, now.complete, now.wanted), (None, None, None));
     assert_eq!(now.retired, 0);
     let marks = [(0, 7), (1000, 8)].map(|(offset, time)| Mark { offset, time, dropped: 0 });
@@ -190,7 +190,7 @@ fn watched(policy: Policy, mut write: impl FnMut(&mut Scene) + Send) {
             let whole = bytes == pattern(now.floor, bytes.len());
             let in_order = now.base <= now.floor
                 && now.floor <= now.tail
-                && now.tail <= now.intent
+                && now.tail <= now.claimed
                 && now.produced() >= produced
                 && now.marks.is_sorted_by_key(|mark| mark.offset)
                 && now.marks.iter().all(|mark| mark.offset >= now.base)

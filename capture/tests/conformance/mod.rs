@@ -24,6 +24,6 @@ fn blocking_stream(rig: &CaptureRig, capacity: u64) -> (TestTool, Stream, Reader
     let mut tool = tool();
     let mut stream = stream(capacity, Policy::Block);
     let mut reader = tool.attach_first(&mut stream, true);
-    reader.tell_room(rig.capture.room_bell().unwrap());
+    reader.set_room_bell(rig.capture.room_bell().unwrap());
     (tool, stream, reader)
 }

@@ -49,7 +49,7 @@ fn a_reader_in_another_process_reports_room_and_its_bell_cannot_block_the_captur
             // The largest value: another write would block.
             nix::unistd::write(eventfd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         } else {
-            reader.tell_room(ringer);
+            reader.set_room_bell(ringer);
         }
         let (read, write) = pipe();
         rig.capture.add(id, read, stream).unwrap();
@@ -100,7 +100,7 @@ fn in_packet_mode_every_byte_arrives_or_is_counted_with_little_room_at_a_time() 
         let mut tool = tool();
         let mut stream = stream(capacity, policy);
         let mut reader = tool.attach_first(&mut stream, policy == Policy::Block);
-        reader.tell_room(rig.capture.room_bell().unwrap());
+        reader.set_room_bell(rig.capture.room_bell().unwrap());
         let (read, mut write) = packet_pipe();
         rig.capture.add(ID, read, stream).unwrap();
         let bytes = pattern(4 << 20, 7);
@@ -137,7 +137,7 @@ fn a_stalled_tool_costs_another_tool_no_bytes() {
     let mut stream = stream(64 * KIB, Policy::Block);
     let mut reader = quick.attach_first(&mut stream, true);
     let mut stalled_reader = stalled.attach_first(&mut stream, false);
-    reader.tell_room(rig.capture.room_bell().unwrap());
+    reader.set_room_bell(rig.capture.room_bell().unwrap());
     let (read, write) = pipe();
     let bytes = pattern(1 << 20, 4);
     rig.capture.add(ID, read, stream).unwrap();

@@ -83,7 +83,7 @@ fn json(snapshot: &Snapshot) -> serde_json::Value {
         "base": snapshot.base, "overwrite": snapshot.overwrite, "capacity": snapshot.capacity,
         "entries": snapshot.entries, "data_offset": snapshot.data_offset,
         "produced": snapshot.produced(), "cached": snapshot.cached(), "dropped": snapshot.dropped,
-        "floor": snapshot.floor, "tail": snapshot.tail, "intent": snapshot.intent,
+        "floor": snapshot.floor, "tail": snapshot.tail, "claimed": snapshot.claimed,
         "wanted": snapshot.wanted, "sealed": snapshot.sealed, "complete": snapshot.complete,
         "gaps": gaps.collect::<Vec<_>>(), "retired_marks": snapshot.retired,
         "marks": marks.collect::<Vec<_>>(),
@@ -91,7 +91,7 @@ fn json(snapshot: &Snapshot) -> serde_json::Value {
 }
 
 fn text(snapshot: &Snapshot) -> String {
-    let Snapshot { generation, base, capacity, entries, floor, tail, intent, .. } = snapshot;
+    let Snapshot { generation, base, capacity, entries, floor, tail, claimed, .. } = snapshot;
     let state = match (snapshot.complete, snapshot.sealed, snapshot.wanted) {
         (Some(end), ..) => format!("complete at {end}"),
         (None, Some(end), _) => format!("sealed at {end}: goes on in the next generation"),
@@ -113,7 +113,7 @@ fn text(snapshot: &Snapshot) -> String {
         ("produced", snapshot.produced().to_string()),
         ("dropped", snapshot.dropped.to_string()),
         ("cached", format!("{}, from {floor} to {tail}", snapshot.cached())),
-        ("claimed", format!("to {intent}")),
+        ("claimed", format!("to {claimed}")),
     ]
     .map(|(name, value)| format!("{name:<12}{value}\n"))
     .concat();

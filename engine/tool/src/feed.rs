@@ -319,7 +319,7 @@ impl Feed {
     }
 
     pub(crate) fn engine_gone(&mut self) {
-        self.reader.writer_gone();
+        self.reader.set_writer_gone();
     }
 
     /// Marks the feed as worth another peek, because there may be more to read.

@@ -1,16 +1,16 @@
-//! No byte that a reader holds is written, and what it is told to have read is what was written.
+//! No pinned byte is overwritten, and every byte that a reader accepts is the one that was written.
 
 use std::mem::ManuallyDrop;
 
 use iof_shm_ring::{Peek, Policy, StreamConfig};
 use loom::thread;
 
-use crate::{CAPACITY, Model, Tracking, check_borrowed, copy_once, go_on, open, read_once, read_up};
+use crate::{CAPACITY, Model, Tracking, check_borrowed, copy_once, follow, open, read_once, read_up};
 
-/// A gated writer never touches what its reader may read, and loses nothing.
+/// The writer never touches what a gating reader may read, and loses nothing.
 ///
-/// Bound: 3 bytes, then 3 more beside 2 looks.
-pub fn gated() {
+/// Bound: 3 bytes, then 3 more, concurrent with 2 reads.
+pub fn gating() {
     let mut model = Model::new(Policy::Block);
     let attached = model.attach(true);
     let mut reader = open(attached, &model.page);
@@ -28,21 +28,21 @@ pub fn gated() {
     assert_eq!(reader.lost(), 0);
 }
 
-/// An overwriting writer never touches what a reader borrows.
+/// An overwriting writer never touches borrowed bytes.
 ///
-/// Bound: 3 bytes, then 2 more, of which one overwrites, beside 2 looks.
+/// Bound: 3 bytes, then 2 more, of which one overwrites, concurrent with 2 reads.
 pub fn overwriting() {
-    overwrite_beside_reader(3);
+    overwrite_with_reader(3);
 }
 
-/// Every lap is found and counted.
+/// Every lap is detected and counted.
 ///
-/// Bound: 5 bytes, of which the last laps the reader, then 2 more beside 2 looks.
+/// Bound: 5 bytes, of which the last laps the reader, then 2 more, concurrent with 2 reads.
 pub fn lapped() {
-    overwrite_beside_reader(5);
+    overwrite_with_reader(5);
 }
 
-fn overwrite_beside_reader(before: u64) {
+fn overwrite_with_reader(before: u64) {
     let mut model = Model::new(Policy::DropOldest);
     let mut reader = model.reader(false);
     model.write(before);
@@ -58,12 +58,13 @@ fn overwrite_beside_reader(before: u64) {
     model.settle(&mut reader);
 }
 
-/// A gated writer passes a reader that lets it, and never touches what that reader borrows.
+/// In a gating ring the writer overwrites what a non-gating reader has not read, and never touches
+/// what that reader borrows.
 ///
-/// Bound: 3 bytes, then 3 more, of which two overwrite, beside 2 looks.
-pub fn passed() {
+/// Bound: 3 bytes, then 3 more, of which two overwrite, concurrent with 2 reads; then 5 more.
+pub fn non_gating() {
     let mut model = Model::new(Policy::DropNewest);
-    let mut reader = model.passed_reader();
+    let mut reader = model.non_gating_reader();
     assert_eq!(model.write(3), 3);
     let payload = model.payload.clone();
     let reading = thread::spawn(move || {
@@ -74,25 +75,25 @@ pub fn passed() {
     });
     model.write(3);
     let mut reader = reading.join().unwrap();
-    // It holds nothing now, so that all is stored.
+    // The reader pins nothing now, so every byte is stored.
     assert_eq!(model.write(CAPACITY + 1), CAPACITY + 1);
     model.settle(&mut reader);
 }
 
-/// The same in a gated generation that follows another, to which it was due.
+/// The same in a gating generation to which the reader follows, and in which it was due.
 ///
-/// Bound: 2 bytes; 4 in a new generation, then 2 more beside the step and 1 look.
-pub fn passed_on() {
+/// Bound: 2 bytes; 4 in a new generation, then 2 more, concurrent with the step and 1 read.
+pub fn non_gating_followed() {
     let mut model = Model::new(Policy::DropNewest);
-    let mut reader = model.passed_reader();
+    let mut reader = model.non_gating_reader();
     assert_eq!(model.write(2), 2);
     model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::Block }).unwrap();
     assert_eq!(model.write(4), 4);
     assert_eq!(read_up(&mut reader, &model.payload, 3), Peek::Sealed);
-    let to = model.next(&reader);
+    let attached = model.next(&reader);
     let payload = model.payload.clone();
     let reading = thread::spawn(move || {
-        go_on(&mut reader, to);
+        follow(&mut reader, attached);
         read_once(&mut reader, &payload);
         reader
     });
@@ -101,10 +102,10 @@ pub fn passed_on() {
     model.settle(&mut reader);
 }
 
-/// A reader that held all from its cursor on lets the writer pass after a look at what it borrows,
-/// and borrows again.
+/// A gating reader becomes non-gating after it has read what it borrows, and then borrows again.
 ///
-/// Bound: 4 bytes, which fill the ring, then 2 more beside a look, the change and another look.
+/// Bound: 4 bytes, which fill the ring, then 2 more, concurrent with a read, the change and another
+/// read; then 5 more.
 pub fn set_non_gating() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
@@ -119,14 +120,14 @@ pub fn set_non_gating() {
     });
     model.write(2);
     let mut reader = reading.join().unwrap();
-    // It holds nothing now, so that all is stored.
+    // The reader pins nothing now, so every byte is stored.
     assert_eq!(model.write(CAPACITY + 1), CAPACITY + 1);
     model.settle(&mut reader);
 }
 
-/// A byte is ordered before its reader also where the index has no room to tell of it.
+/// A byte is ordered before its reader's load even if the index has no room for an entry.
 ///
-/// Bound: 3 bytes with a gap behind each, then 1 more beside 1 look.
+/// Bound: 3 bytes with a gap behind each, then 1 more, concurrent with 1 read.
 pub fn unnoted() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
@@ -144,10 +145,10 @@ pub fn unnoted() {
     model.settle(&mut reader);
 }
 
-/// Bytes that a reader gave back without consuming them are overwritten only after its last look at
-/// them, also when it holds others again.
+/// Bytes that a reader released without consuming them are overwritten only after its last access
+/// to them, even if it pins other bytes again.
 ///
-/// Bound: 4 bytes, then 2 more beside 2 looks, of which the first consumes 1.
+/// Bound: 4 bytes, then 2 more, concurrent with 2 reads, of which the first consumes 1.
 pub fn released() {
     let mut model = Model::new(Policy::DropOldest);
     let mut reader = model.reader(false);
@@ -169,7 +170,7 @@ pub fn released() {
 
 /// The same for a reader that is dropped while it borrows.
 ///
-/// Bound: 4 bytes, then 2 more beside 1 look.
+/// Bound: 4 bytes, then 2 more, concurrent with 1 read.
 pub fn dropped() {
     let mut model = Model::new(Policy::DropOldest);
     let mut reader = model.reader(false);
@@ -184,9 +185,9 @@ pub fn dropped() {
     reading.join().unwrap();
 }
 
-/// A copy that the ring says is good is whole, although the writer holds nothing back for it.
+/// A copy that passes its check is whole, although it pins nothing.
 ///
-/// Bound: 4 bytes, then 2 more beside 1 copy of 2 bytes.
+/// Bound: 4 bytes, then 2 more, concurrent with 1 copy of 2 bytes.
 pub fn copied() {
     let mut model =
         Model::with(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }, Tracking::Racy);
@@ -202,10 +203,10 @@ pub fn copied() {
     model.settle(&mut reader);
 }
 
-/// What a reader borrowed when it was killed stays as it was until it is detached, and the writer
-/// goes on.
+/// The bytes that a reader borrowed when it was killed do not change until it is detached, and the
+/// writer continues.
 ///
-/// Bound: 4 bytes, then 2 more beside 1 look.
+/// Bound: 4 bytes, then 2 more, concurrent with 1 read.
 pub fn killed() {
     let mut model = Model::new(Policy::DropOldest);
     let mut reader = ManuallyDrop::new(model.reader(false));
@@ -216,7 +217,7 @@ pub fn killed() {
         if borrows {
             check_borrowed(&reader, &payload);
         }
-        // Its hold stays.
+        // Its pinned position stays.
         (reader, borrows)
     });
     assert_eq!(model.write(2), 2);
@@ -229,9 +230,10 @@ pub fn killed() {
     drop(ManuallyDrop::into_inner(dead));
 }
 
-/// A reader that is killed while it borrows costs a reader that keeps up nothing.
+/// A reader that is killed while it borrows costs nothing to a reader that keeps up.
 ///
-/// Bound: 3 bytes, then 4 more, each read at once by the one, beside 2 looks of the other.
+/// Bound: 3 bytes, then 4 more, each read at once by the one reader, concurrent with 2 reads of the
+/// other.
 pub fn killed_beside_another() {
     let mut model = Model::new(Policy::DropNewest);
     let mut other = model.reader(false);

@@ -1,5 +1,6 @@
-//! The models. Each runs a writer, in the thread that checks it, and a reader in a thread of its
-//! own. What both did before the thread starts has one order only and costs nothing to check.
+//! The models. Each runs a writer, in the thread that checks the model, and a reader in a thread of
+//! its own. The steps of both before that thread starts have only one order, so they cost nothing
+//! to check.
 
 mod bytes;
 mod ready_bits;
@@ -14,7 +15,7 @@ pub use streams::*;
 macro_rules! for_each_model {
     ($do:ident) => {
         $do! {
-            gated overwriting lapped passed passed_on set_non_gating unnoted released dropped copied killed killed_beside_another
+            gating overwriting lapped non_gating non_gating_followed set_non_gating unnoted released dropped copied killed killed_beside_another
             ended woken woken_for_a_group woken_for_a_gap room
             gaps moved_on reconfigured reconfigured_twice early reused_entry timed followed overtaken inspected
         }

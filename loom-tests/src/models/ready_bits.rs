@@ -1,4 +1,4 @@
-//! Who has news is woken, who has room says so, and an end comes after the last byte.
+//! Wake-ups are not lost: for updates, for room, and for an end after the last byte.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{Model, Payload, read_once, rings};
 
 /// The end is seen only after the last byte and the last gap.
 ///
-/// Bound: 1 byte, then 1 more, a gap and the end beside 3 looks.
+/// Bound: 1 byte, then 1 more, a gap and the end, concurrent with 3 reads.
 pub fn ended() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
@@ -29,42 +29,43 @@ pub fn ended() {
 
 /// A tool that went to sleep has seen everything, or its doorbell rings.
 ///
-/// Bound: 2 bytes, each with its own wake-up, beside a reader until it sleeps.
+/// Bound: 2 bytes, each with its own notification, concurrent with a reader until it sleeps.
 pub fn woken() {
     let mut model = Model::new(Policy::DropNewest);
     let reader = model.reader(false);
-    check_beside_sleeper(model, reader);
+    check_with_sleeper(model, reader);
 }
 
-/// The same where a byte may find the ring full and be dropped.
+/// The same if a byte may find the ring full and be dropped.
 ///
-/// Bound: 4 bytes, then 2 more, each with its own wake-up, beside a reader until it sleeps.
+/// Bound: 4 bytes, then 2 more, each with its own notification, concurrent with a reader until it
+/// sleeps.
 pub fn woken_for_a_gap() {
     let mut model = Model::new(Policy::DropNewest);
     let reader = model.reader(false);
     model.write(4);
     notify([&model.stream]);
-    check_beside_sleeper(model, reader);
+    check_with_sleeper(model, reader);
 }
 
-fn check_beside_sleeper(mut model: Model, reader: Reader) {
-    let reader = run_beside_sleeper(&mut model, reader);
+fn check_with_sleeper(mut model: Model, reader: Reader) {
+    let reader = run_with_sleeper(&mut model, reader);
     let unread = model.stream.stats().produced - reader.produced();
     assert!(unread == 0 || rings(&model.doorbell), "a wake-up was lost");
 }
 
-/// The same for a reader that wants bytes in groups: it is woken for a whole group, and for the
-/// first byte of the next, so that it can tell when that is due.
+/// The same for a reader with grouping: it is woken for a whole group, and for the first byte of
+/// the next group, because that byte starts the group's time.
 ///
-/// Bound: groups of 2; 1 byte, then 2 more, each with its own wake-up, beside a reader until it
-/// sleeps.
+/// Bound: groups of 2; 1 byte, then 2 more, each with its own notification, concurrent with a
+/// reader until it sleeps.
 pub fn woken_for_a_group() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
     reader.group(Some(Grouping { bytes: 2, time: Some(Duration::from_secs(3600)) }));
     model.write(1);
     assert_eq!(reader.peek(), Peek::Empty);
-    let reader = run_beside_sleeper(&mut model, reader);
+    let reader = run_with_sleeper(&mut model, reader);
     let unread = model.stream.stats().produced - reader.produced();
     let enough = match reader.deadline() {
         Some(_) => 2,
@@ -73,16 +74,16 @@ pub fn woken_for_a_group() {
     assert!(unread < enough || rings(&model.doorbell), "a wake-up was lost");
 }
 
-/// Writes 2 bytes and tells of each, while `reader` reads until its tool sleeps: that is as often
-/// as it was told, once before and twice here.
-fn run_beside_sleeper(model: &mut Model, mut reader: Reader) -> Reader {
+/// Writes 2 bytes and notifies for each, while `reader` reads until its tool sleeps. The tool may
+/// wake at most as often as it was notified, once before and twice here.
+fn run_with_sleeper(model: &mut Model, mut reader: Reader) -> Reader {
     let (payload, page) = (model.payload.clone(), model.page.clone());
     let reading = thread::spawn(move || {
-        let mut looks = 0;
+        let mut wakeups = 0;
         while !page.arm(1) {
             page.take_ready(1, |_| read_ready(&mut reader, &payload));
-            looks += 1;
-            assert!(looks <= 3, "a tool is kept awake without news");
+            wakeups += 1;
+            assert!(wakeups <= 3, "a tool is kept awake without an update");
         }
         reader
     });
@@ -97,9 +98,9 @@ fn read_ready(reader: &mut Reader, payload: &Payload) {
     while matches!(read_once(reader, payload), Peek::Bytes | Peek::Gap(_)) {}
 }
 
-/// A writer that waits for room hears the bell when there is enough.
+/// A writer that waits for room is notified when there is enough.
 ///
-/// Bound: 4 bytes, then 1 more beside 1 look.
+/// Bound: 4 bytes, then 1 more, concurrent with 1 read.
 pub fn room() {
     let mut model = Model::new(Policy::Block);
     let mut reader = model.reader(true);
@@ -111,7 +112,7 @@ pub fn room() {
     });
     let stored = model.write(1);
     let mut reader = reading.join().unwrap();
-    assert!(stored == 1 || rings(&model.room.1), "a writer waits in vain");
+    assert!(stored == 1 || rings(&model.room.1), "the writer was not notified of room");
     if stored == 0 {
         assert_eq!(model.write(1), 1);
     }

@@ -1,13 +1,13 @@
-//! Gaps are where they are said to be, and generations follow each other without a seam.
+//! Gaps are exact, and generations follow each other without a seam.
 
 use iof_shm_ring::{Peek, Policy, Reader, Reserve, Snapshot, StreamConfig};
 use loom::thread;
 
-use crate::{AHEAD, CAPACITY, Model, Tracking, check_borrowed, go_on, open, read_once, read_up};
+use crate::{AHEAD, CAPACITY, Model, Tracking, check_borrowed, follow, open, read_once, read_up};
 
-/// Under drop newest, what is dropped is missing at its exact place and nothing else is.
+/// Under drop newest, exactly the dropped bytes are missing, at their exact place.
 ///
-/// Bound: 4 bytes, which fill the ring, then 3 more beside 2 looks.
+/// Bound: 4 bytes, which fill the ring, then 3 more, concurrent with 2 reads.
 pub fn gaps() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
@@ -25,10 +25,10 @@ pub fn gaps() {
     assert_eq!((reader.delivered(), reader.lost()), (stored, model.stream.stats().dropped));
 }
 
-/// When the stream moves on to the next generation, who borrows in the old one keeps its bytes and
-/// follows.
+/// When the stream moves to the next generation, a reader that borrows in the old one keeps its
+/// bytes and follows.
 ///
-/// Bound: 4 bytes, then 2 more beside 1 look.
+/// Bound: 4 bytes, then 2 more, concurrent with 2 accesses to the same bytes and 1 more read.
 pub fn moved_on() {
     let mut model = Model::new(Policy::DropOldest);
     let mut reader = model.reader(false);
@@ -49,9 +49,9 @@ pub fn moved_on() {
     model.settle(&mut reader);
 }
 
-/// Another policy takes a new generation, for which the old one is read to its last byte.
+/// Another policy needs a new generation; the reader reads the old one to its last byte.
 ///
-/// Bound: 2 bytes, then 1 more and a gap, the change and another byte beside 3 looks.
+/// Bound: 2 bytes, then 1 more and a gap, the change and another byte, concurrent with 3 reads.
 pub fn reconfigured() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
@@ -73,10 +73,11 @@ pub fn reconfigured() {
     assert_eq!(reader.lost(), 1);
 }
 
-/// A stream is to change twice while one reader comes along and another is paused. The second
-/// change waits for the paused reader, so neither loses a byte.
+/// A stream changes twice while one reader follows and another is paused. The second change waits
+/// for the paused reader, so neither loses a byte.
 ///
-/// Bound: 1 byte, then each change and 1 more byte beside 2 looks of the reader that comes along.
+/// Bound: 1 byte, then each change and 1 more byte, concurrent with 2 reads of the reader that
+/// follows.
 pub fn reconfigured_twice() {
     let mut model = Model::new(Policy::DropNewest);
     let (mut reader, mut paused) = (model.reader(false), model.reader(false));
@@ -97,20 +98,16 @@ pub fn reconfigured_twice() {
     model.settle(&mut paused);
     assert_eq!((reader.lost(), paused.lost()), (0, 0), "a reader that was due lost a byte");
     model.write(1);
-    assert_eq!(
-        model.stream.stats().generation,
-        2,
-        "the second change comes when all readers have come along"
-    );
+    assert_eq!(model.stream.stats().generation, 2, "the second change waits until all readers have followed");
     model.settle(&mut paused);
     model.settle(&mut reader);
     assert_eq!((reader.lost(), paused.lost()), (0, 0), "a reader that was due lost a byte");
 }
 
-/// A reader that was overtaken looks for the oldest byte while the writer overwrites the index
-/// entry that tells about it, in the claim in which it gave that entry up.
+/// An overtaken reader searches for the oldest byte while the writer overwrites the index entry
+/// that covers it, in the same claim in which it retired that entry.
 ///
-/// Bound: 18 bytes, then 2 more and a large gap beside 1 look.
+/// Bound: 18 bytes, then 2 more and a large gap, concurrent with 1 read.
 pub fn reused_entry() {
     let config = StreamConfig { capacity: AHEAD, policy: Policy::DropOldest };
     let mut model = Model::with(config, Tracking::Ordered);
@@ -122,16 +119,17 @@ pub fn reused_entry() {
         reader
     });
     model.write(2);
-    // More than the reader can be behind: taken for drops before its place, these are never made up
-    // for.
+    // More than the reader can be behind: if it took these for drops before its place, its counters
+    // could never add up.
     model.stream.discard(2 * AHEAD, 0);
     let mut reader = reading.join().unwrap();
     model.settle(&mut reader);
 }
 
-/// A reader asks when its bytes were read while the writer overwrites an entry of the newest reads.
+/// A reader queries the times of its bytes while the writer overwrites an entry of the newest
+/// reads.
 ///
-/// Bound: 3 bytes, then 1 more beside the questions about 2 bytes.
+/// Bound: 3 bytes, then 1 more, concurrent with the time queries for 2 bytes.
 pub fn timed() {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
@@ -143,8 +141,8 @@ pub fn timed() {
         assert_eq!(reader.peek(), Peek::Bytes);
         check_borrowed(&reader, &payload);
         for number in 0..2 {
-            // The index has them all, so nothing coarser is right either.
-            assert_eq!(reader.time(), Some(time_of(number)), "a time is not the one that belongs here");
+            // The index has an entry for each, so no coarser time is right either.
+            assert_eq!(reader.time(), Some(time_of(number)), "a byte has the wrong time");
             reader.consume(1);
         }
         reader
@@ -154,7 +152,7 @@ pub fn timed() {
     model.settle(&mut reader);
 }
 
-/// When byte `number` is read: seconds after another.
+/// Returns the time at which byte `number` is read. The times are seconds apart.
 fn time_of(number: u64) -> u64 {
     (number + 1) * 1_000_000_000
 }
@@ -162,15 +160,15 @@ fn time_of(number: u64) -> u64 {
 /// A reader follows to a generation before which bytes were dropped, while the writer overwrites
 /// its start there.
 ///
-/// Bound: 8 bytes, of which 4 were dropped; 3 in a new generation, then 2 more beside the step and
-/// 1 look.
+/// Bound: 8 bytes, of which 4 were dropped; 3 in a new generation, then 2 more, concurrent with the
+/// step and 1 read.
 pub fn followed() {
     let (mut model, mut reader) = sealed_after_drops();
     model.write(2);
-    let to = model.next(&reader);
+    let attached = model.next(&reader);
     let payload = model.payload.clone();
     let reading = thread::spawn(move || {
-        go_on(&mut reader, to);
+        follow(&mut reader, attached);
         read_once(&mut reader, &payload);
         reader
     });
@@ -179,10 +177,11 @@ pub fn followed() {
     model.settle(&mut reader);
 }
 
-/// A reader that was overtaken looks for the oldest byte while the writer gives up index entries.
-/// Bytes were dropped before this generation.
+/// An overtaken reader searches for the oldest byte while the writer retires index entries. Bytes
+/// were dropped before this generation.
 ///
-/// Bound: 8 bytes, of which 4 were dropped; 6 in a new generation, then 2 more beside 2 looks.
+/// Bound: 8 bytes, of which 4 were dropped; 6 in a new generation, then 2 more, concurrent with 2
+/// reads.
 pub fn overtaken() {
     let (mut model, mut reader) = sealed_after_drops();
     model.follow(&mut reader);
@@ -199,9 +198,10 @@ pub fn overtaken() {
     model.settle(&mut reader);
 }
 
-/// Somebody looks at a ring from outside while it becomes another generation.
+/// An inspector takes a snapshot of a ring while it becomes another generation.
 ///
-/// Bound: 1 byte in the ring and 1 in another, then the ring again, empty, beside 1 look.
+/// Bound: 1 byte in the ring and 1 in another, then the ring again, empty, concurrent with 1
+/// snapshot.
 pub fn inspected() {
     let mut model = Model::new(Policy::DropNewest);
     let attached = model.attach(false);
@@ -211,19 +211,23 @@ pub fn inspected() {
     model.write(1);
     model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
     model.write(1);
-    let looking = thread::spawn(move || {
-        let Ok(seen) = Snapshot::take(&outside) else { return };
-        let expected = if seen.generation == 0 { (0, 1, 1) } else { (2, 2, 0) };
-        assert_eq!((seen.base, seen.tail, seen.marks.len()), expected, "a snapshot of two generations");
-        assert!(seen.generation == 0 || seen.sealed.is_none(), "a snapshot of two generations");
+    let inspecting = thread::spawn(move || {
+        let Ok(snapshot) = Snapshot::take(&outside) else { return };
+        let expected = if snapshot.generation == 0 { (0, 1, 1) } else { (2, 2, 0) };
+        assert_eq!(
+            (snapshot.base, snapshot.tail, snapshot.marks.len()),
+            expected,
+            "a snapshot of two generations"
+        );
+        assert!(snapshot.generation == 0 || snapshot.sealed.is_none(), "a snapshot of two generations");
     });
     model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest }).unwrap();
     assert!(matches!(model.stream.reserve(1), Reserve::Ready(_)));
-    looking.join().unwrap();
+    inspecting.join().unwrap();
 }
 
-/// A stream that dropped 4 of its first 8 bytes and stored another in an overwriting generation,
-/// with a reader that found the first generation sealed.
+/// Returns a stream that dropped 4 of its first 8 bytes and stored another one in an overwriting
+/// generation, with a reader that found the first generation sealed.
 fn sealed_after_drops() -> (Model, Reader) {
     let mut model = Model::new(Policy::DropNewest);
     let mut reader = model.reader(false);
@@ -236,7 +240,7 @@ fn sealed_after_drops() -> (Model, Reader) {
 
 /// A reader starts at the first byte while the writer fills the ring and begins to drop.
 ///
-/// Bound: 5 bytes, of which the last is dropped, beside the start and 1 look.
+/// Bound: 5 bytes, of which the last is dropped, concurrent with the start and 1 read.
 pub fn early() {
     let mut model = Model::new(Policy::DropNewest);
     let attached = model.attach(false);

@@ -1,24 +1,24 @@
-//! Copying bytes out without ever holding the writer: first copy, then see whether the copy is
-//! whole.
+//! Copying bytes out without ever blocking the writer: the reader copies first, and then checks
+//! that the copy is whole.
 
 use super::{CATCH_UP_TRIES, Found, Peek, Reader};
 use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, broken, fence_at};
 
-/// What [`Reader::copy`] did.
+/// The result of [`Reader::copy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
-    /// So many bytes were copied and are consumed.
+    /// This number of bytes was copied and consumed.
     Bytes(usize),
-    /// There were none: never [`Peek::Bytes`].
+    /// There were no bytes. The value is never [`Peek::Bytes`].
     Nothing(Peek),
 }
 
 impl Reader {
-    /// Copies bytes from the cursor on into `into`, and consumes them, without borrowing: under
-    /// drop oldest, and after [`Reader::set_non_gating`], such a reader never holds anything.
-    /// For those that would rather lose bytes than have the stream move away from them.
-    /// Grouping does not apply.
+    /// Copies bytes from the cursor on into `into` and consumes them, without borrowing. Under drop
+    /// oldest, and after [`Reader::set_non_gating`], a reader that only copies never pins anything.
+    /// Such a reader loses bytes instead of making the stream move to another generation. Grouping
+    /// does not apply.
     pub fn copy(&mut self, into: &mut [u8]) -> Copied {
         self.copy_with(into.len(), |ring, from, len| {
             if let Some(into) = into.get_mut(..len) {
@@ -27,35 +27,36 @@ impl Reader {
         })
     }
 
-    /// [`Reader::copy`] of `most` bytes at most, with `copy` for what copies so many from a
-    /// position on: the model checker has its own, that knows which thread wrote them.
+    /// [`Reader::copy`] of at most `most` bytes. `copy` copies the given number of bytes from a
+    /// position on. The model checker passes its own function, which tracks the writing thread of
+    /// each byte.
     #[doc(hidden)]
     pub fn copy_with(&mut self, most: usize, mut copy: impl FnMut(&Ring, u64, usize)) -> Copied {
         self.release();
         for _ in 0..CATCH_UP_TRIES {
-            let end = match self.find(Self::is_still_here) {
+            let end = match self.find(Self::is_cursor_unclaimed) {
                 Found::Bytes { end, .. } => end,
                 Found::Nothing(peek) => return Copied::Nothing(peek),
             };
             let len = usize::try_from(end.saturating_sub(self.cursor)).unwrap_or(0).min(most);
             copy(&self.ring, self.cursor, len);
-            if self.is_still_here() || broken(Point::CopyCheck) {
+            if self.is_cursor_unclaimed() || broken(Point::CopyCheck) {
                 self.end = self.cursor.saturating_add(len as u64);
                 self.consume(len);
                 return Copied::Bytes(len);
             }
         }
-        // The writer is faster, and will have news.
+        // The writer was faster, so it sets the ready bit again.
         Copied::Nothing(self.unless_gone(Peek::Empty))
     }
 
-    /// Whether the writer has claimed nothing at the cursor yet. What was copied from there before
-    /// is whole then.
-    fn is_still_here(&self) -> bool {
-        // Our loads of the bytes come before the load of `intent`. Partner: the fence in `Writer::reserve`,
-        // which puts the claim before the bytes that overwrite ours.
+    /// Returns whether the byte at the cursor is not claimed. If so, a copy that was made before
+    /// from there on is whole.
+    fn is_cursor_unclaimed(&self) -> bool {
+        // Orders the loads of the bytes before the load of the claimed position. Partner: the fence
+        // in `Writer::reserve`, which orders the claim before the bytes that overwrite these.
         fence_at(Point::CopyFence, Acquire);
-        let intent = self.ring.control().claimed.intent.load(Relaxed);
-        intent.saturating_sub(self.ring.capacity()) <= self.cursor
+        let claimed = self.ring.control().claimed.position.load(Relaxed);
+        claimed.saturating_sub(self.ring.capacity()) <= self.cursor
     }
 }

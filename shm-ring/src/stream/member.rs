@@ -12,18 +12,18 @@ use crate::sync::{Ordering::Acquire, Point, order_at};
 pub(super) struct Member {
     pub page: Arc<ReaderPage>,
     pub slot: u32,
-    /// The generation that the slot's words speak of.
+    /// The generation to which the slot's words refer.
     pub ring: Arc<Ring>,
     pub may_block: bool,
-    /// It holds only what it borrows.
+    /// Whether it pins only what it borrows.
     pub non_gating: bool,
-    /// Still in an older generation, but holds the newest from its first byte on.
+    /// Whether it is still in an older generation, but pins the newest one from its first byte on.
     pub due: bool,
-    /// The batch that is being told of has news for it, and it had none before.
+    /// Whether this batch set its ready bit.
     pub has_ready: Cell<bool>,
 }
 
-/// The newest generation, as far as holds depend on it.
+/// The properties of the newest generation on which pins depend.
 #[derive(Clone, Copy)]
 pub(super) struct Newest {
     pub generation: u64,
@@ -31,24 +31,24 @@ pub(super) struct Newest {
     pub overwrite: bool,
 }
 
-/// The lowest position at or above `floor` that one of `members` holds in the newest generation,
-/// else [`NONE`].
-pub(super) fn lowest_hold(members: &[Member], newest: Newest, floor: u64) -> u64 {
-    members.iter().map(|member| effective_hold(member, newest, floor)).min().unwrap_or(NONE)
+/// Returns the lowest position at or above `floor` that one of `members` pins in the newest
+/// generation, else [`NONE`].
+pub(super) fn lowest_pin(members: &[Member], newest: Newest, floor: u64) -> u64 {
+    members.iter().map(|member| effective_pin(member, newest, floor)).min().unwrap_or(NONE)
 }
 
-/// The position that `member` holds in the newest generation, as far as it protects anything, else
-/// [`NONE`].
-pub(super) fn effective_hold(member: &Member, newest: Newest, floor: u64) -> u64 {
+/// Returns the position that `member` pins in the newest generation, as far as it protects
+/// anything, else [`NONE`].
+pub(super) fn effective_pin(member: &Member, newest: Newest, floor: u64) -> u64 {
     if member.ring.generation() != newest.generation {
-        let held = member.due && !newest.overwrite && !member.non_gating;
-        return if held { newest.base } else { NONE };
+        let pins = member.due && !newest.overwrite && !member.non_gating;
+        return if pins { newest.base } else { NONE };
     }
     let Some(slot) = member.page.slot(member.slot) else { return NONE };
     // Loaded once, from a page that the tool can write. Partner: the Release stores in
-    // `Reader::consume`, `Reader::hold_here` and `Reader::release`: what the reader read is read
-    // before we reuse it.
-    let hold = slot.hold.load(order_at(Point::HoldSeen, Acquire));
-    // Below the oldest byte it protects nothing: the reader will find out itself.
-    if hold < floor { NONE } else { hold }
+    // `Reader::pin_cursor`, `Reader::consume`, `Reader::release` and `Reader::drop`, which order
+    // the reader's loads before the writer's reuse of the memory.
+    let pinned = slot.pinned.load(order_at(Point::PinSeen, Acquire));
+    // A position below the oldest byte protects nothing; the reader detects that itself.
+    if pinned < floor { NONE } else { pinned }
 }

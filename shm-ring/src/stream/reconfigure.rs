@@ -1,63 +1,64 @@
-//! Moves to another capacity or policy.
+//! Changes of a stream's capacity or policy.
 //!
-//! No reader is in the way then, so no reader may lose a byte by the move. A reader that is due has
-//! not read the newest generation yet; another move would cost it all of that. So the move waits
-//! for readers that are due, until the newest generation is full: a reader that is still due then
-//! is more than a cache behind, and a reader that asked for a larger cache has lost nothing yet. A
-//! stopped reader thus delays a move by one cache of bytes at most.
+//! No reader is in the way of such a change, so no reader may lose a byte by it. A reader that is
+//! due has not read the newest generation yet; another move would cost it all bytes in it. So the
+//! move waits for readers that are due, until the newest generation is full. A reader that is still
+//! due then is more than a cache behind, and a reader that requested a larger cache has lost
+//! nothing yet. A stopped reader thus delays a move by at most one cache of bytes.
 
 use super::{Policy, Stream, StreamConfig};
 use crate::error::CreateError;
 use crate::sync::{Point, broken};
 
-/// What a stream is to become.
+/// The requested options of a stream.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
+pub(super) struct PendingConfig {
     pub config: StreamConfig,
-    /// The stream had no readers when this was asked for.
+    /// Whether the stream had no readers at the time of the request.
     pub unread: bool,
 }
 
 impl Stream {
-    /// Changes capacity and policy, if they are others: the stream goes on in a generation of the
-    /// new kind, and every reader of the newest is due there from its first byte. The stream
-    /// moves in the first [`Stream::reserve`] in which
-    /// * no reader is due in the newest generation, or that is full;
-    /// * no reader that holds the source back is due in it;
-    /// * at least the new capacity was stored in it, if only the capacity changes and becomes
-    ///   smaller, unless the stream has no readers;
+    /// Requests another capacity and policy, if they differ from the present ones. The stream
+    /// continues in a generation with the new options, in which every reader of the newest
+    /// generation is due from its first byte. The stream moves in the first [`Stream::reserve`] in
+    /// which all of these are true:
+    /// * no reader is due in the newest generation, or that generation is full;
+    /// * no reader that may hold the source back is due in it;
+    /// * if only the capacity changes and becomes smaller: at least the new capacity was stored in
+    ///   it, or the stream has no readers;
     /// * the kernel has memory for it.
     ///
-    /// It takes the new kind as well when it moves because a reader is in the way. Until then it
-    /// stays as it is.
+    /// The new options also take effect when the stream moves because a reader is in the way. Until
+    /// then the stream keeps its options.
     ///
     /// # Errors
-    /// [`CreateError::Capacity`] for a capacity of 0 or beyond
+    /// [`CreateError::Capacity`] if the capacity is 0 or above
     /// [`MAX_CAPACITY`](crate::MAX_CAPACITY).
     pub fn reconfigure(&mut self, config: StreamConfig) -> Result<(), CreateError> {
         let capacity = self.writer.ring().capacity_for(config.capacity)?;
         let config = StreamConfig { capacity, ..config };
         let unread = self.members.is_empty();
-        self.wanted = (config != self.config()).then_some(Wanted { config, unread });
+        self.pending = (config != self.config()).then_some(PendingConfig { config, unread });
         Ok(())
     }
 
-    /// Moves to what [`Stream::reconfigure`] asked for, if no reader loses a byte by it. The next
-    /// claim is for `want` bytes.
-    pub(super) fn apply_wanted(&mut self, want: u64) {
-        if let Some(wanted) = self.wanted
-            && self.may_become(wanted, want)
+    /// Moves to the options that [`Stream::reconfigure`] requested, if no reader loses a byte by
+    /// it. The next claim is for `want` bytes.
+    pub(super) fn apply_pending(&mut self, want: u64) {
+        if let Some(wanted) = self.pending
+            && self.can_apply(wanted, want)
         {
             // Without memory, the next claim tries again.
             let _ = self.next_generation(wanted.config, 0);
         }
     }
 
-    fn may_become(&self, Wanted { config, unread }: Wanted, want: u64) -> bool {
+    fn can_apply(&self, PendingConfig { config, unread }: PendingConfig, want: u64) -> bool {
         let now = self.config();
         let shrinks = config.policy == now.policy && config.capacity < now.capacity;
-        // What was not written takes no memory: with fewer bytes there would be nothing to give back, and
-        // readers that come and go would make the stream move each time.
+        // Bytes that were never written take no memory: with fewer bytes nothing could be freed,
+        // and readers that attach and detach would make the stream move each time.
         if shrinks
             && !unread
             && self.writer.tail().saturating_sub(self.writer.ring().base()) < config.capacity
@@ -65,11 +66,11 @@ impl Stream {
             return false;
         }
         let (want, min) = self.claim_sizes(want);
-        // Where no hold is in the way of a claim, the claim passes the first byte of the generation, and
-        // not the bytes.
+        // If no pinned position limits a claim, the claim may pass the first byte of the generation
+        // although the bytes do not.
         let room = if now.policy == Policy::DropOldest { self.writer.ahead(want) } else { min };
         let full = self.writer.ring().base() < self.needed(room);
         let due = self.members.iter().any(|member| member.due) && !broken(Point::DueCheck);
-        (full || !due) && !self.awaits_a_blocker()
+        (full || !due) && !self.has_due_blocker()
     }
 }

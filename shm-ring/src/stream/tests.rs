@@ -1,4 +1,4 @@
-//! What happens when the kernel has nothing left to give.
+//! Behaviour when the kernel has no memory left.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::ErrorKind;
@@ -9,7 +9,7 @@ use crate::reader::{Peek, Reader};
 
 const CAPACITY: u64 = 16 * 1024;
 
-fn the_first_only(shape: Shape<'_>) -> Result<Ring, CreateError> {
+fn create_first_only(shape: Shape<'_>) -> Result<Ring, CreateError> {
     if shape.generation == 0 {
         return Ring::create(shape);
     }
@@ -20,44 +20,45 @@ fn the_first_only(shape: Shape<'_>) -> Result<Ring, CreateError> {
     })
 }
 
-/// A stream with a reader that may block and has read all, and one that has read nothing.
-fn with_a_laggard(policy: Policy, may_block: bool) -> (Stream, Reader, Reader) {
+/// Returns a stream with a reader that may block and has read all bytes, and a slow reader that has
+/// read nothing.
+fn with_slow_reader(policy: Policy, may_block: bool) -> (Stream, Reader, Reader) {
     let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
     let mut stream =
-        Stream::with(StreamConfig { capacity: CAPACITY, policy }, "test", the_first_only).unwrap();
+        Stream::with(StreamConfig { capacity: CAPACITY, policy }, "test", create_first_only).unwrap();
     let mut attach = |may_block| {
         let given = stream.attach(&page, page.take_slot().unwrap(), Start::Oldest, may_block).unwrap();
-        // SAFETY: nobody detaches or moves it.
+        // SAFETY: the reader is neither detached nor moved.
         unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.unwrap()
     };
-    let (mut reader, laggard) = (attach(may_block), attach(false));
+    let (mut reader, slow) = (attach(may_block), attach(false));
     assert_eq!(stream.push(&[1; CAPACITY as usize], 1), CAPACITY as usize);
     assert_eq!(reader.peek(), Peek::Bytes);
     reader.consume(usize::MAX);
-    (stream, reader, laggard)
+    (stream, reader, slow)
 }
 
 #[test]
-fn a_reader_that_must_lose_nothing_loses_nothing_when_there_is_no_memory_for_another_generation() {
-    let (mut stream, mut reader, mut laggard) = with_a_laggard(Policy::Block, true);
+fn a_blocking_reader_loses_nothing_without_memory_for_another_generation() {
+    let (mut stream, mut reader, mut slow) = with_slow_reader(Policy::Block, true);
     assert!(matches!(stream.reserve(1), Reserve::Later));
     assert_eq!(stream.push(&[2; 10], 1), 0);
     assert_eq!(stream.stats().dropped, 0);
-    // Whoever asks again gets room once the laggard has gone on.
-    assert_eq!(laggard.peek(), Peek::Bytes);
-    laggard.consume(usize::MAX);
+    // The next call gets room once the slow reader has continued.
+    assert_eq!(slow.peek(), Peek::Bytes);
+    slow.consume(usize::MAX);
     assert_eq!(stream.push(&[2; 10], 1), 10);
     assert_eq!(reader.peek(), Peek::Bytes);
     assert_eq!(reader.bytes(), [2; 10]);
 }
 
 #[test]
-fn others_lose_what_is_counted_when_there_is_no_memory_for_another_generation() {
+fn other_readers_lose_exactly_the_counted_bytes_without_memory_for_a_generation() {
     for policy in [Policy::DropNewest, Policy::Block] {
-        let (mut stream, mut reader, laggard) = with_a_laggard(policy, false);
+        let (mut stream, mut reader, slow) = with_slow_reader(policy, false);
         assert_eq!(stream.push(&[2; 10], 1), 10);
         assert_eq!(stream.stats().dropped, 10);
         assert!(matches!(reader.peek(), Peek::Gap(gap) if gap.lost == 10 && gap.offset == CAPACITY));
-        drop(laggard);
+        drop(slow);
     }
 }

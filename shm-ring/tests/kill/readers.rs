@@ -30,7 +30,7 @@ pub fn process() {
     let start = if now == 1 { Start::Now } else { Start::Oldest };
     let mut accounting = Accounting::new(ring, [slot, at, dropped], &page, start, began);
     if let Some(room) = fds.next() {
-        accounting.reader.tell_room(Ringer::from(room));
+        accounting.reader.set_room_bell(Ringer::from(room));
     }
     let mut dice = Dice(dice);
     loop {

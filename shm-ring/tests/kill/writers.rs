@@ -105,7 +105,7 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
         .iter()
         .map(|given| Accounting::new(ring.try_clone().unwrap(), *given, &page, Start::Oldest, 0))
         .collect();
-    readers[0].reader.tell_room(Ringer::from(room));
+    readers[0].reader.set_room_bell(Ringer::from(room));
 
     let doom = dice.below(8 * CAPACITY);
     // The second reader looks rarely, so that it is in the way.
@@ -138,7 +138,7 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
 
     let (generation, produced) = said.heard();
     for (i, accounting) in readers.iter_mut().enumerate() {
-        accounting.reader.writer_gone();
+        accounting.reader.set_writer_gone();
         for step in 0.. {
             assert!(step < 100_000, "the reader never comes to an end");
             match accounting.step(dice) {

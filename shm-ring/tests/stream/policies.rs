@@ -37,7 +37,7 @@ fn block_loses_nothing_and_the_reader_says_when_there_is_room() {
     let (mut stream, tool) = (stream(Policy::Block), Tool::new());
     let (room, listen) = doorbell().unwrap();
     let mut reader = tool.attach(&mut stream, Start::Oldest, true);
-    reader.tell_room(room);
+    reader.set_room_bell(room);
     let heard =
         || poll(&mut [PollFd::new(listen.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() > 0;
     let all = bytes(3 * CAPACITY as usize);
@@ -73,8 +73,8 @@ fn every_reader_sees_that_the_writer_waits_for_one_that_holds_it_back() {
 fn a_laggard_keeps_its_generation_and_costs_nobody_else_a_byte() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut keeps_up = tool.attach(&mut stream, Start::Oldest, false);
-    let mut laggard = tool.attach(&mut stream, Start::Oldest, false);
-    assert_eq!(laggard.peek(), Peek::Empty);
+    let mut slow = tool.attach(&mut stream, Start::Oldest, false);
+    assert_eq!(slow.peek(), Peek::Empty);
     let (mut all, mut got) = (Vec::new(), Vec::new());
     for _ in 0..40 {
         let some = bytes(5000);
@@ -88,13 +88,13 @@ fn a_laggard_keeps_its_generation_and_costs_nobody_else_a_byte() {
     }
     assert_eq!(got, all);
     assert_eq!(stream.stats().generation, 1);
-    let first = read(&mut laggard);
+    let first = read(&mut slow);
     assert_eq!(first, &all[..first.len()]);
-    assert_eq!(laggard.peek(), Peek::Sealed);
-    tool.follow(&mut stream, &mut laggard);
-    let Peek::Gap(gap) = laggard.peek() else { panic!("the laggard missed some") };
+    assert_eq!(slow.peek(), Peek::Sealed);
+    tool.follow(&mut stream, &mut slow);
+    let Peek::Gap(gap) = slow.peek() else { panic!("the slow missed some") };
     assert_eq!(gap.offset, first.len() as u64);
-    let rest = read(&mut laggard);
+    let rest = read(&mut slow);
     assert_eq!(rest, &all[all.len() - rest.len()..]);
     assert_eq!(first.len() + gap.lost as usize + rest.len(), all.len());
 }

@@ -95,7 +95,7 @@ fn a_writer_that_is_gone_is_told_from_one_that_is_quiet_after_the_last_byte() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     stream.push(b"last words", 1);
-    reader.writer_gone();
+    reader.set_writer_gone();
     assert_eq!(read(&mut reader), b"last words");
     assert_eq!(reader.peek(), Peek::Gone);
     stream.complete();
@@ -261,7 +261,7 @@ fn the_last_group_of_a_writer_that_is_gone_is_handed_out() {
     reader.group(Some(Grouping { bytes: 100, time: None }));
     stream.push(b"not yet a group", 1);
     assert_eq!(reader.peek(), Peek::Empty);
-    reader.writer_gone();
+    reader.set_writer_gone();
     assert_eq!(read(&mut reader), b"not yet a group");
     assert_eq!(reader.peek(), Peek::Gone);
 }
@@ -329,7 +329,7 @@ fn what_comes_behind_the_borrowed_bytes_is_told_bytes_a_gap_a_generation_or_noth
     second.push(b"more", 1);
     assert!(matches!(reader.peek(), Peek::Gap(_)));
     assert_eq!((reader.peek(), reader.behind()), (Peek::Bytes, Behind::Bytes));
-    reader.writer_gone();
+    reader.set_writer_gone();
     assert_eq!(reader.behind(), Behind::Nothing);
 }
 

@@ -124,7 +124,7 @@ impl Simulation {
         let attached = stream.attach(&page, slot, Start::Oldest, policy == Policy::Block).unwrap();
         // SAFETY: the reader is neither detached nor moved to another generation.
         let mut reader = unsafe { Reader::new(attached, page, Start::Oldest) }.unwrap();
-        reader.tell_room(self.ringer.try_clone().unwrap());
+        reader.set_room_bell(self.ringer.try_clone().unwrap());
         // The simulation reads nothing from these files. It uses their descriptors only; the driver
         // also asks for their kind and for the number of unread bytes.
         let (pipe, leader): (Option<OwnedFd>, _) = match kind {

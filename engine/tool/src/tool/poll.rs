@@ -291,7 +291,7 @@ impl Tool {
         }
         let mut reader = reader(first, Arc::clone(&self.page), registration.start)?;
         if let Some(room) = &self.room {
-            reader.tell_room(Arc::clone(room));
+            reader.set_room_bell(Arc::clone(room));
         }
         if options.buffering_size > 0 {
             let time = options.buffering_time.map(Duration::from_micros);
