@@ -1,5 +1,5 @@
-//! Ranks that the embedder has started: whose descriptors are taken, how their ends are learned,
-//! what is refused.
+//! Adopted ranks, which the embedder has started: their descriptors, their exits, and what is
+//! refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -59,7 +59,8 @@ fn pipe() -> (OwnedFd, File) {
 }
 
 fn pidfd(child: &Child) -> OwnedFd {
-    // SAFETY: a pid in, a new descriptor or -1 out, which nobody else knows.
+    // SAFETY: the call takes a pid and returns a new descriptor or -1. No other code knows the
+    // descriptor.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
     assert!(fd >= 0);
     // SAFETY: as above.
@@ -71,13 +72,13 @@ fn code(code: i32) -> Exit {
 }
 
 #[test]
-fn children_are_handed_over_by_pid_or_pidfd_with_what_they_wrote_before() {
+fn children_are_adopted_by_pid_or_pidfd_with_their_earlier_output() {
     let engine = engine();
-    let output = Output::of(&engine, Channels::STDOUT);
+    let output = Output::start(&engine, Channels::STDOUT);
     let (first, one) = start("echo one; exit 0");
     let (second, two) = start("read x; echo two; exit 3");
-    // It has ended already.
-    wait_for("its end", || {
+    // The child has exited already.
+    wait_for("the child to exit", || {
         std::fs::read_to_string(format!("/proc/{}/stat", one.id())).unwrap().contains(") Z").then_some(())
     });
     let by_pidfd = Process::Pidfd(pidfd(&two));
@@ -88,19 +89,15 @@ fn children_are_handed_over_by_pid_or_pidfd_with_what_they_wrote_before() {
     lines.sort_unstable();
     assert_eq!(lines, ["one", "two"]);
     for mut child in [one, two] {
-        assert_eq!(
-            child.wait().unwrap_err().raw_os_error(),
-            Some(libc::ECHILD),
-            "the engine has waited for it"
-        );
+        assert_eq!(child.wait().unwrap_err().raw_os_error(), Some(libc::ECHILD), "the engine has reaped it");
     }
 }
 
 #[test]
-fn all_channels_are_forwarded_and_those_without_a_descriptor_are_at_their_end() {
+fn channels_without_a_descriptor_end_at_once_and_others_are_forwarded() {
     let engine = engine();
-    let outputs =
-        [Channels::STDOUT, Channels::STDERR, Channels::STDDIAG].map(|channel| Output::of(&engine, channel));
+    let outputs = [Channels::STDOUT, Channels::STDERR, Channels::STDDIAG]
+        .map(|channel| Output::start(&engine, channel));
     let (out, mut write_out) = pipe();
     let (diag, mut write_diag) = pipe();
     let adopted = AdoptedRank { stddiag: Some(diag), ..rank(0, out, REPORTED) };
@@ -129,7 +126,7 @@ fn reads_all_kinds_to_their_ends(engine: &Engine) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut write_tcp = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let tcp = listener.accept().unwrap().0;
-    // Non-blocking ones, too.
+    // A non-blocking socket, too.
     unix.set_nonblocking(true).unwrap();
     let pty = nix::pty::openpty(None, None).unwrap();
     let mut slave = File::from(pty.slave);
@@ -137,7 +134,7 @@ fn reads_all_kinds_to_their_ends(engine: &Engine) {
     let mut write_fifo = File::options().write(true).open(&fifo).unwrap();
     drop(both);
 
-    let output = Output::of(engine, Channels::STDOUT);
+    let output = Output::start(engine, Channels::STDOUT);
     let ranks: [OwnedFd; 4] = [fifo_read.into(), unix.into(), tcp.into(), pty.master];
     let ranks = (0..).zip(ranks).map(|(number, file)| rank(number, file, REPORTED));
     let job = adopt(engine, ranks).unwrap();
@@ -155,14 +152,14 @@ fn reads_all_kinds_to_their_ends(engine: &Engine) {
 }
 
 #[test]
-fn an_end_that_the_embedder_reports_counts_once_and_only_for_ranks_of_that_kind() {
+fn a_reported_exit_counts_once_and_only_for_ranks_without_a_watched_process() {
     let engine = engine();
     let (read, write) = pipe();
     let (out, child) = start("exit 0");
     let job = adopt(&engine, [rank(0, read, REPORTED), rank(1, out, Process::Pid(child.id()))]).unwrap();
     drop(write);
-    assert!(!job.report_exit(Rank(1), code(7)), "the engine watches it");
-    assert!(!job.report_exit(Rank(2), code(7)), "there is none");
+    assert!(!job.report_exit(Rank(1), code(7)), "the engine watches the process");
+    assert!(!job.report_exit(Rank(2), code(7)), "the rank does not exist");
     assert!(job.try_wait_exit().is_none());
     assert!(job.report_exit(Rank(0), code(5)));
     assert!(!job.report_exit(Rank(0), code(6)));
@@ -170,11 +167,11 @@ fn an_end_that_the_embedder_reports_counts_once_and_only_for_ranks_of_that_kind(
     assert_eq!(job.try_wait_exit().expect("all have exited").code(), 5);
     let spawned = engine
         .spawn(&iof_engine::JobSpec { nspace: iof_proto::Nspace::new("own").unwrap(), ..spec([shell("")]) });
-    assert!(!spawned.unwrap().report_exit(Rank(0), code(1)), "the engine has started it");
+    assert!(!spawned.unwrap().report_exit(Rank(0), code(1)), "the engine has started the process");
 }
 
 #[test]
-fn a_grace_runs_from_the_reported_end_on() {
+fn a_grace_period_starts_at_the_reported_exit() {
     let engine = engine();
     let (read, mut write) = pipe();
     let ranks = vec![rank(0, read, REPORTED)];
@@ -188,9 +185,9 @@ fn a_grace_runs_from_the_reported_end_on() {
 }
 
 #[test]
-fn a_process_that_is_no_child_ends_in_an_unknown_way_and_nobody_waits_for_ever() {
+fn the_exit_of_a_process_that_is_not_a_child_is_unknown() {
     let engine = engine();
-    // Its parent has gone, so it is init's.
+    // Its parent has exited, so it is a child of init.
     let (out, mut parent) = start("sleep 1000 & echo $!");
     let mut out = BufReader::new(File::from(out));
     let mut pid = String::new();
@@ -204,7 +201,7 @@ fn a_process_that_is_no_child_ends_in_an_unknown_way_and_nobody_waits_for_ever()
 }
 
 #[test]
-fn signals_reach_the_whole_group_of_a_rank_that_leads_one_and_nobody_whose_end_is_reported() {
+fn signals_reach_the_process_group_of_a_watched_rank_but_no_reported_one() {
     let engine = engine();
     let (out, child) = start("sleep 1000 & wait");
     assert_eq!(getpgid(Some(Pid::from_raw(child.id() as i32))).unwrap().as_raw(), child.id() as i32);
@@ -219,19 +216,19 @@ fn signals_reach_the_whole_group_of_a_rank_that_leads_one_and_nobody_whose_end_i
     other.wait().unwrap();
     job.report_exit(Rank(1), code(0));
     drop(write);
-    // The stream ends, so the child of rank 0 has ended, too.
+    // The end of the stream shows that the child of rank 0 has exited, too.
     assert_eq!(wait(&job).first_failure.unwrap().1.code(), 143);
 }
 
-/// What an adoption of this as rank 0's stdout says.
+/// Returns the error for this descriptor as the stdout of rank 0.
 fn refusal(stdout: impl Into<OwnedFd>) -> String {
-    let error = adopt(&engine(), [rank(0, stdout, REPORTED)]).err().expect("it was taken");
+    let error = adopt(&engine(), [rank(0, stdout, REPORTED)]).err().expect("the adoption must fail");
     assert!(matches!(error, AdoptError::Kind { rank: Rank(0), channel: Channel::Stdout, .. }), "{error}");
     error.to_string()
 }
 
 #[test]
-fn what_is_no_stream_with_an_end_is_refused_by_its_kind() {
+fn a_descriptor_without_a_stream_that_ends_is_refused_by_its_kind() {
     let (_read, write) = pipe();
     assert!(refusal(write).contains("not open for reading"));
     assert!(refusal(File::open("/etc/passwd").unwrap()).contains("a regular file"));
@@ -244,42 +241,42 @@ fn what_is_no_stream_with_an_end_is_refused_by_its_kind() {
 }
 
 #[test]
-fn ranks_that_make_no_sense_are_refused_before_any_is_touched() {
+fn invalid_ranks_are_refused_before_any_descriptor_is_used() {
     let engine = engine();
-    let taken = |ranks: Vec<AdoptedRank>| adopt(&engine, ranks).err().expect("it was taken");
-    assert!(matches!(taken(vec![]), AdoptError::Ranks { asked: 0 }));
+    let refused = |ranks: Vec<AdoptedRank>| adopt(&engine, ranks).err().expect("the adoption must fail");
+    assert!(matches!(refused(vec![]), AdoptError::Ranks { asked: 0 }));
     let (first, _keep) = pipe();
     let (second, _keep) = pipe();
     let twice = vec![rank(3, first, REPORTED), rank(3, second, REPORTED)];
-    assert!(matches!(taken(twice), AdoptError::Twice { rank: Rank(3) }));
-    assert!(matches!(taken(vec![rank(u32::MAX - 1, pipe().0, REPORTED)]), AdoptError::Number { .. }));
+    assert!(matches!(refused(twice), AdoptError::Twice { rank: Rank(3) }));
+    assert!(matches!(refused(vec![rank(u32::MAX - 1, pipe().0, REPORTED)]), AdoptError::Number { .. }));
     let (read, _keep) = pipe();
     let shared = AdoptedRank { stderr: Some(read.try_clone().unwrap()), ..rank(0, read, REPORTED) };
-    assert!(matches!(taken(vec![shared]), AdoptError::Shared { rank: Rank(0), channel: Channel::Stderr }));
+    assert!(matches!(refused(vec![shared]), AdoptError::Shared { rank: Rank(0), channel: Channel::Stderr }));
 
     let (_, mut child) = start("exit 0");
     child.wait().unwrap();
-    let gone = taken(vec![rank(0, pipe().0, Process::Pid(child.id()))]);
+    let gone = refused(vec![rank(0, pipe().0, Process::Pid(child.id()))]);
     assert!(
         matches!(&gone, AdoptError::Process { source, .. } if source.raw_os_error() == Some(libc::ESRCH)),
         "{gone}"
     );
-    let no_pidfd = taken(vec![rank(0, pipe().0, Process::Pidfd(pipe().0))]);
+    let no_pidfd = refused(vec![rank(0, pipe().0, Process::Pidfd(pipe().0))]);
     assert!(
         matches!(&no_pidfd, AdoptError::Process { source, .. } if source.raw_os_error() == Some(libc::EBADF))
     );
 
-    // The name is still free, and then taken.
+    // The name is still free, and taken afterwards.
     let (read, write) = pipe();
     let job = adopt(&engine, [rank(0, read, REPORTED)]).unwrap();
-    assert!(matches!(taken(vec![rank(0, pipe().0, REPORTED)]), AdoptError::NameTaken(_)));
+    assert!(matches!(refused(vec![rank(0, pipe().0, REPORTED)]), AdoptError::NameTaken(_)));
     drop(write);
     job.report_exit(Rank(0), code(0));
     assert_eq!(wait(&job).code(), 0);
 }
 
 #[test]
-fn a_stdin_that_is_no_pipe_to_be_written_is_refused_by_its_kind() {
+fn a_stdin_that_is_not_a_writable_pipe_is_refused_by_its_kind() {
     let refused = |stdin: OwnedFd| {
         let adopted = AdoptedRank { stdin: Some(stdin), ..rank(0, pipe().0, REPORTED) };
         match adopt(&engine(), [adopted]) {
@@ -291,7 +288,8 @@ fn a_stdin_that_is_no_pipe_to_be_written_is_refused_by_its_kind() {
     assert!(refused(File::options().write(true).open("/dev/null").unwrap().into()).contains("not a pipe"));
     assert!(refused(UnixStream::pair().unwrap().0.into()).contains("not a pipe"));
     assert!(refused(tempfile::tempfile().unwrap().into()).contains("not a pipe"));
-    // Whoever has this has a reader, and would wait for itself when the rank has gone.
+    // A process with this descriptor is a reader itself, so it would wait for itself after the rank
+    // has exited.
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo");
     mkfifo(&fifo, Mode::S_IRWXU).unwrap();
@@ -302,7 +300,7 @@ fn a_stdin_that_is_no_pipe_to_be_written_is_refused_by_its_kind() {
 }
 
 #[test]
-fn one_pipe_is_not_the_stdin_of_two_ranks() {
+fn one_pipe_cannot_be_the_stdin_of_two_ranks() {
     let (_read, write) = pipe();
     let with =
         |number: u32, stdin: OwnedFd| AdoptedRank { stdin: Some(stdin), ..rank(number, pipe().0, REPORTED) };

@@ -1,4 +1,4 @@
-//! Jobs of several apps: who runs what, and what is refused before anything runs.
+//! Jobs of several apps: the ranks of each app, and what is refused before anything runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -11,11 +11,11 @@ use iof_engine::{App, Engine, JobSpec, LaunchError, MAX_RANKS};
 use iof_proto::Rank;
 
 fn refused(engine: &Engine, spec: &JobSpec) -> LaunchError {
-    engine.spawn(spec).err().expect("it started")
+    engine.spawn(spec).err().expect("the job must not start")
 }
 
 #[test]
-fn each_app_runs_in_its_ranks_with_its_arguments_environment_and_directory() {
+fn each_app_runs_with_its_ranks_arguments_environment_and_directory() {
     let show = "echo $IOF_RANK/$IOF_NPROCS $IOF_APPNUM $(pwd) $X";
     let env = vec![("X".into(), "first".into()), ("X".into(), "last".into())];
     let first = App { nprocs: 2, env, cwd: Some("/".into()), ..shell(show) };
@@ -26,14 +26,14 @@ fn each_app_runs_in_its_ranks_with_its_arguments_environment_and_directory() {
 }
 
 #[test]
-fn the_rank_that_fails_first_is_named_by_its_number_in_the_whole_job() {
+fn the_first_failed_rank_is_named_by_its_number_in_the_whole_job() {
     let ok = App { nprocs: 3, ..shell("exit 0") };
     let (status, _) = run(&engine(), &spec([ok, shell("exit 4")]));
     assert_eq!((status.first_failure.unwrap().0, status.code()), (Rank(3), 4));
 }
 
 #[test]
-fn a_job_without_ranks_or_with_an_app_without_ranks_or_too_many_in_all_is_refused() {
+fn jobs_and_apps_without_ranks_and_jobs_with_too_many_are_refused() {
     let engine = engine();
     let none = App { nprocs: 0, ..shell("") };
     let many = App { nprocs: MAX_RANKS, ..shell("") };
@@ -46,7 +46,7 @@ fn a_job_without_ranks_or_with_an_app_without_ranks_or_too_many_in_all_is_refuse
 }
 
 #[test]
-fn what_is_wrong_with_an_app_is_found_before_another_runs_and_names_app_and_rank() {
+fn an_invalid_app_is_found_before_another_runs_and_is_named_with_its_rank() {
     let engine = engine();
     let directory = tempfile::tempdir().unwrap();
     let proof = directory.path().join("proof");
@@ -54,7 +54,7 @@ fn what_is_wrong_with_an_app_is_found_before_another_runs_and_names_app_and_rank
     let missing = App::new("no-such-program", [""; 0]);
     let plain = App::new("/etc/passwd", [""; 0]);
     let nowhere = App { cwd: Some("/no/where".into()), ..shell("") };
-    // A path begins at the app's own directory.
+    // A relative path starts at the app's own directory.
     let elsewhere = App { cwd: Some("/".into()), ..App::new("./no-such-program", [""; 0]) };
     for (wrong, is) in [
         (missing, (|e| matches!(e, SpawnError::NotFound { .. })) as fn(&SpawnError) -> bool),
@@ -72,7 +72,7 @@ fn what_is_wrong_with_an_app_is_found_before_another_runs_and_names_app_and_rank
 }
 
 #[test]
-fn what_only_the_kernel_finds_ends_the_ranks_that_run_already() {
+fn an_error_found_only_by_the_kernel_ends_the_ranks_that_run_already() {
     let engine = engine();
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("script");
@@ -86,11 +86,11 @@ fn what_only_the_kernel_finds_ends_the_ranks_that_run_already() {
         matches!(source, SpawnError::NotFound { .. }) && error.to_string().contains("interpreter"),
         "{error}"
     );
-    // Killed before it could say its pid, or after.
+    // The rank was killed before or after it could write its pid.
     if let Ok(pid) = std::fs::read_to_string(&note)
         && !pid.is_empty()
     {
         let gone = || !Path::new(&format!("/proc/{}", pid.trim())).exists();
-        common::wait_for("its end", || gone().then_some(()));
+        common::wait_for("the rank to exit", || gone().then_some(()));
     }
 }

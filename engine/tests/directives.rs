@@ -1,4 +1,4 @@
-//! What directives do to streams and those who read them.
+//! The effect of directives on streams and their readers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::io::Write;
 use std::thread;
 
-use common::{Got, nspace, puller, wait_for, written_by_hand};
+use common::{Got, adopt_pipe, nspace, puller, wait_for};
 use iof_engine::{Config, Engine, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
@@ -37,11 +37,11 @@ fn wait_until_read(tool: &mut Tool, bytes: usize) {
 }
 
 fn pattern(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at % 251) as u8).collect()
+    (0..bytes).map(|index| (index % 251) as u8).collect()
 }
 
 #[test]
-fn the_engines_defaults_are_those_of_the_directives_it_was_started_with() {
+fn directives_at_the_start_set_the_engines_defaults() {
     let mut config = Config::default();
     let ignored = config
         .direct(&[
@@ -57,11 +57,11 @@ fn the_engines_defaults_are_those_of_the_directives_it_was_started_with() {
     assert_eq!(config.cache_size, before);
 }
 
-/// Writes more than the cache holds before anybody registers, when `prepare` was done; gives what
-/// was written and what a late tool gets.
+/// Calls `prepare` for a job, then writes more than the cache holds before any tool registers.
+/// Returns the written bytes and what a late tool receives.
 fn read_late(prepare: fn(&Job)) -> (Vec<u8>, Got) {
     let engine = engine(Policy::DropNewest);
-    let (job, mut stdout) = written_by_hand(&engine, &[]);
+    let (job, mut stdout) = adopt_pipe(&engine, &[]);
     prepare(&job);
     let written = pattern(5 * CACHE);
     stdout.write_all(&written).unwrap();
@@ -76,15 +76,15 @@ fn read_late(prepare: fn(&Job)) -> (Vec<u8>, Got) {
 }
 
 #[test]
-fn what_nobody_registered_for_is_cached_from_its_first_byte_and_the_newest_are_dropped() {
+fn without_a_registration_the_first_bytes_are_cached_and_the_newest_dropped() {
     let (written, got) = read_late(|_| {});
     assert!(written.starts_with(&got.bytes), "the first bytes");
 }
 
 #[test]
-fn a_tool_that_leaves_takes_the_keeping_up_where_it_was() {
+fn after_its_last_reader_leaves_a_stream_is_cached_from_where_it_stopped() {
     let engine = engine(Policy::DropNewest);
-    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let (_job, mut stdout) = adopt_pipe(&engine, &[]);
     let mut observer = engine.attach("observer", Grant::Never).unwrap();
     let mut first = puller(&engine, Grant::Never, vec![]);
     let early = pattern(CACHE / 2);
@@ -95,7 +95,7 @@ fn a_tool_that_leaves_takes_the_keeping_up_where_it_was() {
         (got.bytes.len() == early.len()).then_some(())
     });
     drop(first);
-    wait_for("the tool to be gone", || stdout_stats(&mut observer).readers.is_empty().then_some(()));
+    wait_for("the tool to disconnect", || stdout_stats(&mut observer).readers.is_empty().then_some(()));
     let late = vec![b'x'; 5 * CACHE];
     stdout.write_all(&late).unwrap();
     wait_until_read(&mut observer, early.len() + late.len());
@@ -113,15 +113,15 @@ fn a_tool_that_leaves_takes_the_keeping_up_where_it_was() {
 }
 
 #[test]
-fn a_launcher_that_waits_no_longer_keeps_the_newest() {
+fn after_the_backlog_is_released_the_newest_bytes_are_kept() {
     let (written, got) = read_late(Job::release_backlog);
     assert!(written.ends_with(&got.bytes), "the last bytes");
 }
 
 #[test]
-fn under_block_what_was_spawned_to_be_forwarded_waits_for_its_registration_and_loses_nothing() {
+fn under_block_a_forwarded_stream_waits_for_a_registration_and_loses_nothing() {
     let engine = engine(Policy::Block);
-    let (_job, mut stdout) = written_by_hand(&engine, &[Info::required(key::PMIX_FWD_STDOUT, true)]);
+    let (_job, mut stdout) = adopt_pipe(&engine, &[Info::required(key::PMIX_FWD_STDOUT, true)]);
     let written = pattern(10 * CACHE);
     let writer = thread::spawn({
         let written = written.clone();
@@ -136,22 +136,22 @@ fn under_block_what_was_spawned_to_be_forwarded_waits_for_its_registration_and_l
 }
 
 #[test]
-fn under_block_what_nobody_asked_to_forward_waits_for_nobody() {
+fn under_block_a_stream_that_is_not_forwarded_does_not_wait() {
     for directives in [vec![], vec![Info::required(key::PMIX_FWD_STDOUT, false)]] {
         let engine = engine(Policy::Block);
-        let (_job, mut stdout) = written_by_hand(&engine, &directives);
-        // More than cache and pipe hold.
+        let (_job, mut stdout) = adopt_pipe(&engine, &directives);
+        // More than the cache and the pipe hold.
         stdout.write_all(&pattern(10 * CACHE)).unwrap();
     }
 }
 
 #[test]
-fn what_is_not_to_be_forwarded_is_drained_and_can_be_tapped_but_the_launchers_sinks_do_not_get_it() {
+fn a_stream_without_forwarding_goes_to_tools_but_not_to_the_launchers_readers() {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().into()));
     let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
     let mut own = puller(&engine, Grant::Block, vec![]);
-    let (_job, mut stdout) = written_by_hand(&engine, &[Info::required(key::PMIX_FWD_STDOUT, false)]);
+    let (_job, mut stdout) = adopt_pipe(&engine, &[Info::required(key::PMIX_FWD_STDOUT, false)]);
     let mut late = puller(&engine, Grant::Block, vec![]);
     let mut tool = Tool::connect(engine.socket().unwrap(), "tap").unwrap();
     tool.pull(&Pull::new(vec![rank()], Channels::STDOUT)).unwrap();
@@ -163,13 +163,13 @@ fn what_is_not_to_be_forwarded_is_drained_and_can_be_tapped_but_the_launchers_si
 }
 
 #[test]
-fn of_two_tools_one_keeps_the_oldest_bytes_and_one_the_newest_as_each_asked() {
+fn one_tool_can_keep_the_oldest_bytes_while_another_keeps_the_newest() {
     let engine = engine(Policy::DropNewest);
     let mut keeps_oldest =
         puller(&engine, Grant::Never, vec![Info::required(key::PMIX_IOF_DROP_NEWEST, true)]);
     let mut keeps_newest =
         puller(&engine, Grant::Never, vec![Info::required(key::PMIX_IOF_DROP_OLDEST, true)]);
-    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let (_job, mut stdout) = adopt_pipe(&engine, &[]);
     let written = pattern(20 * CACHE);
     stdout.write_all(&written).unwrap();
     let mut observer = engine.attach("observer", Grant::Never).unwrap();
@@ -187,9 +187,9 @@ fn of_two_tools_one_keeps_the_oldest_bytes_and_one_the_newest_as_each_asked() {
 }
 
 #[test]
-fn a_registration_gets_the_cache_that_it_asks_for_and_another_one_keeps_what_it_has() {
+fn a_registration_gets_its_own_cache_size_without_shrinking_anothers() {
     let engine = engine(Policy::DropNewest);
-    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let (_job, mut stdout) = adopt_pipe(&engine, &[]);
     let large = Info::required(key::PMIX_IOF_CACHE_SIZE, 8 * CACHE as u32);
     let small = Info::required(key::PMIX_IOF_CACHE_SIZE, MIN_CACHE_SIZE);
     let wants_more = puller(&engine, Grant::Never, vec![large]);
@@ -198,14 +198,14 @@ fn a_registration_gets_the_cache_that_it_asks_for_and_another_one_keeps_what_it_
     stdout.write_all(&written).unwrap();
     drop(stdout);
     for mut tool in [wants_more, wants_less] {
-        assert!(Got::all(&mut tool) == Got { bytes: written.clone(), gaps: vec![] }, "all of it fits");
+        assert!(Got::all(&mut tool) == Got { bytes: written.clone(), gaps: vec![] }, "all bytes fit");
     }
 }
 
 #[test]
-fn a_cache_that_one_alone_wants_small_is_small_and_then_as_large_as_before() {
+fn a_cache_shrinks_for_its_only_reader_and_grows_back_afterwards() {
     let engine = engine(Policy::DropNewest);
-    let (_job, mut stdout) = written_by_hand(&engine, &[]);
+    let (_job, mut stdout) = adopt_pipe(&engine, &[]);
     let mut observer = engine.attach("observer", Grant::Never).unwrap();
     let mut tool =
         puller(&engine, Grant::Never, vec![Info::required(key::PMIX_IOF_CACHE_SIZE, MIN_CACHE_SIZE)]);
@@ -214,7 +214,7 @@ fn a_cache_that_one_alone_wants_small_is_small_and_then_as_large_as_before() {
     assert!(stdout_stats(&mut observer).cached <= u64::from(MIN_CACHE_SIZE));
     let got = {
         let mut got = Got::default();
-        wait_for("what fits", || {
+        wait_for("the bytes that fit", || {
             got.take(&mut tool);
             (got.bytes.len() as u64 + got.lost() == CACHE as u64).then_some(())
         });
@@ -222,14 +222,14 @@ fn a_cache_that_one_alone_wants_small_is_small_and_then_as_large_as_before() {
     };
     assert!(got.lost() > 0);
     drop(tool);
-    wait_for("the tool to be gone", || stdout_stats(&mut observer).readers.is_empty().then_some(()));
+    wait_for("the tool to disconnect", || stdout_stats(&mut observer).readers.is_empty().then_some(()));
     stdout.write_all(&pattern(CACHE / 2)).unwrap();
     wait_until_read(&mut observer, CACHE + CACHE / 2);
-    assert_eq!(stdout_stats(&mut observer).cached, CACHE as u64 / 2, "nothing of it was dropped");
+    assert_eq!(stdout_stats(&mut observer).cached, CACHE as u64 / 2, "no byte was dropped");
 }
 
 #[test]
-fn what_cannot_be_honoured_is_an_error_if_required_and_named_if_not() {
+fn an_unsupported_directive_is_refused_if_required_and_listed_if_optional() {
     let engine = engine(Policy::DropNewest);
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     let too_large = Info::required(key::PMIX_IOF_CACHE_SIZE, u32::MAX);
@@ -248,13 +248,13 @@ fn what_cannot_be_honoured_is_an_error_if_required_and_named_if_not() {
 }
 
 #[test]
-fn flushing_waits_until_the_launchers_readers_have_what_was_written_before() {
+fn flush_blocks_until_the_launchers_readers_have_all_earlier_bytes() {
     let engine = engine(Policy::Block);
-    let (job, mut stdout) = written_by_hand(&engine, &[]);
+    let (job, mut stdout) = adopt_pipe(&engine, &[]);
     let mut tool = puller(&engine, Grant::Block, vec![]);
     let written = pattern(CACHE / 2);
     stdout.write_all(&written).unwrap();
-    assert!(!job.flush(Some(std::time::Duration::ZERO)), "nobody has read it");
+    assert!(!job.flush(Some(std::time::Duration::ZERO)), "the bytes are unread");
     let flushing = thread::spawn(move || job.flush(None));
     let mut got = Got::default();
     wait_for("the bytes", || {
@@ -267,15 +267,15 @@ fn flushing_waits_until_the_launchers_readers_have_what_was_written_before() {
 }
 
 #[test]
-fn a_closed_stream_has_what_was_written_before_and_its_writer_is_told() {
+fn a_closed_stream_keeps_earlier_bytes_and_its_writer_gets_an_error() {
     let engine = engine(Policy::Block);
-    let (job, mut stdout) = written_by_hand(&engine, &[]);
+    let (job, mut stdout) = adopt_pipe(&engine, &[]);
     let mut tool = puller(&engine, Grant::Block, vec![]);
     stdout.write_all(b"before").unwrap();
     assert!(job.close(Rank(0), Channel::Stdout));
     assert_eq!(Got::all(&mut tool).bytes, b"before");
-    assert!(!job.close(Rank(0), Channel::Stdout), "it is complete");
-    assert!(!job.close(Rank(7), Channel::Stdout), "there is no such rank");
-    // Rust programs ignore SIGPIPE.
+    assert!(!job.close(Rank(0), Channel::Stdout), "the stream is complete");
+    assert!(!job.close(Rank(7), Channel::Stdout), "the rank does not exist");
+    // Rust programs ignore SIGPIPE by default.
     assert_eq!(stdout.write_all(b"after").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
 }

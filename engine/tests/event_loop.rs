@@ -1,4 +1,4 @@
-//! A tool on an event loop of its own: one descriptor, and no news that it does not tell of.
+//! A tool in its own event loop: one descriptor and one timeout announce everything.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -8,8 +8,8 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::PATIENCE;
-use common::streams::{Ledger, Pipes, all_of, engine_that};
+use common::TIMEOUT;
+use common::streams::{DeliveryRecord, Pipes, all_of, engine_with_policy};
 use crossbeam::channel::unbounded;
 use iof_engine::{Grant, Policy};
 use iof_proto::directive::key;
@@ -18,20 +18,20 @@ use iof_proto::{Channels, Info};
 use iof_tool::{Delivery, Pull, Tool};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Sleeps as an event loop does; fails if that lasts as if something was missed.
+/// Sleeps as an event loop does. Panics if the descriptor stays silent without a timeout.
 fn sleep(tool: &Tool) {
     let start = Instant::now();
     let timeout = tool.timeout();
-    let longest = timeout.unwrap_or(PATIENCE);
+    let longest = timeout.unwrap_or(TIMEOUT);
     let millis = PollTimeout::try_from(longest.as_micros().div_ceil(1000)).unwrap();
     let ready = poll(&mut [PollFd::new(tool.as_fd(), PollFlags::POLLIN)], millis).unwrap();
-    assert!(ready > 0 || timeout.is_some(), "slept for {:?} and nobody woke it", start.elapsed());
+    assert!(ready > 0 || timeout.is_some(), "missed a wake-up for {:?}", start.elapsed());
 }
 
 #[test]
-fn the_descriptor_and_the_timeout_are_all_that_a_loop_needs_to_get_everything() {
+fn the_descriptor_and_the_timeout_suffice_to_receive_everything() {
     for buffered in [false, true] {
-        let engine = engine_that(Policy::Block, 65_536);
+        let engine = engine_with_policy(Policy::Block, 65_536);
         let mut tool = engine.attach("test", Grant::Block).unwrap();
         let directives = buffered.then(|| {
             [
@@ -41,7 +41,7 @@ fn the_descriptor_and_the_timeout_are_all_that_a_loop_needs_to_get_everything() 
         });
         let directives: Vec<Info> = directives.into_iter().flatten().collect();
         tool.pull(&Pull { directives, ..Pull::new(vec![all_of("job")], Channels::STDOUT) }).unwrap();
-        let pipes = Pipes::of(&engine, "job", 3);
+        let pipes = Pipes::adopt(&engine, "job", 3);
         let writers: Vec<_> = (0..3)
             .map(|rank| {
                 let mut pipe = pipes.writer(rank);
@@ -59,30 +59,30 @@ fn the_descriptor_and_the_timeout_are_all_that_a_loop_needs_to_get_everything() 
             writers.into_iter().for_each(|writer| writer.join().unwrap());
             pipes.end(0);
         });
-        let mut ledger = Ledger::default();
+        let mut record = DeliveryRecord::default();
         while !tool.is_done() {
             sleep(&tool);
             while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
-                ledger.note(&delivery);
+                record.add(&delivery);
             }
         }
         end.join().unwrap();
         for rank in 0..3 {
-            assert_eq!(ledger.stdout(1, "job", rank).bytes.len(), 200_000);
+            assert_eq!(record.stdout(1, "job", rank).bytes.len(), 200_000);
         }
     }
 }
 
-/// Each line is written only when the one before was handed out, at any moment of the tool's way to
-/// sleep: a single wake-up that is missed stops all of it.
+/// Each line is written only after the previous one was delivered, at any moment between the tool's
+/// rounds. A single missed wake-up stops the test.
 #[test]
 fn no_wake_up_is_ever_missed() {
     const LINES: u32 = 10_000;
     const RANKS: usize = 3;
-    let engine = engine_that(Policy::DropNewest, 65_536);
+    let engine = engine_with_policy(Policy::DropNewest, 65_536);
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)).unwrap();
-    let pipes = Pipes::of(&engine, "job", RANKS.try_into().unwrap());
+    let pipes = Pipes::adopt(&engine, "job", RANKS.try_into().unwrap());
     let turns: Vec<_> = (0..RANKS)
         .map(|rank| {
             let (taken, next) = unbounded::<()>();
@@ -90,8 +90,8 @@ fn no_wake_up_is_ever_missed() {
             thread::spawn(move || {
                 for line in 0..LINES {
                     pipe.write_all(b"a line\n").unwrap();
-                    next.recv_timeout(PATIENCE).unwrap();
-                    // Now and then at another moment of the tool's round.
+                    next.recv_timeout(TIMEOUT).unwrap();
+                    // Varies the moment within the tool's round.
                     (0..line % 97 * 20).for_each(|_| std::hint::spin_loop());
                 }
             });
@@ -107,10 +107,10 @@ fn no_wake_up_is_ever_missed() {
             assert_eq!(&*bytes, b"a line\n");
             let rank = bytes.origin().source.rank.0 as usize;
             lines += 1;
-            // The last may come when its writer has gone.
+            // The writer of the last line may have ended.
             let _ = turns[rank].send(());
         }
-        // What comes with an answer is news, too.
+        // Messages that arrive together with an answer must wake the loop, too.
         if requests < 500 && lines % 7 == 0 {
             requests += 1;
             tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
@@ -118,21 +118,21 @@ fn no_wake_up_is_ever_missed() {
     }
 }
 
-/// Jobs come and go between requests: what the tool is told then makes it wake up, or not sleep at
-/// all.
+/// Jobs start and end between requests. The messages about them must wake the tool or keep it
+/// awake.
 #[test]
-fn news_that_come_with_an_answer_are_not_slept_over() {
-    let engine = engine_that(Policy::DropNewest, 65_536);
+fn messages_that_arrive_with_an_answer_wake_the_tool() {
+    let engine = engine_with_policy(Policy::DropNewest, 65_536);
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     for round in 0..200 {
         let nspace = format!("job{round}");
-        // Registered for before or after it has come.
+        // The registration comes before or after the job.
         let pull = Pull { persistent: true, ..Pull::new(vec![all_of(&nspace)], Channels::STDOUT) };
         let pipes = if round % 2 == 0 {
             tool.pull(&pull).unwrap();
-            Pipes::of(&engine, &nspace, 2)
+            Pipes::adopt(&engine, &nspace, 2)
         } else {
-            let pipes = Pipes::of(&engine, &nspace, 2);
+            let pipes = Pipes::adopt(&engine, &nspace, 2);
             tool.pull(&pull).unwrap();
             pipes
         };
@@ -143,11 +143,11 @@ fn news_that_come_with_an_answer_are_not_slept_over() {
             tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
         }
         tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
-        let mut ledger = Ledger::default();
-        while ledger.job_ends.is_empty() {
+        let mut record = DeliveryRecord::default();
+        while record.job_ends.is_empty() {
             sleep(&tool);
             while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
-                ledger.note(&delivery);
+                record.add(&delivery);
                 if let Delivery::Complete { origin, .. } = delivery {
                     assert_eq!(origin.handler, round + 1);
                     tool.query(&[query::PMIX_QUERY_NAMESPACES]).unwrap();
@@ -155,10 +155,10 @@ fn news_that_come_with_an_answer_are_not_slept_over() {
             }
         }
         tool.deregister(round + 1).unwrap();
-        while ledger.deregistered.is_empty() {
+        while record.deregistered.is_empty() {
             sleep(&tool);
             while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
-                ledger.note(&delivery);
+                record.add(&delivery);
             }
         }
     }
@@ -166,7 +166,7 @@ fn news_that_come_with_an_answer_are_not_slept_over() {
 
 #[test]
 fn an_engine_that_ends_wakes_its_tools() {
-    let engine = engine_that(Policy::DropNewest, 65_536);
+    let engine = engine_with_policy(Policy::DropNewest, 65_536);
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)).unwrap();
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());

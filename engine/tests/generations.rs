@@ -1,4 +1,5 @@
-//! What tools cost in generations of rings: files and maps of the engine, and bytes of other tools.
+//! The cost of tools in generations of rings: files and maps of the engine, and bytes of other
+//! tools.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -9,8 +10,8 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
-use common::raw::Raw;
-use common::{Got, PATIENCE, nspace, puller, wait_for, written_by_hand};
+use common::raw::RawTool;
+use common::{Got, TIMEOUT, adopt_pipe, nspace, puller, wait_for};
 use iof_engine::{Config, Engine, Grant, Policy, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
@@ -21,11 +22,11 @@ use tempfile::TempDir;
 const CACHE: usize = 64 * 1024;
 const MIB: u32 = 1 << 20;
 
-/// Rings of one stream with an honest reader: the newest, that of the reader, that of the hostile
-/// tool, and one that was given back.
+/// The number of rings of one stream with an honest reader: the newest one, the honest reader's,
+/// the hostile tool's, and a returned one.
 const RINGS: usize = 4;
 
-/// Rings are counted for the whole process.
+/// Rings are counted for the whole process, so only one test may run at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn engine() -> (Engine, TempDir) {
@@ -40,7 +41,7 @@ fn rank() -> Proc {
     Proc { nspace: nspace(), rank: Rank(0) }
 }
 
-/// The files of rings that this process has open, by inode.
+/// Returns the inodes of the ring files that this process has open.
 fn ring_files() -> BTreeSet<u64> {
     let files = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_ring = |path: &std::path::PathBuf| {
@@ -49,15 +50,15 @@ fn ring_files() -> BTreeSet<u64> {
     files.filter(is_ring).filter_map(|path| Some(fs::metadata(path).ok()?.ino())).collect()
 }
 
-/// The maps of rings, of which each ring has three with the engine and three with each tool of this
-/// process.
+/// Returns the number of maps of rings. Each ring has three in the engine and three in each tool of
+/// this process.
 fn ring_maps() -> usize {
     fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:iof-ring").count()
 }
 
-fn wait_for_readers(asker: &mut Tool, readers: usize) {
+fn wait_for_readers(tool: &mut Tool, readers: usize) {
     wait_for("readers to be attached", || {
-        let found = asker.query(&[query::IOF_STATS]).unwrap();
+        let found = tool.query(&[query::IOF_STATS]).unwrap();
         let Some(Found { value: Value::Streams(streams), .. }) = found.into_iter().next() else {
             panic!("no streams")
         };
@@ -66,53 +67,54 @@ fn wait_for_readers(asker: &mut Tool, readers: usize) {
     });
 }
 
-/// A rank that writes no more than an honest tool has read.
-struct Beside {
+/// A rank that never writes more than an honest tool has read.
+struct HonestReader {
     stdout: File,
     honest: Tool,
     written: u64,
 }
 
-impl Beside {
+impl HonestReader {
     fn write(&mut self, bytes: usize) {
-        let piece: Vec<u8> = (self.written..).take(bytes).map(|at| (at % 251) as u8).collect();
+        let piece: Vec<u8> = (self.written..).take(bytes).map(|index| (index % 251) as u8).collect();
         self.stdout.write_all(&piece).unwrap();
         let mut got = Vec::new();
         while got.len() < bytes {
-            match self.honest.next(Some(PATIENCE)).unwrap() {
+            match self.honest.next(Some(TIMEOUT)).unwrap() {
                 Some(Delivery::Bytes(bytes)) => got.extend_from_slice(&bytes),
                 other => panic!("the honest tool got {other:?} after {} bytes", self.written),
             }
         }
-        assert!(got == piece, "not what was written behind {}", self.written);
+        assert!(got == piece, "wrong bytes after {}", self.written);
         self.written += bytes as u64;
     }
 }
 
 #[test]
-fn a_tool_that_follows_and_never_reads_its_socket_keeps_no_generations() {
+fn a_tool_that_follows_but_never_reads_its_socket_keeps_no_generations() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (engine, _directory) = engine();
-    let (_job, stdout) = written_by_hand(&engine, &[]);
-    let mut beside = Beside { stdout, honest: puller(&engine, Grant::Never, vec![]), written: 0 };
-    let mut hostile = Raw::connect(&engine);
+    let (_job, stdout) = adopt_pipe(&engine, &[]);
+    let mut honest_reader =
+        HonestReader { stdout, honest: puller(&engine, Grant::Never, vec![]), written: 0 };
+    let mut hostile = RawTool::connect(&engine);
     hostile.pull(vec![rank()], Channels::STDOUT);
-    wait_for_readers(&mut beside.honest, 2);
+    wait_for_readers(&mut honest_reader.honest, 2);
     let others = (ring_files().len(), ring_maps());
     for _ in 0..200 * 4 {
-        beside.write(CACHE / 4);
+        honest_reader.write(CACHE / 4);
         hostile.send(&FromTool::Follow { slot: 0 });
     }
     let (files, maps) = (ring_files().len() - others.0, ring_maps() - others.1);
     assert!(files < RINGS, "{files} more files");
     assert!(maps < 6 * RINGS, "{maps} more maps");
-    // What was sent to it is in memory as long as it may be received.
-    hostile.take_files();
+    // A ring that was sent remains in memory while it may still be received.
+    hostile.receive_files();
     let in_flight = ring_files().len() - others.0;
     assert!(in_flight <= 2 * RINGS, "{in_flight} more rings in flight");
 }
 
-/// How often the capture thread has woken up.
+/// Returns how often the capture thread has woken up.
 fn capture_wakeups() -> u64 {
     let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
     let status = |path: std::path::PathBuf| fs::read_to_string(path.join("status")).ok();
@@ -126,61 +128,62 @@ fn capture_wakeups() -> u64 {
 }
 
 #[test]
-fn a_tool_that_follows_without_reason_does_not_wake_the_capture_thread() {
+fn unnecessary_follow_requests_do_not_wake_the_capture_thread() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     const REQUESTS: u64 = 5_000;
     let (engine, _directory) = engine();
-    let (_job, _stdout) = written_by_hand(&engine, &[]);
-    let mut hostile = Raw::connect(&engine);
+    let (_job, _stdout) = adopt_pipe(&engine, &[]);
+    let mut hostile = RawTool::connect(&engine);
     hostile.pull(vec![rank()], Channels::STDOUT);
-    hostile.until_heard();
+    hostile.sync();
     let before = capture_wakeups();
     for _ in 0..REQUESTS {
         hostile.send(&FromTool::Follow { slot: 0 });
     }
-    hostile.until_heard();
+    hostile.sync();
     let wakeups = capture_wakeups() - before;
     assert!(wakeups < REQUESTS / 50, "{wakeups} wake-ups by {REQUESTS} requests");
 }
 
 #[test]
-fn readers_that_stall_keep_one_old_generation_each_until_they_go() {
+fn each_stalled_reader_keeps_one_old_generation_until_it_disconnects() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     const READERS: usize = 32;
     let (engine, _directory) = engine();
-    let (_job, stdout) = written_by_hand(&engine, &[]);
-    let mut beside = Beside { stdout, honest: puller(&engine, Grant::Never, vec![]), written: 0 };
+    let (_job, stdout) = adopt_pipe(&engine, &[]);
+    let mut honest_reader =
+        HonestReader { stdout, honest: puller(&engine, Grant::Never, vec![]), written: 0 };
     let others = ring_files().len();
-    let mut stalled = Raw::connect(&engine);
+    let mut stalled = RawTool::connect(&engine);
     for reader in 1..=READERS {
         stalled.pull(vec![rank()], Channels::STDOUT);
-        wait_for_readers(&mut beside.honest, 1 + reader);
-        (0..8).for_each(|_| beside.write(CACHE / 4));
+        wait_for_readers(&mut honest_reader.honest, 1 + reader);
+        (0..8).for_each(|_| honest_reader.write(CACHE / 4));
     }
     let files = ring_files().len() - others;
     assert!(files <= READERS + RINGS, "{files} rings for {READERS} readers that stall");
     drop(stalled);
-    wait_for_readers(&mut beside.honest, 1);
-    (0..8).for_each(|_| beside.write(CACHE / 4));
+    wait_for_readers(&mut honest_reader.honest, 1);
+    (0..8).for_each(|_| honest_reader.write(CACHE / 4));
     let files = ring_files().len().saturating_sub(others);
-    assert!(files < RINGS, "{files} rings are left");
+    assert!(files < RINGS, "{files} rings remain");
 }
 
 #[test]
-fn tools_that_come_and_go_with_other_caches_cost_a_paused_tool_nothing() {
+fn changing_cache_sizes_of_other_tools_cost_a_paused_tool_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (engine, _directory) = engine();
-    let (_job, mut stdout) = written_by_hand(&engine, &[]);
-    let visitor =
+    let (_job, mut stdout) = adopt_pipe(&engine, &[]);
+    let sized_tool =
         |mib: u32| puller(&engine, Grant::Never, vec![Info::required(key::PMIX_IOF_CACHE_SIZE, mib * MIB)]);
-    let mut paused = visitor(8);
-    let all: Vec<u8> = (0..6 * MIB).map(|at| (at % 251) as u8).collect();
-    let mut visitors = Vec::new();
+    let mut paused = sized_tool(8);
+    let all: Vec<u8> = (0..6 * MIB).map(|index| (index % 251) as u8).collect();
+    let mut sized_tools = Vec::new();
     for (mib, piece) in [9, 10, 12].into_iter().cycle().zip(all.chunks(50_000)) {
-        visitors.push(visitor(mib));
+        sized_tools.push(sized_tool(mib));
         stdout.write_all(piece).unwrap();
-        if visitors.len() > 2 {
-            visitors.remove(0);
+        if sized_tools.len() > 2 {
+            sized_tools.remove(0);
         }
     }
     drop(stdout);

@@ -1,4 +1,4 @@
-//! Grace periods, as an embedder sets them and hears of them.
+//! Grace periods, as an embedder sets them and sees them in the status.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -11,9 +11,9 @@ use iof_proto::{Channel, Channels, Rank};
 use nix::sys::signal::Signal;
 
 #[test]
-fn the_status_names_the_streams_that_a_grace_cut_off_and_no_others() {
+fn the_status_names_exactly_the_streams_that_the_grace_period_cut_off() {
     let engine = engine();
-    let output = Output::of(&engine, Channels::STDOUT);
+    let output = Output::start(&engine, Channels::STDOUT);
     let holds_stdout = shell("echo out; exec 2>&- ; sleep 1000 2>/dev/null & exit 3");
     let grace = Some(Duration::from_millis(50));
     let spec = JobSpec { grace, ..spec([shell("echo out"), holds_stdout]) };

@@ -1,4 +1,4 @@
-//! What the engine asks of its host: whom to let in, what tools want, what nobody wants any more.
+//! Upcalls to the host: approval of tools, pulls, and stops of unwanted sources.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 
-use common::raw::Raw;
-use common::{PATIENCE, nspace, shell, spec, wait, wait_for};
+use common::raw::RawTool;
+use common::{TIMEOUT, nspace, shell, spec, wait, wait_for};
 use iof_engine::{
     ApprovalReply, Config, Engine, Grant, Host, Policy, QueryReply, Rendezvous, Reply, same_user,
 };
@@ -24,27 +24,27 @@ use tempfile::TempDir;
 /// A directive that only the host understands.
 const CREDENTIAL: &str = "site.credential";
 
-/// What a host was asked.
-enum Asked {
+/// A request to the host.
+enum Request {
     Pull(Vec<Proc>, Channels, Vec<Info>, Reply),
     Stop(Vec<Proc>, Channels),
 }
 
 type Approval = Box<dyn Fn(&socket::PeerCredentials) -> Result<Grant, Failure> + Send + Sync>;
 
-/// Tells the test what it is asked, and leaves the answer to it.
-struct Scripted {
-    asked: Mutex<Sender<Asked>>,
+/// A host that passes each request to the test, which answers it.
+struct ScriptedHost {
+    requests: Mutex<Sender<Request>>,
     approve: Approval,
 }
 
-impl Host for Scripted {
+impl Host for ScriptedHost {
     fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
         reply.answer((self.approve)(tool));
     }
 
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
-        self.tell(Asked::Pull(procs.to_vec(), channels, directives.to_vec(), reply));
+        self.send(Request::Pull(procs.to_vec(), channels, directives.to_vec(), reply));
     }
 
     fn directives(&self) -> Vec<String> {
@@ -52,20 +52,20 @@ impl Host for Scripted {
     }
 
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
-        self.tell(Asked::Stop(procs.to_vec(), channels));
+        self.send(Request::Stop(procs.to_vec(), channels));
     }
 }
 
-impl Scripted {
-    fn tell(&self, asked: Asked) {
-        // The test may be over.
-        let _ = self.asked.lock().unwrap().send(asked);
+impl ScriptedHost {
+    fn send(&self, request: Request) {
+        // The test may have ended already.
+        let _ = self.requests.lock().unwrap().send(request);
     }
 }
 
 struct World {
     engine: Engine,
-    asked: Receiver<Asked>,
+    requests: Receiver<Request>,
     _directory: TempDir,
 }
 
@@ -76,13 +76,13 @@ fn world() -> World {
 fn world_with(
     approve: impl Fn(&socket::PeerCredentials) -> Result<Grant, Failure> + Send + Sync + 'static,
 ) -> World {
-    let (tell, asked) = channel();
+    let (sender, requests) = channel();
     let (engine, _directory) =
-        engine_of(Arc::new(Scripted { asked: Mutex::new(tell), approve: Box::new(approve) }));
-    World { engine, asked, _directory }
+        start_engine(Arc::new(ScriptedHost { requests: Mutex::new(sender), approve: Box::new(approve) }));
+    World { engine, requests, _directory }
 }
 
-fn engine_of(host: Arc<dyn Host>) -> (Engine, TempDir) {
+fn start_engine(host: Arc<dyn Host>) -> (Engine, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let config = Config { rendezvous, policy: Policy::Block, ..Config::default() };
@@ -97,7 +97,7 @@ fn whole_job() -> Vec<Proc> {
     procs(&[Rank::WILDCARD.0])
 }
 
-/// A tool that was answered, or not.
+/// A thread that pulls, and returns its tool with the answer.
 type Pulled = JoinHandle<(Tool, Result<Granted, RequestError>)>;
 
 impl World {
@@ -105,51 +105,51 @@ impl World {
         Tool::connect(self.engine.socket().unwrap(), "test").unwrap()
     }
 
-    /// Has a new tool pull on a thread of its own.
+    /// Starts a thread in which a new tool pulls.
     fn pull(&self, procs: Vec<Proc>, channels: Channels) -> Pulled {
         pull(self.tool(), procs, channels)
     }
 
-    fn next(&self) -> Asked {
-        self.asked.recv_timeout(PATIENCE).expect("the host is asked")
+    fn next(&self) -> Request {
+        self.requests.recv_timeout(TIMEOUT).expect("the host receives a request")
     }
 
     fn next_pull(&self) -> (Vec<Proc>, Channels, Reply) {
         match self.next() {
-            Asked::Pull(procs, channels, _, reply) => (procs, channels, reply),
-            Asked::Stop(procs, _) => panic!("a stop of {procs:?}"),
+            Request::Pull(procs, channels, _, reply) => (procs, channels, reply),
+            Request::Stop(procs, _) => panic!("a stop of {procs:?}"),
         }
     }
 
     fn next_stop(&self) -> (Vec<Proc>, Channels) {
         match self.next() {
-            Asked::Stop(procs, channels) => (procs, channels),
-            Asked::Pull(procs, ..) => panic!("a pull of {procs:?}"),
+            Request::Stop(procs, channels) => (procs, channels),
+            Request::Pull(procs, ..) => panic!("a pull of {procs:?}"),
         }
     }
 
-    /// Has a new tool pull what is not granted yet.
+    /// Has a new tool pull sources that are not granted yet, and grants them.
     fn granted(&self, procs: Vec<Proc>, channels: Channels) -> (Tool, Granted) {
         let pulling = self.pull(procs, channels);
         self.next_pull().2.grant();
         granted(pulling)
     }
 
-    /// That the host was asked nothing until now: the engine has answered `tool` since.
-    fn nothing_asked(&self, tool: &mut Tool) {
-        // The engine speaks to its host when it has answered its tools, so it has done so before the
-        // second.
+    /// Asserts that the host has received no request until now.
+    fn assert_no_request(&self, tool: &mut Tool) {
+        // The engine makes its upcalls after it has answered its tools. So they are made before the
+        // second answer.
         (0..2).for_each(|_| drop(tool.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap()));
-        assert!(self.asked.try_recv().is_err(), "the host was asked");
+        assert!(self.requests.try_recv().is_err(), "unexpected request");
     }
 
-    fn raw(&self) -> Raw {
-        Raw::connect(&self.engine)
+    fn raw(&self) -> RawTool {
+        RawTool::connect(&self.engine)
     }
 
-    /// Readers of all streams together.
+    /// Returns the number of readers of all streams together.
     fn readers(&self) -> usize {
-        let mut own = self.engine.attach("looks", Grant::Never).unwrap();
+        let mut own = self.engine.attach("observer", Grant::Never).unwrap();
         let Value::Streams(streams) = own.query(&[key::IOF_STATS]).unwrap().remove(0).value else {
             panic!("no streams");
         };
@@ -175,10 +175,10 @@ fn denied(pulling: Pulled) -> (Tool, Failure) {
     (tool, failure)
 }
 
-/// All that `tool` gets until its registrations are over.
+/// Reads `tool` until its registrations have ended.
 fn read(tool: &mut Tool) -> Vec<u8> {
     let mut bytes = Vec::new();
-    while let Some(delivery) = tool.next(Some(PATIENCE)).unwrap() {
+    while let Some(delivery) = tool.next(Some(TIMEOUT)).unwrap() {
         if let Delivery::Bytes(some) = delivery {
             bytes.extend_from_slice(&some);
         }
@@ -187,7 +187,7 @@ fn read(tool: &mut Tool) -> Vec<u8> {
 }
 
 #[test]
-fn a_tool_waits_for_the_hosts_word_and_then_has_the_first_byte() {
+fn a_tool_waits_for_the_hosts_grant_and_then_receives_the_first_byte() {
     let world = world();
     let directives = vec![Info::new("site.colour", true)];
     let mut tool = world.tool();
@@ -195,7 +195,7 @@ fn a_tool_waits_for_the_hosts_word_and_then_has_the_first_byte() {
         let granted = tool.pull(&Pull { directives, ..Pull::new(whole_job(), Channels::STDOUT) });
         (tool, granted)
     });
-    let Asked::Pull(procs, channels, directives, reply) = world.next() else { panic!("a stop") };
+    let Request::Pull(procs, channels, directives, reply) = world.next() else { panic!("a stop") };
     assert_eq!((procs, channels), (whole_job(), Channels::STDOUT));
     assert_eq!(directives, [Info::new("site.colour", true)]);
     let job = world.engine.spawn(&spec([shell("echo first")])).unwrap();
@@ -208,23 +208,23 @@ fn a_tool_waits_for_the_hosts_word_and_then_has_the_first_byte() {
 }
 
 #[test]
-fn only_new_sources_and_channels_go_up() {
+fn only_new_sources_and_channels_are_requested_from_the_host() {
     let world = world();
     let (mut tool, _) = world.granted(procs(&[0, 1]), Channels::STDOUT);
-    // All covered: the host is not asked.
+    // All sources are granted, so the host receives no request.
     tool.pull(&Pull::new(procs(&[1]), Channels::STDOUT)).unwrap();
-    world.nothing_asked(&mut tool);
+    world.assert_no_request(&mut tool);
     let pulling = world.pull(procs(&[1, 2]), Channels::STDOUT);
-    let (asked, channels, reply) = world.next_pull();
-    assert_eq!((asked, channels), (procs(&[2]), Channels::STDOUT));
+    let (requested, channels, reply) = world.next_pull();
+    assert_eq!((requested, channels), (procs(&[2]), Channels::STDOUT));
     reply.grant();
     let _second = granted(pulling);
     let pulling = world.pull(procs(&[0]), Channels::STDOUT | Channels::STDERR);
-    let (asked, channels, reply) = world.next_pull();
-    assert_eq!((asked, channels), (procs(&[0]), Channels::STDERR));
+    let (requested, channels, reply) = world.next_pull();
+    assert_eq!((requested, channels), (procs(&[0]), Channels::STDERR));
     reply.grant();
     let _third = granted(pulling);
-    world.nothing_asked(&mut tool);
+    world.assert_no_request(&mut tool);
 }
 
 #[test]
@@ -232,11 +232,11 @@ fn a_whole_job_covers_its_ranks() {
     let world = world();
     let (mut tool, _) = world.granted(whole_job(), Channels::STDOUT);
     tool.pull(&Pull::new(procs(&[0, 7]), Channels::STDOUT)).unwrap();
-    world.nothing_asked(&mut tool);
+    world.assert_no_request(&mut tool);
 }
 
 #[test]
-fn a_denied_tool_is_told_why_and_gets_nothing() {
+fn a_denied_tool_receives_the_reason_and_no_output() {
     let world = world();
     let job = world.engine.spawn(&spec([shell("echo secret; read x")])).unwrap();
     let pulling = world.pull(whole_job(), Channels::STDOUT);
@@ -246,14 +246,14 @@ fn a_denied_tool_is_told_why_and_gets_nothing() {
     wait(&job);
     assert_eq!(read(&mut tool), b"");
     assert_eq!(world.readers(), 0);
-    // It may ask again.
+    // The tool may pull again.
     let pulling = pull(tool, whole_job(), Channels::STDOUT);
     world.next_pull().2.grant();
     assert_eq!(read(&mut granted(pulling).0), b"secret\n");
 }
 
 #[test]
-fn an_unanswered_request_that_the_host_drops_is_denied() {
+fn a_request_that_the_host_drops_is_denied() {
     let world = world();
     let pulling = world.pull(whole_job(), Channels::STDOUT);
     drop(world.next_pull());
@@ -265,13 +265,13 @@ fn concurrent_equal_requests_make_one_upcall_and_share_its_answer() {
     let world = world();
     let mut other = world.tool();
     for grants in [false, true] {
-        let mut raws: Vec<Raw> = (0..8).map(|_| world.raw()).collect();
+        let mut raws: Vec<RawTool> = (0..8).map(|_| world.raw()).collect();
         for raw in &mut raws {
             raw.pull(whole_job(), Channels::STDOUT);
-            raw.until_heard();
+            raw.sync();
         }
         let (_, _, reply) = world.next_pull();
-        world.nothing_asked(&mut other);
+        world.assert_no_request(&mut other);
         assert!(raws.iter().all(|raw| raw.pulled.is_empty()));
         if grants {
             reply.grant();
@@ -281,26 +281,26 @@ fn concurrent_equal_requests_make_one_upcall_and_share_its_answer() {
         for raw in &mut raws {
             assert_eq!(raw.next_pulled().is_ok(), grants);
         }
-        world.nothing_asked(&mut other);
+        world.assert_no_request(&mut other);
     }
     assert_eq!(world.next_stop(), (whole_job(), Channels::STDOUT));
 }
 
 #[test]
-fn what_was_denied_to_one_tool_is_asked_again_for_another_that_wants_less_or_is_another() {
+fn after_a_denial_different_requests_are_sent_to_the_host_separately() {
     let world = world();
     let (mut first, mut less, mut other) = (world.raw(), world.raw(), world.raw());
     first.pull(procs(&[0, 1]), Channels::STDOUT);
     less.pull(procs(&[0]), Channels::STDOUT);
     other.pull_with(procs(&[0, 1]), Channels::STDOUT, vec![Info::required(CREDENTIAL, true)]);
-    let (asked, _, reply) = world.next_pull();
-    [&mut first, &mut less, &mut other].into_iter().for_each(Raw::until_heard);
-    assert_eq!(asked, procs(&[0, 1]), "the others wait for the same");
+    let (requested, _, reply) = world.next_pull();
+    [&mut first, &mut less, &mut other].into_iter().for_each(RawTool::sync);
+    assert_eq!(requested, procs(&[0, 1]), "the others wait for the same answer");
     reply.deny(Status::ERR_NO_PERMISSIONS, "not rank 1");
     assert!(first.next_pulled().is_err());
     let mut again = BTreeSet::new();
     for _ in 0..2 {
-        let Asked::Pull(procs, _, directives, reply) = world.next() else { panic!("a stop") };
+        let Request::Pull(procs, _, directives, reply) = world.next() else { panic!("a stop") };
         again.insert((procs, directives.iter().any(|info| info.key == CREDENTIAL)));
         reply.grant();
     }
@@ -309,28 +309,28 @@ fn what_was_denied_to_one_tool_is_asked_again_for_another_that_wants_less_or_is_
 }
 
 #[test]
-fn what_only_the_host_understands_is_left_to_it_required_or_not() {
+fn directives_that_only_the_host_understands_are_passed_to_it() {
     let world = world();
     let mut tool = world.tool();
     let pulling = thread::spawn(move || {
-        let directives = vec![Info::required(CREDENTIAL, true), Info::new("nobody.knows", true)];
+        let directives = vec![Info::required(CREDENTIAL, true), Info::new("unknown.key", true)];
         let granted = tool.pull(&Pull { directives, ..Pull::new(whole_job(), Channels::STDOUT) });
         (tool, granted)
     });
-    let Asked::Pull(_, _, directives, reply) = world.next() else { panic!("a stop") };
+    let Request::Pull(_, _, directives, reply) = world.next() else { panic!("a stop") };
     assert!(directives.iter().any(|info| info.key == CREDENTIAL && info.required));
     reply.grant();
-    assert_eq!(granted(pulling).1.ignored, ["nobody.knows"]);
+    assert_eq!(granted(pulling).1.ignored, ["unknown.key"]);
 }
 
 #[test]
-fn a_tool_may_have_so_many_requests_waiting_and_no_more() {
+fn the_waiting_requests_of_a_tool_are_limited() {
     let world = world();
     let mut raw = world.raw();
     for rank in 0..=u32::try_from(MAX_REGISTRATIONS_PER_TOOL).unwrap() {
         raw.pull(procs(&[rank]), Channels::STDOUT);
     }
-    raw.until_heard();
+    raw.sync();
     let refused = raw.next_pulled().unwrap_err();
     assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
     (0..MAX_REGISTRATIONS_PER_TOOL).for_each(|_| world.next_pull().2.grant());
@@ -338,7 +338,7 @@ fn a_tool_may_have_so_many_requests_waiting_and_no_more() {
 }
 
 #[test]
-fn a_request_that_waits_is_no_registration_yet() {
+fn a_waiting_request_is_not_a_registration_yet() {
     let world = world();
     let mut raw = world.raw();
     raw.pull(whole_job(), Channels::STDOUT);
@@ -354,40 +354,40 @@ fn a_request_that_waits_is_no_registration_yet() {
 }
 
 #[test]
-fn the_host_learns_once_what_nobody_wants_any_more() {
+fn the_host_is_informed_once_of_sources_that_no_tool_wants_any_more() {
     let world = world();
     let (mut first, registration) = world.granted(procs(&[0, 1]), Channels::STDOUT);
     let mut second = world.tool();
     second.pull(&Pull::new(procs(&[1]), Channels::STDOUT)).unwrap();
     first.deregister(registration.handler).unwrap();
-    let ended = first.next(Some(PATIENCE)).unwrap();
+    let ended = first.next(Some(TIMEOUT)).unwrap();
     assert!(matches!(ended, Some(Delivery::Deregistered { .. })), "{ended:?}");
     assert_eq!(world.next_stop(), (procs(&[0]), Channels::STDOUT));
     drop(second);
     assert_eq!(world.next_stop(), (procs(&[1]), Channels::STDOUT));
-    world.nothing_asked(&mut first);
+    world.assert_no_request(&mut first);
 }
 
 #[test]
-fn what_is_granted_after_its_tool_has_gone_is_stopped() {
+fn a_source_granted_after_its_tool_has_disconnected_is_stopped() {
     let world = world();
     let mut raw = world.raw();
     raw.pull(whole_job(), Channels::STDOUT);
     let (_, _, reply) = world.next_pull();
     drop(raw);
-    // Whoever comes after it is heard after its end.
+    // Tools are served in order, so the disconnection is processed first.
     let mut other = world.tool();
-    world.nothing_asked(&mut other);
+    world.assert_no_request(&mut other);
     reply.grant();
     assert_eq!(world.next_stop(), (whole_job(), Channels::STDOUT));
-    // The next one asks anew.
+    // The next pull makes a new request.
     let pulling = pull(other, whole_job(), Channels::STDOUT);
     world.next_pull().2.grant();
     granted(pulling);
 }
 
 #[test]
-fn what_was_granted_in_part_is_undone() {
+fn partial_grants_of_a_denied_pull_are_undone() {
     let world = world();
     let (tool, _) = world.granted(procs(&[0]), Channels::STDERR);
     let pulling = world.pull(procs(&[0, 1]), Channels::STDOUT | Channels::STDERR);
@@ -401,15 +401,15 @@ fn what_was_granted_in_part_is_undone() {
 }
 
 #[test]
-fn the_embedders_own_readers_ask_nobody() {
+fn the_embedders_own_tools_make_no_requests_to_the_host() {
     let world = world();
     let mut own = world.engine.attach("own", Grant::Block).unwrap();
     own.pull(&Pull::new(whole_job(), Channels::ALL)).unwrap();
-    world.nothing_asked(&mut own);
+    world.assert_no_request(&mut own);
 }
 
 #[test]
-fn tools_are_approved_by_user_and_group() {
+fn the_host_approves_tools_by_their_credentials() {
     let seen = Arc::new(OnceLock::new());
     let world = world_with({
         let seen = Arc::clone(&seen);
@@ -425,17 +425,17 @@ fn tools_are_approved_by_user_and_group() {
     assert_eq!((status, reason), (Status::ERR_NO_PERMISSIONS, format!("not group {gid}")));
 }
 
-/// Answers nothing, ever.
+/// A host that never answers.
 #[derive(Default)]
-struct Mute {
+struct SilentHost {
     approvals: Mutex<Vec<ApprovalReply>>,
     queries: Mutex<Vec<QueryReply>>,
-    lets_in: bool,
+    approves: bool,
 }
 
-impl Host for Mute {
+impl Host for SilentHost {
     fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
-        if self.lets_in {
+        if self.approves {
             reply.answer(same_user(tool));
         } else {
             self.approvals.lock().unwrap().push(reply);
@@ -448,12 +448,14 @@ impl Host for Mute {
 }
 
 #[test]
-fn a_host_that_does_not_say_whom_it_lets_in_keeps_no_other_tool_waiting() {
-    let host = Arc::new(Mute::default());
-    let (engine, _directory) = engine_of(Arc::clone(&host) as Arc<dyn Host>);
+fn a_slow_approval_delays_no_other_tool() {
+    let host = Arc::new(SilentHost::default());
+    let (engine, _directory) = start_engine(Arc::clone(&host) as Arc<dyn Host>);
     let path = engine.socket().unwrap().to_owned();
     let refused = thread::spawn(move || Tool::connect(&path, "test").err());
-    wait_for("the host to be asked", || (!host.approvals.lock().unwrap().is_empty()).then_some(()));
+    wait_for("the host to receive the request", || {
+        (!host.approvals.lock().unwrap().is_empty()).then_some(())
+    });
     let mut own = engine.attach("own", Grant::Never).unwrap();
     for _ in 0..100 {
         own.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap();
@@ -462,22 +464,22 @@ fn a_host_that_does_not_say_whom_it_lets_in_keeps_no_other_tool_waiting() {
     let refused = refused.join().unwrap();
     let Some(AttachError::Refused { status, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(status, Status::ERR_TIMEOUT);
-    // What comes too late is no answer.
+    // A late answer has no effect.
     host.approvals.lock().unwrap().pop().unwrap().answer(Ok(Grant::Never));
     own.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap();
 }
 
 #[test]
-fn what_a_host_owes_to_tools_that_come_and_go_is_bounded() {
-    let host = Arc::new(Mute { lets_in: true, ..Mute::default() });
-    let (engine, _directory) = engine_of(Arc::clone(&host) as Arc<dyn Host>);
+fn unanswered_requests_of_disconnected_tools_are_bounded() {
+    let host = Arc::new(SilentHost { approves: true, ..SilentHost::default() });
+    let (engine, _directory) = start_engine(Arc::clone(&host) as Arc<dyn Host>);
     let keys = || (0..MAX_QUERY_KEYS).map(|number| format!("{number:0>1000}"));
     let ask = || {
-        let mut raw = Raw::connect(&engine);
+        let mut raw = RawTool::connect(&engine);
         for request in 0..15 {
             raw.send(&FromTool::Query { request, queries: vec![Query::new(keys())] });
         }
-        // The engine answers this itself, so it has heard the others.
+        // The engine answers this query without the host, so it has read the others.
         raw.send(&FromTool::Query { request: 15, queries: vec![Query::new([key::PMIX_QUERY_NAMESPACES])] });
         loop {
             match raw.receive() {
@@ -487,15 +489,15 @@ fn what_a_host_owes_to_tools_that_come_and_go_is_bounded() {
             }
         }
     };
-    let refused = (0..64).find_map(|_| ask()).expect("the engine refuses some time");
+    let refused = (0..64).find_map(|_| ask()).expect("the engine refuses a query eventually");
     assert_eq!(refused.status, Status::ERR_RESOURCE_BUSY);
     assert!(refused.reason.contains(&MAX_OWED_BYTES_PER_USER.to_string()), "{refused}");
     drop(host.queries.lock().unwrap().split_off(0));
-    wait_for("the host's answers to be heard", || ask().is_none().then_some(()));
+    wait_for("the host's answers to be processed", || ask().is_none().then_some(()));
 }
 
 #[test]
-fn only_users_of_the_engine_and_root_are_let_in_unless_the_host_says_so() {
+fn by_default_only_the_engines_user_and_root_are_approved() {
     let me = nix::unistd::geteuid().as_raw();
     let tool = |uid| socket::PeerCredentials { pid: 1, uid, gid: 1 };
     assert_eq!(same_user(&tool(me)), Ok(Grant::Never));
@@ -504,8 +506,8 @@ fn only_users_of_the_engine_and_root_are_let_in_unless_the_host_says_so() {
 }
 
 #[test]
-fn a_tool_holds_sources_back_only_if_the_host_says_so() {
-    // More than cache and pipe hold.
+fn a_tool_holds_back_sources_only_if_the_host_grants_it() {
+    // More than the cache and the pipe hold.
     const SIZE: usize = 8_000_000;
     for grant in [Grant::Block, Grant::Never] {
         let world = world_with(move |_| Ok(grant));
@@ -520,13 +522,13 @@ fn a_tool_holds_sources_back_only_if_the_host_says_so() {
     }
 }
 
-/// Calls the engine from inside its upcalls.
+/// A host that calls the engine in its upcalls.
 #[derive(Default)]
-struct Busy {
+struct CallingHost {
     engine: OnceLock<Weak<Engine>>,
 }
 
-impl Host for Busy {
+impl Host for CallingHost {
     fn iof_pull(&self, procs: &[Proc], _: Channels, _: &[Info], reply: Reply) {
         let engine = self.engine.get().and_then(Weak::upgrade).unwrap();
         let spec = iof_engine::JobSpec { nspace: procs[0].nspace.clone(), ..spec([shell("echo here")]) };
@@ -535,13 +537,13 @@ impl Host for Busy {
     }
 }
 
-/// Drops the engine from inside an upcall.
+/// A host that drops the engine in an upcall.
 #[derive(Default)]
-struct Last {
+struct DroppingHost {
     engine: Mutex<Option<Arc<Engine>>>,
 }
 
-impl Host for Last {
+impl Host for DroppingHost {
     fn iof_pull(&self, _: &[Proc], _: Channels, _: &[Info], reply: Reply) {
         let engine = self.engine.lock().unwrap().take();
         drop(engine);
@@ -550,26 +552,26 @@ impl Host for Last {
 }
 
 #[test]
-fn an_upcall_may_drop_the_engine_and_what_was_delivered_is_not_forgotten() {
-    let host = Arc::new(Last::default());
-    let (engine, _directory) = engine_of(Arc::clone(&host) as Arc<dyn Host>);
+fn an_upcall_may_drop_the_engine_and_deliveries_are_still_acknowledged() {
+    let host = Arc::new(DroppingHost::default());
+    let (engine, _directory) = start_engine(Arc::clone(&host) as Arc<dyn Host>);
     let mut holds_back = engine.attach("own", Grant::Block).unwrap();
     holds_back.pull(&Pull::new(whole_job(), Channels::STDOUT)).unwrap();
-    let (tell, taken) = channel();
-    let tell = move || tell.send(()).unwrap();
-    engine.deliver(&procs(&[0])[0], Channel::Stdout, vec![0; 8 << 20], &[], tell).unwrap();
+    let (sender, taken) = channel();
+    let taken_callback = move || sender.send(()).unwrap();
+    engine.deliver(&procs(&[0])[0], Channel::Stdout, vec![0; 8 << 20], &[], taken_callback).unwrap();
     let tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     *host.engine.lock().unwrap() = Some(Arc::new(engine));
-    // It may still hear that it was granted: the engine sends what it owes.
+    // The tool may still receive the grant, because the engine sends its queued messages.
     let _ = pull(tool, whole_job(), Channels::STDERR).join().unwrap();
-    assert_eq!(taken.recv_timeout(PATIENCE), Ok(()));
+    assert_eq!(taken.recv_timeout(TIMEOUT), Ok(()));
     assert!(taken.recv().is_err());
 }
 
 #[test]
 fn an_upcall_may_call_the_engine() {
-    let host = Arc::new(Busy::default());
-    let (engine, _directory) = engine_of(Arc::clone(&host) as Arc<dyn Host>);
+    let host = Arc::new(CallingHost::default());
+    let (engine, _directory) = start_engine(Arc::clone(&host) as Arc<dyn Host>);
     let engine = Arc::new(engine);
     host.engine.set(Arc::downgrade(&engine)).unwrap();
     let tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();

@@ -1,4 +1,4 @@
-//! Log requests: the way through the channels, whose message it is, and what reaches whom.
+//! Log requests: their channels, their sources and their receivers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use common::logging::{Waiting, config, flag, scripted, source, tried, with, world};
-use common::raw::Raw;
-use common::{PATIENCE, nspace, shell, spec};
+use common::logging::{WaitingJob, config, flag, scripted, source, tried, with, world};
+use common::raw::RawTool;
+use common::{TIMEOUT, nspace, shell, spec};
 use iof_engine::{App, Config, Engine, Host, LogConfig, Policy, Rendezvous, Standalone, Syslog};
 use iof_proto::limits::{MAX_LOG_TEXT, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
@@ -40,9 +40,9 @@ fn denied(error: RequestError) -> Failure {
 }
 
 #[test]
-fn what_a_rank_logs_is_a_stream_of_its_own_that_is_complete_before_its_job_ends() {
+fn logged_output_is_a_separate_stream_that_completes_before_its_job_ends() {
     let world = world(config(), Standalone);
-    let job = Waiting::start(&world);
+    let job = WaitingJob::start(&world);
     let mut reader = world.tool();
     let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
     reader.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
@@ -52,22 +52,22 @@ fn what_a_rank_logs_is_a_stream_of_its_own_that_is_complete_before_its_job_ends(
     };
     log(vec![source(Rank(0))], "first");
     log(vec![source(Rank(0)), flag(key::PMIX_LOG_TAG_OUTPUT)], "second");
-    // Of no rank: the job's.
+    // Without a rank, the message belongs to the job.
     log(vec![], "third");
     log(vec![source(Rank::WILDCARD), flag(key::PMIX_LOG_XML_OUTPUT)], "<4>");
-    // Who comes late gets it, too, apart from what the rank writes.
+    // A late reader receives it, too, separate from the rank's own output.
     let mut late = world.tool();
     late.pull(&Pull::new(vec![Proc { nspace: nspace(), rank: Rank(0) }], Channels::STDOUT)).unwrap();
     job.end();
     let read = |tool: &mut Tool| {
         let (mut streams, mut complete) = (std::collections::BTreeMap::new(), 0);
         loop {
-            match tool.next(Some(PATIENCE)).unwrap().expect("the end of the job") {
+            match tool.next(Some(TIMEOUT)).unwrap().expect("the end of the job") {
                 Delivery::Bytes(bytes) => {
                     let origin = bytes.origin();
                     assert_eq!(origin.channel, Channel::Stdout);
-                    let of = (origin.source.rank, origin.logged);
-                    let text: &mut String = streams.entry(of).or_default();
+                    let stream = (origin.source.rank, origin.logged);
+                    let text: &mut String = streams.entry(stream).or_default();
                     text.push_str(std::str::from_utf8(&bytes).unwrap());
                 }
                 Delivery::Complete { .. } => complete += 1,
@@ -80,43 +80,43 @@ fn what_a_rank_logs_is_a_stream_of_its_own_that_is_complete_before_its_job_ends(
     };
     let own = ((Rank(0), false), "own\n".to_owned());
     let logged = ((Rank(0), true), "first\n[job,0]<stdout>: second\n".to_owned());
-    let of_job = ((Rank::UNDEF, true), "third\n<stdout rank=\"-\">&lt;4&gt;</stdout>\n".to_owned());
-    assert_eq!(read(&mut reader), ([own.clone(), logged.clone(), of_job].into(), 3));
+    let job_wide = ((Rank::UNDEF, true), "third\n<stdout rank=\"-\">&lt;4&gt;</stdout>\n".to_owned());
+    assert_eq!(read(&mut reader), ([own.clone(), logged.clone(), job_wide].into(), 3));
     assert_eq!(read(&mut late), ([own, logged].into(), 2));
 
-    // The job is over: it has no output any more.
+    // The job has ended, so nothing can be logged to it.
     let report = world.log(&with(vec![source(Rank(0))], Log::to([key::PMIX_LOG_STDOUT], "late")));
     assert_eq!(report.status, FAILED);
-    assert!(report.outcomes[0].result.as_ref().unwrap_err().reason.contains("the job job is over"));
+    assert!(report.outcomes[0].result.as_ref().unwrap_err().reason.contains("job job has ended"));
     assert!(world.engine.remove(&nspace()));
 }
 
 #[test]
-fn whose_output_is_meant_has_to_be_clear() {
+fn logging_to_output_requires_a_process_or_a_single_job() {
     let world = world(config(), Standalone);
     let to_stderr = |directives| world.log(&with(directives, Log::to([key::PMIX_LOG_STDERR], "x")));
     let status = |report: &LogReport| report.outcomes[0].result.as_ref().unwrap_err().status;
     assert_eq!(status(&to_stderr(vec![])), Status::ERR_BAD_PARAM);
-    let job = Waiting::start(&world);
+    let job = WaitingJob::start(&world);
     assert_eq!(to_stderr(vec![]).status, Status::SUCCESS);
     job.end();
 }
 
-/// Knows processes that the engine does not.
-struct Knowing;
+/// A host that knows processes which the engine does not.
+struct KnowingHost;
 
-impl Host for Knowing {
+impl Host for KnowingHost {
     fn directives(&self) -> Vec<String> {
         vec![key::PMIX_LOG_SOURCE.into()]
     }
 }
 
 #[test]
-fn nobody_speaks_for_processes_that_the_engine_does_not_know_unless_the_host_does() {
-    let of = |rank| with(vec![source(rank)], Log::to([key::PMIX_LOG_JOB_RECORD], "m"));
+fn unknown_sources_are_refused_unless_the_host_vouches_for_them() {
+    let record_for = |rank| with(vec![source(rank)], Log::to([key::PMIX_LOG_JOB_RECORD], "m"));
     let relayed = |rank| {
-        let mut log = of(rank);
-        log.directives.push(Info::required(key::IOF_LOG_RELAYED, "somebody"));
+        let mut log = record_for(rank);
+        log.directives.push(Info::required(key::IOF_LOG_RELAYED, "relaying engine"));
         log
     };
     let world = world(config(), Standalone);
@@ -124,32 +124,32 @@ fn nobody_speaks_for_processes_that_the_engine_does_not_know_unless_the_host_doe
         let failure = denied(world.tool().log(log).unwrap_err());
         (failure.status, failure.reason)
     };
-    for log in [of(Rank(0)), of(Rank::WILDCARD)] {
+    for log in [record_for(Rank(0)), record_for(Rank::WILDCARD)] {
         let (status, reason) = refused(&log);
         assert_eq!(status, Status::ERR_NOT_FOUND);
         assert!(reason.starts_with("the source job."), "{reason}");
     }
-    assert_eq!(refused(&relayed(Rank(0))).0, Status::ERR_NOT_SUPPORTED, "it is no gateway");
-    let job = Waiting::start(&world);
-    assert!(refused(&of(Rank(1))).1.starts_with("the source job.1 does not exist"));
+    assert_eq!(refused(&relayed(Rank(0))).0, Status::ERR_NOT_SUPPORTED, "the engine is not a gateway");
+    let job = WaitingJob::start(&world);
+    assert!(refused(&record_for(Rank(1))).1.starts_with("the source job.1 does not exist"));
     for rank in [Rank(0), Rank::WILDCARD, Rank::UNDEF] {
-        assert_eq!(world.log(&of(rank)).status, Status::SUCCESS, "{rank}");
+        assert_eq!(world.log(&record_for(rank)).status, Status::SUCCESS, "{rank}");
     }
-    let (told, reports) = channel();
-    world.engine.log(&of(Rank(1)), move |report| told.send(report).unwrap()).unwrap();
-    assert_eq!(reports.recv_timeout(PATIENCE).unwrap().status, Status::SUCCESS, "the embedder may");
+    let (sender, reports) = channel();
+    world.engine.log(&record_for(Rank(1)), move |report| sender.send(report).unwrap()).unwrap();
+    assert_eq!(reports.recv_timeout(TIMEOUT).unwrap().status, Status::SUCCESS, "the embedder may");
     job.end();
     assert_eq!(world.record().len(), 4);
-    assert_eq!(self::world(config(), Knowing).log(&of(Rank(1))).status, Status::SUCCESS);
+    assert_eq!(self::world(config(), KnowingHost).log(&record_for(Rank(1))).status, Status::SUCCESS);
     let gateway = self::world(LogConfig { gateway: true, ..config() }, Standalone);
     assert_eq!(gateway.log(&relayed(Rank(1))).status, Status::SUCCESS);
 }
 
 #[test]
-fn statistics_and_channels_are_told_by_queries() {
+fn queries_report_log_channels_and_logged_streams() {
     let syslog = SyslogSocket::bind();
     let (world, _asked) = scripted(LogConfig { syslog: Syslog::at(syslog.path()), ..config() });
-    let job = Waiting::start(&world);
+    let job = WaitingJob::start(&world);
     assert_eq!(world.log(&Log::to([key::PMIX_LOG_STDERR], "x")).status, Status::SUCCESS);
     let found = world.tool().query(&[query::PMIX_QUERY_LOG_CHANNELS, query::IOF_STATS]).unwrap();
     let channels = [
@@ -164,17 +164,17 @@ fn statistics_and_channels_are_told_by_queries() {
     ];
     assert_eq!(found[0].value, Value::Text(channels.join(",")));
     let Value::Streams(streams) = &found[1].value else { panic!("{found:?}") };
-    let logged: Vec<_> = streams.iter().filter(|of| of.logged).collect();
+    let logged: Vec<_> = streams.iter().filter(|stream| stream.logged).collect();
     assert_eq!((streams.len(), logged.len()), (4, 1));
     assert_eq!((logged[0].source.rank, logged[0].channel), (Rank::UNDEF, Channel::Stderr));
     job.end();
 }
 
 #[test]
-fn the_status_says_whether_all_some_or_none_of_the_channels_have_it() {
+fn the_status_tells_whether_all_some_or_no_channels_accepted_a_message() {
     let syslog = SyslogSocket::bind();
     let world = world(LogConfig { syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
-    let (works, fails) = (key::PMIX_LOG_LOCAL_SYSLOG, "site.unknown");
+    let (accepting, failing) = (key::PMIX_LOG_LOCAL_SYSLOG, "site.unknown");
     let report = |data: Vec<LogEntry>, once: bool| {
         let directives = if once { vec![flag(key::PMIX_LOG_ONCE)] } else { vec![] };
         world.log(&Log { data, directives })
@@ -182,35 +182,39 @@ fn the_status_says_whether_all_some_or_none_of_the_channels_have_it() {
     let to =
         |channels: &[&str]| channels.iter().map(|channel| LogEntry::new(*channel, "m")).collect::<Vec<_>>();
     let cases = [
-        (to(&[works, key::PMIX_LOG_JOB_RECORD]), false, Status::SUCCESS),
-        (to(&[works, fails]), false, PARTIAL),
-        (to(&[fails, "site.other"]), false, FAILED),
-        (vec![LogEntry::new(works, "m"), required(fails, "m")], false, FAILED),
-        (vec![required(works, "m"), LogEntry::new(fails, "m")], false, PARTIAL),
-        (to(&[fails, works, key::PMIX_LOG_JOB_RECORD]), true, Status::SUCCESS),
-        (to(&[fails, "site.other"]), true, FAILED),
+        (to(&[accepting, key::PMIX_LOG_JOB_RECORD]), false, Status::SUCCESS),
+        (to(&[accepting, failing]), false, PARTIAL),
+        (to(&[failing, "site.other"]), false, FAILED),
+        (vec![LogEntry::new(accepting, "m"), required(failing, "m")], false, FAILED),
+        (vec![required(accepting, "m"), LogEntry::new(failing, "m")], false, PARTIAL),
+        (to(&[failing, accepting, key::PMIX_LOG_JOB_RECORD]), true, Status::SUCCESS),
+        (to(&[failing, "site.other"]), true, FAILED),
     ];
     for (data, once, wanted) in cases {
         let got = report(data.clone(), once);
         assert_eq!(got.status, wanted, "{data:?} gave {got:?}");
     }
-    let once = report(to(&[fails, works, key::PMIX_LOG_JOB_RECORD]), true);
-    assert_eq!(tried(&once), [(fails, false), (works, true)], "the first that takes it is the last");
-    assert_eq!(world.record().len(), 1, "the first of the cases alone came so far");
+    let once = report(to(&[failing, accepting, key::PMIX_LOG_JOB_RECORD]), true);
+    assert_eq!(
+        tried(&once),
+        [(failing, false), (accepting, true)],
+        "no channel is tried after an accepting one"
+    );
+    assert_eq!(world.record().len(), 1, "only the first case has reached the record");
     (0..6).for_each(|_| assert!(syslog.next().ends_with("REPORTS: m")));
     assert!(syslog.is_empty());
 }
 
 #[test]
-fn a_message_without_a_channel_takes_the_engines_order() {
+fn a_message_without_a_channel_uses_the_engines_order() {
     let syslog = SyslogSocket::bind();
-    let there = Syslog::at(syslog.path());
-    let of = |order: &str, once, syslog: &Syslog| {
+    let available = Syslog::at(syslog.path());
+    let with_order = |order: &str, once, syslog: &Syslog| {
         let log = LogConfig { order: order.parse().unwrap(), once, syslog: syslog.clone(), ..config() };
         world(log, Standalone)
     };
-    let default = world(LogConfig { syslog: there.clone(), ..config() }, Standalone);
-    let job = Waiting::start(&default);
+    let default = world(LogConfig { syslog: available.clone(), ..config() }, Standalone);
+    let job = WaitingJob::start(&default);
     let report = default.log(&Log::new("m"));
     let all = [key::PMIX_LOG_LOCAL_SYSLOG, key::PMIX_LOG_JOB_RECORD, key::PMIX_LOG_STDERR];
     assert_eq!(
@@ -220,18 +224,18 @@ fn a_message_without_a_channel_takes_the_engines_order() {
     job.end();
 
     let order = "local_syslog:req,global_syslog,Job_Record";
-    let report = of(order, true, &there).log(&Log::new("m"));
+    let report = with_order(order, true, &available).log(&Log::new("m"));
     assert_eq!((report.status, tried(&report)), (Status::SUCCESS, vec![(key::PMIX_LOG_LOCAL_SYSLOG, true)]));
-    // The required one is tried though it is not there, the other that is not there is left out.
-    let report = of(order, false, &config().syslog).log(&Log::new("m"));
+    // The required channel is tried although it is missing. The other missing channel is skipped.
+    let report = with_order(order, false, &config().syslog).log(&Log::new("m"));
     assert_eq!(report.status, FAILED);
     assert_eq!(tried(&report), [(key::PMIX_LOG_LOCAL_SYSLOG, false), (key::PMIX_LOG_JOB_RECORD, true)]);
-    let nowhere = denied(of("email", false, &there).tool().log(&Log::new("m")).unwrap_err());
+    let nowhere = denied(with_order("email", false, &available).tool().log(&Log::new("m")).unwrap_err());
     assert_eq!(nowhere.status, Status::ERR_NOT_AVAILABLE);
 }
 
 #[test]
-fn unreasonable_messages_are_refused_and_cost_nothing() {
+fn invalid_messages_are_refused_without_side_effects() {
     let world = world(config(), Standalone);
     let mut tool = world.tool();
     let record = |text: String| Log::to([key::PMIX_LOG_JOB_RECORD], &text);
@@ -253,53 +257,53 @@ fn unreasonable_messages_are_refused_and_cost_nothing() {
 }
 
 #[test]
-fn the_embedder_logs_without_waiting_and_is_told() {
+fn the_embedder_logs_without_blocking_and_receives_a_report() {
     let world = world(config(), Standalone);
-    let (told, reports) = channel();
-    let done = move |report| told.send(report).unwrap();
+    let (sender, reports) = channel();
+    let done = move |report| sender.send(report).unwrap();
     world.engine.log(&Log::to([key::PMIX_LOG_JOB_RECORD, "site.unknown"], "m"), done).unwrap();
-    let report: LogReport = reports.recv_timeout(PATIENCE).unwrap();
+    let report: LogReport = reports.recv_timeout(TIMEOUT).unwrap();
     assert_eq!(report.status, PARTIAL);
     assert!(world.record()[0].contains("\"by\":\"engine (pid "), "{:?}", world.record());
     let channel = [key::PMIX_LOG_JOB_RECORD];
     let long = "x".repeat(MAX_LOG_TEXT + 1);
     for log in [Log::to([""; 0], "m"), Log::to(channel, &long), Log::to([channel[0]; 17], "m")] {
-        let refused = world.engine.log(&log, |_| panic!("it was refused")).unwrap_err();
+        let refused = world.engine.log(&log, |_| panic!("the message was refused")).unwrap_err();
         assert_eq!(refused.status, Status::ERR_BAD_PARAM, "{refused}");
     }
     assert_eq!(world.record().len(), 1);
 }
 
 #[test]
-fn what_the_engine_does_not_know_goes_to_the_host_as_it_came() {
-    let (world, asked) = scripted(config());
+fn messages_for_unknown_channels_go_to_the_host_unchanged() {
+    let (world, requests) = scripted(config());
     let directives = vec![flag("site.credential"), Info::new(key::PMIX_LOG_SYSLOG_PRI, 3u32)];
     let channels = [key::PMIX_LOG_GLOBAL_DATASTORE, "site.new", key::PMIX_LOG_GLOBAL_SYSLOG];
     let log = with(directives.clone(), Log::to(channels, "m"));
     let mut tool = world.tool();
     let asking = thread::spawn(move || tool.log(&log).unwrap());
     for channel in channels {
-        let (log, reply) = asked.recv_timeout(PATIENCE).expect("the host is asked");
+        let (log, reply) = requests.recv_timeout(TIMEOUT).expect("the host receives the message");
         assert_eq!((&log.data, &log.directives), (&vec![LogEntry::new(channel, "m")], &directives));
         match channel {
             key::PMIX_LOG_GLOBAL_DATASTORE => reply.grant(),
             "site.new" => reply.deny(Status::ERR_NO_PERMISSIONS, "not you"),
-            // Dropped without a word.
+            // The reply is dropped, which denies the request.
             _ => {}
         }
     }
     let report = asking.join().unwrap();
     assert_eq!(report.status, PARTIAL);
     let results: Vec<Result<(), Status>> =
-        report.outcomes.into_iter().map(|of| of.result.map_err(|failure| failure.status)).collect();
+        report.outcomes.into_iter().map(|outcome| outcome.result.map_err(|failure| failure.status)).collect();
     assert_eq!(results, [Ok(()), Err(Status::ERR_NO_PERMISSIONS), Err(Status::ERR_NOT_AVAILABLE)]);
 }
 
 #[test]
-fn a_host_that_never_answers_costs_one_process_no_more_than_its_share_and_nothing_when_it_has_gone() {
-    let (world, asked) = scripted(config());
-    // Gives a refusal, or else none, as the host does not answer.
-    let refused = |raw: &mut Raw| {
+fn messages_that_a_host_never_answers_are_limited_per_tool_and_process() {
+    let (world, requests) = scripted(config());
+    // Returns the refusal, or `None` if the message waits for the host.
+    let refused = |raw: &mut RawTool| {
         raw.send(&FromTool::Log { request: 100, log: Log::to(["site.pager"], "m") });
         raw.send(&FromTool::Query {
             request: 101,
@@ -314,45 +318,45 @@ fn a_host_that_never_answers_costs_one_process_no_more_than_its_share_and_nothin
             }
         }
     };
-    let fill = |raw: &mut Raw| {
-        (0..MAX_WAITING_PER_TOOL).for_each(|at| assert_eq!(refused(raw), None, "message {at}"));
+    let fill = |raw: &mut RawTool| {
+        (0..MAX_WAITING_PER_TOOL).for_each(|index| assert_eq!(refused(raw), None, "message {index}"));
     };
-    let mut tools: Vec<Raw> = Vec::new();
+    let mut tools: Vec<RawTool> = Vec::new();
     for _ in 0..MAX_LOGS_PER_PROCESS / MAX_WAITING_PER_TOOL {
-        let mut raw = Raw::connect(&world.engine);
+        let mut raw = RawTool::connect(&world.engine);
         fill(&mut raw);
         let failure = refused(&mut raw).unwrap();
         assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
         assert!(failure.reason.contains("of this tool"), "{failure}");
         tools.push(raw);
     }
-    let mut raw = Raw::connect(&world.engine);
+    let mut raw = RawTool::connect(&world.engine);
     let failure = refused(&mut raw).unwrap();
     assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
     assert!(failure.reason.contains("of this process"), "{failure}");
-    // Others are served meanwhile.
-    let (told, reports) = channel();
-    let done = move |report| told.send(report).unwrap();
+    // Other requesters are served meanwhile.
+    let (sender, reports) = channel();
+    let done = move |report| sender.send(report).unwrap();
     world.engine.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m"), done).unwrap();
-    assert_eq!(reports.recv_timeout(PATIENCE).unwrap().status, Status::SUCCESS);
+    assert_eq!(reports.recv_timeout(TIMEOUT).unwrap().status, Status::SUCCESS);
 
-    // What tools leave that have gone takes nobody's place, however many they are.
+    // Messages of disconnected tools count towards no limit, however many tools there were.
     drop(tools);
     for _ in 0..=MAX_LOGS / MAX_WAITING_PER_TOOL {
         common::wait_for("room", || refused(&mut raw).is_none().then_some(()));
-        (1..MAX_WAITING_PER_TOOL).for_each(|at| assert_eq!(refused(&mut raw), None, "message {at}"));
-        raw = Raw::connect(&world.engine);
+        (1..MAX_WAITING_PER_TOOL).for_each(|index| assert_eq!(refused(&mut raw), None, "message {index}"));
+        raw = RawTool::connect(&world.engine);
     }
     drop(raw);
-    // Nobody misses the answers.
-    asked.try_iter().for_each(|(_, reply)| reply.grant());
+    // Answers for disconnected tools are ignored.
+    requests.try_iter().for_each(|(_, reply)| reply.grant());
     assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
 }
 
 #[test]
-fn what_is_required_and_a_channel_cannot_do_is_an_error_of_that_channel() {
+fn a_required_directive_fails_only_the_channels_that_do_not_support_it() {
     let world = world(config(), Standalone);
-    let job = Waiting::start(&world);
+    let job = WaitingJob::start(&world);
     let log = |directives| {
         world.log(&with(directives, Log::to([key::PMIX_LOG_JOB_RECORD, key::PMIX_LOG_STDERR], "m")))
     };
@@ -366,7 +370,7 @@ fn what_is_required_and_a_channel_cannot_do_is_an_error_of_that_channel() {
         let nowhere = with(vec![Info::new(key, true)], Log::to([key::PMIX_LOG_JOB_RECORD], "m"));
         assert_eq!(world.log(&nowhere).ignored, [key]);
     }
-    // Every channel has the time.
+    // Every channel supports time stamps.
     let timed = [key::PMIX_LOG_TIMESTAMP_OUTPUT, key::PMIX_LOG_GENERATE_TIMESTAMP].map(flag);
     assert_eq!(log(timed.into()).status, Status::SUCCESS);
     assert_eq!(world.record().len(), 5);
@@ -374,9 +378,9 @@ fn what_is_required_and_a_channel_cannot_do_is_an_error_of_that_channel() {
 }
 
 #[test]
-fn a_message_that_tags_make_too_long_is_refused() {
+fn a_message_that_its_tags_make_too_long_is_refused() {
     let world = world(config(), Standalone);
-    let job = Waiting::start(&world);
+    let job = WaitingJob::start(&world);
     let lines = Log::to([key::PMIX_LOG_STDOUT], &"\n".repeat(32_000));
     assert_eq!(world.log(&lines).status, Status::SUCCESS);
     let report = world.log(&with(vec![flag(key::PMIX_LOG_TAG_OUTPUT)], lines));
@@ -386,7 +390,7 @@ fn a_message_that_tags_make_too_long_is_refused() {
 }
 
 #[test]
-fn the_record_says_whose_message_it_is_and_who_says_so_and_an_earlier_one_is_put_away() {
+fn the_record_names_source_and_requester_and_an_old_record_is_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let start = || {
         let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
@@ -408,9 +412,9 @@ fn the_record_says_whose_message_it_is_and_who_says_so_and_an_earlier_one_is_put
     let text = fs::read_to_string(&record).unwrap();
     let whose = [r#""nspace":null,"#, r#""nspace":"job","#, r#""nspace":"job","#];
     let ranks = [r#""rank":null,"#, r#""rank":null,"#, r#""rank":0,"#];
-    let by = format!(r#""by":"test? (pid {})""#, std::process::id());
+    let requester = format!(r#""by":"test? (pid {})""#, std::process::id());
     for ((line, nspace), rank) in text.lines().zip(whose).zip(ranks) {
-        assert!([nspace, rank, &by].iter().all(|part| line.contains(part)), "{line}");
+        assert!([nspace, rank, &requester].iter().all(|part| line.contains(part)), "{line}");
     }
     assert_eq!(text.lines().count(), 3);
     drop((job, engine));
@@ -421,9 +425,9 @@ fn the_record_says_whose_message_it_is_and_who_says_so_and_an_earlier_one_is_put
 }
 
 #[test]
-fn what_was_logged_to_a_job_whose_start_has_failed_has_an_end_for_its_readers() {
+fn messages_logged_to_a_job_that_fails_to_start_reach_their_readers() {
     let world = world(config(), Standalone);
-    // It looks like a program until the kernel has to run it.
+    // The file looks like a program until the kernel runs it.
     let bad = world.directory.path().join("bad");
     fs::write(&bad, "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).unwrap();
@@ -433,8 +437,7 @@ fn what_was_logged_to_a_job_whose_start_has_failed_has_an_end_for_its_readers() 
     reader.pull(&Pull::new(vec![all], Channels::STDERR)).unwrap();
     let log = with(vec![source(Rank(50))], Log::to([key::PMIX_LOG_STDERR], "early"));
     let mut tool = world.tool();
-    // Until something was logged while the job was being started: otherwise it is as if it had never
-    // been.
+    // Repeats until a message was logged during the start. Otherwise the job leaves no trace.
     let logged = common::wait_for("a message while the job was being started", || {
         let mut logged = 0;
         thread::scope(|scope| {
@@ -448,7 +451,7 @@ fn what_was_logged_to_a_job_whose_start_has_failed_has_an_end_for_its_readers() 
     });
     let mut text = Vec::new();
     loop {
-        match reader.next(Some(PATIENCE)).unwrap().expect("the end of the job") {
+        match reader.next(Some(TIMEOUT)).unwrap().expect("the end of the job") {
             Delivery::Bytes(bytes) => text.extend_from_slice(&bytes),
             Delivery::JobEnded { .. } => break,
             _ => {}

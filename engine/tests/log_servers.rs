@@ -1,5 +1,5 @@
-//! Log requests that servers carry out, a gateway, the syslog's daemon and mail servers; and what
-//! becomes of it all when one of them stalls.
+//! Log requests that other servers process: a gateway, the syslog daemon and mail servers. What
+//! happens when one of them stalls.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -13,10 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::logging::{
-    Scripted, Waiting, config, email, email_by, flag, mail_to, source, tried, with, world,
+    Scripted, WaitingJob, config, email, email_by, flag, mail_to, source, tried, with, world,
 };
-use common::raw::Raw;
-use common::{PATIENCE, nspace};
+use common::raw::RawTool;
+use common::{TIMEOUT, nspace};
 use iof_engine::{Config, Grant, LogConfig, Standalone, Syslog, ViaGateway};
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::log::key;
@@ -28,13 +28,13 @@ use peers::{SyslogSocket, mail_server, stalling_server, unused_address};
 const FAILED: Status = Status::ERR_OPERATION_FAILED;
 
 #[test]
-fn the_longest_message_goes_to_all_channels_of_one_request() {
+fn the_longest_message_fits_all_channels_of_one_request() {
     let syslog = SyslogSocket::bind();
     let (server, inbox) = mail_server();
     let log =
-        LogConfig { syslog: Syslog::at(syslog.path()), mail: Some(mail_to(server, PATIENCE)), ..config() };
+        LogConfig { syslog: Syslog::at(syslog.path()), mail: Some(mail_to(server, TIMEOUT)), ..config() };
     let world = world(log, Standalone);
-    let job = Waiting::start(&world);
+    let job = WaitingJob::start(&world);
     let channels = [
         key::PMIX_LOG_STDOUT,
         key::PMIX_LOG_STDERR,
@@ -46,24 +46,24 @@ fn the_longest_message_goes_to_all_channels_of_one_request() {
     let report = world.log(&Log { directives: email("").directives, ..Log::to(channels, &text) });
     assert_eq!(tried(&report), channels.map(|channel| (channel, true)), "{report:?}");
     assert!(syslog.next().ends_with(&text) && world.record()[0].contains(&text));
-    assert!(inbox.recv_timeout(PATIENCE).unwrap().text.len() > MAX_LOG_TEXT);
+    assert!(inbox.recv_timeout(TIMEOUT).unwrap().text.len() > MAX_LOG_TEXT);
     job.end();
 }
 
 #[test]
-fn a_gateway_serves_what_others_cannot() {
+fn a_gateway_serves_channels_that_other_engines_lack() {
     let syslog = SyslogSocket::bind();
     let (server, inbox) = mail_server();
     let gateway = LogConfig {
         syslog: Syslog::at(syslog.path()),
-        mail: Some(mail_to(server, PATIENCE)),
+        mail: Some(mail_to(server, TIMEOUT)),
         gateway: true,
         ..config()
     };
     let gateway = world(gateway, Standalone);
     let socket = gateway.engine.socket().unwrap().to_owned();
     let backend = world(config(), ViaGateway { socket: socket.clone() });
-    let job = Waiting::start(&backend);
+    let job = WaitingJob::start(&backend);
     let priority = Info::required(key::PMIX_LOG_SYSLOG_PRI, 2u32);
     let log = with(vec![source(Rank(0)), priority.clone()], Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "far"));
     assert_eq!(backend.log(&log).status, Status::SUCCESS);
@@ -76,16 +76,16 @@ fn a_gateway_serves_what_others_cannot() {
             )),
         "{message}"
     );
-    // The syslog is the global one where there is one.
+    // `PMIX_LOG_SYSLOG` selects the global syslog if there is one.
     let report = backend.log(&Log::to([key::PMIX_LOG_SYSLOG], "either"));
     assert_eq!(tried(&report), [(key::PMIX_LOG_GLOBAL_SYSLOG, true)]);
     assert!(syslog.next().ends_with("REPORTS: either"));
     assert_eq!(backend.log(&email("by mail")).status, Status::SUCCESS);
-    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("by mail"));
+    assert!(inbox.recv_timeout(TIMEOUT).unwrap().body().starts_with("by mail"));
     let found = backend.tool().query(&[query::PMIX_QUERY_LOG_CHANNELS]).unwrap();
     let Value::Text(channels) = &found[0].value else { panic!("{found:?}") };
     assert!(channels.contains(key::PMIX_LOG_GLOBAL_SYSLOG), "{channels}");
-    // At the gateway itself its own syslog is the global one.
+    // The gateway's own syslog is the global one.
     assert_eq!(gateway.log(&Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "near")).status, Status::SUCCESS);
     assert!(syslog.next().ends_with("REPORTS: near"));
     drop(gateway);
@@ -97,13 +97,13 @@ fn a_gateway_serves_what_others_cannot() {
 }
 
 #[test]
-fn a_gateway_has_what_its_host_has_and_the_longest_message_reaches_it() {
+fn a_gateway_offers_its_hosts_channels_and_takes_the_longest_message() {
     let syslog = SyslogSocket::bind();
-    let (tell, asked) = channel();
+    let (sender, requests) = channel();
     let log = LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..config() };
-    let gateway = world(log, Scripted { asked: Mutex::new(tell) });
+    let gateway = world(log, Scripted { requests: Mutex::new(sender) });
     let backend = world(config(), ViaGateway { socket: gateway.engine.socket().unwrap().to_owned() });
-    let job = Waiting::start(&backend);
+    let job = WaitingJob::start(&backend);
     let text = "x".repeat(MAX_LOG_TEXT);
     let long = "y".repeat(1000);
     let mut directives = vec![source(Rank(0)), flag("site.unknown-here"), flag(key::PMIX_LOG_TAG_OUTPUT)];
@@ -113,13 +113,13 @@ fn a_gateway_has_what_its_host_has_and_the_longest_message_reaches_it() {
     let mut tool = backend.tool();
     let asking = thread::spawn(move || tool.log(&log).unwrap());
     for grants in [true, false] {
-        let (log, reply) = asked.recv_timeout(PATIENCE).unwrap();
+        let (log, reply) = requests.recv_timeout(TIMEOUT).unwrap();
         assert_eq!((log.data.len(), log.data[0].text()), (1, Some(text.as_str())));
         let value = |key: &str| log.directives.iter().find(|info| info.key == key).map(|info| &info.value);
         assert_eq!(value(key::PMIX_LOG_TAG_OUTPUT), Some(&InfoValue::Bool(true)));
         assert_eq!(value("site.unknown-here"), Some(&InfoValue::Bool(true)));
-        let InfoValue::Text(by) = value(key::IOF_LOG_RELAYED).unwrap() else { panic!("{log:?}") };
-        assert_eq!(*by, format!("test (pid {})", std::process::id()));
+        let InfoValue::Text(requester) = value(key::IOF_LOG_RELAYED).unwrap() else { panic!("{log:?}") };
+        assert_eq!(*requester, format!("test (pid {})", std::process::id()));
         if grants { reply.grant() } else { reply.deny(Status::ERR_NOT_SUPPORTED, "no such channel") }
     }
     let report = asking.join().unwrap();
@@ -131,7 +131,7 @@ fn a_gateway_has_what_its_host_has_and_the_longest_message_reaches_it() {
 }
 
 #[test]
-fn a_gateway_that_says_nothing_is_given_up_and_then_left_alone() {
+fn a_silent_gateway_is_given_up_and_then_skipped() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("gateway");
     let silent = UnixListener::bind(&socket).unwrap();
@@ -143,17 +143,17 @@ fn a_gateway_that_says_nothing_is_given_up_and_then_left_alone() {
     let second = reason();
     assert!(second.contains("stalled and is skipped for 60 s"), "{second}");
     silent.set_nonblocking(true).unwrap();
-    assert_eq!(silent.incoming().map_while(Result::ok).count(), 1, "it was asked once");
+    assert_eq!(silent.incoming().map_while(Result::ok).count(), 1, "expected one connection");
 }
 
 #[test]
-fn what_was_relayed_once_is_not_relayed_again() {
+fn a_relayed_message_is_not_relayed_again() {
     let syslog = SyslogSocket::bind();
     let end = world(LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
     let middle = world(config(), ViaGateway { socket: end.engine.socket().unwrap().to_owned() });
     let first = world(config(), ViaGateway { socket: middle.engine.socket().unwrap().to_owned() });
-    // Of a process that only the first knows, too.
-    let job = Waiting::start(&first);
+    // Also with a source that only the first engine knows.
+    let job = WaitingJob::start(&first);
     let channels = [key::PMIX_LOG_GLOBAL_SYSLOG, key::PMIX_LOG_EMAIL, "site.pager"];
     for directives in [email("").directives, [email("").directives, vec![source(Rank(0))]].concat()] {
         let report = first.log(&with(directives, Log::to(channels, "x")));
@@ -168,7 +168,7 @@ fn what_was_relayed_once_is_not_relayed_again() {
 }
 
 #[test]
-fn the_gateways_role_is_a_directive_for_who_starts_an_engine() {
+fn the_gateway_role_is_a_directive_of_the_engines_start() {
     let mut config = Config::default();
     let gateway = "pmix.srv.gway";
     assert!(!config.log.gateway);
@@ -179,7 +179,7 @@ fn the_gateways_role_is_a_directive_for_who_starts_an_engine() {
 
 #[test]
 fn a_mail_server_that_is_down_or_stalls_is_reported() {
-    let down = world(LogConfig { mail: Some(mail_to(unused_address(), PATIENCE)), ..config() }, Standalone);
+    let down = world(LogConfig { mail: Some(mail_to(unused_address(), TIMEOUT)), ..config() }, Standalone);
     let report = down.log(&email("x"));
     assert_eq!((report.status, tried(&report)), (FAILED, vec![(key::PMIX_LOG_EMAIL, false)]));
     let (address, _listener) = stalling_server();
@@ -191,110 +191,110 @@ fn a_mail_server_that_is_down_or_stalls_is_reported() {
 }
 
 #[test]
-fn while_a_mail_server_stalls_the_job_and_the_other_channels_go_on_and_too_much_mail_is_refused() {
+fn a_stalled_mail_server_delays_no_other_channel_and_its_queue_is_bounded() {
     let (address, listener) = stalling_server();
-    let world = world(LogConfig { mail: Some(mail_to(address, PATIENCE)), ..config() }, Standalone);
-    let (told, reports) = channel();
+    let world = world(LogConfig { mail: Some(mail_to(address, TIMEOUT)), ..config() }, Standalone);
+    let (sender, reports) = channel();
     let send = || {
-        let told = told.clone();
-        world.engine.log(&email("x"), move |report| drop(told.send(report))).unwrap();
+        let sender = sender.clone();
+        world.engine.log(&email("x"), move |report| drop(sender.send(report))).unwrap();
     };
-    // One that is being sent, 64 that wait, and some too many.
+    // One message is being sent, 64 wait, and some are too many.
     send();
     let first = listener.accept().unwrap();
     (0..69).for_each(|_| send());
     let next = || {
-        let report: LogReport = reports.recv_timeout(PATIENCE).unwrap();
+        let report: LogReport = reports.recv_timeout(TIMEOUT).unwrap();
         assert_eq!(report.status, FAILED);
         report.outcomes[0].result.clone().unwrap_err()
     };
     let refused: Vec<Failure> = (0..5).map(|_| next()).collect();
     assert!(refused.iter().all(|failure| failure.status == Status::ERR_RESOURCE_BUSY), "{refused:?}");
     assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
-    let job = Waiting::start(&world);
+    let job = WaitingJob::start(&world);
     assert_eq!(world.log(&Log::to([key::PMIX_LOG_STDOUT], "m")).status, Status::SUCCESS);
     job.end();
-    assert!(reports.try_recv().is_err(), "the server has said nothing so far");
-    // When it closes its connections each of them is told so.
+    assert!(reports.try_recv().is_err(), "the server has not answered yet");
+    // When it closes its connections, each remaining message fails.
     drop((first, listener));
     (0..65).for_each(|_| assert_eq!(next().status, Status::ERR_NOT_AVAILABLE));
 }
 
 #[test]
-fn mail_behind_a_server_that_stalls_is_soon_told_so_and_other_servers_get_theirs() {
+fn mail_queued_for_a_stalled_server_fails_soon_and_other_servers_get_theirs() {
     let (address, _listener) = stalling_server();
     let server = mail_to(address, Duration::from_secs(3));
     let world = world(LogConfig { mail: Some(server), ..config() }, Standalone);
-    let (told, reports) = channel();
+    let (sender, reports) = channel();
     for _ in 0..64 {
-        let told = told.clone();
-        world.engine.log(&email("x"), move |report| drop(told.send(report))).unwrap();
+        let sender = sender.clone();
+        world.engine.log(&email("x"), move |report| drop(sender.send(report))).unwrap();
     }
     let (other, inbox) = mail_server();
     let log = email_by(other, "to another");
-    // Until the queue has room.
-    let deadline = Instant::now() + PATIENCE;
+    // Repeats until the queue has room.
+    let deadline = Instant::now() + TIMEOUT;
     while world.log(&log).status != Status::SUCCESS {
         assert!(Instant::now() < deadline, "the queue stays full");
     }
-    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("to another"));
+    assert!(inbox.recv_timeout(TIMEOUT).unwrap().body().starts_with("to another"));
     let reasons: Vec<String> = (0..64)
-        .map(|_| reports.recv_timeout(PATIENCE).unwrap().outcomes[0].result.clone().unwrap_err().reason)
+        .map(|_| reports.recv_timeout(TIMEOUT).unwrap().outcomes[0].result.clone().unwrap_err().reason)
         .collect();
-    let of = |words: &str| reasons.iter().filter(|reason| reason.contains(words)).count();
-    assert_eq!((of("did not accept the mail within"), of("stalled")), (1, 63), "{reasons:#?}");
+    let count = |words: &str| reasons.iter().filter(|reason| reason.contains(words)).count();
+    assert_eq!((count("did not accept the mail within"), count("stalled")), (1, 63), "{reasons:#?}");
 }
 
 #[test]
-fn a_syslog_that_stalls_holds_up_no_other_channel_and_each_message_for_it_but_the_first_is_soon_refused() {
+fn a_stalled_syslog_delays_no_other_channel_and_later_messages_fail_soon() {
     let syslog = SyslogSocket::bind();
     syslog.fill();
     let world = world(LogConfig { syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
-    let (told, reports) = channel();
+    let (sender, reports) = channel();
     for _ in 0..100 {
-        let told = told.clone();
+        let sender = sender.clone();
         let log = Log::to([key::PMIX_LOG_LOCAL_SYSLOG], "x");
-        world.engine.log(&log, move |report| drop(told.send(report))).unwrap();
+        world.engine.log(&log, move |report| drop(sender.send(report))).unwrap();
     }
     assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
     let reasons: Vec<String> = (0..100)
         .map(|_| {
-            let report: LogReport = reports.recv_timeout(PATIENCE).unwrap();
+            let report: LogReport = reports.recv_timeout(TIMEOUT).unwrap();
             report.outcomes[0].result.clone().unwrap_err().reason
         })
         .collect();
-    let of = |words: &str| reasons.iter().filter(|reason| reason.contains(words)).count();
-    assert_eq!(of("has not read for 2 s"), 1, "{reasons:#?}");
-    assert_eq!(of("stalled") + of("64 messages are already queued for logging"), 99, "{reasons:#?}");
+    let count = |words: &str| reasons.iter().filter(|reason| reason.contains(words)).count();
+    assert_eq!(count("has not read for 2 s"), 1, "{reasons:#?}");
+    assert_eq!(count("stalled") + count("64 messages are already queued for logging"), 99, "{reasons:#?}");
 }
 
 #[test]
-fn mail_whose_asker_has_gone_is_not_begun() {
+fn mail_of_a_disconnected_tool_is_not_begun() {
     let (address, listener) = stalling_server();
-    let world = world(LogConfig { mail: Some(mail_to(address, PATIENCE)), ..config() }, Standalone);
-    let (told, reports) = channel();
-    world.engine.log(&email("first"), move |report| drop(told.send(report))).unwrap();
+    let world = world(LogConfig { mail: Some(mail_to(address, TIMEOUT)), ..config() }, Standalone);
+    let (sender, reports) = channel();
+    world.engine.log(&email("first"), move |report| drop(sender.send(report))).unwrap();
     let (first, _) = listener.accept().unwrap();
     let (other, inbox) = mail_server();
-    let mut raw = Raw::connect(&world.engine);
-    raw.until_heard();
-    raw.send(&FromTool::Log { request: 1, log: email_by(other, "of one that goes") });
-    raw.until_heard();
+    let mut raw = RawTool::connect(&world.engine);
+    raw.sync();
+    raw.send(&FromTool::Log { request: 1, log: email_by(other, "of a tool that disconnects") });
+    raw.sync();
     drop(raw);
-    let mut stays = Raw::connect(&world.engine);
-    stays.until_heard();
-    stays.send(&FromTool::Log { request: 1, log: email_by(other, "of one that stays") });
-    stays.until_heard();
-    // The engine has heard by now that the first has gone: it serves tools in their order.
+    let mut connected = RawTool::connect(&world.engine);
+    connected.sync();
+    connected.send(&FromTool::Log { request: 1, log: email_by(other, "of a tool that stays") });
+    connected.sync();
+    // Tools are served in order, so the engine has noticed the first tool's disconnection.
     drop(first);
-    assert_eq!(reports.recv_timeout(PATIENCE).unwrap().status, FAILED);
-    assert!(inbox.recv_timeout(PATIENCE).unwrap().body().starts_with("of one that stays"));
+    assert_eq!(reports.recv_timeout(TIMEOUT).unwrap().status, FAILED);
+    assert!(inbox.recv_timeout(TIMEOUT).unwrap().body().starts_with("of a tool that stays"));
 }
 
 #[test]
-fn what_nobody_reads_is_refused_beyond_a_limit_where_a_reader_holds_it_back() {
+fn logged_output_that_a_stalled_reader_holds_back_is_limited() {
     let world = world(config(), Standalone);
-    let job = Waiting::start(&world);
+    let job = WaitingJob::start(&world);
     let mut stalled = world.engine.attach("stalled", Grant::Block).unwrap();
     let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
     stalled.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
@@ -308,7 +308,7 @@ fn what_nobody_reads_is_refused_beyond_a_limit_where_a_reader_holds_it_back() {
             break;
         }
     }
-    assert_eq!(refused.expect("a limit").status, Status::ERR_RESOURCE_BUSY);
+    assert_eq!(refused.expect("the limit is reached").status, Status::ERR_RESOURCE_BUSY);
     drop(stalled);
     job.end();
 }

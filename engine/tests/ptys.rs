@@ -10,9 +10,9 @@ use iof_proto::{Channels, Rank};
 const SIZE: WindowSize = WindowSize { rows: 30, columns: 100 };
 
 #[test]
-fn a_rank_reads_what_the_embedder_types_if_it_has_the_stdin_and_hears_of_a_new_size() {
+fn a_rank_reads_keys_from_the_embedder_and_is_signalled_about_a_new_size() {
     let engine = engine();
-    let output = Output::of(&engine, Channels::STDOUT);
+    let output = Output::start(&engine, Channels::STDOUT);
     let app = shell(
         "stty size; read word; echo \"<$word>\"; trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done",
     );
@@ -25,7 +25,7 @@ fn a_rank_reads_what_the_embedder_types_if_it_has_the_stdin_and_hears_of_a_new_s
     assert_eq!(job.resize(WindowSize { rows: 50, ..SIZE }), 1);
     assert_eq!(wait(&job).code(), 0);
     assert_eq!(output.all(), "30 100\n<word>\nready\n50 100\n");
-    assert!(job.pty(Rank(0)).unwrap().is_none(), "it has exited");
+    assert!(job.pty(Rank(0)).unwrap().is_none(), "the rank has exited");
 }
 
 #[test]
@@ -40,19 +40,19 @@ fn the_wildcard_gives_a_pty_to_all_ranks_that_are_not_named() {
 }
 
 #[test]
-fn a_pty_for_a_rank_that_the_job_does_not_have_is_refused() {
+fn a_pty_for_an_unknown_rank_is_refused() {
     let ptys = [(Rank(2), Pty { size: SIZE, echo: false })].into();
     let app = App { nprocs: 2, ..shell("") };
-    let error = engine().spawn(&JobSpec { ptys, ..spec([app]) }).err().expect("it started");
+    let error = engine().spawn(&JobSpec { ptys, ..spec([app]) }).err().expect("the job must not start");
     assert!(matches!(error, LaunchError::NoSuchRank { rank: Rank(2), ranks: 2 }), "{error}");
 }
 
 #[test]
-fn dropping_the_engine_hangs_up_although_the_job_is_still_held() {
+fn dropping_the_engine_hangs_up_even_if_the_job_handle_remains() {
     let directory = tempfile::tempdir().unwrap();
     let note = directory.path().join("note");
     let engine = engine();
-    let output = Output::of(&engine, Channels::STDOUT);
+    let output = Output::start(&engine, Channels::STDOUT);
     let script =
         format!("trap 'echo hup > {}; exit' HUP; echo ready; while :; do sleep 0.1; done", note.display());
     let ptys = [(Rank(0), Pty { size: SIZE, echo: false })].into();

@@ -1,4 +1,4 @@
-//! Queries: what the engine knows, what its host adds, and what nobody knows.
+//! Queries: the engine's own answers, its host's additions and unknown keys.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
-use common::raw::Raw;
-use common::{PATIENCE, nspace, run, shell, spec};
+use common::raw::RawTool;
+use common::{TIMEOUT, nspace, run, shell, spec};
 use iof_engine::{Config, Engine, Grant, Host, QueryReply, Rendezvous};
 use iof_proto::limits::{MAX_WAITING_PER_TOOL, STATS_AGE};
 use iof_proto::query::key;
@@ -22,12 +22,12 @@ use iof_tool::{Delivery, Reply, RequestError, Tool};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-/// Tells the test what it is asked, and leaves the answer to it.
-struct Scripted {
-    asked: Mutex<Sender<(Vec<Query>, QueryReply)>>,
+/// A host that passes each request to the test, which answers it.
+struct ScriptedHost {
+    requests: Mutex<Sender<(Vec<Query>, QueryReply)>>,
 }
 
-impl Host for Scripted {
+impl Host for ScriptedHost {
     fn directives(&self) -> Vec<String> {
         vec!["site.credential".into()]
     }
@@ -37,29 +37,29 @@ impl Host for Scripted {
     }
 
     fn query(&self, queries: &[Query], reply: QueryReply) {
-        // The test may be over.
-        let _ = self.asked.lock().unwrap().send((queries.to_vec(), reply));
+        // The test may have ended already.
+        let _ = self.requests.lock().unwrap().send((queries.to_vec(), reply));
     }
 }
 
 struct World {
     engine: Engine,
-    asked: Receiver<(Vec<Query>, QueryReply)>,
+    requests: Receiver<(Vec<Query>, QueryReply)>,
     _directory: TempDir,
 }
 
 fn world() -> World {
-    let (tell, asked) = channel();
+    let (sender, requests) = channel();
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let host = Arc::new(Scripted { asked: Mutex::new(tell) });
+    let host = Arc::new(ScriptedHost { requests: Mutex::new(sender) });
     let engine = Engine::start_with(Config { rendezvous, ..Config::default() }, host).unwrap();
-    World { engine, asked, _directory: directory }
+    World { engine, requests, _directory: directory }
 }
 
 impl World {
-    /// What a tool is answered that asks `queries`, and what the host was asked, which answers
-    /// `answer`.
+    /// Sends `queries` as a new tool, and answers the host's part with `answer`. Returns the
+    /// queries that the host received and the tool's answer.
     fn ask(
         &self,
         queries: Vec<Query>,
@@ -67,9 +67,9 @@ impl World {
     ) -> (Vec<Query>, Result<Answer, RequestError>) {
         let mut tool = Tool::connect(self.engine.socket().unwrap(), "test").unwrap();
         let asking = thread::spawn(move || tool.queries(queries));
-        let (asked, reply) = self.asked.recv_timeout(PATIENCE).expect("the host is asked");
+        let (received, reply) = self.requests.recv_timeout(TIMEOUT).expect("the host receives the queries");
         answer(reply);
-        (asked, asking.join().unwrap())
+        (received, asking.join().unwrap())
     }
 }
 
@@ -84,7 +84,7 @@ fn denied(error: RequestError) -> Failure {
     }
 }
 
-fn of(key: &str, qualifiers: Vec<Info>) -> Query {
+fn query_for(key: &str, qualifiers: Vec<Info>) -> Query {
     Query { qualifiers, ..Query::new([key]) }
 }
 
@@ -99,14 +99,14 @@ fn text(text: &str) -> Value {
 }
 
 #[test]
-fn qualifiers_say_of_which_jobs_and_ranks() {
+fn qualifiers_select_jobs_and_ranks() {
     let engine = common::engine();
     run(&engine, &spec([iof_engine::App { nprocs: 3, ..shell(":") }]));
     let other = Nspace::new("other").unwrap();
     engine.spawn(&iof_engine::JobSpec::new(other.clone(), vec![shell("exit 3")])).unwrap().wait();
 
-    let procs = |qualifiers| match value(&engine, of(key::PMIX_QUERY_PROC_TABLE, qualifiers)) {
-        Value::Procs(procs) => procs.into_iter().map(|of| of.proc.to_string()).collect::<Vec<_>>(),
+    let procs = |qualifiers| match value(&engine, query_for(key::PMIX_QUERY_PROC_TABLE, qualifiers)) {
+        Value::Procs(procs) => procs.into_iter().map(|info| info.proc.to_string()).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
     let rank = |rank: u32| Info::required(key::PMIX_RANK, rank);
@@ -123,10 +123,12 @@ fn qualifiers_say_of_which_jobs_and_ranks() {
         required: true,
     };
     assert_eq!(procs(vec![proc.clone()]), ["job.1"]);
-    let Value::Streams(streams) = value(&engine, of(key::IOF_STATS, vec![proc.clone()])) else { panic!() };
+    let Value::Streams(streams) = value(&engine, query_for(key::IOF_STATS, vec![proc.clone()])) else {
+        panic!()
+    };
     assert_eq!(streams.len(), 3);
 
-    let status = |qualifiers| value(&engine, of(key::PMIX_QUERY_JOB_STATUS, qualifiers));
+    let status = |qualifiers| value(&engine, query_for(key::PMIX_QUERY_JOB_STATUS, qualifiers));
     assert_eq!(status(vec![name("job")]), Value::Status(Status::EVENT_JOB_END));
     assert_eq!(status(vec![name("other")]), Value::Status(Status::ERR_JOB_NON_ZERO_TERM));
     let job = JobInfo {
@@ -136,45 +138,48 @@ fn qualifiers_say_of_which_jobs_and_ranks() {
         exit_code: Some(3),
         command: "sh".into(),
     };
-    let info = value(&engine, of(key::PMIX_QUERY_NAMESPACE_INFO, vec![name("other")]));
+    let info = value(&engine, query_for(key::PMIX_QUERY_NAMESPACE_INFO, vec![name("other")]));
     assert_eq!(info, Value::Jobs(vec![job]));
 
     assert_eq!(status(vec![name("job"), rank(2)]), Value::Status(Status::EVENT_JOB_END));
-    let names = |qualifiers| value(&engine, of(key::PMIX_QUERY_NAMESPACES, qualifiers));
+    let names = |qualifiers| value(&engine, query_for(key::PMIX_QUERY_NAMESPACES, qualifiers));
     assert_eq!(names(vec![rank(0)]), text("job,other"));
     assert_eq!(names(vec![rank(2)]), text("job"));
     assert_eq!(names(vec![name("other")]), text("other"));
-    assert!(matches!(value(&engine, of(key::PMIX_QUERY_LOG_CHANNELS, vec![name("job")])), Value::Text(_)));
+    assert!(matches!(
+        value(&engine, query_for(key::PMIX_QUERY_LOG_CHANNELS, vec![name("job")])),
+        Value::Text(_)
+    ));
 
-    // Of one key it is not clear which of the jobs is meant: the others are answered.
+    // One key requires a single job, but two match: the other key is answered.
     let keys = [key::PMIX_QUERY_JOB_STATUS, key::PMIX_QUERY_NAMESPACES];
     let Answer { status, found } = own(&engine, vec![Query::new(keys)]).unwrap();
-    let found: Vec<&str> = found.iter().map(|of| of.key.as_str()).collect();
+    let found: Vec<&str> = found.iter().map(|found| found.key.as_str()).collect();
     assert_eq!((status, &found[..]), (Status::ERR_PARTIAL_SUCCESS, &keys[1..]));
 
     let refused = |query| own(&engine, vec![query]).unwrap_err().status;
     let bad = [
-        // Of which of two jobs?
-        of(key::PMIX_QUERY_JOB_STATUS, vec![]),
-        of(key::PMIX_QUERY_JOB_STATUS, vec![name("job"), name("other")]),
-        of(key::PMIX_QUERY_PROC_TABLE, vec![name("a/b")]),
-        of(key::PMIX_QUERY_PROC_TABLE, vec![Info::new(key::PMIX_RANK, "0")]),
-        of(key::PMIX_QUERY_PROC_TABLE, vec![proc.clone(), name("job")]),
-        of(key::PMIX_QUERY_PROC_TABLE, vec![proc, rank(1)]),
+        // Requires a single job, but two match.
+        query_for(key::PMIX_QUERY_JOB_STATUS, vec![]),
+        query_for(key::PMIX_QUERY_JOB_STATUS, vec![name("job"), name("other")]),
+        query_for(key::PMIX_QUERY_PROC_TABLE, vec![name("a/b")]),
+        query_for(key::PMIX_QUERY_PROC_TABLE, vec![Info::new(key::PMIX_RANK, "0")]),
+        query_for(key::PMIX_QUERY_PROC_TABLE, vec![proc.clone(), name("job")]),
+        query_for(key::PMIX_QUERY_PROC_TABLE, vec![proc, rank(1)]),
     ];
     for query in bad {
         assert_eq!(refused(query.clone()), Status::ERR_BAD_PARAM, "{query:?}");
     }
     let unknown = [
-        of(key::PMIX_QUERY_PROC_TABLE, vec![name("no-job")]),
-        of(key::PMIX_QUERY_JOB_STATUS, vec![name("no-job")]),
-        of(key::IOF_STATS, vec![rank(77)]),
-        of(key::PMIX_QUERY_JOB_STATUS, vec![name("job"), rank(7)]),
-        of(key::PMIX_QUERY_NAMESPACE_INFO, vec![name("other"), rank(2)]),
-        of(key::PMIX_QUERY_NAMESPACES, vec![name("no-job")]),
-        of(key::PMIX_QUERY_LOG_CHANNELS, vec![name("no-job")]),
-        of(key::PMIX_QUERY_ATTRIBUTE_SUPPORT, vec![rank(77)]),
-        of(key::PMIX_QUERY_NAMESPACES, vec![Info::required("site.required", true)]),
+        query_for(key::PMIX_QUERY_PROC_TABLE, vec![name("no-job")]),
+        query_for(key::PMIX_QUERY_JOB_STATUS, vec![name("no-job")]),
+        query_for(key::IOF_STATS, vec![rank(77)]),
+        query_for(key::PMIX_QUERY_JOB_STATUS, vec![name("job"), rank(7)]),
+        query_for(key::PMIX_QUERY_NAMESPACE_INFO, vec![name("other"), rank(2)]),
+        query_for(key::PMIX_QUERY_NAMESPACES, vec![name("no-job")]),
+        query_for(key::PMIX_QUERY_LOG_CHANNELS, vec![name("no-job")]),
+        query_for(key::PMIX_QUERY_ATTRIBUTE_SUPPORT, vec![rank(77)]),
+        query_for(key::PMIX_QUERY_NAMESPACES, vec![Info::required("site.required", true)]),
         Query::new([key::PMIX_QUERY_QUEUE_LIST, key::PMIX_QUERY_QUEUE_STATUS]),
         Query::new([""; 0]),
     ];
@@ -184,7 +189,7 @@ fn qualifiers_say_of_which_jobs_and_ranks() {
 }
 
 #[test]
-fn a_job_has_started_until_all_its_ranks_have_ended_wherever_they_are() {
+fn a_job_counts_as_started_until_all_its_ranks_have_ended_everywhere() {
     let engine = common::engine();
     let status = || value(&engine, Query::new([key::PMIX_QUERY_JOB_STATUS]));
     let job = iof_engine::JobSpec { elsewhere: true, ..spec([shell("kill -9 $$")]) };
@@ -201,7 +206,7 @@ fn a_job_has_started_until_all_its_ranks_have_ended_wherever_they_are() {
 }
 
 #[test]
-fn several_queries_are_answered_together_each_in_its_place() {
+fn several_queries_are_answered_together_with_their_indices() {
     let engine = common::engine();
     run(&engine, &spec([shell(":")]));
     let queries = vec![
@@ -219,7 +224,7 @@ fn several_queries_are_answered_together_each_in_its_place() {
 }
 
 #[test]
-fn the_host_is_asked_for_what_the_engine_does_not_know_and_its_answer_completes_the_answer() {
+fn the_host_answers_what_the_engine_does_not_know() {
     let world = world();
     let queue = Query {
         qualifiers: vec![Info::required("pmix.alloc.queue", "night")],
@@ -227,22 +232,22 @@ fn the_host_is_asked_for_what_the_engine_does_not_know_and_its_answer_completes_
     };
     let queries =
         vec![Query::new([key::PMIX_QUERY_LOCAL_PROC_TABLE]), queue.clone(), Query::new(["site.colour"])];
-    let (asked, answer) = world.ask(queries, |reply| {
+    let (received, answer) = world.ask(queries, |reply| {
         let all = [(0, key::PMIX_QUERY_QUEUE_STATUS, "full"), (1, "site.colour", "red"), (1, "unasked", "x")];
         let found =
             |(query, key, value): (u32, &str, &str)| Found { query, key: key.into(), value: text(value) };
         reply.answer(all.map(found).into_iter().chain([found((9, "site.colour", "x"))]).collect());
     });
-    assert_eq!(asked, [queue, Query::new(["site.colour"])]);
+    assert_eq!(received, [queue, Query::new(["site.colour"])]);
     let Answer { status, found } = answer.unwrap();
-    let found: Vec<(u32, &str)> = found.iter().map(|of| (of.query, of.key.as_str())).collect();
+    let found: Vec<(u32, &str)> = found.iter().map(|found| (found.query, found.key.as_str())).collect();
     let wanted =
         [(0, key::PMIX_QUERY_LOCAL_PROC_TABLE), (1, key::PMIX_QUERY_QUEUE_STATUS), (2, "site.colour")];
     assert_eq!((status, &found[..]), (Status::ERR_PARTIAL_SUCCESS, &wanted[..]));
 }
 
 #[test]
-fn what_both_know_is_put_together() {
+fn answers_of_the_engine_and_its_host_are_combined() {
     let world = world();
     run(&world.engine, &spec([shell(":")]));
     let far = Proc { nspace: Nspace::new("far").unwrap(), rank: Rank(0) };
@@ -258,22 +263,26 @@ fn what_both_know_is_put_together() {
     let near = Proc { nspace: nspace(), rank: Rank(0) };
     let theirs = vec![row(&near, 1), row(&far, 22)];
     let queries = vec![Query::new([key::PMIX_QUERY_PROC_TABLE, key::PMIX_QUERY_NAMESPACES])];
-    let (asked, answer) = world.ask(queries.clone(), |reply| {
+    let (received, answer) = world.ask(queries.clone(), |reply| {
         let found = |key: &str, value| Found { query: 0, key: key.into(), value };
         reply.answer(vec![
             found(key::PMIX_QUERY_PROC_TABLE, Value::Procs(theirs)),
             found(key::PMIX_QUERY_NAMESPACES, text("job,third")),
         ]);
     });
-    assert_eq!(asked, queries);
+    assert_eq!(received, queries);
     let Answer { status, found } = answer.unwrap();
     let Value::Procs(procs) = &found[0].value else { panic!("{found:?}") };
     assert_eq!(status, Status::SUCCESS);
-    assert_eq!(procs[0], row(&far, 22), "the engine knows nothing of it");
-    assert_eq!((procs.len(), procs[1].state), (2, ProcState::Terminated), "the engine knows better");
+    assert_eq!(procs[0], row(&far, 22), "only the host knows it");
+    assert_eq!(
+        (procs.len(), procs[1].state),
+        (2, ProcState::Terminated),
+        "the engine's own answer takes precedence"
+    );
     assert_eq!(found[1].value, text("far,job,third"));
 
-    // Whatever becomes of the host's part, the engine's own stays.
+    // The engine's own part remains, whatever the host answers.
     for deny in [true, false] {
         let (_, answer) = world.ask(queries.clone(), |reply| {
             if deny {
@@ -288,22 +297,23 @@ fn what_both_know_is_put_together() {
 }
 
 #[test]
-fn a_host_that_never_answers_costs_neither_other_tools_nor_memory() {
+fn a_host_that_never_answers_blocks_no_other_tool_and_uses_bounded_memory() {
     let world = world();
-    let mut raw = Raw::connect(&world.engine);
-    raw.until_heard();
+    let mut raw = RawTool::connect(&world.engine);
+    raw.sync();
     let ask = |request| FromTool::Query { request, queries: vec![Query::new(["site.colour"])] };
     let limit = u32::try_from(MAX_WAITING_PER_TOOL).unwrap();
     (0..=limit).for_each(|request| raw.send(&ask(100 + request)));
     let ToTool::Answer { request, result: Err(failure) } = raw.receive() else { panic!() };
     assert_eq!((request, failure.status), (100 + limit, Status::ERR_RESOURCE_BUSY));
-    let replies: Vec<QueryReply> =
-        (0..limit).map(|_| world.asked.recv_timeout(PATIENCE).expect("the host is asked").1).collect();
-    // Others are served meanwhile, and so is this one.
+    let replies: Vec<QueryReply> = (0..limit)
+        .map(|_| world.requests.recv_timeout(TIMEOUT).expect("the host receives the query").1)
+        .collect();
+    // Other tools are served meanwhile, and so is this one.
     let (_, answer) = world.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
     assert_eq!(answer.unwrap().found[0].value, text(""));
-    raw.until_heard();
-    // Nobody misses the answers to a tool that has gone.
+    raw.sync();
+    // Answers for a tool that has disconnected are dropped.
     drop(raw);
     let (_, answer) = world.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
     answer.unwrap();
@@ -318,18 +328,21 @@ fn attributes_are_listed_with_those_of_the_host() {
     let Value::Attributes(all) = value(&world.engine, Query::new([key::PMIX_QUERY_ATTRIBUTE_SUPPORT])) else {
         panic!()
     };
-    let of = |function: &str| all.iter().find(|of| of.function == function).unwrap();
+    let find = |function: &str| all.iter().find(|row| row.function == function).unwrap();
     for (function, own) in [
         ("PMIx_IOF_pull", "pmix.iof.csize"),
         ("PMIx_IOF_push", "pmix.iof.cmp"),
         ("PMIx_Log", "pmix.log.once"),
     ] {
-        let keys = &of(function).keys;
-        assert!([own, "site.credential"].iter().all(|key| keys.iter().any(|of| of == key)), "{function}");
+        let keys = &find(function).keys;
+        assert!(
+            [own, "site.credential"].iter().all(|key| keys.iter().any(|other| other == key)),
+            "{function}"
+        );
     }
-    assert!(!of("PMIx_Query_info").keys.iter().any(|of| of == "site.credential"));
-    let pull = of("PMIx_IOF_pull");
-    // Each that is listed is understood.
+    assert!(!find("PMIx_Query_info").keys.iter().any(|key| key == "site.credential"));
+    let pull = find("PMIx_IOF_pull");
+    // Each listed attribute is supported.
     let directives = |infos: &[Info]| {
         iof_proto::Directives::read(infos, iof_proto::directive::DirectiveLevel::Registration)
     };
@@ -340,7 +353,7 @@ fn attributes_are_listed_with_those_of_the_host() {
 }
 
 #[test]
-fn however_many_tools_ask_for_figures_the_streams_are_looked_at_once_for_all() {
+fn many_tools_that_query_counters_share_one_read_of_the_streams() {
     let world = world();
     let job = world.engine.spawn(&spec([shell("exec yes")])).unwrap();
     let mut tool = Tool::connect(world.engine.socket().unwrap(), "test").unwrap();
@@ -351,15 +364,15 @@ fn however_many_tools_ask_for_figures_the_streams_are_looked_at_once_for_all() {
     let mut figures = BTreeSet::new();
     for _ in 0..500 {
         let Some(Delivery::Reply { reply: Reply::Answered(Ok(answer)), .. }) =
-            tool.next(Some(PATIENCE)).unwrap()
+            tool.next(Some(TIMEOUT)).unwrap()
         else {
-            panic!("it is answered")
+            panic!("expected an answer")
         };
         let Value::Streams(streams) = &answer.found[0].value else { panic!("{answer:?}") };
         figures.insert(streams.iter().map(|stream| stream.produced).collect::<Vec<_>>());
     }
-    // One look each 10 ms, and those that were due to the first bytes and to the rank's start.
+    // One read each 10 ms, and those caused by the first bytes and the rank's start.
     let most = began.elapsed().as_millis() / STATS_AGE.as_millis() + 6;
     job.signal(Signal::SIGKILL);
-    assert!((figures.len() as u128) < most, "{} looks, and {most} at most", figures.len());
+    assert!((figures.len() as u128) < most, "{} reads, expected fewer than {most}", figures.len());
 }

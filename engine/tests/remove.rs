@@ -1,4 +1,4 @@
-//! Jobs that the engine forgets.
+//! Removal of ended jobs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -10,7 +10,7 @@ use iof_tool::Pull;
 use nix::sys::signal::Signal;
 
 #[test]
-fn jobs_that_are_over_and_forgotten_leave_nothing_behind_and_who_reads_them_has_them_to_the_end() {
+fn removed_jobs_leave_nothing_behind_and_their_readers_read_to_the_end() {
     let engine = engine();
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let job = || spec([App { nprocs: 4, ..App::new("echo", ["hello"]) }]);
@@ -19,12 +19,12 @@ fn jobs_that_are_over_and_forgotten_leave_nothing_behind_and_who_reads_them_has_
         let mut tool = engine.attach("late", Grant::Never).unwrap();
         let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
         tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
-        assert!(!engine.remove(&nspace()), "there is none yet");
+        assert!(!engine.remove(&nspace()), "the job does not exist yet");
         wait(&engine.spawn(&job()).unwrap());
         assert!(engine.remove(&nspace()));
         assert_eq!(Got::all(&mut tool).bytes, b"hello\n".repeat(4));
         drop(tool);
-        // Whoever is slow to close something has a round's time.
+        // Descriptors that are closed late have a round's time.
         if round == 2 {
             opened = open();
         }
@@ -33,7 +33,7 @@ fn jobs_that_are_over_and_forgotten_leave_nothing_behind_and_who_reads_them_has_
 }
 
 #[test]
-fn a_job_that_runs_is_not_forgotten() {
+fn a_running_job_cannot_be_removed() {
     let engine = engine();
     let job = engine.spawn(&spec([shell("exec sleep 1000")])).unwrap();
     assert!(!engine.remove(&nspace()));

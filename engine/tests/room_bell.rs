@@ -1,4 +1,4 @@
-//! A tool that was granted to hold sources back, and misuses the bell by which it tells of room.
+//! A tool that may hold back sources and misuses the bell with which it signals room.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::thread;
 
-use common::raw::Raw;
+use common::raw::RawTool;
 use common::{run, shell, spec, wait_for};
 use iof_engine::{ApprovalReply, Config, Engine, Grant, Host, Policy, Rendezvous};
 use iof_proto::{ToTool, socket};
@@ -22,25 +22,25 @@ impl Host for Trusting {
 }
 
 #[test]
-fn a_granted_tool_can_block_no_thread_of_the_engine_by_its_bell() {
+fn a_tool_cannot_block_an_engine_thread_through_its_room_bell() {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let config = Config { rendezvous, policy: Policy::Block, ..Config::default() };
     let engine = Engine::start_with(config, Arc::new(Trusting)).unwrap();
-    let mut raw = Raw::connect(&engine);
+    let mut raw = RawTool::connect(&engine);
     assert!(matches!(raw.receive(), ToTool::Welcome { may_block: true, .. }));
-    let bell = raw.take_fd();
-    // Whoever reads it waits, and finds that all rings were taken away.
+    let bell = raw.take_last_fd();
+    // With the flag cleared, a thread that reads the bell blocks, as every ring is taken away here.
     fcntl(&bell, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
     let thief = bell.try_clone().unwrap();
     thread::spawn(move || while read(&thief, &mut [0; 8]).is_ok() {});
     let served = thread::spawn(move || {
         let (status, lines) = run(&engine, &spec([shell("echo hi")]));
         assert_eq!((status.code(), lines), (0, vec!["hi".to_owned()]));
-        (0..200).for_each(|_| raw.until_heard());
+        (0..200).for_each(|_| raw.sync());
     });
     wait_for("the engine to serve", || served.is_finished().then_some(()));
     served.join().unwrap();
-    // Nor does it matter how full it is.
+    // Nor may a full counter block the engine.
     write(&bell, &(u64::MAX - 2).to_ne_bytes()).unwrap();
 }

@@ -1,5 +1,5 @@
-//! An embedder that ignores SIGCHLD. The signal's disposition belongs to the whole process: one
-//! test, alone in its process.
+//! An embedder that ignores SIGCHLD. The signal's disposition belongs to the whole process, so this
+//! file has a single test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -11,8 +11,8 @@ use iof_proto::{ProcState, Value};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 #[test]
-fn a_job_ends_with_its_output_whole_and_ranks_that_have_ended_in_an_unknown_way() {
-    // SAFETY: to ignore a signal runs no code of ours.
+fn with_sigchld_ignored_output_is_complete_and_exits_are_unknown() {
+    // SAFETY: ignoring a signal runs no handler.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }.unwrap();
     let engine = engine();
     let app = App { nprocs: 20, ..shell("echo out; exit 0") };
@@ -29,7 +29,7 @@ fn a_job_ends_with_its_output_whole_and_ranks_that_have_ended_in_an_unknown_way(
         "{procs:?}"
     );
 
-    // Signals still reach who runs.
+    // Signals still reach running ranks.
     let nspace = iof_proto::Nspace::new("second").unwrap();
     let job = engine.spawn(&JobSpec { nspace, ..spec([shell("exec sleep 1000")]) }).unwrap();
     assert_eq!(job.signal(Signal::SIGTERM), 1);

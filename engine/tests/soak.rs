@@ -1,9 +1,10 @@
-//! One engine that runs job after job: what a job costs, and what the engine keeps, do not grow.
+//! A soak test: one engine runs job after job, and neither the cost of a job nor the engine's
+//! memory grows.
 //!
-//! `IOF_SOAK_JOBS` says how many jobs; `.ci/soak` runs 100,000. Four fifths of them have one name,
-//! the others a name each; every tenth is a spawned process, the others are pipes. Beside a printer
-//! there are two tools in processes of their own: one that reads, and one that is stopped while the
-//! jobs run.
+//! `IOF_SOAK_JOBS` is the number of jobs; `.ci/soak` runs 100,000. Four fifths of them share one
+//! name, the others have a name each. Every tenth job is a spawned process, the others are pipes.
+//! Next to a printer there are two tools in their own processes: one that reads, and one that is
+//! stopped while the jobs run.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it reports what it has measured")]
 
@@ -27,16 +28,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, pipe2};
 
-/// The name that is used again and again.
-const AGAIN: &str = "again";
-/// Names for which a tool registers at a time.
+/// The name that most jobs share.
+const SHARED_NAME: &str = "shared";
+/// The number of names that a tool registers for at a time.
 const BATCH: u64 = 200;
 
 fn main() {
     let mut args = std::env::args().skip(1);
     match (args.next().as_deref(), args.next()) {
         (Some("--reader"), Some(socket)) => Reader::connect(&socket).run(),
-        // Whoever lists tests gets none, and whoever names one gets all of this.
+        // The list of tests is empty; any other argument runs the whole test.
         (Some("--list"), _) => {}
         _ => {
             soak(std::env::var("IOF_SOAK_JOBS").map_or(5000, |jobs| jobs.parse().expect("a number of jobs")))
@@ -49,49 +50,49 @@ fn soak(jobs: u64) {
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let config = Config { rendezvous, policy: Policy::Block, ..Config::default() };
     let engine = Engine::start(config).unwrap();
-    let mut reading = Outside::start(&engine);
-    let mut stopped = Outside::start(&engine);
+    let mut reading = ToolProcess::start(&engine);
+    let mut stopped = ToolProcess::start(&engine);
     let before = Sample::take();
 
     let same = jobs * 4 / 5;
-    let (printer, printed) = print(&engine, vec![AGAIN.to_owned()], true);
+    let (printer, printed) = print(&engine, vec![SHARED_NAME.to_owned()], true);
     for tool in [&mut reading, &mut stopped] {
-        tool.ask(&format!("persistent {AGAIN}"));
+        tool.request(&format!("persistent {SHARED_NAME}"));
     }
     stopped.signal(Signal::SIGSTOP);
-    let course = Course::run("one name", same, |number| {
-        run(&engine, AGAIN, number, number % 10 == 0);
+    let phase = Phase::run("one name", same, |number| {
+        run(&engine, SHARED_NAME, number, number % 10 == 0);
     });
-    course.assert_flat(before);
+    phase.assert_flat(before);
     let read = reading.report(same);
-    assert_eq!(read, Report::of_all(same), "the tool that reads");
+    assert_eq!(read, Report::complete(same), "the tool that reads");
     stopped.signal(Signal::SIGCONT);
     let got = stopped.report(same);
-    let Report { streams, bytes, .. } = Report::of_all(same);
+    let Report { streams, bytes, .. } = Report::complete(same);
     assert_eq!((got.jobs, got.streams, got.bytes), (same, streams, bytes), "the tool that was stopped");
     println!("  the stopped tool: {got:?}");
 
     let many = (jobs - same) / BATCH * BATCH;
     let mut batch = None;
     let mut lines = 0;
-    let course = Course::run("many names", many, |number| {
+    let phase = Phase::run("many names", many, |number| {
         if number % BATCH == 0 {
             lines += join(batch.take());
             let names: Vec<String> = (number..number + BATCH).map(|number| format!("job-{number}")).collect();
-            reading.ask(&format!("names {}", names.join(" ")));
+            reading.request(&format!("names {}", names.join(" ")));
             batch = Some(print(&engine, names, false));
         }
         run(&engine, &format!("job-{number}"), number, number % 10 == 0);
     });
     lines += join(batch);
     assert_eq!(lines, many, "lines that were printed of many names");
-    course.assert_flat(before);
+    phase.assert_flat(before);
     let read = reading.report(same + many);
     assert_eq!(read.jobs, same + many, "{read:?}");
-    assert_eq!(read.bytes, Report::of_all(same).bytes + Report::of_all(many).bytes, "{read:?}");
+    assert_eq!(read.bytes, Report::complete(same).bytes + Report::complete(many).bytes, "{read:?}");
 
     let kept = jobs / 50;
-    Course::run("kept jobs", kept, |number| {
+    Phase::run("kept jobs", kept, |number| {
         let spec = JobSpec::new(name(&format!("kept-{number}")), vec![App::new("true", [""; 0])]);
         assert_eq!(engine.spawn(&spec).unwrap().wait().code(), 0);
     });
@@ -109,7 +110,7 @@ fn line(number: u64) -> String {
     format!("this is the line of job {number}\n")
 }
 
-/// Runs a job that writes one line, and forgets it.
+/// Runs a job that writes one line, and removes it.
 fn run(engine: &Engine, nspace: &str, number: u64, spawned: bool) {
     let nspace = name(nspace);
     let text = line(number);
@@ -135,17 +136,17 @@ fn run(engine: &Engine, nspace: &str, number: u64, spawned: bool) {
     assert!(engine.remove(&nspace));
 }
 
-/// Prints the stdout of jobs into a file.
+/// Starts a printer of the stdout of jobs into a file.
 fn print(engine: &Engine, names: Vec<String>, persistent: bool) -> (Printer, tempfile::NamedTempFile) {
     let mut tool = engine.attach("printer", Grant::Block).unwrap();
-    let procs = names.iter().map(|of| Proc { nspace: name(of), rank: Rank::WILDCARD }).collect();
+    let procs = names.iter().map(|nspace| Proc { nspace: name(nspace), rank: Rank::WILDCARD }).collect();
     tool.pull(&Pull { persistent, ..Pull::new(procs, Channels::STDOUT) }).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let output = Output::new(file.as_file()).unwrap();
     (Printer::start(tool, output, Options::default(), |_, _, _| panic!("a gap")).unwrap(), file)
 }
 
-/// Waits for a printer; returns how many lines it has printed.
+/// Waits for a printer. Returns how many lines it has printed.
 fn join(printing: Option<(Printer, tempfile::NamedTempFile)>) -> u64 {
     let Some((printer, file)) = printing else { return 0 };
     printer.join().unwrap();
@@ -156,7 +157,7 @@ fn count_lines(path: &std::path::Path) -> u64 {
     BufReader::new(File::open(path).unwrap()).lines().count() as u64
 }
 
-/// What the engine's process has.
+/// The resources of the engine's process.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     files: usize,
@@ -175,17 +176,18 @@ impl Sample {
     }
 }
 
-/// Many jobs one after the other, in ten parts.
-struct Course {
-    /// After the first part.
-    begun: Sample,
-    end: Sample,
-    /// The CPU time of the engine's process in the first and in the last part.
+/// The measurements of many jobs run one after the other, in ten parts.
+struct Phase {
+    /// At the end of the first part.
+    first: Sample,
+    /// At the end of the last part.
+    last: Sample,
+    /// The CPU time of the engine's process in the first and the last part.
     cpu: [Duration; 2],
 }
 
-impl Course {
-    fn run(what: &str, jobs: u64, mut run: impl FnMut(u64)) -> Course {
+impl Phase {
+    fn run(what: &str, jobs: u64, mut run: impl FnMut(u64)) -> Phase {
         let cpu = || Duration::from(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap());
         let mut parts: Vec<(Duration, Duration, Sample)> = Vec::new();
         for part in 0..10 {
@@ -199,40 +201,41 @@ impl Course {
             format!("{:.0} us a job, {:.0} us of CPU, {sample:?}", each(wall), each(cpu))
         };
         println!("{what}: {jobs} jobs\n  first tenth: {}\n  last tenth:  {}", part(first), part(last));
-        Course { begun: first.2, end: last.2, cpu: [first.1, last.1] }
+        Phase { first: first.2, last: last.2, cpu: [first.1, last.1] }
     }
 
-    /// Whether the stopped tool kept no more than it may, and nothing grew from the first part on.
+    /// Asserts that the stopped tool keeps no more than it may, and that nothing grew after the
+    /// first part.
     fn assert_flat(&self, before: Sample) {
         const MARGIN: usize = 256;
-        let Course { begun, end, cpu: [first, last] } = self;
+        let Phase { first, last, cpu } = self;
         let rings = MAX_FORGOTTEN_PER_TOOL + MARGIN;
-        assert!(end.files < before.files + rings, "{before:?} {end:?}");
-        assert!(end.maps < before.maps + 6 * rings, "{before:?} {end:?}");
-        // A page each of data, index, times and control words is the least that a ring has.
-        assert!(end.rss_kib < begun.rss_kib + 128 * rings, "{begun:?} {end:?}");
-        // It is counted by a clock that others' load hardly changes.
-        assert!(*last < 4 * *first, "{first:?} {last:?}");
+        assert!(last.files < before.files + rings, "{before:?} {last:?}");
+        assert!(last.maps < before.maps + 6 * rings, "{before:?} {last:?}");
+        // A ring has at least one page each of data, index, times and control words.
+        assert!(last.rss_kib < first.rss_kib + 128 * rings, "{first:?} {last:?}");
+        // CPU time hardly depends on other load of the machine.
+        assert!(cpu[1] < 4 * cpu[0], "{cpu:?}");
     }
 }
 
-/// A tool in a process of its own, as its parent sees it.
-struct Outside {
+/// A tool in its own process, as its parent sees it.
+struct ToolProcess {
     child: Child,
     commands: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
-impl Outside {
-    fn start(engine: &Engine) -> Outside {
+impl ToolProcess {
+    fn start(engine: &Engine) -> ToolProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("--reader").arg(engine.socket().unwrap()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (commands, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Outside { child, commands, answers: BufReader::new(answers) }
+        ToolProcess { child, commands, answers: BufReader::new(answers) }
     }
 
-    fn ask(&mut self, command: &str) -> String {
+    fn request(&mut self, command: &str) -> String {
         writeln!(self.commands, "{command}").unwrap();
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
@@ -240,9 +243,9 @@ impl Outside {
         answer.trim_end().to_owned()
     }
 
-    /// What the tool got once `jobs` have ended.
+    /// Returns what the tool has received once `jobs` jobs have ended.
     fn report(&mut self, jobs: u64) -> Report {
-        let answer = self.ask(&format!("report {jobs}"));
+        let answer = self.request(&format!("report {jobs}"));
         let mut numbers = answer.split(' ').map(|number| number.parse().unwrap());
         let [jobs, streams, bytes, skipped, missed] = std::array::from_fn(|_| numbers.next().unwrap());
         Report { jobs, streams, bytes, skipped, missed }
@@ -253,34 +256,34 @@ impl Outside {
     }
 }
 
-impl Drop for Outside {
+impl Drop for ToolProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a tool got of stdout.
+/// What a tool has received of stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Report {
     jobs: u64,
     streams: u64,
     bytes: u64,
-    /// Of the jobs, how many ends were not told one by one.
+    /// The number of ended jobs that were reported only in sum.
     skipped: u64,
-    /// Of the bytes, how many it was told that it misses.
+    /// The number of bytes that were reported as missed.
     missed: u64,
 }
 
 impl Report {
-    /// What a tool gets that reads all of so many jobs.
-    fn of_all(jobs: u64) -> Report {
+    /// Returns the report of a tool that reads everything of `jobs` jobs.
+    fn complete(jobs: u64) -> Report {
         let bytes = (0..jobs).map(|number| line(number).len() as u64).sum();
         Report { jobs, streams: jobs, bytes, skipped: 0, missed: 0 }
     }
 }
 
-/// The same tool in its own process.
+/// The tool within its own process.
 struct Reader {
     tool: Tool,
     commands: Receiver<String>,
@@ -289,8 +292,8 @@ struct Reader {
 
 impl Reader {
     fn connect(socket: &str) -> Reader {
-        let (say, commands) = channel();
-        thread::spawn(move || stdin().lines().for_each(|line| say.send(line.unwrap()).unwrap()));
+        let (sender, commands) = channel();
+        thread::spawn(move || stdin().lines().for_each(|line| sender.send(line.unwrap()).unwrap()));
         let tool = Tool::connect(socket.as_ref(), "soak").unwrap();
         Reader { tool, commands, report: Report::default() }
     }
@@ -303,7 +306,8 @@ impl Reader {
                 match what {
                     "report" => awaited = Some(rest.parse().unwrap()),
                     _ => {
-                        let procs = rest.split(' ').map(|of| Proc { nspace: name(of), rank: Rank::WILDCARD });
+                        let procs =
+                            rest.split(' ').map(|nspace| Proc { nspace: name(nspace), rank: Rank::WILDCARD });
                         let pull = Pull::new(procs.collect(), Channels::STDOUT);
                         self.tool.pull(&Pull { persistent: what == "persistent", ..pull }).unwrap();
                         println!("ok");
@@ -322,7 +326,7 @@ impl Reader {
         }
     }
 
-    /// Takes what comes next.
+    /// Processes the next delivery.
     fn take(&mut self) {
         let report = &mut self.report;
         match self.tool.next(Some(Duration::from_millis(2))).unwrap() {

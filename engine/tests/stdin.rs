@@ -1,5 +1,5 @@
-//! What is pushed arrives at those for whom it is, whole and in order, and then the end; and the
-//! report says so.
+//! Pushed bytes arrive at exactly their targets, complete and in order, followed by the end, and
+//! the report matches.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -22,44 +22,47 @@ use iof_tool::{LostError, Push, PushError, RequestError};
 const BACKENDS: [BackendKind; 2] = [BackendKind::IoUring, BackendKind::Epoll];
 
 #[test]
-fn one_some_or_all_get_what_is_pushed_to_them_and_nobody_else() {
+fn a_push_reaches_one_some_or_all_ranks_and_no_others() {
     let engine = engine_with_cache(65_536);
-    let mut ranks = Stdins::of(&engine, 4);
+    let mut ranks = Stdins::adopt(&engine, 4);
     let mut tool = tool(&engine);
     let mut push = |push: &Push, bytes: &[u8]| tool.push(push, bytes, |_| {}).unwrap();
-    assert_eq!(push(&to(procs(&[0])), b"one "), whole(4, 1));
-    assert_eq!(push(&to(procs(&[3, 1, 3])), b"some "), whole(5, 2));
-    assert_eq!(push(&last(all()), b"all"), whole(3, 4));
+    assert_eq!(push(&push_to(procs(&[0])), b"one "), complete_report(4, 1));
+    assert_eq!(push(&push_to(procs(&[3, 1, 3])), b"some "), complete_report(5, 2));
+    assert_eq!(push(&final_push(all_ranks()), b"all"), complete_report(3, 4));
     let got = [0, 1, 2, 3].map(|rank| String::from_utf8(ranks.rest(rank)).unwrap());
     assert_eq!(got, ["one all", "some all", "all", "some all"]);
 }
 
 #[test]
-fn pushes_that_leave_stdin_open_come_one_behind_the_other_and_the_end_once() {
+fn pushes_that_leave_stdin_open_arrive_in_order_and_the_end_once() {
     let engine = engine_with_cache(65_536);
-    let mut ranks = Stdins::of(&engine, 2);
+    let mut ranks = Stdins::adopt(&engine, 2);
     let mut tool = tool(&engine);
     for bytes in ["a", "", "b"] {
-        assert_eq!(tool.push(&to(all()), bytes.as_bytes(), |_| {}).unwrap(), whole(bytes.len(), 2));
+        assert_eq!(
+            tool.push(&push_to(all_ranks()), bytes.as_bytes(), |_| {}).unwrap(),
+            complete_report(bytes.len(), 2)
+        );
     }
     assert_eq!(ranks.read(0, 2), b"ab");
-    assert!(ranks.is_quiet(0), "it is not at its end yet");
-    // No bytes are a push as well: the end.
-    assert_eq!(tool.push(&last(all()), b"", |_| {}).unwrap(), whole(0, 2));
+    assert!(ranks.is_quiet(0), "the end was not pushed yet");
+    // A push without bytes can still push the end.
+    assert_eq!(tool.push(&final_push(all_ranks()), b"", |_| {}).unwrap(), complete_report(0, 2));
     assert_eq!((ranks.rest(0), ranks.rest(1)), (vec![], b"ab".to_vec()));
-    let after = refusal(tool.push(&to(procs(&[0])), b"late", |_| {}));
+    let after = refusal(tool.push(&push_to(procs(&[0])), b"late", |_| {}));
     assert_eq!(after.status, Status::ERR_IOF_COMPLETE);
     assert_eq!(after.reason, "nothing was pushed: rank 0: stdin is closed");
 }
 
 #[test]
-fn far_more_than_the_cache_and_the_pipes_hold_arrives_whole_at_each() {
+fn far_more_bytes_than_cache_and_pipes_hold_arrive_complete_at_each_rank() {
     for backend in BACKENDS {
         let engine = engine_on(Some(backend));
-        let mut ranks = Stdins::of(&engine, 3);
+        let mut ranks = Stdins::adopt(&engine, 3);
         let bytes = pattern(20_000_003);
         let push = Push {
-            // What nothing is aligned with.
+            // A size that is not aligned with the bytes.
             directives: vec![
                 Info::required(key::PMIX_IOF_CACHE_SIZE, 12_288u32),
                 Info::required(key::PMIX_IOF_COMPLETE, true),
@@ -76,7 +79,7 @@ fn far_more_than_the_cache_and_the_pipes_hold_arrives_whole_at_each() {
             })
         };
         let readers = [reader(first), reader(third)];
-        assert_eq!(pushing.report(), whole(bytes.len(), 2));
+        assert_eq!(pushing.report(), complete_report(bytes.len(), 2));
         for reader in readers {
             assert!(reader.join().unwrap() == bytes, "{backend:?}");
         }
@@ -84,21 +87,24 @@ fn far_more_than_the_cache_and_the_pipes_hold_arrives_whole_at_each() {
     }
 }
 
-/// What a spawned job writes of what it reads.
+/// Returns a job of `app` whose ranks' stdin can be pushed to.
 fn open_job(app: App) -> JobSpec {
     JobSpec { stdin: BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]), ..spec([app]) }
 }
 
 #[test]
-fn spawned_ranks_read_it_and_no_other_holds_their_stdin_open() {
+fn spawned_ranks_read_their_stdin_to_the_end_as_no_other_holds_it_open() {
     for backend in BACKENDS {
         let engine = engine_on(Some(backend));
-        let output = Output::of(&engine, Channels::STDOUT);
+        let output = Output::start(&engine, Channels::STDOUT);
         let count = App { nprocs: 8, ..shell("echo $IOF_RANK $(wc -c)") };
         let job = engine.spawn(&open_job(count)).unwrap();
-        // Before they have begun to read, perhaps.
-        assert_eq!(push(&engine, &last(procs(&[0, 1, 2, 3])), &pattern(300_000)), whole(300_000, 4));
-        assert_eq!(push(&engine, &last(procs(&[4, 5, 6, 7])), b"seven"), whole(5, 4));
+        // Possibly before the ranks have begun to read.
+        assert_eq!(
+            push(&engine, &final_push(procs(&[0, 1, 2, 3])), &pattern(300_000)),
+            complete_report(300_000, 4)
+        );
+        assert_eq!(push(&engine, &final_push(procs(&[4, 5, 6, 7])), b"seven"), complete_report(5, 4));
         assert_eq!(wait(&job).code(), 0);
         let mut lines: Vec<String> = output.all().lines().map(str::to_owned).collect();
         lines.sort_unstable();
@@ -108,38 +114,38 @@ fn spawned_ranks_read_it_and_no_other_holds_their_stdin_open() {
 }
 
 #[test]
-fn whoever_spawns_with_stdin_to_be_forwarded_has_rank_0_open_and_no_other() {
+fn spawning_with_forwarded_stdin_opens_the_stdin_of_rank_0_only() {
     let engine = engine_with_cache(65_536);
     let forwarded = [key::PMIX_FWD_STDIN, key::PMIX_FWD_STDOUT].map(|key| Info::required(key, true));
     let (directives, _) = Directives::read(&forwarded, DirectiveLevel::Spawn).unwrap();
-    let output = Output::of(&engine, Channels::STDOUT);
+    let output = Output::start(&engine, Channels::STDOUT);
     let echo = App { nprocs: 2, ..shell("sed s/^/$IOF_RANK:/") };
     let job = engine.spawn(&JobSpec { directives, ..spec([echo]) }).unwrap();
-    let refused = refusal(tool(&engine).push(&to(all()), b"both\n", |_| {}));
-    assert_eq!(refused.status, Status::ERR_NOT_SUPPORTED);
-    assert_eq!(refused.reason, "nothing was pushed: rank 1: stdin was not left open");
-    assert_eq!(push(&engine, &last(procs(&[0])), b"words\n"), whole(6, 1));
+    let failure = refusal(tool(&engine).push(&push_to(all_ranks()), b"both\n", |_| {}));
+    assert_eq!(failure.status, Status::ERR_NOT_SUPPORTED);
+    assert_eq!(failure.reason, "nothing was pushed: rank 1: stdin was not left open");
+    assert_eq!(push(&engine, &final_push(procs(&[0])), b"words\n"), complete_report(6, 1));
     assert_eq!(wait(&job).code(), 0);
     assert_eq!(output.all(), "0:words\n");
 }
 
 #[test]
-fn without_that_nobody_is_open() {
+fn without_forwarded_stdin_no_rank_can_be_pushed_to() {
     let engine = engine_with_cache(65_536);
     let (status, lines) = run(&engine, &spec([App { nprocs: 2, ..shell("wc -c") }]));
     assert_eq!((status.code(), lines), (0, vec!["0".to_owned(); 2]));
 }
 
-/// The runs of equal bytes, and how long each is.
+/// Returns the runs of equal bytes with their lengths.
 fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
     bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }
 
 #[test]
-fn pushes_of_several_tools_to_the_same_ranks_do_not_interleave_and_come_in_the_same_order_everywhere() {
+fn pushes_of_several_tools_do_not_interleave_and_arrive_in_the_same_order() {
     for backend in BACKENDS {
         let engine = engine_on(Some(backend));
-        let mut ranks = Stdins::of(&engine, 2);
+        let mut ranks = Stdins::adopt(&engine, 2);
         const EACH: usize = 10;
         let readers = [0, 1].map(|rank| {
             let file = ranks.take(rank);
@@ -156,10 +162,10 @@ fn pushes_of_several_tools_to_the_same_ranks_do_not_interleave_and_come_in_the_s
                 let mut tool = tool(&engine);
                 thread::spawn(move || {
                     for turn in 0..EACH as u8 {
-                        // Two neighbours never have the same byte.
+                        // Consecutive pushes never have the same byte.
                         let bytes = vec![number * EACH as u8 + turn; MORE_THAN_A_PIPE];
-                        let report = tool.push(&to(procs(&targets)), &bytes, |_| {}).unwrap();
-                        assert_eq!(report, whole(bytes.len(), 2));
+                        let report = tool.push(&push_to(procs(&targets)), &bytes, |_| {}).unwrap();
+                        assert_eq!(report, complete_report(bytes.len(), 2));
                     }
                 })
             })
@@ -173,12 +179,12 @@ fn pushes_of_several_tools_to_the_same_ranks_do_not_interleave_and_come_in_the_s
 }
 
 #[test]
-fn a_rank_that_closes_its_stdin_gets_no_more_and_all_others_get_everything() {
+fn a_rank_that_closes_its_stdin_gets_no_more_and_others_get_everything() {
     for backend in BACKENDS {
         let engine = engine_on(Some(backend));
-        let mut ranks = Stdins::of(&engine, 2);
+        let mut ranks = Stdins::adopt(&engine, 2);
         let bytes = pattern(3_000_000);
-        let pushing = pushing(&engine, &last(all()), bytes.clone());
+        let pushing = pushing(&engine, &final_push(all_ranks()), bytes.clone());
         let other = ranks.take(1);
         let other = thread::spawn(move || {
             let mut got = Vec::new();
@@ -191,124 +197,128 @@ fn a_rank_that_closes_its_stdin_gets_no_more_and_all_others_get_everything() {
         assert!(other.join().unwrap() == bytes);
         assert_eq!((report.bytes, report.complete, report.partial.len()), (3_000_000, 1, 1), "{report:?}");
         let delivered = report.partial[0].delivered;
-        assert_eq!(report.partial, [short(0, delivered, PartialCause::Closed)]);
+        assert_eq!(report.partial, [partial_delivery(0, delivered, PartialCause::Closed)]);
         assert!((1000..bytes.len() as u64).contains(&delivered), "{delivered}");
     }
 }
 
 #[test]
-fn when_all_have_ended_the_push_is_over() {
+fn a_push_ends_when_all_its_targets_have_exited() {
     for backend in BACKENDS {
         let engine = engine_on(Some(backend));
         let job = engine.spawn(&open_job(App { nprocs: 2, ..shell("head -c 10 >/dev/null") })).unwrap();
-        let report = push(&engine, &last(all()), &pattern(9_000_000));
+        let report = push(&engine, &final_push(all_ranks()), &pattern(9_000_000));
         assert_eq!(
             (report.bytes < 9_000_000, report.complete, report.partial.len()),
             (true, 0, 2),
             "{report:?}"
         );
         assert!(
-            report.partial.iter().all(|of| of.cause == PartialCause::Closed && of.delivered >= 10),
+            report.partial.iter().all(|it| it.cause == PartialCause::Closed && it.delivered >= 10),
             "{report:?}"
         );
         assert_eq!(wait(&job).code(), 0);
-        let refused = refusal(tool(&engine).push(&to(procs(&[1])), b"late", |_| {}));
-        assert_eq!(refused.status, Status::ERR_IOF_COMPLETE);
+        let failure = refusal(tool(&engine).push(&push_to(procs(&[1])), b"late", |_| {}));
+        assert_eq!(failure.status, Status::ERR_IOF_COMPLETE);
     }
 }
 
 #[test]
 fn a_push_waits_for_a_rank_that_does_not_read_and_names_it() {
     let engine = engine_with_cache(65_536);
-    let mut ranks = Stdins::of(&engine, 3);
+    let mut ranks = Stdins::adopt(&engine, 3);
     let bytes = pattern(400_000);
-    let (tell, waited) = channel();
+    let (sender, waited) = channel();
     let pushing = thread::spawn({
         let (mut tool, bytes) = (tool(&engine), bytes.clone());
-        move || tool.push(&last(all()), &bytes, |lagging: &SlowTargets| tell.send(lagging.clone()).unwrap())
+        move || {
+            tool.push(&final_push(all_ranks()), &bytes, |slow: &SlowTargets| {
+                sender.send(slow.clone()).unwrap()
+            })
+        }
     });
     for rank in [0, 2] {
         let file = ranks.take(rank);
         thread::spawn(move || std::io::copy(&mut &file, &mut std::io::sink()));
     }
-    let lagging = waited.recv_timeout(common::PATIENCE).unwrap();
-    assert_eq!(lagging.targets, [SlowTarget { target: procs(&[1]).remove(0), stalled: true }]);
-    assert!(lagging.position > 0 && lagging.position < 400_000, "{lagging:?}");
+    let slow = waited.recv_timeout(common::TIMEOUT).unwrap();
+    assert_eq!(slow.targets, [SlowTarget { target: procs(&[1]).remove(0), stalled: true }]);
+    assert!(slow.position > 0 && slow.position < 400_000, "{slow:?}");
     assert!(!pushing.is_finished());
     assert!(ranks.rest(1) == bytes);
-    assert_eq!(pushing.join().unwrap().unwrap(), whole(400_000, 3));
-    // It was not said twice.
+    assert_eq!(pushing.join().unwrap().unwrap(), complete_report(400_000, 3));
+    // The slow target was reported only once.
     assert!(waited.try_recv().is_err());
 }
 
 #[test]
-fn a_push_behind_another_says_that_it_waits_for_that_whatever_its_directives() {
+fn a_push_that_waits_for_another_push_reports_it_whatever_its_directives() {
     for directives in [&[][..], &[key::PMIX_IOF_DROP_NEWEST]] {
         let engine = engine_with_cache(65_536);
-        let ranks = Stdins::of(&engine, 1);
-        let first = pushing(&engine, &to(all()), vec![1; 300_000]);
+        let ranks = Stdins::adopt(&engine, 1);
+        let first = pushing(&engine, &push_to(all_ranks()), vec![1; 300_000]);
         ranks.wait_for_bytes(0);
-        let (tell, waited) = channel();
+        let (sender, waited) = channel();
         let second = thread::spawn({
-            let (mut tool, push) = (tool(&engine), with(all(), directives));
-            move || tool.push(&push, b"second", |lagging: &SlowTargets| tell.send(lagging.clone()).unwrap())
+            let (mut tool, push) = (tool(&engine), push_with(all_ranks(), directives));
+            move || tool.push(&push, b"second", |slow: &SlowTargets| sender.send(slow.clone()).unwrap())
         });
-        let lagging = waited.recv_timeout(common::PATIENCE).unwrap();
+        let slow = waited.recv_timeout(common::TIMEOUT).unwrap();
         let rank = procs(&[0]).remove(0);
         assert_eq!(
-            lagging,
+            slow,
             SlowTargets { position: 0, targets: vec![SlowTarget { target: rank, stalled: false }] }
         );
-        assert!(!second.is_finished() && !first.is_over());
+        assert!(!second.is_finished() && !first.has_ended());
         assert_eq!(ranks.read(0, 300_000), vec![1; 300_000]);
-        assert_eq!(first.report(), whole(300_000, 1));
-        assert_eq!(second.join().unwrap().unwrap(), whole(6, 1));
+        assert_eq!(first.report(), complete_report(300_000, 1));
+        assert_eq!(second.join().unwrap().unwrap(), complete_report(6, 1));
         assert_eq!(ranks.read(0, 6), b"second");
         assert!(ranks.is_quiet(0));
     }
 }
 
 #[test]
-fn a_rank_that_does_not_read_is_cut_off_if_the_push_drops_and_has_the_end_behind_what_it_got() {
+fn a_dropping_push_cuts_off_a_rank_that_does_not_read_and_ends_its_stdin() {
     for backend in BACKENDS {
         let engine = engine_on(Some(backend));
-        let mut ranks = Stdins::of(&engine, 2);
+        let mut ranks = Stdins::adopt(&engine, 2);
         let bytes = pattern(5_000_000);
-        // The end is no part of this push; who is cut off has it all the same.
-        let pushing = pushing(&engine, &with(all(), &[key::PMIX_IOF_DROP_NEWEST]), bytes.clone());
+        // This push does not end stdin, but a rank that is cut off gets the end nevertheless.
+        let pushing = pushing(&engine, &push_with(all_ranks(), &[key::PMIX_IOF_DROP_NEWEST]), bytes.clone());
         assert!(ranks.read(0, bytes.len()) == bytes);
         let report = pushing.report();
         let delivered = report.partial.first().expect("one was cut off").delivered;
         assert_eq!((report.bytes, report.complete), (5_000_000, 1));
-        assert_eq!(report.partial, [short(1, delivered, PartialCause::CutOff)]);
+        assert_eq!(report.partial, [partial_delivery(1, delivered, PartialCause::CutOff)]);
         assert!(ranks.rest(1) == bytes[..delivered as usize]);
         assert!(ranks.is_quiet(0), "the other is still open");
-        assert_eq!(push(&engine, &last(procs(&[0])), b""), whole(0, 1));
+        assert_eq!(push(&engine, &final_push(procs(&[0])), b""), complete_report(0, 1));
     }
 }
 
 #[test]
 fn a_slow_reader_is_not_cut_off() {
     let engine = engine_with_cache(16_384);
-    let ranks = Stdins::of(&engine, 1);
+    let ranks = Stdins::adopt(&engine, 1);
     let bytes = pattern(400_000);
-    let pushing = pushing(&engine, &with(all(), &[key::PMIX_IOF_DROP_NEWEST]), bytes.clone());
+    let pushing = pushing(&engine, &push_with(all_ranks(), &[key::PMIX_IOF_DROP_NEWEST]), bytes.clone());
     let mut got = Vec::new();
-    // So slow that the push looks several times, and each time it has moved.
-    while got.len() < bytes.len() && !pushing.is_over() {
+    // So slow that the push checks several times. Each time the reader has made progress.
+    while got.len() < bytes.len() && !pushing.has_ended() {
         let n = (bytes.len() - got.len()).min(30_000);
         got.extend(ranks.read(0, n));
         thread::sleep(iof_tool::PATIENCE / 4);
     }
-    assert_eq!(pushing.report(), whole(bytes.len(), 1));
+    assert_eq!(pushing.report(), complete_report(bytes.len(), 1));
     got.extend(ranks.read(0, bytes.len() - got.len()));
     assert!(got == bytes);
 }
 
 #[test]
-fn a_directive_that_cannot_be_honoured_is_an_error_if_it_is_required_and_ignored_if_not() {
+fn an_unsupported_directive_is_refused_if_required_and_ignored_if_optional() {
     let engine = engine_with_cache(65_536);
-    let mut ranks = Stdins::of(&engine, 1);
+    let mut ranks = Stdins::adopt(&engine, 1);
     let mut tool = tool(&engine);
     let cases: [(&str, InfoValue, Status); 6] = [
         (key::PMIX_IOF_DROP_OLDEST, true.into(), Status::ERR_NOT_SUPPORTED),
@@ -319,100 +329,100 @@ fn a_directive_that_cannot_be_honoured_is_an_error_if_it_is_required_and_ignored
         (key::PMIX_IOF_CACHE_SIZE, u32::MAX.into(), Status::ERR_OUT_OF_RESOURCE),
     ];
     for (key, value, status) in cases {
-        let required = Push { directives: vec![Info::required(key, value.clone())], ..to(all()) };
-        let refused = refusal(tool.push(&required, b"never", |_| {}));
-        assert_eq!(refused.status, status, "{key}: {refused}");
-        let optional = Push { directives: vec![Info::new(key, value)], ..to(all()) };
+        let required = Push { directives: vec![Info::required(key, value.clone())], ..push_to(all_ranks()) };
+        let failure = refusal(tool.push(&required, b"never", |_| {}));
+        assert_eq!(failure.status, status, "{key}: {failure}");
+        let optional = Push { directives: vec![Info::new(key, value)], ..push_to(all_ranks()) };
         let granted = tool.begin_push(&optional, Some(0)).unwrap();
         assert_eq!(granted.ignored, [key]);
         tool.fill(granted.push, 0, true).unwrap();
     }
-    // Who collects the bytes is the tool's affair.
-    let collected = with(all(), &[key::PMIX_IOF_PUSH_STDIN, key::PMIX_IOF_COMPLETE]);
-    assert_eq!(tool.push(&collected, b"only this", |_| {}).unwrap(), whole(9, 1));
+    // Who collects the bytes is up to the tool.
+    let collected = push_with(all_ranks(), &[key::PMIX_IOF_PUSH_STDIN, key::PMIX_IOF_COMPLETE]);
+    assert_eq!(tool.push(&collected, b"only this", |_| {}).unwrap(), complete_report(9, 1));
     assert_eq!(ranks.rest(0), b"only this");
 }
 
 #[test]
-fn where_one_target_is_closed_nothing_is_delivered_unless_parts_are_allowed() {
+fn with_one_closed_target_nothing_is_delivered_unless_partial_is_allowed() {
     let engine = engine_with_cache(65_536);
-    let mut ranks = Stdins::of(&engine, 4);
+    let mut ranks = Stdins::adopt(&engine, 4);
     ranks.close(1);
-    push(&engine, &last(procs(&[2])), b"");
+    push(&engine, &final_push(procs(&[2])), b"");
     let mut tool = tool(&engine);
-    let refused = refusal(tool.push(&last(all()), b"some", |_| {}));
-    assert_eq!(refused.status, Status::ERR_IOF_COMPLETE);
-    assert_eq!(refused.reason, "nothing was pushed: ranks 1-2: stdin is closed");
+    let failure = refusal(tool.push(&final_push(all_ranks()), b"some", |_| {}));
+    assert_eq!(failure.status, Status::ERR_IOF_COMPLETE);
+    assert_eq!(failure.reason, "nothing was pushed: ranks 1-2: stdin is closed");
     assert!(ranks.is_quiet(0) && ranks.is_quiet(3));
 
-    let push = with(all(), &[key::PMIX_IOF_COMPLETE, key::IOF_PARTIAL]);
+    let push = push_with(all_ranks(), &[key::PMIX_IOF_COMPLETE, key::IOF_PARTIAL]);
     let granted = tool.begin_push(&push, None).unwrap();
     let skipped = |rank| Skipped { target: procs(&[rank]).remove(0), reason: StdinUnavailable::Closed };
     assert_eq!(granted.skipped, [skipped(1), skipped(2)]);
     tool.push_room(granted.push)[..4].copy_from_slice(b"some");
     tool.fill(granted.push, 4, true).unwrap();
     assert_eq!((ranks.rest(0), ranks.rest(2), ranks.rest(3)), (b"some".into(), vec![], b"some".into()));
-    // Nobody is left, and nothing at all is no part.
+    // No target is left, and an empty part is not allowed.
     assert_eq!(refusal(tool.push(&push, b"more", |_| {})).status, Status::ERR_IOF_COMPLETE);
 }
 
 #[test]
-fn ranks_and_jobs_that_are_not_there_are_refused_by_name() {
+fn pushes_to_unknown_ranks_and_jobs_are_refused_by_name() {
     let engine = engine_with_cache(65_536);
-    let ranks = Stdins::of(&engine, 2);
+    let ranks = Stdins::adopt(&engine, 2);
     let mut tool = tool(&engine);
-    let partly = |targets| with(targets, &[key::IOF_PARTIAL]);
-    let refused = refusal(tool.push(&partly(procs(&[0, 2])), b"x", |_| {}));
+    let partly = |targets| push_with(targets, &[key::IOF_PARTIAL]);
+    let failure = refusal(tool.push(&partly(procs(&[0, 2])), b"x", |_| {}));
     assert_eq!(
-        (refused.status, refused.reason.as_str()),
+        (failure.status, failure.reason.as_str()),
         (Status::ERR_NOT_FOUND, "rank 2 does not exist: the last rank of job is 1")
     );
     let elsewhere = Proc { nspace: Nspace::new("other").unwrap(), rank: Rank(0) };
-    let refused = refusal(tool.push(&to(vec![procs(&[0]).remove(0), elsewhere]), b"x", |_| {}));
+    let failure = refusal(tool.push(&push_to(vec![procs(&[0]).remove(0), elsewhere]), b"x", |_| {}));
     assert_eq!(
-        (refused.status, refused.reason.as_str()),
+        (failure.status, failure.reason.as_str()),
         (Status::ERR_NOT_FOUND, "job other does not exist")
     );
-    let refused = refusal(tool.push(&to(vec![]), b"x", |_| {}));
-    assert_eq!(refused.status, Status::ERR_BAD_PARAM);
+    let failure = refusal(tool.push(&push_to(vec![]), b"x", |_| {}));
+    assert_eq!(failure.status, Status::ERR_BAD_PARAM);
     assert!(ranks.is_quiet(0));
 }
 
 #[test]
-fn ranks_of_several_jobs_can_be_pushed_to_together() {
+fn one_push_can_reach_ranks_of_several_jobs() {
     let engine = engine_with_cache(65_536);
-    let mut first = Stdins::of(&engine, 2);
-    let mut second = Stdins::of_job(&engine, Nspace::new("second").unwrap(), 1, false);
+    let mut first = Stdins::adopt(&engine, 2);
+    let mut second = Stdins::adopt_job(&engine, Nspace::new("second").unwrap(), 1, false);
     let other = Proc { nspace: Nspace::new("second").unwrap(), rank: Rank::WILDCARD };
     let targets = vec![procs(&[1]).remove(0), other];
-    assert_eq!(push(&engine, &last(targets.clone()), b"both"), whole(4, 2));
+    assert_eq!(push(&engine, &final_push(targets.clone()), b"both"), complete_report(4, 2));
     assert_eq!((first.rest(1), second.rest(0)), (b"both".into(), b"both".into()));
-    let refused = refusal(tool(&engine).push(&to(targets), b"", |_| {}));
-    assert_eq!(refused.reason, "nothing was pushed: ranks 1 of job,0 of second: stdin is closed");
+    let failure = refusal(tool(&engine).push(&push_to(targets), b"", |_| {}));
+    assert_eq!(failure.reason, "nothing was pushed: ranks 1 of job,0 of second: stdin is closed");
 }
 
 #[test]
-fn a_tool_may_have_so_many_pushes_and_a_target_so_many_and_the_next_may_come_when_one_is_over() {
+fn pushes_are_limited_per_tool_and_per_target_until_one_has_ended() {
     let engine = engine_with_cache(16_384);
-    let mut ranks = Stdins::of(&engine, 2);
-    let mut pushing = crowd(&engine, &to(procs(&[0])));
+    let mut ranks = Stdins::adopt(&engine, 2);
+    let mut pushing = begin_max_pushes(&engine, &push_to(procs(&[0])));
     for (tool, _) in &mut pushing {
-        let refused = refusal(tool.begin_push(&to(procs(&[1])), None));
-        assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
-        assert!(refused.reason.contains(&MAX_PUSHES_PER_TOOL.to_string()), "{refused}");
+        let failure = refusal(tool.begin_push(&push_to(procs(&[1])), None));
+        assert_eq!(failure.status, Status::ERR_OUT_OF_RESOURCE);
+        assert!(failure.reason.contains(&MAX_PUSHES_PER_TOOL.to_string()), "{failure}");
     }
 
     let mut other = tool(&engine);
-    let refused = refusal(other.begin_push(&to(all()), None));
-    assert_eq!(refused.status, Status::ERR_RESOURCE_BUSY);
-    assert!(refused.reason.contains("rank 0"), "{refused}");
-    assert_eq!(other.push(&to(procs(&[1])), b"free", |_| {}).unwrap(), whole(4, 1));
+    let failure = refusal(other.begin_push(&push_to(all_ranks()), None));
+    assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
+    assert!(failure.reason.contains("rank 0"), "{failure}");
+    assert_eq!(other.push(&push_to(procs(&[1])), b"free", |_| {}).unwrap(), complete_report(4, 1));
 
-    // In their turn, whoever is filled first.
+    // They are written in the order in which they began, whichever is filled first.
     let mut numbers = Vec::new();
     for (turn, (tool, begun)) in pushing.iter_mut().enumerate().rev() {
-        for (place, push) in begun.iter().enumerate().rev() {
-            let number = u8::try_from(turn * MAX_PUSHES_PER_TOOL + place).unwrap();
+        for (index, push) in begun.iter().enumerate().rev() {
+            let number = u8::try_from(turn * MAX_PUSHES_PER_TOOL + index).unwrap();
             tool.push_room(*push)[..1].copy_from_slice(&[number]);
             tool.fill(*push, 1, true).unwrap();
             numbers.insert(0, number);
@@ -424,7 +434,7 @@ fn a_tool_may_have_so_many_pushes_and_a_target_so_many_and_the_next_may_come_whe
             wait_for_report(tool, *push);
         }
     }
-    assert_eq!(other.push(&last(all()), b"", |_| {}).unwrap(), whole(0, 2));
+    assert_eq!(other.push(&final_push(all_ranks()), b"", |_| {}).unwrap(), complete_report(0, 2));
     assert_eq!((ranks.rest(0), ranks.rest(1)), (vec![], b"free".into()));
 }
 
@@ -436,20 +446,23 @@ fn wait_for_report(tool: &mut iof_tool::Tool, push: u32) -> iof_proto::PushRepor
 }
 
 #[test]
-fn of_a_tool_that_goes_all_arrives_that_it_handed_over_and_then_the_end() {
+fn bytes_filled_by_a_tool_that_disconnects_arrive_and_then_its_push_ends() {
     for (directives, open) in [(&[key::PMIX_IOF_COMPLETE][..], false), (&[], true)] {
         let engine = engine_with_cache(1 << 20);
-        let mut ranks = Stdins::of(&engine, 1);
+        let mut ranks = Stdins::adopt(&engine, 1);
         let mut tool = tool(&engine);
-        let push = tool.begin_push(&with(all(), directives), None).unwrap().push;
+        let push = tool.begin_push(&push_with(all_ranks(), directives), None).unwrap().push;
         let bytes = pattern(600_000);
         tool.push_room(push)[..bytes.len()].copy_from_slice(&bytes);
         tool.fill(push, bytes.len(), false).unwrap();
         drop(tool);
         assert!(ranks.read(0, bytes.len()) == bytes);
         if open {
-            // Whoever comes next has its turn.
-            assert_eq!(common::stdins::push(&engine, &last(all()), b"next"), whole(4, 1));
+            // The next push has its turn.
+            assert_eq!(
+                common::stdins::push(&engine, &final_push(all_ranks()), b"next"),
+                complete_report(4, 1)
+            );
             assert_eq!(ranks.rest(0), b"next");
         } else {
             assert_eq!(ranks.rest(0), b"");
@@ -457,21 +470,21 @@ fn of_a_tool_that_goes_all_arrives_that_it_handed_over_and_then_the_end() {
     }
 }
 
-/// A tool that fills and waits until there is no room.
+/// Returns a tool that has filled its inlet completely.
 fn stuck(engine: &Engine, targets: Vec<Proc>) -> (iof_tool::Tool, u32) {
     let mut tool = tool(engine);
-    let push = tool.begin_push(&to(targets), None).unwrap().push;
+    let push = tool.begin_push(&push_to(targets), None).unwrap().push;
     let room = tool.push_room(push).len();
     tool.fill(push, room, false).unwrap();
     (tool, push)
 }
 
 #[test]
-fn when_the_engine_goes_a_push_is_an_error_and_the_ranks_are_at_the_end() {
+fn when_the_engine_ends_pushes_fail_and_the_ranks_see_the_end() {
     for backend in BACKENDS {
         let engine = engine_on(Some(backend));
-        let mut ranks = Stdins::of(&engine, 2);
-        let pushing = pushing(&engine, &to(all()), pattern(9_000_000));
+        let mut ranks = Stdins::adopt(&engine, 2);
+        let pushing = pushing(&engine, &push_to(all_ranks()), pattern(9_000_000));
         ranks.wait_for_bytes(0);
         ranks.wait_for_bytes(1);
         let (mut tool, push) = stuck(&engine, procs(&[1]));
@@ -479,36 +492,39 @@ fn when_the_engine_goes_a_push_is_an_error_and_the_ranks_are_at_the_end() {
         let gone = pushing.result();
         assert!(matches!(gone, Err(PushError::Request(RequestError::Lost(LostError::Closed)))), "{gone:?}");
         assert!(pattern(9_000_000).starts_with(&ranks.rest(0)));
-        // So is a tool told that has an event loop of its own, and one that only asks.
+        // A tool with its own event loop and one that only sends requests get the same error.
         while tool.dispatch(Some(std::time::Duration::ZERO)).unwrap() {}
         assert!(matches!(tool.take_report(push), Err(LostError::Closed)));
         assert!(matches!(tool.fill(push, 1, true), Err(LostError::Closed)));
         assert!(matches!(tool.slow_targets(push, None), Err(RequestError::Lost(LostError::Closed))));
-        assert!(matches!(tool.begin_push(&to(all()), None), Err(RequestError::Lost(LostError::Closed))));
+        assert!(matches!(
+            tool.begin_push(&push_to(all_ranks()), None),
+            Err(RequestError::Lost(LostError::Closed))
+        ));
     }
 }
 
 #[test]
-fn a_job_that_is_forgotten_takes_no_more_and_the_push_says_so() {
+fn a_removed_job_takes_no_more_bytes_and_the_push_reports_it() {
     let engine = engine_with_cache(16_384);
-    let mut ranks = Stdins::of(&engine, 1);
-    let pushing = pushing(&engine, &to(all()), pattern(400_000));
+    let mut ranks = Stdins::adopt(&engine, 1);
+    let pushing = pushing(&engine, &push_to(all_ranks()), pattern(400_000));
     ranks.wait_for_bytes(0);
     assert!(ranks.job.report_exit(Rank(0), iof_engine::Exit::Unknown));
     wait(&ranks.job);
     assert!(engine.remove(&nspace()));
     let report = pushing.report();
-    assert_eq!(report.partial, [short(0, report.partial[0].delivered, PartialCause::Stopped)]);
+    assert_eq!(report.partial, [partial_delivery(0, report.partial[0].delivered, PartialCause::Stopped)]);
     assert_eq!(ranks.rest(0), pattern(report.partial[0].delivered as usize));
 }
 
 #[test]
-fn a_stdin_that_cannot_be_is_refused_before_anything_runs() {
+fn an_impossible_stdin_is_refused_before_anything_runs() {
     let engine = engine_with_cache(65_536);
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let refused = |stdin: &[(u32, Stdin)], pty: Option<u32>| {
+    let failure = |stdin: &[(u32, Stdin)], pty: Option<u32>| {
         let stdin = stdin.iter().map(|(rank, stdin)| (Rank(*rank), stdin.clone())).collect();
         let ptys = pty
             .map(|rank| {
@@ -517,21 +533,21 @@ fn a_stdin_that_cannot_be_is_refused_before_anything_runs() {
             .into_iter()
             .collect();
         let job = JobSpec { stdin, ptys, ..spec([App { nprocs: 2, ..shell("") }]) };
-        engine.spawn(&job).err().expect("it started")
+        engine.spawn(&job).err().expect("the job must not start")
     };
     let file = |path: &std::path::Path| Stdin::File(path.to_owned());
-    assert!(matches!(refused(&[(2, Stdin::Pipe)], None), LaunchError::NoStdin { rank: Rank(2), ranks: 2 }));
-    let shared = refused(&[(Rank::WILDCARD.0, Stdin::Inherit)], None);
+    assert!(matches!(failure(&[(2, Stdin::Pipe)], None), LaunchError::NoStdin { rank: Rank(2), ranks: 2 }));
+    let shared = failure(&[(Rank::WILDCARD.0, Stdin::Inherit)], None);
     assert!(matches!(shared, LaunchError::SharedStdin { sharers: 2 }), "{shared}");
     for stdin in [Stdin::Pipe, file(directory.path())] {
-        let refused = refused(&[(1, stdin)], Some(1));
-        assert!(matches!(refused, LaunchError::StdinOfPty { rank: Rank(1) }), "{refused}");
+        let failure = failure(&[(1, stdin)], Some(1));
+        assert!(matches!(failure, LaunchError::StdinOfPty { rank: Rank(1) }), "{failure}");
     }
-    // To open it would last until somebody writes there.
-    let of_fifo = refused(&[(1, file(&fifo))], None);
-    assert!(matches!(of_fifo, LaunchError::StdinFifo { rank: Rank(1), .. }), "{of_fifo}");
-    let missing = refused(&[(1, file(&directory.path().join("missing")))], None);
+    // Opening it would block until another process opens it for writing.
+    let for_fifo = failure(&[(1, file(&fifo))], None);
+    assert!(matches!(for_fifo, LaunchError::StdinFifo { rank: Rank(1), .. }), "{for_fifo}");
+    let missing = failure(&[(1, file(&directory.path().join("missing")))], None);
     assert!(missing.to_string().contains("missing (No such file"), "{missing}");
-    let a_directory = refused(&[(1, file(directory.path()))], None);
-    assert!(a_directory.to_string().contains("Is a directory"), "{a_directory}");
+    let for_directory = failure(&[(1, file(directory.path()))], None);
+    assert!(for_directory.to_string().contains("Is a directory"), "{for_directory}");
 }

@@ -1,5 +1,5 @@
-//! Who may push to whom, and when: jobs that are just being started, stdin that is the embedder's
-//! own, and what a tool that was killed has left behind.
+//! Pushes to jobs that are being started, to stdin reserved for the embedder, and behind a push
+//! whose tool has disconnected.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -24,51 +24,51 @@ fn spawn(engine: &Engine, own: &[u32]) {
 }
 
 #[test]
-fn a_push_to_a_job_that_is_being_started_reaches_all_its_ranks() {
+fn a_push_to_a_starting_job_reaches_all_its_ranks() {
     let engine = engine_with_cache(65_536);
-    let (mut of_all, mut of_last) = (tool(&engine), tool(&engine));
+    let (mut for_all, mut for_last) = (tool(&engine), tool(&engine));
     thread::scope(|scope| {
         scope.spawn(|| spawn(&engine, &[]));
         let last = scope.spawn(move || {
             loop {
-                match of_last.push(&to(procs(&[RANKS - 1])), b"hello\n", |_| {}) {
+                match for_last.push(&push_to(procs(&[RANKS - 1])), b"hello\n", |_| {}) {
                     Ok(report) => return report,
                     Err(error) => assert_eq!(refusal::<()>(Err(error)).status, Status::ERR_NOT_FOUND),
                 }
             }
         });
         let all = loop {
-            match of_all.push(&to(common::stdins::all()), b"hello\n", |_| {}) {
+            match for_all.push(&push_to(common::stdins::all_ranks()), b"hello\n", |_| {}) {
                 Ok(report) => break report,
-                // There is no such job yet.
+                // The job does not exist yet.
                 Err(error) => assert_eq!(refusal::<()>(Err(error)).status, Status::ERR_NOT_FOUND),
             }
         };
-        assert_eq!(all, whole(6, RANKS.into()));
-        assert_eq!(last.join().unwrap(), whole(6, 1));
+        assert_eq!(all, complete_report(6, RANKS.into()));
+        assert_eq!(last.join().unwrap(), complete_report(6, 1));
     });
 }
 
 #[test]
-fn stdin_that_is_the_embedders_own_is_not_open_for_tools_from_outside() {
+fn tools_from_outside_cannot_push_to_the_embedders_own_stdin() {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = iof_engine::Rendezvous::Session(Some(directory.path().to_owned()));
     let engine = Engine::start(iof_engine::Config { rendezvous, ..Default::default() }).unwrap();
     spawn(&engine, &[0]);
     let mut outside = iof_tool::Tool::connect(engine.socket().unwrap(), "test").unwrap();
-    let refused = refusal(outside.push(&to(procs(&[0, 1])), b"foreign", |_| {}));
+    let refused = refusal(outside.push(&push_to(procs(&[0, 1])), b"foreign", |_| {}));
     assert!(refused.reason.contains("rank 0: reads the stdin of the command"), "{refused}");
-    assert_eq!(outside.push(&to(procs(&[1])), b"foreign", |_| {}).unwrap(), whole(7, 1));
-    assert_eq!(push(&engine, &to(procs(&[0])), b"own"), whole(3, 1));
+    assert_eq!(outside.push(&push_to(procs(&[1])), b"foreign", |_| {}).unwrap(), complete_report(7, 1));
+    assert_eq!(push(&engine, &push_to(procs(&[0])), b"own"), complete_report(3, 1));
 }
 
 #[test]
-fn what_a_tool_that_has_gone_left_at_a_rank_that_does_not_read_is_cut_off_by_who_does_not_wait() {
+fn a_dropping_push_cuts_off_a_rank_stalled_by_a_disconnected_tools_push() {
     let engine = engine_with_cache(65_536);
-    let mut ranks = Stdins::of(&engine, 2);
+    let mut ranks = Stdins::adopt(&engine, 2);
     let mut gone = tool(&engine);
-    let granted = gone.begin_push(&to(procs(&[0])), None).unwrap();
-    // More than the pipe takes.
+    let granted = gone.begin_push(&push_to(procs(&[0])), None).unwrap();
+    // More than the pipe holds.
     for _ in 0..4 {
         let n = gone.push_room(granted.push).len();
         gone.fill(granted.push, n, false).unwrap();
@@ -78,13 +78,15 @@ fn what_a_tool_that_has_gone_left_at_a_rank_that_does_not_read_is_cut_off_by_who
         {}
     }
     drop(gone);
-    let pushed = tool(&engine).push(&with(procs(&[0, 1]), &[key::PMIX_IOF_DROP_NEWEST]), b"after", |_| {});
-    let expected = PushReport { bytes: 5, complete: 1, partial: vec![short(0, 0, PartialCause::Closed)] };
+    let pushed =
+        tool(&engine).push(&push_with(procs(&[0, 1]), &[key::PMIX_IOF_DROP_NEWEST]), b"after", |_| {});
+    let expected =
+        PushReport { bytes: 5, complete: 1, partial: vec![partial_delivery(0, 0, PartialCause::Closed)] };
     assert!(
         matches!(&pushed, Ok(report) if *report == expected),
         "{:?}",
         pushed.map_err(|error: PushError| error)
     );
     assert_eq!(ranks.read(1, 5), b"after");
-    assert!(ranks.rest(0).len() >= 65_536, "what its pipe had taken, and the end");
+    assert!(ranks.rest(0).len() >= 65_536, "the bytes in its pipe, then the end");
 }

@@ -1,4 +1,4 @@
-//! Engines that log, and what is logged there.
+//! Engines that log, and helpers that read what was logged.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use super::{nspace, shell, spec};
 
-/// An engine in a directory of its own.
+/// An engine with its own directory.
 pub struct World {
     pub engine: Engine,
     pub directory: TempDir,
@@ -30,7 +30,7 @@ pub fn world(log: LogConfig, host: impl Host + 'static) -> World {
     World { engine: Engine::start_with(config, Arc::new(host)).unwrap(), directory }
 }
 
-/// Without a syslog, so that what this machine has does not matter.
+/// Returns a configuration without a syslog, so that the machine's own syslog does not matter.
 pub fn config() -> LogConfig {
     LogConfig { syslog: Syslog::at("/no/such/socket"), ..LogConfig::default() }
 }
@@ -52,23 +52,23 @@ impl World {
     }
 }
 
-/// A job of one rank, which writes a line and then waits for its end.
-pub struct Waiting {
+/// A job of one rank that writes a line and then waits for its end.
+pub struct WaitingJob {
     job: Job,
-    gate: PathBuf,
+    fifo: PathBuf,
 }
 
-impl Waiting {
-    pub fn start(world: &World) -> Waiting {
-        let gate = world.directory.path().join("gate");
-        mkfifo(&gate, Mode::S_IRWXU).unwrap();
-        let script = format!("echo own; : < {}", gate.display());
-        Waiting { job: world.engine.spawn(&spec([shell(&script)])).unwrap(), gate }
+impl WaitingJob {
+    pub fn start(world: &World) -> WaitingJob {
+        let fifo = world.directory.path().join("fifo");
+        mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        let script = format!("echo own; : < {}", fifo.display());
+        WaitingJob { job: world.engine.spawn(&spec([shell(&script)])).unwrap(), fifo }
     }
 
     pub fn end(self) {
-        // For reading, too, so that this does not wait for anybody.
-        let _open = fs::File::options().read(true).write(true).open(self.gate).unwrap();
+        // Opened for reading, too, so that the call does not block until the rank opens it.
+        let _open = fs::File::options().read(true).write(true).open(self.fifo).unwrap();
         super::wait(&self.job);
     }
 }
@@ -86,22 +86,22 @@ pub fn flag(key: &str) -> Info {
     Info::required(key, true)
 }
 
-/// The channels that were tried, each with whether it took the message.
+/// Returns the channels that were tried, and whether each accepted the message.
 pub fn tried(report: &LogReport) -> Vec<(&str, bool)> {
-    report.outcomes.iter().map(|of| (of.channel.as_str(), of.result.is_ok())).collect()
+    report.outcomes.iter().map(|outcome| (outcome.channel.as_str(), outcome.result.is_ok())).collect()
 }
 
-pub fn mail_to(server: SocketAddr, patience: Duration) -> MailServer {
-    MailServer { host: server.ip().to_string(), port: server.port(), timeout: patience }
+pub fn mail_to(server: SocketAddr, timeout: Duration) -> MailServer {
+    MailServer { host: server.ip().to_string(), port: server.port(), timeout }
 }
 
-/// An email as a tool asks for it.
+/// Returns an email as a tool requests it.
 pub fn email(text: &str) -> Log {
     let to = Info::required(key::PMIX_LOG_EMAIL_ADDR, "a@example.org");
     with(vec![to], Log::to([key::PMIX_LOG_EMAIL], text))
 }
 
-/// One for another server than the engine's.
+/// Returns an email for another mail server than the engine's.
 pub fn email_by(server: SocketAddr, text: &str) -> Log {
     let mut log = email(text);
     log.directives.extend([
@@ -111,9 +111,9 @@ pub fn email_by(server: SocketAddr, text: &str) -> Log {
     log
 }
 
-/// Tells the test what it is to log, and leaves the answer to it.
+/// A host that passes each log request to the test, which answers it.
 pub struct Scripted {
-    pub asked: Mutex<Sender<(Log, Reply)>>,
+    pub requests: Mutex<Sender<(Log, Reply)>>,
 }
 
 impl Host for Scripted {
@@ -126,12 +126,12 @@ impl Host for Scripted {
     }
 
     fn log(&self, log: &Log, reply: Reply) {
-        // The test may be over.
-        let _ = self.asked.lock().unwrap().send((log.clone(), reply));
+        // The test may have ended already.
+        let _ = self.requests.lock().unwrap().send((log.clone(), reply));
     }
 }
 
 pub fn scripted(log: LogConfig) -> (World, Receiver<(Log, Reply)>) {
-    let (tell, asked) = channel();
-    (world(log, Scripted { asked: Mutex::new(tell) }), asked)
+    let (sender, requests) = channel();
+    (world(log, Scripted { requests: Mutex::new(sender) }), requests)
 }

@@ -1,4 +1,4 @@
-//! An engine that no tool finds, and what its jobs write.
+//! Helpers for tests that run an engine in this process.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
@@ -22,8 +22,8 @@ use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
 
-/// Nothing here takes so long: whoever waits longer has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The time after which a wait counts as failed. No wait takes this long unless something hangs.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn engine() -> Engine {
     engine_on(None)
@@ -46,14 +46,14 @@ pub fn shell(script: &str) -> App {
     App::new("sh", ["-c", script])
 }
 
-/// What comes on some channels of all ranks of the job called `job`, as it comes.
+/// The output of some channels of all ranks of the job `job`, in the order in which it arrives.
 pub struct Output {
     file: File,
     printer: Printer,
 }
 
 impl Output {
-    pub fn of(engine: &Engine, channels: Channels) -> Output {
+    pub fn start(engine: &Engine, channels: Channels) -> Output {
         let mut tool = engine.attach("test", Grant::Block).unwrap();
         let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
         tool.pull(&Pull::new(vec![all], channels)).unwrap();
@@ -63,12 +63,12 @@ impl Output {
         Output { file, printer }
     }
 
-    /// What has come so far.
+    /// Returns the output that has arrived so far.
     pub fn so_far(&self) -> String {
         read(&self.file)
     }
 
-    /// All of it, once every stream is complete.
+    /// Blocks until every stream is complete, and returns all output.
     pub fn all(self) -> String {
         let Output { file, printer } = self;
         printer.join().unwrap();
@@ -78,21 +78,21 @@ impl Output {
 
 fn read(file: &File) -> String {
     let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
-    // Whoever writes does so at the file's position, which must stay where it is.
+    // The writer appends at the file's position, which must not move.
     file.read_exact_at(&mut bytes, 0).unwrap();
     String::from_utf8(bytes).unwrap()
 }
 
-/// Runs a job to its end; gives what it wrote to stdout, its lines sorted.
+/// Runs a job to its end. Returns its status and the sorted lines of its stdout.
 pub fn run(engine: &Engine, spec: &JobSpec) -> (JobStatus, Vec<String>) {
-    let output = Output::of(engine, Channels::STDOUT);
+    let output = Output::start(engine, Channels::STDOUT);
     let status = wait(&engine.spawn(spec).unwrap());
     let mut lines: Vec<String> = output.all().lines().map(str::to_owned).collect();
     lines.sort_unstable();
     (status, lines)
 }
 
-/// Waits for the end of a job, with patience.
+/// Blocks until a job has ended, for at most [`TIMEOUT`].
 pub fn wait(job: &Job) -> JobStatus {
     let waiting = thread::spawn({
         let job = job.clone();
@@ -102,23 +102,23 @@ pub fn wait(job: &Job) -> JobStatus {
     waiting.join().unwrap()
 }
 
-/// Waits until `found` gives something.
+/// Calls `found` until it returns `Some`, for at most [`TIMEOUT`].
 pub fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = found() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// What a tool got of its streams.
+/// The bytes and gaps that a tool has received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Got {
     pub bytes: Vec<u8>,
-    /// Where how many are missing.
+    /// The position and length of each gap.
     pub gaps: Vec<(u64, u64)>,
 }
 
@@ -127,7 +127,7 @@ impl Got {
         self.gaps.iter().map(|(_, lost)| lost).sum()
     }
 
-    /// Takes what `tool` has without waiting; whether nothing more will come.
+    /// Receives what `tool` has without blocking. Returns whether nothing more will follow.
     pub fn take(&mut self, tool: &mut Tool) -> bool {
         while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
             match delivery {
@@ -139,7 +139,7 @@ impl Got {
         tool.is_done()
     }
 
-    /// Takes everything up to the end of all streams.
+    /// Receives everything up to the end of all streams.
     pub fn all(tool: &mut Tool) -> Got {
         let mut got = Got::default();
         wait_for("the end of the streams", || got.take(tool).then_some(()));
@@ -147,8 +147,8 @@ impl Got {
     }
 }
 
-/// A job of one rank whose stdout the test writes.
-pub fn written_by_hand(engine: &Engine, directives: &[Info]) -> (Job, File) {
+/// Adopts a job of one rank whose stdout is a pipe that the test writes to.
+pub fn adopt_pipe(engine: &Engine, directives: &[Info]) -> (Job, File) {
     let (stdout, write) = nix::unistd::pipe().unwrap();
     let rank = AdoptedRank {
         rank: Rank(0),
@@ -162,12 +162,12 @@ pub fn written_by_hand(engine: &Engine, directives: &[Info]) -> (Job, File) {
     let (directives, ignored) = Directives::read(directives, DirectiveLevel::Spawn).unwrap();
     assert!(ignored.is_empty(), "{ignored:?}");
     let job = engine.adopt(AdoptSpec { directives, ..AdoptSpec::new(nspace(), vec![rank]) }).unwrap();
-    // Its end is nobody's concern here; that of its streams comes with the pipe's.
+    // The exit is irrelevant here; the stream ends when the pipe is closed.
     assert!(job.report_exit(Rank(0), Exit::Unknown));
     (job, write.into())
 }
 
-/// A tool that pulls the stdout of rank 0.
+/// Attaches a tool that pulls the stdout of rank 0.
 pub fn puller(engine: &Engine, grant: Grant, directives: Vec<Info>) -> Tool {
     let mut tool = engine.attach("test", grant).unwrap();
     let rank = Proc { nspace: nspace(), rank: Rank(0) };

@@ -1,4 +1,4 @@
-//! A tool that speaks the protocol itself.
+//! A tool that implements the wire protocol directly, so that tests can break its rules.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,21 +15,21 @@ use iof_proto::{
     encode, socket,
 };
 
-/// A tool that asks and does not wait.
-pub struct Raw {
+/// A tool that sends messages without waiting for answers.
+pub struct RawTool {
     socket: UnixStream,
     decoder: Decoder<ToTool>,
     input: Vec<u8>,
     fds: VecDeque<OwnedFd>,
     pub pulled: VecDeque<Result<Granted, Failure>>,
-    /// That a registration gets no further source, that a job is over.
+    /// The received messages about ends of registrations and jobs.
     pub ends: Vec<ToTool>,
 }
 
-impl Raw {
-    pub fn connect(engine: &Engine) -> Raw {
+impl RawTool {
+    pub fn connect(engine: &Engine) -> RawTool {
         let socket = UnixStream::connect(engine.socket().unwrap()).unwrap();
-        let mut raw = Raw {
+        let mut raw = RawTool {
             socket,
             decoder: Decoder::new(),
             input: Vec::new(),
@@ -60,7 +60,7 @@ impl Raw {
         });
     }
 
-    /// Begins a push; gives the file of its inlet, too.
+    /// Begins a push. Returns the file of its inlet, too.
     pub fn begin_push(
         &mut self,
         targets: Vec<Proc>,
@@ -78,37 +78,37 @@ impl Raw {
         self.send(&FromTool::Fill { push, bytes, last: over });
     }
 
-    /// Says the same without reading any answer until the engine hears no more; gives how many
-    /// bytes it heard.
+    /// Sends `message` repeatedly without reading answers, until the engine stops reading. Returns
+    /// how many bytes the engine has read.
     pub fn flood(&mut self, message: &FromTool) -> usize {
         let frame = encode(message).unwrap();
         self.socket.set_nonblocking(true).unwrap();
-        let (mut heard, mut since) = (0, Instant::now());
-        // Nothing for a while, though the engine serves others meanwhile.
+        let (mut sent, mut since) = (0, Instant::now());
+        // The engine counts as stopped after 300 ms, because it also serves others meanwhile.
         while since.elapsed() < Duration::from_millis(300) {
             match self.socket.write(&frame) {
                 Ok(written) => {
-                    heard += written;
+                    sent += written;
                     since = Instant::now();
-                    assert_eq!(written, frame.len(), "a frame is sent whole or not at all");
+                    assert_eq!(written, frame.len(), "a frame is sent completely or not at all");
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => thread::yield_now(),
                 Err(error) => panic!("{error}"),
             }
         }
         self.socket.set_nonblocking(false).unwrap();
-        heard
+        sent
     }
 
-    /// Waits until the engine has closed the connection, whatever it sends before.
-    pub fn until_dismissed(&mut self) {
-        self.socket.set_read_timeout(Some(super::PATIENCE)).unwrap();
+    /// Blocks until the engine has closed the connection. Earlier messages are discarded.
+    pub fn wait_for_disconnect(&mut self) {
+        self.socket.set_read_timeout(Some(super::TIMEOUT)).unwrap();
         loop {
             match self.socket.read(&mut [0; 4096]) {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
-                Err(error) => panic!("the engine keeps the connection: {error}"),
+                Err(error) => panic!("the engine has not closed the connection: {error}"),
             }
         }
     }
@@ -133,7 +133,7 @@ impl Raw {
         }
     }
 
-    /// Returns the request that is answered next.
+    /// Returns the number of the next answered request.
     pub fn next_answer(&mut self) -> u32 {
         loop {
             if let ToTool::Answer { request, .. } = self.receive() {
@@ -142,27 +142,27 @@ impl Raw {
         }
     }
 
-    /// Receives what has arrived, for its files alone.
-    pub fn take_files(&mut self) {
+    /// Receives what has arrived, only to keep its descriptors.
+    pub fn receive_files(&mut self) {
         let receive =
             |fds: &mut VecDeque<OwnedFd>| socket::receive(&self.socket, &mut [0; 4096], fds, true, false);
         while receive(&mut self.fds).is_ok_and(|count| count > 0) {}
     }
 
-    /// Takes the last descriptor that came.
-    pub fn take_fd(&mut self) -> OwnedFd {
+    /// Returns the descriptor that arrived last.
+    pub fn take_last_fd(&mut self) -> OwnedFd {
         self.fds.pop_back().unwrap()
     }
 
-    /// Waits until the engine has heard all that was sent.
-    pub fn until_heard(&mut self) {
+    /// Blocks until the engine has processed all messages sent so far.
+    pub fn sync(&mut self) {
         self.send(&FromTool::Query { request: 2, queries: vec![Query::new([key::IOF_STATS])] });
         while !matches!(self.receive(), ToTool::Answer { .. }) {}
     }
 
     pub fn next_pulled(&mut self) -> Result<Granted, Failure> {
         while self.pulled.is_empty() {
-            self.until_heard();
+            self.sync();
         }
         self.pulled.pop_front().unwrap()
     }

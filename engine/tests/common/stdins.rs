@@ -1,4 +1,4 @@
-//! Ranks whose stdin the test reads, and tools that push into it.
+//! Ranks whose stdin the test reads, and tools that push to them.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,19 +15,19 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
-use super::{PATIENCE, nspace, wait_for};
+use super::{TIMEOUT, nspace, wait_for};
 
-/// More than a pipe holds, see pipe(7).
+/// More bytes than a pipe holds, see pipe(7).
 pub const MORE_THAN_A_PIPE: usize = 100_000;
 
-/// An engine that gives pushes so much cache unless they ask for another.
+/// Starts an engine whose pushes have this cache size by default, in bytes.
 pub fn engine_with_cache(cache_size: u32) -> Engine {
     Engine::start(Config { rendezvous: Rendezvous::None, cache_size, ..Config::default() }).unwrap()
 }
 
-/// As many pushes as a target may have, and the tools whose they are, each of which has as many as
-/// it may.
-pub fn crowd(engine: &Engine, push: &Push) -> Vec<(Tool, Vec<u32>)> {
+/// Begins as many pushes as a target may have. Each of the returned tools has as many as it may
+/// have.
+pub fn begin_max_pushes(engine: &Engine, push: &Push) -> Vec<(Tool, Vec<u32>)> {
     let tools = MAX_PUSHES_PER_TARGET / MAX_PUSHES_PER_TOOL;
     assert_eq!(tools * MAX_PUSHES_PER_TOOL, MAX_PUSHES_PER_TARGET);
     let pushes = |mut tool: Tool| {
@@ -37,19 +37,19 @@ pub fn crowd(engine: &Engine, push: &Push) -> Vec<(Tool, Vec<u32>)> {
     (0..tools).map(|_| pushes(tool(engine))).collect()
 }
 
-/// A job whose ranks' stdins the test reads, by itself called `job`.
+/// A job, by default named `job`, whose ranks' stdins the test reads.
 pub struct Stdins {
     pub job: Job,
     pipes: Vec<Option<File>>,
 }
 
 impl Stdins {
-    pub fn of(engine: &Engine, ranks: u32) -> Stdins {
-        Stdins::of_job(engine, nspace(), ranks, false)
+    pub fn adopt(engine: &Engine, ranks: u32) -> Stdins {
+        Stdins::adopt_job(engine, nspace(), ranks, false)
     }
 
-    /// A job of which other ranks run elsewhere, perhaps.
-    pub fn of_job(engine: &Engine, nspace: Nspace, ranks: u32, elsewhere: bool) -> Stdins {
+    /// Adopts a job. If `elsewhere`, other ranks of it run on other nodes.
+    pub fn adopt_job(engine: &Engine, nspace: Nspace, ranks: u32, elsewhere: bool) -> Stdins {
         let (reads, writes): (Vec<OwnedFd>, Vec<OwnedFd>) =
             (0..ranks).map(|_| pipe2(OFlag::O_CLOEXEC).unwrap()).unzip();
         let ranks = (0..).zip(writes).map(|(rank, stdin)| adopted(rank, Some(stdin))).collect();
@@ -57,42 +57,42 @@ impl Stdins {
         Stdins { job, pipes: reads.into_iter().map(|read| Some(read.into())).collect() }
     }
 
-    /// Takes it away.
+    /// Moves the read end out.
     pub fn take(&mut self, rank: usize) -> File {
         self.pipes[rank].take().unwrap()
     }
 
-    /// Its rank reads no more.
+    /// Closes the read end.
     pub fn close(&mut self, rank: usize) {
         drop(self.take(rank));
     }
 
-    /// The next bytes.
+    /// Blocks until `count` bytes are read.
     pub fn read(&self, rank: usize, count: usize) -> Vec<u8> {
         let file = self.pipes[rank].as_ref().unwrap().try_clone().unwrap();
-        within_patience("bytes of stdin", move || {
+        within_timeout("bytes of stdin", move || {
             let mut bytes = vec![0; count];
             (&file).read_exact(&mut bytes).unwrap();
             bytes
         })
     }
 
-    /// All up to the end.
+    /// Reads all bytes up to the end.
     pub fn rest(&mut self, rank: usize) -> Vec<u8> {
         let mut file = self.take(rank);
-        within_patience("the end of stdin", move || {
+        within_timeout("the end of stdin", move || {
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).unwrap();
             bytes
         })
     }
 
-    /// Nothing is there to be read, not even the end.
+    /// Returns whether neither bytes nor the end can be read.
     pub fn is_quiet(&self, rank: usize) -> bool {
         is_quiet(self.pipes[rank].as_ref().unwrap())
     }
 
-    /// Waits until there is something to read.
+    /// Blocks until bytes can be read.
     pub fn wait_for_bytes(&self, rank: usize) {
         wait_for("bytes of stdin", || (!self.is_quiet(rank)).then_some(()));
     }
@@ -116,43 +116,43 @@ pub fn is_quiet(file: &File) -> bool {
     poll(&mut polled, PollTimeout::ZERO).unwrap() == 0
 }
 
-/// What `work` comes to, which must be soon.
-pub fn within_patience<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (done, result) = channel();
-    // A test that has failed meanwhile does not listen any more.
-    thread::spawn(move || drop(done.send(work())));
-    result.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("waited in vain for {what}"))
+/// Returns the result of `work`. Panics if it takes longer than [`TIMEOUT`].
+pub fn within_timeout<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, result) = channel();
+    // A test that has failed meanwhile has dropped the receiver.
+    thread::spawn(move || drop(sender.send(work())));
+    result.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }
 
 pub fn procs(ranks: &[u32]) -> Vec<Proc> {
     ranks.iter().map(|rank| Proc { nspace: nspace(), rank: Rank(*rank) }).collect()
 }
 
-pub fn all() -> Vec<Proc> {
+pub fn all_ranks() -> Vec<Proc> {
     procs(&[Rank::WILDCARD.0])
 }
 
-/// A push that leaves the targets' stdin open.
-pub fn to(targets: Vec<Proc>) -> Push {
+/// Returns a push that leaves the targets' stdin open.
+pub fn push_to(targets: Vec<Proc>) -> Push {
     Push::new(targets)
 }
 
-/// A push with these directives, required.
-pub fn with(targets: Vec<Proc>, directives: &[&str]) -> Push {
+/// Returns a push with these directives, all required.
+pub fn push_with(targets: Vec<Proc>, directives: &[&str]) -> Push {
     let directives = directives.iter().map(|key| Info::required(*key, true)).collect();
     Push { directives, ..Push::new(targets) }
 }
 
-/// A push that is the last for its targets.
-pub fn last(targets: Vec<Proc>) -> Push {
-    with(targets, &[key::PMIX_IOF_COMPLETE])
+/// Returns a push that ends the targets' stdin.
+pub fn final_push(targets: Vec<Proc>) -> Push {
+    push_with(targets, &[key::PMIX_IOF_COMPLETE])
 }
 
 pub fn tool(engine: &Engine) -> Tool {
     engine.attach("pushes", Grant::Never).unwrap()
 }
 
-/// Pushes with a tool of its own, to the end, and nobody holds it back for long.
+/// Pushes `bytes` with a new tool, and blocks until the push has ended.
 pub fn push(engine: &Engine, push: &Push, bytes: &[u8]) -> PushReport {
     pushing(engine, push, bytes.to_vec()).report()
 }
@@ -166,7 +166,7 @@ pub fn pushing(engine: &Engine, push: &Push, bytes: Vec<u8>) -> Pushing {
 }
 
 impl Pushing {
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.0.is_finished()
     }
 
@@ -180,7 +180,7 @@ impl Pushing {
     }
 }
 
-/// Why a push was refused.
+/// Returns the reason why a push was refused.
 pub fn refusal<T: std::fmt::Debug>(result: Result<T, impl Into<PushError>>) -> Failure {
     match result.map_err(Into::into) {
         Err(PushError::Request(RequestError::Denied(failure))) => failure,
@@ -188,15 +188,15 @@ pub fn refusal<T: std::fmt::Debug>(result: Result<T, impl Into<PushError>>) -> F
     }
 }
 
-pub fn whole(bytes: usize, targets: u64) -> PushReport {
+pub fn complete_report(bytes: usize, targets: u64) -> PushReport {
     PushReport { bytes: bytes as u64, complete: targets, partial: Vec::new() }
 }
 
-pub fn short(rank: u32, delivered: u64, cause: PartialCause) -> PartialDelivery {
+pub fn partial_delivery(rank: u32, delivered: u64, cause: PartialCause) -> PartialDelivery {
     PartialDelivery { target: procs(&[rank]).remove(0), delivered, cause }
 }
 
-/// Bytes of which each place is known.
+/// Returns bytes whose value depends on their position.
 pub fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at % 251) as u8).collect()
+    (0..length).map(|index| (index % 251) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! Ranks that are pipes in the test's hand, and what a tool is handed out of them.
+//! Ranks whose output the test writes through pipes, and a checked record of a tool's deliveries.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,9 +13,9 @@ use iof_tool::{Counts, Delivery, LostError, Tool};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use super::{PATIENCE, wait_for};
+use super::{TIMEOUT, wait_for};
 
-pub fn engine_that(policy: Policy, cache_size: u32) -> Engine {
+pub fn engine_with_policy(policy: Policy, cache_size: u32) -> Engine {
     Engine::start(Config { rendezvous: Rendezvous::None, policy, cache_size, ..Config::default() }).unwrap()
 }
 
@@ -30,7 +30,7 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    pub fn of(engine: &Engine, nspace: &str, ranks: u32) -> Pipes {
+    pub fn adopt(engine: &Engine, nspace: &str, ranks: u32) -> Pipes {
         let (reads, writes): (Vec<OwnedFd>, Vec<OwnedFd>) =
             (0..ranks).map(|_| pipe2(OFlag::O_CLOEXEC).unwrap()).unzip();
         let rank = |(rank, stdout)| AdoptedRank {
@@ -51,7 +51,7 @@ impl Pipes {
         self.pipes[rank].as_ref().unwrap().write_all(bytes).unwrap();
     }
 
-    /// Another writer of the same rank.
+    /// Returns another writer to the same rank.
     pub fn writer(&self, rank: usize) -> File {
         self.pipes[rank].as_ref().unwrap().try_clone().unwrap()
     }
@@ -60,7 +60,7 @@ impl Pipes {
         self.pipes[rank] = None;
     }
 
-    /// Ends all ranks with `code`.
+    /// Ends all ranks with exit code `code`.
     pub fn end(mut self, code: i32) -> Job {
         use std::os::unix::process::ExitStatusExt;
         for rank in 0..self.pipes.len() {
@@ -72,19 +72,19 @@ impl Pipes {
     }
 }
 
-/// Waits until the engine has read so many bytes of a rank's stdout, as it tells `asker`.
-pub fn wait_for_produced(asker: &mut Tool, nspace: &str, rank: u32, bytes: u64) {
+/// Blocks until the engine has read at least `bytes` bytes of a rank's stdout. `tool` queries it.
+pub fn wait_for_produced(tool: &mut Tool, nspace: &str, rank: u32, bytes: u64) {
     let proc = Proc { nspace: Nspace::new(nspace).unwrap(), rank: Rank(rank) };
     wait_for("bytes to be read", || {
-        let found = asker.query(&[key::IOF_STATS]).unwrap();
+        let found = tool.query(&[key::IOF_STATS]).unwrap();
         let Value::Streams(streams) = &found[0].value else { panic!("{found:?}") };
-        let of =
+        let is_wanted =
             |stream: &&iof_proto::StreamStats| stream.source == proc && stream.channel == Channel::Stdout;
-        streams.iter().find(of).filter(|stream| stream.produced >= bytes).map(|_| ())
+        streams.iter().find(is_wanted).filter(|stream| stream.produced >= bytes).map(|_| ())
     });
 }
 
-/// What the deliveries of one stream have come to; each is checked against those before it.
+/// The deliveries of one stream. Each delivery is checked against the previous ones.
 #[derive(Debug, Default)]
 pub struct Stream {
     pub bytes: Vec<u8>,
@@ -94,16 +94,16 @@ pub struct Stream {
     pub gone: bool,
 }
 
-/// What all deliveries have come to, by registration.
+/// All deliveries of a tool, by registration.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct DeliveryRecord {
     pub streams: BTreeMap<(u32, String, Channel), Stream>,
     pub job_ends: BTreeMap<(u32, String), Option<i32>>,
     pub deregistered: Vec<u32>,
 }
 
-impl Ledger {
-    pub fn note(&mut self, delivery: &Delivery<'_>) {
+impl DeliveryRecord {
+    pub fn add(&mut self, delivery: &Delivery<'_>) {
         let handler = delivery.handler();
         assert!(!self.deregistered.contains(&handler), "after its end: {delivery:?}");
         if let Some(origin) = delivery.origin() {
@@ -111,15 +111,14 @@ impl Ledger {
             assert!(!self.job_ends.contains_key(&job), "after the job's end: {delivery:?}");
             let stream =
                 self.streams.entry((handler, origin.source.to_string(), origin.channel)).or_default();
-            stream.note(delivery);
+            stream.add(delivery);
         }
         match delivery {
             Delivery::JobEnded { nspace, exit_code, .. } => {
-                let mut of_it = self
-                    .streams
-                    .iter()
-                    .filter(|((of, source, _), _)| *of == handler && source.starts_with(nspace.as_str()));
-                assert!(of_it.all(|(_, stream)| stream.complete.is_some()), "{delivery:?}: {self:?}");
+                let mut streams = self.streams.iter().filter(|((other, source, _), _)| {
+                    *other == handler && source.starts_with(nspace.as_str())
+                });
+                assert!(streams.all(|(_, stream)| stream.complete.is_some()), "{delivery:?}: {self:?}");
                 assert_eq!(self.job_ends.insert((handler, nspace.to_string()), *exit_code), None);
             }
             Delivery::Deregistered { .. } => self.deregistered.push(handler),
@@ -127,27 +126,27 @@ impl Ledger {
         }
     }
 
-    /// All that comes until nothing more will.
-    pub fn of(tool: &mut Tool) -> Ledger {
-        let mut ledger = Ledger::default();
-        ledger.note_until(tool, |_| false);
+    /// Records all deliveries until no more will follow.
+    pub fn read_all(tool: &mut Tool) -> DeliveryRecord {
+        let mut record = DeliveryRecord::default();
+        record.add_until(tool, |_| false);
         assert!(tool.is_done());
-        ledger
+        record
     }
 
-    /// What comes, until `enough` of it came or nothing more will.
-    pub fn note_until(&mut self, tool: &mut Tool, enough: impl Fn(&Ledger) -> bool) {
+    /// Records deliveries until `enough` returns true or no more will follow.
+    pub fn add_until(&mut self, tool: &mut Tool, enough: impl Fn(&DeliveryRecord) -> bool) {
         while !enough(self) {
-            if let Some(delivery) = tool.next(Some(PATIENCE)).unwrap() {
-                self.note(&delivery);
+            if let Some(delivery) = tool.next(Some(TIMEOUT)).unwrap() {
+                self.add(&delivery);
                 continue;
             }
-            assert!(tool.is_done(), "nothing comes any more: {self:?}");
+            assert!(tool.is_done(), "no more deliveries: {self:?}");
             return;
         }
     }
 
-    /// The stdout of one rank.
+    /// Returns the record of one rank's stdout.
     pub fn stdout(&self, handler: u32, nspace: &str, rank: u32) -> &Stream {
         let source = Proc { nspace: Nspace::new(nspace).unwrap(), rank: Rank(rank) };
         &self.streams[&(handler, source.to_string(), Channel::Stdout)]
@@ -155,7 +154,7 @@ impl Ledger {
 }
 
 impl Stream {
-    fn note(&mut self, delivery: &Delivery<'_>) {
+    fn add(&mut self, delivery: &Delivery<'_>) {
         assert!(self.complete.is_none() && !self.gone, "after its end: {delivery:?}");
         match delivery {
             Delivery::Bytes(bytes) => {
@@ -177,12 +176,12 @@ impl Stream {
                 assert_eq!((counts.delivered, counts.lost), (self.bytes.len() as u64, self.lost));
                 self.gone = true;
             }
-            other => panic!("{other:?} is of no stream"),
+            other => panic!("{other:?} does not belong to a stream"),
         }
     }
 }
 
-/// The tool's view of an engine that went away.
+/// Asserts that a request failed because the engine has closed the connection.
 pub fn assert_gone(result: Result<impl std::fmt::Debug, iof_tool::RequestError>) {
     assert!(matches!(result, Err(iof_tool::RequestError::Lost(LostError::Closed))), "{result:?}");
 }

@@ -1,5 +1,5 @@
-//! The ledger: `delivered + lost == produced` for every tool, stream and policy, while tools come,
-//! stall, leave and die.
+//! Accounting: `delivered + lost == produced` for every tool, stream and policy, while tools
+//! attach, stall, deregister and die.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -18,40 +18,41 @@ use iof_proto::directive::key;
 use iof_proto::{Channel, Channels, Info, Proc, Rank};
 use iof_tool::{Counts, Delivery, Pull, Tool};
 
-/// Bytes that each rank writes to each of its two channels: many times the cache.
+/// The number of bytes that each rank writes to each of its two channels, many times the cache
+/// size.
 const WRITTEN: u64 = 400_000;
 const CACHE: u32 = 16 * 1024;
 
-/// Numbers that look random, the same for the same seed (splitmix64).
-struct Dice(u64);
+/// A deterministic random number generator (splitmix64).
+struct Random(u64);
 
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
+        (z ^ (z >> 31)) % limit
     }
 }
 
-/// The byte at `at` of what a rank writes on a channel.
-fn byte(rank: u32, channel: Channel, at: u64) -> u8 {
+/// Returns the byte at `offset` of what a rank writes to a channel.
+fn byte(rank: u32, channel: Channel, offset: u64) -> u8 {
     let salt = u64::from(rank).wrapping_mul(2) + u64::from(channel == Channel::Stderr);
-    (at.wrapping_add(salt.wrapping_mul(977)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+    (offset.wrapping_add(salt.wrapping_mul(977)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Ranks that run in this process, each on a thread that writes its stdout and stderr by turns.
-struct World {
+/// Ranks in this process, each a thread that writes to its stdout and stderr in turns.
+struct Job {
     engine: Engine,
-    /// Registered before the first byte, and may hold the ranks back where the policy lets it.
+    /// Registered before the first byte. It may hold back the ranks if the policy allows it.
     granted: Tool,
     _directory: tempfile::TempDir,
     writers: Vec<thread::JoinHandle<()>>,
 }
 
-impl World {
-    fn start(backend: BackendKind, policy: Policy, ranks: u32, seed: u64) -> World {
+impl Job {
+    fn start(backend: BackendKind, policy: Policy, ranks: u32, seed: u64) -> Job {
         let directory = tempfile::tempdir().unwrap();
         let rendezvous = Rendezvous::Session(Some(directory.path().into()));
         let config =
@@ -64,12 +65,12 @@ impl World {
         let writers = (0..ranks).zip(outputs).map(|(rank, outputs)| {
             let job = job.clone();
             thread::spawn(move || {
-                write(rank, outputs, Dice(seed ^ u64::from(rank)));
+                write(rank, outputs, Random(seed ^ u64::from(rank)));
                 assert!(job.report_exit(Rank(rank), Exit::Unknown));
             })
         });
         let writers = writers.collect();
-        World { engine, granted, _directory: directory, writers }
+        Job { engine, granted, _directory: directory, writers }
     }
 
     fn connect(&self, name: &str) -> Tool {
@@ -92,30 +93,31 @@ fn rank(number: u32) -> (AdoptedRank, [File; 2]) {
     (rank, [out.into(), err.into()])
 }
 
-fn write(rank: u32, mut outputs: [File; 2], mut dice: Dice) {
+fn write(rank: u32, mut outputs: [File; 2], mut random: Random) {
     let mut written = [0; 2];
     while written != [WRITTEN; 2] {
-        let which = dice.roll(2) as usize;
-        let left = WRITTEN - written[which];
-        let n = (1 + dice.roll(9000)).min(left);
-        let channel = [Channel::Stdout, Channel::Stderr][which];
-        let bytes: Vec<u8> = (written[which]..).take(n as usize).map(|at| byte(rank, channel, at)).collect();
-        outputs[which].write_all(&bytes).unwrap();
-        written[which] += n;
+        let index = random.below(2) as usize;
+        let left = WRITTEN - written[index];
+        let n = (1 + random.below(9000)).min(left);
+        let channel = [Channel::Stdout, Channel::Stderr][index];
+        let bytes: Vec<u8> =
+            (written[index]..).take(n as usize).map(|offset| byte(rank, channel, offset)).collect();
+        outputs[index].write_all(&bytes).unwrap();
+        written[index] += n;
     }
 }
 
-/// What a tool did and saw.
+/// The counters of a tool.
 #[derive(Default)]
-struct Books {
-    /// By rank and channel: where it stands, delivered and lost.
+struct Accounting {
+    /// By rank and channel: the number of delivered and of lost bytes.
     streams: BTreeMap<(u32, Channel), Counts>,
     complete: usize,
     ended: bool,
 }
 
-impl Books {
-    /// Takes one delivery; `false` if nothing more will come.
+impl Accounting {
+    /// Processes one delivery. Returns `false` if nothing more will follow.
     fn take(&mut self, tool: &mut Tool, timeout: Option<Duration>) -> bool {
         let Some(delivery) = tool.next(timeout).unwrap() else { return !tool.is_done() };
         match &delivery {
@@ -123,18 +125,19 @@ impl Books {
                 let origin = bytes.origin();
                 let (rank, channel) = (origin.source.rank.0, origin.channel);
                 let counts = self.streams.entry((rank, channel)).or_default();
-                let at = counts.delivered + counts.lost;
-                let right = bytes.iter().zip(at..).all(|(got, at)| *got == byte(rank, channel, at));
-                assert!(right, "rank {rank} {channel}: not what was written at {at}");
+                let offset = counts.delivered + counts.lost;
+                let matches =
+                    bytes.iter().zip(offset..).all(|(got, offset)| *got == byte(rank, channel, offset));
+                assert!(matches, "rank {rank} {channel}: wrong bytes at offset {offset}");
                 counts.delivered += bytes.len() as u64;
             }
             Delivery::Gap { origin, gap } => {
                 let counts = self.streams.entry((origin.source.rank.0, origin.channel)).or_default();
-                assert_eq!(gap.offset, counts.delivered + counts.lost, "a gap is where it is");
+                assert_eq!(gap.offset, counts.delivered + counts.lost, "a gap starts at the next offset");
                 counts.lost += gap.lost;
             }
             Delivery::Complete { origin, counts } => {
-                assert!(!self.ended, "a stream after its job");
+                assert!(!self.ended, "a stream completed after its job had ended");
                 let seen = self.streams.entry((origin.source.rank.0, origin.channel)).or_default();
                 assert_eq!((counts.delivered, counts.lost), (seen.delivered, seen.lost));
                 assert_eq!(counts.delivered + counts.lost, counts.produced, "{origin:?}");
@@ -157,66 +160,66 @@ fn all(channels: Channels) -> Pull {
     Pull::new(vec![Proc { nspace: nspace(), rank: Rank::WILDCARD }], channels)
 }
 
-fn directives(dice: &mut Dice) -> Vec<Info> {
+fn directives(random: &mut Random) -> Vec<Info> {
     let drop = [key::PMIX_IOF_DROP_NEWEST, key::PMIX_IOF_DROP_OLDEST];
     let mut infos = Vec::new();
-    match dice.roll(4) {
-        which @ (0 | 1) => infos.push(Info::required(drop[which as usize], true)),
+    match random.below(4) {
+        index @ (0 | 1) => infos.push(Info::required(drop[index as usize], true)),
         2 => infos.push(Info::required(key::PMIX_IOF_CACHE_SIZE, 4 * u64::from(CACHE))),
         _ => {}
     }
-    if dice.roll(3) == 0 {
-        infos.push(Info::required(key::PMIX_IOF_BUFFERING_SIZE, 1 + dice.roll(5000)));
+    if random.below(3) == 0 {
+        infos.push(Info::required(key::PMIX_IOF_BUFFERING_SIZE, 1 + random.below(5000)));
     }
     infos
 }
 
-/// A tool that comes when it likes, reads as it likes, and stays to the end, leaves in the middle,
-/// or dies.
-fn live(mut tool: Tool, ranks: u32, mut dice: Dice) {
-    let pause = |dice: &mut Dice| thread::sleep(Duration::from_micros(dice.roll(3000)));
-    pause(&mut dice);
+/// Runs a tool that attaches and reads at random times. It stays to the end, deregisters early, or
+/// dies.
+fn run_tool(mut tool: Tool, ranks: u32, mut random: Random) {
+    let pause = |random: &mut Random| thread::sleep(Duration::from_micros(random.below(3000)));
+    pause(&mut random);
     let channels = [Channels::STDOUT, Channels::STDERR, Channels::STDOUT | Channels::STDERR];
-    let channels = channels[dice.roll(3) as usize];
-    let granted = tool.pull(&Pull { directives: directives(&mut dice), ..all(channels) }).unwrap();
+    let channels = channels[random.below(3) as usize];
+    let granted = tool.pull(&Pull { directives: directives(&mut random), ..all(channels) }).unwrap();
     assert_eq!((granted.handler, granted.ignored), (1, vec![]));
-    let fate = dice.roll(4);
-    let steps = if fate < 2 { u64::MAX } else { dice.roll(200) };
-    let mut books = Books::default();
+    let fate = random.below(4);
+    let steps = if fate < 2 { u64::MAX } else { random.below(200) };
+    let mut accounting = Accounting::default();
     for _ in 0..steps {
-        if dice.roll(20) == 0 {
-            pause(&mut dice);
+        if random.below(20) == 0 {
+            pause(&mut random);
         }
-        if !books.take(&mut tool, None) {
-            assert_eq!(books.complete, ranks as usize * channels.outputs().count());
-            assert!(books.ended);
+        if !accounting.take(&mut tool, None) {
+            assert_eq!(accounting.complete, ranks as usize * channels.outputs().count());
+            assert!(accounting.ended);
             return;
         }
     }
     match fate {
-        // It dies, in the middle of a borrowed slice maybe.
+        // The tool dies, possibly while it borrows a slice.
         2 => drop(tool),
-        // It leaves as it should.
+        // The tool deregisters properly.
         _ => tool.deregister(granted.handler).unwrap(),
     }
 }
 
-fn tools_come_and_go(policy: Policy) {
+fn check_accounting(policy: Policy) {
     for backend in [BackendKind::IoUring, BackendKind::Epoll] {
         for seed in 0..3 {
             let ranks = 4;
-            let mut world = World::start(backend, policy, ranks, seed);
+            let mut world = Job::start(backend, policy, ranks, seed);
             let tools: Vec<_> = (0..12)
                 .map(|number| {
                     let tool = world.connect(&format!("tool {number}"));
-                    thread::spawn(move || live(tool, ranks, Dice(seed * 1000 + number)))
+                    thread::spawn(move || run_tool(tool, ranks, Random(seed * 1000 + number)))
                 })
                 .collect();
-            let mut books = Books::default();
-            while books.take(&mut world.granted, None) {}
-            assert_eq!(books.complete, 2 * ranks as usize);
+            let mut accounting = Accounting::default();
+            while accounting.take(&mut world.granted, None) {}
+            assert_eq!(accounting.complete, 2 * ranks as usize);
             if policy == Policy::Block {
-                assert_eq!(books.lost(), 0, "{backend} {seed}");
+                assert_eq!(accounting.lost(), 0, "{backend} {seed}");
             }
             world.writers.into_iter().chain(tools).for_each(|thread| thread.join().unwrap());
         }
@@ -224,35 +227,35 @@ fn tools_come_and_go(policy: Policy) {
 }
 
 #[test]
-fn under_drop_newest_every_tool_has_every_byte_or_its_loss_while_others_come_and_go() {
-    tools_come_and_go(Policy::DropNewest);
+fn drop_newest_delivers_or_counts_every_byte_for_every_tool() {
+    check_accounting(Policy::DropNewest);
 }
 
 #[test]
-fn under_drop_oldest_every_tool_has_every_byte_or_its_loss_while_others_come_and_go() {
-    tools_come_and_go(Policy::DropOldest);
+fn drop_oldest_delivers_or_counts_every_byte_for_every_tool() {
+    check_accounting(Policy::DropOldest);
 }
 
 #[test]
-fn under_block_every_tool_has_every_byte_or_its_loss_while_others_come_and_go() {
-    tools_come_and_go(Policy::Block);
+fn block_delivers_or_counts_every_byte_for_every_tool() {
+    check_accounting(Policy::Block);
 }
 
 #[test]
-fn sixty_four_tools_on_sixty_four_sources() {
+fn sixty_four_tools_can_read_sixty_four_sources() {
     let ranks = 32;
-    let world = World::start(BackendKind::IoUring, Policy::DropNewest, ranks, 64);
+    let world = Job::start(BackendKind::IoUring, Policy::DropNewest, ranks, 64);
     let tools: Vec<_> = (0..64)
         .map(|number| {
             let mut tool = world.connect(&format!("tool {number}"));
             thread::spawn(move || {
                 tool.pull(&all(Channels::STDOUT | Channels::STDERR)).unwrap();
-                let mut books = Books::default();
-                while books.take(&mut tool, None) {}
-                assert_eq!((books.complete, books.ended), (64, true));
+                let mut accounting = Accounting::default();
+                while accounting.take(&mut tool, None) {}
+                assert_eq!((accounting.complete, accounting.ended), (64, true));
             })
         })
         .collect();
-    wait_for("the tools", || tools.iter().all(thread::JoinHandle::is_finished).then_some(()));
+    wait_for("the tools to finish", || tools.iter().all(thread::JoinHandle::is_finished).then_some(()));
     tools.into_iter().chain(world.writers).for_each(|thread| thread.join().unwrap());
 }

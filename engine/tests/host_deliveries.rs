@@ -1,4 +1,5 @@
-//! Output that comes from elsewhere: it reaches tools as if the rank ran here, and ends once.
+//! Output delivered from elsewhere: it reaches tools as if the rank ran on this node, and ends
+//! once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -6,8 +7,8 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
 
-use common::raw::Raw;
-use common::{PATIENCE, nspace, shell, spec, wait};
+use common::raw::RawTool;
+use common::{TIMEOUT, nspace, shell, spec, wait};
 use iof_engine::{
     App, Config, DeliverError, Engine, Grant, JobSpec, LaunchError, MAX_DELIVERED, Policy, Rendezvous,
 };
@@ -48,20 +49,20 @@ fn attach(engine: &Engine, grant: Grant, procs: Vec<Proc>) -> Tool {
     tool
 }
 
-/// What a tool got of one source.
+/// What a tool has received of one source.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Got {
     bytes: Vec<u8>,
-    /// Where bytes are missing, and how many.
+    /// The position and length of each gap.
     gaps: Vec<(u64, u64)>,
     ended: bool,
 }
 
-/// Reads what `tool` gets until `enough` has come, or until all has.
+/// Reads until `enough` returns true or no more deliveries follow.
 fn read(tool: &mut Tool, enough: impl Fn(&BTreeMap<u32, Got>) -> bool) -> BTreeMap<u32, Got> {
     let mut all: BTreeMap<u32, Got> = BTreeMap::new();
     while !enough(&all) {
-        let Some(delivery) = tool.next(Some(PATIENCE)).unwrap() else { break };
+        let Some(delivery) = tool.next(Some(TIMEOUT)).unwrap() else { break };
         let Some(origin) = delivery.origin() else { continue };
         let got = all.entry(origin.source.rank.0).or_default();
         match &delivery {
@@ -83,11 +84,11 @@ fn whole(bytes: &[u8]) -> Got {
 }
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| ((at * 2_654_435_761) >> 13) as u8).collect()
+    (0..len).map(|index| ((index * 2_654_435_761) >> 13) as u8).collect()
 }
 
 #[test]
-fn who_registers_before_between_or_after_has_every_byte() {
+fn a_tool_receives_every_byte_whenever_it_registers() {
     let engine = engine_with(Policy::DropNewest);
     let mut before = attach(&engine, Grant::Never, vec![rank(3)]);
     deliver(&engine, 3, b"one ");
@@ -102,7 +103,7 @@ fn who_registers_before_between_or_after_has_every_byte() {
 }
 
 #[test]
-fn a_registration_gets_what_it_names() {
+fn a_registration_receives_the_processes_that_it_names() {
     let engine = engine_with(Policy::DropNewest);
     let mut all = attach(&engine, Grant::Never, vec![whole_job()]);
     let mut one = attach(&engine, Grant::Never, vec![rank(1), rank(9)]);
@@ -117,11 +118,11 @@ fn a_registration_gets_what_it_names() {
 }
 
 #[test]
-fn under_every_policy_every_byte_is_delivered_or_reported_lost() {
+fn under_every_policy_every_byte_is_delivered_or_counted_as_lost() {
     let bytes = pattern(1 << 20);
     for policy in [Policy::DropNewest, Policy::DropOldest, Policy::Block] {
         let engine = engine_with(policy);
-        // It reads when all is over.
+        // Reads only after the end.
         let mut stalled = attach(&engine, Grant::Never, vec![whole_job()]);
         let mut quick = attach(&engine, Grant::Block, vec![whole_job()]);
         let reading = std::thread::spawn(move || read_all(&mut quick));
@@ -133,26 +134,29 @@ fn under_every_policy_every_byte_is_delivered_or_reported_lost() {
         finish(&engine, 0);
         assert!(engine.end_job(&nspace(), None));
         let quick = reading.join().unwrap();
-        assert!(policy != Policy::Block || quick == [(0, whole(&bytes))].into(), "it holds back");
+        assert!(
+            policy != Policy::Block || quick == [(0, whole(&bytes))].into(),
+            "the tool holds back the deliveries"
+        );
         let late = read_all(&mut attach(&engine, Grant::Never, vec![rank(0)]));
         for got in [quick, read_all(&mut stalled), late] {
             let got = &got[&0];
-            // Everything is where it belongs.
-            let (mut at, mut rest) = (0, &got.bytes[..]);
-            for &(offset, lost) in &got.gaps {
-                let (here, later) = rest.split_at(usize::try_from(offset).unwrap() - at);
-                assert!(here == &bytes[at..at + here.len()], "{policy:?}");
-                at += here.len() + usize::try_from(lost).unwrap();
-                rest = later;
+            // All bytes are at their offsets.
+            let (mut offset, mut rest) = (0, &got.bytes[..]);
+            for &(gap, lost) in &got.gaps {
+                let (before, after) = rest.split_at(usize::try_from(gap).unwrap() - offset);
+                assert!(before == &bytes[offset..offset + before.len()], "{policy:?}");
+                offset += before.len() + usize::try_from(lost).unwrap();
+                rest = after;
             }
-            assert!(rest == &bytes[at..], "{policy:?}");
+            assert!(rest == &bytes[offset..], "{policy:?}");
             assert!(got.ended);
         }
     }
 }
 
 #[test]
-fn what_nobody_reads_yet_is_kept_from_its_first_byte_on() {
+fn without_a_reader_deliveries_are_kept_from_their_first_byte_on() {
     let engine = engine_with(Policy::DropNewest);
     let bytes = pattern(1 << 20);
     bytes.chunks(1 << 16).for_each(|chunk| deliver(&engine, 0, chunk));
@@ -164,10 +168,10 @@ fn what_nobody_reads_yet_is_kept_from_its_first_byte_on() {
     assert_eq!(got.gaps, [(kept, (1 << 20) - kept)]);
 }
 
-/// What the tool has heard of ends since the last time: `None` that no source will come, or the
-/// job's exit code.
-fn ends(raw: &mut Raw) -> Vec<Option<Option<i32>>> {
-    raw.until_heard();
+/// Returns the ends that the tool has received since the last call: `None` for "no source will
+/// follow", else the job's exit code.
+fn ends(raw: &mut RawTool) -> Vec<Option<Option<i32>>> {
+    raw.sync();
     let end = |end| if let ToTool::JobEnded { exit_code, .. } = end { Some(exit_code) } else { None };
     raw.ends.drain(..).map(end).collect()
 }
@@ -178,15 +182,15 @@ fn raw_engine() -> (Engine, tempfile::TempDir) {
     (Engine::start(Config { rendezvous, ..Config::default() }).unwrap(), directory)
 }
 
-fn raw_pull(engine: &Engine) -> Raw {
-    let mut raw = Raw::connect(engine);
+fn raw_pull(engine: &Engine) -> RawTool {
+    let mut raw = RawTool::connect(engine);
     raw.pull(vec![whole_job()], Channels::STDOUT);
     raw.next_pulled().unwrap();
     raw
 }
 
 #[test]
-fn a_stream_is_complete_once_and_then_its_job_ends_once() {
+fn a_stream_completes_once_and_then_its_job_ends_once() {
     let (engine, _directory) = raw_engine();
     let mut raw = raw_pull(&engine);
     let mut tool = attach(&engine, Grant::Never, vec![whole_job()]);
@@ -200,16 +204,16 @@ fn a_stream_is_complete_once_and_then_its_job_ends_once() {
     assert_eq!(got[&0], whole(b"all"));
     assert_eq!(ends(&mut raw), []);
     assert!(engine.end_job(&nspace(), Some(3)));
-    assert!(!engine.end_job(&nspace(), Some(4)), "it was said before");
+    assert!(!engine.end_job(&nspace(), Some(4)), "the job has ended already");
     let got = read_all(&mut tool);
-    assert!(got[&1].ended && !got.contains_key(&0), "it ends once: {got:?}");
-    let mut heard = Vec::new();
+    assert!(got[&1].ended && !got.contains_key(&0), "the stream ends once: {got:?}");
+    let mut received = Vec::new();
     common::wait_for("the end of the job", || {
-        heard.extend(ends(&mut raw));
-        (heard.len() == 2).then_some(())
+        received.extend(ends(&mut raw));
+        (received.len() == 2).then_some(())
     });
-    assert_eq!(heard, [None, Some(Some(3))]);
-    assert_eq!(ends(&mut raw), [], "and no second time");
+    assert_eq!(received, [None, Some(Some(3))]);
+    assert_eq!(ends(&mut raw), [], "no end is sent twice");
     for from in [1, 2] {
         let late = engine.deliver(&rank(from), Channel::Stdout, b"x".to_vec(), &[], || {}).unwrap_err();
         assert_eq!(late.status(), Status::ERR_IOF_COMPLETE);
@@ -217,24 +221,24 @@ fn a_stream_is_complete_once_and_then_its_job_ends_once() {
 }
 
 #[test]
-fn a_job_of_which_nobody_has_heard_ends_as_well() {
+fn an_unknown_job_can_be_ended_too() {
     let (engine, _directory) = raw_engine();
     let mut raw = raw_pull(&engine);
     assert!(engine.end_job(&nspace(), None));
     assert_eq!(ends(&mut raw), [None, Some(None)]);
-    // Whoever comes later hears it, too.
+    // A tool that registers later receives the end, too.
     assert_eq!(ends(&mut raw_pull(&engine)), [None, Some(None)]);
 }
 
 #[test]
-fn a_job_with_ranks_here_and_elsewhere_is_one() {
+fn a_job_with_ranks_here_and_elsewhere_is_one_job() {
     let (engine, _directory) = raw_engine();
     let mut raw = raw_pull(&engine);
     let mut tool = attach(&engine, Grant::Never, vec![whole_job()]);
     let job = engine.spawn(&JobSpec { elsewhere: true, ..spec([shell("echo here; exit 5")]) }).unwrap();
-    assert_eq!(wait(&job).code(), 5, "for its ranks here nobody waits");
+    assert_eq!(wait(&job).code(), 5, "its local ranks have exited");
     assert_eq!(ends(&mut raw), []);
-    // A rank of which nothing is known may be elsewhere.
+    // An unknown rank may run elsewhere.
     tool.pull(&Pull::new(vec![rank(8)], Channels::STDERR)).unwrap();
     deliver(&engine, 1, b"there\n");
     let own = engine.deliver(&rank(0), Channel::Stdout, b"x".to_vec(), &[], || {}).unwrap_err();
@@ -248,13 +252,13 @@ fn a_job_with_ranks_here_and_elsewhere_is_one() {
 }
 
 #[test]
-fn what_comes_before_the_job_starts_here_belongs_to_it() {
+fn deliveries_before_a_job_starts_here_belong_to_it() {
     let engine = engine_with(Policy::DropNewest);
     deliver(&engine, 1, b"there");
     let taken = |spec: &JobSpec| matches!(engine.spawn(spec), Err(LaunchError::NameTaken(_)));
-    assert!(taken(&spec([shell("")])), "it has no ranks elsewhere");
+    assert!(taken(&spec([shell("")])), "the new job has no ranks elsewhere");
     let two = spec([App { nprocs: 2, ..shell("") }]);
-    assert!(taken(&JobSpec { elsewhere: true, ..two }), "rank 1 is one of them");
+    assert!(taken(&JobSpec { elsewhere: true, ..two }), "rank 1 occurs in both");
     let job = engine.spawn(&JobSpec { elsewhere: true, ..spec([shell("printf here")]) }).unwrap();
     deliver(&engine, 1, b" too");
     assert!(matches!(engine.spawn(&spec([shell("")])), Err(LaunchError::NameTaken(_))));
@@ -265,12 +269,14 @@ fn what_comes_before_the_job_starts_here_belongs_to_it() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_says_why() {
+fn invalid_deliveries_are_refused_with_a_reason() {
     let engine = engine_with(Policy::DropNewest);
     let job = engine.spawn(&spec([shell("")])).unwrap();
     wait(&job);
     let refused = |from: &Proc, channel, infos: &[Info]| {
-        engine.deliver(from, channel, b"x".to_vec(), infos, || panic!("it was not taken")).unwrap_err()
+        engine
+            .deliver(from, channel, b"x".to_vec(), infos, || panic!("the delivery was refused"))
+            .unwrap_err()
     };
     let far = Proc { nspace: iof_proto::Nspace::new("far").unwrap(), rank: Rank(0) };
     assert!(matches!(refused(&rank(1), Channel::Stdout, &[]), DeliverError::AllHere(_)));
@@ -285,44 +291,44 @@ fn what_makes_no_sense_is_refused_and_says_why() {
         (key::IOF_TIME, InfoValue::Bool(true), Status::ERR_BAD_PARAM),
     ] {
         assert_eq!(refused(&far, Channel::Stdout, &[Info::required(key, value.clone())]).status(), status);
-        // None of these ends the stream.
+        // None of these optional directives ends the stream.
         let optional = Info { key: key.into(), value, required: false };
         engine.deliver(&far, Channel::Stdout, Vec::new(), &[optional], || {}).unwrap();
     }
 }
 
-fn told(
+fn deliver_numbered(
     engine: &Engine,
     bytes: usize,
     number: usize,
-    tell: &std::sync::mpsc::Sender<usize>,
+    sender: &std::sync::mpsc::Sender<usize>,
 ) -> Result<(), DeliverError> {
-    let tell = tell.clone();
-    engine.deliver(&rank(0), Channel::Stdout, vec![b'x'; bytes], &[], move || tell.send(number).unwrap())
+    let sender = sender.clone();
+    engine.deliver(&rank(0), Channel::Stdout, vec![b'x'; bytes], &[], move || sender.send(number).unwrap())
 }
 
 fn next(taken: &Receiver<usize>) -> usize {
-    taken.recv_timeout(PATIENCE).expect("it is taken")
+    taken.recv_timeout(TIMEOUT).expect("the bytes are taken")
 }
 
 #[test]
-fn the_host_hears_once_and_in_order_when_its_bytes_are_taken() {
+fn each_delivery_is_acknowledged_once_and_in_order() {
     let engine = engine_with(Policy::DropNewest);
-    let (tell, taken) = channel();
-    (0..100).for_each(|number| told(&engine, number * 100, number, &tell).unwrap());
+    let (sender, taken) = channel();
+    (0..100).for_each(|number| deliver_numbered(&engine, number * 100, number, &sender).unwrap());
     (0..100).for_each(|number| assert_eq!(next(&taken), number));
-    drop((engine, tell));
+    drop((engine, sender));
     assert!(taken.recv().is_err());
 }
 
 #[test]
-fn a_reader_that_may_block_holds_deliveries_back_and_they_are_limited() {
+fn a_blocking_reader_holds_deliveries_back_up_to_a_limit() {
     let engine = engine_with(Policy::Block);
     let mut tool = attach(&engine, Grant::Block, vec![whole_job()]);
-    let (tell, taken) = channel();
+    let (sender, taken) = channel();
     let mut sent = 0;
     let refused = loop {
-        match told(&engine, 1 << 16, sent, &tell) {
+        match deliver_numbered(&engine, 1 << 16, sent, &sender) {
             Ok(()) => sent += 1,
             Err(refused) => break refused,
         }
@@ -335,28 +341,28 @@ fn a_reader_that_may_block_holds_deliveries_back_and_they_are_limited() {
     let got = read(&mut tool, |got| got.get(&0).is_some_and(|got| got.bytes.len() == size));
     assert_eq!(got[&0].gaps, []);
     (0..sent).for_each(|number| assert_eq!(next(&taken), number));
-    // There is room again, even for more than the limit if it comes alone.
-    told(&engine, 5 << 20, sent, &tell).unwrap();
-    assert!(told(&engine, 1, 0, &tell).is_err());
-    // The end alone may always come.
+    // There is room again. A single delivery may exceed the limit.
+    deliver_numbered(&engine, 5 << 20, sent, &sender).unwrap();
+    assert!(deliver_numbered(&engine, 1, 0, &sender).is_err());
+    // A delivery without bytes is always accepted.
     finish(&engine, 0);
     drop(tool);
-    assert_eq!(next(&taken), sent, "nobody holds it back any more");
+    assert_eq!(next(&taken), sent, "no reader holds back the delivery any more");
 }
 
 #[test]
-fn what_waits_when_the_engine_ends_is_no_longer_required() {
+fn waiting_deliveries_are_acknowledged_when_the_engine_ends() {
     let engine = engine_with(Policy::Block);
     let _holds_back = attach(&engine, Grant::Block, vec![whole_job()]);
-    let (tell, taken) = channel();
-    (0..10).for_each(|number| told(&engine, 1 << 16, number, &tell).unwrap());
+    let (sender, taken) = channel();
+    (0..10).for_each(|number| deliver_numbered(&engine, 1 << 16, number, &sender).unwrap());
     drop(engine);
-    drop(tell);
+    drop(sender);
     assert_eq!(taken.iter().collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_job_that_is_to_be_forwarded_holds_deliveries_until_somebody_registers_or_it_lets_go() {
+fn a_forwarded_job_holds_deliveries_until_a_registration_or_the_release() {
     let engine = engine_with(Policy::Block);
     let directives = Directives { forward: Some(Channels::STDOUT), ..Directives::default() };
     let job = engine.spawn(&JobSpec { elsewhere: true, directives, ..spec([shell("")]) }).unwrap();
@@ -371,15 +377,18 @@ fn a_job_that_is_to_be_forwarded_holds_deliveries_until_somebody_registers_or_it
     let mut tool = attach(&engine, Grant::Block, vec![rank(1)]);
     finish(&engine, 1);
     let got = read(&mut tool, |got| got.get(&1).is_some_and(|got| got.ended));
-    assert_eq!(got[&1].gaps, [], "it was held from its first byte on");
+    assert_eq!(got[&1].gaps, [], "the stream was held from its first byte on");
     fill(2);
     job.release_backlog();
-    // Neither that one is held any more, nor one that comes later.
+    // Neither this stream nor a later one is held any more.
     for from in [2, 3] {
-        let (tell, taken) = channel();
-        let tell = move || tell.send(0).unwrap();
-        let again =
-            || engine.deliver(&rank(from), Channel::Stdout, vec![b'x'; 6 << 20], &[], tell.clone()).ok();
+        let (sender, taken) = channel();
+        let taken_callback = move || sender.send(0).unwrap();
+        let again = || {
+            engine
+                .deliver(&rank(from), Channel::Stdout, vec![b'x'; 6 << 20], &[], taken_callback.clone())
+                .ok()
+        };
         common::wait_for("room", again);
         assert_eq!(next(&taken), 0);
     }

@@ -1,4 +1,4 @@
-//! Tools that look for an engine and find some that do not want them, or do not answer.
+//! Discovery of engines that refuse tools or do not answer.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -11,7 +11,7 @@ use std::process;
 use std::sync::Arc;
 use std::thread;
 
-use common::helper::{As, Helper, NOBODY, argument, ready};
+use common::helper::{Helper, HelperUser, NOBODY, argument, ready};
 use common::wait_for;
 use iof_engine::{ApprovalReply, Config, Engine, Host, Rendezvous};
 use iof_proto::rendezvous::{FindError, Level, Listener, Search, Target};
@@ -23,7 +23,7 @@ fn session(directory: &Path) -> Engine {
     Engine::start(Config { rendezvous, ..Config::default() }).unwrap()
 }
 
-/// Looks for `target` in `directory`, with patience.
+/// Searches `directory` for `target`, for at most [`TIMEOUT`](common::TIMEOUT).
 fn find(target: Target, directory: &Path) -> Result<Tool, AttachError> {
     let search = Search { target, directory: Some(directory.into()) };
     let finding = thread::spawn(move || Tool::find(&search, "test"));
@@ -31,27 +31,27 @@ fn find(target: Target, directory: &Path) -> Result<Tool, AttachError> {
     finding.join().unwrap()
 }
 
-/// An engine at one level that wants nobody.
-fn unwilling(rendezvous: Rendezvous) -> Engine {
-    Engine::start_with(Config { rendezvous, ..Config::default() }, Arc::new(Unwilling)).unwrap()
+/// Starts an engine at one level that refuses every tool.
+fn refusing_engine(rendezvous: Rendezvous) -> Engine {
+    Engine::start_with(Config { rendezvous, ..Config::default() }, Arc::new(RefusingHost)).unwrap()
 }
 
-struct Unwilling;
+struct RefusingHost;
 
-impl Host for Unwilling {
+impl Host for RefusingHost {
     fn approve(&self, _: &socket::PeerCredentials, reply: ApprovalReply) {
         reply.answer(Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason: "not you".into() }));
     }
 }
 
 #[test]
-fn who_is_refused_by_the_only_engine_there_is_is_told_so_whatever_its_level() {
+fn the_refusal_of_the_only_engine_is_reported_at_every_level() {
     for level in [Level::System, Level::Session] {
         let directory = tempfile::tempdir().unwrap();
-        let here = Some(directory.path().to_owned());
-        let _engine = unwilling(match level {
-            Level::System => Rendezvous::System(here),
-            Level::Session => Rendezvous::Session(here),
+        let path = Some(directory.path().to_owned());
+        let _engine = refusing_engine(match level {
+            Level::System => Rendezvous::System(path),
+            Level::Session => Rendezvous::Session(path),
         });
         let error = find(Target::Any, directory.path()).err().unwrap();
         assert!(matches!(&error, AttachError::Refused { reason, .. } if reason == "not you"), "{error}");
@@ -59,7 +59,7 @@ fn who_is_refused_by_the_only_engine_there_is_is_told_so_whatever_its_level() {
 }
 
 #[test]
-fn where_there_is_no_engine_the_sessions_directory_is_named() {
+fn without_an_engine_the_error_names_the_sessions_directory() {
     let directory = tempfile::tempdir().unwrap();
     let error = find(Target::Any, directory.path()).err().unwrap();
     assert!(
@@ -69,9 +69,9 @@ fn where_there_is_no_engine_the_sessions_directory_is_named() {
 }
 
 #[test]
-fn an_engine_that_does_not_answer_is_given_up_and_said_to_be_there() {
+fn an_engine_that_does_not_answer_is_given_up_and_reported() {
     let directory = tempfile::tempdir().unwrap();
-    // Accepts nobody, as one that was stopped.
+    // Accepts no connection, like a stopped engine.
     let _stopped = Listener::bind(Level::System, Some(directory.path())).unwrap();
     let error = find(Target::Any, directory.path()).err().unwrap();
     assert!(matches!(error, AttachError::Silent { pid } if pid == process::id()), "{error}");
@@ -86,19 +86,21 @@ fn after_an_engine_that_does_not_answer_the_next_one_is_tried() {
 }
 
 #[test]
-#[ignore = "listens for the test below"]
+#[ignore = "helper of the next test: listens on a socket"]
 fn a_listener() {
     let _listener = UnixListener::bind(argument()).unwrap();
     ready();
 }
 
 #[test]
-fn a_tool_attaches_to_no_engine_of_another_user_but_root() {
+fn a_tool_attaches_to_another_users_engine_only_if_that_user_is_root() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let Some(_helper) = Helper::start("a_listener", path.to_str().unwrap(), As::Nobody) else { return };
+    let Some(_helper) = Helper::start("a_listener", path.to_str().unwrap(), HelperUser::Nobody) else {
+        return;
+    };
     let refused = Tool::connect(&path, "test").err().unwrap();
-    let AttachError::Foreign { path: of, uid } = &refused else { panic!("{refused}") };
-    assert_eq!((of.as_path(), *uid), (path.as_path(), NOBODY));
+    let AttachError::Foreign { path: foreign, uid } = &refused else { panic!("{refused}") };
+    assert_eq!((foreign.as_path(), *uid), (path.as_path(), NOBODY));
 }

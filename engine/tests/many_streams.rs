@@ -1,4 +1,4 @@
-//! One tool with very many streams, registrations and ends.
+//! A tool with very many streams, registrations and ends of jobs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -15,7 +15,7 @@ fn engine() -> Engine {
         .unwrap()
 }
 
-/// Reads to the end; gives how many streams were complete and how many jobs have ended.
+/// Reads to the end. Returns how many streams were complete and how many jobs have ended.
 fn read(tool: &mut Tool) -> (usize, usize) {
     let (mut complete, mut ended) = (0, 0);
     wait_for("the end", || {
@@ -29,7 +29,7 @@ fn read(tool: &mut Tool) -> (usize, usize) {
 }
 
 #[test]
-fn a_tool_that_was_busy_has_all_streams_and_ends_of_many_registrations() {
+fn a_busy_tool_receives_all_streams_and_ends_of_many_registrations() {
     let engine = engine();
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
@@ -39,11 +39,11 @@ fn a_tool_that_was_busy_has_all_streams_and_ends_of_many_registrations() {
     }
     wait(&engine.spawn(&spec([App { nprocs: 3, ..App::new("echo", ["hello"]) }])).unwrap());
     assert_eq!(read(&mut tool), (96, 32));
-    tool.query(&[PMIX_QUERY_NAMESPACES]).expect("the engine listens");
+    tool.query(&[PMIX_QUERY_NAMESPACES]).expect("the engine serves the tool");
 }
 
 #[test]
-fn a_tool_that_was_busy_has_all_streams_and_ends_of_many_jobs() {
+fn a_busy_tool_receives_all_streams_and_ends_of_many_jobs() {
     let engine = engine();
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     let names: Vec<Nspace> = (0..150).map(|number| Nspace::new(format!("job{number}")).unwrap()).collect();
@@ -51,19 +51,19 @@ fn a_tool_that_was_busy_has_all_streams_and_ends_of_many_jobs() {
     tool.pull(&Pull::new(procs.collect(), Channels::STDOUT)).unwrap();
     for name in &names {
         wait(&engine.spawn(&JobSpec::new(name.clone(), vec![App::new("true", [""; 0])])).unwrap());
-        assert!(engine.remove(name), "its rings are on their way all the same");
+        assert!(engine.remove(name), "its rings are sent nevertheless");
     }
     assert_eq!(read(&mut tool), (150, 150));
 }
 
 #[test]
-fn one_process_cannot_take_all_places() {
+fn one_process_cannot_take_all_connections() {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
     let connect = || Tool::connect(engine.socket().unwrap(), "test");
     let mut tools: Vec<Tool> = (0..MAX_CONNECTIONS_PER_PROCESS).map(|_| connect().unwrap()).collect();
-    let Err(AttachError::Refused { reason, .. }) = connect() else { panic!("it was let in") };
+    let Err(AttachError::Refused { reason, .. }) = connect() else { panic!("expected a refusal") };
     assert!(reason.contains("close one"), "{reason}");
     tools.pop();
     wait_for("the place to be free", || connect().ok());

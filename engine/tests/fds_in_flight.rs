@@ -1,5 +1,5 @@
-//! Tools that receive nothing of what they are sent. The kernel bounds descriptors in flight for
-//! ordinary users only, so the engine, and all its tools, run as one.
+//! Tools that receive nothing of what is sent to them. The kernel limits descriptors in flight only
+//! for unprivileged users, so the engine and its tools run as one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use common::raw::Raw;
+use common::raw::RawTool;
 use common::{nspace, wait_for};
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Process, Rendezvous};
 use iof_proto::query::key;
@@ -16,11 +16,11 @@ use iof_proto::{Channels, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
 use nix::unistd::geteuid;
 
-/// The user that nobody is.
+/// The user ID of `nobody`.
 const NOBODY: u32 = 65534;
 const RANKS: u32 = 10;
 
-/// Runs the test `name` of this file in a process of its own: as an ordinary user that may open 512
+/// Runs the test `name` of this file in its own process, as an unprivileged user that may open 512
 /// files.
 fn run_confined(name: &str) {
     let mut test = Command::new("sh");
@@ -31,21 +31,21 @@ fn run_confined(name: &str) {
     }
     match test.output() {
         Ok(output) => {
-            let shown = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success() && shown.contains("1 passed"), "{shown}");
+            let log = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && log.contains("1 passed"), "{log}");
         }
-        Err(error) => eprintln!("skipped: no process of user {NOBODY}: {error}"),
+        Err(error) => eprintln!("skipped: cannot run a process as user {NOBODY}: {error}"),
     }
 }
 
 #[test]
-fn tools_that_receive_nothing_keep_no_other_tool_out() {
-    run_confined("tools_that_receive_nothing_keep_no_other_tool_out_when_confined");
+fn tools_that_receive_nothing_do_not_keep_other_tools_out() {
+    run_confined("tools_that_receive_nothing_do_not_keep_other_tools_out_confined");
 }
 
 #[test]
-#[ignore = "needs an ordinary user with few files, as above"]
-fn tools_that_receive_nothing_keep_no_other_tool_out_when_confined() {
+#[ignore = "helper of the previous test: needs an unprivileged user with few files"]
+fn tools_that_receive_nothing_do_not_keep_other_tools_out_confined() {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let engine = Engine::start(Config { rendezvous, cache_size: 16 * 1024, ..Config::default() }).unwrap();
@@ -61,11 +61,11 @@ fn tools_that_receive_nothing_keep_no_other_tool_out_when_confined() {
     let job = engine.adopt(AdoptSpec::new(nspace(), ranks.collect())).unwrap();
     let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
     let outputs = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
-    let mut silent: Vec<Raw> = (0..8).map(|_| Raw::connect(&engine)).collect();
+    let mut silent: Vec<RawTool> = (0..8).map(|_| RawTool::connect(&engine)).collect();
     for raw in &mut silent {
         (0..8).for_each(|_| raw.pull(vec![all.clone()], outputs));
     }
-    // These wait for nothing either, but they read.
+    // These tools have nothing to do either, but they read.
     let mut tools: Vec<Tool> =
         (0..4).map(|_| Tool::connect(engine.socket().unwrap(), "test").unwrap()).collect();
     for tool in &mut tools {
@@ -81,6 +81,6 @@ fn tools_that_receive_nothing_keep_no_other_tool_out_when_confined() {
             tool.is_done().then_some(())
         });
         assert_eq!(complete, 3 * RANKS);
-        tool.query(&[key::PMIX_QUERY_NAMESPACES]).expect("the engine keeps a tool that reads");
+        tool.query(&[key::PMIX_QUERY_NAMESPACES]).expect("the engine serves a tool that reads");
     }
 }

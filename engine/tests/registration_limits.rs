@@ -1,11 +1,12 @@
-//! What tools can make the engine keep. One test, because it measures the memory of its process.
+//! Limits on what tools can make the engine keep. One test, because it measures the memory of its
+//! process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
 
 use std::fs;
 
-use common::raw::Raw;
+use common::raw::RawTool;
 use common::{Got, nspace, shell, spec, wait};
 use iof_engine::{Config, Engine, Grant, Rendezvous};
 use iof_proto::limits::{
@@ -14,22 +15,22 @@ use iof_proto::limits::{
 use iof_proto::{Channels, Nspace, Proc, Rank, Status};
 use iof_tool::Pull;
 
-/// Resident memory of this process in MiB.
+/// Returns the resident memory of this process in MiB.
 fn resident() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() / 1024
 }
 
-/// The `number`th list of processes of which there is none.
+/// Returns the `number`th list of processes that do not exist.
 fn unknown(number: usize) -> Vec<Proc> {
     let nspace = Nspace::new(format!("none{number}")).unwrap();
     let ranks = 0..u32::try_from(MAX_PROCS_PER_PULL).unwrap();
     ranks.map(|rank| Proc { nspace: nspace.clone(), rank: Rank(rank) }).collect()
 }
 
-/// Pulls until it is refused; gives how many processes were pulled, and why no more.
-fn pull_all(raw: &mut Raw) -> (usize, String) {
+/// Pulls until a pull is refused. Returns how many processes were pulled, and the reason.
+fn pull_all(raw: &mut RawTool) -> (usize, String) {
     for number in 0..64 {
         raw.pull(unknown(number), Channels::ALL);
         if let Err(refused) = raw.next_pulled() {
@@ -41,17 +42,17 @@ fn pull_all(raw: &mut Raw) -> (usize, String) {
 }
 
 #[test]
-fn what_tools_register_for_is_bounded_and_costs_others_nothing() {
+fn registrations_are_bounded_and_do_not_affect_other_tools() {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
     let mut honest = engine.attach("test", Grant::Never).unwrap();
     let before = resident();
-    let mut first = Raw::connect(&engine);
+    let mut first = RawTool::connect(&engine);
     let (pulled, reason) = pull_all(&mut first);
     assert_eq!(pulled, MAX_PROCS_PER_TOOL);
     assert!(reason.contains(&MAX_PROCS_PER_TOOL.to_string()), "{reason}");
-    let mut others: Vec<Raw> = (0..2).map(|_| Raw::connect(&engine)).collect();
+    let mut others: Vec<RawTool> = (0..2).map(|_| RawTool::connect(&engine)).collect();
     let pulled: Vec<(usize, String)> = others.iter_mut().map(pull_all).collect();
     assert_eq!(pulled[0].0, MAX_PROCS_PER_TOOL);
     assert_eq!(pulled[1].0, 0, "the process has pulled {MAX_PROCS_PER_PROCESS}");
@@ -66,9 +67,9 @@ fn what_tools_register_for_is_bounded_and_costs_others_nothing() {
     let got = Got::all(&mut honest);
     assert_eq!((got.bytes.iter().filter(|byte| **byte == b'\n').count(), got.lost()), (1000, 0));
 
-    // What was given back can be had again, also when the tool has gone.
+    // Released budget is available again, also after the tool has disconnected.
     drop((first, others));
-    let mut many = Raw::connect(&engine);
+    let mut many = RawTool::connect(&engine);
     let later = Proc { nspace: Nspace::new("later").unwrap(), rank: Rank::WILDCARD };
     for _ in 0..MAX_REGISTRATIONS_PER_TOOL {
         many.pull(vec![later.clone()], Channels::STDERR);

@@ -1,4 +1,4 @@
-//! Jobs that have one name one after the other, and registrations that outlive them.
+//! Jobs that use one name one after the other, and registrations that outlive them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::streams::{Pipes, all_of};
-use common::{PATIENCE, engine, wait};
+use common::{TIMEOUT, engine, wait};
 use iof_engine::{Config, Engine, Grant, Rendezvous};
 use iof_output::{Options, Output, Printer};
 use iof_proto::limits::{MAX_FORGOTTEN_PER_TOOL, MAX_READERS_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL};
@@ -25,36 +25,35 @@ fn name() -> Nspace {
     Nspace::new("job").unwrap()
 }
 
-/// An engine that tools from outside find.
+/// Starts an engine that tools outside this process can find.
 fn session() -> (Engine, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     (Engine::start(Config { rendezvous, ..Config::default() }).unwrap(), directory)
 }
 
-/// Runs a job called `job` of one rank, which writes `line`, and forgets it.
+/// Runs a job `job` of one rank that writes `line`, and removes it.
 fn run(engine: &Engine, line: &str) {
-    let pipes = Pipes::of(engine, "job", 1);
+    let pipes = Pipes::adopt(engine, "job", 1);
     pipes.write(0, line.as_bytes());
     wait(&pipes.end(0));
     assert!(engine.remove(&name()));
 }
 
-/// Forgets the job called `job` once it is over. There are too many of them to sleep for each.
-fn forget(engine: &Engine) {
-    let deadline = Instant::now() + PATIENCE;
+/// Removes the job `job` once it has ended. There are too many of these jobs to sleep for each.
+fn remove(engine: &Engine) {
+    let deadline = Instant::now() + TIMEOUT;
     while !engine.remove(&name()) {
-        assert!(Instant::now() < deadline, "the job does not end");
+        assert!(Instant::now() < deadline, "timed out waiting for the end of the job");
         thread::yield_now();
     }
 }
 
-/// Takes what comes until `jobs` have ended; returns the bytes and the runs, in the order of their
-/// ends.
+/// Reads until `jobs` jobs have ended. Returns the bytes, and the runs in the order of their ends.
 fn take(tool: &mut Tool, jobs: usize) -> (String, Vec<u64>) {
     let (mut bytes, mut runs) = (Vec::new(), Vec::new());
     while runs.len() < jobs {
-        match tool.next(Some(PATIENCE)).unwrap().expect("more is to come") {
+        match tool.next(Some(TIMEOUT)).unwrap().expect("expected more deliveries") {
             Delivery::Bytes(got) => bytes.extend_from_slice(&got),
             Delivery::JobEnded { run, .. } => runs.push(run),
             Delivery::Complete { counts, .. } => assert_eq!(counts.lost, 0),
@@ -65,7 +64,7 @@ fn take(tool: &mut Tool, jobs: usize) -> (String, Vec<u64>) {
 }
 
 #[test]
-fn a_persistent_registration_gets_each_line_and_each_end_of_a_name_used_again() {
+fn a_persistent_registration_receives_every_job_of_a_reused_name() {
     let engine = engine();
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     tool.pull(&persistent(Channels::STDOUT)).unwrap();
@@ -79,7 +78,7 @@ fn a_persistent_registration_gets_each_line_and_each_end_of_a_name_used_again() 
 }
 
 #[test]
-fn a_tool_that_waits_between_two_jobs_of_a_name_sleeps() {
+fn a_tool_sleeps_between_two_jobs_of_a_reused_name() {
     let engine = engine();
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     tool.pull(&persistent(Channels::STDOUT)).unwrap();
@@ -89,13 +88,13 @@ fn a_tool_that_waits_between_two_jobs_of_a_name_sleeps() {
     let waits = (0..20).filter(|_| tool.next(Some(Duration::from_millis(10))).unwrap().is_none()).count();
     let after = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
     assert_eq!(waits, 20);
-    assert!(Duration::from(after - before) < Duration::from_millis(100), "it spins");
+    assert!(Duration::from(after - before) < Duration::from_millis(100), "the tool spins");
     run(&engine, "second\n");
     assert_eq!(take(&mut tool, 1).0, "second\n");
 }
 
 #[test]
-fn a_printer_of_a_persistent_registration_prints_every_job_until_the_engine_ends() {
+fn a_persistent_printer_prints_every_job_until_the_engine_ends() {
     let engine = engine();
     let mut tool = engine.attach("printer", Grant::Block).unwrap();
     tool.pull(&persistent(Channels::STDOUT)).unwrap();
@@ -104,11 +103,11 @@ fn a_printer_of_a_persistent_registration_prints_every_job_until_the_engine_ends
     let printer = Printer::start(tool, output, Options::default(), |_, _, _| {}).unwrap();
     let lines: Vec<String> = (0..50).map(|job| format!("line of job {job}\n")).collect();
     for line in &lines {
-        let pipes = Pipes::of(&engine, "job", 1);
+        let pipes = Pipes::adopt(&engine, "job", 1);
         pipes.write(0, line.as_bytes());
         let job = pipes.end(0);
         wait(&job);
-        assert!(job.flush(Some(PATIENCE)));
+        assert!(job.flush(Some(TIMEOUT)));
         assert!(engine.remove(&name()));
     }
     drop(engine);
@@ -128,7 +127,7 @@ fn a_registration_that_is_not_persistent_ends_with_the_first_job_of_its_name() {
 }
 
 #[test]
-fn registrations_of_jobs_that_have_ended_count_towards_no_limit() {
+fn registrations_of_ended_jobs_count_towards_no_limit() {
     let (engine, _directory) = session();
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     let other = Pull { persistent: true, ..Pull::new(vec![all_of("other")], Channels::STDOUT) };
@@ -145,11 +144,11 @@ fn registrations_of_jobs_that_have_ended_count_towards_no_limit() {
 }
 
 #[test]
-fn a_tool_reads_one_stream_a_bounded_number_of_times_and_is_told_beyond() {
+fn the_readers_of_a_tool_on_one_stream_are_limited_and_the_loss_is_reported() {
     let (engine, _directory) = session();
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     (0..=MAX_READERS_PER_TOOL).for_each(|_| drop(tool.pull(&persistent(Channels::STDOUT)).unwrap()));
-    let pipes = Pipes::of(&engine, "job", 1);
+    let pipes = Pipes::adopt(&engine, "job", 1);
     let RequestError::Denied(failure) = tool.pull(&persistent(Channels::STDOUT)).unwrap_err() else {
         panic!("not denied");
     };
@@ -158,17 +157,16 @@ fn a_tool_reads_one_stream_a_bounded_number_of_times_and_is_told_beyond() {
     wait(&pipes.end(0));
     let (mut bytes, mut missed) = (0, (0, 0));
     while bytes < 7 * MAX_READERS_PER_TOOL || missed == (0, 0) {
-        match tool.next(Some(PATIENCE)).unwrap().expect("more is to come") {
+        match tool.next(Some(TIMEOUT)).unwrap().expect("expected more deliveries") {
             Delivery::Bytes(got) => bytes += got.len(),
-            Delivery::Missed { missed: of, .. } => missed = (of.streams, of.bytes),
+            Delivery::Missed { missed: lost, .. } => missed = (lost.streams, lost.bytes),
             _ => {}
         }
     }
     assert_eq!((bytes, missed), (7 * MAX_READERS_PER_TOOL, (1, 7)));
 }
 
-/// Has one tool read more streams of jobs called `job` than it has slots; returns the lines of the
-/// last job.
+/// Has one tool read more streams of jobs `job` than it has slots.
 fn read_more_streams_than_slots(engine: &Engine, tool: &mut Tool) {
     const RANKS: usize = 200;
     tool.pull(&persistent(Channels::STDOUT)).unwrap();
@@ -179,41 +177,41 @@ fn read_more_streams_than_slots(engine: &Engine, tool: &mut Tool) {
         }
         assert!(engine.end_job(&name(), Some(0)));
         assert_eq!(take(tool, 1).0.len(), 10 * RANKS, "job {job}");
-        forget(engine);
+        remove(engine);
     }
 }
 
 #[test]
-fn a_tool_within_the_process_reads_more_streams_than_it_has_slots() {
+fn a_tool_in_this_process_can_read_more_streams_than_it_has_slots() {
     let engine = engine();
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     read_more_streams_than_slots(&engine, &mut tool);
 }
 
 #[test]
-fn a_tool_from_outside_reads_more_streams_than_it_has_slots() {
+fn a_tool_from_outside_can_read_more_streams_than_it_has_slots() {
     let (engine, _directory) = session();
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     read_more_streams_than_slots(&engine, &mut tool);
 }
 
-/// What a tool got of jobs called `job`.
+/// What a tool received of jobs `job`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Account {
     jobs: u64,
     streams: u64,
     bytes: u64,
-    /// Of these, what it was told that it does not get.
+    /// The number of ended jobs that were reported only in sum.
     skipped: u64,
     missed_streams: u64,
     missed_bytes: u64,
 }
 
-/// Takes what comes until `jobs` have ended.
+/// Reads until `jobs` jobs have ended.
 fn account(tool: &mut Tool, jobs: u64) -> Account {
     let mut account = Account::default();
     while account.jobs < jobs {
-        match tool.next(Some(PATIENCE)).unwrap().expect("more is to come") {
+        match tool.next(Some(TIMEOUT)).unwrap().expect("expected more deliveries") {
             Delivery::Bytes(got) => account.bytes += got.len() as u64,
             Delivery::Complete { counts, .. } => {
                 assert_eq!(counts.lost, 0);
@@ -236,7 +234,7 @@ fn account(tool: &mut Tool, jobs: u64) -> Account {
     account
 }
 
-/// Runs jobs called `job` of three ranks, each of which writes ten bytes, and forgets them.
+/// Runs jobs `job` of three ranks that write ten bytes each, and removes them.
 fn run_many(engine: &Engine, jobs: u64, mut after: impl FnMut()) {
     for _ in 0..jobs {
         for rank in 0..3 {
@@ -244,17 +242,17 @@ fn run_many(engine: &Engine, jobs: u64, mut after: impl FnMut()) {
             engine.deliver(&from, Channel::Stdout, vec![b'x'; 10], &[], || {}).unwrap();
         }
         assert!(engine.end_job(&name(), Some(0)));
-        forget(engine);
+        remove(engine);
         after();
     }
 }
 
-/// Runs a job for a tool that has read all.
+/// Asserts that a tool which has read everything receives another job completely.
 fn assert_has_room(engine: &Engine, tool: &mut Tool) {
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
-    tool.query(&[PMIX_QUERY_NAMESPACES]).expect("the engine has heard what the tool has read");
-    run(engine, "it has room again\n");
-    assert_eq!(take(tool, 1).0, "it has room again\n");
+    tool.query(&[PMIX_QUERY_NAMESPACES]).expect("the engine knows what the tool has read");
+    run(engine, "there is room again\n");
+    assert_eq!(take(tool, 1).0, "there is room again\n");
 }
 
 fn engine_with_small_caches() -> Engine {
@@ -263,7 +261,7 @@ fn engine_with_small_caches() -> Engine {
 }
 
 #[test]
-fn a_tool_that_does_not_read_is_told_what_it_misses_of_forgotten_jobs() {
+fn a_tool_that_does_not_read_learns_how_much_of_removed_jobs_it_misses() {
     const JOBS: u64 = 2 * MAX_FORGOTTEN_PER_TOOL as u64;
     let engine = engine_with_small_caches();
     let mut tool = engine.attach("stopped", Grant::Never).unwrap();
@@ -278,7 +276,7 @@ fn a_tool_that_does_not_read_is_told_what_it_misses_of_forgotten_jobs() {
 }
 
 #[test]
-fn a_tool_that_takes_rings_and_does_not_read_them_is_told_what_it_misses() {
+fn a_tool_that_receives_rings_without_reading_them_learns_what_it_misses() {
     const JOBS: u64 = MAX_FORGOTTEN_PER_TOOL as u64;
     let engine = engine_with_small_caches();
     let mut tool = engine.attach("slow", Grant::Never).unwrap();
@@ -291,7 +289,7 @@ fn a_tool_that_takes_rings_and_does_not_read_them_is_told_what_it_misses() {
 }
 
 #[test]
-fn a_tool_that_does_not_read_costs_one_that_does_nothing() {
+fn a_tool_that_does_not_read_costs_another_tool_nothing() {
     const JOBS: u64 = 2 * MAX_FORGOTTEN_PER_TOOL as u64 / 3;
     let engine = engine_with_small_caches();
     let mut stopped = engine.attach("stopped", Grant::Never).unwrap();
@@ -310,8 +308,8 @@ fn a_tool_that_does_not_read_costs_one_that_does_nothing() {
             missed_bytes: all.missed_bytes + got.missed_bytes,
         };
     });
-    let whole = Account { jobs: JOBS, streams: 3 * JOBS, bytes: 30 * JOBS, ..Account::default() };
-    assert_eq!(all, whole);
+    let complete = Account { jobs: JOBS, streams: 3 * JOBS, bytes: 30 * JOBS, ..Account::default() };
+    assert_eq!(all, complete);
     let got = account(&mut stopped, JOBS);
     assert_eq!((got.jobs, got.streams, got.bytes), (JOBS, 3 * JOBS, 30 * JOBS), "{got:?}");
 }

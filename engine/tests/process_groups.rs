@@ -1,4 +1,4 @@
-//! Process groups of ranks, as an embedder asks for them.
+//! The process groups of ranks, as an embedder selects them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -9,19 +9,20 @@ use iof_proto::{Channels, Rank};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getpgrp};
 
-/// Ranks that tell their pid and that of a child, which holds their output.
+/// A rank that prints its pid and the pid of a child, which holds its output open.
 const PARENT: &str = "sleep 1000 & echo $$ $!; wait";
 
 #[test]
-fn signals_go_to_the_whole_group_of_each_rank_unless_it_is_the_embedders() {
+fn signals_reach_each_ranks_whole_group_unless_it_is_the_embedders() {
     for own in [true, false] {
         let engine = engine();
-        let output = Output::of(&engine, Channels::STDOUT);
+        let output = Output::start(&engine, Channels::STDOUT);
         let process_group = if own { ProcessGroup::Own } else { ProcessGroup::Inherit };
         let app = App { nprocs: 2, ..shell(PARENT) };
         let job = engine.spawn(&JobSpec { process_group, ..spec([app]) }).unwrap();
-        let told = wait_for("their pids", || Some(output.so_far()).filter(|text| text.lines().count() == 2));
-        let pids = told.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()));
+        let printed =
+            wait_for("their pids", || Some(output.so_far()).filter(|text| text.lines().count() == 2));
+        let pids = printed.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()));
         let pids: Vec<Pid> = pids.collect();
 
         for pair in pids.chunks(2) {
@@ -31,7 +32,7 @@ fn signals_go_to_the_whole_group_of_each_rank_unless_it_is_the_embedders() {
             assert_eq!(rank.is_some(), own);
             assert!(rank.is_none_or(|Rank(rank)| rank < 2));
         }
-        // For those who have not heard of it by the terminal.
+        // SIGCONT for processes that the terminal did not signal.
         assert_eq!(job.signal_groups(Signal::SIGCONT), if own { 2 } else { 0 });
         assert_eq!(job.signal(Signal::SIGTERM), 2);
         if !own {

@@ -1,4 +1,4 @@
-//! The limit on open files. A process of its own, because it has but one limit.
+//! The limit on open files. It applies to the whole process, so these tests have their own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
-use common::stdins::{Stdins, procs, refusal, to, tool};
+use common::stdins::{Stdins, procs, push_to, refusal, tool};
 use common::{engine, nspace, wait};
 use iof_engine::{AdoptError, AdoptSpec, AdoptedRank, Exit, Process};
 use iof_proto::limits::MAX_PUSHES_PER_TOOL;
@@ -15,7 +15,7 @@ use iof_proto::{Info, Rank, Status, directive::key};
 use iof_tool::Push;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// One test changes it at a time.
+/// Serializes the tests, which change the limit.
 static LIMIT: Mutex<()> = Mutex::new(());
 
 /// A rank without any descriptors.
@@ -32,7 +32,7 @@ fn rank(number: u32) -> AdoptedRank {
 }
 
 #[test]
-fn ranks_without_descriptors_are_adopted_where_the_refusal_says_that_they_fit() {
+fn ranks_are_adopted_at_the_file_limit_that_the_refusal_specifies() {
     let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     const RANKS: u32 = 30;
     let engine = engine();
@@ -43,9 +43,9 @@ fn ranks_without_descriptors_are_adopted_where_the_refusal_says_that_they_fit() 
         setrlimit(Resource::RLIMIT_NOFILE, before, hard).unwrap();
         adopted
     };
-    let Err(AdoptError::Files { ranks: 30, files }) = adopt(64) else { panic!("it was taken") };
+    let Err(AdoptError::Files { ranks: 30, files }) = adopt(64) else { panic!("the adoption must fail") };
     let enough = files.open + files.needed;
-    let refused = adopt(enough - 1).err().expect("it was taken");
+    let refused = adopt(enough - 1).err().expect("the adoption must fail");
     assert!(matches!(refused, AdoptError::Files { .. }), "{refused}");
     let job = adopt(enough).unwrap();
     (0..RANKS).for_each(|number| assert!(job.report_exit(Rank(number), Exit::Unknown)));
@@ -56,7 +56,7 @@ fn ranks_without_descriptors_are_adopted_where_the_refusal_says_that_they_fit() 
 fn pushes_leave_files_for_the_job() {
     let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     let engine = engine();
-    let _ranks = Stdins::of(&engine, 8);
+    let _ranks = Stdins::adopt(&engine, 8);
     let mut tools: Vec<_> = (0..8).map(|_| tool(&engine)).collect();
     let (before, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let limit = fs::read_dir("/proc/self/fd").unwrap().count() as u64 + 64;
@@ -65,14 +65,14 @@ fn pushes_leave_files_for_the_job() {
     let refused = (0..8 * MAX_PUSHES_PER_TOOL).find_map(|number| {
         let rank = (number % 8) as u32;
         let directives = vec![Info::required(key::PMIX_IOF_CACHE_SIZE, 1u32)];
-        let push = Push { directives, ..to(procs(&[rank])) };
+        let push = Push { directives, ..push_to(procs(&[rank])) };
         let result = tools[number / MAX_PUSHES_PER_TOOL].begin_push(&push, None);
         begun += usize::from(result.is_ok());
         result.is_err().then(|| refusal(result))
     });
     let next = File::open("/dev/null").unwrap().as_raw_fd();
     setrlimit(Resource::RLIMIT_NOFILE, before, hard).unwrap();
-    let refused = refused.expect("it takes all files");
+    let refused = refused.expect("the pushes use up all files");
     assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
     assert!(refused.reason.contains("keeps the last 32 for its job"), "{refused}");
     assert!(begun > 8, "{begun}");

@@ -1,4 +1,4 @@
-//! Connections that never say hello, or say it wrongly.
+//! Connections that send no hello or an invalid one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -7,8 +7,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use common::PATIENCE;
-use common::helper::{As, Helper, argument, ready};
+use common::TIMEOUT;
+use common::helper::{Helper, HelperUser, argument, ready};
 use iof_engine::{Config, Engine, Rendezvous};
 use iof_proto::limits::{HELLO_LIMIT, MAX_CONNECTIONS_PER_PROCESS};
 use iof_proto::query::key;
@@ -22,9 +22,9 @@ fn engine() -> (Engine, TempDir) {
     (Engine::start(Config { rendezvous, ..Config::default() }).unwrap(), directory)
 }
 
-/// The one message that comes before the end of a connection.
+/// Returns the one message that arrives before the connection is closed.
 fn refusal(mut socket: UnixStream) -> (Status, String) {
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut bytes = Vec::new();
     socket.read_to_end(&mut bytes).expect("the engine closes the connection");
     match Decoder::new().decode(&mut bytes.as_slice()).unwrap() {
@@ -34,7 +34,7 @@ fn refusal(mut socket: UnixStream) -> (Status, String) {
 }
 
 #[test]
-#[ignore = "holds connections for the test below"]
+#[ignore = "helper of the next test: holds connections"]
 fn silent_connections() {
     let path = argument();
     let sockets: Vec<UnixStream> =
@@ -44,21 +44,21 @@ fn silent_connections() {
 }
 
 #[test]
-fn processes_that_never_say_hello_keep_no_tool_out() {
+fn connections_without_a_hello_do_not_keep_tools_out() {
     let (engine, _directory) = engine();
     let path = engine.socket().unwrap().to_str().unwrap().to_owned();
     let helpers: Vec<Helper> =
-        (0..4).map(|_| Helper::start("silent_connections", &path, As::Me).unwrap()).collect();
+        (0..4).map(|_| Helper::start("silent_connections", &path, HelperUser::Current).unwrap()).collect();
     let mut tools: Vec<Tool> =
         (0..4).map(|_| Tool::connect(engine.socket().unwrap(), "test").unwrap()).collect();
     for tool in &mut tools {
-        tool.query(&[key::PMIX_QUERY_NAMESPACES]).expect("the engine serves it");
+        tool.query(&[key::PMIX_QUERY_NAMESPACES]).expect("the engine serves the tool");
     }
     drop(helpers);
 }
 
 #[test]
-fn the_oldest_silent_connection_of_a_process_makes_room_for_its_tools() {
+fn a_new_tool_replaces_the_oldest_connection_without_a_hello_of_its_process() {
     let (engine, _directory) = engine();
     let path = engine.socket().unwrap();
     let mut silent: Vec<UnixStream> =
@@ -69,7 +69,7 @@ fn the_oldest_silent_connection_of_a_process_makes_room_for_its_tools() {
 }
 
 #[test]
-fn a_connection_that_says_no_hello_is_closed() {
+fn a_connection_that_sends_no_hello_is_closed() {
     let (engine, _directory) = engine();
     let began = Instant::now();
     let (status, reason) = refusal(UnixStream::connect(engine.socket().unwrap()).unwrap());
@@ -79,7 +79,7 @@ fn a_connection_that_says_no_hello_is_closed() {
 }
 
 #[test]
-fn a_tool_of_another_version_is_told_so_and_its_connection_is_closed() {
+fn a_tool_of_another_protocol_version_is_refused_with_a_reason() {
     let (engine, _directory) = engine();
     let mut socket = UnixStream::connect(engine.socket().unwrap()).unwrap();
     let hello = FromTool::Hello { version: PROTOCOL_VERSION + 1, pid: 0, name: "newer".into() };
