@@ -405,8 +405,10 @@ impl Peer {
     /// message.
     fn queue_replacement(&mut self, message: &ToTool, error: &EncodeError) {
         tracing::warn!(tool = self.name, %error, "an answer is too long to send");
-        let failure =
-            || Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("the answer is {error}") };
+        let failure = || Failure {
+            status: Status::ERR_OUT_OF_RESOURCE,
+            reason: format!("cannot send the answer: {error}"),
+        };
         let replacement = match message {
             ToTool::Answer { request, result: Ok(_) } => {
                 ToTool::Answer { request: *request, result: Err(failure()) }

@@ -242,7 +242,7 @@ fn invalid_messages_are_refused_without_side_effects() {
     let huge = tool.log(&record("x".repeat(1 << 20))).unwrap_err();
     assert!(matches!(huge, RequestError::Unsendable(_)), "{huge}");
     assert!(
-        huge.to_string().starts_with("1048576 bytes to be logged in one message, and the limit is 32768")
+        huge.to_string().starts_with("1048576 bytes to be logged in one message exceed the limit of 32768")
     );
     let nul = denied(tool.log(&record("a\0b".into())).unwrap_err());
     assert_eq!(nul.status, Status::ERR_BAD_PARAM);

@@ -259,7 +259,7 @@ fn without_a_forwarding_host_ranks_elsewhere_are_refused_or_skipped() {
     for targets in [procs(&[0, 8]), all_ranks()] {
         let refused = refusal(tool.push(&push_to(targets), b"x", |_| {}));
         assert_eq!(refused.status, Status::ERR_NOT_SUPPORTED);
-        assert!(refused.reason.contains("runs elsewhere, where no stdin is forwarded"), "{refused}");
+        assert!(refused.reason.contains("runs on another node, to which no stdin is forwarded"), "{refused}");
         assert!(here.is_quiet(0));
     }
     let push = push_with(procs(&[0, 8]), &[key::IOF_PARTIAL, key::PMIX_IOF_COMPLETE]);

@@ -288,7 +288,7 @@ fn bad_input_is_one_line_and_exit_code_2() {
         ),
         (
             &["--channel", "job_record", &long],
-            "100000 bytes to be logged in one message, and the limit is 32768",
+            "100000 bytes to be logged in one message exceed the limit of 32768",
         ),
     ];
     for (args, words) in cases {

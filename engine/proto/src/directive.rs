@@ -1,20 +1,19 @@
-//! Directives: the attributes with which servers, spawns and registrations control forwarding
-//! (RFC0025).
+//! Directives: the attributes that control forwarding (RFC0025).
 //!
-//! A list of [`Info`] (PMIx's `pmix_info_t`) is given at one of three [`DirectiveLevel`]s: server, spawn,
-//! registration. A later level overrides an earlier one. [`Directives::read`] turns a list into one
-//! typed value.
+//! A list of [`Info`] (PMIx's `pmix_info_t`) is given at one of three [`DirectiveLevel`]s: server,
+//! spawn, registration. A later level overrides an earlier one. [`Directives::read`] turns a list
+//! into one typed value.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{Excess, MAX_DIRECTIVES, MAX_TEXT, within};
+use crate::limits::{Excess, MAX_DIRECTIVES, MAX_TEXT, check_limit};
 use crate::message::Failure;
 use crate::names::{Channels, Proc};
 use crate::status::Status;
 
-/// The keys, each with the type of its value in brackets.
+/// The keys. Each description ends with the type of the value in brackets.
 pub mod key {
     /// The bytes of cache for each process and channel (number).
     pub const PMIX_IOF_CACHE_SIZE: &str = "pmix.iof.csize";
@@ -24,9 +23,10 @@ pub mod key {
     pub const PMIX_IOF_DROP_NEWEST: &str = "pmix.iof.new";
     /// The bytes to collect before they are delivered together (number).
     pub const PMIX_IOF_BUFFERING_SIZE: &str = "pmix.iof.bsize";
-    /// The longest time to collect them, in seconds (number).
+    /// The longest time for which bytes are collected, in seconds (number).
     pub const PMIX_IOF_BUFFERING_TIME: &str = "pmix.iof.btime";
-    /// The same in microseconds (number). Takes precedence over the time in seconds.
+    /// The longest time for which bytes are collected, in microseconds (number). Takes precedence
+    /// over the time in seconds.
     pub const IOF_BUFFERING_TIME_US: &str = "iof.btime.us";
     /// Marks the end of the channel (bool).
     pub const PMIX_IOF_COMPLETE: &str = "pmix.iof.cmp";
@@ -36,7 +36,7 @@ pub mod key {
     /// The channels to forward, as a bit mask (number). From the RFC's draft; replaced by the
     /// `PMIX_FWD_` keys.
     pub const PMIX_IOF_SRV_REQ: &str = "pmix.iof.req";
-    /// Makes the engine the site's gateway, which serves requests that other engines can't (bool,
+    /// Makes the engine the site's gateway, which serves requests that other engines cannot (bool,
     /// RFC0032).
     pub const PMIX_SERVER_GATEWAY: &str = "pmix.srv.gway";
     /// Whether stdin is forwarded (bool).
@@ -57,19 +57,19 @@ pub mod key {
 /// One directive, or one piece of metadata (`pmix_info_t`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
-    /// The key, one of [`key`] or of the host.
+    /// The key: one of [`key`], or one that the host defines.
     pub key: String,
     /// The value.
     pub value: InfoValue,
-    /// Whether the request fails if this can't be honoured (`PMIX_INFO_REQD`). Otherwise it is
-    /// ignored then.
+    /// Whether the request fails if the directive cannot be honoured (`PMIX_INFO_REQD`). An optional
+    /// directive is ignored instead.
     pub required: bool,
 }
 
 /// The value of an [`Info`] (`pmix_value_t`), restricted to the types that forwarding uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InfoValue {
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
     /// A number of any unsigned type.
     Number(u64),
@@ -114,7 +114,7 @@ impl Info {
         Info { required: true, ..Info::new(key, value) }
     }
 
-    /// Returns the size of its key and of its text or process, in bytes.
+    /// Returns the size of the key and of a text or process value, in bytes.
     pub(crate) fn size(&self) -> usize {
         let value = match &self.value {
             InfoValue::Text(text) => text.len(),
@@ -124,12 +124,13 @@ impl Info {
         self.key.len().saturating_add(value)
     }
 
+    /// Checks that a list of directives is within the limits.
     pub(crate) fn check(infos: &[Info]) -> Result<(), Excess> {
-        within("directives", infos.len(), MAX_DIRECTIVES)?;
+        check_limit("directives", infos.len(), MAX_DIRECTIVES)?;
         infos.iter().try_for_each(|info| {
-            within("bytes of a directive's key", info.key.len(), MAX_TEXT)?;
+            check_limit("bytes of a directive's key", info.key.len(), MAX_TEXT)?;
             let InfoValue::Text(text) = &info.value else { return Ok(()) };
-            within("bytes of a directive's text", text.len(), MAX_TEXT)
+            check_limit("bytes of a directive's text", text.len(), MAX_TEXT)
         })
     }
 }
@@ -137,33 +138,35 @@ impl Info {
 /// The level at which directives are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DirectiveLevel {
-    /// At the engine's start: the defaults of all jobs and registrations.
+    /// At the engine's start: the defaults for all jobs and registrations.
     Server,
-    /// At a spawn: for the streams of the job.
+    /// At a spawn: apply to the streams of the job.
     Spawn,
-    /// At a registration: for that registration.
+    /// At a registration: apply to that registration.
     Registration,
 }
 
-/// Which bytes go when a cache is full.
+/// The bytes that are dropped when a cache is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DropPolicy {
-    /// `PMIX_IOF_DROP_OLDEST`
+    /// The oldest ones in the cache (`PMIX_IOF_DROP_OLDEST`).
     Oldest,
-    /// `PMIX_IOF_DROP_NEWEST`, the RFC's default
+    /// New ones (`PMIX_IOF_DROP_NEWEST`), the RFC's default.
     Newest,
 }
 
 /// The typed value of a list of directives. A field is `None` if the list does not set it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Directives {
-    /// `PMIX_IOF_CACHE_SIZE`: bytes for each stream, 1 at least. The engine gives 16 KiB at least.
+    /// `PMIX_IOF_CACHE_SIZE`: bytes of cache for each stream, at least 1. The engine rounds smaller
+    /// values up to 16 KiB.
     pub cache_size: Option<u32>,
-    /// `PMIX_IOF_DROP_OLDEST`, `PMIX_IOF_DROP_NEWEST`.
+    /// `PMIX_IOF_DROP_OLDEST`, `PMIX_IOF_DROP_NEWEST`: the drop policy.
     pub drop: Option<DropPolicy>,
-    /// `PMIX_IOF_BUFFERING_SIZE`: bytes; 0: as they come.
+    /// `PMIX_IOF_BUFFERING_SIZE`: bytes to collect before delivery; 0 delivers them as they arrive.
     pub buffering_size: Option<u32>,
-    /// `PMIX_IOF_BUFFERING_TIME`: how long bytes may be held back for that; 0: not at all.
+    /// `PMIX_IOF_BUFFERING_TIME`, `IOF_BUFFERING_TIME_US`: the longest time for which bytes are
+    /// collected; 0 delivers them as they arrive.
     pub buffering_time: Option<Duration>,
     /// `PMIX_FWD_STDOUT` and the like, `PMIX_IOF_SRV_REQ`: the channels to forward. Other output
     /// channels are not shown, but tools can pull them.
@@ -173,21 +176,24 @@ pub struct Directives {
     pub stdin: bool,
 }
 
-/// The reason why one directive can't be honoured.
-pub(crate) enum Unfit {
+/// The reason why a directive cannot be honoured.
+pub(crate) enum DirectiveError {
     Unknown,
+    /// The value is not of this type.
     WrongType(&'static str),
+    /// The value is not in this range.
     OutOfRange(&'static str),
+    /// The directive does not apply at this level or to this request.
     WrongLevel,
 }
 
 impl Directives {
-    /// Reads `infos` as given at `level`. Also returns the keys of optional directives that are
-    /// ignored because they are unknown, of the wrong type, out of range, or without a meaning
-    /// at this level. Of equal keys the last one counts.
+    /// Reads `infos`, which were given at `level`. Also returns the keys of optional directives that
+    /// are ignored because they are unknown, of the wrong type, out of range, or not applicable at
+    /// this level. If a key is repeated, its last value counts.
     ///
     /// # Errors
-    /// A required directive can't be honoured, or both drop policies are asked for.
+    /// A required directive cannot be honoured, or both drop policies are set.
     ///
     /// ```
     /// use iof_proto::directive::{Directives, Info, DirectiveLevel, key};
@@ -198,58 +204,66 @@ impl Directives {
     /// # Ok::<(), iof_proto::Failure>(())
     /// ```
     pub fn read(infos: &[Info], level: DirectiveLevel) -> Result<(Directives, Vec<String>), Failure> {
-        let mut read = Reading::default();
+        let mut reader = DirectiveReader::default();
         let mut ignored = Vec::new();
         for info in infos {
-            match read.take(info, level) {
+            match reader.apply(info, level) {
                 Ok(()) => {}
-                Err(unfit) if info.required => return Err(unfit.refusal(&info.key)),
+                Err(error) if info.required => return Err(error.into_failure(&info.key)),
                 Err(_) => ignored.push(info.key.clone()),
             }
         }
-        Ok((read.finish()?, ignored))
+        Ok((reader.finish()?, ignored))
     }
 }
 
-/// Directives that are read one by one.
+/// The directives of a list so far.
 #[derive(Default)]
-struct Reading {
+struct DirectiveReader {
     directives: Directives,
+    /// The buffering time that was given in seconds.
     seconds: Option<Duration>,
     oldest: bool,
     newest: bool,
 }
 
-impl Reading {
-    fn take(&mut self, info: &Info, level: DirectiveLevel) -> Result<(), Unfit> {
+impl DirectiveReader {
+    fn apply(&mut self, info: &Info, level: DirectiveLevel) -> Result<(), DirectiveError> {
         let Info { key, value, .. } = info;
         let all = &mut self.directives;
         match key.as_str() {
-            key::PMIX_IOF_CACHE_SIZE => all.cache_size = Some(number_within(value, 1)?),
-            key::PMIX_IOF_DROP_OLDEST => self.oldest = truth(value)?,
-            key::PMIX_IOF_DROP_NEWEST => self.newest = truth(value)?,
-            key::PMIX_IOF_BUFFERING_SIZE => all.buffering_size = Some(number_within(value, 0)?),
-            key::PMIX_IOF_BUFFERING_TIME => self.seconds = Some(Duration::from_secs(number(value)?)),
-            key::IOF_BUFFERING_TIME_US => all.buffering_time = Some(Duration::from_micros(number(value)?)),
+            key::PMIX_IOF_CACHE_SIZE => all.cache_size = Some(size_value(value, 1)?),
+            key::PMIX_IOF_DROP_OLDEST => self.oldest = bool_value(value)?,
+            key::PMIX_IOF_DROP_NEWEST => self.newest = bool_value(value)?,
+            key::PMIX_IOF_BUFFERING_SIZE => all.buffering_size = Some(size_value(value, 0)?),
+            key::PMIX_IOF_BUFFERING_TIME => self.seconds = Some(Duration::from_secs(number_value(value)?)),
+            key::IOF_BUFFERING_TIME_US => {
+                all.buffering_time = Some(Duration::from_micros(number_value(value)?))
+            }
             key::PMIX_IOF_SRV_REQ => {
-                let channels = mask(value, level)?;
+                let channels = spawn_channels(value, level)?;
                 all.forward = Some(channels);
                 all.stdin = channels.contains(Channels::STDIN);
             }
-            key::PMIX_FWD_STDIN => all.stdin = at_spawn(value, level)?,
+            key::PMIX_FWD_STDIN => all.stdin = spawn_bool(value, level)?,
             key::PMIX_FWD_STDOUT => self.forward(Channels::STDOUT, value, level)?,
             key::PMIX_FWD_STDERR => self.forward(Channels::STDERR, value, level)?,
             key::PMIX_FWD_STDDIAG => self.forward(Channels::STDDIAG, value, level)?,
             key::PMIX_IOF_COMPLETE | key::PMIX_IOF_PUSH_STDIN | key::IOF_TIME | key::IOF_PARTIAL => {
-                return Err(Unfit::WrongLevel);
+                return Err(DirectiveError::WrongLevel);
             }
-            _ => return Err(Unfit::Unknown),
+            _ => return Err(DirectiveError::Unknown),
         }
         Ok(())
     }
 
-    fn forward(&mut self, channel: Channels, value: &InfoValue, level: DirectiveLevel) -> Result<(), Unfit> {
-        let wanted = at_spawn(value, level)?;
+    fn forward(
+        &mut self,
+        channel: Channels,
+        value: &InfoValue,
+        level: DirectiveLevel,
+    ) -> Result<(), DirectiveError> {
+        let wanted = spawn_bool(value, level)?;
         self.directives.forward.get_or_insert(Channels::empty()).set(channel, wanted);
         Ok(())
     }
@@ -258,7 +272,7 @@ impl Reading {
         self.directives.drop = match (self.oldest, self.newest) {
             (true, true) => {
                 let reason = format!(
-                    "{} and {} exclude each other: ask for one of them",
+                    "{} and {} are mutually exclusive: set only one of them",
                     key::PMIX_IOF_DROP_OLDEST,
                     key::PMIX_IOF_DROP_NEWEST
                 );
@@ -273,43 +287,61 @@ impl Reading {
     }
 }
 
-impl Unfit {
-    pub(crate) fn refusal(self, key: &str) -> Failure {
+impl DirectiveError {
+    /// Returns the failure of a request in which the directive with this key is required.
+    pub(crate) fn into_failure(self, key: &str) -> Failure {
         let (status, reason) = match self {
-            Unfit::Unknown => (Status::ERR_NOT_SUPPORTED, format!("nobody here knows {key:?}")),
-            Unfit::WrongType(wanted) => (Status::ERR_BAD_PARAM, format!("the value of {key} is no {wanted}")),
-            Unfit::OutOfRange(range) => (Status::ERR_BAD_PARAM, format!("{key} goes from {range}")),
-            Unfit::WrongLevel => (Status::ERR_NOT_SUPPORTED, format!("{key} means nothing here")),
+            DirectiveError::Unknown => (
+                Status::ERR_NOT_SUPPORTED,
+                format!(
+                    "unknown attribute {key:?} is marked as required: correct it, drop it or make it optional"
+                ),
+            ),
+            DirectiveError::WrongType(expected) => (
+                Status::ERR_BAD_PARAM,
+                format!("invalid value for required attribute {key:?}: expected {expected}"),
+            ),
+            DirectiveError::OutOfRange(range) => (
+                Status::ERR_BAD_PARAM,
+                format!("invalid value for required attribute {key:?}: expected a number from {range}"),
+            ),
+            DirectiveError::WrongLevel => (
+                Status::ERR_NOT_SUPPORTED,
+                format!("required attribute {key:?} does not apply here: drop it or make it optional"),
+            ),
         };
-        Failure { status, reason: format!("{reason}: change it, leave it out, or do not require it") }
+        Failure { status, reason }
     }
 }
 
-pub(crate) fn truth(value: &InfoValue) -> Result<bool, Unfit> {
-    if let InfoValue::Bool(truth) = value { Ok(*truth) } else { Err(Unfit::WrongType("bool")) }
+pub(crate) fn bool_value(value: &InfoValue) -> Result<bool, DirectiveError> {
+    if let InfoValue::Bool(value) = value { Ok(*value) } else { Err(DirectiveError::WrongType("a bool")) }
 }
 
-fn number(value: &InfoValue) -> Result<u64, Unfit> {
-    if let InfoValue::Number(number) = value { Ok(*number) } else { Err(Unfit::WrongType("number")) }
+fn number_value(value: &InfoValue) -> Result<u64, DirectiveError> {
+    if let InfoValue::Number(value) = value { Ok(*value) } else { Err(DirectiveError::WrongType("a number")) }
 }
 
-/// Returns a number of bytes, as PMIx's `uint32_t`.
-pub(crate) fn number_within(value: &InfoValue, least: u32) -> Result<u32, Unfit> {
-    let range = if least == 0 { "0 to 4294967295" } else { "1 to 4294967295" };
-    let number = u32::try_from(number(value)?).map_err(|_| Unfit::OutOfRange(range))?;
-    if number < least { Err(Unfit::OutOfRange(range)) } else { Ok(number) }
+/// Returns a number of bytes, which is a `uint32_t` in PMIx and must be at least `min`.
+pub(crate) fn size_value(value: &InfoValue, min: u32) -> Result<u32, DirectiveError> {
+    let range = if min == 0 { "0 to 4294967295" } else { "1 to 4294967295" };
+    let number = u32::try_from(number_value(value)?).map_err(|_| DirectiveError::OutOfRange(range))?;
+    if number < min { Err(DirectiveError::OutOfRange(range)) } else { Ok(number) }
 }
 
-fn at_spawn(value: &InfoValue, level: DirectiveLevel) -> Result<bool, Unfit> {
-    if level == DirectiveLevel::Spawn { truth(value) } else { Err(Unfit::WrongLevel) }
+/// Returns the value of a directive that applies to spawns only.
+fn spawn_bool(value: &InfoValue, level: DirectiveLevel) -> Result<bool, DirectiveError> {
+    if level == DirectiveLevel::Spawn { bool_value(value) } else { Err(DirectiveError::WrongLevel) }
 }
 
-fn mask(value: &InfoValue, level: DirectiveLevel) -> Result<Channels, Unfit> {
+/// Returns a channel mask, which applies to spawns only.
+fn spawn_channels(value: &InfoValue, level: DirectiveLevel) -> Result<Channels, DirectiveError> {
     if level != DirectiveLevel::Spawn {
-        return Err(Unfit::WrongLevel);
+        return Err(DirectiveError::WrongLevel);
     }
-    let bits = u16::try_from(number(value)?).map_err(|_| Unfit::OutOfRange("0 to 255"))?;
-    Channels::try_from(bits).map_err(|_| Unfit::OutOfRange("0 to 255"))
+    let out_of_range = DirectiveError::OutOfRange("0 to 255");
+    let bits = u16::try_from(number_value(value)?).ok();
+    bits.and_then(Channels::from_bits).ok_or(out_of_range)
 }
 
 #[cfg(test)]
@@ -325,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_the_rfc_is_understood() {
+    fn every_key_of_the_rfc_is_read() {
         let infos = [
             Info::new(key::PMIX_IOF_CACHE_SIZE, 1u32),
             Info::new(key::PMIX_IOF_DROP_OLDEST, true),
@@ -349,15 +381,15 @@ mod tests {
         let draft = [Info::new(key::PMIX_IOF_SRV_REQ, 6u32)];
         assert_eq!(read(&draft, DirectiveLevel::Spawn).0.forward, Some(Channels::STDOUT | Channels::STDERR));
         let stdin = read(&[Info::new(key::PMIX_FWD_STDIN, true)], DirectiveLevel::Spawn).0;
-        assert_eq!((stdin.stdin, stdin.forward), (true, None), "it says nothing of output");
+        assert_eq!((stdin.stdin, stdin.forward), (true, None), "stdin does not affect the output channels");
         let finer =
             [Info::new(key::IOF_BUFFERING_TIME_US, 1500u32), Info::new(key::PMIX_IOF_BUFFERING_TIME, 9u32)];
         assert_eq!(read(&finer, DirectiveLevel::Server).0.buffering_time, Some(Duration::from_micros(1500)));
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_named_if_optional_and_an_error_if_required() {
-        let never = [
+    fn unusable_directives_are_listed_if_optional_and_refused_if_required() {
+        let unusable = [
             (key::PMIX_IOF_CACHE_SIZE, InfoValue::Number(0)),
             (key::PMIX_IOF_CACHE_SIZE, InfoValue::Number(1 << 32)),
             (key::PMIX_IOF_CACHE_SIZE, InfoValue::Bool(true)),
@@ -368,7 +400,7 @@ mod tests {
             (key::PMIX_IOF_COMPLETE, InfoValue::Bool(true)),
             ("no.such.key", InfoValue::Bool(true)),
         ];
-        for (key, value) in never {
+        for (key, value) in unusable {
             let info = Info { key: key.into(), value, required: false };
             assert_eq!(
                 read(std::slice::from_ref(&info), DirectiveLevel::Spawn),
@@ -380,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_spawn_says_what_is_forwarded() {
+    fn forwarding_keys_apply_at_a_spawn_only() {
         for level in [DirectiveLevel::Server, DirectiveLevel::Registration] {
             for key in [key::PMIX_FWD_STDOUT, key::PMIX_FWD_STDIN] {
                 assert_eq!(read(&[Info::new(key, true)], level).1, [key]);
@@ -391,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_drop_are_refused() {
+    fn two_drop_policies_at_once_are_refused() {
         let both = [key::PMIX_IOF_DROP_OLDEST, key::PMIX_IOF_DROP_NEWEST].map(|key| Info::new(key, true));
         assert_eq!(
             Directives::read(&both, DirectiveLevel::Server).unwrap_err().status,

@@ -1,24 +1,26 @@
-//! What an iof engine and its tools share, and nothing else: no threads, no event loop, no state
-//! beyond what a caller holds in its hands.
+//! The interface between an iof engine and its tools: names, status codes, the control protocol,
+//! the passing of file descriptors, and rendezvous. The crate has no threads, no event loop and no
+//! global state.
 //!
-//! | module         | concept                                                                          |
+//! | module         | contents                                                                         |
 //! |----------------|----------------------------------------------------------------------------------|
-//! | [`names`]      | who writes: [`Nspace`], [`Rank`], [`Proc`]; on what: [`Channel`], [`Channels`]   |
-//! | [`directive`]  | how it is to be forwarded: [`Info`] as PMIx passes it, [`Directives`] as we read them    |
-//! | [`status`]     | how it went: [`Status`], with PMIx's numbers                                     |
-//! | [`limits`]     | every bound on what a peer may send                                              |
+//! | [`names`]      | processes: [`Nspace`], [`Rank`], [`Proc`]; their channels: [`Channel`], [`Channels`] |
+//! | [`directive`]  | forwarding attributes: [`Info`] as in PMIx, [`Directives`] as typed values       |
+//! | [`status`]     | results: [`Status`], with PMIx's numbers                                         |
+//! | [`limits`]     | the limits on what a peer may send                                               |
 //! | [`message`]    | the control protocol: [`FromTool`], [`ToTool`]                                   |
-//! | [`query`]      | what a tool may ask: [`Query`], [`Answer`]                                       |
-//! | [`log`]        | what a tool may have logged: [`Log`], [`LogReport`]                              |
-//! | [`wire`]       | how a message becomes bytes and back: [`encode`], [`Decoder`]                    |
-//! | [`socket`]     | how bytes and file descriptors cross, and who is at the other end                |
+//! | [`push`]       | stdin: [`PushDirectives`], [`PushReport`]                                        |
+//! | [`query`]      | queries of a tool: [`Query`], [`Answer`]                                         |
+//! | [`log`]        | log requests of a tool: [`Log`], [`LogReport`]                                   |
+//! | [`wire`]       | messages as bytes: [`encode`], [`Decoder`]                                       |
+//! | [`socket`]     | bytes and file descriptors over a socket, and the peer's credentials             |
 //! | [`rendezvous`] | how a tool finds an engine                                                       |
 //!
-//! Output bytes never pass through here. They are read in place from shared-memory rings, whose
-//! file descriptors come with [`ToTool::Ring`].
+//! Output bytes do not pass through this crate. Tools read them in place from rings in shared
+//! memory, whose file descriptors come with [`ToTool::Ring`].
 //!
-//! Both sides take their peer for hostile: whatever arrives is bounded before it is buffered and
-//! checked before it is believed. Nothing in this crate panics on what a peer sends.
+//! Each side treats its peer as hostile: input is bounded before it is buffered and validated
+//! before it is used. No input from a peer makes this crate panic.
 #![deny(unsafe_code)]
 
 #[cfg(not(target_pointer_width = "64"))]
@@ -32,7 +34,7 @@ pub mod names;
 pub mod push;
 pub mod query;
 pub mod rendezvous;
-#[allow(unsafe_code, reason = "receiving file descriptors has no safe and leak-free interface")]
+#[allow(unsafe_code, reason = "no safe interface receives file descriptors without a leak")]
 pub mod socket;
 pub mod status;
 pub mod wire;

@@ -1,220 +1,269 @@
-//! Every bound on what a peer may ask of the other side, in one place.
+//! The limits on what a peer may ask of the other side.
+//!
+//! A constant's documentation states what is counted, in which unit, and what happens when the
+//! limit is reached. Some limits apply to one message: the sender's [`encode`](crate::encode) fails
+//! with [`EncodeError`](crate::EncodeError), and a receiver that gets such a message nevertheless
+//! closes the connection. Such a message is called malformed below.
 
 use std::time::Duration;
 
-/// Bytes in the body of one message from a tool: enough for [`MAX_PROCS_PER_PULL`] procs with
-/// names of usual length, and little enough to hold one for each of [`MAX_TOOLS`] tools.
+/// Maximum length of the body of one message from a tool, in bytes. A longer message is malformed.
+///
+/// A message of this length fits [`MAX_PROCS_PER_PULL`] processes with names of usual length. An
+/// engine can hold one such message for each of [`MAX_TOOLS`] tools.
 pub const MAX_MESSAGE: usize = 64 << 10;
 
-/// Bytes in the body of one message to a tool: a process table of 100,000 procs fits.
+/// Maximum length of the body of one message to a tool, in bytes. A process table of 100,000
+/// processes fits.
+///
+/// In place of a longer answer the engine sends
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). It shortens the lists in
+/// [`ToTool::Pushed`](crate::ToTool::Pushed) and [`ToTool::SlowTargets`](crate::ToTool::SlowTargets)
+/// instead.
 pub const MAX_ANSWER: usize = 16 << 20;
 
-/// File descriptors that come with one message.
+/// Maximum number of file descriptors that accompany one message. A message with more is malformed.
 pub const MAX_FDS: usize = 3;
 
-/// File descriptors that one engine has sent to all its tools, those that have gone included, and
-/// that they have not received, or three quarters of what its process may open (RLIMIT_NOFILE) if
-/// that is less. The kernel bounds those that all processes of a user have on their way together
-/// (`ETOOMANYREFS`, unix(7)). Beyond it a tool may have [`FDS_IN_FLIGHT_PER_TOOL`]; the next one
-/// waits until the tool has received some.
+/// Maximum number of file descriptors that one engine has in flight: sent to its tools, including
+/// those that have disconnected, and not yet received. The limit is three quarters of
+/// `RLIMIT_NOFILE` if that is less.
+///
+/// The limit contains a reserve of [`FDS_IN_FLIGHT_PER_TOOL`] for each place of a tool; all tools
+/// share the rest. While the shared part is in use, a tool may have only its reserve in flight.
+/// Further messages with descriptors wait until the tool has received some. The kernel limits the
+/// descriptors in flight of all processes of a user together (`ETOOMANYREFS`, unix(7)).
 pub const MAX_FDS_IN_FLIGHT: usize = 6144;
 
-/// Of these at most this many may be on their way to one tool; the next one waits until the tool
-/// has received some.
+/// Maximum number of file descriptors in flight to one tool, within [`MAX_FDS_IN_FLIGHT`]. Further
+/// messages with descriptors wait until the tool has received some.
 pub const MAX_FDS_IN_FLIGHT_PER_TOOL: usize = 64;
 
-/// Of these this many are kept for each tool, whatever other tools leave unread.
+/// Number of file descriptors in flight that are reserved for each tool, whatever other tools leave
+/// unread.
 pub const FDS_IN_FLIGHT_PER_TOOL: usize = 4;
 
-/// Bytes of the requests of one tool that the engine defers while many answers wait for that tool.
-/// Beyond these it reads nothing more from the tool until the tool has read answers.
+/// Maximum size of one tool's deferred requests, in bytes. The engine defers a tool's requests
+/// while many answers wait for the tool. At the limit it reads nothing more from the tool until the
+/// tool has read answers.
 pub const MAX_DEFERRED_BYTES: usize = MAX_MESSAGE;
 
-/// Procs named by one pull; a tool that wants more names a wildcard rank or pulls again.
+/// Maximum number of processes that one pull or push names. A message with more is malformed; a
+/// wildcard rank names a whole job, and a tool may pull several times.
 pub const MAX_PROCS_PER_PULL: usize = 4096;
 
-/// Slots named by one [`FromTool::Drained`](crate::FromTool::Drained); a tool that has more to
-/// return sends several. A longer message costs the tool its connection.
+/// Maximum number of slots that one [`FromTool::Drained`](crate::FromTool::Drained) returns. A
+/// message with more is malformed; a tool that returns more slots sends several messages.
 pub const MAX_SLOTS_PER_MESSAGE: usize = 4096;
 
-/// Streams and job ends of jobs that the launcher has forgotten and that one tool has not read yet.
-/// Beyond these the older half of what was not sent to it is dropped for this tool alone, which is
-/// told how much that was, and it is not attached to new streams until it has read some. Does not
-/// hold for the launcher's own readers that sources wait for.
+/// Maximum number of streams of forgotten jobs that one tool has not read, and, counted separately,
+/// of job ends. A job is forgotten when the launcher has removed it from the engine.
+///
+/// Beyond the limit, the engine drops the older half, as far as it has not been sent, for this tool
+/// only, and sends the tool the totals ([`ToTool::Missed`](crate::ToTool::Missed), `skipped` in
+/// [`ToTool::JobEnded`](crate::ToTool::JobEnded)). It does not attach the tool to new streams until
+/// the tool has read some. The embedder's own readers are exempt if they may hold sources back.
 pub const MAX_FORGOTTEN_PER_TOOL: usize = 1024;
 
-/// Rings of forgotten jobs that wait to be sent, to all tools together: each is a file of the
-/// engine's process. Beyond these, half of what waits is dropped for the tool that has most.
+/// Maximum number of rings of forgotten jobs that wait to be sent, over all tools. Each is an open
+/// file of the engine's process. Beyond the limit, the engine drops half of the rings that wait for
+/// the tool with most of them.
 pub const MAX_FORGOTTEN: usize = 4 * MAX_FORGOTTEN_PER_TOOL;
 
-/// Directives with one request.
+/// Maximum number of directives of one request, of qualifiers of one query and of fields of one
+/// email. A message with more is malformed.
 pub const MAX_DIRECTIVES: usize = 64;
 
-/// Keys asked for by one request, and queries in it.
+/// Maximum number of queries in one request, and of keys in all of them. A message with more is
+/// malformed.
 pub const MAX_QUERY_KEYS: usize = 32;
 
-/// Requests of one tool that may wait for the host's word; the engine refuses the next with
+/// Maximum number of one tool's queries that wait for the host, and, counted separately, of its log
+/// requests in progress. The engine refuses the next one with
 /// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_WAITING_PER_TOOL: usize = 16;
 
-/// Bytes in any one free text that a tool sends: its own name, a query key.
+/// Maximum length of a free text from a tool, in bytes: its own name, a key, the text of a
+/// directive. A message with a longer text is malformed.
 pub const MAX_TEXT: usize = 1024;
 
-/// Bytes in the name of an nspace (`PMIX_MAX_NSLEN`).
+/// Maximum length of the name of an nspace, in bytes (`PMIX_MAX_NSLEN`). A longer name is refused
+/// with [`NspaceError::TooLong`](crate::NspaceError::TooLong), and a message with one is malformed.
 pub const MAX_NSPACE: usize = 255;
 
-/// Channels that one log request may name.
+/// Maximum number of channels that one log request names. A message with more is malformed.
 pub const MAX_LOG_ENTRIES: usize = 16;
 
-/// Bytes of one message to be logged, to however many channels: logs are no transport (RFC0032).
+/// Maximum length of one text to be logged, in bytes, whatever the number of its channels. A
+/// message with a longer text is malformed: a log is not a transport (RFC0032).
 pub const MAX_LOG_TEXT: usize = 32 << 10;
 
-/// Log requests that may be under way at a time; the engine refuses the next with
+/// Maximum number of log requests in progress in one engine. The engine refuses the next one with
 /// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_LOGS: usize = 256;
 
-/// Of these at most so many may be requests of one process, so that it cannot keep all others out.
+/// Maximum number of log requests of one process, within [`MAX_LOGS`], so that one process cannot
+/// exclude all others. The engine refuses the next one with
+/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_LOGS_PER_PROCESS: usize = 64;
 
-/// Bytes of the messages that may be under way in one engine, one for each channel that they go to;
-/// the engine refuses the
-/// next with [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
+/// Maximum size of the texts that one engine is logging, in bytes. A text counts once for each of
+/// its channels. The engine refuses the next request with
+/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_LOG_BYTES: usize = 64 << 20;
 
-/// Bytes of all else that a log request says together, channels, directives and the fields of an
-/// email. With a message of [`MAX_LOG_TEXT`], and what an engine that hands it to a gateway adds,
-/// they are less than [`MAX_MESSAGE`].
+/// Maximum size of a log request without its texts, in bytes: channels, directives and the fields
+/// of emails. A message with more is malformed.
+///
+/// Together with a text of [`MAX_LOG_TEXT`], and with what an engine adds that relays the request
+/// to a gateway, the request stays below [`MAX_MESSAGE`].
 pub const MAX_LOG_FIELDS: usize = 16 << 10;
 
-/// Registrations that one tool may hold at a time, with those that wait for the host's word; the
-/// engine refuses the next with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
+/// Maximum number of registrations of one tool, including those that wait for the host's approval.
+/// The engine refuses the next one with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). The embedder's own readers
+/// are exempt.
 pub const MAX_REGISTRATIONS_PER_TOOL: usize = 4096;
 
-/// Of these at most this many may read one stream: each reader costs the thread that reads the
-/// stream's source. The engine refuses the next registration that covers the stream with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE), and does not attach further
-/// registrations to a new stream: the tool is told what they miss. The embedder's own readers are
-/// exempt.
+/// Maximum number of one tool's registrations that read the same stream. Each reader costs time in
+/// the thread that reads the stream's source.
+///
+/// The engine refuses the next registration that covers the stream with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). When a new stream appears
+/// that more registrations cover, the engine attaches this many and tells the tool what the others
+/// miss ([`ToTool::Missed`](crate::ToTool::Missed)). The embedder's own readers are exempt.
 pub const MAX_READERS_PER_TOOL: usize = 64;
 
-/// Processes that the registrations of one tool may name together, those that wait for the host's
-/// word included. A whole job counts for one; directives count for one more process with each
-/// [`BYTES_PER_PROC`] bytes. The engine refuses the next registration with
+/// Maximum number of processes that the registrations of one tool name together, including those
+/// that wait for the host's approval. A whole job counts as one process, and every
+/// [`BYTES_PER_PROC`] bytes of directives count as one more.
+///
+/// The engine refuses the next registration with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). The embedder's own readers
 /// are exempt.
 pub const MAX_PROCS_PER_TOOL: usize = 16 << 10;
 
-/// The same for all tools of one process.
+/// Maximum number of processes that the registrations of all tools in one process name together,
+/// counted and refused as for [`MAX_PROCS_PER_TOOL`].
 pub const MAX_PROCS_PER_PROCESS: usize = 32 << 10;
 
-/// The same for all tools of one user.
+/// Maximum number of processes that the registrations of all tools of one user name together,
+/// counted and refused as for [`MAX_PROCS_PER_TOOL`].
 pub const MAX_PROCS_PER_USER: usize = 64 << 10;
 
-/// Bytes of directives that count for one process in [`MAX_PROCS_PER_TOOL`].
+/// Bytes of directives that count as one process in [`MAX_PROCS_PER_TOOL`].
 pub const BYTES_PER_PROC: usize = 512;
 
-/// How long one look at all streams answers queries of their figures (`iof.qry.stats`), however
-/// many tools ask.
+/// Time for which one snapshot of the counters of all streams answers the queries of all tools
+/// (`iof.qry.stats`). Then the next query takes a new snapshot.
 pub const STATS_AGE: Duration = Duration::from_millis(10);
 
-/// Pushes that one tool may have under way at a time; the engine refuses the next with
+/// Maximum number of pushes of one tool in progress. The engine refuses the next one with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_PUSHES_PER_TOOL: usize = 16;
 
-/// Pushes that may wait for each other at one process; the engine refuses the next with
-/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
+/// Maximum number of pushes that wait for each other at one process. The engine refuses the next
+/// one with [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_PUSHES_PER_TARGET: usize = 64;
 
-/// Pushes that may be under way at a time, those of tools that have gone included; the engine
-/// refuses the next with [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). Each
-/// has a file, and maps of it.
+/// Maximum number of pushes in progress in one engine, including those of tools that have
+/// disconnected. Each has a file and memory maps. The engine refuses the next one with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_PUSHES: usize = 1024;
 
-/// Of these at most so many may be pushes of one process, so that it cannot keep all others out.
+/// Maximum number of pushes of one process, within [`MAX_PUSHES`], so that one process cannot
+/// exclude all others. The engine refuses the next one with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_PUSHES_PER_PROCESS: usize = 256;
 
-/// Bytes that the inlets of all pushes under way may have together, those of tools that have gone
-/// included; the engine refuses the next with
+/// Maximum size of the inlets of all pushes in progress, in bytes, including those of tools that
+/// have disconnected. The engine refuses the next push with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_PUSH_BYTES: u64 = 256 << 20;
 
-/// Of these at most so many may be for pushes of one process, so that it cannot keep all others
-/// out.
+/// Maximum size of the inlets of one process's pushes, in bytes, within [`MAX_PUSH_BYTES`], so that
+/// one process cannot exclude all others. The engine refuses the next push with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_PUSH_BYTES_PER_PROCESS: u64 = 64 << 20;
 
-/// Connections to one engine from outside, or an eighth of the files that its process may open
-/// (RLIMIT_NOFILE) if that is less. Those count that have not said hello, and those that have ended
-/// before all descriptors in flight were received. The next connection takes the place of the
-/// oldest one that has not said hello; if there is none, the engine refuses it
-/// with [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). The same holds for the
-/// other limits on connections, which are parts of this one.
+/// Maximum number of connections to one engine from other processes. The limit is an eighth of
+/// `RLIMIT_NOFILE` if that is less; the other limits on connections shrink in proportion.
+///
+/// Connections count that have not sent their hello, and connections that have ended while file
+/// descriptors sent on them are in flight. The next connection replaces the oldest one that has not
+/// sent its hello. If there is none, the engine refuses the next connection with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). The same happens at the
+/// other limits on connections.
 pub const MAX_TOOLS: usize = 1024;
 
-/// Of these at most this many, a quarter, may be connections of one process. Processes of pid
-/// namespaces that the engine cannot see fall only under [`MAX_CONNECTIONS_PER_USER`].
+/// Maximum number of connections of one process: a quarter of [`MAX_TOOLS`]. Processes in pid
+/// namespaces that the engine cannot see are subject to [`MAX_CONNECTIONS_PER_USER`] only.
 pub const MAX_CONNECTIONS_PER_PROCESS: usize = MAX_TOOLS / 4;
 
-/// Of these at most this many, three quarters, may be connections of one user.
+/// Maximum number of connections of one user: three quarters of [`MAX_TOOLS`].
 pub const MAX_CONNECTIONS_PER_USER: usize = MAX_TOOLS / 4 * 3;
 
-/// Of these this many, an eighth, are kept for root and the engine's own user.
+/// Number of connections that are reserved for root and the engine's own user: an eighth of
+/// [`MAX_TOOLS`].
 pub const RESERVED_TOOLS: usize = MAX_TOOLS / 8;
 
-/// How long a connection may take to say hello; then the engine closes it.
+/// Time within which a connection must send its hello. Then the engine closes the connection.
 pub const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long the engine's host may take to say whether a tool is let in; then the engine refuses the
-/// tool with [`Status::ERR_TIMEOUT`](crate::Status::ERR_TIMEOUT). Less than a tool waits for its
-/// welcome.
+/// Time within which the engine's host must approve or refuse a tool. Then the engine refuses the
+/// tool with [`Status::ERR_TIMEOUT`](crate::Status::ERR_TIMEOUT). A tool waits longer than this for
+/// its welcome.
 pub const APPROVAL_LIMIT: Duration = Duration::from_secs(4);
 
-/// Bytes of the requests of one user that the engine's host was asked and has not answered, those
-/// of tools that have gone included. Each counts for [`UPCALL_COST`] more than its own bytes, and
-/// for [`UPCALL_COST_PER_PROC`] more with each process that it names. The engine refuses the next
-/// request that the host would be asked with
+/// Maximum size of one user's requests that the engine has passed to its host and that the host has
+/// not answered, in bytes, including those of tools that have disconnected.
+///
+/// A request counts with its own bytes, [`UPCALL_COST`], and [`UPCALL_COST_PER_PROC`] for each
+/// process that it names. The engine refuses the next request that it would pass to the host with
 /// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_OWED_BYTES_PER_USER: usize = 16 << 20;
 
-/// What a request counts for at least in [`MAX_OWED_BYTES_PER_USER`].
+/// Bytes that each request counts in [`MAX_OWED_BYTES_PER_USER`] beside its own.
 pub const UPCALL_COST: usize = 1 << 10;
 
-/// What a process that a request names counts for in [`MAX_OWED_BYTES_PER_USER`], beside its name.
+/// Bytes that each process named by a request counts in [`MAX_OWED_BYTES_PER_USER`] beside its
+/// name.
 pub const UPCALL_COST_PER_PROC: usize = 512;
 
-/// Output streams of ranks that are read by threads of their own at a time, because their ranks
-/// once kept the engine from all other ranks. Of a rank beyond that the host is told so, and it may
-/// do it again.
+/// Maximum number of output streams that are read by threads of their own, because their ranks once
+/// stalled the thread that reads all streams. Beyond the limit, the engine reports the rank to the
+/// host, and the rank may stall that thread again.
 pub const MAX_ISOLATED_STREAMS: usize = 256;
 
-/// How long an engine that ends waits for a tool that takes nothing of what is sent to it. Then it
-/// closes the connection.
+/// Time for which an engine that ends waits for a tool that receives none of the messages sent to
+/// it. Then the engine closes the connection.
 pub const LINGER: Duration = Duration::from_millis(500);
 
-/// How long an engine that ends waits for all tools together, however many of them take what is
-/// sent to them. Then it closes all connections.
+/// Time for which an engine that ends waits for all tools together, even if they receive messages.
+/// Then the engine closes all connections.
 pub const MAX_LINGER: Duration = Duration::from_secs(5);
 
-/// How long after a tool connected, or sent its last request, an engine that ends waits for the
-/// next one, up to [`LINGER`]: the tool may be about to register.
+/// Time for which an engine that ends waits for the next request of a tool, from the tool's
+/// connection or last request on: the tool may be about to register. The wait ends after [`LINGER`]
+/// at the latest.
 pub const ATTACH_LINGER: Duration = Duration::from_millis(100);
 
-/// How long `iof pull` waits for the job of an engine that has none yet. Then it fails.
+/// Time for which `iof pull` waits for an engine without a job to get one. Then it fails.
 pub const JOB_WAIT: Duration = Duration::from_secs(5);
 
-/// More of something than its limit allows.
+/// The error for a message that exceeds one of the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{count} {what} in one message, and the limit is {limit}")]
+#[error("{count} {what} in one message exceed the limit of {limit}")]
 pub struct Excess {
-    /// What there was too much of, in the plural.
+    /// What is counted, in the plural.
     pub what: &'static str,
-    /// How much there was.
+    /// The count in the message.
     pub count: usize,
-    /// How much there may be: one of the constants of this module.
+    /// The limit: one of the constants of this module.
     pub limit: usize,
 }
 
-/// `count` of `what`, if that is within `limit`.
-pub(crate) fn within(what: &'static str, count: usize, limit: usize) -> Result<(), Excess> {
+/// Checks that `count` is within `limit`; `what` names in the plural what is counted.
+pub(crate) fn check_limit(what: &'static str, count: usize, limit: usize) -> Result<(), Excess> {
     if count > limit { Err(Excess { what, count, limit }) } else { Ok(()) }
 }

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::directive::{Info, InfoValue};
 use crate::limits::{
-    Excess, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_FIELDS, MAX_LOG_TEXT, MAX_TEXT, within,
+    Excess, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_FIELDS, MAX_LOG_TEXT, MAX_TEXT, check_limit,
 };
 use crate::message::Failure;
 use crate::status::Status;
 
-/// The keys of data, which name a channel and have the message as value; of directives; and of the
-/// fields of an email.
+/// The keys of a log request. A data key names a channel, and its value is the message. The other
+/// keys are those of directives and of the fields of an email.
 pub mod key {
     /// Data: the stdout of the source, through the rings (text).
     pub const PMIX_LOG_STDOUT: &str = "pmix.log.stdout";
@@ -30,7 +30,7 @@ pub mod key {
     pub const PMIX_LOG_JOB_RECORD: &str = "pmix.log.jrec";
     /// Data: the global data store (text). Served by the host.
     pub const PMIX_LOG_GLOBAL_DATASTORE: &str = "pmix.log.gstore";
-    /// Data: each channel of the engine's order (text).
+    /// Data: every channel of the engine's channel order (text).
     pub const PMIX_LOG_MSG: &str = "pmix.log.msg";
 
     /// Directive: the priority in the syslog, 0 (emergency) to 7 (debug), 6 (info) by default
@@ -42,13 +42,13 @@ pub mod key {
     pub const PMIX_LOG_GENERATE_TIMESTAMP: &str = "pmix.log.gtstmp";
     /// Directive: tag the message with its process and channel on stdout and stderr (bool).
     pub const PMIX_LOG_TAG_OUTPUT: &str = "pmix.log.tag";
-    /// Directive: add the time (bool).
+    /// Directive: add the time to the message (bool).
     pub const PMIX_LOG_TIMESTAMP_OUTPUT: &str = "pmix.log.tsout";
     /// Directive: write XML on stdout and stderr (bool).
     pub const PMIX_LOG_XML_OUTPUT: &str = "pmix.log.xml";
     /// Directive: stop at the first channel that takes the message (bool).
     pub const PMIX_LOG_ONCE: &str = "pmix.log.once";
-    /// Directive: the process or job that the message is from, of a job that the engine knows
+    /// Directive: the process or job from which the message comes. The engine must know the job
     /// (process).
     pub const PMIX_LOG_SOURCE: &str = "pmix.log.source";
     /// Directive: marks a request that another engine relays to the gateway, and names its original
@@ -69,26 +69,26 @@ pub mod key {
     pub const PMIX_LOG_EMAIL_SRVR_PORT: &str = "pmix.log.esrvrprt";
 }
 
-/// A log request: data, which name channels and messages in order of preference, and directives.
+/// A log request: data (channels with messages, in order of preference) and directives.
 ///
 /// ```
 /// use iof_proto::{Info, Log, log::key};
-/// // To the first that works.
+/// // Logs to the first channel that works.
 /// let log = Log::to([key::PMIX_LOG_GLOBAL_SYSLOG, key::PMIX_LOG_LOCAL_SYSLOG], "half done");
 /// let log = Log { directives: vec![Info::new(key::PMIX_LOG_ONCE, true)], ..log };
 /// assert_eq!(log.data.len(), 2);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Log {
-    /// One entry for each channel. A message for several channels is sent once.
+    /// One entry for each channel. A message for several channels is encoded once.
     #[serde(with = "wire")]
     pub data: Vec<LogEntry>,
-    /// The directives. [`key`] lists the keys.
+    /// The directives. Their keys are in [`key`].
     pub directives: Vec<Info>,
 }
 
 impl Log {
-    /// Returns a request to log `text` to each channel of the engine's order.
+    /// Returns a request to log `text` to every channel of the engine's channel order.
     pub fn new(text: impl Into<String>) -> Log {
         Log { data: vec![LogEntry::new(key::PMIX_LOG_MSG, text)], directives: Vec::new() }
     }
@@ -100,25 +100,25 @@ impl Log {
         Log { data, directives: Vec::new() }
     }
 
-    /// Checks that the request keeps to the limits, those of its texts included.
+    /// Checks that the request is within the limits, including those on its texts.
     ///
     /// # Errors
     /// [`Excess`] names the first limit that it exceeds.
     pub fn check(&self) -> Result<(), Excess> {
-        within("log entries", self.data.len(), MAX_LOG_ENTRIES)?;
+        check_limit("log entries", self.data.len(), MAX_LOG_ENTRIES)?;
         self.data.iter().try_for_each(LogEntry::check)?;
         Info::check(&self.directives)?;
         let fields = self.data.iter().flat_map(LogEntry::fields).chain(&self.directives).map(Info::size);
         let channels = self.data.iter().map(|entry| entry.channel.len());
         let size = fields.chain(channels).fold(0, usize::saturating_add);
-        within("bytes beside the messages", size, MAX_LOG_FIELDS)
+        check_limit("bytes beside the texts to be logged", size, MAX_LOG_FIELDS)
     }
 }
 
-/// The message for one channel (one `pmix_info_t` of the data).
+/// A channel with its message (one `pmix_info_t` of the data).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// The channel: a key of [`key`], or one that only the host knows.
+    /// The channel: a key of [`key`], or one that the host defines.
     pub channel: String,
     /// The message.
     pub value: LogValue,
@@ -126,12 +126,12 @@ pub struct LogEntry {
     pub required: bool,
 }
 
-/// A message.
+/// A message to be logged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogValue {
-    /// A text, without NUL.
+    /// A text without NUL bytes.
     Text(String),
-    /// An email: the message and the other fields.
+    /// The fields of an email, including the message.
     Email(Vec<Info>),
 }
 
@@ -147,7 +147,7 @@ impl LogEntry {
         LogEntry { channel, value, required: false }
     }
 
-    /// Returns the message; `None` for an email without one.
+    /// Returns the message, or `None` for an email without one.
     pub fn text(&self) -> Option<&str> {
         match &self.value {
             LogValue::Text(text) => Some(text),
@@ -156,14 +156,18 @@ impl LogEntry {
     }
 
     fn check(&self) -> Result<(), Excess> {
-        within("bytes of a log channel's key", self.channel.len(), MAX_TEXT)?;
+        check_limit("bytes of a log channel's key", self.channel.len(), MAX_TEXT)?;
         match &self.value {
-            LogValue::Text(text) => within("bytes to be logged", text.len(), MAX_LOG_TEXT),
+            LogValue::Text(text) => check_limit("bytes to be logged", text.len(), MAX_LOG_TEXT),
             LogValue::Email(fields) => {
-                within("fields of an email", fields.len(), MAX_DIRECTIVES)?;
+                check_limit("fields of an email", fields.len(), MAX_DIRECTIVES)?;
                 fields.iter().try_for_each(|field| {
-                    within("bytes of a field's key", field.key.len(), MAX_TEXT)?;
-                    within("bytes to be logged", wire::message_of(field).map_or(0, str::len), MAX_LOG_TEXT)
+                    check_limit("bytes of a field's key", field.key.len(), MAX_TEXT)?;
+                    check_limit(
+                        "bytes to be logged",
+                        wire::message_of(field).map_or(0, str::len),
+                        MAX_LOG_TEXT,
+                    )
                 })
             }
         }
@@ -173,7 +177,7 @@ impl LogEntry {
     fn fields(&self) -> impl Iterator<Item = &Info> {
         let fields: &[Info] = if let LogValue::Email(fields) = &self.value { fields } else { &[] };
         let message = fields.iter().position(|field| wire::message_of(field).is_some());
-        fields.iter().enumerate().filter(move |(at, _)| Some(*at) != message).map(|(_, field)| field)
+        fields.iter().enumerate().filter(move |(index, _)| Some(*index) != message).map(|(_, field)| field)
     }
 }
 
@@ -181,20 +185,23 @@ impl LogEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use = "a log request may have failed"]
 pub struct LogReport {
-    /// [`Status::SUCCESS`]: every channel took the message, or with [`PMIX_LOG_ONCE`](key::PMIX_LOG_ONCE) one did.
-    /// [`Status::ERR_PARTIAL_COMPLETION`]: some did. [`Status::ERR_OPERATION_FAILED`]: none did, or a required one did not.
+    /// The overall result:
+    /// * [`Status::SUCCESS`]: every channel took the message, or one did with
+    ///   [`PMIX_LOG_ONCE`](key::PMIX_LOG_ONCE).
+    /// * [`Status::ERR_PARTIAL_COMPLETION`]: some channels took it.
+    /// * [`Status::ERR_OPERATION_FAILED`]: no channel took it, or a required channel did not.
     pub status: Status,
-    /// The channels that were tried, in their order.
+    /// The channels that were tried, in order.
     pub outcomes: Vec<LogOutcome>,
     /// The keys of optional directives that could not be honoured.
     pub ignored: Vec<String>,
 }
 
-/// The outcome on one channel.
+/// The outcome of a log request on one channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogOutcome {
     /// The key of the channel.
     pub channel: String,
-    /// The reason of the failure, or `Ok`.
+    /// The failure, or `Ok`.
     pub result: Result<(), Failure>,
 }

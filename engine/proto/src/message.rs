@@ -1,20 +1,20 @@
 //! The control protocol: every message that a tool and an engine exchange.
 //!
-//! A tool opens with [`FromTool::Hello`]; the engine answers [`ToTool::Welcome`] or
-//! [`ToTool::Refused`]. From then on the tool asks, each request with a number of its own choice
-//! that comes back with the result, and the engine announces the rings of each registration as
-//! their sources come into being.
+//! A tool starts with [`FromTool::Hello`]; the engine answers with [`ToTool::Welcome`] or
+//! [`ToTool::Refused`]. Then the tool sends requests. Each carries a number that the tool chooses
+//! and that the answer repeats. The engine announces the rings of each registration when their
+//! sources are created.
 //!
-//! The encoding names variants by their place, so a change to any message is a new
-//! [`PROTOCOL_VERSION`]. `Hello`, `Welcome` and `Refused` keep their place and their layout for
-//! ever: they are how two versions find out that they differ.
+//! The encoding identifies a variant by its index, so every change to a message requires a new
+//! [`PROTOCOL_VERSION`]. `Hello`, `Welcome` and `Refused` keep their index and layout for ever: with
+//! them, two versions detect that they differ.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::directive::Info;
 use crate::limits::{
-    Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_SLOTS_PER_MESSAGE, MAX_TEXT, within,
+    Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_SLOTS_PER_MESSAGE, MAX_TEXT, check_limit,
 };
 use crate::log::{Log, LogReport};
 use crate::names::{Channel, Channels, Nspace, Proc};
@@ -22,119 +22,120 @@ use crate::push::{PushGranted, PushReport, SlowTargets};
 use crate::query::{Answer, Query};
 use crate::status::Status;
 
-/// The version of the protocol that this build speaks. An engine refuses any other.
+/// The protocol version of this build. An engine refuses tools with any other version.
 pub const PROTOCOL_VERSION: u32 = 5;
 
-/// What makes a type a message: how large it may be and what comes with it.
+/// The properties of a message type: its size limit and its file descriptors.
 ///
-/// [`encode`](crate::encode) and [`Decoder`](crate::Decoder) hold every message to this, on both
-/// sides.
+/// [`encode`](crate::encode) and [`Decoder`](crate::Decoder) enforce them on both sides.
 pub trait Message: Serialize + DeserializeOwned {
-    /// The most bytes that its body may have.
+    /// Maximum length of the body, in bytes.
     const CAP: usize;
 
-    /// How many file descriptors come with it, [`MAX_FDS`](crate::limits::MAX_FDS) at most.
+    /// Returns the number of file descriptors that accompany this message, at most
+    /// [`MAX_FDS`](crate::limits::MAX_FDS).
     fn fds(&self) -> u8;
 
-    /// Whether it keeps to the limits that its encoded length does not show.
+    /// Checks the limits that do not follow from the encoded length.
     ///
     /// # Errors
-    /// [`Excess`] names the first limit that it breaks.
+    /// [`Excess`] names the first limit that the message exceeds.
     fn check(&self) -> Result<(), Excess>;
 }
 
-/// What a tool sends.
+/// A message from a tool to the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromTool {
-    /// The first message of a connection, and never a later one.
+    /// The first message of a connection. It must not be sent again.
     Hello {
         /// The tool's [`PROTOCOL_VERSION`].
         version: u32,
-        /// What the tool takes its pid to be. For people; the engine believes the kernel only.
+        /// The tool's pid in its own pid namespace. For display only: the engine trusts only the pid
+        /// that the kernel reports.
         pid: u32,
-        /// What the tool calls itself. For people.
+        /// The tool's name. For display only.
         name: String,
     },
-    /// Register for the output of some sources (`PMIx_IOF_pull`). Answered by [`ToTool::Pulled`].
+    /// Registers for the output of some sources (`PMIx_IOF_pull`). Answered by [`ToTool::Pulled`].
     Pull {
         /// The tool's number for this request.
         request: u32,
-        /// The sources, which need not exist yet; a wildcard rank stands for a whole job.
+        /// The sources. They need not exist yet. A wildcard rank means all ranks of a job.
         procs: Vec<Proc>,
-        /// Their channels. Stdin cannot be pulled.
+        /// The channels of these sources. Stdin cannot be pulled.
         channels: Channels,
-        /// Start at the oldest byte that is still in the ring, not at the next one.
+        /// Whether to start at the oldest byte that is still in the ring instead of at the next byte.
         backlog: bool,
-        /// Keep the registration when its jobs have ended, for later jobs of the same names, until
-        /// it is deregistered. Otherwise a job that takes one of the names after its first
-        /// end is not part of it, and the engine drops the registration once every job that
-        /// it names has ended.
+        /// Whether the registration continues when its jobs have ended, for later jobs of the same
+        /// names, until the tool deregisters it. Otherwise it covers only the first job of each
+        /// name, and the engine removes it when these jobs have ended.
         persistent: bool,
-        /// How it is to be done.
+        /// The directives (see [`Directives`](crate::Directives)).
         directives: Vec<Info>,
     },
-    /// "I have drained this ring, which is sealed; give me the next generation." Answered by a
-    /// [`ToTool::Ring`] that `follows` it. Ignored if the ring was not sent to the tool yet, or is
-    /// not sealed.
+    /// Requests the next generation of a stream after the tool has drained a sealed ring.
+    /// Answered by a [`ToTool::Ring`] that `follows` this ring. Ignored if the ring has not been
+    /// sent to the tool or is not sealed.
     Follow {
         /// The slot of the drained ring.
         slot: u32,
     },
-    /// "I have read these rings to the ends of their streams and unmapped them": the engine may use
-    /// their slots for other rings.
+    /// Returns the slots of rings that the tool has read to the ends of their streams and unmapped.
+    /// The engine may use the slots for other rings.
     Drained {
         /// The slots of the rings.
         slots: Vec<u32>,
     },
-    /// End a registration (`PMIx_IOF_deregister`). Answered by [`ToTool::Deregistered`].
+    /// Ends a registration (`PMIx_IOF_deregister`). Answered by [`ToTool::Deregistered`].
     Deregister {
         /// The tool's number for this request.
         request: u32,
-        /// The registration, as [`ToTool::Pulled`] named it.
+        /// The handler id from [`ToTool::Pulled`].
         handler: u32,
     },
-    /// Ask (`PMIx_Query_info`). Answered by [`ToTool::Answer`].
+    /// Queries the engine (`PMIx_Query_info`). Answered by [`ToTool::Answer`].
     Query {
         /// The tool's number for this request.
         request: u32,
-        /// What to ask for.
+        /// The queries.
         queries: Vec<Query>,
     },
-    /// Begin to push stdin to some processes (`PMIx_IOF_push`). Answered by [`ToTool::PushBegun`].
+    /// Begins a push to the stdin of some processes (`PMIx_IOF_push`). Answered by
+    /// [`ToTool::PushBegun`].
     Push {
         /// The tool's number for this request.
         request: u32,
-        /// Who gets it; a wildcard rank stands for a whole job.
+        /// The processes. A wildcard rank means all ranks of a job.
         targets: Vec<Proc>,
-        /// How many bytes there are going to be, if that is known.
+        /// The total number of bytes, if known.
         size: Option<u64>,
-        /// How it is to be done.
+        /// The directives (see [`PushDirectives`](crate::PushDirectives)).
         directives: Vec<Info>,
     },
-    /// "I have put these many more bytes into the inlet of this push."
+    /// Reports that the tool has put more bytes into the inlet of a push.
     Fill {
-        /// The push, as [`ToTool::PushBegun`] named it.
+        /// The number of the push from [`ToTool::PushBegun`].
         push: u32,
-        /// How many, never more than there is [room](ToTool::Room).
+        /// The number of bytes added, at most the free [room](ToTool::Room).
         bytes: u64,
-        /// They were the last.
+        /// Whether these bytes are the last of the push.
         last: bool,
     },
-    /// "Who holds this push back?" Answered by [`ToTool::SlowTargets`].
+    /// Asks which targets delay a push. Answered by [`ToTool::SlowTargets`].
     SlowTargets {
         /// The tool's number for this request.
         request: u32,
-        /// The push.
+        /// The number of the push.
         push: u32,
-        /// Cut off, before, who has taken no more than what lies before this position though it was
-        /// their turn.
+        /// A position in the push, in bytes. The engine first cuts off every target that has
+        /// received nothing beyond this position although no earlier push to it is in progress.
         cut_off: Option<u64>,
     },
-    /// Log something (`PMIx_Log`). Answered by [`ToTool::Logged`].
+    /// Logs a message (`PMIx_Log`). Answered by [`ToTool::Logged`].
     Log {
         /// The tool's number for this request.
         request: u32,
-        /// What, where and how.
+        /// The messages, their channels and the directives.
         log: Log,
     },
 }
@@ -148,14 +149,14 @@ impl Message for FromTool {
 
     fn check(&self) -> Result<(), Excess> {
         match self {
-            FromTool::Hello { name, .. } => within("bytes of tool name", name.len(), MAX_TEXT),
+            FromTool::Hello { name, .. } => check_limit("bytes of a tool's name", name.len(), MAX_TEXT),
             FromTool::Pull { procs, directives, .. } | FromTool::Push { targets: procs, directives, .. } => {
-                within("procs", procs.len(), MAX_PROCS_PER_PULL)?;
+                check_limit("processes", procs.len(), MAX_PROCS_PER_PULL)?;
                 Info::check(directives)
             }
             FromTool::Query { queries, .. } => Query::check(queries),
             FromTool::Log { log, .. } => log.check(),
-            FromTool::Drained { slots } => within("slots", slots.len(), MAX_SLOTS_PER_MESSAGE),
+            FromTool::Drained { slots } => check_limit("slots", slots.len(), MAX_SLOTS_PER_MESSAGE),
             FromTool::Follow { .. }
             | FromTool::Deregister { .. }
             | FromTool::Fill { .. }
@@ -164,11 +165,12 @@ impl Message for FromTool {
     }
 }
 
-/// What an engine sends.
+/// A message from the engine to a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToTool {
-    /// The connection is accepted. Comes with the tool's reader area and its doorbell, and, if the
-    /// tool may hold sources back, the bell that tells the engine of room.
+    /// The connection is accepted. Comes with the file descriptors of the tool's reader page and of
+    /// its doorbell and, if the tool may hold sources back, of the bell by which it reports room to
+    /// the engine.
     Welcome {
         /// The engine's [`PROTOCOL_VERSION`].
         version: u32,
@@ -177,126 +179,127 @@ pub enum ToTool {
         /// Whether this tool's registrations may hold sources back.
         may_block: bool,
     },
-    /// The connection is refused; the engine closes it after this.
+    /// The connection is refused. The engine closes it after this message.
     Refused {
-        /// What kind of refusal.
+        /// The kind of refusal.
         status: Status,
-        /// Why, in words for the tool's user.
+        /// The reason, as text for the tool's user.
         reason: String,
     },
     /// The result of [`FromTool::Pull`].
     Pulled {
         /// The tool's number for the request.
         request: u32,
-        /// What was granted.
+        /// The registration.
         result: Result<Granted, Failure>,
     },
-    /// A stream of a registration, or the next generation of one. Comes with one file
-    /// descriptor: the ring.
+    /// A stream of a registration, or its next generation. Comes with one file descriptor: the ring.
     Ring {
-        /// The registration.
+        /// The handler id of the registration.
         handler: u32,
-        /// Who writes.
+        /// The process that writes the stream.
         source: Proc,
-        /// On what.
+        /// The channel on which it writes.
         channel: Channel,
-        /// It is not what the source has written there, but what was logged there.
+        /// Whether the stream holds logged messages instead of the process's own output.
         logged: bool,
-        /// The run of the job's name that the source belongs to, see [`ToTool::JobEnded`].
+        /// The run of the job to which the source belongs, see [`ToTool::JobEnded`].
         run: u64,
-        /// The place of this ring in the tool's reader area.
+        /// The slot of this ring in the tool's reader page.
         slot: u32,
-        /// The slot whose ring this generation goes on from; `None` for a new stream.
+        /// The slot of the ring that this generation continues; `None` for a new stream.
         follows: Option<u32>,
-        /// The offset in the stream, in bytes, at which the tool starts to read.
+        /// The position in the stream at which the tool starts to read, in bytes. Dropped bytes do
+        /// not count.
         start: u64,
-        /// Bytes dropped before it, which a tool that does not want the backlog has nothing to do
-        /// with.
+        /// The number of bytes that were dropped before `start`. A tool that did not ask for the
+        /// backlog does not count them as lost.
         dropped: u64,
-        /// The engine passes this reader, which loses the oldest bytes then: it holds only what it
-        /// borrows.
+        /// Whether the reader is non-gating: the writer overtakes it, and it then loses the oldest
+        /// bytes. It holds only the bytes that it borrows.
         non_gating: bool,
-        /// How it is to be read.
+        /// The options for reading the ring.
         options: EffectiveOptions,
     },
-    /// No further source of the jobs that there are will be announced for this registration; of a
-    /// persistent registration, later jobs of the same names have more. What is logged to one
-    /// of a job that has not ended may still bring a stream.
+    /// All sources of the registration's present jobs are announced. Two kinds of streams may still
+    /// follow: those of later jobs of the same names, if the registration is persistent, and those
+    /// of messages that are logged to a job that has not ended.
     Announced {
-        /// The registration.
+        /// The handler id of the registration.
         handler: u32,
     },
-    /// A job of a registration is over: its processes have ended and its streams are complete, and
-    /// all rings of it were announced before. Sent once for each run of a name.
+    /// A job of a registration has ended: its processes have exited, its streams are complete, and
+    /// all of its rings have been announced. Sent once for each run of a name.
     JobEnded {
-        /// The registration.
+        /// The handler id of the registration.
         handler: u32,
-        /// The job.
+        /// The name of the job.
         nspace: Nspace,
-        /// Which of the jobs that have had this name. A job that starts later has a higher number.
+        /// The number of this job among the jobs that had this name. A later job has a higher number.
         run: u64,
-        /// Its exit code, as a shell would show it; `None` if nobody here knows.
+        /// The job's exit code as a shell shows it; `None` if unknown to this engine.
         exit_code: Option<i32>,
-        /// Earlier jobs of this name that have ended and are not told of, because the tool did not
-        /// read. 0 in general.
+        /// The number of earlier jobs of this name whose ends are not reported separately because
+        /// the tool did not read. Usually 0.
         skipped: u64,
     },
-    /// Streams of a registration that the tool is not sent, because it reads too many already. They
-    /// are complete.
+    /// Complete streams of a registration that the tool does not get, because it already has too
+    /// many streams that it has not read.
     Missed {
-        /// The registration.
+        /// The handler id of the registration.
         handler: u32,
-        /// What is missing.
+        /// The missing streams.
         missed: Missed,
     },
     /// The result of [`FromTool::Deregister`].
     Deregistered {
         /// The tool's number for the request.
         request: u32,
-        /// Nothing, if it worked.
+        /// The failure, or `Ok`.
         result: Result<(), Failure>,
     },
     /// The result of [`FromTool::Query`].
     Answer {
         /// The tool's number for the request.
         request: u32,
-        /// What was found; if nothing was, a [`Status::ERR_NOT_FOUND`].
+        /// The values that were found, or [`Status::ERR_NOT_FOUND`] if there are none.
         result: Result<Answer, Failure>,
     },
-    /// The result of [`FromTool::Push`]. Comes with the inlet's file if it is granted.
+    /// The result of [`FromTool::Push`]. Comes with the file descriptor of the inlet if the push is
+    /// granted.
     PushBegun {
         /// The tool's number for the request.
         request: u32,
-        /// What was granted.
+        /// The push.
         result: Result<PushGranted, Failure>,
     },
-    /// All targets of a push have taken what lies before a position, so that the inlet has room
-    /// again: what it holds, less what was filled behind that.
+    /// Every target of a push has received the bytes before a position, so the inlet has room again.
+    /// The free room is the inlet's capacity less the bytes that were filled after this position.
     Room {
-        /// The push.
+        /// The number of the push.
         push: u32,
-        /// Bytes since its beginning.
+        /// The position, in bytes since the beginning of the push.
         position: u64,
     },
     /// The result of [`FromTool::SlowTargets`].
     SlowTargets {
         /// The tool's number for the request.
         request: u32,
-        /// Who is the slowest; nobody if the push is over.
+        /// The slowest targets; none if the push has ended.
         slow: SlowTargets,
     },
-    /// A push is over: all bytes have reached their targets, or those are gone.
+    /// A push has ended: every target has received all bytes or can receive no more.
     Pushed {
-        /// The push.
+        /// The number of the push.
         push: u32,
-        /// What became of it.
+        /// The outcome.
         report: PushReport,
     },
     /// The result of [`FromTool::Log`].
     Logged {
         /// The tool's number for the request.
         request: u32,
-        /// What became of it, if the request made sense.
+        /// The outcome on each channel, or the reason why the request was refused.
         result: Result<LogReport, Failure>,
     },
 }
@@ -320,41 +323,43 @@ impl Message for ToTool {
 /// A registration that was granted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
-    /// Its handler id, 1 or more.
+    /// The handler id of the registration, at least 1.
     pub handler: u32,
     /// The keys of optional directives that could not be honoured.
     pub ignored: Vec<String>,
 }
 
-/// Complete streams that a tool was not sent, of all processes of the jobs of one name.
+/// Complete streams that a tool did not get: one channel of all processes of all jobs of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
     /// The name of the jobs.
     pub nspace: Nspace,
     /// The channel of the streams.
     pub channel: Channel,
-    /// How many streams.
+    /// The number of streams.
     pub streams: u64,
-    /// How many bytes their sources had produced, since the registration was made if it left out
-    /// the backlog.
+    /// The number of bytes that their sources produced: in all if the registration included the
+    /// backlog, otherwise since the registration.
     pub bytes: u64,
 }
 
-/// How a tool reads a ring: what became of the directives of server, spawn and registration.
+/// The options with which a tool reads a ring: the directives of server, spawn and registration
+/// combined.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectiveOptions {
-    /// How many bytes to hand out together; 0: as they come.
+    /// Bytes to collect before delivery; 0 delivers them as they arrive, `u64::MAX` collects all
+    /// bytes that arrive in `buffering_time`.
     pub buffering_size: u64,
-    /// How many microseconds to wait for that many; `None`: for ever.
+    /// Longest time for which bytes are collected, in microseconds; `None` sets no bound.
     pub buffering_time: Option<u64>,
 }
 
-/// Why a request failed.
+/// The failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{reason} ({status})")]
 pub struct Failure {
-    /// What kind of failure.
+    /// The kind of failure.
     pub status: Status,
-    /// Why, in words for the tool's user.
+    /// The reason, as text for the tool's user.
     pub reason: String,
 }

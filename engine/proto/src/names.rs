@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_NSPACE;
 
-/// The number of a process within its nspace, or one of PMIx's two special values.
+/// The number of a process in its nspace, or one of PMIx's two special values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rank(pub u32);
 
 impl Rank {
-    /// No rank (`PMIX_RANK_UNDEF`).
+    /// An undefined rank (`PMIX_RANK_UNDEF`).
     pub const UNDEF: Rank = Rank(u32::MAX);
-    /// Every rank of the nspace (`PMIX_RANK_WILDCARD`).
+    /// All ranks of the nspace (`PMIX_RANK_WILDCARD`).
     pub const WILDCARD: Rank = Rank(u32::MAX - 1);
 }
 
 impl fmt::Display for Rank {
-    /// Formats the number, `*` for the wildcard, `-` for no rank.
+    /// Writes the number, `*` for the wildcard or `-` for an undefined rank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Rank::WILDCARD => f.write_str("*"),
@@ -31,9 +31,9 @@ impl fmt::Display for Rank {
 
 /// The name of a job.
 ///
-/// Engines and tools write it into file names, tags and terminals. A value of this type is
-/// therefore always 1 to 255 bytes long (`PMIX_MAX_NSLEN`), contains no control character and no
-/// `/`, and is neither `.` nor `..`. A name that arrives over the wire passes the same check.
+/// Engines and tools write the name into file names, tags and terminals. A value of this type
+/// therefore has 1 to 255 bytes (`PMIX_MAX_NSLEN`), contains no control character, `/` or `,`, and
+/// is neither `.` nor `..`. Deserialization applies the same check.
 ///
 /// ```
 /// use iof_proto::Nspace;
@@ -45,42 +45,42 @@ impl fmt::Display for Rank {
 #[serde(try_from = "String")]
 pub struct Nspace(String);
 
-/// The reason why a text can't be the name of an nspace.
+/// The reason why a text is not a valid name of an nspace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NspaceError {
-    /// It is the empty string.
-    #[error("the name of an nspace is empty: give it at least one character")]
+    /// The text is empty.
+    #[error("invalid nspace name '': expected at least one character")]
     Empty,
-    /// It is longer than PMIx allows.
-    #[error("the name of an nspace has {length} bytes: shorten it to {MAX_NSPACE} at most")]
+    /// The text is longer than PMIx allows.
+    #[error("invalid nspace name of {length} bytes: expected at most {MAX_NSPACE}")]
     TooLong {
-        /// Its length in bytes.
+        /// The length of the text, in bytes.
         length: usize,
     },
-    /// It contains a character that would be unsafe in a file name or on a terminal, or the comma,
+    /// The text contains a character that is unsafe in a file name or on a terminal, or a comma,
     /// which separates names in the answer to `PMIX_QUERY_NAMESPACES`.
     #[error(
-        "the name of an nspace holds {character:?} at byte {offset}: leave out '/', ',' and control characters"
+        "invalid nspace name with {character:?} at byte {offset}: expected no '/', ',' or control character"
     )]
     Forbidden {
         /// The first such character.
         character: char,
-        /// Where it is, in bytes from the start.
+        /// The offset of the character in the text, in bytes.
         offset: usize,
     },
-    /// It names a directory.
-    #[error("the name of an nspace is {name:?}, which every directory has already: choose another")]
+    /// The text is the name of a directory in every directory.
+    #[error("invalid nspace name '{name}': expected a name other than '.' and '..'")]
     Dots {
-        /// `.` or `..`.
+        /// The text: `.` or `..`.
         name: String,
     },
 }
 
 impl Nspace {
-    /// Returns the name, if `text` is a valid one.
+    /// Returns `name` as a checked name.
     ///
     /// # Errors
-    /// [`NspaceError`] names the rule that the text breaks, and where.
+    /// [`NspaceError`] if `name` is not a valid name.
     pub fn new(name: impl Into<String>) -> Result<Nspace, NspaceError> {
         let name = name.into();
         if name.is_empty() {
@@ -132,14 +132,14 @@ impl fmt::Display for Nspace {
 /// A process, or with [`Rank::WILDCARD`] all processes of a job (`pmix_proc_t`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Proc {
-    /// Its job.
+    /// The job of the process.
     pub nspace: Nspace,
-    /// Its number in the job.
+    /// The number of the process in the job.
     pub rank: Rank,
 }
 
 impl fmt::Display for Proc {
-    /// `nspace.rank`.
+    /// Writes `nspace.rank`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.nspace, self.rank)
     }
@@ -156,15 +156,15 @@ bitflags::bitflags! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(try_from = "u16", into = "u16")]
     pub struct Channels: u16 {
-        /// What the process reads.
+        /// The standard input of a process.
         const STDIN = 0x01;
-        /// Its ordinary output.
+        /// The standard output of a process.
         const STDOUT = 0x02;
-        /// Its errors.
+        /// The standard error of a process.
         const STDERR = 0x04;
-        /// Its diagnostics, where the launcher gives it a descriptor for them.
+        /// The diagnostics of a process, if the launcher gives it a descriptor for them.
         const STDDIAG = 0x08;
-        /// Every channel that PMIx has or reserves.
+        /// All channels that PMIx defines or reserves.
         const ALL = 0xff;
     }
 }
@@ -178,11 +178,9 @@ impl Channels {
     }
 }
 
-/// A channel mask with bits that stand for no channel.
+/// The error for a channel mask with bits that PMIx does not reserve for channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the channel mask {0:#06x} has bits outside 0x00ff: use the sum of stdin 1, stdout 2, stderr 4, stddiag 8"
-)]
+#[error("invalid channel mask {0:#06x}: expected bits within 0x00ff: stdin 1, stdout 2, stderr 4, stddiag 8")]
 pub struct UnknownChannels(pub u16);
 
 impl TryFrom<u16> for Channels {
@@ -199,21 +197,21 @@ impl From<Channels> for u16 {
     }
 }
 
-/// One channel.
+/// A channel of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Channel {
-    /// What the process reads.
+    /// The standard input.
     Stdin,
-    /// Its ordinary output.
+    /// The standard output.
     Stdout,
-    /// Its errors.
+    /// The standard error.
     Stderr,
-    /// Its diagnostics.
+    /// Diagnostics, if the launcher gives the process a descriptor for them.
     Stddiag,
 }
 
 impl Channel {
-    /// `stdin`, `stdout`, `stderr` or `stddiag`.
+    /// Returns `stdin`, `stdout`, `stderr` or `stddiag`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -231,9 +229,9 @@ impl fmt::Display for Channel {
     }
 }
 
-/// A word that does not name a channel.
+/// The error for a word that does not name a channel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a channel: write stdin, stdout, stderr or stddiag")]
+#[error("invalid channel {0:?}: expected stdin, stdout, stderr or stddiag")]
 pub struct UnknownChannel(pub String);
 
 impl FromStr for Channel {
@@ -258,56 +256,56 @@ impl From<Channel> for Channels {
     }
 }
 
-/// Returns a text from outside (a tool's name, a program's, a server's reply) without the
-/// characters that a terminal would take for commands.
+/// Replaces each control character of `text` by `?`, so that a text from outside, such as the name
+/// of a tool or the reply of a server, cannot send commands to a terminal.
 ///
 /// ```
 /// assert_eq!(iof_proto::names::sanitize("tool\x1b[2J\n"), "tool?[2J?");
 /// ```
 pub fn sanitize(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn over_the_wire<T: serde::de::DeserializeOwned>(raw: &impl Serialize) -> postcard::Result<T> {
+    fn reserialize<T: serde::de::DeserializeOwned>(raw: &impl Serialize) -> postcard::Result<T> {
         postcard::from_bytes(&postcard::to_stdvec(raw)?)
     }
 
     #[test]
-    fn hostile_nspaces_are_refused_by_hand_and_over_the_wire() {
+    fn hostile_nspaces_are_refused_by_constructor_and_deserializer() {
         let long = "x".repeat(256);
         for name in ["", ".", "..", "a/b", "/", "a\0b", "a\nb", "\u{1b}[2J", "a\u{9b}b", long.as_str()] {
             assert!(Nspace::new(name).is_err(), "{name:?}");
-            assert!(over_the_wire::<Nspace>(&name).is_err(), "{name:?}");
+            assert!(reserialize::<Nspace>(&name).is_err(), "{name:?}");
         }
     }
 
     #[test]
-    fn usual_nspaces_survive_the_wire() {
+    fn usual_nspaces_survive_serialization() {
         let long = "x".repeat(255);
         for name in ["prterun-node1-1234@1", "...", "träger", long.as_str()] {
             let nspace = Nspace::new(name).unwrap();
-            assert_eq!(over_the_wire::<Nspace>(&nspace).unwrap(), nspace);
+            assert_eq!(reserialize::<Nspace>(&nspace).unwrap(), nspace);
         }
     }
 
     #[test]
-    fn unknown_channel_bits_are_refused_over_the_wire() {
-        assert_eq!(over_the_wire::<Channels>(&0xff_u16).unwrap(), Channels::ALL);
-        assert!(over_the_wire::<Channels>(&0x100_u16).is_err());
-        assert!(over_the_wire::<Channels>(&0xffff_u16).is_err());
+    fn unknown_channel_bits_are_refused_by_the_deserializer() {
+        assert_eq!(reserialize::<Channels>(&0xff_u16).unwrap(), Channels::ALL);
+        assert!(reserialize::<Channels>(&0x100_u16).is_err());
+        assert!(reserialize::<Channels>(&0xffff_u16).is_err());
     }
 
     #[test]
-    fn procs_and_channels_print_as_users_know_them() {
+    fn procs_and_channels_are_displayed_as_users_write_them() {
         let mut source = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank(3) };
         assert_eq!(source.to_string(), "job.3");
         source.rank = Rank::WILDCARD;
         assert_eq!(source.to_string(), "job.*");
-        for channel in (Channels::ALL).outputs().chain([Channel::Stdin]) {
+        for channel in Channels::ALL.outputs().chain([Channel::Stdin]) {
             assert_eq!(channel.to_string().parse::<Channel>().unwrap(), channel);
         }
         assert!("STDOUT".parse::<Channel>().is_err());

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::directive::{Info, Unfit, key, number_within, truth};
+use crate::directive::{DirectiveError, Info, bool_value, key, size_value};
 use crate::message::Failure;
 use crate::names::Proc;
 
@@ -13,24 +13,24 @@ use crate::names::Proc;
 pub struct PushDirectives {
     /// `PMIX_IOF_CACHE_SIZE`: the bytes that may be in flight, at least 1.
     pub cache_size: Option<u32>,
-    /// `PMIX_IOF_COMPLETE`: the targets' stdin ends after the last byte. Otherwise it stays open
-    /// for the next push.
+    /// `PMIX_IOF_COMPLETE`: whether the targets' stdin ends after the last byte. Otherwise it stays
+    /// open for the next push.
     pub complete: bool,
-    /// `PMIX_IOF_DROP_NEWEST`: a target that does not read is cut off. Otherwise the push waits for
-    /// it.
+    /// `PMIX_IOF_DROP_NEWEST`: whether a target that does not read is cut off. Otherwise the push
+    /// waits for it.
     pub drop: bool,
-    /// [`IOF_PARTIAL`](key::IOF_PARTIAL): targets whose stdin is not open are left out. Otherwise
-    /// they are an error.
+    /// [`IOF_PARTIAL`](key::IOF_PARTIAL): whether targets whose stdin is not open are left out.
+    /// Otherwise such a target makes the push fail.
     pub partial: bool,
 }
 
 impl PushDirectives {
-    /// Reads `infos`. Also returns the keys of the optional ones that can't be honoured, which are
-    /// ignored. `PMIX_IOF_PUSH_STDIN` concerns only the tool that collects the bytes, and has
-    /// no meaning here.
+    /// Reads `infos`. Also returns the keys of optional directives that cannot be honoured and are
+    /// ignored. `PMIX_IOF_PUSH_STDIN` is accepted without effect: it concerns only the tool that
+    /// collects the bytes.
     ///
     /// # Errors
-    /// A required directive can't be honoured.
+    /// A required directive cannot be honoured.
     ///
     /// ```
     /// use iof_proto::PushDirectives;
@@ -45,25 +45,26 @@ impl PushDirectives {
         let mut read = PushDirectives::default();
         let mut ignored = Vec::new();
         for info in infos {
-            match read.take(info) {
+            match read.apply(info) {
                 Ok(()) => {}
-                Err(unfit) if info.required => return Err(unfit.refusal(&info.key)),
+                Err(error) if info.required => return Err(error.into_failure(&info.key)),
                 Err(_) => ignored.push(info.key.clone()),
             }
         }
         Ok((read, ignored))
     }
 
-    fn take(&mut self, Info { key, value, .. }: &Info) -> Result<(), Unfit> {
+    fn apply(&mut self, Info { key, value, .. }: &Info) -> Result<(), DirectiveError> {
         match key.as_str() {
-            key::PMIX_IOF_CACHE_SIZE => self.cache_size = Some(number_within(value, 1)?),
-            key::PMIX_IOF_COMPLETE => self.complete = truth(value)?,
-            key::PMIX_IOF_DROP_NEWEST => self.drop = truth(value)?,
-            key::IOF_PARTIAL => self.partial = truth(value)?,
+            key::PMIX_IOF_CACHE_SIZE => self.cache_size = Some(size_value(value, 1)?),
+            key::PMIX_IOF_COMPLETE => self.complete = bool_value(value)?,
+            key::PMIX_IOF_DROP_NEWEST => self.drop = bool_value(value)?,
+            key::IOF_PARTIAL => self.partial = bool_value(value)?,
             key::PMIX_IOF_PUSH_STDIN => {}
-            // A process can't be given later bytes in place of earlier ones.
-            _ if key.starts_with("pmix.") => return Err(Unfit::WrongLevel),
-            _ => return Err(Unfit::Unknown),
+            // This includes PMIX_IOF_DROP_OLDEST: a process must not get later bytes in place of
+            // earlier ones.
+            _ if key.starts_with("pmix.") => return Err(DirectiveError::WrongLevel),
+            _ => return Err(DirectiveError::Unknown),
         }
         Ok(())
     }
@@ -74,30 +75,30 @@ impl PushDirectives {
 pub struct PushGranted {
     /// The number of the push, 1 or more.
     pub push: u32,
-    /// The targets that are left out, with the reason (at most 4,096): only with
-    /// [`IOF_PARTIAL`](crate::directive::key::IOF_PARTIAL).
+    /// The targets that are left out (at most [`MAX_PROCS_PER_PULL`](crate::limits::MAX_PROCS_PER_PULL)
+    /// are listed). Empty without [`IOF_PARTIAL`](crate::directive::key::IOF_PARTIAL).
     pub skipped: Vec<Skipped>,
     /// The keys of optional directives that could not be honoured.
     pub ignored: Vec<String>,
 }
 
-/// A process whose stdin can't be pushed into.
+/// A target that is left out of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// The process.
     pub target: Proc,
-    /// The reason.
+    /// The reason why it is left out.
     pub reason: StdinUnavailable,
 }
 
-/// The reason why a process's stdin can't be pushed into.
+/// The reason why bytes cannot be pushed into a process's stdin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StdinUnavailable {
-    /// Its stdin was not left open: it is /dev/null, a file, or a terminal.
+    /// Its stdin was not left open: it is `/dev/null`, a file or a terminal.
     NotOpen,
     /// It inherits the stdin of its launcher.
     Inherited,
-    /// It has closed its stdin or exited, or the end was pushed already.
+    /// It has closed its stdin or exited, or an earlier push has ended its stdin.
     Closed,
     /// It runs on another node, and the host does not forward stdin.
     Elsewhere,
@@ -109,57 +110,60 @@ impl fmt::Display for StdinUnavailable {
             StdinUnavailable::NotOpen => "stdin was not left open",
             StdinUnavailable::Inherited => "reads the stdin of the command that started it",
             StdinUnavailable::Closed => "stdin is closed",
-            StdinUnavailable::Elsewhere => "runs elsewhere, where no stdin is forwarded",
+            StdinUnavailable::Elsewhere => "runs on another node, to which no stdin is forwarded",
         })
     }
 }
 
-/// The targets that hold a push back.
+/// The targets that delay a push.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowTargets {
-    /// The number of bytes that all targets have taken.
+    /// The number of bytes that every target has received.
     pub position: u64,
-    /// The targets that have taken no more than that, though more bytes are available.
+    /// The targets that have received only these bytes although more are available. Empty if the
+    /// push has ended, or if the list is too long for a message.
     pub targets: Vec<SlowTarget>,
 }
 
-/// A target that holds a push back.
+/// A target that delays a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowTarget {
     /// The process.
     pub target: Proc,
-    /// Whether it does not read. Otherwise an earlier push to it is not over.
+    /// Whether the target does not read its stdin. Otherwise an earlier push to it is still in
+    /// progress.
     pub stalled: bool,
 }
 
 /// The outcome of a push.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PushReport {
-    /// The number of bytes that were pushed.
+    /// The number of bytes in the push.
     pub bytes: u64,
-    /// The number of targets that got all bytes.
+    /// The number of targets that received all bytes.
     pub complete: u64,
-    /// The other targets, as many as one message holds.
+    /// The other targets. The list is cut if it does not fit into one message.
     pub partial: Vec<PartialDelivery>,
 }
 
-/// A target that did not get all of a push.
+/// A target that did not receive all bytes of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialDelivery {
     /// The process.
     pub target: Proc,
     /// The number of bytes that were written to its pipe. It may not have read all of them.
     pub delivered: u64,
-    /// The reason why it got no more.
+    /// The reason why it received no more.
     pub cause: PartialCause,
 }
 
-/// The reason why a target did not get all of a push.
+/// The reason why a target did not receive all bytes of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PartialCause {
     /// It closed its stdin or exited.
     Closed,
-    /// It did not read, and the push was not to wait for it. Its stdin is closed now.
+    /// It did not read, and the directives of the push did not allow waiting for it. Its stdin is
+    /// closed now.
     CutOff,
     /// The launcher or the engine ended first.
     Stopped,
@@ -173,7 +177,7 @@ impl fmt::Display for PartialCause {
             PartialCause::Closed => f.pad("has closed its stdin or ended"),
             PartialCause::CutOff => f.pad("did not read and was cut off"),
             PartialCause::Stopped => f.pad("was closed by its launcher"),
-            PartialCause::Failed(why) => write!(f, "could not be written: {why}"),
+            PartialCause::Failed(reason) => write!(f, "could not be written: {reason}"),
         }
     }
 }
@@ -185,14 +189,14 @@ mod tests {
     use crate::status::Status;
 
     #[test]
-    fn nothing_said_is_a_push_that_waits_leaves_open_and_is_whole() {
+    fn by_default_a_push_waits_leaves_stdin_open_and_reaches_all_targets() {
         assert_eq!(PushDirectives::read(&[]).unwrap(), (PushDirectives::default(), vec![]));
         let PushDirectives { cache_size, complete, drop, partial } = PushDirectives::default();
         assert_eq!((cache_size, complete, drop, partial), (None, false, false, false));
     }
 
     #[test]
-    fn the_last_of_several_counts_and_no_takes_yes_back() {
+    fn the_last_value_of_a_repeated_key_counts() {
         let infos = [
             Info::new(key::PMIX_IOF_COMPLETE, true),
             Info::new(key::PMIX_IOF_DROP_NEWEST, false),
@@ -209,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_ignored_or_an_error_that_names_it() {
+    fn unusable_directives_are_ignored_if_optional_and_refused_by_name_if_required() {
         let cases: [(&str, InfoValue, Status); 8] = [
             (key::PMIX_IOF_DROP_OLDEST, true.into(), Status::ERR_NOT_SUPPORTED),
             (key::PMIX_IOF_BUFFERING_TIME, 1u32.into(), Status::ERR_NOT_SUPPORTED),
             (key::PMIX_FWD_STDIN, true.into(), Status::ERR_NOT_SUPPORTED),
-            ("pmix.nobody.knows", true.into(), Status::ERR_NOT_SUPPORTED),
-            ("nobody.knows", true.into(), Status::ERR_NOT_SUPPORTED),
+            ("pmix.unknown", true.into(), Status::ERR_NOT_SUPPORTED),
+            ("unknown", true.into(), Status::ERR_NOT_SUPPORTED),
             (key::PMIX_IOF_CACHE_SIZE, 0u32.into(), Status::ERR_BAD_PARAM),
             (key::PMIX_IOF_CACHE_SIZE, (1u64 << 32).into(), Status::ERR_BAD_PARAM),
             (key::IOF_PARTIAL, InfoValue::Text("yes".into()), Status::ERR_BAD_PARAM),
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_collects_the_bytes_is_taken_in_any_form() {
+    fn push_stdin_is_accepted_with_any_value() {
         let nspace = crate::names::Nspace::new("job").unwrap();
         let proc = InfoValue::Proc(Proc { nspace, rank: crate::names::Rank(0) });
         for value in [true.into(), false.into(), proc] {

@@ -5,14 +5,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::directive::Info;
-use crate::limits::{Excess, MAX_QUERY_KEYS, MAX_TEXT, within};
+use crate::limits::{Excess, MAX_QUERY_KEYS, MAX_TEXT, check_limit};
 use crate::names::{Channel, Nspace, Proc};
 use crate::status::Status;
 
 /// The keys of queries, each with the type of its value, and the keys of qualifiers.
 ///
-/// An engine answers what it knows and asks its host for the rest: other keys, the keys of a
-/// scheduler, and jobs and ranks that the engine does not know.
+/// An engine answers what it knows. It asks its host about other keys, about a scheduler's queues,
+/// and about jobs and ranks that it does not know.
 pub mod key {
     /// The names of all jobs, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
     pub const PMIX_QUERY_NAMESPACES: &str = "pmix.qry.ns";
@@ -28,9 +28,9 @@ pub mod key {
     /// Answered by the host.
     pub const PMIX_QUERY_QUEUE_STATUS: &str = "pmix.qry.qst";
     /// The processes of the jobs and ranks that the qualifiers name, or all:
-    /// [`Value::Procs`](super::Value::Procs) (RFC0010). Of a process on another node the engine
-    /// knows only that it wrote something; its host may know more. The processes of a job that
-    /// is being started are [launching](super::ProcState::Launching).
+    /// [`Value::Procs`](super::Value::Procs) (RFC0010). The engine knows a process on another node
+    /// only from its output; the host may know more. The processes of a job that is being started
+    /// are [launching](super::ProcState::Launching).
     pub const PMIX_QUERY_PROC_TABLE: &str = "pmix.qry.ptable";
     /// The processes of this node, like `PMIX_QUERY_PROC_TABLE`.
     pub const PMIX_QUERY_LOCAL_PROC_TABLE: &str = "pmix.qry.lptable";
@@ -65,8 +65,8 @@ pub mod key {
 pub struct Query {
     /// The keys. [`key`] lists those that an engine knows; its host may know others.
     pub keys: Vec<String>,
-    /// The qualifiers. A required one that neither engine nor host supports leaves the query
-    /// without an answer; an optional one is ignored.
+    /// The qualifiers. If neither the engine nor the host supports a qualifier, the query has no
+    /// answer if the qualifier is required; an optional qualifier is ignored.
     pub qualifiers: Vec<Info>,
 }
 
@@ -76,32 +76,33 @@ impl Query {
         Query { keys: keys.into_iter().map(Into::into).collect(), qualifiers: Vec::new() }
     }
 
-    /// Checks that a request keeps to the limits.
+    /// Checks that the queries of a request are within the limits.
     pub(crate) fn check(queries: &[Query]) -> Result<(), Excess> {
-        within("queries", queries.len(), MAX_QUERY_KEYS)?;
-        within("query keys", queries.iter().map(|query| query.keys.len()).sum(), MAX_QUERY_KEYS)?;
+        check_limit("queries", queries.len(), MAX_QUERY_KEYS)?;
+        check_limit("query keys", queries.iter().map(|query| query.keys.len()).sum(), MAX_QUERY_KEYS)?;
         queries.iter().try_for_each(|Query { keys, qualifiers }| {
-            keys.iter().try_for_each(|key| within("bytes of query key", key.len(), MAX_TEXT))?;
+            keys.iter().try_for_each(|key| check_limit("bytes of a query key", key.len(), MAX_TEXT))?;
             Info::check(qualifiers)
         })
     }
 }
 
-/// The answer to a request with at least one result.
+/// The answer to a request of which at least one key was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// [`Status::SUCCESS`] if all was found, else [`Status::ERR_PARTIAL_SUCCESS`].
+    /// [`Status::SUCCESS`] if all keys were found, otherwise [`Status::ERR_PARTIAL_SUCCESS`].
     pub status: Status,
-    /// In the order of the queries and of their keys, each key of a query once.
+    /// The values in the order of the queries and of their keys. A repeated key of a query occurs
+    /// once.
     pub found: Vec<Found>,
 }
 
-/// One key of a query with its value.
+/// A key of a query with its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// The index of the query in the request, from 0 on.
+    /// The index of the query in the request, starting at 0.
     pub query: u32,
-    /// The key as it was asked for.
+    /// The key as it stands in the query.
     pub key: String,
     /// The value.
     pub value: Value,
@@ -110,7 +111,7 @@ pub struct Found {
 /// The value of a query key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Value {
-    /// A text, such as a list of names with commas.
+    /// A text, such as a list of names separated by commas.
     Text(String),
     /// A process table.
     Procs(Vec<ProcInfo>),
@@ -118,26 +119,26 @@ pub enum Value {
     Streams(Vec<StreamStats>),
     /// A status.
     Status(Status),
-    /// Jobs.
+    /// A list of jobs.
     Jobs(Vec<JobInfo>),
     /// The attributes that operations support.
     Attributes(Vec<Attributes>),
-    /// Any other value of a host.
+    /// A value of another kind from the host.
     Infos(Vec<Info>),
 }
 
-/// One job.
+/// The state of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobInfo {
-    /// Its name.
+    /// The name of the job.
     pub nspace: Nspace,
-    /// The number of its processes that are known here.
+    /// The number of processes of the job that the engine knows.
     pub procs: u32,
-    /// Its status, as in [`PMIX_QUERY_JOB_STATUS`](key::PMIX_QUERY_JOB_STATUS).
+    /// The status of the job, as in [`PMIX_QUERY_JOB_STATUS`](key::PMIX_QUERY_JOB_STATUS).
     pub status: Status,
-    /// Its exit code once it has ended, if known.
+    /// The exit code of the job; `None` while it runs or if unknown.
     pub exit_code: Option<i32>,
-    /// Its programs, as far as known here, separated by ` : `. For people.
+    /// The programs of the job that the engine knows, separated by ` : `. For display.
     pub command: String,
 }
 
@@ -146,7 +147,7 @@ pub struct JobInfo {
 pub struct Attributes {
     /// The operation, such as `PMIx_IOF_pull`.
     pub function: String,
-    /// The keys of its attributes.
+    /// The keys of the attributes.
     pub keys: Vec<String>,
 }
 
@@ -155,15 +156,16 @@ pub struct Attributes {
 pub struct ProcInfo {
     /// The process.
     pub proc: Proc,
-    /// Its pid on its host; 0 if unknown.
+    /// The pid on its host; 0 if unknown.
     pub pid: u32,
-    /// The name of its host; empty if unknown.
+    /// The name of the host; empty if unknown.
     pub host: String,
-    /// Its program; empty if unknown.
+    /// The program; empty if unknown.
     pub executable: String,
-    /// Its state.
+    /// The state.
     pub state: ProcState,
-    /// Its exit code once it has ended, 128 + n if signal n ended it.
+    /// The exit code, 128 + *n* if signal *n* ended the process; `None` until it has ended or if
+    /// unknown.
     pub exit_code: Option<i32>,
 }
 
@@ -216,38 +218,38 @@ impl fmt::Display for ProcState {
     }
 }
 
-/// The counters of one stream, in bytes.
+/// The counters of one stream. Counts of bytes unless noted otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamStats {
-    /// The process that writes.
+    /// The process that writes the stream.
     pub source: Proc,
     /// The channel.
     pub channel: Channel,
-    /// Whether the stream holds messages that were logged there.
+    /// Whether the stream holds logged messages instead of the process's own output.
     pub logged: bool,
-    /// Read from the source so far.
+    /// Bytes read from the source so far.
     pub produced: u64,
-    /// In the newest ring now.
+    /// Bytes in the newest ring now.
     pub cached: u64,
-    /// Read and discarded for want of room.
+    /// Bytes read from the source and discarded because the ring was full.
     pub dropped: u64,
-    /// The number of rings that this stream has left behind.
+    /// The number of generations before the newest one.
     pub generation: u64,
     /// Whether the source has ended and all its bytes are accounted for.
     pub complete: bool,
-    /// Its readers.
+    /// The readers of the stream.
     pub readers: Vec<ReaderStats>,
 }
 
 /// One reader of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReaderStats {
-    /// The tool's name.
+    /// The name of the tool.
     pub tool: String,
-    /// Its pid.
+    /// The pid of the tool.
     pub pid: u32,
-    /// The number of its registration.
+    /// The handler id of the registration.
     pub handler: u32,
-    /// The number of bytes that it is behind the source.
+    /// The number of bytes by which the reader is behind the source.
     pub lag: u64,
 }

@@ -1,8 +1,8 @@
 //! Bytes and file descriptors over a connected Unix stream socket.
 //!
-//! The one module of this crate with `unsafe` in it. It is there because a receiver of file
-//! descriptors that gives up halfway must still close the ones it got, and the safe interfaces
-//! at hand forget them when the kernel reports `MSG_CTRUNC`.
+//! This is the only module of this crate with `unsafe` code. A receiver that fails after it has
+//! received some file descriptors must close them. The safe interfaces available leak them when the
+//! kernel reports `MSG_CTRUNC`.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
-
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, getsockopt, sendmsg,
     sockopt,
@@ -22,18 +21,20 @@ use nix::sys::socket::{
 
 use crate::limits::MAX_FDS;
 
-/// Who is at the other end, as the kernel noted it when the connection was made.
+/// The credentials of the process at the other end of a connection, as the kernel recorded them
+/// when the connection was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// Its pid; 0 if it lives in a pid namespace that we cannot see.
+    /// The pid; 0 if the process is in a pid namespace that this process cannot see.
     pub pid: u32,
-    /// Its effective user.
+    /// The effective user id.
     pub uid: u32,
-    /// Its effective group.
+    /// The effective group id.
     pub gid: u32,
 }
 
-/// Who is at the other end of a connection (`SO_PEERCRED`, unix(7)).
+/// Returns the credentials of the process at the other end of a connection (`SO_PEERCRED`,
+/// unix(7)).
 ///
 /// # Errors
 /// `socket` is not a Unix socket.
@@ -46,16 +47,18 @@ pub fn peer(socket: impl AsFd) -> io::Result<PeerCredentials> {
     })
 }
 
-/// Connects to the stream socket `path`, in blocking mode and close-on-exec. While the queue of who
-/// listens there is full this waits for `limit` at most.
+/// Connects to the stream socket at `path`. The returned socket is in blocking mode and
+/// close-on-exec. While the listener's queue of connections is full, this blocks for at most
+/// `limit`.
 ///
 /// # Errors
-/// * [`WouldBlock`](io::ErrorKind::WouldBlock): it has been full all the time.
-/// * Anything else is from connect(2), or `path` is too long for a socket's address.
+/// * [`WouldBlock`](io::ErrorKind::WouldBlock): the queue stayed full for `limit`.
+/// * Any other error of connect(2), or `path` is too long for a socket address.
 pub fn connect_within(path: &Path, limit: Duration) -> io::Result<UnixStream> {
-    let made = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    let socket = UnixStream::from(made);
-    // It is a limit for connect(2), too, socket(7).
+    let socket =
+        nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let socket = UnixStream::from(socket);
+    // The send timeout also applies to connect(2) (SO_SNDTIMEO, socket(7)).
     socket.set_write_timeout(Some(limit))?;
     let address = UnixAddr::new(path)?;
     while let Err(errno) = connect(socket.as_raw_fd(), &address) {
@@ -67,25 +70,25 @@ pub fn connect_within(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     Ok(socket)
 }
 
-/// Sends some of `bytes`, and with the first of them all of `fds`. Never waits, never raises
-/// `SIGPIPE`. Returns how many bytes went.
+/// Sends some or all of `bytes`, and all of `fds` with the first byte. Returns the number of bytes
+/// sent. Does not block and does not raise `SIGPIPE`.
 ///
-/// If it returns `Ok`, the descriptors have gone, even when only some bytes have: send the rest
-/// without them. If it returns an error, nothing has gone.
+/// On success all descriptors are sent, even if only some bytes are: the caller sends the remaining
+/// bytes without descriptors. On an error nothing is sent.
 ///
 /// # Errors
 /// * [`WouldBlock`](io::ErrorKind::WouldBlock): the socket is full; try again when it is writable.
-/// * [`InvalidInput`](io::ErrorKind::InvalidInput): more than [`MAX_FDS`] descriptors, or
-///   descriptors without a byte to carry them.
-/// * `ETOOMANYREFS`: this user has more descriptors on their way, over all sockets, than this
-///   process may open (unix(7)). Peers that do not read are the cause; try again later.
-/// * Anything else is from sendmsg(2), and the connection is over.
+/// * [`InvalidInput`](io::ErrorKind::InvalidInput): `fds` has more than [`MAX_FDS`] descriptors, or
+///   `bytes` is empty and cannot carry the descriptors.
+/// * `ETOOMANYREFS`: this user has more descriptors in flight, over all sockets, than this process
+///   may open (unix(7)). Peers that do not read are the cause; try again later.
+/// * Any other error of sendmsg(2): the connection is unusable.
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     if fds.len() > MAX_FDS || (bytes.is_empty() && !fds.is_empty()) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "{} file descriptors with {} bytes: at most {MAX_FDS}, with a byte at least",
+                "cannot send {} file descriptors with {} bytes: expected at most {MAX_FDS} with at least one byte",
                 fds.len(),
                 bytes.len()
             ),
@@ -98,47 +101,49 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     loop {
         match sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None) {
             Err(Errno::EINTR) => {}
-            done => return Ok(done?),
+            result => return Ok(result?),
         }
     }
 }
 
-/// Returns an upper bound of how many of the [`send`]s on this socket have brought something that
-/// the peer has not received yet (`SIOCOUTQ`, tcp(7)); 0 if it has received everything. The peer
-/// cannot influence it but by receiving.
+/// Returns an upper bound for the number of [`send`]s on this socket whose bytes the peer has not
+/// yet received (`SIOCOUTQ`, tcp(7)); 0 if it has received everything. The peer can change this
+/// number only by receiving.
 ///
 /// # Errors
-/// Those of ioctl(2).
+/// The errors of ioctl(2).
 pub fn unread(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: for a Unix socket this request writes one int, to `bytes`, which outlives the call. The
-    // kernel keeps that promise.
+    // SAFETY: for a Unix socket the kernel guarantees that this request writes one int, here to
+    // `bytes`, which outlives the call.
     if unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(usize::try_from(bytes).unwrap_or(0) / SEND_CHARGE)
 }
 
-/// The kernel charges the sender's socket for each buffer until the receiver has emptied it, with
-/// the bytes in it and the buffer's own memory (`truesize`), which alone is more than this. While
-/// it frees a buffer, less than this remains.
+/// A lower bound for the bytes that the kernel charges to the sender's socket for each buffer until
+/// the receiver has emptied it. The charge is the buffer's contents and its own memory (`truesize`),
+/// which alone exceeds this bound. While the kernel frees a buffer, less than this bound remains
+/// charged.
 const SEND_CHARGE: usize = 512;
 
-/// Receives bytes into `buffer`, and file descriptors, if `accept_fds`, onto the end of `fds`.
-/// Returns how many bytes came; 0 means that the peer has closed (or that `buffer` is empty).
+/// Receives bytes into `buffer` and, with `accept_fds`, appends received file descriptors to `fds`.
+/// Returns the number of bytes received; 0 means that the peer has closed the connection or that
+/// `buffer` is empty.
 ///
-/// Without `accept_fds` the kernel is given no room for descriptors and closes what the peer
-/// sends before it ever gets a number in this process. With it, they are close-on-exec and at
-/// most [`MAX_FDS`] a call, since the kernel ends a read behind bytes that came with some.
+/// Without `accept_fds`, the kernel gets no room for descriptors: it closes them before they get a
+/// number in this process. With `accept_fds`, received descriptors are close-on-exec, and one call
+/// receives at most [`MAX_FDS`], because the kernel ends a read after bytes that carry descriptors.
 ///
-/// With `wait`, a socket in blocking mode is waited for; without it, never.
+/// With `wait`, this blocks if the socket is in blocking mode. Without it, this never blocks.
 ///
 /// # Errors
-/// * [`WouldBlock`](io::ErrorKind::WouldBlock): nothing is there.
-/// * [`Interrupted`](io::ErrorKind::Interrupted): a signal came while waiting; the caller may want
-///   to look at what its handler noted, and calls again.
-/// * [`InvalidData`](io::ErrorKind::InvalidData): not every descriptor could be taken. Those that
-///   could are closed; bytes are lost; close the connection.
+/// * [`WouldBlock`](io::ErrorKind::WouldBlock): nothing has arrived.
+/// * [`Interrupted`](io::ErrorKind::Interrupted): a signal arrived during the wait. The caller can
+///   check what the signal handler recorded and repeat the call.
+/// * [`InvalidData`](io::ErrorKind::InvalidData): some descriptors could not be received. The others
+///   are closed and bytes are lost: the caller must close the connection.
 /// * Anything else is from recvmsg(2), and the connection is over.
 pub fn receive(
     socket: impl AsFd,
@@ -147,34 +152,34 @@ pub fn receive(
     accept_fds: bool,
     wait: bool,
 ) -> io::Result<usize> {
-    // SAFETY: msghdr is a C struct of integers and pointers, for which all zeros is a value (an
-    // empty one). The libc crate, which declares it, keeps that promise. It has private padding on
-    // some targets, so a literal will not do.
+    // SAFETY: msghdr, as the libc crate declares it, is a C struct of integers and pointers, so all
+    // zeros is a valid value (an empty message). Private padding on some targets rules out a struct
+    // literal.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     let mut data = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     message.msg_iov = &raw mut data;
     message.msg_iovlen = 1;
-    let mut control = Control::default();
+    let mut control = ControlBuffer::default();
     if accept_fds {
         message.msg_control = (&raw mut control).cast();
-        message.msg_controllen = mem::size_of::<Control>() as _;
+        message.msg_controllen = mem::size_of::<ControlBuffer>() as _;
     }
     let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
-    // SAFETY: recvmsg writes only to `message` and to the two regions it names, with the lengths it
-    // names. `data` describes `buffer`, and `control` is live and exclusively ours; all of them
-    // outlive the call. This function keeps that promise.
+    // SAFETY: recvmsg writes only to `message` and, within the lengths given there, to the two
+    // regions that it points to. `data` describes `buffer`, and `control` is borrowed by nothing
+    // else. All of them outlive the call.
     let count = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) };
     let Ok(count) = usize::try_from(count) else { return Err(io::Error::last_os_error()) };
-    // SAFETY: `message` was filled in by the recvmsg that has just succeeded, `control` is where it
-    // was, and nobody has taken descriptors from it before. This function keeps that promise.
+    // SAFETY: the recvmsg above has succeeded and filled in `message`, `control` is still alive and
+    // has not moved, and this is the only call that takes descriptors from `message`.
     let mut arrived = unsafe { take_fds(&message) };
-    // Alignment may leave room for one more than we asked for.
+    // Alignment can leave room for one descriptor more than requested.
     if accept_fds && (message.msg_flags & libc::MSG_CTRUNC != 0 || arrived.len() > MAX_FDS) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             format!(
-                "the peer sent more than {MAX_FDS} file descriptors at once, or this process may open no \
-                 more (raise ulimit -n)"
+                "cannot receive file descriptors: the peer sent more than {MAX_FDS} at once, or this process \
+                 has reached its limit on open files (raise ulimit -n)"
             ),
         ));
     }
@@ -182,44 +187,46 @@ pub fn receive(
     Ok(count)
 }
 
-/// Room for one control message with [`MAX_FDS`] descriptors, aligned as its header must be.
+/// A buffer for one control message with [`MAX_FDS`] descriptors, aligned for its header.
 #[repr(C)]
 #[derive(Default)]
-struct Control {
+struct ControlBuffer {
     align: [libc::cmsghdr; 0],
     bytes: [u8; CONTROL_SPACE],
 }
 
-// SAFETY: CMSG_SPACE only computes; it is unsafe as all functions of the libc crate are.
+// SAFETY: CMSG_SPACE only computes a size. It is unsafe only because the libc crate declares all of
+// its functions unsafe.
 const CONTROL_SPACE: usize = unsafe { libc::CMSG_SPACE((MAX_FDS * mem::size_of::<RawFd>()) as u32) as usize };
 
-/// The descriptors in the control messages of `message`, now owned.
+/// Takes ownership of the descriptors in the control messages of `message`.
 ///
 /// # Safety
-/// `message` must be as a successful recvmsg left it, its control region still alive, and this
-/// must be the only call for it.
+/// `message` must be unchanged since a successful recvmsg, its control region must be alive, and
+/// this must be the only call for it.
 unsafe fn take_fds(message: &libc::msghdr) -> VecDeque<OwnedFd> {
     let mut fds = VecDeque::new();
-    // SAFETY: the caller promises that the control region is as the kernel wrote it.
+    // SAFETY: the caller guarantees that the control region is as the kernel wrote it.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a header inside the control region, which
-    // is aligned for one (`Control`), written by the kernel, and alive as the caller promises.
+    // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return null or a header inside the control region. The
+    // region is aligned for a header (`ControlBuffer`), written by the kernel, and alive as the
+    // caller guarantees.
     while let Some(part) = unsafe { header.as_ref() } {
         if part.cmsg_level == libc::SOL_SOCKET && part.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: CMSG_LEN only computes.
-            let before = unsafe { libc::CMSG_LEN(0) } as usize;
-            #[allow(clippy::unnecessary_cast, reason = "its type is not the same in all C libraries")]
-            let bytes = (part.cmsg_len as usize).saturating_sub(before);
-            // SAFETY: `header` is a whole control message, so its data begins inside the region.
+            // SAFETY: CMSG_LEN only computes a size.
+            let header_len = unsafe { libc::CMSG_LEN(0) } as usize;
+            #[allow(clippy::unnecessary_cast, reason = "the type of cmsg_len differs between C libraries")]
+            let bytes = (part.cmsg_len as usize).saturating_sub(header_len);
+            // SAFETY: `header` is a complete control message, so its data begins inside the region.
             let first = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
             for index in 0..bytes / mem::size_of::<RawFd>() {
-                // SAFETY: the kernel wrote `bytes` bytes of descriptors there, and it opened each for
-                // this process in this call. Nobody else knows its number, and the caller promises
-                // not to take it twice.
+                // SAFETY: the kernel wrote `bytes` bytes of descriptors there and opened each of
+                // them for this process during recvmsg. No other code knows its number, and the
+                // caller guarantees that it is not taken twice.
                 fds.push_back(unsafe { OwnedFd::from_raw_fd(first.add(index).read_unaligned()) });
             }
         }
-        // SAFETY: as for CMSG_FIRSTHDR; `header` is one that it or this gave.
+        // SAFETY: as for CMSG_FIRSTHDR; `header` came from CMSG_FIRSTHDR or CMSG_NXTHDR.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
     fds

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// The status of an operation: a `pmix_status_t`.
 ///
-/// Numbers without a name in this build are carried unchanged, so that a host may answer with any
-/// status that PMIx has or will have.
+/// A number that has no name in this build is passed on unchanged, so that a host can answer with
+/// any present or future status of PMIx.
 ///
 /// ```
 /// use iof_proto::Status;
@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Status(pub i32);
 
-/// Defines each constant, and from the same line the name that [`Status::name`] returns.
+/// Defines each constant and the name that [`Status::name`] returns for it.
 macro_rules! statuses {
     ($($(#[$doc:meta])+ $name:ident = $code:literal;)+) => {
         impl Status {
             $($(#[$doc])+ pub const $name: Status = Status($code);)+
 
-            /// Returns PMIx's name of the constant, or `None` for a number without a name here.
+            /// Returns PMIx's name for the status, or `None` if it has no name in this build.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self {
@@ -42,44 +42,45 @@ statuses! {
     ERR_NO_PERMISSIONS = -23;
     /// The request was not answered in time.
     ERR_TIMEOUT = -24;
-    /// There is no connection, or the engine is gone.
+    /// There is no connection, or the engine has ended.
     ERR_UNREACH = -25;
     /// The request is malformed.
     ERR_BAD_PARAM = -27;
-    /// A resource is busy: try again.
+    /// A resource is busy; the request may succeed later.
     ERR_RESOURCE_BUSY = -28;
     /// A limit is reached.
     ERR_OUT_OF_RESOURCE = -29;
-    /// None of what was asked for is known.
+    /// Nothing requested was found.
     ERR_NOT_FOUND = -46;
     /// The request is well-formed but not supported, such as a pull of stdin.
     ERR_NOT_SUPPORTED = -47;
-    /// Some of what was asked for is known.
+    /// Only a part of the request was found or succeeded.
     ERR_PARTIAL_SUCCESS = -52;
     /// The resource is not available now.
     ERR_NOT_AVAILABLE = -64;
     /// A job has ended, with exit code 0.
     EVENT_JOB_END = -145;
-    /// The operation succeeded at once; no callback follows.
+    /// The operation succeeded immediately; no callback follows.
     OPERATION_SUCCEEDED = -157;
-    /// Forwarding itself failed.
+    /// Forwarding failed.
     ERR_IOF_FAILURE = -172;
-    /// The stream is complete: nothing will follow.
+    /// The stream is complete: no further bytes will follow.
     ERR_IOF_COMPLETE = -173;
-    /// A signal ended the process of a job that failed first.
+    /// The first process of a job that failed was ended by a signal.
     ERR_JOB_ABORTED_BY_SIG = -184;
     /// A process of a job exited with a code other than 0, or in an unknown way.
     ERR_JOB_NON_ZERO_TERM = -187;
     /// A job has started.
     EVENT_JOB_START = -191;
-    /// Every attempt failed (RFC0032). PMIx has no number for this status; this one is outside PMIx's range.
+    /// Every attempt failed (RFC0032). PMIx does not define a number for this status; this number is
+    /// outside PMIx's range.
     ERR_OPERATION_FAILED = -3331;
-    /// The bytes were taken; send no more until told.
+    /// The bytes were refused because too many are waiting; deliver them again later.
     ERR_IOF_XOFF = -405;
 }
 
 impl Status {
-    /// Some attempts failed (RFC0032). PMIx has no number of its own for this status.
+    /// Some attempts failed (RFC0032). PMIx does not define a number of its own for this status.
     pub const ERR_PARTIAL_COMPLETION: Status = Status::ERR_PARTIAL_SUCCESS;
 }
 

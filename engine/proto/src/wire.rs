@@ -1,15 +1,15 @@
-//! Frames: how a message becomes bytes on a stream socket, and back.
+//! Frames: the encoding of messages on a stream socket.
 //!
-//! | offset | size | what                                                          |
+//! | offset | size | contents                                                      |
 //! |-------:|-----:|---------------------------------------------------------------|
 //! | 0      | 4    | length of the body in bytes, little endian                    |
-//! | 4      | 1    | how many file descriptors come with this frame                |
+//! | 4      | 1    | number of file descriptors that accompany the frame           |
 //! | 5      | *n*  | the body: one message in [postcard](https://postcard.jamesmunns.com/wire-format) |
 //!
 //! File descriptors travel beside the bytes (`SCM_RIGHTS`, unix(7)). The sender attaches them to
-//! the call that sends the first byte of the frame; so once a frame is complete, they are there.
-//! Which message has how many is fixed ([`Message::fds`]). The header says it again, so that two
-//! builds that disagree stop with an error before one of them takes a descriptor for another.
+//! the call that sends the first byte of the frame, so the receiver has them when it has the whole
+//! frame. Their number is fixed for each message ([`Message::fds`]). The header repeats the number,
+//! so that two builds that disagree stop with an error before one of them confuses descriptors.
 
 use std::marker::PhantomData;
 use std::mem;
@@ -17,79 +17,80 @@ use std::mem;
 use crate::limits::{Excess, MAX_FDS};
 use crate::message::Message;
 
-/// Bytes before the body.
+/// Length of the header before the body, in bytes.
 const HEADER: usize = 5;
 
-/// Why a message cannot be sent.
+/// The reason why a message cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// It breaks a limit.
+    /// The message exceeds a limit.
     #[error("{0}: split the request")]
     Limit(#[from] Excess),
-    /// Its body is longer than the receiver takes.
-    #[error("a message of {length} bytes, and the limit is {cap}: split the request")]
+    /// The body is longer than the receiver accepts.
+    #[error("a message of {length} bytes exceeds the limit of {cap}: split the request")]
     TooLong {
-        /// The length of its body.
+        /// The length of the body, in bytes.
         length: usize,
-        /// The most it may be.
+        /// The maximum length, in bytes.
         cap: usize,
     },
-    /// It cannot be serialized.
+    /// The message cannot be serialized.
     #[error("cannot serialize a message: {0}")]
     Body(postcard::Error),
 }
 
-/// Why bytes are not the frame of a message. Close the connection: its framing is lost, or its
-/// peer is not what it says.
+/// The reason why bytes are not the frame of a message. The receiver must close the connection: the
+/// frame boundaries are lost, or the peer does not follow the protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// The announced body is longer than this side takes. Nothing of it was buffered.
-    #[error("the peer announces a message of {length} bytes, and the limit is {cap}")]
+    /// The announced body is longer than this side accepts. No byte of it was buffered.
+    #[error("the peer announced a message of {length} bytes, which exceeds the limit of {cap}")]
     TooLong {
-        /// The announced length.
+        /// The announced length, in bytes.
         length: usize,
-        /// The most it may be.
+        /// The maximum length, in bytes.
         cap: usize,
     },
     /// The header announces more descriptors than any message has.
-    #[error("the peer announces {announced} file descriptors, and the limit is {MAX_FDS}")]
+    #[error("the peer announced {announced} file descriptors, which exceeds the limit of {MAX_FDS}")]
     TooManyFds {
         /// The announced count.
         announced: u8,
     },
-    /// The header announces another number of descriptors than this message has.
-    #[error("the peer announces {announced} file descriptors with a message that comes with {due}")]
+    /// The header announces a number of descriptors that differs from the message's.
+    #[error("the peer announced {announced} file descriptors for a message with {due}")]
     WrongFds {
         /// The announced count.
         announced: u8,
-        /// What the message comes with.
+        /// The number that belongs to the message.
         due: u8,
     },
-    /// The body is no message.
-    #[error("a body of {length} bytes is no message: {reason}")]
+    /// The body is not a message.
+    #[error("invalid message of {length} bytes: {reason}")]
     Body {
-        /// The length of the body.
+        /// The length of the body, in bytes.
         length: usize,
-        /// What the deserializer says.
+        /// The deserializer's error.
         reason: postcard::Error,
     },
-    /// The body goes on after its message.
-    #[error("a body of {length} bytes goes on for {left} bytes after its message")]
+    /// The body has bytes after its message.
+    #[error("invalid message of {length} bytes: {left} trailing bytes")]
     Trailing {
-        /// The length of the body.
+        /// The length of the body, in bytes.
         length: usize,
-        /// The bytes too many.
+        /// The number of trailing bytes.
         left: usize,
     },
-    /// The message breaks a limit.
-    #[error("the peer sends {0}")]
+    /// The message exceeds a limit.
+    #[error("the peer sent an invalid message: {0}")]
     Limit(#[from] Excess),
 }
 
-/// The frame of a message. Send [`Message::fds`] file descriptors with its first byte.
+/// Returns the frame of a message. The sender must send [`Message::fds`] file descriptors with its
+/// first byte.
 ///
 /// # Errors
-/// The message breaks a limit, or is longer than [`Message::CAP`].
+/// The message exceeds a limit, or its body is longer than [`Message::CAP`].
 pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, EncodeError> {
     message.check()?;
     let body = postcard::to_stdvec(message).map_err(EncodeError::Body)?;
@@ -105,10 +106,10 @@ pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, EncodeError> {
     Ok(frame)
 }
 
-/// Turns the bytes of a stream into messages, however they are cut.
+/// A decoder of the messages on a byte stream, which may arrive in pieces of any length.
 ///
-/// It keeps the one frame that is not complete yet and nothing else, so it never holds more than
-/// the header and [`Message::CAP`] bytes, whatever the peer sends and however its owner calls it.
+/// A decoder holds only the incomplete frame: at most the header and [`Message::CAP`] bytes,
+/// whatever the peer sends.
 ///
 /// ```
 /// use iof_proto::{Decoder, FromTool, encode};
@@ -123,7 +124,7 @@ pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, EncodeError> {
 /// ```
 #[derive(Debug)]
 pub struct Decoder<M> {
-    /// The start of a frame, header included.
+    /// The received part of the current frame, including its header.
     partial: Vec<u8>,
     message: PhantomData<fn() -> M>,
 }
@@ -135,20 +136,22 @@ impl<M> Default for Decoder<M> {
 }
 
 impl<M: Message> Decoder<M> {
-    /// A decoder at the start of a stream.
+    /// Returns a decoder at the start of a stream.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes bytes off the front of `input` until a message is complete or `input` is empty.
-    /// Call it until it returns `None`; then `input` is used up.
+    /// Consumes bytes from the front of `input` until a message is complete or `input` is empty.
+    /// Returns `None` if `input` is empty and no message is complete, so the caller repeats the call
+    /// until then.
     ///
-    /// The message's file descriptors, [`Message::fds`] of them, are then at the front of the
-    /// queue that [`receive`](crate::socket::receive) filled. If they are not, the peer is broken.
+    /// When a message is complete, its [`Message::fds`] file descriptors are at the front of the
+    /// queue that [`receive`](crate::socket::receive) fills. If they are missing, the peer violates
+    /// the protocol.
     ///
     /// # Errors
-    /// The bytes are not the frame of a message: close the connection.
+    /// The bytes are not the frame of a message. The caller must close the connection.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<M>, DecodeError> {
         if !self.fill(HEADER, input) {
             return Ok(None);
@@ -179,14 +182,14 @@ impl<M: Message> Decoder<M> {
         Ok(Some(message))
     }
 
-    /// Moves bytes from `input` until `partial` has `size` of them; whether it has.
+    /// Moves bytes from `input` to `partial` until that has `size` bytes. Returns whether it has.
     fn fill(&mut self, size: usize, input: &mut &[u8]) -> bool {
-        let lack = size.saturating_sub(self.partial.len());
-        // Exactly: doubling would take up to twice the cap.
-        self.partial.reserve_exact(lack);
-        let (now, later) = input.split_at(lack.min(input.len()));
-        self.partial.extend_from_slice(now);
-        *input = later;
-        now.len() == lack
+        let missing = size.saturating_sub(self.partial.len());
+        // The usual doubling could reserve up to twice the cap.
+        self.partial.reserve_exact(missing);
+        let (taken, rest) = input.split_at(missing.min(input.len()));
+        self.partial.extend_from_slice(taken);
+        *input = rest;
+        taken.len() == missing
     }
 }
