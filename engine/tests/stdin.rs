@@ -308,7 +308,7 @@ fn a_slow_reader_is_not_cut_off() {
     while got.len() < bytes.len() && !pushing.has_ended() {
         let n = (bytes.len() - got.len()).min(30_000);
         got.extend(ranks.read(0, n));
-        thread::sleep(iof_tool::PATIENCE / 4);
+        thread::sleep(iof_tool::STALL_TIMEOUT / 4);
     }
     assert_eq!(pushing.report(), complete_report(bytes.len(), 1));
     got.extend(ranks.read(0, bytes.len() - got.len()));
