@@ -27,7 +27,8 @@ pub struct AdoptSpec {
     pub nspace: Nspace,
     /// The job's local ranks, at least one.
     pub ranks: Vec<AdoptedRank>,
-    /// How long streams of exited ranks may stay open, see [`JobSpec::grace`](crate::JobSpec::grace).
+    /// How long streams of exited ranks may stay open, see
+    /// [`JobSpec::grace`](crate::JobSpec::grace).
     pub grace: Option<Duration>,
     /// The directives of the spawner, see [`JobSpec::directives`](crate::JobSpec::directives).
     pub directives: Directives,
@@ -45,16 +46,17 @@ impl AdoptSpec {
 /// A rank that the embedder has started, with the descriptors from which its output is read.
 ///
 /// Each descriptor is the read end of a pipe or FIFO, a connected stream socket, or a terminal (a
-/// pty's master). It may be in blocking or nonblocking mode. The engine reads it to its end; no other
-/// process or thread may read it. A channel without a descriptor ends at once.
+/// pty's master). It may be in blocking or nonblocking mode. The engine reads it to its end; no
+/// other process or thread may read it. A channel without a descriptor ends at once.
 #[derive(Debug)]
 pub struct AdoptedRank {
-    /// Its number in the job. The ranks of a spec need not start at 0: a node may adopt ranks 8 to 15.
+    /// Its number in the job. The ranks of a spec need not start at 0: a node may adopt ranks 8 to
+    /// 15.
     pub rank: Rank,
     /// The executable that process tables show.
     pub executable: String,
-    /// The write end of the pipe of its stdin, if tools may push to it. Only the engine may write to
-    /// this pipe.
+    /// The write end of the pipe of its stdin, if tools may push to it. Only the engine may write
+    /// to this pipe.
     pub stdin: Option<OwnedFd>,
     /// The descriptor from which its stdout is read.
     pub stdout: Option<OwnedFd>,
@@ -68,20 +70,20 @@ pub struct AdoptedRank {
 
 /// The method by which the engine detects that an adopted rank has exited.
 ///
-/// With [`Process::Pid`] and [`Process::Pidfd`], the embedder hands the process over. The engine waits
-/// for it, so no other thread may wait for it, or for any child (see waitpid(2)). The engine also
-/// sends it signals; if the process leads a process group when it is adopted, the whole group
-/// receives them. If the process is not a child of the embedder, its exit is detected but reported as
-/// [`Exit::Unknown`](crate::Exit).
+/// With [`Process::Pid`] and [`Process::Pidfd`], the embedder hands the process over. The engine
+/// waits for it, so no other thread may wait for it, or for any child (see waitpid(2)). The engine
+/// also sends it signals; if the process leads a process group when it is adopted, the whole group
+/// receives them. If the process is not a child of the embedder, its exit is detected but reported
+/// as [`Exit::Unknown`](crate::Exit).
 #[derive(Debug)]
 pub enum Process {
-    /// The rank's pid. It must be a child that no thread has waited for, because the kernel may assign
-    /// the pid to another process afterwards.
+    /// The rank's pid. It must be a child that no thread has waited for, because the kernel may
+    /// assign the pid to another process afterwards.
     Pid(u32),
     /// A pidfd of the rank, see pidfd_open(2).
     Pidfd(OwnedFd),
-    /// The embedder waits for the rank and reports its exit ([`Job::report_exit`]). The engine sends
-    /// it no signals.
+    /// The embedder waits for the rank and reports its exit ([`Job::report_exit`]). The engine
+    /// sends it no signals.
     Reported {
         /// The pid that process tables show; 0 if it is not known.
         pid: u32,
@@ -134,7 +136,8 @@ pub enum AdoptError {
         /// A description of the file.
         what: &'static str,
     },
-    /// A pipe or socket occurs twice. Two readers would share its bytes, or two pushes would mix them.
+    /// A pipe or socket occurs twice. Two readers would share its bytes, or two pushes would mix
+    /// them.
     #[error("rank {rank}'s {channel} is a pipe or socket that occurs twice: each channel needs its own")]
     Shared {
         /// The rank with the second occurrence.
@@ -182,8 +185,8 @@ pub enum AdoptError {
 }
 
 impl Engine {
-    /// Adopts ranks that run already as one job, and forwards their output. Tools that registered for
-    /// the job before receive everything that is read from the descriptors.
+    /// Adopts ranks that run already as one job, and forwards their output. Tools that registered
+    /// for the job before receive everything that is read from the descriptors.
     ///
     /// # Errors
     /// [`AdoptError`].
@@ -283,8 +286,8 @@ fn check_stdin(file: BorrowedFd<'_>) -> Result<(), &'static str> {
     }
 }
 
-/// Checks that a file can be an output channel, and returns its metadata. Returns a description of the
-/// file otherwise.
+/// Checks that a file can be an output channel, and returns its metadata. Returns a description of
+/// the file otherwise.
 fn check_output(file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
     let stat = fstat(file).map_err(|_| "not an open file")?;
     let flags =

@@ -12,8 +12,8 @@ pub(crate) struct Client {
 
 impl Client {
     /// Returns whether both connections are known to belong to one process. Returns `false` for
-    /// processes in pid namespaces that are not visible to the engine: only their user is known, and
-    /// they are counted per user.
+    /// processes in pid namespaces that are not visible to the engine: only their user is known,
+    /// and they are counted per user.
     pub(crate) fn is_process(self, other: Client) -> bool {
         self == other && self.pid != 0
     }

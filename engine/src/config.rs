@@ -16,8 +16,8 @@ use nix::libc;
 pub const DEFAULT_CACHE_SIZE: u32 = 1 << 20;
 
 /// Smallest size of a cache, in bytes. A smaller request is raised to it. A read takes at most a
-/// quarter of a cache, and a read of a pipe in packet mode (O_DIRECT, see pipe(2)) must have room for
-/// `PIPE_BUF` bytes, or the kernel discards the rest of the packet.
+/// quarter of a cache, and a read of a pipe in packet mode (O_DIRECT, see pipe(2)) must have room
+/// for `PIPE_BUF` bytes, or the kernel discards the rest of the packet.
 pub const MIN_CACHE_SIZE: u32 = 4 * libc::PIPE_BUF as u32;
 
 /// Default for the largest cache that a registration may ask for, in bytes.
@@ -27,9 +27,9 @@ pub const MAX_CACHE_SIZE: u32 = 16 << 20;
 /// arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffering {
-    /// Number of bytes after which the reader receives them (`PMIX_IOF_BUFFERING_SIZE`). At most half
-    /// the cache is grouped. With 0, `time` alone limits a group, or, without it, bytes are not
-    /// grouped.
+    /// Number of bytes after which the reader receives them (`PMIX_IOF_BUFFERING_SIZE`). At most
+    /// half the cache is grouped. With 0, `time` alone limits a group, or, without it, bytes are
+    /// not grouped.
     pub size: u32,
     /// Time after which the reader receives a smaller group (`PMIX_IOF_BUFFERING_TIME`). If `None`,
     /// only the end of the stream or of the registration ends a group early.
@@ -42,8 +42,8 @@ pub struct Config {
     /// Size of the cache of each source and channel, in bytes (`PMIX_IOF_CACHE_SIZE`). A size below
     /// [`MIN_CACHE_SIZE`] is raised to it.
     pub cache_size: u32,
-    /// The reaction to a full cache: drop the newest bytes (`PMIX_IOF_DROP_NEWEST`), drop the oldest
-    /// (`PMIX_IOF_DROP_OLDEST`), or block sources until the readers that may hold them back
+    /// The reaction to a full cache: drop the newest bytes (`PMIX_IOF_DROP_NEWEST`), drop the
+    /// oldest (`PMIX_IOF_DROP_OLDEST`), or block sources until the readers that may hold them back
     /// ([`Grant`](crate::Grant)) have consumed.
     pub policy: Policy,
     /// The grouping of bytes for readers, unless their job or registration specifies another.
@@ -51,8 +51,8 @@ pub struct Config {
     /// The largest cache that a registration may ask for, in bytes. [`MIN_CACHE_SIZE`] is always
     /// allowed.
     pub max_cache_size: u32,
-    /// The backend that reads the ranks' pipes. `None` selects io_uring if the kernel permits it, else
-    /// epoll.
+    /// The backend that reads the ranks' pipes. `None` selects io_uring if the kernel permits it,
+    /// else epoll.
     pub backend: Option<BackendKind>,
     /// The rendezvous point at which tools find this engine.
     pub rendezvous: Rendezvous,
@@ -61,8 +61,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// Sets the engine's defaults from directives: those of RFC0025, such as `PMIX_IOF_CACHE_SIZE`, and
-    /// `PMIX_SERVER_GATEWAY`. Returns the keys of the optional directives that can't be honoured.
+    /// Sets the engine's defaults from directives: those of RFC0025, such as `PMIX_IOF_CACHE_SIZE`,
+    /// and `PMIX_SERVER_GATEWAY`. Returns the keys of the optional directives that can't be
+    /// honoured.
     ///
     /// # Errors
     /// A required directive can't be honoured. The configuration is then unchanged.
@@ -108,8 +109,9 @@ pub(crate) fn policy(drop: Option<DropPolicy>) -> Option<Policy> {
 }
 
 impl Default for Config {
-    /// Returns the default configuration: a cache of 1 MiB for each stream, drop newest (the default
-    /// of the RFC), the best backend that the kernel permits, and the user's rendezvous directory.
+    /// Returns the default configuration: a cache of 1 MiB for each stream, drop newest (the
+    /// default of the RFC), the best backend that the kernel permits, and the user's rendezvous
+    /// directory.
     fn default() -> Self {
         Config {
             cache_size: DEFAULT_CACHE_SIZE,
@@ -128,13 +130,13 @@ impl Default for Config {
 pub enum Rendezvous {
     /// No rendezvous point: only the embedding process can attach.
     None,
-    /// An engine of the user's session, which tools find by pid or by the name of a job. The directory
-    /// is this one or, if `None`, the user's own one below PMIX_SERVER_TMPDIR, TMPDIR, TEMP, TMP or
-    /// /tmp.
+    /// An engine of the user's session, which tools find by pid or by the name of a job. The
+    /// directory is this one or, if `None`, the user's own one below PMIX_SERVER_TMPDIR, TMPDIR,
+    /// TEMP, TMP or /tmp.
     Session(Option<PathBuf>),
-    /// The system-level engine of the node, which tools prefer to engines of sessions. The directory is
-    /// this one or, if `None`, PMIX_SYSTEM_TMPDIR, TMPDIR, TEMP, TMP or /tmp. Every user may connect,
-    /// but only tools of the engine's user and of root are approved unless the
+    /// The system-level engine of the node, which tools prefer to engines of sessions. The
+    /// directory is this one or, if `None`, PMIX_SYSTEM_TMPDIR, TMPDIR, TEMP, TMP or /tmp. Every
+    /// user may connect, but only tools of the engine's user and of root are approved unless the
     /// [`Host`](crate::Host) approves others.
     System(Option<PathBuf>),
 }
@@ -144,30 +146,30 @@ pub enum Rendezvous {
 pub struct App {
     /// Number of ranks that run it, at least 1.
     pub nprocs: u32,
-    /// The program: a path, or a name that is looked up in the `PATH` of the ranks' environment. A path
-    /// that does not begin with a slash is relative to `cwd`.
+    /// The program: a path, or a name that is looked up in the `PATH` of the ranks' environment. A
+    /// path that does not begin with a slash is relative to `cwd`.
     pub program: OsString,
     /// The arguments, without the program's own name.
     pub args: Vec<OsString>,
-    /// Variables that are added to the embedder's environment, or replace those of the same name. The
-    /// last of several equal names is effective. The engine's own variables, `IOF_...`, can't be
-    /// replaced.
+    /// Variables that are added to the embedder's environment, or replace those of the same name.
+    /// The last of several equal names is effective. The engine's own variables, `IOF_...`, can't
+    /// be replaced.
     pub env: Vec<(OsString, OsString)>,
     /// The working directory of the ranks; the embedder's own if `None`.
     pub cwd: Option<PathBuf>,
 }
 
 impl App {
-    /// Returns an app of one rank that runs `program` with `args`, in the embedder's environment and
-    /// working directory.
+    /// Returns an app of one rank that runs `program` with `args`, in the embedder's environment
+    /// and working directory.
     pub fn new<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> App {
         let args = args.into_iter().map(Into::into).collect();
         App { nprocs: 1, program: program.into(), args, env: Vec::new(), cwd: None }
     }
 }
 
-/// A job: a list of programs, and the number of ranks that run each. The ranks of an app are numbered
-/// after those of the apps before it.
+/// A job: a list of programs, and the number of ranks that run each. The ranks of an app are
+/// numbered after those of the apps before it.
 ///
 /// Each rank has these variables in its environment:
 ///
@@ -180,57 +182,58 @@ impl App {
 /// | `IOF_STDDIAG_FD` | the descriptor of stddiag |
 /// | `IOF_SERVER` | the engine's socket, to which tools that a rank starts connect; empty if there is none |
 ///
-/// `PMIX_NAMESPACE`, `PMIX_RANK` and the like are not set, because a PMIx client takes them as a sign
-/// of a PMIx server that it can connect to. A launcher with such a server sets them in [`App::env`].
+/// `PMIX_NAMESPACE`, `PMIX_RANK` and the like are not set, because a PMIx client takes them as a
+/// sign of a PMIx server that it can connect to. A launcher with such a server sets them in
+/// [`App::env`].
 #[derive(Clone, Debug)]
 pub struct JobSpec {
     /// The job's name.
     pub nspace: Nspace,
     /// The programs that its ranks run, at least one.
     pub apps: Vec<App>,
-    /// The source of each rank's stdin. The wildcard rank stands for all ranks that are not named. A
-    /// rank that is not included reads /dev/null.
+    /// The source of each rank's stdin. The wildcard rank stands for all ranks that are not named.
+    /// A rank that is not included reads /dev/null.
     ///
     /// At most one rank can have the embedder's own stdin ([`Stdin::Inherit`]). The stdin of a rank
-    /// with [`Stdin::Pipe`] is open: the embedder and tools can [push](iof_tool::Tool::push) to it, and
-    /// the rank reads its end when an end was pushed.
+    /// with [`Stdin::Pipe`] is open: the embedder and tools can [push](iof_tool::Tool::push) to it,
+    /// and the rank reads its end when an end was pushed.
     ///
-    /// A rank with a pty reads its terminal. With [`Stdin::Inherit`] it reads what the embedder types
-    /// there ([`Job::pty`](crate::Job::pty)), with [`Stdin::Null`] it reads the end. It can't have
-    /// another source.
+    /// A rank with a pty reads its terminal. With [`Stdin::Inherit`] it reads what the embedder
+    /// types there ([`Job::pty`](crate::Job::pty)), with [`Stdin::Null`] it reads the end. It can't
+    /// have another source.
     ///
-    /// If the directives ask for stdin to be forwarded (`PMIX_FWD_STDIN`), rank 0 has [`Stdin::Pipe`]
-    /// unless it is named here or has a pty.
+    /// If the directives ask for stdin to be forwarded (`PMIX_FWD_STDIN`), rank 0 has
+    /// [`Stdin::Pipe`] unless it is named here or has a pty.
     pub stdin: BTreeMap<Rank, Stdin>,
     /// The ranks with [`Stdin::Pipe`] to which only the embedder's own tools may push
     /// ([`Engine::attach`](crate::Engine::attach)). Their stdin is not open to other tools.
     pub own_stdin: BTreeSet<Rank>,
     /// The ranks with a pseudo-terminal, and its initial settings. The wildcard rank stands for all
-    /// ranks that are not named. What such a rank writes to stdout, stderr and /dev/tty arrives on its
-    /// stdout channel, unchanged and in the order of the writes. Its stderr channel ends at once. The
-    /// rank leads a session of its own, and a process group in it.
+    /// ranks that are not named. What such a rank writes to stdout, stderr and /dev/tty arrives on
+    /// its stdout channel, unchanged and in the order of the writes. Its stderr channel ends at
+    /// once. The rank leads a session of its own, and a process group in it.
     pub ptys: BTreeMap<Rank, Pty>,
     /// The ranks' process groups.
     ///
     /// A rank in a group of its own would be stopped as soon as it reads the embedder's terminal
-    /// (SIGTTIN, see credentials(7)). So a rank with [`Stdin::Inherit`] always stays in the embedder's
-    /// group if the embedder's stdin is its controlling terminal.
+    /// (SIGTTIN, see credentials(7)). So a rank with [`Stdin::Inherit`] always stays in the
+    /// embedder's group if the embedder's stdin is its controlling terminal.
     pub process_group: ProcessGroup,
-    /// How long the streams of a rank that has exited may stay open, because a process that the rank
-    /// started holds them. After that time they are completed with the bytes written so far (see
-    /// [`JobStatus::cut_off`](crate::JobStatus)), and later writes raise SIGPIPE. If a gating reader
-    /// holds the stream back, its end waits for that reader as well. `None` means no limit.
+    /// How long the streams of a rank that has exited may stay open, because a process that the
+    /// rank started holds them. After that time they are completed with the bytes written so far
+    /// (see [`JobStatus::cut_off`](crate::JobStatus)), and later writes raise SIGPIPE. If a gating
+    /// reader holds the stream back, its end waits for that reader as well. `None` means no limit.
     pub grace: Option<Duration>,
     /// The directives of the spawner (RFC0025), which override the engine's [`Config`].
     pub directives: Directives,
-    /// The job also has remote ranks. Their output may be [delivered](crate::Engine::deliver), and the
-    /// job does not end before [`Engine::end_job`](crate::Engine::end_job) is called.
+    /// The job also has remote ranks. Their output may be [delivered](crate::Engine::deliver), and
+    /// the job does not end before [`Engine::end_job`](crate::Engine::end_job) is called.
     pub elsewhere: bool,
 }
 
 impl JobSpec {
-    /// Returns a job of `apps` with local ranks only. Every rank reads /dev/null, has no pty and leads a
-    /// process group, and streams may stay open without limit.
+    /// Returns a job of `apps` with local ranks only. Every rank reads /dev/null, has no pty and
+    /// leads a process group, and streams may stay open without limit.
     pub fn new(nspace: Nspace, apps: Vec<App>) -> JobSpec {
         JobSpec {
             nspace,

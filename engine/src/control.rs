@@ -280,7 +280,8 @@ impl Control {
         }
     }
 
-    /// Serves every tool as far as possible without waiting. Returns the most urgent of the results.
+    /// Serves every tool as far as possible without waiting. Returns the most urgent of the
+    /// results.
     fn serve_all(&mut self, state: &mut State) -> Flushed {
         let ids: Vec<PeerId> = state.peers.keys().copied().collect();
         let mut result = Flushed::Waits;

@@ -109,7 +109,8 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// Hands bytes to the capture thread. A delivery that `is_end` is never refused for lack of room.
+    /// Hands bytes to the capture thread. A delivery that `is_end` is never refused for lack of
+    /// room.
     ///
     /// # Errors
     /// Too many bytes wait already, or the capture thread has ended.
@@ -183,15 +184,17 @@ impl Engine {
     /// cached under the same options as that of local ranks: the options of its job, or of the
     /// engine if the engine starts no ranks of that job.
     ///
-    /// `infos` may contain [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), which ends the stream after
-    /// these bytes (`bytes` may be empty), and [`IOF_TIME`](key::IOF_TIME), the time at which the
-    /// bytes were read from their source. Other attributes are ignored unless they are required.
+    /// `infos` may contain [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), which ends the stream
+    /// after these bytes (`bytes` may be empty), and [`IOF_TIME`](key::IOF_TIME), the time at which
+    /// the bytes were read from their source. Other attributes are ignored unless they are
+    /// required.
     ///
     /// Does not block. `taken` runs once, when the bytes are in the ring, or the policy has dropped
     /// them, or the engine has ended. It runs on the engine's control thread, under the same rules
     /// as [upcalls](crate::Host). While a reader with the grant to block holds the stream back, at
     /// most [`MAX_DELIVERED`] bytes of it wait. One delivery of any size is always accepted, and so
-    /// is an end of the stream without bytes. The deliveries to one stream are taken in their order.
+    /// is an end of the stream without bytes. The deliveries to one stream are taken in their
+    /// order.
     ///
     /// # Errors
     /// [`DeliverError`]. `taken` is then dropped without being run.
@@ -229,7 +232,8 @@ impl Engine {
         if channel == Channel::Stdin || from.rank.0 >= MAX_RANKS {
             return Err(DeliverError::NoSource { from: from.clone(), channel });
         }
-        // The lock is held until the capture thread has the bytes, so that deliveries keep their order.
+        // The lock is held until the capture thread has the bytes, so that deliveries keep their
+        // order.
         let mut state = self.tables.lock();
         let stream = self.delivered_stream(&mut state, from, channel)?;
         let Some(delivery) = state.deliveries.get_mut(&stream) else {
@@ -250,9 +254,10 @@ impl Engine {
     }
 
     /// Ends the remote part of job `nspace`: all its remote ranks have ended, and their output was
-    /// delivered. Completes their streams. When the streams of the job's local ranks are complete as
-    /// well, tools receive the end of the job with `exit_code`; if that is `None`, with the exit code
-    /// of the local ranks, if there are any. The job may be unknown to the engine before this call.
+    /// delivered. Completes their streams. When the streams of the job's local ranks are complete
+    /// as well, tools receive the end of the job with `exit_code`; if that is `None`, with the exit
+    /// code of the local ranks, if there are any. The job may be unknown to the engine before this
+    /// call.
     ///
     /// Returns `false` if the remote part was ended before, or all ranks of the job are local.
     pub fn end_job(&self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
@@ -267,8 +272,8 @@ impl Engine {
             if let Some(delivery) = state.deliveries.get_mut(&stream) {
                 delivery.complete = true;
             }
-            // A stream that is already complete is left as it is. A capture thread that has ended has
-            // completed all streams.
+            // A stream that is already complete is left as it is. A capture thread that has ended
+            // has completed all streams.
             let _ = self.capture.finish(stream);
         }
         state.announce_complete_registrations(nspace);

@@ -92,8 +92,8 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
-    /// Adds a pull of `channels` of `procs`. Returns its ticket and the upcalls that it requires, which
-    /// are none if all its sources are asked for or granted already.
+    /// Adds a pull of `channels` of `procs`. Returns its ticket and the upcalls that it requires,
+    /// which are none if all its sources are asked for or granted already.
     pub(crate) fn ask(&mut self, procs: &[Proc], channels: Channels) -> (Ticket, Vec<(CallId, Sources)>) {
         self.last_ticket = self.last_ticket.saturating_add(1);
         let ticket = Ticket(self.last_ticket);
@@ -197,8 +197,8 @@ impl Demand {
         Answered { granted: Vec::new(), denied, stopped: grouped(unwanted) }
     }
 
-    /// Removes a pull that has ended or was abandoned. Returns the granted sources that no pull needs
-    /// any more. Sources without an answer for which no other pull waits are returned by
+    /// Removes a pull that has ended or was abandoned. Returns the granted sources that no pull
+    /// needs any more. Sources without an answer for which no other pull waits are returned by
     /// [`Demand::answer`] if the host grants them.
     pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<Sources> {
         let mut unwanted = Vec::new();

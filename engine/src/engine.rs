@@ -51,11 +51,11 @@ pub enum Grant {
 /// [`Exit::Unknown`](crate::Exit).
 ///
 /// The job record and printers' files may reach a limit on file sizes (RLIMIT_FSIZE, see
-/// setrlimit(2)). An embedder under such a limit should ignore SIGXFSZ: the limit is then an error of
-/// that file, and does not end the process. Ranks get the default action of SIGXFSZ back.
+/// setrlimit(2)). An embedder under such a limit should ignore SIGXFSZ: the limit is then an error
+/// of that file, and does not end the process. Ranks get the default action of SIGXFSZ back.
 ///
-/// Dropping the engine ends both threads. A thread that is logging finishes its message first. Ranks
-/// that still run lose their pipes, so wait for the jobs before.
+/// Dropping the engine ends both threads. A thread that is logging finishes its message first.
+/// Ranks that still run lose their pipes, so wait for the jobs before.
 ///
 /// # Example
 /// ```
@@ -102,8 +102,8 @@ impl Engine {
     /// on open files, see [`raise_file_limit`]; ranks are started with the old limit.
     ///
     /// # Errors
-    /// [`StartError`]: the kernel refuses io_uring and [`Config::backend`] requires it, the rendezvous
-    /// directory is not usable, or no thread or descriptor is left.
+    /// [`StartError`]: the kernel refuses io_uring and [`Config::backend`] requires it, the
+    /// rendezvous directory is not usable, or no thread or descriptor is left.
     pub fn start(config: Config) -> Result<Engine, StartError> {
         Engine::start_with(config, Arc::new(Standalone))
     }
@@ -190,8 +190,8 @@ impl Engine {
         self.capture.backend()
     }
 
-    /// Returns why the backend is not io_uring; `None` if it is, or if [`Config::backend`] chose it.
-    /// The reason was also logged.
+    /// Returns why the backend is not io_uring; `None` if it is, or if [`Config::backend`] chose
+    /// it. The reason was also logged.
     pub fn fallback(&self) -> Option<&CaptureError> {
         self.capture.fallback()
     }
@@ -217,8 +217,8 @@ impl Drop for Engine {
         let mut state = self.tables.lock();
         state.stopping = true;
         for job in state.jobs.values_mut() {
-            // `Job` handles may outlive the engine. Their jobs must not keep ranks' terminals from being
-            // hung up, and tools must not find them any more.
+            // `Job` handles may outlive the engine. Their jobs must not keep ranks' terminals from
+            // being hung up, and tools must not find them any more.
             job.ranks.values_mut().for_each(|rank| rank.pty = None);
             job.entry = None;
         }

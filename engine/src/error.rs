@@ -86,8 +86,8 @@ pub enum LaunchError {
         /// The rank with the pty.
         rank: Rank,
     },
-    /// A rank's stdin is a FIFO. Opening a FIFO blocks until a writer opens it, and each of its bytes
-    /// reaches only one reader.
+    /// A rank's stdin is a FIFO. Opening a FIFO blocks until a writer opens it, and each of its
+    /// bytes reaches only one reader.
     #[error("rank {rank} can't have {} as stdin, which is a FIFO: redirect the launcher's own stdin from it", path.display())]
     StdinFifo {
         /// The rank whose stdin it is.

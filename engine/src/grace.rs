@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use iof_capture::SourceId;
 
-/// The times at which the streams of exited ranks are completed, if they are still open. A rank that
-/// has exited has one entry until its time is reached.
+/// The times at which the streams of exited ranks are completed, if they are still open. A rank
+/// that has exited has one entry until its time is reached.
 #[derive(Default)]
 pub(crate) struct GracePeriods(BinaryHeap<Reverse<(Instant, Vec<SourceId>)>>);
 

@@ -22,8 +22,8 @@ use crate::push::StdinPush;
 use crate::query::{QueryId, QueryReply};
 use crate::state::PeerId;
 
-/// The upcalls of an engine to the launcher or resource manager that embeds it. A launcher that only
-/// forwards the output of its own ranks to tools of its own user needs no host of its own: see
+/// The upcalls of an engine to the launcher or resource manager that embeds it. A launcher that
+/// only forwards the output of its own ranks to tools of its own user needs no host of its own: see
 /// [`Standalone`].
 ///
 /// The engine makes upcalls one at a time on its control thread, which serves no tool meanwhile. An
@@ -70,40 +70,40 @@ use crate::state::PeerId;
 /// ```
 pub trait Host: Send + Sync {
     /// Approves or refuses a tool that has connected. The ids in `tool` are those that the kernel
-    /// reports (`SO_PEERCRED`, unix(7)). An approval contains the [`Grant`], which specifies whether
-    /// the tool's registrations may hold sources back under
+    /// reports (`SO_PEERCRED`, unix(7)). An approval contains the [`Grant`], which specifies
+    /// whether the tool's registrations may hold sources back under
     /// [`Policy::Block`](iof_shm_ring::Policy::Block). A tool with that grant that stops reading
     /// stops the job.
     ///
-    /// The tool waits for `reply`, which may be used during the upcall or later, on any thread. Other
-    /// tools are served meanwhile. Without an answer within
-    /// [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) the tool is refused. By default, a host
-    /// approves tools as [`same_user`] does.
+    /// The tool waits for `reply`, which may be used during the upcall or later, on any thread.
+    /// Other tools are served meanwhile. Without an answer within
+    /// [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) the tool is refused. By default, a
+    /// host approves tools as [`same_user`] does.
     fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
         reply.answer(same_user(tool));
     }
 
     /// Returns the keys of the directives that this host supports, such as those of a site's
-    /// credentials. Called once, when the engine starts. The engine passes these directives, required
-    /// or optional, to [`Host::iof_pull`] and [`Host::log`], which honour them or deny the request. If
-    /// they include [`PMIX_LOG_SOURCE`](log::PMIX_LOG_SOURCE), messages may name processes that are
-    /// unknown to the engine as their source.
+    /// credentials. Called once, when the engine starts. The engine passes these directives,
+    /// required or optional, to [`Host::iof_pull`] and [`Host::log`], which honour them or deny the
+    /// request. If they include [`PMIX_LOG_SOURCE`](log::PMIX_LOG_SOURCE), messages may name
+    /// processes that are unknown to the engine as their source.
     fn directives(&self) -> Vec<String> {
         Vec::new()
     }
 
     /// Grants or denies a tool `channels` of `procs`, none of which was granted before
-    /// (`pmix_server_iof_fn_t`). A host that grants output of remote processes must have it delivered
-    /// to this engine ([`Engine::deliver`](crate::Engine::deliver)). For output that the engine
-    /// captures, the host only gives permission. A wildcard rank stands for all processes of its job;
-    /// ranks that were granted before are part of it from then on.
+    /// (`pmix_server_iof_fn_t`). A host that grants output of remote processes must have it
+    /// delivered to this engine ([`Engine::deliver`](crate::Engine::deliver)). For output that the
+    /// engine captures, the host only gives permission. A wildcard rank stands for all processes of
+    /// its job; ranks that were granted before are part of it from then on.
     /// [`Rank::UNDEF`](iof_proto::Rank::UNDEF) stands for messages that are logged to the job as a
     /// whole.
     ///
-    /// The tool waits for `reply`, which may be used during the upcall or later, on any thread. Tools
-    /// that pull some of the same sources meanwhile wait, too. A denied tool receives the reason and
-    /// no bytes, not even cached ones. The denial also applies to tools that pulled the same sources
-    /// with the same directives. For the other waiting tools the host is asked again.
+    /// The tool waits for `reply`, which may be used during the upcall or later, on any thread.
+    /// Tools that pull some of the same sources meanwhile wait, too. A denied tool receives the
+    /// reason and no bytes, not even cached ones. The denial also applies to tools that pulled the
+    /// same sources with the same directives. For the other waiting tools the host is asked again.
     ///
     /// `directives` are those of the tool that was first to pull.
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
@@ -111,60 +111,62 @@ pub trait Host: Send + Sync {
         reply.grant();
     }
 
-    /// Returns whether [`Host::push_stdin`] forwards stdin to remote processes. Called once, when the
-    /// engine starts. If it returns `false`, pushes to remote processes fail with
+    /// Returns whether [`Host::push_stdin`] forwards stdin to remote processes. Called once, when
+    /// the engine starts. If it returns `false`, pushes to remote processes fail with
     /// `PMIX_ERR_NOT_SUPPORTED`.
     fn forwards_stdin(&self) -> bool {
         false
     }
 
-    /// Forwards bytes that a tool pushes to remote processes (`pmix_server_stdin_fn_t`). Empty `bytes`
-    /// ask the host to close their stdin. The engine itself pushes to local processes.
+    /// Forwards bytes that a tool pushes to remote processes (`pmix_server_stdin_fn_t`). Empty
+    /// `bytes` ask the host to close their stdin. The engine itself pushes to local processes.
     ///
     /// `reply` is the flow control: the push waits until the host has granted it, which means that
     /// the bytes were taken and more may follow. A denial ends the push for these processes. A push
     /// with the directive not to wait is abandoned after one second without a reply. The host then
-    /// receives neither more bytes of that push nor its end, and may receive bytes of the next push.
+    /// receives neither more bytes of that push nor its end, and may receive bytes of the next
+    /// push.
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
         let (_, _) = (stdin, bytes);
         reply.deny(Status::ERR_NOT_SUPPORTED, "the host does not forward stdin");
     }
 
     /// Returns the keys of the queries to which this host knows a part of the answer or all of it,
-    /// such as [`PMIX_QUERY_PROC_TABLE`](key::PMIX_QUERY_PROC_TABLE) of a job whose processes run on
-    /// several nodes. Called once, when the engine starts. For these keys the engine asks the host
-    /// even if it knows a part of the answer itself, and merges both parts.
+    /// such as [`PMIX_QUERY_PROC_TABLE`](key::PMIX_QUERY_PROC_TABLE) of a job whose processes run
+    /// on several nodes. Called once, when the engine starts. For these keys the engine asks the
+    /// host even if it knows a part of the answer itself, and merges both parts.
     fn queries(&self) -> Vec<String> {
         Vec::new()
     }
 
     /// Answers queries of a tool that the engine can't answer (`pmix_server_query_fn_t`), or not
-    /// completely ([`Host::queries`]). Each query contains its remaining keys and its qualifiers. The
-    /// tool waits for `reply`, which may be used during the upcall or later, on any thread.
+    /// completely ([`Host::queries`]). Each query contains its remaining keys and its qualifiers.
+    /// The tool waits for `reply`, which may be used during the upcall or later, on any thread.
     fn query(&self, queries: &[Query], reply: QueryReply) {
         let _ = queries;
         drop(reply);
     }
 
     /// Returns the keys of the channels that this host logs to, such as
-    /// [`PMIX_LOG_GLOBAL_DATASTORE`](log::PMIX_LOG_GLOBAL_DATASTORE) and those of a site. Called once,
-    /// when the engine starts. Tools can query them, and the engine's order may name them.
+    /// [`PMIX_LOG_GLOBAL_DATASTORE`](log::PMIX_LOG_GLOBAL_DATASTORE) and those of a site. Called
+    /// once, when the engine starts. Tools can query them, and the engine's order may name them.
     fn log_channels(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Returns the socket of the gateway engine ([`LogConfig::gateway`](crate::LogConfig::gateway)), if
-    /// there is one. Called once, when the engine starts. The engine sends the gateway messages for
-    /// the global syslog, for email unless it has a mail server of its own, and for channels that
-    /// neither it nor [`Host::log_channels`] names; the gateway accepts or refuses them. Without a
-    /// gateway, such messages are passed to [`Host::log`].
+    /// Returns the socket of the gateway engine
+    /// ([`LogConfig::gateway`](crate::LogConfig::gateway)), if there is one. Called once, when the
+    /// engine starts. The engine sends the gateway messages for the global syslog, for email unless
+    /// it has a mail server of its own, and for channels that neither it nor [`Host::log_channels`]
+    /// names; the gateway accepts or refuses them. Without a gateway, such messages are passed to
+    /// [`Host::log`].
     fn gateway(&self) -> Option<PathBuf> {
         None
     }
 
     /// Logs a message to a channel that is unknown to the engine (`pmix_server_log_fn_t`, RFC0032).
-    /// `log` has exactly one entry. The tool waits for `reply`, which reports success or failure, and
-    /// may be used during the upcall or later, on any thread. The host must not log the message
+    /// `log` has exactly one entry. The tool waits for `reply`, which reports success or failure,
+    /// and may be used during the upcall or later, on any thread. The host must not log the message
     /// through this engine again.
     fn log(&self, log: &Log, reply: Reply) {
         let reason = match log.data.first() {
@@ -174,20 +176,20 @@ pub trait Host: Send + Sync {
         reply.deny(Status::ERR_NOT_SUPPORTED, reason);
     }
 
-    /// Reports that a rank has stalled the forwarding of all other ranks for about half a second. The
-    /// rank writes to `channel` from memory that faults slowly, such as a mapped file on a hung file
-    /// system, and so holds the lock of its pipe; or it reads its stdin into such memory. `remedy` is
-    /// the engine's reaction.
+    /// Reports that a rank has stalled the forwarding of all other ranks for about half a second.
+    /// The rank writes to `channel` from memory that faults slowly, such as a mapped file on a hung
+    /// file system, and so holds the lock of its pipe; or it reads its stdin into such memory.
+    /// `remedy` is the engine's reaction.
     ///
     /// Called once for each such pipe, on a watchdog thread of the engine, possibly while another
-    /// upcall runs. It must not wait for the engine, which may be stalled. The default implementation
-    /// logs a warning.
+    /// upcall runs. It must not wait for the engine, which may be stalled. The default
+    /// implementation logs a warning.
     fn stalled(&self, source: &Proc, channel: Channel, remedy: Remedy) {
         tracing::warn!(%source, %channel, ?remedy, "a rank stalls the forwarding of all other ranks");
     }
 
-    /// Ends what was granted: no tool wants `channels` of `procs` any more. Called once for each source
-    /// that was granted. A wildcard rank includes all ranks of its job that were granted.
+    /// Ends what was granted: no tool wants `channels` of `procs` any more. Called once for each
+    /// source that was granted. A wildcard rank includes all ranks of its job that were granted.
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
         let (_, _) = (procs, channels);
     }
@@ -293,8 +295,8 @@ impl Drop for Reply {
 }
 
 /// The means to answer [`Host::approve`], once and on any thread. Dropping it refuses the tool with
-/// [`Status::ERR_NOT_AVAILABLE`]. An answer has no effect if the tool has disconnected, or was refused
-/// because the time limit had passed.
+/// [`Status::ERR_NOT_AVAILABLE`]. An answer has no effect if the tool has disconnected, or was
+/// refused because the time limit had passed.
 #[derive(Debug)]
 pub struct ApprovalReply {
     peer: PeerId,

@@ -41,8 +41,8 @@ pub(crate) struct RankState {
 }
 
 impl RankState {
-    /// Returns the id of the rank's process at the capture. It is the id of the rank's first stream,
-    /// which no other rank has.
+    /// Returns the id of the rank's process at the capture. It is the id of the rank's first
+    /// stream, which no other rank has.
     pub(crate) fn process(&self) -> ProcessId {
         ProcessId(self.streams[0].0)
     }
@@ -202,8 +202,8 @@ impl JobState {
         self.started && !matches!(self.remote, RemoteRanks::Running)
     }
 
-    /// Returns whether all local and remote ranks have ended and their streams are complete. Nothing
-    /// is logged to the job any more then.
+    /// Returns whether all local and remote ranks have ended and their streams are complete.
+    /// Nothing is logged to the job any more then.
     pub(crate) fn is_output_complete(&self) -> bool {
         self.all_ranks_known() && self.is_drained() && self.open_deliveries == 0
     }
@@ -273,15 +273,15 @@ impl Job {
         &self.nspace
     }
 
-    /// Blocks until every local rank has exited and all their streams are complete, including streams
-    /// that a child of a rank holds open. Returns early if the engine ends. May be called from any
-    /// thread but the control thread, which makes the [upcalls](crate::Host).
+    /// Blocks until every local rank has exited and all their streams are complete, including
+    /// streams that a child of a rank holds open. Returns early if the engine ends. May be called
+    /// from any thread but the control thread, which makes the [upcalls](crate::Host).
     pub fn wait(&self) -> JobStatus {
         self.wait_until(JobState::is_drained_with_logs)
     }
 
-    /// Blocks until every local rank has exited. More of their output may arrive afterwards. Returns
-    /// early if the engine ends.
+    /// Blocks until every local rank has exited. More of their output may arrive afterwards.
+    /// Returns early if the engine ends.
     pub fn wait_exit(&self) -> JobStatus {
         self.wait_until(JobState::has_exited)
     }
@@ -304,8 +304,8 @@ impl Job {
     }
 
     /// Reports the exit of a rank that was adopted with
-    /// [`Process::Reported`](crate::Process::Reported). Returns `false` if the rank was not adopted in
-    /// this way, or its exit was reported before.
+    /// [`Process::Reported`](crate::Process::Reported). Returns `false` if the rank was not adopted
+    /// in this way, or its exit was reported before.
     pub fn report_exit(&self, rank: Rank, exit: Exit) -> bool {
         let mut state = self.tables.lock();
         let Some(rank_state) = state.jobs.get_mut(&self.nspace).and_then(|job| job.ranks.get_mut(&rank))
@@ -326,15 +326,16 @@ impl Job {
     }
 
     /// Sends `signal` to every local rank. A rank that leads a process group receives it with its
-    /// whole group, even if the rank itself has exited and left children in it (before Linux 6.9 the
-    /// children of an exited rank are not reached). Returns the number of ranks or groups signalled.
+    /// whole group, even if the rank itself has exited and left children in it (before Linux 6.9
+    /// the children of an exited rank are not reached). Returns the number of ranks or groups
+    /// signalled.
     pub fn signal(&self, signal: Signal) -> usize {
         self.send(signal, |_| true)
     }
 
-    /// Sends `signal` to the ranks that lead process groups. An embedder calls this for signals that
-    /// it received from its terminal: the other ranks are in its own group and received the signal
-    /// already. Returns the number of ranks or groups signalled.
+    /// Sends `signal` to the ranks that lead process groups. An embedder calls this for signals
+    /// that it received from its terminal: the other ranks are in its own group and received the
+    /// signal already. Returns the number of ranks or groups signalled.
     pub fn signal_groups(&self, signal: Signal) -> usize {
         self.send(signal, Signaller::has_group)
     }
@@ -352,8 +353,8 @@ impl Job {
     }
 
     /// Completes a stream of a local rank with the bytes written so far. Later writes to it raise
-    /// SIGPIPE. Readers receive the bytes and then the end of the stream. Returns `false` if no local
-    /// rank of the job has this stream, or it was complete already.
+    /// SIGPIPE. Readers receive the bytes and then the end of the stream. Returns `false` if no
+    /// local rank of the job has this stream, or it was complete already.
     pub fn close(&self, rank: Rank, channel: Channel) -> bool {
         let Some(capture) = self.capture.upgrade() else { return false };
         let index = CHANNELS.iter().position(|output| *output == channel);
@@ -367,9 +368,9 @@ impl Job {
         matches!(open, Ok(Some(true))) && capture.finish(id).is_ok()
     }
 
-    /// Stops keeping output for tools that have not registered yet: streams without a reader continue
-    /// as if they had one. A launcher calls this when it no longer waits for the tool for which it
-    /// spawned the job.
+    /// Stops keeping output for tools that have not registered yet: streams without a reader
+    /// continue as if they had one. A launcher calls this when it no longer waits for the tool for
+    /// which it spawned the job.
     pub fn release_backlog(&self) {
         let Some(capture) = self.capture.upgrade() else { return };
         let mut state = self.tables.lock();
@@ -380,10 +381,11 @@ impl Job {
         state.release_backlog(&capture, &ids);
     }
 
-    /// Blocks until everything that the ranks have written before the call was read from their pipes
-    /// and was consumed by the embedder's own readers ([`Engine::attach`](crate::Engine::attach)).
-    /// Other tools can then read it from the rings. Returns `false` if that did not happen within
-    /// `timeout` (`None`: no limit), or the engine has ended.
+    /// Blocks until everything that the ranks have written before the call was read from their
+    /// pipes and was consumed by the embedder's own readers
+    /// ([`Engine::attach`](crate::Engine::attach)). Other tools can then read it from the rings.
+    /// Returns `false` if that did not happen within `timeout` (`None`: no limit), or the engine
+    /// has ended.
     pub fn flush(&self, timeout: Option<Duration>) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let Some(mut wanted) = self.written() else { return false };
@@ -418,9 +420,9 @@ impl Job {
         state.jobs.get(&self.nspace).map(JobState::streams).unwrap_or_default()
     }
 
-    /// Returns a handle of the pty of `rank`, through which the embedder types; `None` if the rank has
-    /// no pty or has exited. While a handle exists, the rank's terminal is not hung up when the engine
-    /// ends.
+    /// Returns a handle of the pty of `rank`, through which the embedder types; `None` if the rank
+    /// has no pty or has exited. While a handle exists, the rank's terminal is not hung up when the
+    /// engine ends.
     ///
     /// # Errors
     /// The process has no descriptor left.
@@ -430,8 +432,8 @@ impl Job {
         job.and_then(|job| job.ranks.get(&rank)?.pty.as_ref()).map(PtyMaster::try_clone).transpose()
     }
 
-    /// Changes the window size of the ptys of all ranks. Their foreground processes receive SIGWINCH.
-    /// Returns the number of ptys.
+    /// Changes the window size of the ptys of all ranks. Their foreground processes receive
+    /// SIGWINCH. Returns the number of ptys.
     pub fn resize(&self, size: WindowSize) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };

@@ -20,8 +20,8 @@ use crate::error::{LaunchError, MAX_RANKS};
 use crate::job::{Job, Launching};
 use crate::register::{FILES_PER_RANK, MAPS_PER_RANK, RankStdin, RunningRank, TRANSIENT_FDS};
 
-/// The id of processes that are only reaped: the ranks of a job that failed to start, which are not in
-/// the tables.
+/// The id of processes that are only reaped: the ranks of a job that failed to start, which are not
+/// in the tables.
 const UNNAMED: ProcessId = ProcessId(u64::MAX);
 
 /// A rank that is to be started.
@@ -49,12 +49,12 @@ fn planned_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
 }
 
 impl Engine {
-    /// Starts the ranks of a job. Tools that registered for the job before receive its output from the
-    /// first byte.
+    /// Starts the ranks of a job. Tools that registered for the job before receive its output from
+    /// the first byte.
     ///
     /// # Errors
-    /// [`LaunchError`]. Names, numbers, directories and programs are checked before the first rank is
-    /// started. If a later step fails, the ranks that were started already are killed.
+    /// [`LaunchError`]. Names, numbers, directories and programs are checked before the first rank
+    /// is started. If a later step fails, the ranks that were started already are killed.
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
         check_spec(spec, self.server())?;
         let launching = planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect();
@@ -68,8 +68,8 @@ impl Engine {
 
     /// Starts and registers all ranks. Kills those that were started if one fails.
     fn spawn_ranks(&self, spec: &JobSpec) -> Result<(), LaunchError> {
-        // All processes are started before any ring is created: each child starts with a copy of the
-        // table of descriptors, which is still short then.
+        // All processes are started before any ring is created: each child starts with a copy of
+        // the table of descriptors, which is still short then.
         let mut spawned = Vec::new();
         let mut signallers = Vec::new();
         let mut started = Ok(());
@@ -100,8 +100,9 @@ impl Engine {
         started
     }
 
-    /// Returns the value of `IOF_SERVER` for ranks. It is set even if it is empty: otherwise the ranks
-    /// of an embedder that is itself a rank would inherit the socket of the embedder's engine.
+    /// Returns the value of `IOF_SERVER` for ranks. It is set even if it is empty: otherwise the
+    /// ranks of an embedder that is itself a rank would inherit the socket of the embedder's
+    /// engine.
     fn server(&self) -> &OsStr {
         self.socket().map(Path::as_os_str).unwrap_or_default()
     }
@@ -215,8 +216,8 @@ fn check_stdin(spec: &JobSpec, ranks: u64) -> Result<(), LaunchError> {
 
 /// Returns the process group of the rank that has the embedder's stdin.
 fn group_with_stdin(requested: ProcessGroup) -> ProcessGroup {
-    // tcgetpgrp(3) succeeds only on the caller's controlling terminal, the only terminal on which job
-    // control applies.
+    // tcgetpgrp(3) succeeds only on the caller's controlling terminal, the only terminal on which
+    // job control applies.
     if tcgetpgrp(io::stdin()).is_ok() { ProcessGroup::Inherit } else { requested }
 }
 

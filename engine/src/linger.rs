@@ -2,8 +2,9 @@
 //!
 //! A tool that attached before the engine was stopped receives everything that is cached: once it
 //! has every ring, it can drain them without the engine. The engine therefore stays until each tool
-//! has taken the messages sent to it, and until a tool that is just attaching has sent its requests.
-//! A tool that takes nothing, or keeps sending requests, delays the end by at most the limits.
+//! has taken the messages sent to it, and until a tool that is just attaching has sent its
+//! requests. A tool that takes nothing, or keeps sending requests, delays the end by at most the
+//! limits.
 
 use std::time::Instant;
 

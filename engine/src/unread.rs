@@ -218,8 +218,8 @@ impl State {
         }
     }
 
-    /// Drops what exceeds the limits on unread data of forgotten jobs, of each tool and of all tools
-    /// together.
+    /// Drops what exceeds the limits on unread data of forgotten jobs, of each tool and of all
+    /// tools together.
     pub(crate) fn shed_unread(&mut self) {
         let mut unsent = 0usize;
         for peer in self.peers.values_mut().filter(|peer| peer.may_lose()) {
