@@ -155,7 +155,7 @@ impl Control {
                     pending.now_readable();
                 }
             }
-            // Also in the turn in which the engine starts to stop: these connected before.
+            // In the turn in which the engine starts to stop, these sockets connected before that.
             if linger.is_none() {
                 sockets.into_iter().for_each(|socket| state.admit(self.poll.registry(), socket));
             }
@@ -305,7 +305,7 @@ impl Control {
         result
     }
 
-    /// Serves one tool, up to [`MESSAGES_PER_TURN`].
+    /// Serves at most [`MESSAGES_PER_TURN`] messages of one tool.
     fn serve(
         &self,
         state: &mut State,

@@ -89,19 +89,19 @@ impl DeliverError {
 }
 
 /// The host's callback for the time when its bytes are no longer required.
-pub(crate) type Taken = Box<dyn FnOnce() + Send>;
+pub(crate) type TakenCallback = Box<dyn FnOnce() + Send>;
 
 /// A delivery that the stream is not known to have taken as a whole.
-struct Waiting {
+struct WaitingDelivery {
     /// Bytes that it counts for.
     cost: u64,
-    taken: Taken,
+    taken: TakenCallback,
 }
 
 /// The state of a stream that is filled by deliveries.
 #[derive(Default)]
 pub(crate) struct Delivery {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingDelivery>,
     /// The sum of the costs in `waiting`.
     cost: u64,
     /// The last byte of the stream was delivered.
@@ -121,7 +121,7 @@ impl Delivery {
         bytes: Vec<u8>,
         time: Option<u64>,
         is_end: bool,
-        taken: Taken,
+        taken: TakenCallback,
     ) -> Result<(), DeliverError> {
         let cost = (bytes.len() as u64).max(MIN_DELIVERY_COST);
         if self.cost > 0 && !is_end && self.cost.saturating_add(cost) > MAX_DELIVERED {
@@ -132,13 +132,13 @@ impl Delivery {
         Ok(())
     }
 
-    fn push(&mut self, cost: u64, taken: Taken) {
+    fn push(&mut self, cost: u64, taken: TakenCallback) {
         self.cost = self.cost.saturating_add(cost);
-        self.waiting.push_back(Waiting { cost, taken });
+        self.waiting.push_back(WaitingDelivery { cost, taken });
     }
 
-    fn pop(&mut self) -> Option<Taken> {
-        let Waiting { cost, taken } = self.waiting.pop_front()?;
+    fn pop(&mut self) -> Option<TakenCallback> {
+        let WaitingDelivery { cost, taken } = self.waiting.pop_front()?;
         self.cost = self.cost.saturating_sub(cost);
         Some(taken)
     }
@@ -146,22 +146,22 @@ impl Delivery {
 
 /// The attributes of a delivery.
 #[derive(Default)]
-struct Metadata {
+struct DeliveryAttributes {
     complete: bool,
     time: Option<u64>,
 }
 
-impl Metadata {
+impl DeliveryAttributes {
     /// Reads the attributes of a delivery.
     ///
     /// # Errors
     /// A required attribute does not apply to deliveries, or has a value of the wrong type.
-    fn read(infos: &[Info]) -> Result<Metadata, Failure> {
-        let mut metadata = Metadata::default();
+    fn read(infos: &[Info]) -> Result<DeliveryAttributes, Failure> {
+        let mut attributes = DeliveryAttributes::default();
         for Info { key, value, required } in infos {
             match (key.as_str(), value) {
-                (key::PMIX_IOF_COMPLETE, InfoValue::Bool(complete)) => metadata.complete = *complete,
-                (key::IOF_TIME, InfoValue::Number(time)) => metadata.time = Some(*time),
+                (key::PMIX_IOF_COMPLETE, InfoValue::Bool(complete)) => attributes.complete = *complete,
+                (key::IOF_TIME, InfoValue::Number(time)) => attributes.time = Some(*time),
                 (key::PMIX_IOF_COMPLETE | key::IOF_TIME, _) if *required => {
                     let reason = format!("value of the wrong type for {key}");
                     return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
@@ -174,7 +174,7 @@ impl Metadata {
                 _ => {}
             }
         }
-        Ok(metadata)
+        Ok(attributes)
     }
 }
 
@@ -228,7 +228,8 @@ impl Engine {
         infos: &[Info],
         taken: impl FnOnce() + Send + 'static,
     ) -> Result<(), DeliverError> {
-        let Metadata { complete, time } = Metadata::read(infos).map_err(DeliverError::Metadata)?;
+        let DeliveryAttributes { complete, time } =
+            DeliveryAttributes::read(infos).map_err(DeliverError::Metadata)?;
         if channel == Channel::Stdin || from.rank.0 >= MAX_RANKS {
             return Err(DeliverError::NoSource { from: from.clone(), channel });
         }
@@ -339,7 +340,7 @@ impl State {
 
     /// Removes and returns the callbacks of all deliveries that were not reported as taken, because
     /// the engine ends.
-    pub(crate) fn remove_callbacks(&mut self) -> Vec<Taken> {
+    pub(crate) fn remove_callbacks(&mut self) -> Vec<TakenCallback> {
         let queued = std::mem::take(&mut self.upcalls).into_iter().filter_map(Upcall::into_callback);
         let waiting = self.deliveries.values_mut().flat_map(|delivery| std::iter::from_fn(|| delivery.pop()));
         queued.chain(waiting).collect()

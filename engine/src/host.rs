@@ -14,7 +14,7 @@ use iof_proto::{Channel, Channels, Failure, Info, Log, LogReport, Proc, Query, S
 use nix::unistd::{Uid, geteuid};
 
 use crate::control::{Report, Reports};
-use crate::deliver::Taken;
+use crate::deliver::TakenCallback;
 use crate::demand::{CallId, Sources};
 use crate::engine::Grant;
 use crate::log::{LogCallback, LogStep};
@@ -29,8 +29,8 @@ use crate::state::PeerId;
 /// The engine makes upcalls one at a time on its control thread, which serves no tool meanwhile. An
 /// upcall must return soon and must not panic. The engine's tables are not locked, so an upcall may
 /// call the engine, and even drop it. It must not call what may wait for the control thread:
-/// [`Engine::attach`](crate::Engine::attach), [`Job::wait`](crate::Job::wait) and
-/// [`Job::flush`](crate::Job::flush). After another thread has dropped the engine there are no
+/// [`Engine::attach`](crate::Engine::attach), [`Job::wait`](crate::Job::wait),
+/// [`Job::wait_exit`](crate::Job::wait_exit) and [`Job::flush`](crate::Job::flush). After another thread has dropped the engine there are no
 /// upcalls: [`Host::iof_stop`] is not called for sources that tools still hold then.
 ///
 /// The engine makes no upcalls for what the embedder's own readers pull
@@ -77,8 +77,8 @@ pub trait Host: Send + Sync {
     ///
     /// The tool waits for `reply`, which may be used during the upcall or later, on any thread.
     /// Other tools are served meanwhile. Without an answer within
-    /// [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) the tool is refused. By default, a
-    /// host approves tools as [`same_user`] does.
+    /// [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) the tool is refused. The
+    /// default implementation approves tools as [`same_user`] does.
     fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
         reply.answer(same_user(tool));
     }
@@ -337,13 +337,13 @@ pub(crate) enum Upcall {
     Query { id: QueryId, queries: Vec<Query> },
     Log { step: LogStep, log: Log },
     Logged { done: LogCallback, report: LogReport },
-    Taken(Taken),
+    Taken(TakenCallback),
 }
 
 impl Upcall {
     /// Returns the callback of a delivery, if this is one.
-    pub(crate) fn into_callback(self) -> Option<Taken> {
-        if let Upcall::Taken(taken) = self { Some(taken) } else { None }
+    pub(crate) fn into_callback(self) -> Option<TakenCallback> {
+        if let Upcall::Taken(callback) = self { Some(callback) } else { None }
     }
 
     /// Makes the upcall.
@@ -367,7 +367,7 @@ impl Upcall {
             Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),
             Upcall::Log { step, log } => host.log(&log, Reply::new(Call::Log(step), Arc::clone(reports))),
             Upcall::Logged { done, report } => done(report),
-            Upcall::Taken(taken) => taken(),
+            Upcall::Taken(callback) => callback(),
         }
     }
 }

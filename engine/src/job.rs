@@ -281,7 +281,7 @@ impl Job {
     }
 
     /// Blocks until every local rank has exited. More of their output may arrive afterwards.
-    /// Returns early if the engine ends.
+    /// Returns early if the engine ends. May be called from any thread but the control thread.
     pub fn wait_exit(&self) -> JobStatus {
         self.wait_until(JobState::has_exited)
     }
@@ -292,6 +292,7 @@ impl Job {
         state.jobs.get(&self.nspace).filter(|job| job.has_exited()).map(JobState::status)
     }
 
+    /// Blocks until the job has `reached` a state, is removed, or the engine ends.
     fn wait_until(&self, reached: impl Fn(&JobState) -> bool) -> JobStatus {
         let mut state = self.tables.lock();
         loop {
@@ -340,6 +341,7 @@ impl Job {
         self.send(signal, Signaller::has_group)
     }
 
+    /// Sends `signal` to the ranks for which `is_wanted`. Returns their number.
     fn send(&self, signal: Signal, is_wanted: impl Fn(&Signaller) -> bool) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
