@@ -1,24 +1,25 @@
-//! How a tool finds an engine (RFC0001, RFC0010).
+//! Rendezvous: how a tool finds an engine (RFC0001, RFC0010).
 //!
-//! An engine listens on a Unix socket, at one of two levels:
+//! An engine listens on a Unix socket at one of two levels:
 //!
 //! | [`Level`] | socket | directory, unless the user names one |
 //! |---|---|---|
-//! | session: any number of engines, for their user | `iof.<host>.tool.<pid>` | `iof-<uid>`, of mode 0700, below `PMIX_SERVER_TMPDIR`, `TMPDIR`, `TEMP`, `TMP` or `/tmp` |
-//! | system: one engine for each node, for all users | `iof.sys.<host>` | `PMIX_SYSTEM_TMPDIR`, `TMPDIR`, `TEMP`, `TMP` or `/tmp` |
+//! | session: any number of engines, for their user | `iof.<host>.tool.<pid>` | `iof-<uid>`, with mode 0700, below `PMIX_SERVER_TMPDIR`, `TMPDIR`, `TEMP`, `TMP` or `/tmp` |
+//! | system: one engine on each node, for all users | `iof.sys.<host>` | `PMIX_SYSTEM_TMPDIR`, `TMPDIR`, `TEMP`, `TMP` or `/tmp` |
 //!
-//! Beside its socket, a session-level engine leaves a symbolic link to it for each of its jobs,
-//! `iof.<host>.nspace.<pid>.<nspace>`.
+//! Beside its socket, a session-level engine creates a symbolic link to the socket for each of its
+//! jobs, `iof.<host>.nspace.<pid>.<nspace>`.
 //!
-//! The names have the form of the RFCs' but do not begin with `pmix.`: PMIx libraries look through
-//! the same directories, and all below them, for `pmix.<host>.tool*` and `pmix.sys.<host>`, and
-//! take what they find for files that hold a URI. So neither side takes the other's for its own.
+//! The names have the form of the RFCs' names but do not begin with `pmix.`. PMIx libraries search
+//! the same directories and their subdirectories for `pmix.<host>.tool*` and `pmix.sys.<host>`, and
+//! read each match as a file with a URI. With another prefix neither side mistakes the other's files
+//! for its own.
 //!
-//! What engines left behind that were killed, the next engine removes that starts in the same
-//! directory. Nobody has to: a socket on which nobody listens is not found.
+//! An engine that was killed leaves its files behind. The next engine in the same directory removes
+//! them. Until then they do no harm: a search ignores sockets without a listener.
 //!
-//! Paths of any length work, although a socket address has room for 108 bytes only: sockets are
-//! bound and connected to as `/proc/self/fd/<directory>/<name>`. So /proc must be mounted.
+//! Paths of any length work, although a socket address holds only 108 bytes: sockets are bound and
+//! connected to as `/proc/self/fd/<directory>/<name>`. This requires a mounted `/proc`.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -39,36 +40,36 @@ pub use directory::DirectoryError;
 pub use listener::{AnnounceError, BindError, JobLink, Listener};
 pub use search::{Candidate, FindError, SERVER_VARIABLE, Search, Target};
 
-/// Whom an engine serves, which decides where it is found.
+/// The users that an engine serves. The level determines where tools find the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// A user's session or allocation: there may be several engines on a node.
+    /// One user's session or allocation. A node can have several such engines.
     Session,
-    /// The node: there is one engine, and other users' tools may connect.
+    /// All users of a node. A node has at most one such engine, and tools of all users can connect.
     System,
 }
 
-/// How long an engine whose queue of connections is full is waited for.
+/// Longest time for which [`connect`] waits while an engine's queue of connections is full.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Why a tool cannot connect.
+/// The reason why a tool cannot connect.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// This path ends in no name.
-    #[error("{} is not the path of a socket", .0.display())]
+    /// The path does not end in a file name.
+    #[error("invalid socket path '{}': expected a path that ends in a file name", .0.display())]
     NoName(PathBuf),
-    /// Nobody listens on this socket.
-    #[error("nobody listens on {}: its engine has ended", .0.display())]
+    /// No process listens on this socket.
+    #[error("no engine listens on {}: it has ended", .0.display())]
     Refused(PathBuf),
-    /// Nobody has accepted for [`CONNECT_LIMIT`] what waits there.
-    #[error("the engine that listens on {} accepts nobody: is it stopped?", .0.display())]
+    /// The queue of connections stayed full for [`CONNECT_LIMIT`].
+    #[error("the engine at {} accepts no connections: check whether it is stopped", .0.display())]
     Full(PathBuf),
-    /// The system refuses.
+    /// A system call failed.
     #[error("cannot connect to {}: {source}", path.display())]
     Io {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
@@ -76,20 +77,19 @@ pub enum ConnectError {
 /// Connects to the engine whose socket is at `path`. The stream is in blocking mode and
 /// close-on-exec.
 ///
-/// If the engine is alive but does not accept, this waits once its queue is full, for
-/// [`CONNECT_LIMIT`] at most.
+/// While the engine's queue of connections is full, this blocks for at most [`CONNECT_LIMIT`].
 ///
 /// # Errors
-/// [`ConnectError`] says why not.
+/// [`ConnectError`]
 pub fn connect(path: &Path) -> Result<UnixStream, ConnectError> {
     let no_name = || ConnectError::NoName(path.to_owned());
     let name = path.file_name().ok_or_else(no_name)?;
     let parent = match path.parent().ok_or_else(no_name)? {
-        here if here.as_os_str().is_empty() => Path::new("."),
+        parent if parent.as_os_str().is_empty() => Path::new("."),
         parent => parent,
     };
-    let connected =
-        Directory::of_socket(parent).and_then(|directory| connect_within(&directory.at(name), CONNECT_LIMIT));
+    let connected = Directory::open_path(parent)
+        .and_then(|directory| connect_within(&directory.short_path(name), CONNECT_LIMIT));
     connected.map_err(|source| {
         let path = path.to_owned();
         match source.kind() {

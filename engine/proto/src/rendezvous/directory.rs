@@ -1,8 +1,8 @@
-//! The rendezvous directory: where it is, and whether it may be trusted.
+//! The rendezvous directory: its location and the checks that make it trustworthy.
 //!
-//! Once opened, a directory is used through its file descriptor only. So what was checked is what
-//! is used, whatever happens to its name; and its path may be of any length, although the address
-//! of a Unix socket is limited to 108 bytes (unix(7)).
+//! An open directory is used only through its file descriptor. The directory in use is therefore the
+//! one that was checked, even if its name changes. Its path may have any length, although the
+//! address of a Unix socket is limited to 108 bytes (unix(7)).
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
@@ -17,65 +17,65 @@ use nix::unistd::geteuid;
 
 use super::Level;
 
-/// How long an engine waits for another that starts in the same directory.
+/// Longest time for which an engine waits for other engines that start in the same directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often it looks.
+/// Interval at which a waiting engine tries the lock.
 const LOCK_RETRY: Duration = Duration::from_millis(2);
 
-/// Why a directory cannot be the rendezvous.
+/// The reason why a directory cannot be the rendezvous directory.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// The system refuses.
+    /// A system call failed.
     #[error(
-        "cannot open the rendezvous directory {}: {source}; mend that, or name another with --rendezvous-dir",
+        "cannot open the rendezvous directory {}: {source}; choose another with --rendezvous-dir",
         path.display()
     )]
     Io {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// Something else has its name.
+    /// The path is not a directory.
     #[error(
-        "{} is not a directory (and a symbolic link does not do in its place): remove it, or name \
-         another with --rendezvous-dir", .0.display()
+        "invalid rendezvous directory {}: expected a directory and not a symbolic link: remove it, or \
+         choose another with --rendezvous-dir", .0.display()
     )]
     NotADirectory(PathBuf),
-    /// The default directory belongs to somebody else.
+    /// The default directory belongs to another user.
     #[error(
-        "{} belongs to uid {owner} and not to uid {user}: have it removed, or name another directory \
-         with --rendezvous-dir", path.display()
+        "the rendezvous directory {} belongs to uid {owner}, not to uid {user}: remove it, or choose \
+         another with --rendezvous-dir", path.display()
     )]
     Foreign {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The user who owns the directory.
         owner: u32,
-        /// Who we are.
+        /// The user of this process.
         user: u32,
     },
-    /// The default directory lets others in.
+    /// The default directory is accessible to other users.
     #[error(
-        "{} is open to others (mode {mode:04o}): run chmod 700 on it, or name another directory with \
-         --rendezvous-dir", path.display()
+        "the rendezvous directory {} is accessible to other users (mode {mode:04o}): run chmod 700 on \
+         it, or choose another with --rendezvous-dir", path.display()
     )]
     Open {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
-        /// Its permission bits.
+        /// The permission bits of the directory.
         mode: u32,
     },
 }
 
-/// Where the environment says that files of this level belong, as PMIx libraries have it: the first
-/// variable that is set and not empty, else `/tmp`.
-fn base(level: Level, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
-    let directed = match level {
+/// Returns the directory in which PMIx libraries keep files of this level: the value of the first
+/// environment variable that is set and not empty, otherwise `/tmp`.
+fn base_directory(level: Level, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    let own_variable = match level {
         Level::Session => "PMIX_SERVER_TMPDIR",
         Level::System => "PMIX_SYSTEM_TMPDIR",
     };
-    [directed, "TMPDIR", "TEMP", "TMP"]
+    [own_variable, "TMPDIR", "TEMP", "TMP"]
         .into_iter()
         .filter_map(variable)
         .find(|value| !value.is_empty())
@@ -83,33 +83,35 @@ fn base(level: Level, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
         .into()
 }
 
-/// A rendezvous directory that need not exist yet.
-pub(super) struct Place {
+/// The path of a rendezvous directory, which need not exist yet.
+pub(super) struct DirectoryPath {
     pub(super) path: PathBuf,
     pub(super) level: Level,
-    /// The user's own choice, which is taken as it is. Others must be safe to be used.
-    given: bool,
+    /// Whether the user chose the directory. Such a directory is not checked.
+    is_chosen: bool,
 }
 
-impl Place {
-    /// The directory that the user gave, or else the one that the environment says.
-    pub(super) fn new(level: Level, given: Option<&Path>) -> Place {
-        match given {
-            Some(path) => Place { path: path.to_owned(), level, given: true },
-            None => Place::default_under(level, base(level, |name| std::env::var_os(name))),
+impl DirectoryPath {
+    /// Returns the directory that the user chose, or the default one, which depends on the
+    /// environment.
+    pub(super) fn new(level: Level, chosen: Option<&Path>) -> DirectoryPath {
+        match chosen {
+            Some(path) => DirectoryPath { path: path.to_owned(), level, is_chosen: true },
+            None => DirectoryPath::default_below(level, base_directory(level, |name| std::env::var_os(name))),
         }
     }
 
-    pub(super) fn default_under(level: Level, base: PathBuf) -> Place {
+    /// Returns the default directory in `base`.
+    pub(super) fn default_below(level: Level, base: PathBuf) -> DirectoryPath {
         let path = match level {
             Level::Session => base.join(format!("iof-{}", geteuid())),
             Level::System => base,
         };
-        Place { path, level, given: false }
+        DirectoryPath { path, level, is_chosen: false }
     }
 
-    /// Makes the directory of a session, with mode 0700, if nothing has its name. That of the
-    /// system is the system's to make.
+    /// Creates a session-level directory with mode 0700, unless its path exists. The administrator
+    /// must create a system-level directory.
     pub(super) fn create(&self) -> Result<(), DirectoryError> {
         if self.level == Level::System {
             return Ok(());
@@ -120,11 +122,11 @@ impl Place {
         }
     }
 
-    /// Opens the directory and, if it is to be this user's own, checks that it is.
+    /// Opens the directory. Checks that a default session-level directory is private to this user.
     pub(super) fn open(&self) -> Result<Directory, DirectoryError> {
-        let private = self.level == Level::Session && !self.given;
-        // A link in place of the default directory was not put there by us.
-        let no_link = if private { libc::O_NOFOLLOW } else { 0 };
+        let is_private = self.level == Level::Session && !self.is_chosen;
+        // Engines never create the default directory as a link, so a link is not trusted.
+        let no_link = if is_private { libc::O_NOFOLLOW } else { 0 };
         let file = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_DIRECTORY | no_link)
@@ -133,15 +135,15 @@ impl Place {
             Some(libc::ENOTDIR | libc::ELOOP) => DirectoryError::NotADirectory(self.path.clone()),
             _ => self.io(error),
         })?;
-        if private {
-            let found = file.metadata().map_err(|error| self.io(error))?;
-            self.check(found.uid(), found.mode(), geteuid().as_raw())?;
+        if is_private {
+            let metadata = file.metadata().map_err(|error| self.io(error))?;
+            self.check_private(metadata.uid(), metadata.mode(), geteuid().as_raw())?;
         }
         Ok(Directory { file, path: self.path.clone() })
     }
 
-    /// A private directory must belong to `user` and give nobody else anything.
-    fn check(&self, owner: u32, mode: u32, user: u32) -> Result<(), DirectoryError> {
+    /// Checks that the directory belongs to `user` and gives no permissions to other users.
+    fn check_private(&self, owner: u32, mode: u32, user: u32) -> Result<(), DirectoryError> {
         if owner != user {
             return Err(DirectoryError::Foreign { path: self.path.clone(), owner, user });
         }
@@ -151,11 +153,13 @@ impl Place {
         Ok(())
     }
 
-    /// Whether a tool may trust a socket that belongs to `owner` in this directory, which `found`
-    /// is. In one that all can write to, such as /tmp, anybody can set up an engine for all users.
-    pub(super) fn vouches_for(&self, found: &Metadata, owner: u32) -> bool {
-        let trusted = |uid: u32| uid == 0 || uid == geteuid().as_raw();
-        self.given || trusted(owner) || (trusted(found.uid()) && found.mode() & 0o022 == 0)
+    /// Returns whether a tool can trust a socket of user `socket_owner` in this directory. In a
+    /// directory that all users can write to, such as `/tmp`, any user can pose as the system-level
+    /// engine.
+    pub(super) fn trusts(&self, directory: &Metadata, socket_owner: u32) -> bool {
+        let is_trusted = |uid: u32| uid == 0 || uid == geteuid().as_raw();
+        let is_protected = || is_trusted(directory.uid()) && directory.mode() & 0o022 == 0;
+        self.is_chosen || is_trusted(socket_owner) || is_protected()
     }
 
     fn io(&self, source: io::Error) -> DirectoryError {
@@ -170,31 +174,33 @@ pub(super) struct Directory {
     path: PathBuf,
 }
 
-/// No other engine of this node changes what lies in the directory while this lives.
-pub(super) struct Lock<'a>(&'a File);
+/// The lock of a directory. While it exists, no other engine of this node changes the directory's
+/// contents.
+pub(super) struct DirectoryLock<'a>(&'a File);
 
-impl Drop for Lock<'_> {
+impl Drop for DirectoryLock<'_> {
     fn drop(&mut self) {
-        // It goes with the descriptor at the latest.
+        // If this fails, closing the descriptor releases the lock.
         let _ = self.0.unlock();
     }
 }
 
 impl Directory {
-    /// Any directory, to connect to a socket in it: it may be one that we cannot list.
-    pub(super) fn of_socket(path: &Path) -> io::Result<Directory> {
+    /// Opens a directory only to connect to a socket in it. This does not need permission to list the
+    /// directory.
+    pub(super) fn open_path(path: &Path) -> io::Result<Directory> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path)?;
         Ok(Directory { file, path: path.to_owned() })
     }
 
-    /// A short path by which this process, while this value lives, reaches `name` in this directory
-    /// (needs /proc, see proc_pid_fd(5)).
-    pub(super) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+    /// Returns a short path to `name` in this directory. It is valid in this process while `self`
+    /// exists, and needs `/proc` (proc_pid_fd(5)).
+    pub(super) fn short_path(&self, name: impl AsRef<Path>) -> PathBuf {
         Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string()).join(name)
     }
 
-    /// The path by which everybody reaches `name` in this directory.
-    pub(super) fn known_as(&self, name: impl AsRef<Path>) -> PathBuf {
+    /// Returns the path to `name` in this directory that is valid in all processes.
+    pub(super) fn full_path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
 
@@ -202,18 +208,19 @@ impl Directory {
         self.file.metadata()
     }
 
-    /// Waits for the lock (flock(2) on the directory itself, so that no file is left), for
-    /// [`LOCK_TIMEOUT`] at most: whoever may read the directory can hold it.
-    pub(super) fn lock(&self) -> io::Result<Lock<'_>> {
+    /// Locks the directory. Blocks for at most [`LOCK_TIMEOUT`], because any process that can read the
+    /// directory can hold the lock. The lock is a flock(2) on the directory itself, so that no lock
+    /// file remains.
+    pub(super) fn lock(&self) -> io::Result<DirectoryLock<'_>> {
         let deadline = Instant::now().checked_add(LOCK_TIMEOUT);
         loop {
             match self.file.try_lock() {
-                Ok(()) => return Ok(Lock(&self.file)),
+                Ok(()) => return Ok(DirectoryLock(&self.file)),
                 Err(TryLockError::Error(error)) => return Err(error),
                 Err(TryLockError::WouldBlock) if deadline.is_some_and(|end| Instant::now() >= end) => {
                     return Err(io::Error::new(
                         io::ErrorKind::TimedOut,
-                        format!("another process has held its lock for {LOCK_TIMEOUT:?}"),
+                        format!("another process has held the directory's lock for {LOCK_TIMEOUT:?}"),
                     ));
                 }
                 Err(TryLockError::WouldBlock) => thread::sleep(LOCK_RETRY),
@@ -230,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_variable_that_says_something_is_the_base() {
+    fn the_first_nonempty_variable_is_the_base_directory() {
         for (set, session, system) in [
             (&[][..], "/tmp", "/tmp"),
             (&[("TMP", "/c"), ("TEMP", "/b")], "/b", "/b"),
@@ -240,86 +247,89 @@ mod tests {
         ] {
             let variable =
                 |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value));
-            assert_eq!(base(Level::Session, variable), Path::new(session), "{set:?}");
-            assert_eq!(base(Level::System, variable), Path::new(system), "{set:?}");
+            assert_eq!(base_directory(Level::Session, variable), Path::new(session), "{set:?}");
+            assert_eq!(base_directory(Level::System, variable), Path::new(system), "{set:?}");
         }
     }
 
     #[test]
-    fn a_system_level_socket_is_trusted_by_its_owner_or_for_its_directory() {
+    fn a_system_level_socket_is_trusted_for_its_owner_or_its_directory() {
         let base = tempfile::tempdir().unwrap();
-        let place = Place::default_under(Level::System, base.path().to_owned());
-        assert_eq!(place.path, base.path());
-        let (us, other) = (geteuid().as_raw(), 4_000_000_000);
-        let vouches = |mode: u32, owner: u32| {
+        let directory = DirectoryPath::default_below(Level::System, base.path().to_owned());
+        assert_eq!(directory.path, base.path());
+        let (own_uid, other_uid) = (geteuid().as_raw(), 4_000_000_000);
+        let trusts = |mode: u32, owner: u32| {
             fs::set_permissions(base.path(), Permissions::from_mode(mode)).unwrap();
-            place.vouches_for(&place.open().unwrap().metadata().unwrap(), owner)
+            directory.trusts(&directory.open().unwrap().metadata().unwrap(), owner)
         };
-        assert!(vouches(0o1777, 0) && vouches(0o1777, us));
-        assert!(vouches(0o755, other), "we put it there, or let it");
-        assert!(!vouches(0o1777, other) && !vouches(0o775, other));
-        let given = Place::new(Level::System, Some(base.path()));
-        assert!(given.vouches_for(&fs::metadata(base.path()).unwrap(), other));
+        assert!(trusts(0o1777, 0) && trusts(0o1777, own_uid));
+        assert!(trusts(0o755, other_uid), "only the directory's owner can have put it there");
+        assert!(!trusts(0o1777, other_uid) && !trusts(0o775, other_uid));
+        let chosen = DirectoryPath::new(Level::System, Some(base.path()));
+        assert!(chosen.trusts(&fs::metadata(base.path()).unwrap(), other_uid));
     }
 
     #[test]
-    fn a_lock_is_waited_for_until_it_is_free() {
+    fn locking_blocks_until_the_lock_is_free() {
         let base = tempfile::tempdir().unwrap();
-        let place = Place::new(Level::Session, Some(base.path()));
-        let (first, second) = (place.open().unwrap(), place.open().unwrap());
+        let directory = DirectoryPath::new(Level::Session, Some(base.path()));
+        let (first, second) = (directory.open().unwrap(), directory.open().unwrap());
         let lock = first.lock().unwrap();
         thread::scope(|scope| {
-            let waits = scope.spawn(|| second.lock().map(drop));
-            assert!(matches!(place.open().unwrap().file.try_lock(), Err(TryLockError::WouldBlock)));
+            let waiter = scope.spawn(|| second.lock().map(drop));
+            assert!(matches!(directory.open().unwrap().file.try_lock(), Err(TryLockError::WouldBlock)));
             drop(lock);
-            waits.join().unwrap().unwrap();
+            waiter.join().unwrap().unwrap();
         });
     }
 
     #[test]
-    fn the_default_directory_is_made_for_us_alone() {
+    fn the_default_directory_is_created_private() {
         let base = tempfile::tempdir().unwrap();
-        let place = Place::default_under(Level::Session, base.path().to_owned());
-        place.create().unwrap();
-        place.create().unwrap();
-        place.open().unwrap();
-        assert_eq!(fs::metadata(&place.path).unwrap().mode() & 0o7777, 0o700);
+        let directory = DirectoryPath::default_below(Level::Session, base.path().to_owned());
+        directory.create().unwrap();
+        directory.create().unwrap();
+        directory.open().unwrap();
+        assert_eq!(fs::metadata(&directory.path).unwrap().mode() & 0o7777, 0o700);
     }
 
     #[test]
-    fn a_default_directory_that_others_may_enter_is_refused() {
+    fn a_default_directory_accessible_to_others_is_refused() {
         let base = tempfile::tempdir().unwrap();
-        let place = Place::default_under(Level::Session, base.path().to_owned());
-        place.create().unwrap();
-        fs::set_permissions(&place.path, Permissions::from_mode(0o750)).unwrap();
-        let error = place.open().unwrap_err();
+        let directory = DirectoryPath::default_below(Level::Session, base.path().to_owned());
+        directory.create().unwrap();
+        fs::set_permissions(&directory.path, Permissions::from_mode(0o750)).unwrap();
+        let error = directory.open().unwrap_err();
         assert!(matches!(error, DirectoryError::Open { mode: 0o750, .. }), "{error}");
         assert!(error.to_string().contains("chmod 700"), "{error}");
-        Place::new(Level::Session, Some(&place.path))
+        DirectoryPath::new(Level::Session, Some(&directory.path))
             .open()
-            .expect("the user's own choice is taken as it is");
+            .expect("a chosen directory is not checked");
     }
 
     #[test]
-    fn a_default_directory_of_somebody_else_is_refused() {
-        let place = Place::default_under(Level::Session, "/nowhere".into());
-        assert!(matches!(place.check(1, 0o40700, 2), Err(DirectoryError::Foreign { owner: 1, user: 2, .. })));
-        assert!(place.check(2, 0o40700, 2).is_ok());
+    fn a_default_directory_of_another_user_is_refused() {
+        let directory = DirectoryPath::default_below(Level::Session, "/nowhere".into());
+        assert!(matches!(
+            directory.check_private(1, 0o40700, 2),
+            Err(DirectoryError::Foreign { owner: 1, user: 2, .. })
+        ));
+        assert!(directory.check_private(2, 0o40700, 2).is_ok());
     }
 
     #[test]
     fn a_link_or_a_file_in_place_of_the_default_directory_is_refused() {
         let base = tempfile::tempdir().unwrap();
-        let place = Place::default_under(Level::Session, base.path().to_owned());
+        let directory = DirectoryPath::default_below(Level::Session, base.path().to_owned());
         let real = base.path().join("real");
         DirBuilder::new().mode(0o700).create(&real).unwrap();
-        symlink(&real, &place.path).unwrap();
-        place.create().unwrap();
-        assert!(matches!(place.open(), Err(DirectoryError::NotADirectory(_))));
-        Place::new(Level::Session, Some(&place.path)).open().expect("the user may give a link");
+        symlink(&real, &directory.path).unwrap();
+        directory.create().unwrap();
+        assert!(matches!(directory.open(), Err(DirectoryError::NotADirectory(_))));
+        DirectoryPath::new(Level::Session, Some(&directory.path)).open().expect("the user may choose a link");
 
-        fs::remove_file(&place.path).unwrap();
-        fs::write(&place.path, "").unwrap();
-        assert!(matches!(place.open(), Err(DirectoryError::NotADirectory(_))));
+        fs::remove_file(&directory.path).unwrap();
+        fs::write(&directory.path, "").unwrap();
+        assert!(matches!(directory.open(), Err(DirectoryError::NotADirectory(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! The engine's end of the rendezvous.
+//! The engine's side of the rendezvous: the listening socket and the links of jobs.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -11,80 +11,86 @@ use nix::sys::socket::{self, Backlog, UnixAddr};
 use nix::sys::stat::{Mode, fchmod};
 
 use super::Level;
-use super::directory::{Directory, DirectoryError, Place};
-use super::names::Names;
-use super::probe::{look, somebody_answers, unix_socket};
-use super::stale::sweep;
+use super::directory::{Directory, DirectoryError, DirectoryPath};
+use super::names::FileNames;
+use super::probe::{has_listener, metadata_if_exists, unix_socket};
+use super::stale::remove_stale;
 use crate::names::Nspace;
 
-/// Why an engine cannot listen.
+/// The reason why an engine cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The directory will not do.
+    /// The directory is unusable.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// An engine listens on this socket already: one of this process, or the system's.
-    #[error("an engine listens on {} already: end that first, or name another directory", .0.display())]
+    /// An engine of this process, or the node's system-level engine, already listens on this socket.
+    #[error("an engine already listens on {}: end it, or choose another directory", .0.display())]
     InUse(PathBuf),
-    /// The socket's name is taken by something that is no socket.
-    #[error("{} is in the way and is not a socket: remove it", .0.display())]
+    /// The path of the socket exists but is not a socket.
+    #[error("cannot listen on {}: the file exists and is not a socket: remove it", .0.display())]
     NotASocket(PathBuf),
-    /// The system refuses.
-    #[error("cannot listen on {}: {step}: {source}", path.display())]
+    /// A system call failed.
+    #[error("cannot listen on {}: cannot {step}: {source}", path.display())]
     Io {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// At which step.
+        /// The step that failed, as a verb phrase.
         step: &'static str,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// Why tools cannot find a job by its name. They still find its engine by its pid.
+/// The reason why tools cannot find a job by its name. They still find the engine by its pid.
 #[derive(Debug, thiserror::Error)]
-#[error("tools cannot find {nspace} by its name: {}: {source}", path.display())]
+#[error("cannot create the link by which tools find job {nspace}: {}: {source}", path.display())]
 pub struct AnnounceError {
-    /// The job.
+    /// The name of the job.
     pub nspace: Nspace,
-    /// The link that could not be made.
+    /// The path of the link.
     pub path: PathBuf,
-    /// Why. `ENAMETOOLONG`: a file's name has 255 bytes, and host and pid need some of them.
+    /// The error. `ENAMETOOLONG` means that the host name, the pid and the job's name together exceed
+    /// the 255 bytes of a file name.
     pub source: io::Error,
 }
 
-/// Makes of an I/O error the [`BindError`] that says where and at which step.
+/// Returns a function that adds the path and the failed step to an I/O error.
 fn failed(path: &Path, step: &'static str) -> impl FnOnce(io::Error) -> BindError {
     move |source| BindError::Io { path: path.to_owned(), step, source }
 }
 
-/// The listening socket of an engine. Its file goes when it is dropped.
+/// The listening socket of an engine. Dropping it removes the socket's file.
 ///
-/// It is non-blocking and close-on-exec. Only the engine's own user may connect to one of a session
-/// (mode 0600), everybody to the system's (0666): who it is, the kernel says
-/// ([`socket::peer`](crate::socket::peer)), and the engine decides.
+/// The socket is non-blocking and close-on-exec. Only the engine's own user can connect to a
+/// session-level socket (mode 0600). All users can connect to a system-level socket (mode 0666): the
+/// engine gets their credentials from the kernel ([`socket::peer`](crate::socket::peer)) and decides
+/// whether to accept them.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
     directory: Arc<Directory>,
     level: Level,
-    names: Names,
-    /// Of the socket's file.
+    names: FileNames,
+    /// The name of the socket's file.
     name: String,
+    /// The absolute path of the socket's file.
     path: PathBuf,
-    /// Device and inode of the socket's file. Nobody gets the same while `socket` is open.
+    /// The device and inode of the socket's file. They are not reused while `socket` is open.
     inode: (u64, u64),
 }
 
 impl Listener {
-    /// Listens in the directory `given`, or else in the one that is usual for this level, see the
-    /// [module](super). A session's is made with mode 0700 if there is none, and the usual one must
-    /// be ours alone; a directory that the user gives is taken as it is. What engines left behind
-    /// there that were killed is removed: by a session-level engine all such sockets and links of
-    /// this user, by the system-level one its predecessor's socket.
+    /// Listens in `directory`, or in the default directory of this level (see the [module](super)).
+    ///
+    /// A missing session-level directory is created with mode 0700. The default session-level
+    /// directory must be private to this user; a given directory is not checked. This removes the
+    /// files that killed engines left in the directory: a session-level engine removes all such
+    /// sockets and links of this user, a system-level engine removes its predecessor's socket.
+    ///
+    /// Blocks for a few seconds at most while other engines start in the same directory.
     ///
     /// # Errors
-    /// [`BindError`] says what is wrong and what to do.
+    /// [`BindError`]
     ///
     /// ```
     /// use iof_proto::rendezvous::{Level, Listener, Search, connect};
@@ -98,80 +104,82 @@ impl Listener {
     /// let (engine, _) = listener.socket().accept()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn bind(level: Level, given: Option<&Path>) -> Result<Listener, BindError> {
-        Listener::bind_at(&Place::new(level, given))
+    pub fn bind(level: Level, directory: Option<&Path>) -> Result<Listener, BindError> {
+        Listener::bind_in(&DirectoryPath::new(level, directory))
     }
 
-    pub(super) fn bind_at(place: &Place) -> Result<Listener, BindError> {
-        place.create()?;
-        let directory = place.open()?;
-        let level = place.level;
-        let names = Names::of_this_host().map_err(failed(&place.path, "ask for the host name"))?;
+    pub(super) fn bind_in(path: &DirectoryPath) -> Result<Listener, BindError> {
+        path.create()?;
+        let directory = path.open()?;
+        let level = path.level;
+        let names = FileNames::of_this_host().map_err(failed(&path.path, "get the host name"))?;
         let (name, mode) = match level {
             Level::Session => (names.session(process::id()), Mode::from_bits_truncate(0o600)),
             Level::System => (names.system(), Mode::from_bits_truncate(0o666)),
         };
-        let (path, known) = (directory.at(&name), directory.known_as(&name));
-        // The embedder may go to another directory, and the ranks start in others.
-        let absolute = path::absolute(&known).map_err(failed(&known, "make its path absolute"))?;
+        let (short, path) = (directory.short_path(&name), directory.full_path(&name));
+        // The embedder may change its working directory, and the ranks start in other directories.
+        let absolute = path::absolute(&path).map_err(failed(&path, "make the path absolute"))?;
 
-        let lock = directory.lock().map_err(failed(&known, "lock the directory"))?;
+        let lock = directory.lock().map_err(failed(&path, "lock the directory"))?;
         if level == Level::Session {
-            sweep(&directory, &names).map_err(failed(&known, "list the directory"))?;
+            remove_stale(&directory, &names).map_err(failed(&path, "list the directory"))?;
         }
-        make_way(&path, &known)?;
-        // The socket gets its name when it is ready, so that whoever sees the name can connect.
-        let unready = directory.at(names.unready());
-        remove_if_there(&unready)
-            .map_err(failed(&directory.known_as(names.unready()), "remove what a killed engine left"))?;
-        let socket = listen_on(&unready, mode).map_err(failed(&known, "bind"))?;
-        // link(2) and not rename(2): it refuses a name that somebody took who does not know the lock.
-        let linked = fs::hard_link(&unready, &path);
-        let removed = fs::remove_file(&unready);
+        remove_stale_socket(&short, &path)?;
+        // The socket listens before it gets its name, so that a process that sees the name can connect.
+        let temporary = directory.short_path(names.temporary());
+        remove_if_exists(&temporary).map_err(failed(
+            &directory.full_path(names.temporary()),
+            "remove the temporary socket of a killed engine",
+        ))?;
+        let socket = listen_on(&temporary, mode).map_err(failed(&path, "bind the socket"))?;
+        // link(2), unlike rename(2), fails if a process that does not use the lock has taken the name.
+        let linked = fs::hard_link(&temporary, &short);
+        let removed = fs::remove_file(&temporary);
         linked.and(removed).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => BindError::InUse(known.clone()),
-            _ => failed(&known, "link")(error),
+            io::ErrorKind::AlreadyExists => BindError::InUse(path.clone()),
+            _ => failed(&path, "link the socket")(error),
         })?;
-        let inode = inode(&path).map_err(failed(&known, "look again"))?;
+        let inode = inode(&short).map_err(failed(&path, "read the inode of the socket"))?;
         drop(lock);
 
         let directory = Arc::new(directory);
         Ok(Listener { socket: socket.into(), directory, level, names, name, path: absolute, inode })
     }
 
-    /// The socket, to accept from.
+    /// Returns the socket, which accepts the connections.
     #[must_use]
     pub fn socket(&self) -> &UnixListener {
         &self.socket
     }
 
-    /// The absolute path by which tools reach it.
+    /// Returns the absolute path at which tools connect.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Has tools find this engine by the name of a job of its, as long as the returned value lives.
-    /// `None` at the system level, where nobody looks for jobs by name: others could pretend to
-    /// have them.
+    /// Creates the link by which tools find this engine by the name of its job `nspace`. Dropping the
+    /// returned value removes the link. Returns `None` at the system level, where tools do not search
+    /// by job: any user could claim to have the job.
     ///
     /// # Errors
-    /// [`AnnounceError`]: mostly that the name is too long for that of a file.
+    /// [`AnnounceError`], usually because the name is too long for a file name.
     pub fn announce(&self, nspace: &Nspace) -> Result<Option<JobLink>, AnnounceError> {
         if self.level == Level::System {
             return Ok(None);
         }
-        let name = self.names.entry(process::id(), nspace);
-        match symlink(&self.name, self.directory.at(&name)) {
+        let name = self.names.job_link(process::id(), nspace);
+        match symlink(&self.name, self.directory.short_path(&name)) {
             Ok(()) => Ok(Some(JobLink { directory: Arc::clone(&self.directory), name })),
             Err(source) => {
-                Err(AnnounceError { nspace: nspace.clone(), path: self.directory.known_as(name), source })
+                Err(AnnounceError { nspace: nspace.clone(), path: self.directory.full_path(name), source })
             }
         }
     }
 }
 
-/// The link by which tools find the engine of a job; removed when this is dropped.
+/// The link by which tools find the engine of a job. Dropping it removes the link.
 #[derive(Debug)]
 pub struct JobLink {
     directory: Arc<Directory>,
@@ -180,8 +188,9 @@ pub struct JobLink {
 
 impl Drop for JobLink {
     fn drop(&mut self) {
-        // If it stays, it leads nowhere, and the next engine removes it.
-        let _ = fs::remove_file(self.directory.at(&self.name));
+        // If this fails, the link points nowhere once the engine has ended, and the next engine
+        // removes it.
+        let _ = fs::remove_file(self.directory.short_path(&self.name));
     }
 }
 
@@ -192,31 +201,34 @@ impl AsFd for Listener {
 }
 
 impl Drop for Listener {
-    /// Removes the socket's file, unless another has taken its place. No engine takes it between
-    /// the look and the removal: the socket still answers.
+    /// Removes the socket's file, unless another file has replaced it. No engine replaces the file
+    /// between the check and the removal, because the socket still accepts connections.
     fn drop(&mut self) {
-        let path = self.directory.at(&self.name);
+        let path = self.directory.short_path(&self.name);
         if inode(&path).is_ok_and(|inode| inode == self.inode) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Removes a socket at `path` on which nobody listens; anything else there is an error. The caller
-/// holds the directory's lock, so that of several engines that start one comes first.
-fn make_way(path: &Path, known: &Path) -> Result<(), BindError> {
-    match look(path).map_err(failed(known, "look"))? {
+/// Removes a socket without a listener. Any other file is an error. `short` and `path` are two paths
+/// of the same file; errors name `path`. The caller holds the directory's lock, so that only one of
+/// several starting engines does this at a time.
+fn remove_stale_socket(short: &Path, path: &Path) -> Result<(), BindError> {
+    match metadata_if_exists(short).map_err(failed(path, "inspect the existing file"))? {
         None => return Ok(()),
-        Some(found) if !found.file_type().is_socket() => return Err(BindError::NotASocket(known.to_owned())),
+        Some(metadata) if !metadata.file_type().is_socket() => {
+            return Err(BindError::NotASocket(path.to_owned()));
+        }
         Some(_) => {}
     }
-    if somebody_answers(path).map_err(failed(known, "try the old socket"))? {
-        return Err(BindError::InUse(known.to_owned()));
+    if has_listener(short).map_err(failed(path, "connect to the existing socket"))? {
+        return Err(BindError::InUse(path.to_owned()));
     }
-    remove_if_there(path).map_err(failed(known, "remove the socket of an engine that has ended"))
+    remove_if_exists(short).map_err(failed(path, "remove the socket of an engine that has ended"))
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
+fn remove_if_exists(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -224,11 +236,11 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 }
 
 fn inode(path: &Path) -> io::Result<(u64, u64)> {
-    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
+    fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// A new socket that listens on `path`, which never has more permissions than `mode`: Linux makes
-/// the file with the mode that the socket itself has when it is bound, less the umask.
+/// Returns a new socket that listens at `path`. The file never has more permissions than `mode`:
+/// Linux creates it with the mode that the socket has when it is bound, less the umask.
 fn listen_on(path: &Path, mode: Mode) -> io::Result<OwnedFd> {
     let socket = unix_socket()?;
     fchmod(&socket, mode)?;

@@ -1,4 +1,5 @@
-//! The names of what engines leave in a directory. None begins with `pmix.`, see the module above.
+//! The names of the files that engines create in a directory. None begins with `pmix.` (see the
+//! parent module).
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,39 +8,41 @@ use nix::unistd::gethostname;
 
 use crate::names::Nspace;
 
-/// The names on one host: a directory may be shared by several.
+/// The file names of the engines on one host. They contain the host's name because hosts may share a
+/// directory.
 #[derive(Debug, Clone)]
-pub(super) struct Names {
+pub(super) struct FileNames {
     host: String,
 }
 
-impl Names {
-    pub(super) fn of_this_host() -> io::Result<Names> {
-        Ok(Names { host: gethostname()?.to_string_lossy().into_owned() })
+impl FileNames {
+    pub(super) fn of_this_host() -> io::Result<FileNames> {
+        Ok(FileNames { host: gethostname()?.to_string_lossy().into_owned() })
     }
 
-    /// The socket of the session-level engine with this pid.
+    /// Returns the name of the socket of the session-level engine with this pid.
     pub(super) fn session(&self, pid: u32) -> String {
         format!("iof.{}.tool.{pid}", self.host)
     }
 
-    /// The socket of the system-level engine.
+    /// Returns the name of the socket of the system-level engine.
     pub(super) fn system(&self) -> String {
         format!("iof.sys.{}", self.host)
     }
 
-    /// The link to the socket of the session-level engine that has this job. Two engines may each
-    /// have a job of that name.
-    pub(super) fn entry(&self, pid: u32, nspace: &Nspace) -> String {
+    /// Returns the name of the link from a job to the socket of its session-level engine. The name
+    /// contains the pid because two engines may each have a job of the same name.
+    pub(super) fn job_link(&self, pid: u32, nspace: &Nspace) -> String {
         format!("iof.{}.nspace.{pid}.{nspace}", self.host)
     }
 
-    /// A socket that is not ready yet. Only who holds the directory's lock makes one.
-    pub(super) fn unready(&self) -> String {
+    /// Returns the name of a socket before it listens. Only the holder of the directory's lock creates
+    /// such a socket.
+    pub(super) fn temporary(&self) -> String {
         format!(".iof.{}.new", self.host)
     }
 
-    /// The pid in `name`, if this is exactly one that [`Names::session`] makes.
+    /// Returns the pid in `name` if [`FileNames::session`] returns exactly this name for the pid.
     pub(super) fn session_pid(&self, name: &OsStr) -> Option<u32> {
         let name = name.to_str()?;
         let (_, digits) = name.rsplit_once('.')?;
@@ -47,12 +50,13 @@ impl Names {
         (self.session(pid) == name).then_some(pid)
     }
 
-    /// The pid and the job in `name`, if this is exactly one that [`Names::entry`] makes.
-    pub(super) fn entry_parts(&self, name: &OsStr) -> Option<(u32, Nspace)> {
+    /// Returns the pid and the job in `name` if [`FileNames::job_link`] returns exactly this name for
+    /// them.
+    pub(super) fn job_link_parts(&self, name: &OsStr) -> Option<(u32, Nspace)> {
         let name = name.to_str()?;
         let (digits, nspace) = name.strip_prefix(&format!("iof.{}.nspace.", self.host))?.split_once('.')?;
         let (pid, nspace) = (digits.parse().ok()?, Nspace::new(nspace).ok()?);
-        (self.entry(pid, &nspace) == name).then_some((pid, nspace))
+        (self.job_link(pid, &nspace) == name).then_some((pid, nspace))
     }
 }
 
@@ -60,30 +64,30 @@ impl Names {
 mod tests {
     use super::*;
 
-    fn names() -> Names {
-        Names { host: "node.1".into() }
+    fn names() -> FileNames {
+        FileNames { host: "node.1".into() }
     }
 
     #[test]
-    fn only_names_that_an_engine_makes_are_read() {
+    fn only_exact_names_of_engine_files_are_parsed() {
         let names = names();
         assert_eq!(names.session_pid(names.session(17).as_ref()), Some(17));
         for other in ["iof.node.1.tool.+1", "iof.node.1.tool.01", "iof.node.1.tool.", "iof.node.2.tool.1"] {
             assert_eq!(names.session_pid(other.as_ref()), None, "{other}");
         }
         let nspace = Nspace::new("a.b.1").unwrap();
-        assert_eq!(names.entry_parts(names.entry(17, &nspace).as_ref()), Some((17, nspace)));
+        assert_eq!(names.job_link_parts(names.job_link(17, &nspace).as_ref()), Some((17, nspace)));
         for other in ["iof.node.1.nspace.17", "iof.node.1.nspace.17.", "iof.node.1.nspace.017.a"] {
-            assert_eq!(names.entry_parts(other.as_ref()), None, "{other}");
+            assert_eq!(names.job_link_parts(other.as_ref()), None, "{other}");
         }
     }
 
     #[test]
-    fn no_name_is_one_that_a_pmix_library_looks_for() {
+    fn no_name_matches_the_search_patterns_of_pmix_libraries() {
         let names = names();
         let nspace = Nspace::new("pmix.sys.node.1").unwrap();
-        for ours in [names.session(1), names.system(), names.entry(1, &nspace), names.unready()] {
-            assert!(!ours.starts_with("pmix."), "{ours}");
+        for name in [names.session(1), names.system(), names.job_link(1, &nspace), names.temporary()] {
+            assert!(!name.starts_with("pmix."), "{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The tool's end of the rendezvous: where engines are looked for, in which order.
+//! The tool's side of the rendezvous: where and in which order it searches for engines.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -8,113 +8,114 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::directory::{Directory, DirectoryError, Place};
-use super::names::Names;
-use super::probe::{is_live_socket, look};
+use super::directory::{Directory, DirectoryError, DirectoryPath};
+use super::names::FileNames;
+use super::probe::{is_live_socket, metadata_if_exists};
 use super::{ConnectError, Level, connect};
 use crate::names::Nspace;
 
-/// The environment variable by which an engine tells its ranks, and whatever they start, where it
-/// listens: the absolute path of its socket, or nothing if it has none.
+/// The environment variable with the absolute path of the engine's socket. An engine sets it for its
+/// ranks, whose child processes inherit it; it is empty if the engine has no socket.
 pub const SERVER_VARIABLE: &str = "IOF_SERVER";
 
-/// Which engine a tool wants.
+/// The engine to which a tool wants to connect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Target {
-    /// Any: the one that [`SERVER_VARIABLE`] names if that is set and the tool names no directory;
-    /// else the system's, and if that is not there, or does not want us, the session's.
+    /// Any engine. If [`SERVER_VARIABLE`] is set and the tool chooses no directory, the engine that it
+    /// names. Otherwise the system-level engine or, if there is none or it refuses the tool, the only
+    /// session-level engine.
     #[default]
     Any,
-    /// The one that listens on this socket (`PMIX_SERVER_URI`).
+    /// The engine that listens on this socket (`PMIX_SERVER_URI`).
     Server(PathBuf),
-    /// The session-level one with this pid (`PMIX_SERVER_PIDINFO`).
+    /// The session-level engine with this pid (`PMIX_SERVER_PIDINFO`).
     Pid(u32),
-    /// The session-level one that has a job of this name (`PMIX_SERVER_NSPACE`).
+    /// The session-level engine that has a job of this name (`PMIX_SERVER_NSPACE`).
     Nspace(Nspace),
-    /// The system's (`PMIX_CONNECT_TO_SYSTEM`).
+    /// The system-level engine (`PMIX_CONNECT_TO_SYSTEM`).
     System,
-    /// The system's, and if that is not there, or does not want us, [`Target::Any`]
+    /// The system-level engine or, if there is none or it refuses the tool, [`Target::Any`]
     /// (`PMIX_CONNECT_SYSTEM_FIRST`).
     SystemFirst,
-    /// The only one of this user's session.
+    /// The only session-level engine of this user.
     Session,
 }
 
-/// How a tool looks for an engine. By default for any, in the usual directories.
+/// A search for an engine. By default it accepts any engine and searches the default directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Search {
-    /// Which engine.
+    /// The engine to search for.
     pub target: Target,
-    /// Where engines of both levels are looked for (`PMIX_SERVER_TMPDIR`, `PMIX_SYSTEM_TMPDIR`);
-    /// `None`: where the environment says, see the [module](super).
+    /// The directory to search at both levels (`PMIX_SERVER_TMPDIR`, `PMIX_SYSTEM_TMPDIR`). `None`
+    /// selects the default directories (see the [module](super)).
     pub directory: Option<PathBuf>,
 }
 
-/// An engine that may be connected to.
+/// An engine to which a tool can connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The engine's pid, from the name of its socket.
     pub pid: u32,
-    /// Its socket.
+    /// The path of its socket.
     pub path: PathBuf,
 }
 
-/// Why there is no one engine to connect to.
+/// The reason why a search has not found exactly one engine.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// The directory will not do.
+    /// The directory is unusable.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// There is none in this directory.
-    #[error("no engine has a socket in {}: start one, or look elsewhere with --rendezvous-dir", .0.display())]
+    /// The directory has no socket of an engine.
+    #[error("no engine has a socket in {}: start one, or choose another directory with --rendezvous-dir", .0.display())]
     NotFound(PathBuf),
-    /// The node has none.
+    /// The node has no system-level engine.
     #[error("no system-level engine listens on {}", .0.display())]
     NoSystem(PathBuf),
-    /// The system-level one was set up by somebody whom there is no reason to trust.
+    /// The socket of the system-level engine belongs to a user who is not trusted.
     #[error(
-        "{} belongs to uid {owner}, who is neither root nor you, in a directory that others can write to: \
-         if you trust it, say --server", path.display()
+        "{} belongs to uid {owner}, neither root nor your own, in a directory that other users can write \
+         to: if you trust it, select it with --server", path.display()
     )]
     Foreign {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// Whose it is.
+        /// The user who owns the socket.
         owner: u32,
     },
-    /// The one that the environment names has ended.
-    #[error("{SERVER_VARIABLE}: {0}; unset it to look elsewhere, or say which engine")]
+    /// The engine that [`SERVER_VARIABLE`] names cannot be reached.
+    #[error("{SERVER_VARIABLE}: {0}; unset the variable, or select an engine with an option")]
     FromEnvironment(#[source] ConnectError),
-    /// There is none with that pid.
+    /// No engine has this pid.
     #[error("no running engine with pid {pid} has a socket in {}", directory.display())]
     NoSuchPid {
-        /// The pid asked for.
+        /// The requested pid.
         pid: u32,
         /// The directory searched.
         directory: PathBuf,
     },
-    /// There is none that has that job.
+    /// No engine has this job.
     #[error("no running engine in {} has a job {nspace}", directory.display())]
     NoSuchNspace {
-        /// The job asked for.
+        /// The requested job.
         nspace: Nspace,
         /// The directory searched.
         directory: PathBuf,
     },
-    /// There are these, by pid.
-    #[error("{} engines are running: choose one with --pid{}", .0.len(), listed(.0))]
+    /// Several engines match. They are sorted by pid.
+    #[error("{} engines are running: choose one with --pid{}", .0.len(), list(.0))]
     Several(Vec<Candidate>),
-    /// The system refuses.
+    /// A system call failed.
     #[error("cannot search {}: {source}", directory.display())]
     Io {
-        /// The directory.
+        /// The directory searched.
         directory: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
 
-fn listed(candidates: &[Candidate]) -> String {
+fn list(candidates: &[Candidate]) -> String {
     candidates.iter().fold(String::new(), |mut list, Candidate { pid, path }| {
         // Writing to a string cannot fail.
         let _ = write!(list, "\n  --pid {pid}  ({})", path.display());
@@ -122,114 +123,126 @@ fn listed(candidates: &[Candidate]) -> String {
     })
 }
 
-/// One thing to try.
+/// One step of a search.
 #[derive(Debug, PartialEq, Eq)]
-enum Step<'a> {
-    Named(PathBuf),
-    /// Named by the environment.
-    Own(PathBuf),
+enum SearchStep<'a> {
+    /// The socket that the tool names.
+    Socket(PathBuf),
+    /// The socket that [`SERVER_VARIABLE`] names.
+    Environment(PathBuf),
+    /// The system-level engine.
     System,
-    Session(Wanted<'a>),
+    /// A session-level engine.
+    Session(SessionFilter<'a>),
 }
 
-/// Which of a session's engines.
+/// The session-level engines that match a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted<'a> {
+enum SessionFilter<'a> {
     Any,
     Pid(u32),
     Nspace(&'a Nspace),
 }
 
 impl Search {
-    /// The sockets to try, one after the other until an engine accepts. Each is looked for when the
-    /// iterator comes to it: on none that is needless.
+    /// Returns the sockets to try in this order until an engine accepts. The iterator is lazy: each
+    /// step of the search runs when its item is requested.
     ///
-    /// Only sockets on which somebody listens count, and only under the names that engines use.
+    /// A search by directory finds only sockets that have a listener and the name of an engine's
+    /// socket.
     ///
     /// # Errors
-    /// [`FindError`] says where this step looked, or between which engines to choose.
+    /// [`FindError`] for a step that has not found exactly one engine.
     pub fn sockets(&self) -> impl Iterator<Item = Result<PathBuf, FindError>> + '_ {
         let directory = self.directory.as_deref();
         self.steps(env::var_os(SERVER_VARIABLE)).into_iter().map(move |step| match step {
-            Step::Named(path) => Ok(path),
-            Step::Own(path) => connect(&path).map(|_| path).map_err(FindError::FromEnvironment),
-            Step::System => system(&Place::new(Level::System, directory)),
-            Step::Session(wanted) => session(Place::new(Level::Session, directory), wanted),
+            SearchStep::Socket(path) => Ok(path),
+            SearchStep::Environment(path) => connect(&path).map(|_| path).map_err(FindError::FromEnvironment),
+            SearchStep::System => find_system(&DirectoryPath::new(Level::System, directory)),
+            SearchStep::Session(filter) => {
+                find_session(DirectoryPath::new(Level::Session, directory), filter)
+            }
         })
     }
 
-    fn steps(&self, server: Option<OsString>) -> Vec<Step<'_>> {
-        // A directory that was named says more than the surroundings.
+    /// Returns the steps of the search; `server` is the value of [`SERVER_VARIABLE`].
+    fn steps(&self, server: Option<OsString>) -> Vec<SearchStep<'_>> {
+        // A directory chosen by the tool takes precedence over the environment.
         let server = server.filter(|path| !path.is_empty() && self.directory.is_none());
-        let anywhere = Step::Session(Wanted::Any);
+        let any_session = SearchStep::Session(SessionFilter::Any);
         match (&self.target, server) {
-            (Target::Any, Some(server)) => vec![Step::Own(server.into())],
-            (Target::SystemFirst, Some(server)) => vec![Step::System, Step::Own(server.into())],
-            (Target::Any | Target::SystemFirst, None) => vec![Step::System, anywhere],
-            (Target::Server(path), _) => vec![Step::Named(path.clone())],
-            (Target::Pid(pid), _) => vec![Step::Session(Wanted::Pid(*pid))],
-            (Target::Nspace(nspace), _) => vec![Step::Session(Wanted::Nspace(nspace))],
-            (Target::System, _) => vec![Step::System],
-            (Target::Session, _) => vec![anywhere],
+            (Target::Any, Some(server)) => vec![SearchStep::Environment(server.into())],
+            (Target::SystemFirst, Some(server)) => {
+                vec![SearchStep::System, SearchStep::Environment(server.into())]
+            }
+            (Target::Any | Target::SystemFirst, None) => vec![SearchStep::System, any_session],
+            (Target::Server(path), _) => vec![SearchStep::Socket(path.clone())],
+            (Target::Pid(pid), _) => vec![SearchStep::Session(SessionFilter::Pid(*pid))],
+            (Target::Nspace(nspace), _) => vec![SearchStep::Session(SessionFilter::Nspace(nspace))],
+            (Target::System, _) => vec![SearchStep::System],
+            (Target::Session, _) => vec![any_session],
         }
     }
 }
 
-fn system(place: &Place) -> Result<PathBuf, FindError> {
-    let io = |source| FindError::Io { directory: place.path.clone(), source };
-    let name = Names::of_this_host().map_err(io)?.system();
-    let path = place.path.join(&name);
-    let directory = match Directory::of_socket(&place.path) {
+/// Returns the socket of the system-level engine in a directory.
+fn find_system(directory_path: &DirectoryPath) -> Result<PathBuf, FindError> {
+    let io = |source| FindError::Io { directory: directory_path.path.clone(), source };
+    let name = FileNames::of_this_host().map_err(io)?.system();
+    let path = directory_path.path.join(&name);
+    let directory = match Directory::open_path(&directory_path.path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(FindError::NoSystem(path)),
         opened => opened.map_err(io)?,
     };
-    let at = directory.at(&name);
-    let Some(found) = look(&at).map_err(io)?.filter(|found| found.file_type().is_socket()) else {
+    let short = directory.short_path(&name);
+    let metadata = metadata_if_exists(&short).map_err(io)?;
+    let Some(socket) = metadata.filter(|metadata| metadata.file_type().is_socket()) else {
         return Err(FindError::NoSystem(path));
     };
-    // Before it is connected to: who listens there could keep us waiting.
-    if !place.vouches_for(&directory.metadata().map_err(io)?, found.uid()) {
-        return Err(FindError::Foreign { path, owner: found.uid() });
+    // This check comes before any connection: an untrusted listener could make the tool wait.
+    if !directory_path.trusts(&directory.metadata().map_err(io)?, socket.uid()) {
+        return Err(FindError::Foreign { path, owner: socket.uid() });
     }
-    if is_live_socket(&at) { Ok(path) } else { Err(FindError::NoSystem(path)) }
+    if is_live_socket(&short) { Ok(path) } else { Err(FindError::NoSystem(path)) }
 }
 
-fn session(place: Place, wanted: Wanted<'_>) -> Result<PathBuf, FindError> {
-    let mut candidates = match place.open() {
+/// Returns the socket of the only session-level engine in a directory that matches `filter`.
+fn find_session(directory: DirectoryPath, filter: SessionFilter<'_>) -> Result<PathBuf, FindError> {
+    let mut candidates = match directory.open() {
         Err(DirectoryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Vec::new(),
-        opened => candidates(&opened?, wanted)
-            .map_err(|source| FindError::Io { directory: place.path.clone(), source })?,
+        opened => candidates(&opened?, filter)
+            .map_err(|source| FindError::Io { directory: directory.path.clone(), source })?,
     };
-    match (candidates.pop(), wanted) {
+    match (candidates.pop(), filter) {
         (Some(only), _) if candidates.is_empty() => Ok(only.path),
         (Some(last), _) => {
             candidates.push(last);
             Err(FindError::Several(candidates))
         }
-        (None, Wanted::Any) => Err(FindError::NotFound(place.path)),
-        (None, Wanted::Pid(pid)) => Err(FindError::NoSuchPid { pid, directory: place.path }),
-        (None, Wanted::Nspace(nspace)) => {
-            Err(FindError::NoSuchNspace { nspace: nspace.clone(), directory: place.path })
+        (None, SessionFilter::Any) => Err(FindError::NotFound(directory.path)),
+        (None, SessionFilter::Pid(pid)) => Err(FindError::NoSuchPid { pid, directory: directory.path }),
+        (None, SessionFilter::Nspace(nspace)) => {
+            Err(FindError::NoSuchNspace { nspace: nspace.clone(), directory: directory.path })
         }
     }
 }
 
-/// The engines that are wanted and can be connected to, by pid.
-fn candidates(directory: &Directory, wanted: Wanted<'_>) -> io::Result<Vec<Candidate>> {
-    let names = Names::of_this_host()?;
+/// Returns the engines that match `filter` and have a listening socket, sorted by pid.
+fn candidates(directory: &Directory, filter: SessionFilter<'_>) -> io::Result<Vec<Candidate>> {
+    let names = FileNames::of_this_host()?;
     let mut pids = BTreeSet::new();
-    for file in fs::read_dir(directory.at(Path::new(".")))? {
+    for file in fs::read_dir(directory.short_path(Path::new(".")))? {
         let name = file?.file_name();
-        pids.extend(match wanted {
-            Wanted::Any => names.session_pid(&name),
-            Wanted::Pid(pid) => names.session_pid(&name).filter(|found| *found == pid),
-            Wanted::Nspace(nspace) => {
-                names.entry_parts(&name).filter(|(_, found)| found == nspace).map(|(pid, _)| pid)
+        pids.extend(match filter {
+            SessionFilter::Any => names.session_pid(&name),
+            SessionFilter::Pid(wanted) => names.session_pid(&name).filter(|pid| *pid == wanted),
+            SessionFilter::Nspace(wanted) => {
+                names.job_link_parts(&name).filter(|(_, nspace)| nspace == wanted).map(|(pid, _)| pid)
             }
         });
     }
-    let candidate = |pid| Candidate { pid, path: directory.known_as(names.session(pid)) };
-    let is_live = |pid: &u32| is_live_socket(&directory.at(names.session(*pid)));
+    let candidate = |pid| Candidate { pid, path: directory.full_path(names.session(pid)) };
+    let is_live = |pid: &u32| is_live_socket(&directory.short_path(names.session(*pid)));
     Ok(pids.into_iter().filter(is_live).map(candidate).collect())
 }
 
@@ -242,35 +255,39 @@ mod tests {
     }
 
     #[test]
-    fn an_undirected_tool_tries_the_system_before_the_session() {
-        let undirected = [Step::System, Step::Session(Wanted::Any)];
+    fn by_default_the_system_level_is_searched_before_the_session_level() {
+        let default_steps = [SearchStep::System, SearchStep::Session(SessionFilter::Any)];
         for target in [Target::Any, Target::SystemFirst] {
-            assert_eq!(search(target.clone()).steps(None), undirected, "{target:?}");
+            assert_eq!(search(target.clone()).steps(None), default_steps, "{target:?}");
             assert_eq!(
                 search(target.clone()).steps(Some("".into())),
-                undirected,
-                "{target:?}: empty is unset"
+                default_steps,
+                "{target:?}: an empty variable counts as unset"
             );
-            let elsewhere = Search { directory: Some("/there".into()), ..search(target) };
-            assert_eq!(elsewhere.steps(Some("/s".into())), undirected, "the directory was named by the tool");
+            let in_directory = Search { directory: Some("/there".into()), ..search(target) };
+            assert_eq!(
+                in_directory.steps(Some("/s".into())),
+                default_steps,
+                "the tool's directory takes precedence"
+            );
         }
     }
 
     #[test]
-    fn the_engine_of_our_own_job_comes_before_others_but_not_before_what_the_tool_says() {
-        let own = || Step::Own("/s".into());
+    fn the_engine_named_by_the_environment_comes_first_unless_the_tool_selects_one() {
+        let environment = || SearchStep::Environment("/s".into());
         let steps = |target: &Target| format!("{:?}", search(target.clone()).steps(Some("/s".into())));
-        assert_eq!(search(Target::Any).steps(Some("/s".into())), [own()]);
-        assert_eq!(search(Target::SystemFirst).steps(Some("/s".into())), [Step::System, own()]);
+        assert_eq!(search(Target::Any).steps(Some("/s".into())), [environment()]);
+        assert_eq!(search(Target::SystemFirst).steps(Some("/s".into())), [SearchStep::System, environment()]);
         let nspace = Nspace::new("job").unwrap();
-        for directed in [
+        for target in [
             Target::Server("/x".into()),
             Target::Pid(1),
             Target::Nspace(nspace),
             Target::System,
             Target::Session,
         ] {
-            assert!(!steps(&directed).contains("\"/s\""), "{directed:?}");
+            assert!(!steps(&target).contains("\"/s\""), "{target:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What engines left behind that did not end by themselves.
+//! Removal of the files that killed engines left behind.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -8,43 +8,45 @@ use std::path::Path;
 use nix::unistd::geteuid;
 
 use super::directory::Directory;
-use super::names::Names;
-use super::probe::{is_live_socket, look, somebody_answers};
+use super::names::FileNames;
+use super::probe::{has_listener, is_live_socket, metadata_if_exists};
 
-/// Removes this user's session-level sockets on which nobody listens, and links of jobs to them.
+/// Removes this user's session-level sockets without a listener and the links of jobs to them.
 ///
-/// The caller holds the directory's lock. So nobody makes a socket meanwhile: one that was found
-/// dead stays dead until it is removed.
-pub(super) fn sweep(directory: &Directory, names: &Names) -> io::Result<()> {
+/// The caller holds the directory's lock, so that no engine creates a socket meanwhile: a socket
+/// without a listener stays so until it is removed.
+pub(super) fn remove_stale(directory: &Directory, names: &FileNames) -> io::Result<()> {
     let mut links = Vec::new();
-    for file in fs::read_dir(directory.at("."))? {
+    for file in fs::read_dir(directory.short_path("."))? {
         let name = file?.file_name();
-        let path = directory.at(&name);
+        let path = directory.short_path(&name);
         if names.session_pid(&name).is_some() {
-            let is_ours = ours(&path, |found| found.file_type().is_socket());
-            // What can't be asked may be alive.
-            if is_ours && matches!(somebody_answers(&path), Ok(false)) {
-                discard(&path);
+            let is_own = is_own_file(&path, |metadata| metadata.file_type().is_socket());
+            // A socket that cannot be checked may be live.
+            if is_own && matches!(has_listener(&path), Ok(false)) {
+                try_remove(&path);
             }
-        } else if let Some((pid, _)) = names.entry_parts(&name) {
+        } else if let Some((pid, _)) = names.job_link_parts(&name) {
             links.push((path, names.session(pid)));
         }
     }
     for (link, socket) in links {
-        let leads_there = fs::read_link(&link).is_ok_and(|target| target == Path::new(&socket));
-        if leads_there && ours(&link, Metadata::is_symlink) && !is_live_socket(&directory.at(socket)) {
-            discard(&link);
+        let is_job_link = fs::read_link(&link).is_ok_and(|target| target == Path::new(&socket))
+            && is_own_file(&link, Metadata::is_symlink);
+        if is_job_link && !is_live_socket(&directory.short_path(socket)) {
+            try_remove(&link);
         }
     }
     Ok(())
 }
 
-fn ours(path: &Path, is_of_kind: impl Fn(&Metadata) -> bool) -> bool {
-    let is_ours = |found: &Metadata| found.uid() == geteuid().as_raw() && is_of_kind(found);
-    look(path).is_ok_and(|found| found.is_some_and(|found| is_ours(&found)))
+/// Returns whether this user owns the file at `path` and the file is of the expected type.
+fn is_own_file(path: &Path, is_expected_type: impl Fn(&Metadata) -> bool) -> bool {
+    let is_own = |metadata: Metadata| metadata.uid() == geteuid().as_raw() && is_expected_type(&metadata);
+    metadata_if_exists(path).is_ok_and(|metadata| metadata.is_some_and(is_own))
 }
 
-/// What can't be removed is in nobody's way, as it was before.
-fn discard(path: &Path) {
+/// Removes a file. A failure is harmless: a search ignores the file.
+fn try_remove(path: &Path) {
     let _ = fs::remove_file(path);
 }
