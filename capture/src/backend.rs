@@ -2,8 +2,8 @@
 //! each facility.
 //!
 //! The interface reports completion, not readiness: each request is answered once, later, and
-//! [`Backend::take`] returns the answer. A facility that reports only readiness (epoll) does the I/O
-//! itself once a file is ready.
+//! [`Backend::take`] returns the answer. A facility that reports only readiness (epoll) does the
+//! I/O itself once a file is ready.
 
 mod epoll;
 mod uring;
@@ -139,16 +139,15 @@ pub(crate) trait Backend {
     /// read(2).
     ///
     /// # Safety
-    /// Until the answer for `token` was taken, the caller must keep the memory of `span`
-    /// mapped, must not write to it, and must not read it except by atomic loads.
+    /// Until the answer for `token` was taken, the caller must keep the memory of `span` mapped,
+    /// must not write to it, and must not read it except by atomic loads.
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span);
 
     /// Writes `bytes` to `pipe`, the file of a [`Token::Target`]: waits until the pipe takes some
     /// of them. The answer is that of write(2).
     ///
     /// # Safety
-    /// Until the answer for `token` was taken, the caller must keep the memory of `bytes`
-    /// mapped.
+    /// Until the answer for `token` was taken, the caller must keep the memory of `bytes` mapped.
     unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: Lent);
 
     /// Answers when `file` is readable; for a [`Token::Target`], when it is writable.

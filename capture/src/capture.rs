@@ -22,7 +22,7 @@ use crate::sources::OnEvent;
 use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
-use crate::watchdog::{Watchdog, Watched};
+use crate::watchdog::{WatchState, Watchdog};
 
 /// An error: the capture thread has ended, because `on_event` panicked or the kernel facility
 /// failed. The latter is logged.
@@ -81,10 +81,10 @@ struct IdsInUse {
 /// A handle to the capture thread, which drains pipes into streams, fills pipes from inlets and
 /// watches processes.
 ///
-/// All methods may be called from any thread. Only [`Capture::with_streams`] and dropping the handle
-/// wait for the capture thread. Dropping it completes all sources with the bytes that were read,
-/// closes all targets, reports both, and joins the thread. Processes that still run continue to run,
-/// unwatched.
+/// All methods may be called from any thread. Only [`Capture::with_streams`] and dropping the
+/// handle wait for the capture thread. Dropping it completes all sources with the bytes that were
+/// read, closes all targets, reports both, and joins the thread. Processes that still run continue
+/// to run, unwatched.
 pub struct Capture {
     commands: Sender<Command>,
     ringer: Ringer,
@@ -139,7 +139,7 @@ impl Capture {
         let push_ids = Arc::<Mutex<IdsInUse>>::default();
         let ids = Arc::clone(&push_ids);
         let on_event = Arc::new(on_event);
-        let watched = Arc::<Watched>::default();
+        let watched = Arc::<WatchState>::default();
         let on_stall = Arc::clone(&on_event);
         let watchdog = Watchdog::start(Arc::clone(&watched), move |event| on_stall(event))
             .map_err(|source| StartError::Thread { source })?;
@@ -186,8 +186,8 @@ impl Capture {
         self.backend
     }
 
-    /// Returns why io_uring is not in use. Returns `None` if it is, or if the backend was chosen with
-    /// [`Capture::start_on`].
+    /// Returns why io_uring is not in use. Returns `None` if it is, or if the backend was chosen
+    /// with [`Capture::start_on`].
     pub fn fallback(&self) -> Option<&StartError> {
         self.fallback.as_ref()
     }
@@ -206,8 +206,8 @@ impl Capture {
     /// stream stays until [`Capture::remove`].
     ///
     /// A writer can switch a pipe to packet mode (O_DIRECT, see pipe(2)). Such a pipe loses nothing
-    /// uncounted if `stream` has a capacity of at least 16 KiB, because a read takes up to a quarter
-    /// of it, and a packet has at most 4 KiB.
+    /// uncounted if `stream` has a capacity of at least 16 KiB, because a read takes up to a
+    /// quarter of it, and a packet has at most 4 KiB.
     ///
     /// [`Event::Complete`] follows, unless `on_event` panics first, see [`Stopped`].
     ///
@@ -255,8 +255,8 @@ impl Capture {
     /// readers, they wait in a queue without a limit. [`Event::Delivered`] reports the deliveries
     /// that have left the queue, so the caller can limit how many bytes wait.
     ///
-    /// If the source does not exist, has a pipe or was finished, the bytes are lost and not counted,
-    /// and the event follows immediately. Bytes that wait when the source is
+    /// If the source does not exist, has a pipe or was finished, the bytes are lost and not
+    /// counted, and the event follows immediately. Bytes that wait when the source is
     /// [closed](Capture::close) or removed, or when the capture ends, count as dropped. A delivery
     /// that has not reached the capture thread when the capture ends is not reported.
     ///
@@ -276,10 +276,10 @@ impl Capture {
         Ok(self.send(add)?)
     }
 
-    /// Stops reading a source immediately and completes its stream with the bytes that it has. Meant
-    /// for pipes that a grandchild holds open. Unread bytes are lost with the pipe, and a process
-    /// that writes to it gets SIGPIPE, see pipe(7). [`Event::Complete`] follows, unless it was
-    /// reported already or the source does not exist.
+    /// Stops reading a source immediately and completes its stream with the bytes that it has.
+    /// Meant for pipes that a grandchild holds open. Unread bytes are lost with the pipe, and a
+    /// process that writes to it gets SIGPIPE, see pipe(7). [`Event::Complete`] follows, unless it
+    /// was reported already or the source does not exist.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -288,9 +288,9 @@ impl Capture {
     }
 
     /// Reads the bytes that were written to a source up to now, and then closes it. Meant for pipes
-    /// that are held open by a process whose further output is not wanted. While a full stream waits
-    /// for its readers, the source stays open. For a source without a pipe, this means that no
-    /// delivery will follow. [`Event::Complete`] follows, unless it was reported already or the
+    /// that are held open by a process whose further output is not wanted. While a full stream
+    /// waits for its readers, the source stays open. For a source without a pipe, this means that
+    /// no delivery will follow. [`Event::Complete`] follows, unless it was reported already or the
     /// source does not exist.
     ///
     /// # Errors
@@ -300,8 +300,8 @@ impl Capture {
     }
 
     /// Moves a source's pipe to a thread of its own, so that the pipe can no longer block other
-    /// pipes, see [`Event::Stalled`]. Its bytes are then copied once more. If the thread is stuck in
-    /// the kernel when the source is closed or removed, it keeps the pipe open until the kernel
+    /// pipes, see [`Event::Stalled`]. Its bytes are then copied once more. If the thread is stuck
+    /// in the kernel when the source is closed or removed, it keeps the pipe open until the kernel
     /// releases it. Nothing waits for that thread. Sources without a pipe and terminals are not
     /// moved.
     ///
@@ -348,13 +348,13 @@ impl Capture {
 
     /// Begins a push: writes the bytes that are put into `inlet` from now on to each of `targets`.
     /// A push has its turn at a target after all earlier pushes to that target, so the bytes of
-    /// pushes never interleave. The bytes are in memory once, for any number of targets. If `closes`
-    /// is set, a target's pipe is closed after the last byte.
+    /// pushes never interleave. The bytes are in memory once, for any number of targets. If
+    /// `closes` is set, a target's pipe is closed after the last byte.
     ///
     /// 1. Call `begin_push`.
     /// 2. Put bytes into the inlet, never more than there is room, and report their number with
-    ///    [`fill`](Capture::fill). The room is the capacity of the inlet less the bytes filled after
-    ///    the position of the last [`Event::Freed`].
+    ///    [`fill`](Capture::fill). The room is the capacity of the inlet less the bytes filled
+    ///    after the position of the last [`Event::Freed`].
     /// 3. Pass `over` with the last `fill`. If all targets of a push have ended, the push is over
     ///    earlier, which [`Event::PushOver`] reports.
     ///
@@ -454,8 +454,8 @@ impl Capture {
         room_bells.bell()
     }
 
-    /// Returns a ringer of the capture's bell. Gating readers in this process ring it when they have
-    /// made room, see [`Reader::set_room_bell`](iof_shm_ring::Reader::set_room_bell).
+    /// Returns a ringer of the capture's bell. Gating readers in this process ring it when they
+    /// have made room, see [`Reader::set_room_bell`](iof_shm_ring::Reader::set_room_bell).
     ///
     /// # Errors
     /// An error of the kernel if the process has no file descriptor left.
@@ -495,7 +495,7 @@ struct CaptureThread {
     bell: Bell,
     commands: Receiver<Command>,
     inbox: Inbox,
-    watched: Arc<Watched>,
+    watched: Arc<WatchState>,
     on_event: OnEvent,
     started: Sender<Result<Started, StartError>>,
 }

@@ -14,8 +14,8 @@ use nix::unistd::{Pid, getpgid};
 /// A child of this process that has not been reaped. Dropping it neither ends nor reaps the child.
 ///
 /// Its descriptor is the process's pidfd (pidfd_open(2)), which is readable once the process has
-/// ended. Signals sent through it (pidfd_send_signal(2)) never reach another process that reuses the
-/// pid.
+/// ended. Signals sent through it (pidfd_send_signal(2)) never reach another process that reuses
+/// the pid.
 #[derive(Debug)]
 pub struct Child {
     pid: u32,
@@ -67,8 +67,8 @@ impl Signaller {
     fn send_with(&self, signal: Option<Signal>, flags: libc::c_uint) -> io::Result<()> {
         let none = std::ptr::null::<libc::siginfo_t>();
         let signal = signal.map_or(0, |signal| signal as libc::c_int);
-        // SAFETY: the arguments are numbers and a null pointer, which means "no siginfo". The call writes
-        // no memory.
+        // SAFETY: the arguments are numbers and a null pointer, which means "no siginfo". The call
+        // writes no memory.
         let sent = unsafe {
             libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), signal, none, flags)
         };
@@ -77,8 +77,8 @@ impl Signaller {
 }
 
 impl Child {
-    /// Adopts a child that other code in this process has started and not reaped. If the child leads
-    /// a process group, signals go to the whole group.
+    /// Adopts a child that other code in this process has started and not reaped. If the child
+    /// leads a process group, signals go to the whole group.
     ///
     /// # Errors
     /// `ESRCH` if the process does not exist, or another error of pidfd_open(2).
@@ -115,8 +115,8 @@ impl Child {
         self.pid
     }
 
-    /// Returns a handle that sends signals to the child. It stays valid when the child is watched by
-    /// a capture or dropped.
+    /// Returns a handle that sends signals to the child. It stays valid when the child is watched
+    /// by a capture or dropped.
     pub fn signaller(&self) -> Signaller {
         self.signaller.clone()
     }
@@ -141,7 +141,8 @@ fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: the arguments are numbers. The call returns a new descriptor or -1.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     match libc::c_int::try_from(pidfd) {
-        // SAFETY: the kernel has just created the descriptor (close-on-exec), and nothing else owns it.
+        // SAFETY: the kernel has just created the descriptor (close-on-exec), and nothing else owns
+        // it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
@@ -170,8 +171,8 @@ mod tests {
     use super::*;
     use crate::spawn::{ProcessGroup, ProcessSpec, Spawned, spawn};
 
-    /// Runs `script` in a process group of its own and waits until the group's leader has ended. The
-    /// leader is not reaped.
+    /// Runs `script` in a process group of its own and waits until the group's leader has ended.
+    /// The leader is not reaped.
     fn run_until_leader_ends(script: &str) -> (Child, std::fs::File) {
         let spec = ProcessSpec { group: ProcessGroup::Own, ..ProcessSpec::new("/bin/sh", ["-c", script]) };
         let Spawned { child, stdout, .. } = spawn(spec).unwrap();

@@ -2,10 +2,10 @@
 //! driver coalesces the interrupts of its card.
 //!
 //! Ranks that write line by line would wake the capture thread for every line. While traffic is
-//! dense, a short delay lets each read return many lines, at a fraction of the cost. But a lone line
-//! must pass without delay, and so must the lines of a dialogue, where each line is written only
-//! after the one before was answered. So a delay is tried, and kept only while it pays: while a turn
-//! with the delay reads a multiple of the bytes of a turn without it.
+//! dense, a short delay lets each read return many lines, at a fraction of the cost. But a lone
+//! line must pass without delay, and so must the lines of a dialogue, where each line is written
+//! only after the one before was answered. So a delay is tried, and kept only while it pays: while
+//! a turn with the delay reads a multiple of the bytes of a turn without it.
 
 use std::time::Duration;
 

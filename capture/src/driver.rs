@@ -29,7 +29,7 @@ use crate::source::{Close, Next, PACKET_MAX, Ready, Source, Step};
 use crate::sources::{OnEvent, Sources};
 use crate::streams::Streams;
 use crate::targets::Targets;
-use crate::watchdog::Watched;
+use crate::watchdog::WatchState;
 
 mod deliver;
 mod isolate;
@@ -87,7 +87,7 @@ pub(crate) struct Driver<B: Backend> {
     room_bells: Option<Arc<RoomBells>>,
     commands: Receiver<Command>,
     inbox: Inbox,
-    watched: Arc<Watched>,
+    watched: Arc<WatchState>,
     /// The time when this turn's answers were taken, in nanoseconds since 1970.
     time: u64,
     stopping: bool,
@@ -99,7 +99,7 @@ impl<B: Backend> Driver<B> {
         bell: Bell,
         commands: Receiver<Command>,
         inbox: Inbox,
-        watched: Arc<Watched>,
+        watched: Arc<WatchState>,
         on_event: OnEvent,
     ) -> Driver<B> {
         Driver {
@@ -192,13 +192,14 @@ impl<B: Backend> Driver<B> {
     /// Starts to listen to the bells of readers in other processes.
     fn listen(&mut self, room_bells: Arc<RoomBells>) {
         let room_bells = self.room_bells.get_or_insert(room_bells);
-        // SAFETY: the epoll instance stays open until the driver is dropped, which drops the backend first.
+        // SAFETY: the epoll instance stays open until the driver is dropped, which drops the
+        // backend first.
         unsafe { self.backend.register(Token::RoomBells, room_bells.0.0.as_fd()) };
         self.backend.poll(Token::RoomBells, room_bells.0.0.as_fd());
     }
 
-    /// Performs `step` for a source, and the steps that follow, until a request is in flight, or the
-    /// source waits or has ended.
+    /// Performs `step` for a source, and the steps that follow, until a request is in flight, or
+    /// the source waits or has ended.
     fn advance(&mut self, index: usize, step: Step) {
         let readable = match step {
             Step::End(end) => return self.end(index, end),
@@ -213,12 +214,12 @@ impl<B: Backend> Driver<B> {
             return self.pour(index);
         }
         match source.next(readable) {
-            // SAFETY: the span lies in the source's stream. `Sources` drops a source only when it has
-            // ended. A source with a read in flight neither ends nor writes its stream
-            // (`Source::next`, `Source::close`) before `Source::done`, which `handle` calls with the
-            // answer. If this thread unwinds or the kernel fails, `Drop` below collects the answers
-            // first, or leaks the streams. `Streams`, the only other access to a stream, neither
-            // writes nor drops it. The source itself may move; the span does not.
+            // SAFETY: the span lies in the source's stream. `Sources` drops a source only when it
+            // has ended. A source with a read in flight neither ends nor writes its stream
+            // (`Source::next`, `Source::close`) before `Source::done`, which `handle` calls with
+            // the answer. If this thread unwinds or the kernel fails, `Drop` below collects the
+            // answers first, or leaks the streams. `Streams`, the only other access to a stream,
+            // neither writes nor drops it. The source itself may move; the span does not.
             Next::Read(pipe, span) => unsafe { self.backend.read(Token::Source(index), pipe, span) },
             Next::Poll(pipe) => self.backend.poll(Token::Source(index), pipe),
             Next::Drain(pipe) => {
@@ -249,9 +250,9 @@ impl<B: Backend> Driver<B> {
                     if let Some(source) = self.sources.source_mut(index) {
                         source.set_reopenable(leader.is_some());
                         if let Some(pipe) = source.pipe() {
-                            // SAFETY: a source closes its pipe when it ends. Only `Driver::end` ends a
-                            // source, and it deregisters the pipe first. The sources that have not ended
-                            // are dropped after the backend.
+                            // SAFETY: a source closes its pipe when it ends. Only `Driver::end`
+                            // ends a source, and it deregisters the pipe first. The sources that
+                            // have not ended are dropped after the backend.
                             unsafe { self.backend.register(Token::Source(index), pipe) };
                         }
                         if let Some(pipe) = source.shared_pipe() {
@@ -326,8 +327,8 @@ impl<B: Backend> Driver<B> {
     fn close(&mut self, index: usize) {
         match self.sources.mark_ready(index).map(|source| source.close()) {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(index)),
-            // A source that waited is still in `waiting`. `retry_waiting` runs after the commands and
-            // removes it.
+            // A source that waited is still in `waiting`. `retry_waiting` runs after the commands
+            // and removes it.
             Some(Close::Now) => self.end(index, End::Closed),
             Some(Close::Already) | None => {}
         }
@@ -353,8 +354,8 @@ impl<B: Backend> Driver<B> {
         let Some(source) = self.sources.mark_ready(index) else { return };
         let terminal = source.is_terminal();
         let unread = match source.pipe().filter(is_readable) {
-            // FIONREAD counts only one of a terminal's two queues. The terminal stays readable while it
-            // has more.
+            // FIONREAD counts only one of a terminal's two queues. The terminal stays readable
+            // while it has more.
             Some(_) if terminal => TERMINAL_BUFFER,
             // A file without FIONREAD counts as empty.
             Some(pipe) => ioctl::unread(pipe).unwrap_or(0),
@@ -384,8 +385,9 @@ impl<B: Backend> Driver<B> {
     fn watch(&mut self, process: WatchedProcess) {
         let index = self.processes.insert(process);
         if let Some(process) = self.processes.get(index) {
-            // SAFETY: a child's pidfd is closed when the child is dropped. Only `remove_process` drops a
-            // child, after it has deregistered it. All other children are dropped after the backend.
+            // SAFETY: a child's pidfd is closed when the child is dropped. Only `remove_process`
+            // drops a child, after it has deregistered it. All other children are dropped after the
+            // backend.
             unsafe { self.backend.register(Token::Process(index), process.child.as_fd()) };
             self.backend.poll(Token::Process(index), process.child.as_fd());
         }
@@ -405,8 +407,8 @@ impl<B: Backend> Driver<B> {
                 self.remove_process(index);
             }
             None if self.stopping => self.remove_process(index),
-            // The process has ended, but a debugger that traces it must release it first, see ptrace(2).
-            // There is no notification for that.
+            // The process has ended, but a debugger that traces it must release it first, see
+            // ptrace(2). There is no notification for that.
             None => self.backend.pause(Token::Process(index)),
         }
     }
@@ -448,8 +450,8 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Cancels all requests and collects their answers, so that the bytes that were read and written
-    /// are counted. Returns `false` if the kernel does not answer them.
+    /// Cancels all requests and collects their answers, so that the bytes that were read and
+    /// written are counted. Returns `false` if the kernel does not answer them.
     fn quiesce(&mut self) -> bool {
         for index in self.sources.indices() {
             if self.sources.source_mut(index).is_some_and(|source| source.in_flight()) {
@@ -500,7 +502,8 @@ impl<B: Backend> Drop for Driver<B> {
     /// `on_event` panicked or the kernel failed.
     fn drop(&mut self) {
         if !self.backend.is_quiet() && !self.quiesce() {
-            // A leak is better than unmapping memory that the kernel may still write to or read from.
+            // A leak is better than unmapping memory that the kernel may still write to or read
+            // from.
             self.sources.leak();
             self.targets.leak();
         }

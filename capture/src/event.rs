@@ -98,8 +98,8 @@ pub enum Event {
         /// The push.
         push: PushId,
     },
-    /// The capture has closed a target's pipe. Reported once for each target, after
-    /// [`Event::Fed`] for every push that had its turn there or waited for it.
+    /// The capture has closed a target's pipe. Reported once for each target, after [`Event::Fed`]
+    /// for every push that had its turn there or waited for it.
     Shut {
         /// The target.
         target: TargetId,

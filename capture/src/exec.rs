@@ -92,9 +92,9 @@ pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
     let mut pidfd: c_int = -1;
     // No signal handler of this process may run in the child, because the child shares the memory.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    // SAFETY: `become_program` has exclusive access to `image` and to its own stack, because this thread
-    // resumes only when the child has executed its program or exited. It takes no lock and allocates
-    // no memory. `pidfd` outlives the call, which writes it.
+    // SAFETY: `become_program` has exclusive access to `image` and to its own stack, because this
+    // thread resumes only when the child has executed its program or exited. It takes no lock and
+    // allocates no memory. `pidfd` outlives the call, which writes it.
     let pid = unsafe {
         let none = ptr::null_mut::<c_void>();
         let image = (&raw mut image).cast::<c_void>();
@@ -122,8 +122,8 @@ pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
     }
 }
 
-/// Blocks until a child that is about to end has ended, and reaps it. Reaps nothing if another thread
-/// has done so or SIGCHLD is ignored.
+/// Blocks until a child that is about to end has ended, and reaps it. Reaps nothing if another
+/// thread has done so or SIGCHLD is ignored.
 fn reap<'a>(child: impl Fn() -> Id<'a>) {
     while waitid(child(), WaitPidFlag::WEXITED) == Err(Errno::EINTR) {}
 }
@@ -234,9 +234,10 @@ fn prepare(image: &ChildImage<'_>) -> io::Result<()> {
     Ok(nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?)
 }
 
-/// Resets signals with a handler, and ignored signals that a child must not ignore, to their default
-/// actions. A child that ignores SIGCHLD could not read the exit status of its own children. The Rust
-/// runtime ignores SIGPIPE. A process whose own files may reach their size limit ignores SIGXFSZ.
+/// Resets signals with a handler, and ignored signals that a child must not ignore, to their
+/// default actions. A child that ignores SIGCHLD could not read the exit status of its own
+/// children. The Rust runtime ignores SIGPIPE. A process whose own files may reach their size limit
+/// ignores SIGXFSZ.
 fn reset_signals() {
     for signal in 1..=LAST_SIGNAL {
         // SAFETY: all zeroes are a valid action: the default action without flags.

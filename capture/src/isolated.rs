@@ -46,8 +46,8 @@ enum ReaderCommand {
     Stop,
 }
 
-/// The capture thread's handle to the thread. Dropping it ends the thread, immediately or as soon as
-/// the kernel releases it.
+/// The capture thread's handle to the thread. Dropping it ends the thread, immediately or as soon
+/// as the kernel releases it.
 pub(crate) struct IsolatedReader {
     commands: Sender<ReaderCommand>,
     ringer: Ringer,
@@ -177,8 +177,8 @@ impl ReaderThread {
         }
     }
 
-    /// Blocks until a command arrives or, if `may_read`, the pipe is readable. Reads the pipe in the
-    /// latter case.
+    /// Blocks until a command arrives or, if `may_read`, the pipe is readable. Reads the pipe in
+    /// the latter case.
     fn wait(&self, may_read: bool) -> nix::Result<Polled> {
         let poll_fd = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut both = [poll_fd(self.bell.as_fd()), poll_fd(self.pipe.as_fd())];

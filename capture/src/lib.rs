@@ -1,42 +1,46 @@
-//! Starts ranks, drains their pipes into rings, fills their stdin from inlets, reports their ends.
+//! Starts ranks, drains their pipes into rings, fills their stdin from inlets and reports their
+//! exits.
 //!
 //! [`spawn`] starts a process with a pipe on each output channel. A [`Capture`] owns one thread,
-//! which reads any number of pipes, each straight into its [`Stream`](iof_shm_ring::Stream), and
+//! which reads any number of pipes, each directly into its [`Stream`](iof_shm_ring::Stream), and
 //! watches any number of processes.
 //!
-//! What holds for every source that was added:
-//! * its bytes reach the stream in order, with one copy, by the kernel; or the stream counts them
-//!   as dropped, as its policy says;
-//! * one [`Event::Complete`] comes, after the last byte;
-//! * end of file and exit are separate events: a grandchild may keep a pipe open long after the
-//!   exit.
+//! For every source that is added:
+//! * The kernel copies the bytes into the stream, once and in order. Bytes that the stream does not
+//!   store are counted as dropped, according to the stream's policy.
+//! * One [`Event::Complete`] is reported, after the last byte.
+//! * End of file and exit are separate events, because a grandchild may keep a pipe open long after
+//!   the exit.
 //!
-//! Nothing here installs signal handlers, prints or exits.
+//! This crate installs no signal handlers, prints nothing and never exits the process.
 //!
 //! | module | concept |
 //! |---|---|
-//! | `spawn`, `child`, `spawn_error` | processes with output pipes; their pidfds; why one does not start |
+//! | `spawn`, `child`, `spawn_error` | processes with output pipes; their pidfds; the reasons why one does not start |
+//! | `exec` | the start of a program in a child that borrows this process's memory (unsafe) |
 //! | `pty` | pseudo-terminals for processes |
 //! | `limit` | the limits on open files and memory maps |
-//! | `ioctl` | what is asked of descriptors that has no safe wrapper (unsafe) |
-//! | `source` | what one pipe needs next, without any I/O |
-//! | `queue` | what is delivered to a source without a pipe, without any I/O |
-//! | `fills` | what pushes were filled with since the capture thread looked |
-//! | `push`, `target`, `targets` | bytes that are pushed; one process's stdin; all of both, without any I/O |
+//! | `ioctl` | calls of ioctl(2) that have no safe wrapper (unsafe) |
+//! | `source` | the state machine of one pipe and its stream, without any I/O |
+//! | `queue` | the deliveries to a source without a pipe, without any I/O |
+//! | `fills` | the fills of pushes that the capture thread has not handled yet |
+//! | `push`, `target`, `targets` | one push; one process's stdin; all of both, without any I/O |
 //! | `room_bells` | bells of readers in other processes |
-//! | `isolated`, `watchdog` | pipes that block: threads of their own for them; which they are |
-//! | `sources` | all sources, what they have to tell, and to whom |
-//! | `driver` | the capture thread: does what the sources and targets need (unsafe) |
-//! | `backend` | what it asks of the kernel; `backend::uring`, `backend::epoll`: two ways to do it (unsafe) |
-//! | `capture`, `remote_call` | the handle; work that it sends to the capture thread (unsafe) |
+//! | `isolated`, `watchdog` | threads for pipes that block; the search for such pipes |
+//! | `sources`, `streams` | all sources, notifications and events; access to the streams |
+//! | `driver` | the capture thread: performs the requests of sources and targets (unsafe) |
+//! | `coalescing` | the coalescing delay of each turn |
+//! | `backend` | the interface to the kernel; `backend::uring`, `backend::epoll`: its implementations (unsafe) |
+//! | `start` | the reasons why a capture does not start |
+//! | `capture`, `remote_call` | the handle; closures that it runs on the capture thread (unsafe) |
 //!
 //! # Example
 //! ```
 //! use iof_capture::{Capture, Event, ProcessId, ProcessSpec, SourceId, Stdin, spawn};
 //! use iof_shm_ring::{Policy, Stream, StreamConfig};
 //!
-//! let (tell, events) = std::sync::mpsc::channel();
-//! let capture = Capture::start(move |event| drop(tell.send(event)))?;
+//! let (sender, events) = std::sync::mpsc::channel();
+//! let capture = Capture::start(move |event| drop(sender.send(event)))?;
 //! let rank = spawn(ProcessSpec { stdin: Stdin::Null, ..ProcessSpec::new("/bin/echo", ["hello"]) })?;
 //! let stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "test")?;
 //! capture.add(SourceId(1), rank.stdout, stream)?;
@@ -45,7 +49,7 @@
 //!     match event {
 //!         Event::Complete { produced, .. } => assert_eq!(produced, 6),
 //!         Event::Exited { status, .. } => assert!(status?.success()),
-//!         other => unreachable!("nothing is fed: {other:?}"),
+//!         other => unreachable!("unexpected event: {other:?}"),
 //!     }
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())

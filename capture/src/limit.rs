@@ -44,8 +44,8 @@ pub struct TooFewFiles {
     pub limit: u64,
 }
 
-/// Checks whether this process may open `needed` more files, given the soft limit and the files that
-/// are open now (listed in /proc/self/fd; without /proc, none are counted).
+/// Checks whether this process may open `needed` more files, given the soft limit and the files
+/// that are open now (listed in /proc/self/fd; without /proc, none are counted).
 ///
 /// # Errors
 /// [`TooFewFiles`] if the limit is too low.
@@ -57,8 +57,8 @@ pub fn check_files(needed: u64) -> Result<(), TooFewFiles> {
 
 /// Returns the number of files that this process has open, or 0 if there is no /proc.
 fn open_files(limit: u64) -> u64 {
-    // From Linux 6.2 on, the size of the directory is the number of files. On older kernels the size is
-    // 0, and the files must be listed, which takes longer with each file.
+    // From Linux 6.2 on, the size of the directory is the number of files. On older kernels the
+    // size is 0, and the files must be listed, which takes longer with each file.
     match fs::metadata("/proc/self/fd").map(|directory| directory.len()) {
         Ok(0) => {}
         // Inherited files may have numbers beyond the limit.
@@ -91,7 +91,8 @@ pub struct TooFewMaps {
 
 /// Checks whether this process may create `needed` more memory maps, given the limit in
 /// /proc/sys/vm/max_map_count and the maps in /proc/self/maps. Succeeds without counting the maps,
-/// which takes time, if `needed` is at most a sixteenth of the limit. Succeeds if there is no /proc.
+/// which takes time, if `needed` is at most a sixteenth of the limit. Succeeds if there is no
+/// /proc.
 ///
 /// # Errors
 /// [`TooFewMaps`] if the limit is too low.

@@ -66,14 +66,14 @@ impl PtyMaster {
     /// Types `keys` at the terminal. Returns how many bytes the terminal took.
     ///
     /// # Errors
-    /// `EAGAIN` while the terminal has no room because no process reads it, `EIO` when no process has
-    /// the terminal open any more.
+    /// `EAGAIN` while the terminal has no room because no process reads it, `EIO` when no process
+    /// has the terminal open any more.
     pub fn type_keys(&self, keys: &[u8]) -> io::Result<usize> {
         Ok(write(&self.0, keys)?)
     }
 
-    /// Returns the end-of-file key. Typed at the beginning of a line, it ends the input of the process
-    /// that reads next, see VEOF in termios(3).
+    /// Returns the end-of-file key. Typed at the beginning of a line, it ends the input of the
+    /// process that reads next, see VEOF in termios(3).
     ///
     /// # Errors
     /// The kernel's error, see tcgetattr(3).

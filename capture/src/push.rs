@@ -61,8 +61,8 @@ impl Push {
         self.closes
     }
 
-    /// Adds `bytes` bytes, limited to the room in the inlet, and records whether these were the last
-    /// (`over`). Has no effect after the last bytes.
+    /// Adds `bytes` bytes, limited to the room in the inlet, and records whether these were the
+    /// last (`over`). Has no effect after the last bytes.
     pub(crate) fn fill(&mut self, bytes: u64, over: bool) {
         if self.over {
             return;
@@ -119,8 +119,8 @@ impl Push {
         }
     }
 
-    /// Returns the position up to which the inlet is free, if that is at least one part of the inlet
-    /// more than at the last report. The position counts as reported then.
+    /// Returns the position up to which the inlet is free, if that is at least one part of the
+    /// inlet more than at the last report. The position counts as reported then.
     pub(crate) fn take_credit(&mut self) -> Option<u64> {
         let part = self.inlet.capacity().checked_div(CREDIT_PARTS).unwrap_or(0);
         if self.freed.saturating_sub(self.reported) < part {

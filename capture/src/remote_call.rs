@@ -18,8 +18,8 @@ pub(crate) struct RemoteCall {
 
 impl RemoteCall {
     pub(crate) fn run(self, streams: &mut Streams<'_>) {
-        // The call consumes the closure, with all that it borrows, before `_done` is dropped. It does
-        // not unwind.
+        // The call consumes the closure, with all that it borrows, before `_done` is dropped. It
+        // does not unwind.
         (self.work)(streams);
     }
 }
@@ -37,8 +37,8 @@ pub(crate) fn call_remotely<R: Send, E>(
     });
     // SAFETY: only the lifetime changes. The closure borrows from this function and its caller, and
     // `WaitOnDrop` keeps this function from returning or unwinding before the closure is gone: the
-    // sender that it waits for is dropped after the closure, in `RemoteCall::run` and when a call is
-    // dropped (field order). If a call were leaked, this function would wait for ever.
+    // sender that it waits for is dropped after the closure, in `RemoteCall::run` and when a call
+    // is dropped (field order). If a call were leaked, this function would wait for ever.
     let work = unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) };
     let (done, wait) = bounded(0);
     let wait = WaitOnDrop(wait);

@@ -39,13 +39,13 @@ enum State {
     Idle,
     /// A read into the stream is in flight, so the stream must neither be written nor dropped.
     Reading,
-    /// A poll until the pipe is readable is in flight: the stream drops the newest bytes and is full
-    /// or has no room for a packet, or the pipe is non-blocking and was empty.
+    /// A poll until the pipe is readable is in flight: the stream drops the newest bytes and is
+    /// full or has no room for a packet, or the pipe is non-blocking and was empty.
     Polling,
     /// The stream is full and waits for its readers. No request is in flight.
     Waiting,
-    /// A pause is in flight: the kernel has no memory for the stream, or no process has the terminal
-    /// open at the moment.
+    /// A pause is in flight: the kernel has no memory for the stream, or no process has the
+    /// terminal open at the moment.
     Pausing,
     /// The source has ended, and its pipe is closed.
     Ended,
@@ -77,8 +77,8 @@ pub(crate) enum Next<'a> {
 pub(crate) enum Step {
     /// Call [`Source::next`] with this argument.
     Go { readable: bool },
-    /// Measure how many bytes the pipe has, and call [`Source::measured`]. The source reads that many
-    /// bytes and ends.
+    /// Measure how many bytes the pipe has, and call [`Source::measured`]. The source reads that
+    /// many bytes and ends.
     Measure,
     /// Call [`Source::end`] and report the end.
     End(End),
@@ -99,8 +99,8 @@ pub(crate) enum Close {
 /// The progress of a source that is to end once it has read what its pipe has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Finish {
-    /// The number of bytes in the pipe is unknown, because a request was in flight that may have read
-    /// some of them.
+    /// The number of bytes in the pipe is unknown, because a request was in flight that may have
+    /// read some of them.
     Requested,
     /// At most this many bytes remain to be read.
     Wanted(u64),
@@ -137,8 +137,8 @@ pub(crate) struct Source {
     isolating: bool,
     /// Whether the kernel had no memory for bytes that the pipe has.
     no_memory: bool,
-    /// Whether the pipe is empty and a read would not wait, because the pipe is non-blocking and the
-    /// kernel honours that.
+    /// Whether the pipe is empty and a read would not wait, because the pipe is non-blocking and
+    /// the kernel honours that.
     would_block: bool,
     /// Whether a process may open the terminal again when no process has it open.
     reopenable: bool,
@@ -193,7 +193,8 @@ impl Source {
         &self.stream
     }
 
-    /// Returns the stream, only for attaching and detaching readers: a read into it may be in flight.
+    /// Returns the stream, only for attaching and detaching readers: a read into it may be in
+    /// flight.
     pub(crate) fn stream_mut(&mut self) -> &mut Stream {
         &mut self.stream
     }
@@ -212,8 +213,8 @@ impl Source {
         self.state == State::Ended
     }
 
-    /// Returns whether the stream has changed for its readers since the last call: bytes, a gap, a new
-    /// generation or the end.
+    /// Returns whether the stream has changed for its readers since the last call: bytes, a gap, a
+    /// new generation or the end.
     pub(crate) fn take_ready(&mut self) -> bool {
         mem::take(&mut self.is_ready)
     }
@@ -320,8 +321,8 @@ impl Source {
         self.after_read(result)
     }
 
-    /// Takes the result of [`Next::Fetch`] at `time`. Stores as many bytes as the stream has room for,
-    /// and counts the others as dropped.
+    /// Takes the result of [`Next::Fetch`] at `time`. Stores as many bytes as the stream has room
+    /// for, and counts the others as dropped.
     pub(crate) fn fetched(&mut self, result: io::Result<&[u8]>, time: u64) -> Step {
         if let Ok(bytes @ [_, ..]) = result {
             let stored = self.stream.push(bytes, time);
@@ -359,7 +360,8 @@ impl Source {
                 self.would_block = true;
                 Step::Go { readable: false }
             }
-            // A read from a pty's master fails with EIO when no process has the slave open, see read(2).
+            // A read from a pty's master fails with EIO when no process has the slave open, see
+            // read(2).
             Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_terminal() => {
                 if !self.reopenable || self.finish.is_some() {
                     return Step::End(End::EndOfFile);
@@ -390,8 +392,8 @@ impl Source {
         self.isolating && !self.in_flight()
     }
 
-    /// Moves the pipe to `reader`, or leaves it if the thread could not be started (`None`). Nothing
-    /// may be in flight.
+    /// Moves the pipe to `reader`, or leaves it if the thread could not be started (`None`).
+    /// Nothing may be in flight.
     pub(crate) fn isolated(&mut self, reader: Option<IsolatedReader>) -> Step {
         self.isolating = false;
         self.state = State::Idle;
@@ -433,8 +435,8 @@ impl Source {
         matches!(self.input, Input::Queue(_) | Input::Isolated(..))
     }
 
-    /// Returns the number of bytes that were delivered, or read by a thread of its own, and are not in
-    /// the stream.
+    /// Returns the number of bytes that were delivered, or read by a thread of its own, and are not
+    /// in the stream.
     pub(crate) fn queued(&self) -> u64 {
         match &self.input {
             Input::Queue(queue) => queue.unread(),
@@ -448,15 +450,15 @@ impl Source {
         if self.state == State::Idle { Ready::Now } else { Ready::Later }
     }
 
-    /// Queues a delivery. Returns `None`, and drops it, if the source has a pipe, is finished or has
-    /// ended.
+    /// Queues a delivery. Returns `None`, and drops it, if the source has a pipe, is finished or
+    /// has ended.
     pub(crate) fn deliver(&mut self, bytes: Vec<u8>, time: u64) -> Option<Ready> {
         let Input::Queue(queue) = &mut self.input else { return None };
         queue.push(bytes, time).then(|| self.ready())
     }
 
-    /// Queues the bytes that `thread` has read at `time`. Returns `None`, and drops them, if it does
-    /// not read this source's pipe.
+    /// Queues the bytes that `thread` has read at `time`. Returns `None`, and drops them, if it
+    /// does not read this source's pipe.
     pub(crate) fn take_read(&mut self, thread: &ThreadId, bytes: Vec<u8>, time: u64) -> Option<Ready> {
         let Input::Isolated(queue, reader) = &mut self.input else { return None };
         if !reader.is(thread) {
@@ -466,8 +468,8 @@ impl Source {
         queue.push(bytes, time).then(|| self.ready())
     }
 
-    /// Finishes the queue: no delivery will follow, except for the bytes that a thread of its own still
-    /// reads from the pipe. Returns `None` if the source has no queue.
+    /// Finishes the queue: no delivery will follow, except for the bytes that a thread of its own
+    /// still reads from the pipe. Returns `None` if the source has no queue.
     pub(crate) fn finish_queue(&mut self) -> Option<Ready> {
         match &mut self.input {
             Input::Queue(queue) => queue.finish(),
@@ -524,8 +526,8 @@ impl Source {
         if self.in_flight() { Close::Cancel } else { Close::Now }
     }
 
-    /// Takes the number of bytes in the pipe of a source that is to be finished. `unread` may include
-    /// bytes that were read or flushed since. Nothing may be in flight.
+    /// Takes the number of bytes in the pipe of a source that is to be finished. `unread` may
+    /// include bytes that were read or flushed since. Nothing may be in flight.
     pub(crate) fn measured(&mut self, unread: u64) -> Step {
         let wanted = match self.finish {
             Some(Finish::Wanted(wanted)) => wanted.min(unread),

@@ -68,14 +68,14 @@ pub struct ProcessSpec {
     pub group: ProcessGroup,
     /// A pseudo-terminal for stdin, stdout and stderr. The child then leads a new session, whose
     /// controlling terminal it is, and so also a new process group. With [`Stdin::Null`], the
-    /// terminal's input is at the end of file. With any other `stdin`, the input is what is typed at
-    /// [`Spawned::pty`].
+    /// terminal's input is at the end of file. With any other `stdin`, the input is what is typed
+    /// at [`Spawned::pty`].
     pub pty: Option<Pty>,
 }
 
 impl ProcessSpec {
-    /// Returns a spec of `program` with `args`, with the environment, directory and process group of
-    /// this process, and with /dev/null as standard input.
+    /// Returns a spec of `program` with `args`, with the environment, directory and process group
+    /// of this process, and with /dev/null as standard input.
     pub fn new<A: Into<OsString>>(
         program: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,
@@ -155,10 +155,10 @@ impl Stdio {
 
 /// Starts a process. Blocks until it has executed its program.
 ///
-/// The process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. It inherits
-/// no other descriptors except those without the close-on-exec flag. It stays in the session of this
-/// process, unless it has a pty. It starts with no signal blocked, with the default actions of
-/// SIGPIPE, SIGCHLD and SIGXFSZ, and with the soft limit on open files from before
+/// The process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. It
+/// inherits no other descriptors except those without the close-on-exec flag. It stays in the
+/// session of this process, unless it has a pty. It starts with no signal blocked, with the default
+/// actions of SIGPIPE, SIGCHLD and SIGXFSZ, and with the soft limit on open files from before
 /// [`raise_file_limit`](crate::raise_file_limit). May be called from several threads at once.
 ///
 /// # Errors
@@ -171,7 +171,8 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     };
     let ((stdout, stdout_child), (stderr, stderr_child)) = (stdio.stdout, stdio.stderr);
     let (stddiag, stddiag_child) = pipe(&program)?;
-    // No descriptor may have one of the numbers 0 to 2, which the child overwrites one after the other.
+    // No descriptor may have one of the numbers 0 to 2, which the child overwrites one after the
+    // other.
     let above = |end| above_stdio(end).map_err(|error| failed(&program, "fcntl", error));
     let stddiag_child = above(stddiag_child)?;
     let stddiag_number = reserve_stddiag_fd().unwrap_or(stddiag_child.as_raw_fd());
@@ -209,9 +210,9 @@ fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {
 }
 
 /// Reserves a descriptor number for stddiag that shells can name (dash supports one digit), and
-/// returns it. This process keeps the number in use from the first call on, so that in a child stddiag
-/// can take its place and no other inherited descriptor has it. Returns `None` if all such numbers
-/// were in use at the first call.
+/// returns it. This process keeps the number in use from the first call on, so that in a child
+/// stddiag can take its place and no other inherited descriptor has it. Returns `None` if all such
+/// numbers were in use at the first call.
 pub(crate) fn reserve_stddiag_fd() -> Option<RawFd> {
     static RESERVED: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let reserved = RESERVED.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! The reasons why a process does not start, found by a check beforehand or from the kernel's error.
+//! The reasons why a process does not start, found by a check beforehand or from the kernel's
+//! error.
 
 use std::env;
 use std::ffi::OsStr;
@@ -147,9 +148,9 @@ fn soft_limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(RLIM_INFINITY, |(soft, _)| soft)
 }
 
-/// Checks whether the directory, the stdin file and the program of `spec`, in this order, are usable.
-/// Starts nothing, so an error has had no effect. Only [`spawn`](crate::spawn) detects a script
-/// whose interpreter is missing, and changes after the check.
+/// Checks whether the directory, the stdin file and the program of `spec`, in this order, are
+/// usable. Starts nothing, so an error has had no effect. Only [`spawn`](crate::spawn) detects a
+/// script whose interpreter is missing, and changes after the check.
 ///
 /// # Errors
 /// [`SpawnError::Directory`], [`SpawnError::Stdin`], [`SpawnError::NotFound`],

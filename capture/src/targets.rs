@@ -74,7 +74,8 @@ impl Targets {
         self.targets.get_mut(index).map_or(Next::Nothing, |target| target.next(index, &self.pushes))
     }
 
-    /// Adds a push and enqueues it at its targets. Returns the events for targets that do not exist.
+    /// Adds a push and enqueues it at its targets. Returns the events for targets that do not
+    /// exist.
     pub(crate) fn begin(
         &mut self,
         id: PushId,
@@ -143,7 +144,8 @@ impl Targets {
         Some(Event::PushOver { push: id })
     }
 
-    /// Returns the targets that hold a push back, see [`Streams::lagging`](crate::Streams::lagging).
+    /// Returns the targets that hold a push back, see
+    /// [`Streams::lagging`](crate::Streams::lagging).
     pub(crate) fn lagging(&self, id: PushId) -> Option<SlowTargets> {
         let push = self.pushes.get(self.find_push(id)?)?;
         let position = push.freed();
