@@ -251,7 +251,10 @@ impl State {
         }
         let available = |channel: &str| match ChannelKind::from_key(channel) {
             ChannelKind::Stdout | ChannelKind::Stderr => self.log_target(&options).is_ok(),
-            ChannelKind::Email => options.email.iter().any(|info| info.key == key::PMIX_LOG_EMAIL_ADDR),
+            ChannelKind::Email => {
+                self.logs.channels.sends_mail()
+                    && options.email.iter().any(|info| info.key == key::PMIX_LOG_EMAIL_ADDR)
+            }
             _ => self.logs.channels.has(channel),
         };
         let config = &self.logs.channels.config;

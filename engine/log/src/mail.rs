@@ -2,7 +2,7 @@
 
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use iof_proto::log::key;
 use iof_proto::{Failure, Info, InfoValue, Status};
@@ -11,36 +11,13 @@ use lettre::message::header::{ContentType, MIME_VERSION_1_0};
 use lettre::message::{Mailbox, Mailboxes, MessageBuilder};
 use nix::unistd::{User, geteuid};
 
+use crate::mail_server::{DEFAULT_MAIL_SERVER, MailServer};
 use crate::options::LogOptions;
 use crate::smtp::{self, SmtpError};
 use crate::stalls::Stalls;
 
-/// The default mail server, on this node: host and port.
-pub const DEFAULT_MAIL_SERVER: (&str, u16) = ("localhost", 25);
-
-/// The default timeout of one mail, from connecting to the server's final reply.
-pub const MAIL_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// The default subject.
 const SUBJECT: &str = "PMIx Log Report";
-
-/// A mail server: a relay that accepts mail without authentication.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MailServer {
-    /// The host name or address.
-    pub host: String,
-    /// The TCP port.
-    pub port: u16,
-    /// The timeout of one mail, from connecting to the final reply.
-    pub timeout: Duration,
-}
-
-impl Default for MailServer {
-    fn default() -> MailServer {
-        let (host, port) = DEFAULT_MAIL_SERVER;
-        MailServer { host: host.to_owned(), port, timeout: MAIL_TIMEOUT }
-    }
-}
 
 /// An email that is ready to be sent.
 #[derive(Debug, Clone)]

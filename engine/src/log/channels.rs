@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use iof_log::{ChannelKind, JobRecord, LogOptions, LogOrigin, Mail, Stalls, Worker, syslog_line};
+#[cfg(feature = "mail")]
+use iof_log::Mail;
+use iof_log::{ChannelKind, JobRecord, LogOptions, LogOrigin, Stalls, Worker, syslog_line};
 use iof_proto::log::key;
 use iof_proto::{Failure, Info, LogEntry, LogValue, Status};
 
@@ -25,6 +27,7 @@ pub(super) struct LogChannels {
     stalls: Stalls,
     to_syslog: Worker,
     to_record: Worker,
+    #[cfg(feature = "mail")]
     to_mail: Worker,
     to_gateway: Worker,
 }
@@ -38,6 +41,7 @@ pub(super) struct ChannelEntry {
     /// The request's directives, unchanged.
     pub directives: Vec<Info>,
     /// Expires when the tool that sent the request disconnects; `None` for the embedder.
+    #[cfg_attr(not(feature = "mail"), expect(dead_code, reason = "only mail depends on it"))]
     pub requester: Option<Weak<()>>,
 }
 
@@ -79,6 +83,7 @@ impl LogChannels {
             stalls: Stalls::default(),
             to_syslog: Worker::new("iof-syslog"),
             to_record: Worker::new("iof-record"),
+            #[cfg(feature = "mail")]
             to_mail: Worker::new("iof-mail"),
             to_gateway: Worker::new("iof-gateway"),
         }
@@ -87,7 +92,8 @@ impl LogChannels {
     /// Returns the keys of the available channels.
     pub(super) fn keys(&self) -> Vec<String> {
         let has = |(kind, key): &(ChannelKind, &str)| match kind {
-            ChannelKind::Stdout | ChannelKind::Stderr | ChannelKind::Email => true,
+            ChannelKind::Stdout | ChannelKind::Stderr => true,
+            ChannelKind::Email => self.sends_mail(),
             ChannelKind::Syslog => {
                 self.has(key::PMIX_LOG_LOCAL_SYSLOG) || self.has(key::PMIX_LOG_GLOBAL_SYSLOG)
             }
@@ -115,6 +121,11 @@ impl LogChannels {
             | ChannelKind::Email
             | ChannelKind::Any => false,
         }
+    }
+
+    /// Returns whether email can be sent, by this engine or its gateway.
+    pub(super) fn sends_mail(&self) -> bool {
+        cfg!(feature = "mail") || self.gateway.is_some()
     }
 
     /// Begins to log an entry on any channel but stdout and stderr.
@@ -156,6 +167,7 @@ impl LogChannels {
     /// Mail is not begun after its requester has disconnected: behind a slow server it would only
     /// delay other mail. The mail is composed on the thread that sends it, because finding the
     /// sender may query a directory service.
+    #[cfg(feature = "mail")]
     fn mail(&mut self, entry: ChannelEntry) -> Submission {
         let server = self.config.mail.clone().unwrap_or_default();
         let (node, stalls) = (self.node.clone(), self.stalls.clone());
@@ -167,6 +179,11 @@ impl LogChannels {
             Mail::new(fields(&entry), &entry.options, &server, &node)?.send(&stalls)
         });
         submission(self.to_mail.submit(job))
+    }
+
+    #[cfg(not(feature = "mail"))]
+    fn mail(&mut self, _entry: ChannelEntry) -> Submission {
+        failed(Status::ERR_NOT_SUPPORTED, "this engine was built without the feature `mail`: use the syslog")
     }
 
     fn relay(&mut self, socket: PathBuf, entry: &ChannelEntry) -> Submission {
