@@ -1,7 +1,9 @@
-//! Hostile tools against a live engine. They send any message in any order, write into their reader pages and inlets, and
-//! withhold what the protocol lets them withhold: their hello, the reading of their socket. Another tool receives
-//! every byte that the rank writes meanwhile, the engine answers it, and files, maps and memory stay within what the
-//! hostile tools' connections, registrations and pushes account for. They are given back when the connections close.
+//! Hostile tools against a live engine. They send any message in any order, write to their reader
+//! pages and inlets, and withhold what the protocol lets them withhold: their hello, or reading
+//! from their socket. Another tool must receive every byte that the rank writes meanwhile, and the
+//! engine must answer it. Files, maps and memory must stay within what the hostile tools'
+//! connections, registrations and pushes account for, and must be released when the connections
+//! close.
 #![no_main]
 
 use std::collections::VecDeque;
@@ -26,21 +28,25 @@ use memmap2::MmapMut;
 use nix::fcntl::OFlag;
 use tempfile::TempDir;
 
-/// What the rank writes for each input: more than its cache, so that readers are in each other's way.
+/// Bytes that the rank writes for each input: more than its cache, so that readers are in each
+/// other's way.
 const ROUND: usize = 48 * 1024;
 const CACHE: u32 = 16 * 1024;
 
-/// Hostile connections of one input at a time.
+/// Greatest number of hostile connections of one input at a time.
 const MAX_CONNECTIONS: usize = 16;
-/// Streams of the job, what is logged to it included: one pull reads each at most once.
+/// Streams of the job, including those of logged messages: one pull reads each at most once.
 const STREAMS: u64 = 6;
 /// Files and maps of a connection: its socket, reader page and doorbell.
 const PER_CONNECTION: u64 = 8;
-/// Files and maps that one more generation, or one inlet, costs the engine. A data area is mapped twice.
+/// Files and maps that one more generation, or one inlet, costs the engine. A data area is mapped
+/// twice.
 const PER_RING: u64 = 6;
-/// What the engine and the fuzzer may have opened meanwhile for themselves: spare rings, a corpus file.
+/// Files and maps that the engine and the fuzzer may open for themselves: spare rings, a corpus
+/// file.
 const SLACK: u64 = 64;
-/// Bytes of shared memory of one ring or inlet at most, its index included: what a directive may ask for.
+/// Greatest size of one ring or inlet in bytes, with its index: the most that a directive may
+/// request.
 const RING_BYTES: u64 = 17 << 20;
 /// Bytes that the fuzzer and the engine may allocate on their heaps.
 const HEAP_SLACK: u64 = 512 << 20;
@@ -48,27 +54,28 @@ const HEAP_SLACK: u64 = 512 << 20;
 #[derive(Debug, Arbitrary)]
 enum Act {
     Send(Message),
-    /// The same again and again, without reading anything in between.
+    /// The same message several times, without reading anything in between.
     Flood {
         message: Message,
         times: u8,
     },
-    /// Another connection, which the acts that follow use. Without a hello it stays silent.
+    /// Another connection, which the following acts use. Without a hello it stays silent.
     Connect {
         greets: bool,
         pulls: bool,
     },
-    /// The oldest connection is closed.
+    /// Closes the oldest connection.
     Close,
-    /// Half a message, two, or none.
+    /// Raw bytes: half a message, two, or none.
     Raw(Vec<u8>),
     Scribble {
-        at: u16,
+        offset: u16,
         bytes: [u8; 8],
     },
     /// The rank writes, and the other tool reads.
     Round,
-    /// The same several times, while the last connection says again and again that it is done with its ring.
+    /// Several rounds, while the last connection repeatedly requests the next generation of its
+    /// ring.
     Following {
         slot: u32,
         rounds: u8,
@@ -88,7 +95,7 @@ enum Message {
         backlog: bool,
         directives: Vec<Directive>,
     },
-    /// Of processes of jobs that do not exist.
+    /// A pull from processes of jobs that do not exist.
     PullUnknown {
         request: u32,
         procs: u16,
@@ -233,7 +240,7 @@ fn nspace() -> Nspace {
     Nspace::new("job").unwrap()
 }
 
-/// An engine with a rank whose stdout is written by hand, and the tool that must not notice anything.
+/// An engine with a rank whose stdout the target writes, and the tool that must not be affected.
 struct World {
     engine: Engine,
     stdout: File,
@@ -277,7 +284,7 @@ impl World {
         }
     }
 
-    /// Whether the rank's stdin is at its end. Takes what is there.
+    /// Reads all of the rank's stdin that is there, and returns whether it is at its end.
     fn has_no_stdin(&mut self) -> bool {
         let mut chunk = [0; 65536];
         loop {
@@ -289,12 +296,12 @@ impl World {
         }
     }
 
-    /// The rank writes, and the other tool reads all of it. `meanwhile` is called after each piece.
+    /// Lets the rank write, and the other tool read all of it. Calls `meanwhile` after each piece.
     fn round(&mut self, mut meanwhile: impl FnMut()) {
         let bytes: Vec<u8> = (self.written..).take(ROUND).map(byte).collect();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
-            // A pipe takes so much at once.
+            // A pipe takes this much at once.
             let (now, later) = rest.split_at(rest.len().min(4096));
             self.stdout.write_all(now).unwrap();
             rest = later;
@@ -310,11 +317,11 @@ impl World {
         self.other.query(&[IOF_STATS]).expect("the engine answers");
     }
 
-    /// Waits for something, and takes it.
+    /// Waits for the next delivery, and checks it.
     fn take(&mut self) {
         match self.other.next(None).unwrap() {
             Some(Delivery::Bytes(bytes)) => {
-                let right = bytes.iter().zip(self.read..).all(|(got, at)| *got == byte(at));
+                let right = bytes.iter().zip(self.read..).all(|(got, number)| *got == byte(number));
                 assert!(right, "not what was written, from {} on", self.read);
                 self.read += bytes.len() as u64;
             }
@@ -324,13 +331,13 @@ impl World {
     }
 }
 
-fn byte(at: u64) -> u8 {
-    (at % 251) as u8
+fn byte(number: u64) -> u8 {
+    (number % 251) as u8
 }
 
-/// What the process holds.
+/// The resources that the process uses.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct Resources {
     files: u64,
     maps: u64,
     /// Resident bytes of shared memory.
@@ -339,14 +346,14 @@ struct Held {
     heap: u64,
 }
 
-impl Held {
-    fn now() -> Held {
+impl Resources {
+    fn now() -> Resources {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let kib = |field| {
             let line: &str = status.lines().find_map(|line: &str| line.strip_prefix(field)).unwrap();
             line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap()
         };
-        Held {
+        Resources {
             files: std::fs::read_dir("/proc/self/fd").unwrap().count() as u64,
             maps: std::fs::read_to_string("/proc/self/maps").unwrap().lines().count() as u64,
             shared: kib("RssShmem:") << 10,
@@ -354,10 +361,11 @@ impl Held {
         }
     }
 
-    /// Whether no more is held than `before`, and what `asked` accounts for.
-    fn is_within(&self, before: &Held, asked: &Asked) -> bool {
-        let Asked { connections, pulls, pushes } = *asked;
-        // A pull has one old generation of each of its streams at most, and may bring a new one for all.
+    /// Returns whether this is at most `before` plus what `requested` accounts for.
+    fn is_within(&self, before: &Resources, requested: &Requested) -> bool {
+        let Requested { connections, pulls, pushes } = *requested;
+        // A pull has at most one old generation of each of its streams, and may cause a new one for
+        // all.
         let rings = pulls * STREAMS * 2 + pushes;
         let files = connections * PER_CONNECTION + rings * PER_RING + SLACK;
         self.files <= before.files + files
@@ -367,9 +375,9 @@ impl Held {
     }
 }
 
-/// What the hostile tools of one input have asked for.
+/// The requests that the hostile tools of one input have sent.
 #[derive(Clone, Copy, Debug, Default)]
-struct Asked {
+struct Requested {
     connections: u64,
     pulls: u64,
     pushes: u64,
@@ -385,8 +393,8 @@ struct Hostile {
 }
 
 impl Hostile {
-    /// Connects to `engine`, says hello if it `greets`, and waits then for the welcome, as most would get no further
-    /// without it. `None` if the engine closes the connection.
+    /// Connects to `engine`, sends a hello if it `greets`, and then waits for the welcome, because
+    /// most other messages need it. Returns `None` if the engine closes the connection.
     fn connect(engine: &Engine, greets: bool) -> Option<Hostile> {
         let socket = UnixStream::connect(engine.socket().unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -405,7 +413,8 @@ impl Hostile {
         Some(hostile)
     }
 
-    /// Sends what the socket takes without waiting. The rest is lost, so that what follows is garbage.
+    /// Sends as much as the socket takes without waiting. The rest is lost, so the following bytes
+    /// are garbage.
     fn send(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match socket::send(&self.socket, bytes, &[]) {
@@ -415,7 +424,7 @@ impl Hostile {
         }
     }
 
-    /// Takes what has come; `false` if the connection is at its end.
+    /// Receives pending messages. Returns `false` if the connection is at its end.
     fn receive(&mut self) -> bool {
         let mut chunk = [0; 4096];
         let count = match socket::receive(&self.socket, &mut chunk, &mut self.fds, true, false) {
@@ -425,12 +434,12 @@ impl Hostile {
         };
         let mut bytes = &chunk[..count];
         while let Ok(Some(message)) = self.decoder.decode(&mut bytes) {
-            // SAFETY: nothing makes a slice of it but to write.
+            // SAFETY: slices of the map are made only to write to it.
             let map = self.fds.pop_front().and_then(|file| unsafe { MmapMut::map_mut(&file) }.ok());
             match message {
                 ToTool::Welcome { .. } => self.page = map,
                 ToTool::PushBegun { .. } => self.inlets.extend(map),
-                ToTool::ClaimError { .. } => return false,
+                ToTool::Refused { .. } => return false,
                 _ => {}
             }
             self.fds.clear();
@@ -438,14 +447,14 @@ impl Hostile {
         true
     }
 
-    fn scribble(&mut self, at: u16, bytes: [u8; 8]) {
+    fn scribble(&mut self, offset: u16, bytes: [u8; 8]) {
         if let Some(page) = &mut self.page {
-            let at = usize::from(at) % (page.len().min(8192) / 8) * 8;
-            page[at..at + 8].copy_from_slice(&bytes);
+            let start = usize::from(offset) % (page.len().min(8192) / 8) * 8;
+            page[start..start + 8].copy_from_slice(&bytes);
         }
         for inlet in &mut self.inlets {
-            let at = usize::from(at) % (inlet.len() / 8) * 8;
-            inlet[at..at + 8].copy_from_slice(&bytes);
+            let start = usize::from(offset) % (inlet.len() / 8) * 8;
+            inlet[start..start + 8].copy_from_slice(&bytes);
         }
     }
 }
@@ -454,7 +463,7 @@ impl Hostile {
 #[derive(Default)]
 struct Attack {
     connections: VecDeque<Hostile>,
-    asked: Asked,
+    requested: Requested,
 }
 
 impl Attack {
@@ -469,9 +478,9 @@ impl Attack {
                     hostile.send(&bytes);
                 }
             }
-            Act::Scribble { at, bytes } => {
+            Act::Scribble { offset, bytes } => {
                 if let Some(hostile) = self.connections.back_mut() {
-                    hostile.scribble(at, bytes);
+                    hostile.scribble(offset, bytes);
                 }
             }
             Act::Round => world.round(|| {}),
@@ -488,10 +497,11 @@ impl Attack {
         }
     }
 
-    /// Connects once more, if there are not too many; a connection that `pulls` registers for the rank's output.
+    /// Connects once more, if there are not too many connections. A connection that `pulls`
+    /// registers for the rank's output.
     fn connect(&mut self, engine: &Engine, greets: bool, pulls: bool) {
         if self.connections.len() < MAX_CONNECTIONS {
-            self.asked.connections += 1;
+            self.requested.connections += 1;
             self.connections.extend(Hostile::connect(engine, greets));
             if pulls {
                 let (ranks, channels) = (vec![0], Channels::STDOUT.bits());
@@ -507,8 +517,8 @@ impl Attack {
         let Ok(frame) = encode(&message.clone().wire()) else { return };
         for _ in 0..times {
             match message {
-                Message::Pull { .. } => self.asked.pulls += 1,
-                Message::Push { .. } => self.asked.pushes += 1,
+                Message::Pull { .. } => self.requested.pulls += 1,
+                Message::Push { .. } => self.requested.pushes += 1,
                 _ => {}
             }
             hostile.send(&frame);
@@ -516,29 +526,32 @@ impl Attack {
     }
 }
 
-/// Waits until the engine has given back what it held for connections that are closed.
-fn settle(before: &Held) {
+/// Waits until the engine has released the resources of closed connections.
+fn settle(before: &Resources) {
     let start = Instant::now();
     loop {
-        let held = Held::now();
-        if held.is_within(before, &Asked::default()) {
+        let used = Resources::now();
+        if used.is_within(before, &Requested::default()) {
             return;
         }
-        assert!(start.elapsed() < Duration::from_secs(8), "held before: {before:?}; for nothing: {held:?}");
+        assert!(
+            start.elapsed() < Duration::from_secs(8),
+            "used before: {before:?}; after all connections are closed: {used:?}"
+        );
         thread::sleep(Duration::from_millis(1));
     }
 }
 
 fuzz_target!(|acts: Vec<Act>| {
-    static WORLD: OnceLock<Mutex<(World, Held)>> = OnceLock::new();
+    static WORLD: OnceLock<Mutex<(World, Resources)>> = OnceLock::new();
     let begin = || {
         let mut world = World::start();
         world.round(|| {});
-        (world, Held::now())
+        (world, Resources::now())
     };
     let mut world = WORLD.get_or_init(|| Mutex::new(begin())).lock().unwrap();
     if world.0.has_no_stdin() {
-        // There is nothing left to be pushed into.
+        // The rank's stdin is closed, so nothing can be pushed any more.
         *world = begin();
     }
     let (world, before) = &mut *world;
@@ -546,8 +559,12 @@ fuzz_target!(|acts: Vec<Act>| {
     attack.connect(&world.engine, true, acts.len() % 2 == 0);
     for act in acts {
         attack.act(world, act);
-        let held = Held::now();
-        assert!(held.is_within(before, &attack.asked), "{before:?}, then {held:?} for {:?}", attack.asked);
+        let used = Resources::now();
+        assert!(
+            used.is_within(before, &attack.requested),
+            "{before:?}, then {used:?} for {:?}",
+            attack.requested
+        );
     }
     world.round(|| {});
     drop(attack);

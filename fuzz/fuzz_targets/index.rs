@@ -1,12 +1,12 @@
-//! Whatever the control words and the index of a ring say, and whenever they change: its reader comes to an end and
-//! gives nothing but bytes of the ring.
+//! A ring whose control words and index have any values and change at any time. The reader must
+//! terminate, and return only bytes of the ring.
 #![no_main]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arbitrary::Arbitrary;
-use iof_shm_ring::{ReaderPage, Attached, Copied, Grouping, Peek, Reader, Ring, Start, bell};
+use iof_shm_ring::{Attached, Copied, Grouping, Peek, Reader, ReaderPage, Ring, Start, bell};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapRaw;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -25,7 +25,7 @@ struct Input {
     ops: Vec<Op>,
 }
 
-/// Mostly near the positions that matter.
+/// A value, mostly near a position that matters.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Value {
     Small(u8),
@@ -59,13 +59,14 @@ enum Op {
     Entry(u8, u8, Value),
 }
 
-/// `tail`, `index_tail`, `dropped`, `sealed`, `complete`, `recent_tail`; `intent`, `index_head`, `wanted`, `recent_head`.
+/// Offsets of `tail`, `index_tail`, `dropped`, `sealed`, `complete` and `recent_tail`, then of the
+/// claimed position, `index_head`, `wanted` and `recent_head`.
 const CONTROL: [usize; 10] = [256, 264, 272, 280, 288, 296, 384, 392, 400, 408];
-/// Those of the newest reads come first, those of the index behind them.
+/// Offset of the entries: first those of the newest reads, then those of the index.
 const ENTRIES: usize = 512;
 const RECENT: u64 = 112;
 
-/// The ring file of a hostile engine, which writes to it as it likes.
+/// The ring file of a hostile engine, which writes to it at any time.
 struct File {
     map: MmapRaw,
     capacity: u64,
@@ -99,7 +100,7 @@ impl File {
             | SealFlag::F_SEAL_GROW
             | SealFlag::F_SEAL_FUTURE_WRITE;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).ok()?;
-        let ring = Ring::open(fd).expect("all that is checked is right");
+        let ring = Ring::open(fd).expect("a valid head");
         Some((file, Arc::new(ring)))
     }
 
@@ -111,13 +112,14 @@ impl File {
         self.set(ENTRIES + i % (RECENT + self.entries) as usize * 24 + word % 3 * 8, value);
     }
 
-    fn set(&self, at: usize, value: Value) {
-        // SAFETY: `at` is that of a word of the head or of an entry, all of which lie in the file.
-        let word = unsafe { &*self.map.as_mut_ptr().add(at).cast::<AtomicU64>() };
+    fn set(&self, offset: usize, value: Value) {
+        // SAFETY: `offset` is that of a word of the head or of an entry, all of which lie in the
+        // file.
+        let word = unsafe { &*self.map.as_mut_ptr().add(offset).cast::<AtomicU64>() };
         word.store(value.get(self.capacity), Relaxed);
     }
 
-    /// They lie one after the other in the ring, which may begin anew once.
+    /// Checks that `bytes` are consecutive in the ring, which may wrap around once.
     fn check(&self, bytes: &[u8]) {
         assert!(bytes.len() as u64 <= self.capacity);
         let last = ((self.capacity - 1) % 251) as u8;
@@ -135,11 +137,16 @@ fuzz_target!(|input: Input| {
     let (Ok((ringer, _bell)), Ok((room, _listen))) = (bell(), bell()) else { return };
     let Ok(page) = ReaderPage::create(ringer) else { return };
     let start = if input.now { Start::Now } else { Start::Oldest };
-    let at = input.start.get(file.capacity);
-    let given =
-        |slot, start| Attached { ring: Arc::clone(&ring), slot, start, dropped: start / 2, non_gating: false };
-    // SAFETY: nothing here looks at a byte after it may have changed.
-    let reader = unsafe { Reader::new(given(0, at), Arc::new(page), start) };
+    let first = input.start.get(file.capacity);
+    let given = |slot, start| Attached {
+        ring: Arc::clone(&ring),
+        slot,
+        start,
+        dropped: start / 2,
+        non_gating: false,
+    };
+    // SAFETY: no byte is read here after it may have changed.
+    let reader = unsafe { Reader::new(given(0, first), Arc::new(page), start) };
     let Ok(mut reader) = reader else { return };
     reader.set_room_bell(room);
     let mut delivered = 0;
@@ -168,10 +175,10 @@ fuzz_target!(|input: Input| {
                 }
             }
             Op::Release => reader.release(),
-            Op::Follow(at) => {
-                let at = at.get(file.capacity);
-                // SAFETY: nothing here looks at a byte after it may have changed.
-                unsafe { reader.follow(given(1, at)) }.expect("there is a slot 1");
+            Op::Follow(start) => {
+                let start = start.get(file.capacity);
+                // SAFETY: no byte is read here after it may have changed.
+                unsafe { reader.follow(given(1, start)) }.expect("there is a slot 1");
             }
             Op::Group(bytes) => {
                 reader.group(bytes.map(|bytes| Grouping { bytes: bytes.into(), time: None }));

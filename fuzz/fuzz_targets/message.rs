@@ -1,4 +1,5 @@
-//! Whatever bytes a peer sends: messages or an error, never a panic, never more memory than the cap.
+//! Any bytes from a peer. Decoding must give messages or an error, without a panic and within the
+//! memory limit.
 #![no_main]
 
 use iof_proto::{Decoder, FromTool, ToTool};

@@ -1,12 +1,15 @@
-//! Whatever a tool writes into its reader page, between any two steps of a stream: the stream goes on, and the reader beside it
-//! has books that add up, without a loss where it blocks.
+//! Hostile tools that write any value into their reader pages between the steps of a stream. The
+//! stream must continue, and an honest reader's counters must add up, without a loss under the
+//! blocking policy.
 #![no_main]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arbitrary::Arbitrary;
-use iof_shm_ring::{ReaderPage, MAX_SLOTS, Peek, Policy, Reader, Start, Stream, StreamConfig, doorbell, notify};
+use iof_shm_ring::{
+    MAX_SLOTS, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, doorbell, notify,
+};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapRaw;
 
@@ -22,19 +25,19 @@ enum Op {
     Push(u16),
     Read(u16),
     Deliver,
-    /// Into a word of a liar's slot.
+    /// Writes to a word of a hostile tool's slot.
     Slot {
         liar: u8,
         word: u8,
         value: Value,
     },
-    /// Into `armed` or ready bits.
+    /// Writes to `armed` or the ready bits.
     Head {
         liar: u8,
         word: u8,
         value: u64,
     },
-    /// A liar comes along to the newest generation.
+    /// A hostile tool follows to the newest generation.
     Follow {
         liar: u8,
     },
@@ -43,7 +46,7 @@ enum Op {
     },
 }
 
-/// Mostly near the positions that matter.
+/// A value, mostly near a position that matters.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Value {
     Tail(i16),
@@ -71,9 +74,10 @@ impl Liar {
         Some(Liar { page, map, slot })
     }
 
-    fn write(&self, at: usize, value: u64) {
-        // SAFETY: `at` is that of a word of the head or of one of the first slots, which lie in the file.
-        unsafe { &*self.map.as_mut_ptr().add(at).cast::<AtomicU64>() }.store(value, Relaxed);
+    fn write(&self, offset: usize, value: u64) {
+        // SAFETY: `offset` is that of a word of the head or of one of the first slots, which lie in
+        // the file.
+        unsafe { &*self.map.as_mut_ptr().add(offset).cast::<AtomicU64>() }.store(value, Relaxed);
     }
 
     fn follow(&mut self, stream: &mut Stream) -> Option<()> {
@@ -87,7 +91,7 @@ impl Liar {
     }
 }
 
-/// The honest one.
+/// The honest reader.
 struct Honest {
     page: Arc<ReaderPage>,
     reader: Reader,
@@ -100,7 +104,7 @@ impl Honest {
         let page = Arc::new(ReaderPage::create(doorbell().ok()?.0).ok()?);
         let slot = page.take_slot().ok()?;
         let given = stream.attach(&page, slot, Start::Oldest, true).ok()?;
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this target owns the stream, and moves and detaches readers only when they are done.
         let reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.ok()?;
         Some(Honest { page, reader, at: 0, lost: 0 })
     }
@@ -123,7 +127,7 @@ impl Honest {
             Peek::Sealed => {
                 let (old, new) = (self.reader.slot(), self.page.take_slot().expect("two will do"));
                 let given = stream.follow(&self.page, old, new).expect("a sealed ring has a successor");
-                // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+                // SAFETY: this target owns the stream, and moves and detaches readers only when they are done.
                 unsafe { self.reader.follow(given) }.expect("the slot is there");
                 self.page.return_slot(old);
             }
@@ -188,7 +192,7 @@ fuzz_target!(|input: Input| {
     }
     stream.complete();
     for step in 0.. {
-        assert!(step < 10_000, "the honest reader never comes to an end");
+        assert!(step < 10_000, "the honest reader never reaches the end");
         if honest.step(&mut stream, usize::MAX) == Peek::Ended {
             break;
         }

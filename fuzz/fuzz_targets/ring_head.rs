@@ -1,17 +1,18 @@
-//! Whatever a sealed file's head says, opening it as a ring gives an error, or a ring that can be read.
+//! A sealed file with any head. Opening it as a ring must return an error, or a ring that can be
+//! read.
 #![no_main]
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
-use iof_shm_ring::{ReaderPage, Attached, Peek, Reader, Ring, Start, doorbell};
+use iof_shm_ring::{Attached, Peek, Reader, ReaderPage, Ring, Start, doorbell};
 use libfuzzer_sys::fuzz_target;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{ftruncate, write};
 
-/// A head that is right but for one word and the file's length, and what comes behind it.
+/// A valid head except for one word and the file's length, and the bytes behind it.
 #[derive(Arbitrary, Debug)]
 struct Input {
     pages: u8,
@@ -42,8 +43,8 @@ fuzz_target!(|input: Input| {
     let len = (3200 + entries * 24).next_multiple_of(4096) + capacity;
     let magic = u64::from_le_bytes(*b"iofring1");
     let mut head = [magic, 2, capacity, entries, input.generation, input.base, input.overwrite];
-    if let Some((at, value)) = input.wrong {
-        head[usize::from(at) % 7] = value;
+    if let Some((word, value)) = input.wrong {
+        head[usize::from(word) % 7] = value;
     }
     let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
     bytes.extend(input.rest.iter().take(len as usize - bytes.len()));
@@ -51,7 +52,7 @@ fuzz_target!(|input: Input| {
     let ring = match Ring::open(fd) {
         Ok(ring) => ring,
         Err(error) => {
-            assert!(input.wrong.is_some() || input.longer.is_some(), "refused although it is right: {error}");
+            assert!(input.wrong.is_some() || input.longer.is_some(), "a valid file was rejected: {error}");
             return;
         }
     };
@@ -59,7 +60,7 @@ fuzz_target!(|input: Input| {
     let Ok((ringer, _bell)) = doorbell() else { return };
     let Ok(page) = ReaderPage::create(ringer) else { return };
     let given = Attached { ring: Arc::new(ring), slot: 0, start: input.start, dropped: 0, non_gating: false };
-    // SAFETY: nothing here looks at a byte after it may have changed.
+    // SAFETY: no byte is read here after it may have changed.
     let reader = unsafe { Reader::new(given, Arc::new(page), Start::Oldest) };
     let Ok(mut reader) = reader else {
         return;

@@ -4,11 +4,11 @@
 //! cargo run -p iof-shm-ring --example two_processes
 //! ```
 //!
-//! The writer starts this program once more as its reader and hands it the reader page, the ring
-//! and the doorbell as descriptors 3 to 5, and slot, start and drops as arguments. (The engine
-//! sends all that over a socket, and can so send the next generation as well; here the reader holds
-//! the writer back, so there is only one.)
-#![allow(clippy::unwrap_used, reason = "an example ends where it can't go on")]
+//! The writer starts this program again as its reader. It passes the reader page, the ring, the
+//! doorbell and the room bell as descriptors 3 to 6, and the slot, the start and the drop count as
+//! arguments. (The engine sends all these over a socket, and can therefore also send the next
+//! generation. Here the reader may hold the writer back, so there is only one generation.)
+#![allow(clippy::unwrap_used, reason = "an example ends where it cannot continue")]
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -31,8 +31,8 @@ fn main() {
     }
 }
 
-fn wait(on: BorrowedFd<'_>) {
-    poll(&mut [PollFd::new(on, PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
+fn wait(fd: BorrowedFd<'_>) {
+    poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
 }
 
 /// The launcher's side.
@@ -52,7 +52,7 @@ fn write() {
             let taken = stream.push(rest, 0);
             rest = &rest[taken..];
             if !rest.is_empty() {
-                // Full: told of what is there, and waits until there is room.
+                // The ring is full: notifies the reader of what is there, and waits for room.
                 notify([&stream]);
                 wait(room_bell.as_fd());
                 room_bell.silence();
@@ -67,20 +67,20 @@ fn write() {
 fn start_reader(fds: &[BorrowedFd<'_>], words: [u64; 3]) -> std::process::Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(words.map(|word| word.to_string()));
-    // Out of the way of 3 to 6 first.
+    // First moves the descriptors out of the range 3 to 6.
     let high: Vec<OwnedFd> = fds
         .iter()
         .map(|fd| {
             let high = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(10)).unwrap();
-            // SAFETY: fcntl(2) just made it.
+            // SAFETY: fcntl(2) just created this descriptor.
             unsafe { OwnedFd::from_raw_fd(high) }
         })
         .collect();
-    // SAFETY: between fork and exec, dup2(2) alone is called, which may be.
+    // SAFETY: between fork and exec only dup2(2) is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(move || {
-            for (at, fd) in (3..).zip(&high) {
-                let mut target = std::mem::ManuallyDrop::new(OwnedFd::from_raw_fd(at));
+            for (number, fd) in (3..).zip(&high) {
+                let mut target = std::mem::ManuallyDrop::new(OwnedFd::from_raw_fd(number));
                 nix::unistd::dup2(fd, &mut target)?;
             }
             Ok(())
@@ -91,13 +91,14 @@ fn start_reader(fds: &[BorrowedFd<'_>], words: [u64; 3]) -> std::process::Child 
 
 /// The tool's side.
 fn read(slot: u32, start: u64, dropped: u64) {
-    // SAFETY: the writer left us these, and nobody else here uses them.
+    // SAFETY: the writer passed these descriptors, and nothing else in this process uses them.
     let [page, ring, doorbell, room] = [3, 4, 5, 6].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let page = Arc::new(ReaderPage::open(page).unwrap());
     let given =
         Attached { ring: Arc::new(Ring::open(ring).unwrap()), slot, start, dropped, non_gating: false };
     let doorbell = Bell::from(doorbell);
-    // SAFETY: all of it is what the writer's `attach` gave, for us alone; it never detaches us.
+    // SAFETY: these values are what the writer's `attach` returned, for this reader alone, and the
+    // writer never detaches it.
     let mut reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.unwrap();
     reader.set_room_bell(Ringer::from(room));
     let mut lines = 0;
@@ -109,17 +110,17 @@ fn read(slot: u32, start: u64, dropped: u64) {
             }
             Peek::Empty => sleep(&page, &doorbell),
             Peek::Ended => break,
-            other => unreachable!("{other:?}: the writer waits for us, and goes on in no other generation"),
+            other => unreachable!("{other:?}: the writer waits for this reader and stays in its generation"),
         }
     }
     println!("{lines} lines, {} bytes, {} lost", reader.delivered(), reader.lost());
 }
 
-/// Until there may be news; see [`ReaderPage::arm`].
+/// Sleeps until a ready bit is set; see [`ReaderPage::arm`].
 fn sleep(page: &ReaderPage, doorbell: &Bell) {
-    let mut news = false;
-    page.take_ready(64, |_slot| news = true);
-    if !news && page.arm(64) {
+    let mut ready = false;
+    page.take_ready(64, |_slot| ready = true);
+    if !ready && page.arm(64) {
         wait(doorbell.as_fd());
         page.disarm();
         doorbell.silence();

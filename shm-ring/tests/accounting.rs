@@ -1,7 +1,7 @@
-//! Every byte is accounted for: random operations on a stream against a plain vector of what was
-//! produced.
+//! Every byte is accounted for: random operations on a stream, compared with a plain vector of the
+//! produced bytes.
 //!
-//! Under Miri, which knows no shared maps, the same histories run on the heap (`.ci/miri`).
+//! Under Miri, which does not support shared maps, the same histories run on the heap (`.ci/miri`).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ const CAPACITY: u64 = 4096;
 const CASES: u32 = if cfg!(miri) { 8 } else { 2000 };
 const STEPS: usize = if cfg!(miri) { 20 } else { 200 };
 
-/// A reader that was never further behind loses nothing. What is claimed ahead, a quarter and an
-/// eighth of a ring, is no part of an overwriting reader's cache.
+/// A reader that was never further behind than this loses nothing. What is claimed ahead, a quarter
+/// and an eighth of a ring, is not part of an overwriting reader's cache.
 const WELL_WITHIN: u64 = CAPACITY / 2;
 
 /// One step of a random history.
@@ -29,12 +29,12 @@ enum Op {
         start: Start,
         late: usize,
     },
-    /// A reader that the writer passes from the first byte on.
-    AttachPassed {
+    /// A reader that is non-gating from the first byte on.
+    AttachNonGating {
         start: Start,
         late: usize,
     },
-    LetPass {
+    SetNonGating {
         reader: usize,
     },
     /// Consumes, and follows to the next generation.
@@ -56,7 +56,7 @@ enum Op {
     Detach {
         reader: usize,
     },
-    /// Consumes one byte and pushes two, many times: a full ring gets a gap each time.
+    /// Consumes one byte and pushes two, many times, so that a full ring gets a gap each time.
     Trickle {
         reader: usize,
         times: usize,
@@ -75,8 +75,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (any::<bool>(), prop_oneof![Just(Start::Oldest), Just(Start::Now)], prop_oneof![Just(0), 0usize..20_000])
             .prop_map(|(may_block, start, late)| Op::Attach { may_block, start, late }),
         1 => (prop_oneof![Just(Start::Oldest), Just(Start::Now)], prop_oneof![Just(0), 0usize..20_000])
-            .prop_map(|(start, late)| Op::AttachPassed { start, late }),
-        1 => reader.clone().prop_map(|reader| Op::LetPass { reader }),
+            .prop_map(|(start, late)| Op::AttachNonGating { start, late }),
+        1 => reader.clone().prop_map(|reader| Op::SetNonGating { reader }),
         4 => (reader.clone(), 0usize..5000).prop_map(|(reader, consume)| Op::Read { reader, consume }),
         2 => reader.clone().prop_map(|reader| Op::Borrow { reader }),
         2 => (reader.clone(), 0usize..5000).prop_map(|(reader, len)| Op::Copy { reader, len }),
@@ -91,40 +91,40 @@ fn policy() -> impl Strategy<Value = Policy> {
     prop_oneof![Just(Policy::DropNewest), Just(Policy::DropOldest), Just(Policy::Block)]
 }
 
-/// A reader beside what it must account for, booked from what it hands out and reports, never from
-/// its own counters.
+/// A reader with the accounting that it must match. The counters here come from the bytes and gaps
+/// that the reader returns, never from its own counters.
 struct Client {
     reader: Reader,
     may_block: bool,
-    /// The writer may pass it.
+    /// Whether it is non-gating.
     non_gating: bool,
-    /// Bytes that the source had produced when this reader began, for it.
+    /// Bytes that the source had produced at this reader's start.
     began: u64,
     delivered: u64,
     lost: u64,
-    /// No gap may lie beyond: what was produced before it held the source back may be gone, and
-    /// nothing else.
+    /// No gap may lie beyond this number: only bytes from before the reader held the source back
+    /// may be lost.
     lossless_from: Option<u64>,
-    /// What the source had produced when it was attached.
+    /// Bytes that the source had produced when the reader was attached.
     attached_at: u64,
-    /// What the source had produced before the oldest byte that was cached then, or before that
-    /// moment.
+    /// Bytes that the source had produced before the oldest byte that was cached then, or before
+    /// that moment for a reader that starts now.
     starts_at: u64,
-    /// It was further behind than any cache surely reaches.
+    /// Whether it was ever further behind than any cache certainly reaches.
     was_far_behind: bool,
 }
 
 impl Client {
-    /// Where it stands in what was produced.
-    fn at(&self) -> usize {
+    /// Returns the reader's place in the produced bytes.
+    fn place(&self) -> usize {
         (self.began + self.delivered + self.lost) as usize
     }
 
-    fn book(&mut self, gap: Gap) {
+    fn count_gap(&mut self, gap: Gap) {
         assert!(gap.lost > 0, "an empty gap");
-        assert_eq!(gap.offset, self.at() as u64, "a gap begins where the last byte ended");
+        assert_eq!(gap.offset, self.place() as u64, "a gap begins where the last byte ended");
         self.lost += gap.lost;
-        let end = self.at() as u64;
+        let end = self.place() as u64;
         assert!(self.lossless_from.is_none_or(|from| end <= from), "a reader that blocks lost a byte");
         let within = !self.was_far_behind && end > self.attached_at;
         assert!(!within, "a reader that was well within its cache lost a byte");
@@ -137,30 +137,30 @@ impl Client {
         self.reader.consume(n);
     }
 
-    /// Peeks, and books what is a gap.
+    /// Peeks, and accounts for a gap.
     fn peek(&mut self) -> Peek {
         let peek = self.reader.peek();
         if let Peek::Gap(gap) = peek {
-            self.book(gap);
+            self.count_gap(gap);
         }
         peek
     }
 
     fn copy(&mut self, len: usize, produced: &[u8]) {
-        let at = self.at();
+        let place = self.place();
         let mut into = vec![0; len];
         match self.reader.copy(&mut into) {
             Copied::Bytes(n) => {
-                assert_eq!(into[..n], produced[at..at + n]);
+                assert_eq!(into[..n], produced[place..place + n]);
                 self.delivered += n as u64;
             }
-            Copied::Nothing(Peek::Gap(gap)) => self.book(gap),
+            Copied::Nothing(Peek::Gap(gap)) => self.count_gap(gap),
             Copied::Nothing(peek) => assert_ne!(peek, Peek::Bytes),
         }
     }
 
-    /// What holds at every step: the reader's counters add up, no borrowed byte has changed, and
-    /// nothing is handed out or reported that was not produced.
+    /// Checks the invariants of every step: the reader's counters add up, no borrowed byte has
+    /// changed, and nothing is returned or reported that was not produced.
     fn check(&self, produced: &[u8]) {
         let reader = &self.reader;
         assert_eq!(reader.delivered() + reader.lost(), reader.produced() - self.began);
@@ -170,18 +170,22 @@ impl Client {
         let bytes = reader.bytes();
         if !bytes.is_empty() {
             assert_eq!(reader.lost(), self.lost, "a gap is reported before the bytes behind it");
-            assert_eq!(bytes, &produced[self.at()..self.at() + bytes.len()], "not what was produced here");
+            assert_eq!(
+                bytes,
+                &produced[self.place()..self.place() + bytes.len()],
+                "not the bytes produced here"
+            );
         }
     }
 }
 
-/// A stream, its readers, and everything that was ever produced.
+/// A stream, its readers, and all bytes that were ever produced.
 struct World {
     stream: Stream,
     policy: Policy,
-    /// The policy is, or was, to block.
+    /// Whether the policy is, or was, to block.
     may_block: bool,
-    /// A reader that may block was attached and has not opened its ring yet.
+    /// Whether a reader that may block was attached and has not opened its ring yet.
     opening: bool,
     page: Arc<ReaderPage>,
     produced: Vec<u8>,
@@ -207,17 +211,17 @@ impl World {
             Op::Attach { may_block, start, late } if self.clients.len() < 4 => {
                 self.attach(may_block, false, start, late);
             }
-            Op::AttachPassed { start, late } if self.clients.len() < 4 => {
+            Op::AttachNonGating { start, late } if self.clients.len() < 4 => {
                 self.attach(false, true, start, late);
             }
-            Op::LetPass { reader } => {
+            Op::SetNonGating { reader } => {
                 if let Some(client) = self.clients.get_mut(reader) {
                     client.reader.set_non_gating();
                     client.non_gating = true;
                     client.lossless_from = None;
                 }
             }
-            Op::Attach { .. } | Op::AttachPassed { .. } => {}
+            Op::Attach { .. } | Op::AttachNonGating { .. } => {}
             Op::Reconfigure { pages, policy } => self.reconfigure(pages, policy),
             Op::Read { reader, consume } => self.read(reader, consume),
             Op::Trickle { reader, times } => {
@@ -262,17 +266,17 @@ impl World {
         let blocked = self.may_block && granted;
         assert!(
             taken == n || blocked,
-            "only a granted reader may hold the source back, and only by this policy"
+            "only a granted reader may hold the source back, and only under this policy"
         );
         self.produced.extend_from_slice(&bytes[..taken]);
         for client in &mut self.clients {
-            let behind = self.produced.len() - client.at().max(client.starts_at as usize);
+            let behind = self.produced.len() - client.place().max(client.starts_at as usize);
             client.was_far_behind |= behind as u64 > WELL_WITHIN;
         }
         assert_eq!(self.stream.stats().produced, self.produced.len() as u64);
     }
 
-    /// A reader comes, and opens its ring only when another `late` bytes were pushed.
+    /// Attaches a reader that opens its ring only after another `late` bytes were pushed.
     fn attach(&mut self, may_block: bool, non_gating: bool, start: Start, late: usize) {
         let slot = self.page.take_slot().unwrap();
         let now = self.produced.len() as u64;
@@ -285,7 +289,7 @@ impl World {
         self.opening = may_block;
         self.push(late);
         self.opening = false;
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         let reader = unsafe { Reader::new(attached, Arc::clone(&self.page), start) }.unwrap();
         let began = if start == Start::Now { now } else { 0 };
         let lossless_from = (may_block && self.policy == Policy::Block).then_some(now);
@@ -304,7 +308,7 @@ impl World {
     }
 
     fn reconfigure(&mut self, pages: u64, policy: Policy) {
-        // The old policy may last until a reader has come along.
+        // The old policy may last until a reader has followed.
         self.may_block |= policy == Policy::Block;
         self.stream.reconfigure(StreamConfig { capacity: pages * CAPACITY, policy }).unwrap();
         self.policy = policy;
@@ -322,7 +326,7 @@ impl World {
             let slot = self.page.take_slot().unwrap();
             let old = client.reader.slot();
             let attached = self.stream.follow(&self.page, old, slot).expect("a sealed ring has a successor");
-            // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+            // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
             unsafe { client.reader.follow(attached) }.unwrap();
             self.page.return_slot(old);
             if self.policy == Policy::Block && client.may_block && !client.non_gating {
@@ -335,14 +339,14 @@ impl World {
         self.stream.complete();
         for i in 0..self.clients.len() {
             for turn in 0.. {
-                assert!(turn < 100_000, "the reader never comes to an end");
+                assert!(turn < 100_000, "the reader never reaches the end");
                 self.read(i, usize::MAX);
                 self.clients[i].check(&self.produced);
                 if self.clients[i].peek() == Peek::Ended {
                     break;
                 }
             }
-            assert_eq!(self.clients[i].at(), self.produced.len(), "delivered + lost == produced");
+            assert_eq!(self.clients[i].place(), self.produced.len(), "delivered + lost == produced");
         }
     }
 }
@@ -351,7 +355,7 @@ proptest! {
     #![proptest_config(Config { cases: CASES, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn delivered_and_lost_are_what_was_produced(policy in policy(), ops in prop::collection::vec(op(), 1..STEPS)) {
+    fn delivered_plus_lost_equals_produced(policy in policy(), ops in prop::collection::vec(op(), 1..STEPS)) {
         let mut world = World::new(policy);
         for op in ops {
             world.apply(op);

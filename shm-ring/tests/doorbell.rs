@@ -1,4 +1,4 @@
-//! Doorbells whose listener does its worst.
+//! Doorbells with a hostile listener.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::os::fd::AsFd;
@@ -25,33 +25,33 @@ fn a_listener_whose_memory_faults_slowly_does_not_block_the_ringer() {
     };
     let (ringer, bell) = doorbell().unwrap();
     ringer.ring();
-    let heard = AtomicBool::new(false);
+    let read = AtomicBool::new(false);
     thread::scope(|threads| {
         threads.spawn(|| {
             assert!(page.read_from(&bell, 512).unwrap() > 0);
-            heard.store(true, SeqCst);
+            read.store(true, SeqCst);
         });
         page.wait_for_use().unwrap();
         let rung = threads.spawn(|| {
             (0..1000).for_each(|_| ringer.ring());
-            heard.load(SeqCst)
+            read.load(SeqCst)
         });
-        // If a ring waits for the listener it waits for the page, which is there after a minute at the
-        // latest.
+        // If a ring waits for the listener, it waits for the page, which is resolved after a minute
+        // at the latest.
         let done = (0..6000).any(|_| {
             thread::sleep(Duration::from_millis(10));
             rung.is_finished()
         });
         page.resolve(&[]).unwrap();
-        let heard_before = rung.join().unwrap();
-        assert!(done && !heard_before, "the ringer waited for the listener");
+        let read_before = rung.join().unwrap();
+        assert!(done && !read_before, "the ringer waited for the listener");
     });
     ringer.ring();
-    assert!(rings(&bell), "a ring after that is heard");
+    assert!(rings(&bell), "a later ring arrives");
 }
 
 #[test]
-fn a_listener_that_is_full_blocking_or_gone_costs_the_ringer_nothing() {
+fn a_full_blocking_or_closed_listener_does_not_block_the_ringer() {
     let (ringer, bell) = doorbell().unwrap();
     fcntl(&bell, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
     (0..10_000).for_each(|_| ringer.ring());
@@ -61,7 +61,7 @@ fn a_listener_that_is_full_blocking_or_gone_costs_the_ringer_nothing() {
 }
 
 #[test]
-fn rings_that_were_not_heard_are_one() {
+fn unread_rings_count_as_one() {
     let (ringer, bell) = doorbell().unwrap();
     assert!(!rings(&bell));
     (0..10_000).for_each(|_| ringer.ring());
@@ -73,7 +73,7 @@ fn rings_that_were_not_heard_are_one() {
 }
 
 #[test]
-fn a_listener_can_send_nothing_to_the_ringer() {
+fn a_listener_cannot_send_to_the_ringer() {
     let (_ringer, bell) = doorbell().unwrap();
     assert_eq!(write(&bell, b"x"), Err(Errno::EPIPE));
 }

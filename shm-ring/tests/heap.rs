@@ -1,9 +1,9 @@
-//! A writer and a reader that race, on a ring on the heap: what Miri runs to find undefined
-//! behaviour (`.ci/miri`).
+//! A writer and a reader that race on a ring on the heap, for Miri to find undefined behaviour
+//! (`.ci/miri`).
 //!
-//! Copying readers are not among them: a copy races with the writer on purpose, and throws away
-//! what came out torn. The language has no plain store that may do so, so Miri sees copies only in
-//! histories of one thread (`ledger`).
+//! Copying readers are not covered here: a copy races with the writer on purpose and is discarded
+//! if it is torn. The language has no plain store that may race, so Miri sees copies only in
+//! single-threaded histories (`accounting`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::sync::Arc;
@@ -19,16 +19,17 @@ fn produced() -> Arc<Vec<u8>> {
     Arc::new((0..n).map(|i: usize| (i % 251) as u8).collect())
 }
 
-/// What a reader needs of the thread that owns the stream: the next generation.
+/// The reader's side of the requests for the next generation, which the thread with the stream
+/// answers.
 struct Requests {
-    asks: Sender<u32>,
+    slots: Sender<u32>,
     answers: Receiver<Attached>,
 }
 
 struct Engine {
     stream: Stream,
     page: Arc<ReaderPage>,
-    asked: Receiver<u32>,
+    requests: Receiver<u32>,
     answers: Sender<Attached>,
 }
 
@@ -37,15 +38,15 @@ fn start(policy: Policy) -> (Engine, Reader, Requests) {
     let mut stream = Stream::on_heap(StreamConfig { capacity: CAPACITY, policy }).unwrap();
     let slot = page.take_slot().unwrap();
     let given = stream.attach(&page, slot, Start::Oldest, policy == Policy::Block).unwrap();
-    // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+    // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
     let reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.unwrap();
-    let ((asks, asked), (answers, answered)) = (channel(), channel());
-    (Engine { stream, page, asked, answers }, reader, Requests { asks, answers: answered })
+    let ((slots, requests), (answers, answered)) = (channel(), channel());
+    (Engine { stream, page, requests, answers }, reader, Requests { slots, answers: answered })
 }
 
 impl Engine {
-    /// Pushes all of `bytes` in pieces of many sizes, completes, and serves the reader until it is
-    /// gone.
+    /// Pushes all of `bytes` in pieces of many sizes, completes the stream, and serves the reader
+    /// until it is gone.
     fn run(mut self, bytes: &[u8]) {
         let (mut rest, mut piece) = (bytes, 1);
         while !rest.is_empty() {
@@ -64,7 +65,7 @@ impl Engine {
     }
 
     fn serve(&mut self) -> bool {
-        match self.asked.try_recv() {
+        match self.requests.try_recv() {
             Ok(old) => {
                 let slot = self.page.take_slot().unwrap();
                 self.answers.send(self.stream.follow(&self.page, old, slot).unwrap()).unwrap();
@@ -76,15 +77,15 @@ impl Engine {
     }
 }
 
-/// Long enough for the writer to go round, if nothing keeps it from that.
+/// Yields long enough for the writer to lap the ring, unless the protocol stops it.
 fn linger() {
     (0..400).for_each(|_| yield_now());
 }
 
-/// Reads to the end, consuming all that is borrowed or a part of it, and compares every byte; gives
-/// what was lost.
+/// Reads to the end, consumes all or part of what is borrowed, and compares every byte. Returns the
+/// number of lost bytes.
 fn drain(reader: &mut Reader, requests: &Requests, produced: &[u8]) -> u64 {
-    let (mut at, mut lost, mut turn) = (0, 0, 0);
+    let (mut position, mut lost, mut turn) = (0, 0, 0);
     loop {
         turn += 1;
         if turn % 8 == 4 {
@@ -96,26 +97,26 @@ fn drain(reader: &mut Reader, requests: &Requests, produced: &[u8]) -> u64 {
                 if turn % 8 == 0 {
                     linger();
                 }
-                assert_eq!(bytes, &produced[at..at + bytes.len()], "a borrowed byte changed");
+                assert_eq!(bytes, &produced[position..position + bytes.len()], "a borrowed byte changed");
                 let n = if turn % 3 == 0 { bytes.len().div_ceil(2) } else { bytes.len() };
                 reader.consume(n);
-                at += n;
+                position += n;
             }
             Peek::Gap(gap) => {
-                assert_eq!(gap.offset, at as u64);
-                at += gap.lost as usize;
+                assert_eq!(gap.offset, position as u64);
+                position += gap.lost as usize;
                 lost += gap.lost;
             }
             Peek::Empty => yield_now(),
             Peek::Sealed => {
-                requests.asks.send(reader.slot()).unwrap();
+                requests.slots.send(reader.slot()).unwrap();
                 let next = requests.answers.recv().unwrap();
-                // SAFETY: the stream is this test's, which moves and detaches readers only when they are
-                // done.
+                // SAFETY: this test owns the stream, and moves and detaches readers only when they
+                // are done.
                 unsafe { reader.follow(next) }.unwrap();
             }
             Peek::Ended => {
-                assert_eq!(at, produced.len(), "delivered + lost == produced");
+                assert_eq!(position, produced.len(), "delivered + lost == produced");
                 return lost;
             }
             Peek::Gone => panic!("the writer is not gone"),
@@ -135,37 +136,37 @@ fn race(policy: Policy) -> u64 {
 }
 
 #[test]
-fn a_reader_that_blocks_gets_every_byte_as_it_was_written() {
+fn a_blocking_reader_gets_every_byte_as_it_was_written() {
     assert_eq!(race(Policy::Block), 0);
 }
 
 #[test]
-fn what_a_reader_borrows_stays_as_it_was_while_the_writer_overwrites_the_rest() {
+fn borrowed_bytes_do_not_change_while_the_writer_overwrites_the_rest() {
     race(Policy::DropOldest);
 }
 
 #[test]
-fn what_a_full_ring_drops_is_missing_where_the_gap_says() {
+fn bytes_that_a_full_ring_drops_are_missing_at_the_gap() {
     race(Policy::DropNewest);
 }
 
 #[test]
-fn a_reader_that_looks_only_when_it_is_told_misses_nothing() {
+fn a_reader_that_reads_only_when_its_ready_bit_is_set_gets_every_byte() {
     let (engine, mut reader, requests) = start(Policy::Block);
     let (page, produced) = (Arc::clone(&engine.page), produced());
     let written = Arc::clone(&produced);
     let writer = spawn(move || engine.run(&written));
-    let mut at = 0;
-    while at < produced.len() {
-        let mut told = false;
-        page.take_ready(reader.slot() + 1, |slot| told |= slot == reader.slot());
-        if !told {
+    let mut position = 0;
+    while position < produced.len() {
+        let mut ready = false;
+        page.take_ready(reader.slot() + 1, |slot| ready |= slot == reader.slot());
+        if !ready {
             yield_now();
             continue;
         }
         while reader.peek() == Peek::Bytes {
-            assert_eq!(reader.bytes(), &produced[at..at + reader.bytes().len()]);
-            at += reader.bytes().len();
+            assert_eq!(reader.bytes(), &produced[position..position + reader.bytes().len()]);
+            position += reader.bytes().len();
             reader.consume(usize::MAX);
         }
     }

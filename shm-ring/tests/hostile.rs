@@ -1,5 +1,5 @@
-//! What comes from a peer that lies: a tool's own words cost only that tool, and files that are not
-//! what they say are refused.
+//! Input from a hostile peer: a tool's false words cost only that tool, and invalid files are
+//! rejected.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::File;
@@ -20,14 +20,14 @@ use nix::unistd::ftruncate;
 
 const CAPACITY: u64 = 64 * 1024;
 const PAGE: u64 = 4096;
-/// Where a reader page's slots begin, 64 bytes each: hold, cursor, threshold.
+/// Offset of a reader page's slots, of 64 bytes each: pinned position, cursor, threshold, drops.
 const SLOTS: usize = 128 + MAX_SLOTS / 8;
 
 fn own(fd: BorrowedFd<'_>) -> OwnedFd {
     fd.try_clone_to_owned().unwrap()
 }
 
-// A tool that writes whatever it likes, whenever it likes, into its reader page.
+// A tool that writes any value at any time into its reader page.
 
 struct Tool {
     page: Arc<ReaderPage>,
@@ -41,7 +41,7 @@ impl Tool {
         let given = stream.attach(&page, slot, Start::Oldest, may_block).unwrap();
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
         let mapped = Arc::new(ReaderPage::open(own(page.as_fd().unwrap())).unwrap());
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         let reader = unsafe { Reader::new(Attached { ring, ..given }, mapped, Start::Oldest) }.unwrap();
         Tool { page, reader }
     }
@@ -52,18 +52,18 @@ impl Tool {
         let Some(given) = stream.follow(&self.page, old, slot) else { return self.page.return_slot(slot) };
         self.page.return_slot(old);
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         unsafe { self.reader.follow(Attached { ring, ..given }) }.unwrap();
     }
 
-    /// Reads all there is, following, and compares it with what was produced from its place on.
+    /// Reads to the end, following, and compares the bytes with those that were produced.
     fn read(&mut self, stream: &mut Stream, produced: &[u8]) {
         loop {
-            let at = self.reader.produced() as usize;
+            let place = self.reader.produced() as usize;
             match self.reader.peek() {
                 Peek::Bytes => {
                     let n = self.reader.bytes().len();
-                    assert_eq!(self.reader.bytes(), &produced[at..at + n]);
+                    assert_eq!(self.reader.bytes(), &produced[place..place + n]);
                     self.reader.consume(n);
                 }
                 Peek::Sealed => self.follow(stream),
@@ -74,7 +74,7 @@ impl Tool {
     }
 }
 
-/// Numbers that a hostile tool would pick: extremes, near the tail, anything.
+/// Numbers that a hostile tool would use: extremes, near the tail, any.
 struct Lies(u64);
 
 impl Lies {
@@ -91,7 +91,7 @@ impl Lies {
             0 => 0,
             1 => u64::MAX,
             2 => u64::MAX - any % 1000,
-            // Just where the writer wants to go next.
+            // Just below the writer's next bytes.
             3 | 4 => tail.saturating_sub(CAPACITY) + any % 10_000,
             5 => tail.wrapping_sub(CAPACITY).wrapping_add(any % (3 * CAPACITY)),
             6 => 1 << (any % 64),
@@ -100,7 +100,7 @@ impl Lies {
     }
 }
 
-/// A tool's own view of its reader page: bare memory.
+/// A tool's own map of its reader page.
 struct Scribbler {
     map: MmapRaw,
     lies: Lies,
@@ -111,24 +111,25 @@ impl Scribbler {
         Scribbler { map: MmapRaw::map_raw(&own(page.as_fd().unwrap())).unwrap(), lies: Lies(seed) }
     }
 
-    /// Writes a lie into `armed`, ready bits, and hold, cursor and threshold of the first slots.
+    /// Writes false values into `armed`, the ready bits, and the first three words of the first
+    /// slots.
     fn scribble(&mut self, tail: u64) {
-        for at in [16, 128].into_iter().chain((0..12).map(|i| SLOTS + i / 3 * 64 + i % 3 * 8)) {
+        for offset in [16, 128].into_iter().chain((0..12).map(|i| SLOTS + i / 3 * 64 + i % 3 * 8)) {
             let lie = self.lies.lie(tail);
-            self.write(at, lie);
+            self.write(offset, lie);
         }
     }
 
-    fn write(&self, at: usize, value: u64) {
-        assert!(at + 8 <= self.map.len() && at.is_multiple_of(8));
-        // SAFETY: just checked; everybody uses these words as atomics.
-        unsafe { &*self.map.as_mut_ptr().add(at).cast::<AtomicU64>() }.store(value, Relaxed);
+    fn write(&self, offset: usize, value: u64) {
+        assert!(offset + 8 <= self.map.len() && offset.is_multiple_of(8));
+        // SAFETY: the range was just checked, and all parties use these words as atomics.
+        unsafe { &*self.map.as_mut_ptr().add(offset).cast::<AtomicU64>() }.store(value, Relaxed);
     }
 }
 
-/// 400 rings' worth of bytes, with a liar in the newest generation all the time, who lies between
-/// the writer's steps, and in the second half during them as well.
-fn an_honest_reader_beside_a_liar_is_exact(policy: Policy) {
+/// Pushes 400 ring capacities of bytes, with a hostile tool in the newest generation all the time.
+/// It writes false values between the writer's steps, and in the second half during them, too.
+fn an_honest_reader_is_exact_beside_a_hostile_one(policy: Policy) {
     let mut stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "hostile").unwrap();
     let mut honest = Tool::attach(&mut stream, true);
     let mut liar = Tool::attach(&mut stream, false);
@@ -145,17 +146,21 @@ fn an_honest_reader_beside_a_liar_is_exact(policy: Policy) {
         }
     });
     let produced: Vec<u8> = (0..400 * CAPACITY).map(|i| (i % 251) as u8).collect();
-    let (mut at, mut sizes) = (0, Lies(3));
-    while at < produced.len() {
-        between.scribble(at as u64);
-        let n = (sizes.next() as usize % 9000 + 1).min(produced.len() - at);
-        assert_eq!(stream.push(&produced[at..at + n], 1), n, "only who may block can, and that one keeps up");
-        at += n;
-        if at > produced.len() / 2 {
-            tail.store(at as u64, Relaxed);
+    let (mut place, mut sizes) = (0, Lies(3));
+    while place < produced.len() {
+        between.scribble(place as u64);
+        let n = (sizes.next() as usize % 9000 + 1).min(produced.len() - place);
+        assert_eq!(
+            stream.push(&produced[place..place + n], 1),
+            n,
+            "only the honest reader may block, and it keeps up"
+        );
+        place += n;
+        if place > produced.len() / 2 {
+            tail.store(place as u64, Relaxed);
         }
         notify([&stream]);
-        honest.read(&mut stream, &produced[..at]);
+        honest.read(&mut stream, &produced[..place]);
         liar.follow(&mut stream);
     }
     tail.store(u64::MAX, Relaxed);
@@ -165,47 +170,47 @@ fn an_honest_reader_beside_a_liar_is_exact(policy: Policy) {
     assert_eq!(honest.reader.peek(), Peek::Ended);
     assert_eq!((honest.reader.delivered(), honest.reader.lost()), (produced.len() as u64, 0));
     assert_eq!(stream.stats().dropped, 0);
-    assert!(stream.stats().generation > 10, "the liar was never in the way");
+    assert!(stream.stats().generation > 10, "the hostile tool was never in the way");
 }
 
 #[test]
-fn a_lying_tool_costs_others_nothing_when_the_newest_is_dropped() {
-    an_honest_reader_beside_a_liar_is_exact(Policy::DropNewest);
+fn a_hostile_tool_costs_others_nothing_under_drop_newest() {
+    an_honest_reader_is_exact_beside_a_hostile_one(Policy::DropNewest);
 }
 
 #[test]
-fn a_lying_tool_costs_others_nothing_when_the_oldest_is_dropped() {
-    an_honest_reader_beside_a_liar_is_exact(Policy::DropOldest);
+fn a_hostile_tool_costs_others_nothing_under_drop_oldest() {
+    an_honest_reader_is_exact_beside_a_hostile_one(Policy::DropOldest);
 }
 
 #[test]
-fn a_lying_tool_costs_others_nothing_when_the_source_is_to_wait() {
-    an_honest_reader_beside_a_liar_is_exact(Policy::Block);
+fn a_hostile_tool_costs_others_nothing_under_block() {
+    an_honest_reader_is_exact_beside_a_hostile_one(Policy::Block);
 }
 
 #[test]
-fn a_hold_on_bytes_that_are_gone_holds_nothing() {
+fn a_pinned_position_below_the_oldest_byte_protects_nothing() {
     let config = StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest };
     let mut stream = Stream::create(config, "hostile").unwrap();
     let liar = Tool::attach(&mut stream, false);
     stream.push(&vec![0; 2 * CAPACITY as usize], 1);
     Scribbler::new(&liar.page, 1).write(SLOTS + liar.reader.slot() as usize * 64, 0);
     stream.push(&vec![0; 10 * CAPACITY as usize], 1);
-    assert_eq!(stream.stats().generation, 0, "nobody was in the way");
+    assert_eq!(stream.stats().generation, 0, "no reader was in the way");
 }
 
 #[test]
-fn slots_beyond_the_area_are_refused() {
+fn slots_beyond_the_reader_page_are_rejected() {
     let mut stream = Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::Block }, "").unwrap();
     let mut tool = Tool::attach(&mut stream, false);
     let ring = Arc::new(Ring::open(own(stream_ring(&mut stream).as_fd().unwrap())).unwrap());
     for slot in [MAX_SLOTS as u32, u32::MAX] {
         assert!(matches!(stream.attach(&tool.page, slot, Start::Now, false), Err(CreateError::Slots)));
         let given = || Attached { ring: Arc::clone(&ring), slot, start: 0, dropped: 0, non_gating: false };
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         let moved = unsafe { tool.reader.follow(given()) };
         assert!(matches!(moved, Err(OpenError::Slot { .. })));
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         let new = unsafe { Reader::new(given(), Arc::clone(&tool.page), Start::Oldest) };
         assert!(matches!(new, Err(OpenError::Slot { .. })));
     }
@@ -222,12 +227,12 @@ fn stream_ring(stream: &mut Stream) -> Arc<Ring> {
     given.ring
 }
 
-// Files that are not what they say.
+// Files with a false content.
 
-/// Seals of a ring, and of a reader page.
-const RING: [SealFlag; 4] =
+/// The seals of a ring, and of a reader page.
+const RING_SEALS: [SealFlag; 4] =
     [SealFlag::F_SEAL_SEAL, SealFlag::F_SEAL_SHRINK, SealFlag::F_SEAL_GROW, SealFlag::F_SEAL_FUTURE_WRITE];
-const AREA: [SealFlag; 3] = [SealFlag::F_SEAL_SEAL, SealFlag::F_SEAL_SHRINK, SealFlag::F_SEAL_GROW];
+const PAGE_SEALS: [SealFlag; 3] = [SealFlag::F_SEAL_SEAL, SealFlag::F_SEAL_SHRINK, SealFlag::F_SEAL_GROW];
 
 fn file(head: &[u64], len: u64, seals: &[SealFlag]) -> OwnedFd {
     let fd = memfd_create(c"hostile", MFdFlags::MFD_ALLOW_SEALING).unwrap();
@@ -247,54 +252,54 @@ fn ring_head() -> [u64; 7] {
     [magic(b"iofring1"), 2, CAPACITY, CAPACITY / 2048, 0, 0, 0]
 }
 
-/// The head and 32 entries of 24 bytes fit into one page.
+/// The head and 32 entries of 24 bytes fit on one page.
 const RING_LEN: u64 = PAGE + CAPACITY;
 
-fn refused(fd: OwnedFd) -> OpenError {
+fn ring_error(fd: OwnedFd) -> OpenError {
     Ring::open(fd).err().expect("not a ring")
 }
 
-fn area_len() -> u64 {
+fn page_len() -> u64 {
     let page = ReaderPage::create(doorbell().unwrap().0).unwrap();
     fstat(page.as_fd().unwrap()).unwrap().st_size as u64
 }
 
-fn area_refused(fd: OwnedFd) -> OpenError {
-    ReaderPage::open(fd).err().expect("not an page")
+fn page_error(fd: OwnedFd) -> OpenError {
+    ReaderPage::open(fd).err().expect("not a reader page")
 }
 
 #[test]
-fn files_made_as_the_engine_makes_them_are_taken() {
-    // Or the tests below would show nothing.
-    assert_eq!(Ring::open(file(&ring_head(), RING_LEN, &RING)).unwrap().capacity(), CAPACITY);
-    ReaderPage::open(file(&[magic(b"iofarea1"), 2], area_len(), &AREA)).unwrap();
+fn files_with_the_layout_of_the_engine_are_accepted() {
+    // Otherwise the tests below would prove nothing.
+    assert_eq!(Ring::open(file(&ring_head(), RING_LEN, &RING_SEALS)).unwrap().capacity(), CAPACITY);
+    ReaderPage::open(file(&[magic(b"iofarea1"), 2], page_len(), &PAGE_SEALS)).unwrap();
 }
 
 #[test]
-fn what_is_no_memory_file_is_refused() {
+fn files_that_are_not_memory_files_are_rejected() {
     let (pipe, _other) = nix::unistd::pipe().unwrap();
     let device = File::options().read(true).write(true).open("/dev/zero").unwrap();
     let directory = File::open("/").unwrap();
     let path = open("/dev/zero", OFlag::O_PATH, Mode::empty()).unwrap();
     for fd in [pipe, device.into(), directory.into(), path] {
-        assert!(matches!(refused(own(fd.as_fd())), OpenError::Seals { .. }));
-        assert!(matches!(area_refused(fd), OpenError::Seals { .. }));
+        assert!(matches!(ring_error(own(fd.as_fd())), OpenError::Seals { .. }));
+        assert!(matches!(page_error(fd), OpenError::Seals { .. }));
     }
 }
 
 #[test]
-fn a_file_that_lacks_any_of_its_seals_is_refused() {
-    for without in RING {
-        let seals: Vec<SealFlag> = RING.into_iter().filter(|seal| *seal != without).collect();
-        let OpenError::Unsealed { missing } = refused(file(&ring_head(), RING_LEN, &seals)) else {
+fn a_file_that_lacks_any_of_its_seals_is_rejected() {
+    for without in RING_SEALS {
+        let seals: Vec<SealFlag> = RING_SEALS.into_iter().filter(|seal| *seal != without).collect();
+        let OpenError::Unsealed { missing } = ring_error(file(&ring_head(), RING_LEN, &seals)) else {
             panic!("{without:?} is needed");
         };
         assert_eq!(missing, without.bits());
     }
-    let (head, len) = ([magic(b"iofarea1"), 2], area_len());
-    for without in AREA {
-        let seals: Vec<SealFlag> = AREA.into_iter().filter(|seal| *seal != without).collect();
-        let OpenError::Unsealed { missing } = area_refused(file(&head, len, &seals)) else {
+    let (head, len) = ([magic(b"iofarea1"), 2], page_len());
+    for without in PAGE_SEALS {
+        let seals: Vec<SealFlag> = PAGE_SEALS.into_iter().filter(|seal| *seal != without).collect();
+        let OpenError::Unsealed { missing } = page_error(file(&head, len, &seals)) else {
             panic!("{without:?} is needed");
         };
         assert_eq!(missing, without.bits());
@@ -302,31 +307,31 @@ fn a_file_that_lacks_any_of_its_seals_is_refused() {
 }
 
 #[test]
-fn a_file_of_another_size_than_its_head_says_is_refused() {
+fn a_file_of_another_size_than_its_head_specifies_is_rejected() {
     for len in [RING_LEN - PAGE, RING_LEN + PAGE, RING_LEN - 1, RING_LEN + 1, 0, 1, 56, PAGE, 2 * PAGE - 1] {
-        let error = refused(file(&ring_head(), len, &RING));
+        let error = ring_error(file(&ring_head(), len, &RING_SEALS));
         assert!(matches!(error, OpenError::Size { found, .. } if found == len), "{len}: {error}");
     }
-    let (head, whole) = ([magic(b"iofarea1"), 2], area_len());
+    let (head, whole) = ([magic(b"iofarea1"), 2], page_len());
     for len in [whole - PAGE, whole + PAGE, whole - 1, whole + 1, 0, 1, PAGE] {
-        let error = area_refused(file(&head, len, &AREA));
+        let error = page_error(file(&head, len, &PAGE_SEALS));
         assert!(matches!(error, OpenError::Size { found, .. } if found == len), "{len}: {error}");
     }
 }
 
 #[test]
-fn a_head_with_any_word_wrong_is_refused() {
+fn a_head_with_any_wrong_word_is_rejected() {
     let wrong = [
         (0, "magic", vec![0, magic(b"iofring2"), magic(b"iofarea1"), magic(b"iofring1").swap_bytes()]),
         (1, "version", vec![0, 1, 3, u64::MAX]),
         (2, "capacity", vec![0, 1, PAGE - 1, PAGE + 1, CAPACITY + 8, MAX_CAPACITY + PAGE, 1 << 63, u64::MAX]),
         (3, "entries", vec![0, 1, 31, 33, 1 << 32, u64::MAX]),
     ];
-    for (at, name, values) in wrong {
+    for (word, name, values) in wrong {
         for value in values {
             let mut head = ring_head();
-            head[at] = value;
-            let error = refused(file(&head, RING_LEN, &RING));
+            head[word] = value;
+            let error = ring_error(file(&head, RING_LEN, &RING_SEALS));
             assert!(
                 matches!(error, OpenError::Head { field, found } if field == name && found == value),
                 "{error}"
@@ -334,21 +339,21 @@ fn a_head_with_any_word_wrong_is_refused() {
         }
     }
     for head in [[0, 2], [magic(b"iofring1"), 2], [magic(b"iofarea1"), 1], [magic(b"iofarea1"), 3]] {
-        assert!(matches!(area_refused(file(&head, area_len(), &AREA)), OpenError::Head { .. }));
+        assert!(matches!(page_error(file(&head, page_len(), &PAGE_SEALS)), OpenError::Head { .. }));
     }
 }
 
 #[test]
-fn a_descriptor_that_may_not_do_what_is_needed_is_refused() {
+fn a_descriptor_without_the_needed_access_is_rejected() {
     // A ring is read, a reader page is written.
-    let ring = file(&ring_head(), RING_LEN, &RING);
+    let ring = file(&ring_head(), RING_LEN, &RING_SEALS);
     let writer = File::options().write(true).open(self_path(&ring)).unwrap();
-    assert!(matches!(refused(writer.into()), OpenError::Map { .. }));
-    let page = file(&[magic(b"iofarea1"), 2], area_len(), &AREA);
+    assert!(matches!(ring_error(writer.into()), OpenError::Map { .. }));
+    let page = file(&[magic(b"iofarea1"), 2], page_len(), &PAGE_SEALS);
     let reader = File::open(self_path(&page)).unwrap();
-    assert!(matches!(area_refused(reader.into()), OpenError::Map { .. }));
-    let sealed = file(&[magic(b"iofarea1"), 2], area_len(), &RING);
-    assert!(matches!(area_refused(sealed), OpenError::Map { .. }));
+    assert!(matches!(page_error(reader.into()), OpenError::Map { .. }));
+    let sealed = file(&[magic(b"iofarea1"), 2], page_len(), &RING_SEALS);
+    assert!(matches!(page_error(sealed), OpenError::Map { .. }));
 }
 
 fn self_path(fd: &OwnedFd) -> String {
@@ -357,14 +362,13 @@ fn self_path(fd: &OwnedFd) -> String {
 }
 
 #[test]
-fn a_ring_of_the_largest_capacity_that_nobody_ever_wrote_is_empty() {
+fn a_ring_of_the_largest_capacity_that_was_never_written_is_empty() {
     let mut head = ring_head();
     (head[2], head[3]) = (MAX_CAPACITY, 16 * 1024);
     let meta = (3200 + head[3] * 24).next_multiple_of(PAGE);
-    let ring = Arc::new(Ring::open(file(&head, meta + MAX_CAPACITY, &RING)).unwrap());
+    let ring = Arc::new(Ring::open(file(&head, meta + MAX_CAPACITY, &RING_SEALS)).unwrap());
     let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
-    // Its words are all 0: complete at 0.
-    // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+    // All its words are 0: it is complete at 0.
     let mut reader = unsafe {
         Reader::new(Attached { ring, slot: 0, start: 0, dropped: 0, non_gating: false }, page, Start::Oldest)
     }
@@ -373,7 +377,7 @@ fn a_ring_of_the_largest_capacity_that_nobody_ever_wrote_is_empty() {
 }
 
 #[test]
-fn a_slot_is_handed_out_again_once_however_often_it_is_returned() {
+fn a_slot_that_is_returned_twice_is_taken_again_only_once() {
     let page = ReaderPage::create(doorbell().unwrap().0).unwrap();
     let slots: Vec<u32> = (0..MAX_SLOTS).map(|_| page.take_slot().unwrap()).collect();
     assert!(matches!(page.take_slot(), Err(CreateError::Slots)));

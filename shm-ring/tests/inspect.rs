@@ -1,5 +1,5 @@
-//! What can be seen of a ring from outside: running, full, ended, reused, and whatever a file may
-//! hold.
+//! Snapshots of a ring from outside: running, full, ended, reused, and with any content of the
+//! file.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 
 const CAPACITY: u64 = 64 * 1024;
 
-/// A stream, one reader of it, and a ring of it as somebody outside has it.
+/// A stream, one reader of it, and one of its rings as an inspector maps it.
 struct Scene {
     stream: Stream,
     page: Arc<ReaderPage>,
@@ -34,13 +34,13 @@ impl Scene {
         let slot = page.take_slot().unwrap();
         let attached = stream.attach(&page, slot, Start::Oldest, policy == Policy::Block).unwrap();
         let (ring, outside) = (opened(&attached.ring), opened(&attached.ring));
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         let reader =
             unsafe { Reader::new(Attached { ring, ..attached }, Arc::clone(&page), Start::Oldest) }.unwrap();
         Scene { stream, page, reader, outside }
     }
 
-    fn look(&self) -> (Snapshot, Vec<u8>) {
+    fn inspect(&self) -> (Snapshot, Vec<u8>) {
         let (snapshot, bytes) = Snapshot::with_bytes(&self.outside).unwrap();
         assert_eq!(bytes, pattern(snapshot.floor, snapshot.cached() as usize));
         (snapshot, bytes)
@@ -59,8 +59,8 @@ impl Scene {
     }
 
     /// Moves the stream to another generation, and the reader after it.
-    fn move_on(&mut self) {
-        // Another policy each time, or it stays where it is.
+    fn move_stream(&mut self) {
+        // Another policy each time, because the stream does not move otherwise.
         let policy = [Policy::Block, Policy::DropNewest][self.stream.stats().generation as usize % 2];
         self.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy }).unwrap();
         assert!(matches!(self.stream.reserve(1), Reserve::Ready(_)));
@@ -69,29 +69,29 @@ impl Scene {
         let slot = self.page.take_slot().unwrap();
         let attached = self.stream.follow(&self.page, self.reader.slot(), slot).unwrap();
         self.page.return_slot(self.reader.slot());
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         unsafe { self.reader.follow(Attached { ring: opened(&attached.ring), ..attached }) }.unwrap();
     }
 }
 
-/// As another process gets it.
+/// Opens the ring as another process would.
 fn opened(ring: &Ring) -> Arc<Ring> {
     Arc::new(Ring::open(ring.as_fd().unwrap().try_clone_to_owned().unwrap()).unwrap())
 }
 
-/// The bytes that belong at a position.
+/// Returns the bytes that belong at a position.
 fn pattern(position: u64, n: usize) -> Vec<u8> {
     (position..).take(n).map(|position| (position % 251) as u8).collect()
 }
 
 #[test]
-fn a_running_writers_ring_says_what_it_is_and_gives_its_bytes() {
+fn a_snapshot_of_a_running_writers_ring_has_its_words_and_bytes() {
     let mut scene = Scene::new(Policy::DropNewest);
-    let (empty, bytes) = scene.look();
+    let (empty, bytes) = scene.inspect();
     assert_eq!((empty.tail, empty.floor, empty.marks.len(), bytes.len()), (0, 0, 0, 0));
     scene.push(1000, 7);
     scene.push(500, 8);
-    let (now, _) = scene.look();
+    let (now, _) = scene.inspect();
     assert_eq!(now.label, "demo 0 stdout");
     assert_eq!(now.writer_pid, u64::from(std::process::id()));
     assert_eq!((now.generation, now.base, now.capacity, now.overwrite), (0, 0, CAPACITY, false));
@@ -101,7 +101,7 @@ fn a_running_writers_ring_says_what_it_is_and_gives_its_bytes() {
     assert_eq!(now.retired, 0);
     let marks = [(0, 7), (1000, 8)].map(|(offset, time)| Mark { offset, time, dropped: 0 });
     assert_eq!(now.marks, marks);
-    // The data lies where it says.
+    // The data lies at the offset that the snapshot specifies.
     let slot = scene.page.take_slot().unwrap();
     let attached = scene.stream.attach(&scene.page, slot, Start::Now, false).unwrap();
     let mut first = [0; 1500];
@@ -110,13 +110,13 @@ fn a_running_writers_ring_says_what_it_is_and_gives_its_bytes() {
 }
 
 #[test]
-fn a_gap_stands_where_bytes_are_missing_with_how_many() {
+fn a_gap_has_the_place_and_the_number_of_the_missing_bytes() {
     let mut scene = Scene::new(Policy::DropNewest);
     scene.push(CAPACITY as usize + 1000, 1);
     scene.drain();
     scene.push(2000, 2);
     scene.stream.discard(30, 3);
-    let (now, _) = scene.look();
+    let (now, _) = scene.inspect();
     assert_eq!(now.dropped, 1030);
     let gap = |offset, lost| Gap { offset, lost };
     assert_eq!(now.gaps().collect::<Vec<_>>(), [gap(CAPACITY, 1000), gap(CAPACITY + 1000 + 2000, 30)]);
@@ -124,55 +124,56 @@ fn a_gap_stands_where_bytes_are_missing_with_how_many() {
 }
 
 #[test]
-fn bytes_lost_before_the_first_are_a_gap_too() {
+fn bytes_lost_before_the_first_byte_are_a_gap() {
     let mut scene = Scene::new(Policy::DropNewest);
     scene.stream.discard(10, 1);
     scene.push(5, 2);
-    let (now, _) = scene.look();
+    let (now, _) = scene.inspect();
     assert_eq!(now.gaps().collect::<Vec<_>>(), [Gap { offset: 0, lost: 10 }]);
     assert_eq!((now.tail, now.produced()), (5, 15));
 }
 
 #[test]
-fn an_overwritten_ring_gives_what_is_left_and_all_of_it_in_the_end() {
+fn a_snapshot_of_an_overwriting_ring_has_a_whole_ring_after_the_end() {
     let mut scene = Scene::new(Policy::DropOldest);
     scene.push(10 * CAPACITY as usize + 7, 1);
-    let (running, _) = scene.look();
+    let (running, _) = scene.inspect();
     assert!(running.overwrite);
     assert!(running.floor > 0 && running.cached() >= CAPACITY / 2, "{running:?}");
     scene.stream.complete();
-    let (ended, _) = scene.look();
+    let (ended, _) = scene.inspect();
     assert_eq!((ended.tail, ended.cached()), (10 * CAPACITY + 7, CAPACITY));
     assert_eq!((ended.complete, ended.sealed), (Some(ended.tail), None));
 }
 
 #[test]
-fn a_blocked_writer_says_what_it_waits_for() {
+fn a_snapshot_shows_which_position_a_blocked_writer_waits_for() {
     let mut scene = Scene::new(Policy::Block);
     scene.push(2 * CAPACITY as usize, 1);
-    let (blocked, _) = scene.look();
+    let (blocked, _) = scene.inspect();
     assert_eq!((blocked.floor, blocked.tail), (0, CAPACITY));
     assert!(blocked.wanted.is_some_and(|wanted| wanted > 0 && wanted <= CAPACITY), "{blocked:?}");
 }
 
 #[test]
-fn a_sealed_ring_keeps_its_bytes_until_it_is_another_generation() {
+fn a_sealed_ring_keeps_its_bytes_until_it_is_reused() {
     let mut scene = Scene::new(Policy::DropNewest);
     scene.push(1000, 1);
-    scene.move_on();
-    let (sealed, _) = scene.look();
+    scene.move_stream();
+    let (sealed, _) = scene.inspect();
     assert_eq!((sealed.generation, sealed.sealed, sealed.cached()), (0, Some(1000), 1000));
     scene.push(10, 2);
-    // The third generation lies where the first lay.
-    scene.move_on();
+    // The third generation reuses the ring of the first.
+    scene.move_stream();
     scene.push(20, 3);
-    let (reused, _) = scene.look();
+    let (reused, _) = scene.inspect();
     assert_eq!((reused.generation, reused.base, reused.sealed), (2, 1010, None));
     assert_eq!((reused.floor, reused.tail), (1010, 1030));
     assert_eq!(reused.marks, [Mark { offset: 1010, time: 3, dropped: 0 }]);
 }
 
-/// While `write` goes on in another thread, whatever is seen from outside is true.
+/// Runs `write` repeatedly in another thread, and checks that every snapshot taken meanwhile is
+/// true.
 fn watched(policy: Policy, mut write: impl FnMut(&mut Scene) + Send) {
     let mut scene = Scene::new(policy);
     let outside = Arc::clone(&scene.outside);
@@ -185,7 +186,7 @@ fn watched(policy: Policy, mut write: impl FnMut(&mut Scene) + Send) {
         });
         let (mut produced, mut moves) = (0, 0);
         while moves < 200 {
-            // A writer that is always faster is an honest answer.
+            // An error is correct if the writer is always faster.
             let Ok((now, bytes)) = Snapshot::with_bytes(&outside) else { continue };
             let whole = bytes == pattern(now.floor, bytes.len());
             let in_order = now.base <= now.floor
@@ -207,21 +208,21 @@ fn watched(policy: Policy, mut write: impl FnMut(&mut Scene) + Send) {
 }
 
 #[test]
-fn what_is_seen_of_a_ring_that_is_being_overwritten_is_true() {
+fn snapshots_of_a_ring_that_is_being_overwritten_are_true() {
     watched(Policy::DropOldest, |scene| {
         scene.push(3000, 1);
     });
 }
 
 #[test]
-fn what_is_seen_of_a_ring_that_is_being_reused_is_true() {
+fn snapshots_of_a_ring_that_is_being_reused_are_true() {
     watched(Policy::DropNewest, |scene| {
         scene.push(3000, 1);
-        scene.move_on();
+        scene.move_stream();
     });
 }
 
-/// A ring file of the smallest size whose words, from the generation on, are `words`.
+/// Returns a ring file of the smallest size whose words, from the generation on, are `words`.
 fn forged(words: &[u64], capacity: u64) -> OwnedFd {
     let fd = memfd_create(c"forged", MFdFlags::MFD_ALLOW_SEALING).unwrap();
     let head = [u64::from_le_bytes(*b"iofring1"), 2, capacity, 32];
@@ -236,14 +237,14 @@ fn forged(words: &[u64], capacity: u64) -> OwnedFd {
     fd
 }
 
-/// Numbers that are likely to hurt.
+/// Numbers that are likely to find an error.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0..10_000u64, (0..10_000u64).prop_map(|n| u64::MAX - n)]
 }
 
 proptest! {
     #[test]
-    fn whatever_a_file_holds_a_look_ends_with_what_the_ring_has_bytes_for(
+    fn a_snapshot_of_any_file_ends_and_covers_only_bytes_of_the_ring(
         words in prop::collection::vec(word(), 60 + 3 * 32),
     ) {
         let ring = Ring::open(forged(&words, 4096)).unwrap();
@@ -257,12 +258,12 @@ proptest! {
 }
 
 #[test]
-fn without_a_cached_byte_nothing_is_copied_whatever_the_file_says() {
-    // tail 5, but a claim far ahead of it: every byte may be overwritten.
+fn nothing_is_copied_if_the_claim_covers_every_byte() {
+    // The tail is 5, but the claimed position is far ahead of it: every byte may be overwritten.
     let mut words = vec![0; 60];
-    let at = |byte: usize| byte / 8 - 4;
-    words[at(256)] = 5;
-    words[at(384)] = 1 << 40;
+    let index = |byte: usize| byte / 8 - 4;
+    words[index(256)] = 5;
+    words[index(384)] = 1 << 40;
     let ring = Ring::open(forged(&words, 4096)).unwrap();
     let (now, bytes) = Snapshot::with_bytes(&ring).unwrap();
     assert_eq!((now.floor, now.tail, bytes.len()), (5, 5, 0));

@@ -1,21 +1,21 @@
-//! A reader beside its own books: every byte equals its number, and every step adds up.
+//! A reader with independent accounting: every byte equals its number, and every step adds up.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, LazyLock};
 
 use iof_shm_ring::{Attached, Copied, Gap, Peek, Reader, ReaderPage, Ring, Start};
 
-/// The byte that a source writes as its `i`th is `PATTERN[i % PERIOD]`.
+/// Byte number `i` of a source is `PATTERN[i % PERIOD]`.
 pub const PERIOD: u64 = 251;
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| (0..256 * 1024).map(|i| (i % PERIOD) as u8).collect());
 
-/// The bytes from number `at` on.
-pub fn pattern(at: u64, n: usize) -> &'static [u8] {
-    let from = (at % PERIOD) as usize;
-    &PATTERN[from..from + n]
+/// Returns the bytes from number `first` on.
+pub fn pattern(first: u64, n: usize) -> &'static [u8] {
+    let start = (first % PERIOD) as usize;
+    &PATTERN[start..start + n]
 }
 
-/// Random numbers that a seed repeats.
+/// Random numbers that are reproducible from a seed.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -49,7 +49,7 @@ pub struct Accounting {
     pub lost: u64,
 }
 
-/// What a step of [`Accounting`] needs next.
+/// The next action after a step of [`Accounting`].
 pub enum Next {
     Step,
     Sleep,
@@ -59,7 +59,8 @@ pub enum Next {
 }
 
 impl Accounting {
-    /// `given` is slot, position and drops, as the writer sent them with the ring.
+    /// `given` contains the slot, the start and the drop count, as the writer sent them with the
+    /// ring.
     pub fn new(
         ring: OwnedFd,
         given: [u64; 3],
@@ -67,29 +68,29 @@ impl Accounting {
         start: Start,
         began: u64,
     ) -> Accounting {
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         let reader = unsafe { Reader::new(attached(ring, given), Arc::clone(page), start) }.unwrap();
         Accounting { reader, began, delivered: 0, lost: 0 }
     }
 
-    /// How many bytes the source had produced before this reader's place.
-    pub fn at(&self) -> u64 {
+    /// Returns the number of bytes that the source had produced before this reader's place.
+    pub fn place(&self) -> u64 {
         self.began + self.delivered + self.lost
     }
 
     pub fn follow(&mut self, ring: OwnedFd, given: [u64; 3]) {
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         unsafe { self.reader.follow(attached(ring, given)) }.unwrap();
     }
 
-    /// Borrows and consumes some, all or nothing, or copies.
+    /// Borrows and consumes none, some or all bytes, or copies some.
     pub fn step(&mut self, dice: &mut Dice) -> Next {
         let peek = if dice.below(4) == 0 { self.copy(dice) } else { self.borrow(dice) };
         assert_eq!(self.reader.delivered(), self.delivered);
         assert_eq!(self.reader.delivered() + self.reader.lost(), self.reader.produced() - self.began);
         match peek {
             Peek::Bytes => Next::Step,
-            Peek::Gap(gap) => self.book(gap),
+            Peek::Gap(gap) => self.count_gap(gap),
             Peek::Empty => Next::Sleep,
             Peek::Sealed => Next::Follow,
             Peek::Ended => Next::Ended,
@@ -97,8 +98,8 @@ impl Accounting {
         }
     }
 
-    fn book(&mut self, gap: Gap) -> Next {
-        assert_eq!(gap.offset, self.at());
+    fn count_gap(&mut self, gap: Gap) -> Next {
+        assert_eq!(gap.offset, self.place());
         self.lost += gap.lost;
         assert_eq!(self.reader.lost(), self.lost);
         Next::Step
@@ -108,7 +109,7 @@ impl Accounting {
         let peek = self.reader.peek();
         if peek == Peek::Bytes {
             let bytes = self.reader.bytes();
-            assert!(bytes == pattern(self.at(), bytes.len()), "a byte is not the one of its number");
+            assert!(bytes == pattern(self.place(), bytes.len()), "a byte is does not have its number");
             let n = match dice.below(4) {
                 0 => dice.below(bytes.len() as u64 + 1) as usize,
                 _ => bytes.len(),
@@ -123,7 +124,7 @@ impl Accounting {
         let mut into = [0; 5000];
         match self.reader.copy(&mut into[..1 + dice.below(4999) as usize]) {
             Copied::Bytes(n) => {
-                assert!(into[..n] == *pattern(self.at(), n), "a copied byte is not the one of its number");
+                assert!(into[..n] == *pattern(self.place(), n), "a copied byte is does not have its number");
                 self.delivered += n as u64;
                 Peek::Bytes
             }

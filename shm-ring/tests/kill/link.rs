@@ -1,4 +1,4 @@
-//! A process of the tests, and how it talks with them: datagrams of numbers and descriptors.
+//! A process of the tests and its connection with them: datagrams of numbers and descriptors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -12,7 +12,7 @@ use nix::sys::socket::{
     sendmsg, socketpair,
 };
 
-/// Names the role of a process that the tests started.
+/// Environment variable with the role of a process that the tests started.
 pub const ROLE: &str = "IOF_KILL_ROLE";
 
 pub struct Message {
@@ -23,68 +23,68 @@ pub struct Message {
 /// One end of a connection.
 pub struct Link(OwnedFd);
 
-pub enum Heard {
+pub enum Received {
     Message(Message),
     Nothing,
-    /// The other side is no more.
+    /// The other side is gone.
     Gone,
 }
 
 impl Link {
-    /// The end that this process was started with.
+    /// Returns the end with which this process was started.
     pub fn inherited() -> Link {
         use std::os::fd::AsFd;
         Link(std::io::stdin().as_fd().try_clone_to_owned().unwrap())
     }
 
-    /// Sends, unless the other side is gone.
+    /// Sends a message, unless the other side is gone.
     pub fn send(&self, words: &[u64], fds: &[BorrowedFd<'_>]) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let control: &[_] = if fds.is_empty() { &[] } else { &[ControlMessage::ScmRights(&fds)] };
-        let to = self.0.as_raw_fd();
-        match sendmsg::<UnixAddr>(to, &[IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None) {
+        let socket = self.0.as_raw_fd();
+        match sendmsg::<UnixAddr>(socket, &[IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None) {
             Ok(_) | Err(Errno::EPIPE | Errno::ECONNRESET) => {}
             Err(errno) => panic!("sendmsg: {errno}"),
         }
     }
 
-    /// What was sent, if anything was.
-    pub fn hear(&self) -> Heard {
+    /// Receives a message, if there is one, without blocking.
+    pub fn try_receive(&self) -> Received {
         self.receive(MsgFlags::MSG_DONTWAIT)
     }
 
-    /// What is sent next; `None` if the other side is gone.
+    /// Blocks until there is a message; `None` if the other side is gone.
     pub fn wait(&self) -> Option<Message> {
         match self.receive(MsgFlags::empty()) {
-            Heard::Message(message) => Some(message),
+            Received::Message(message) => Some(message),
             _ => None,
         }
     }
 
-    fn receive(&self, flags: MsgFlags) -> Heard {
+    fn receive(&self, flags: MsgFlags) -> Received {
         let (mut bytes, mut room) = ([0u8; 128], nix::cmsg_space!([RawFd; 4]));
         let mut into = [IoSliceMut::new(&mut bytes)];
         let flags = flags | MsgFlags::MSG_CMSG_CLOEXEC;
         let received = match recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut into, Some(&mut room), flags) {
             Ok(received) => received,
-            Err(Errno::EAGAIN) => return Heard::Nothing,
-            Err(Errno::ECONNRESET) => return Heard::Gone,
+            Err(Errno::EAGAIN) => return Received::Nothing,
+            Err(Errno::ECONNRESET) => return Received::Gone,
             Err(errno) => panic!("recvmsg: {errno}"),
         };
         let mut fds = Vec::new();
         for control in received.cmsgs().unwrap() {
             if let ControlMessageOwned::ScmRights(raw) = control {
-                // SAFETY: the kernel just made these descriptors for us.
+                // SAFETY: the kernel just created these descriptors for this process.
                 fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
             }
         }
         let n = received.bytes;
         if n == 0 {
-            return Heard::Gone;
+            return Received::Gone;
         }
         let words = bytes[..n].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        Heard::Message(Message { words, fds })
+        Received::Message(Message { words, fds })
     }
 }
 
@@ -94,14 +94,14 @@ impl std::os::fd::AsFd for Link {
     }
 }
 
-/// Sleeps until one of `on` has something to say.
-pub fn sleep(on: &[BorrowedFd<'_>]) {
-    let mut fds: Vec<PollFd<'_>> = on.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-    // No promise about time: whoever sleeps for so long was never woken.
+/// Sleeps until one of `fds` is readable.
+pub fn sleep(fds: &[BorrowedFd<'_>]) {
+    let mut fds: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    // This is not a promise about time: a process that sleeps this long lost its wake-up.
     assert_ne!(poll(&mut fds, PollTimeout::from(60_000u16)).unwrap(), 0, "a lost wake-up");
 }
 
-/// This test's program once more, in another role.
+/// Starts this test's program again, in another role.
 pub fn start(role: &str) -> (Process, Link) {
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
@@ -118,13 +118,13 @@ pub fn start(role: &str) -> (Process, Link) {
 pub struct Process(Child);
 
 impl Process {
-    /// Ends it wherever it is.
+    /// Kills the process, wherever it is.
     pub fn kill(mut self) {
         self.0.kill().unwrap();
-        assert_eq!(self.0.wait().unwrap().signal(), Some(9), "it had failed by itself");
+        assert_eq!(self.0.wait().unwrap().signal(), Some(9), "the process failed before it was killed");
     }
 
-    /// Waits until it has ended well.
+    /// Waits for the end of the process, which must be successful.
     pub fn join(mut self) {
         assert!(self.0.wait().unwrap().success());
     }

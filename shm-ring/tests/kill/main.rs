@@ -1,8 +1,8 @@
-//! Writers and readers that are killed at any moment, thousands of times: whoever is left has books
-//! that add up.
+//! Writers and readers that are killed at any moment, thousands of times. The counters of the
+//! surviving processes always add up.
 //!
-//! The processes are this program once more (`link`). To repeat a run, set IOF_KILL_SEED to the
-//! number that it printed.
+//! The processes run this program again (`link`). To repeat a run, set IOF_KILL_SEED to the number
+//! that it printed.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -22,7 +22,7 @@ use iof_shm_ring::Policy;
 const CAPACITY: u64 = 32 * 1024;
 const POLICIES: [Policy; 3] = [Policy::DropNewest, Policy::DropOldest, Policy::Block];
 
-/// The number that decides what this run does, as far as one process can.
+/// Returns the number that determines this run, as far as one process can.
 fn seed() -> u64 {
     let seed = std::env::var("IOF_KILL_SEED")
         .map_or_else(|_| RandomState::new().hash_one(()), |seed| seed.parse().unwrap());
@@ -31,7 +31,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-#[ignore = "not a test, but what the processes of the tests run"]
+#[ignore = "the program of the tests' processes, not a test"]
 fn process_of_the_tests() {
     match std::env::var(link::ROLE).unwrap().as_str() {
         "reader" => readers::process(),
@@ -51,7 +51,7 @@ fn killed_readers_cost_the_others_nothing() {
 }
 
 #[test]
-fn what_a_killed_writer_left_is_read_to_the_end_and_adds_up() {
+fn the_ring_of_a_killed_writer_is_read_to_the_end_and_adds_up() {
     let mut dice = accounting::Dice(seed());
     for kill in 0..1200 {
         writers::killed(POLICIES[kill % POLICIES.len()], &mut dice);

@@ -1,4 +1,4 @@
-//! The test is the writer; readers are processes, some of which are killed.
+//! The test is the writer; the readers are processes, some of which are killed.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use iof_shm_ring::{
 
 use crate::CAPACITY;
 use crate::accounting::{Accounting, Dice, Next, pattern};
-use crate::link::{Heard, Link, Message, Process, sleep, start};
+use crate::link::{Link, Message, Process, Received, sleep, start};
 
-/// Slots that a tool's reader page may use.
+/// Number of slots that a tool may use.
 const SLOTS: u32 = 64;
-/// What a reader says first in a message.
+/// The first word of a reader's message.
 const FOLLOW: u64 = 1;
 const DONE: u64 = 2;
 
-/// A reader to its end, in a process of its own.
+/// Runs a reader to its end, in a process of its own.
 pub fn process() {
     let link = Link::inherited();
     let Some(Message { words, fds }) = link.wait() else { return };
-    let [slot, at, dropped, now, began, dice] = words[..] else { panic!("{words:?}") };
+    let [slot, first, dropped, now, began, dice] = words[..] else { panic!("{words:?}") };
     let mut fds = fds.into_iter();
     let mut next = || fds.next().unwrap();
     let (page, ring, bell): (_, OwnedFd, _) =
         (Arc::new(ReaderPage::open(next()).unwrap()), next(), Bell::from(next()));
     let start = if now == 1 { Start::Now } else { Start::Oldest };
-    let mut accounting = Accounting::new(ring, [slot, at, dropped], &page, start, began);
+    let mut accounting = Accounting::new(ring, [slot, first, dropped], &page, start, began);
     if let Some(room) = fds.next() {
         accounting.reader.set_room_bell(Ringer::from(room));
     }
@@ -38,14 +38,14 @@ pub fn process() {
             Next::Step => {}
             Next::Sleep => {
                 page.take_ready(SLOTS, |_| {});
-                // Whoever took the ready bits looks once more before it sleeps.
+                // After taking the ready bits, the reader peeks once more before it sleeps.
                 if let Next::Sleep = accounting.step(&mut dice)
                     && page.arm(SLOTS)
                 {
                     sleep(&[bell.as_fd(), link.as_fd()]);
                     page.disarm();
                     bell.silence();
-                    if let Heard::Gone = link.hear() {
+                    if let Received::Gone = link.try_receive() {
                         return;
                     }
                 }
@@ -56,21 +56,22 @@ pub fn process() {
                 accounting.follow(fds.remove(0), words.try_into().unwrap());
             }
             Next::Ended => return link.send(&[DONE, accounting.delivered, accounting.lost], &[]),
-            Next::Gone => panic!("nobody said that the writer is gone"),
+            Next::Gone => panic!("the writer is not gone"),
         }
     }
 }
 
-/// A reader as the writer knows it.
+/// The writer's state of a reader.
 struct Tool {
     process: Process,
     link: Link,
     page: Arc<ReaderPage>,
     slot: u32,
     began: u64,
-    /// It is killed when it has consumed up to here, or the stream has come this much further.
+    /// The reader is killed when it has consumed up to the first position, or when the stream has
+    /// reached the second.
     doom: (u64, u64),
-    /// Delivered and lost, when it has come to the end.
+    /// Delivered and lost bytes, once the reader has reached the end.
     done: Option<(u64, u64)>,
 }
 
@@ -82,7 +83,7 @@ struct Engine {
     victims: Vec<Tool>,
 }
 
-/// A stream under `policy`, two readers that live, and so many that do not.
+/// Runs a stream under `policy` with two surviving readers and `kills` readers that are killed.
 pub fn killed(policy: Policy, kills: u32, dice: &mut Dice) {
     let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "kill").unwrap();
     let mut engine = Engine { stream, policy, room: bell().unwrap(), tools: Vec::new(), victims: Vec::new() };
@@ -111,50 +112,51 @@ pub fn killed(policy: Policy, kills: u32, dice: &mut Dice) {
 }
 
 impl Engine {
-    fn attach(&mut self, start_at: Start, may_block: bool, dice: &mut Dice) -> Tool {
+    fn attach(&mut self, start_kind: Start, may_block: bool, dice: &mut Dice) -> Tool {
         let (ringer, bell) = doorbell().unwrap();
         let page = Arc::new(ReaderPage::create(ringer).unwrap());
         let slot = page.take_slot().unwrap();
-        let Attached { ring, start: at, dropped, .. } =
-            self.stream.attach(&page, slot, start_at, may_block).unwrap();
-        let now = start_at == Start::Now;
+        let Attached { ring, start: first, dropped, .. } =
+            self.stream.attach(&page, slot, start_kind, may_block).unwrap();
+        let now = start_kind == Start::Now;
         let began = if now { self.stream.stats().produced } else { 0 };
         let (process, link) = start("reader");
         let mut fds = vec![page.as_fd().unwrap(), ring.as_fd().unwrap(), bell.as_fd()];
         if may_block {
             fds.push(self.room.0.as_fd());
         }
-        link.send(&[u64::from(slot), at, dropped, u64::from(now), began, dice.next()], &fds);
-        // Some die before they have begun, and all in the end, though they may have stopped.
+        link.send(&[u64::from(slot), first, dropped, u64::from(now), began, dice.next()], &fds);
+        // Some are killed before they have begun, and all in the end, even if they have stopped.
         let life = if dice.below(4) == 0 { 0 } else { 1 + dice.below(4 * CAPACITY) };
-        let doom = (at + life, at + life + dice.below(1000) * CAPACITY);
+        let doom = (first + life, first + life + dice.below(1000) * CAPACITY);
         Tool { process, link, page, slot, began, doom, done: None }
     }
 
-    /// Pushes some, and sleeps if the source is to wait.
+    /// Pushes some bytes, and sleeps if the source has to wait.
     fn push(&mut self, dice: &mut Dice) {
         let n = 1 + dice.below(CAPACITY / 3) as usize;
         let taken = self.stream.push(pattern(self.stream.stats().produced, n), 1);
         notify([&self.stream]);
-        // A victim that is in the way may be doomed as well, so there is something to do.
+        // A victim that is in the way may be due to be killed, which needs no sleep.
         if taken < n && self.victims.iter().all(|victim| !self.is_due_to_die(victim)) {
             assert_eq!(self.policy, Policy::Block);
             let tools = self.tools.iter().chain(&self.victims);
             let links = tools.map(|tool| tool.link.as_fd());
-            let on: Vec<BorrowedFd<'_>> = links.chain([self.room.1.as_fd()]).collect();
-            sleep(&on);
+
+            let fds: Vec<BorrowedFd<'_>> = links.chain([self.room.1.as_fd()]).collect();
+            sleep(&fds);
             self.room.1.silence();
         }
     }
 
-    /// Answers what readers ask, and hears what they say at their end.
+    /// Answers the readers' requests, and records their final counters.
     fn serve(&mut self) {
         let tools = self.tools.iter_mut().chain(&mut self.victims);
         for tool in tools.filter(|tool| tool.done.is_none()) {
-            let message = match tool.link.hear() {
-                Heard::Message(message) => message,
-                Heard::Nothing => continue,
-                Heard::Gone => panic!("a reader has failed"),
+            let message = match tool.link.try_receive() {
+                Received::Message(message) => message,
+                Received::Nothing => continue,
+                Received::Gone => panic!("a reader has failed"),
             };
             match message.words[..] {
                 [FOLLOW, old] => {
@@ -194,14 +196,14 @@ impl Engine {
         assert!(self.stream.detach(&victim.page, victim.slot));
     }
 
-    /// Completes the stream and checks the books of those who lived.
+    /// Completes the stream and checks the counters of the surviving readers.
     fn end(&mut self) {
         self.stream.complete();
         notify([&self.stream]);
         while self.tools.iter().any(|tool| tool.done.is_none()) {
             let waiting = self.tools.iter().filter(|tool| tool.done.is_none());
-            let on: Vec<BorrowedFd<'_>> = waiting.map(|tool| tool.link.as_fd()).collect();
-            sleep(&on);
+            let fds: Vec<BorrowedFd<'_>> = waiting.map(|tool| tool.link.as_fd()).collect();
+            sleep(&fds);
             self.serve();
         }
         let produced = self.stream.stats().produced;

@@ -9,28 +9,28 @@ use memmap2::MmapRaw;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::accounting::{Accounting, Dice, Next, pattern};
-use crate::link::{Heard, Link, Message, sleep, start};
+use crate::link::{Link, Message, Received, sleep, start};
 use crate::{CAPACITY, POLICIES};
 
 const SLOTS: u32 = 64;
 const READERS: usize = 2;
 
-/// What the writer said last that it had published: its generation and how many bytes it had
+/// The writer's last report of what it had published: its generation and the number of bytes
 /// produced.
-struct Said(MmapRaw);
+struct Report(MmapRaw);
 
-impl Said {
+impl Report {
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: the map is a page, and both sides use this word as an atomic only.
+        // SAFETY: the map is a page, and both sides use this word only as an atomic.
         unsafe { &*self.0.as_ptr().cast::<AtomicU64>() }
     }
 
-    fn say(&self, stream: &Stream) {
+    fn store(&self, stream: &Stream) {
         let stats = stream.stats();
         self.word().store(stats.generation << 40 | stats.produced, Relaxed);
     }
 
-    fn heard(&self) -> (u64, u64) {
+    fn load(&self) -> (u64, u64) {
         let word = self.word().load(Relaxed);
         (word >> 40, word & ((1 << 40) - 1))
     }
@@ -41,8 +41,8 @@ pub fn process() {
     let link = Link::inherited();
     let Some(Message { words, fds }) = link.wait() else { return };
     let [policy, dice] = words[..] else { panic!("{words:?}") };
-    let (policy, mut dice, said) =
-        (POLICIES[policy as usize], Dice(dice), Said(MmapRaw::map_raw(&fds[0]).unwrap()));
+    let (policy, mut dice, report) =
+        (POLICIES[policy as usize], Dice(dice), Report(MmapRaw::map_raw(&fds[0]).unwrap()));
     let mut stream = Stream::create(StreamConfig { capacity: CAPACITY, policy }, "kill").unwrap();
     let ((ringer, bell), (room_ringer, room)) = (doorbell().unwrap(), bell().unwrap());
     let page = Arc::new(ReaderPage::create(ringer).unwrap());
@@ -64,16 +64,16 @@ pub fn process() {
         }
         let n = 1 + dice.below(CAPACITY / 8) as usize;
         let taken = stream.push(pattern(stream.stats().produced, n), 1);
-        said.say(&stream);
+        report.store(&stream);
         notify([&stream]);
         if taken < n {
             sleep(&[room.as_fd(), link.as_fd()]);
             room.silence();
         }
-        match link.hear() {
-            Heard::Nothing => {}
-            Heard::Gone => return,
-            Heard::Message(message) => {
+        match link.try_receive() {
+            Received::Nothing => {}
+            Received::Gone => return,
+            Received::Message(message) => {
                 let (old, new) = (message.words[0] as u32, page.take_slot().unwrap());
                 let given = stream.follow(&page, old, new).unwrap();
                 page.return_slot(old);
@@ -84,16 +84,16 @@ pub fn process() {
     }
 }
 
-/// A writer's life under `policy`, and what its readers find afterwards.
+/// Runs a writer under `policy`, kills it, and checks what its readers find afterwards.
 pub fn killed(policy: Policy, dice: &mut Dice) {
     let (process, link) = start("writer");
-    let file = memfd_create(c"said", MFdFlags::MFD_CLOEXEC).unwrap();
+    let file = memfd_create(c"report", MFdFlags::MFD_CLOEXEC).unwrap();
     nix::unistd::ftruncate(&file, 4096).unwrap();
-    let said = Said(MmapRaw::map_raw(&file).unwrap());
+    let report = Report(MmapRaw::map_raw(&file).unwrap());
     let number = POLICIES.iter().position(|p| *p == policy).unwrap();
     link.send(&[number as u64, dice.next()], &[file.as_fd()]);
     if dice.below(16) == 0 {
-        // Before anybody knew it.
+        // Killed before it has any reader.
         return process.kill();
     }
     let Message { words, fds } = link.wait().unwrap();
@@ -108,9 +108,9 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
     readers[0].reader.set_room_bell(Ringer::from(room));
 
     let doom = dice.below(8 * CAPACITY);
-    // The second reader looks rarely, so that it is in the way.
+    // The second reader peeks rarely, so that it is in the way.
     let lazy = 2 + dice.below(20);
-    while readers[0].at() < doom {
+    while readers[0].place() < doom {
         if dice.below(lazy) == 0 {
             match readers[1].step(dice) {
                 Next::Follow => follow(&mut readers[1], &link),
@@ -136,21 +136,21 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
     }
     process.kill();
 
-    let (generation, produced) = said.heard();
+    let (generation, produced) = report.load();
     for (i, accounting) in readers.iter_mut().enumerate() {
         accounting.reader.set_writer_gone();
         for step in 0.. {
-            assert!(step < 100_000, "the reader never comes to an end");
+            assert!(step < 100_000, "the reader never reaches the end");
             match accounting.step(dice) {
                 Next::Step => {}
                 Next::Gone => break,
                 Next::Sleep | Next::Follow | Next::Ended => {
-                    panic!("nothing more can come, nor was it complete")
+                    panic!("the writer is gone and did not complete the stream")
                 }
             }
         }
         if accounting.reader.ring().generation() == generation {
-            assert!(accounting.at() >= produced, "what the writer had published is missing");
+            assert!(accounting.place() >= produced, "a published byte is missing");
         }
         if i == 0 && policy == Policy::Block {
             assert_eq!(accounting.lost, 0);

@@ -1,4 +1,4 @@
-//! What policies, generations and readers promise, one promise at a time.
+//! The promises of policies, generations and readers, one test each.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

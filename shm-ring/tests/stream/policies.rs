@@ -1,4 +1,4 @@
-//! What a full ring does, and how generations follow each other.
+//! The behaviour of a full ring, and the sequence of generations.
 
 use std::os::fd::AsFd;
 
@@ -33,20 +33,20 @@ fn drop_oldest_keeps_the_last_bytes_when_the_stream_ends() {
 }
 
 #[test]
-fn block_loses_nothing_and_the_reader_says_when_there_is_room() {
+fn block_loses_nothing_and_the_reader_rings_when_there_is_room() {
     let (mut stream, tool) = (stream(Policy::Block), Tool::new());
     let (room, listen) = doorbell().unwrap();
     let mut reader = tool.attach(&mut stream, Start::Oldest, true);
     reader.set_room_bell(room);
-    let heard =
+    let rings =
         || poll(&mut [PollFd::new(listen.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() > 0;
     let all = bytes(3 * CAPACITY as usize);
     let (mut pushed, mut got) = (0, Vec::new());
     while got.len() < all.len() {
         pushed += stream.push(&all[pushed..], 1);
-        assert!(!heard());
+        assert!(!rings());
         got.extend(read(&mut reader));
-        assert_eq!(heard(), pushed < all.len(), "the bell rings once for each wait, and only then");
+        assert_eq!(rings(), pushed < all.len(), "the bell rings once for each wait, and only then");
         listen.silence();
     }
     assert_eq!(got, all);
@@ -54,23 +54,23 @@ fn block_loses_nothing_and_the_reader_says_when_there_is_room() {
 }
 
 #[test]
-fn every_reader_sees_that_the_writer_waits_for_one_that_holds_it_back() {
+fn every_reader_sees_that_the_writer_waits_for_a_gating_reader() {
     let (mut stream, tool) = (stream(Policy::Block), Tool::new());
-    let mut holds = tool.attach(&mut stream, Start::Oldest, true);
+    let mut gating = tool.attach(&mut stream, Start::Oldest, true);
     let mut other = tool.attach(&mut stream, Start::Oldest, false);
     let all = bytes(CAPACITY as usize + 1);
     assert_eq!(stream.push(&all[..CAPACITY as usize], 1), CAPACITY as usize);
-    assert!(!holds.writer_waits() && !other.writer_waits(), "a full ring alone is no wait");
+    assert!(!gating.writer_waits() && !other.writer_waits(), "the writer does not wait before it needs room");
     read(&mut other);
     assert_eq!(stream.push(&all[CAPACITY as usize..], 1), 0);
-    assert!(holds.writer_waits() && other.writer_waits());
-    read(&mut holds);
+    assert!(gating.writer_waits() && other.writer_waits());
+    read(&mut gating);
     assert_eq!(stream.push(&all[CAPACITY as usize..], 1), 1);
-    assert!(!holds.writer_waits() && !other.writer_waits());
+    assert!(!gating.writer_waits() && !other.writer_waits());
 }
 
 #[test]
-fn a_laggard_keeps_its_generation_and_costs_nobody_else_a_byte() {
+fn a_slow_reader_keeps_its_generation_and_costs_others_no_byte() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut keeps_up = tool.attach(&mut stream, Start::Oldest, false);
     let mut slow = tool.attach(&mut stream, Start::Oldest, false);
@@ -92,7 +92,7 @@ fn a_laggard_keeps_its_generation_and_costs_nobody_else_a_byte() {
     assert_eq!(first, &all[..first.len()]);
     assert_eq!(slow.peek(), Peek::Sealed);
     tool.follow(&mut stream, &mut slow);
-    let Peek::Gap(gap) = slow.peek() else { panic!("the slow missed some") };
+    let Peek::Gap(gap) = slow.peek() else { panic!("the slow reader missed some bytes") };
     assert_eq!(gap.offset, first.len() as u64);
     let rest = read(&mut slow);
     assert_eq!(rest, &all[all.len() - rest.len()..]);
@@ -118,12 +118,12 @@ fn capacity_and_policy_change_without_losing_a_byte() {
 }
 
 #[test]
-fn a_new_generation_takes_the_memory_of_one_that_was_given_back() {
+fn a_new_generation_reuses_the_memory_of_a_released_one() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     let all = bytes(CAPACITY as usize);
     let mut policies = [Policy::Block, Policy::DropNewest].into_iter().cycle();
-    let mut touch = |stream: &mut Stream, reader: &mut Reader| {
+    let mut advance = |stream: &mut Stream, reader: &mut Reader| {
         let policy = policies.next().unwrap();
         stream.reconfigure(StreamConfig { capacity: CAPACITY, policy }).unwrap();
         stream.push(&all, 1);
@@ -135,8 +135,8 @@ fn a_new_generation_takes_the_memory_of_one_that_was_given_back() {
         reader.peek();
         reader.consume(usize::MAX);
     };
-    touch(&mut stream, &mut reader);
-    touch(&mut stream, &mut reader);
+    advance(&mut stream, &mut reader);
+    advance(&mut stream, &mut reader);
     let faults = || {
         nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_THREAD)
             .unwrap()
@@ -144,14 +144,14 @@ fn a_new_generation_takes_the_memory_of_one_that_was_given_back() {
     };
     let before = faults();
     for _ in 0..100 {
-        touch(&mut stream, &mut reader);
+        advance(&mut stream, &mut reader);
     }
     let pages = (CAPACITY / 4096) as i64;
     assert!(faults() - before < 100 * pages / 2, "a hundred fresh rings would fault {} times", 100 * pages);
 }
 
 #[test]
-fn a_stream_with_more_gaps_than_its_index_holds_goes_on() {
+fn a_stream_with_more_gaps_than_index_entries_continues() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     stream.push(&bytes(CAPACITY as usize), 1);
@@ -160,7 +160,7 @@ fn a_stream_with_more_gaps_than_its_index_holds_goes_on() {
         reader.consume(1);
         stream.push(b"xy", 1);
     }
-    assert!(stream.stats().dropped > 0, "of every two bytes one found no room");
+    assert!(stream.stats().dropped > 0, "one of every two bytes found no room");
     let mut drain = |stream: &mut Stream| loop {
         match reader.peek() {
             Peek::Bytes => reader.consume(usize::MAX),
@@ -172,13 +172,17 @@ fn a_stream_with_more_gaps_than_its_index_holds_goes_on() {
     let (_, lost) = drain(&mut stream);
     for _ in 0..3 {
         stream.push(&bytes(1000), 1);
-        assert_eq!(drain(&mut stream), (stream.stats().produced, lost), "who keeps up loses nothing");
+        assert_eq!(
+            drain(&mut stream),
+            (stream.stats().produced, lost),
+            "a reader that keeps up loses nothing"
+        );
     }
 }
 
-/// What a reader that has read a full ring loses of one byte more than its size, beside another
-/// that reads nothing.
-fn lost_beside(policy: Policy, neighbour: bool) -> u64 {
+/// Returns the number of bytes that a reader loses of a ring's capacity plus one, after it has read
+/// a full ring, with or without a second reader that reads nothing.
+fn lost_with(policy: Policy, neighbour: bool) -> u64 {
     let (mut stream, tool) = (stream(policy), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     let _neighbour = neighbour.then(|| tool.attach(&mut stream, Start::Oldest, false));
@@ -197,16 +201,16 @@ fn lost_beside(policy: Policy, neighbour: bool) -> u64 {
 }
 
 #[test]
-fn a_reader_loses_no_more_beside_one_that_is_stalled() {
+fn a_stalled_reader_does_not_increase_the_loss_of_another() {
     for policy in [Policy::DropNewest, Policy::DropOldest, Policy::Block] {
-        let alone = lost_beside(policy, false);
+        let alone = lost_with(policy, false);
         assert!(alone > 0);
-        assert!(lost_beside(policy, true) <= alone, "{policy:?}");
+        assert!(lost_with(policy, true) <= alone, "{policy:?}");
     }
 }
 
 #[test]
-fn a_smaller_cache_gives_memory_back() {
+fn a_smaller_cache_frees_memory() {
     let mut stream =
         Stream::create(StreamConfig { capacity: 4 << 20, policy: Policy::DropOldest }, "").unwrap();
     let tool = Tool::new();
@@ -215,19 +219,19 @@ fn a_smaller_cache_gives_memory_back() {
     assert!(stream.detach(&tool.page, given.slot));
     drop(given);
     stream.push(&bytes(8 << 20), 1);
-    let maps_of = |file: &std::os::fd::OwnedFd| {
+    let count_maps = |file: &std::os::fd::OwnedFd| {
         let inode = nix::sys::stat::fstat(file).unwrap().st_ino.to_string();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode)).count()
     };
-    assert!(maps_of(&large) > 0);
+    assert!(count_maps(&large) > 0);
     stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
     stream.push(b"in the next generation", 1);
-    assert_eq!(maps_of(&large), 0, "the old ring is still mapped");
+    assert_eq!(count_maps(&large), 0, "the old ring is still mapped");
 }
 
 #[test]
-fn nothing_counts_after_the_end() {
+fn nothing_is_counted_after_the_end() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     stream.push(b"all", 1);
@@ -244,7 +248,7 @@ fn nothing_counts_after_the_end() {
 }
 
 #[test]
-fn the_wish_for_room_is_taken_back_when_there_is_room() {
+fn the_request_for_room_is_withdrawn_when_there_is_room() {
     let (mut stream, tool) = (stream(Policy::Block), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, true);
     stream.push(&bytes(2 * CAPACITY as usize), 1);

@@ -1,4 +1,4 @@
-//! How readers borrow, copy, group, sleep and are told.
+//! How readers borrow, copy, group, sleep and are notified.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use iof_shm_ring::{
 use crate::tool::{CAPACITY, Tool, bytes, mapped, read, stream};
 
 #[test]
-fn a_group_comes_when_it_is_large_enough_or_can_grow_no_more() {
+fn a_group_is_returned_when_it_is_large_enough_or_cannot_grow() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     reader.group(Some(Grouping { bytes: 1000, time: None }));
@@ -29,21 +29,21 @@ fn a_group_comes_when_it_is_large_enough_or_can_grow_no_more() {
 }
 
 #[test]
-fn a_group_comes_in_time_although_it_is_small() {
+fn a_small_group_is_returned_in_time() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     reader.group(Some(Grouping { bytes: 1000, time: Some(Duration::from_millis(1)) }));
     assert_eq!(reader.deadline(), None);
     stream.push(b"prompt", 1);
     while reader.peek() == Peek::Empty {
-        assert!(reader.deadline().is_some(), "what is held back has a deadline");
+        assert!(reader.deadline().is_some(), "a withheld group has a deadline");
     }
     assert_eq!(reader.bytes(), b"prompt");
     assert_eq!(reader.deadline(), None);
 }
 
 #[test]
-fn a_group_larger_than_the_ring_comes_all_the_same() {
+fn a_group_larger_than_the_ring_is_returned_at_half_a_ring() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     reader.group(Some(Grouping { bytes: 100 * CAPACITY, time: None }));
@@ -52,17 +52,17 @@ fn a_group_larger_than_the_ring_comes_all_the_same() {
 }
 
 #[test]
-fn who_sleeps_is_woken_once_and_who_does_not_is_left_alone() {
+fn a_sleeping_tool_is_woken_once_and_an_awake_one_is_not() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let reader = tool.attach(&mut stream, Start::Oldest, false);
     stream.push(b"x", 1);
     notify([&stream]);
-    assert!(!tool.rings(), "nobody sleeps");
-    assert!(!tool.page.arm(64), "there is news, so nobody may sleep");
+    assert!(!tool.rings(), "the tool does not sleep");
+    assert!(!tool.page.arm(64), "a ready bit is set, so the tool must not sleep");
     assert_eq!(tool.ready(), [reader.slot()]);
     assert!(tool.page.arm(64));
     notify([]);
-    assert!(!tool.rings(), "there is no news");
+    assert!(!tool.rings(), "there is no update");
     stream.push(b"y", 1);
     notify([&stream]);
     assert!(tool.rings());
@@ -73,25 +73,25 @@ fn who_sleeps_is_woken_once_and_who_does_not_is_left_alone() {
 }
 
 #[test]
-fn a_group_wakes_for_its_first_byte_and_for_its_last_and_not_between() {
+fn a_group_wakes_for_its_first_and_its_last_byte_only() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     reader.group(Some(Grouping { bytes: 100, time: Some(Duration::from_secs(3600)) }));
-    let mut told = Vec::new();
+    let mut wakeups = Vec::new();
     for i in 0..100 {
         stream.push(b"x", 1);
         notify([&stream]);
         if !tool.ready().is_empty() {
-            told.push(i);
+            wakeups.push(i);
             let _ = reader.peek();
         }
     }
-    assert_eq!(told, [0, 99]);
+    assert_eq!(wakeups, [0, 99]);
     assert_eq!(reader.bytes().len(), 100);
 }
 
 #[test]
-fn a_writer_that_is_gone_is_told_from_one_that_is_quiet_after_the_last_byte() {
+fn a_writer_that_is_gone_is_reported_after_the_last_byte() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     stream.push(b"last words", 1);
@@ -129,7 +129,7 @@ fn a_ring_from_another_process_is_read_through_its_file_alone() {
     let attached = stream.attach(&tool.page, slot, Start::Oldest, false).unwrap();
     let page = tool.page.as_fd().unwrap().try_clone_to_owned().unwrap();
     let page = Arc::new(ReaderPage::open(page).unwrap());
-    // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+    // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
     let mut reader = unsafe { Reader::new(mapped(attached), page, Start::Oldest) }.unwrap();
     // Across the seam, several times.
     for round in 0..10 {
@@ -141,7 +141,7 @@ fn a_ring_from_another_process_is_read_through_its_file_alone() {
 }
 
 #[test]
-fn a_reader_at_the_end_of_its_generation_leaves_its_slot_to_another() {
+fn a_reader_at_the_end_of_its_generation_does_not_touch_its_old_slot() {
     let tool = Tool::new();
     let (mut first, mut second) = (stream(Policy::DropOldest), stream(Policy::DropNewest));
     let mut reader = tool.attach(&mut first, Start::Oldest, false);
@@ -149,7 +149,7 @@ fn a_reader_at_the_end_of_its_generation_leaves_its_slot_to_another() {
     first.push(b"in the next generation", 1);
     assert_eq!(reader.peek(), Peek::Sealed);
 
-    // What the engine may do when the reader's tool has asked for the next generation.
+    // The engine may do this once the reader's tool has requested the next generation.
     let slot = reader.slot();
     assert!(first.detach(&tool.page, slot));
     tool.page.return_slot(slot);
@@ -161,7 +161,8 @@ fn a_reader_at_the_end_of_its_generation_leaves_its_slot_to_another() {
     reader.group(Some(Grouping { bytes: 1 << 40, time: None }));
     assert_eq!(reader.copy(&mut [0; 8]), Copied::Nothing(Peek::Sealed));
     drop(reader);
-    // The other's hold still stands: its bytes are not overwritten, and it is woken for them.
+    // The other reader's pinned position is unchanged: its bytes are not overwritten, and it is
+    // woken for them.
     second.push(&bytes(2 * CAPACITY as usize), 1);
     notify([&second]);
     assert_eq!(tool.ready(), [slot]);
@@ -170,7 +171,7 @@ fn a_reader_at_the_end_of_its_generation_leaves_its_slot_to_another() {
 }
 
 #[test]
-fn a_stream_that_is_named_twice_wakes_its_readers_all_the_same() {
+fn a_stream_that_is_listed_twice_wakes_its_readers() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let _reader = tool.attach(&mut stream, Start::Oldest, false);
     assert!(tool.page.arm(64));
@@ -180,8 +181,8 @@ fn a_stream_that_is_named_twice_wakes_its_readers_all_the_same() {
 }
 
 #[test]
-fn a_reader_that_starts_now_accounts_for_what_comes_after_its_attaching_however_late_it_opens() {
-    // What is dropped at its very start is its loss; what was dropped before is not.
+fn a_reader_that_starts_now_accounts_for_all_bytes_after_its_attachment() {
+    // Bytes dropped at its start count as its loss; bytes dropped before do not.
     let (mut first, tool) = (stream(Policy::DropNewest), Tool::new());
     first.push(b"abc", 1);
     first.discard(500, 1);
@@ -189,12 +190,12 @@ fn a_reader_that_starts_now_accounts_for_what_comes_after_its_attaching_however_
     let given = first.attach(&tool.page, slot, Start::Now, false).unwrap();
     first.discard(1000, 1);
     first.push(b"def", 1);
-    // SAFETY: the stream is this test's, which does not detach its reader.
+    // SAFETY: this test owns the stream and does not detach the reader.
     let mut reader = unsafe { Reader::new(mapped(given), Arc::clone(&tool.page), Start::Now) }.unwrap();
     assert!(matches!(reader.peek(), Peek::Gap(gap) if gap.lost == 1000 && gap.offset == 503));
     assert_eq!(read(&mut reader), b"def");
 
-    // Nor where the writer has lapped its start meanwhile.
+    // The same holds if the writer has lapped its start meanwhile.
     let mut second = stream(Policy::DropNewest);
     let full = tool.attach(&mut second, Start::Oldest, false);
     second.push(&bytes(CAPACITY as usize + 1000), 1);
@@ -215,7 +216,7 @@ fn a_reader_that_starts_now_accounts_for_what_comes_after_its_attaching_however_
 }
 
 #[test]
-fn only_the_slots_that_are_asked_for_are_taken() {
+fn only_the_requested_ready_bits_are_taken() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let readers: Vec<Reader> = (0..11).map(|_| tool.attach(&mut stream, Start::Oldest, false)).collect();
     stream.push(b"x", 1);
@@ -223,7 +224,7 @@ fn only_the_slots_that_are_asked_for_are_taken() {
     let mut taken = Vec::new();
     tool.page.take_ready(3, |slot| taken.push(slot));
     assert_eq!(taken, [0, 1, 2]);
-    assert!(tool.page.arm(3), "there is no news for the first three");
+    assert!(tool.page.arm(3), "no ready bit is set for the first three slots");
     tool.page.disarm();
     assert!(!tool.page.arm(11));
     assert_eq!(tool.ready(), (3..11).collect::<Vec<_>>());
@@ -231,10 +232,10 @@ fn only_the_slots_that_are_asked_for_are_taken() {
 }
 
 #[test]
-fn who_sleeps_is_woken_for_a_gap_and_for_a_group_that_can_grow_no_more() {
+fn a_sleeping_tool_is_woken_for_a_gap_and_for_a_group_of_half_a_ring() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
-    // More than the ring holds: half of it is enough.
+    // More than the ring's capacity: half of the ring is enough.
     reader.group(Some(Grouping { bytes: 1 << 40, time: None }));
     stream.push(b"x", 1);
     notify([&stream]);
@@ -255,7 +256,7 @@ fn who_sleeps_is_woken_for_a_gap_and_for_a_group_that_can_grow_no_more() {
 }
 
 #[test]
-fn the_last_group_of_a_writer_that_is_gone_is_handed_out() {
+fn the_last_group_of_a_writer_that_is_gone_is_returned() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     reader.group(Some(Grouping { bytes: 100, time: None }));
@@ -267,7 +268,7 @@ fn the_last_group_of_a_writer_that_is_gone_is_handed_out() {
 }
 
 #[test]
-fn a_reader_that_lets_pass_holds_nothing_up() {
+fn a_non_gating_reader_does_not_delay_the_writer() {
     for policy in [Policy::DropNewest, Policy::Block] {
         let (mut stream, tool) = (stream(policy), Tool::new());
         let mut non_gating = tool.attach(&mut stream, Start::Oldest, true);
@@ -300,7 +301,7 @@ fn each_byte_has_the_time_at_which_it_was_read() {
 }
 
 #[test]
-fn what_comes_behind_the_borrowed_bytes_is_told_bytes_a_gap_a_generation_or_nothing() {
+fn behind_distinguishes_bytes_a_gap_a_generation_and_the_end() {
     let (mut first, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut first, Start::Oldest, false);
     first.push(b"part", 1);
@@ -320,11 +321,7 @@ fn what_comes_behind_the_borrowed_bytes_is_told_bytes_a_gap_a_generation_or_noth
     let mut second = stream(Policy::DropNewest);
     let mut reader = tool.attach(&mut second, Start::Oldest, false);
     second.push(&bytes(2 * CAPACITY as usize), 1);
-    assert_eq!(
-        (reader.peek(), reader.behind()),
-        (Peek::Bytes, Behind::Gap),
-        "where nothing could be marked yet"
-    );
+    assert_eq!((reader.peek(), reader.behind()), (Peek::Bytes, Behind::Gap), "before the gap is marked");
     reader.consume(usize::MAX);
     second.push(b"more", 1);
     assert!(matches!(reader.peek(), Peek::Gap(_)));
@@ -334,7 +331,7 @@ fn what_comes_behind_the_borrowed_bytes_is_told_bytes_a_gap_a_generation_or_noth
 }
 
 #[test]
-fn times_say_from_which_byte_of_the_source_on_it_was_when() {
+fn times_lists_the_first_byte_and_the_time_of_each_read() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     for (length, time) in [(10, 100), (20, 200), (30, 300)] {
@@ -343,7 +340,7 @@ fn times_say_from_which_byte_of_the_source_on_it_was_when() {
     let times = |reader: &iof_shm_ring::Reader| {
         let mut times = vec![(7, 7)];
         reader.times(&mut times);
-        assert_eq!(times.remove(0), (7, 7), "what was there stays");
+        assert_eq!(times.remove(0), (7, 7), "earlier elements stay");
         times
     };
     assert_eq!(times(&reader), [], "nothing is borrowed");

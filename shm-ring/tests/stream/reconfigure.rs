@@ -10,7 +10,7 @@ fn config(capacity: u64, policy: Policy) -> StreamConfig {
     StreamConfig { capacity, policy }
 }
 
-/// Reads to the end of the newest generation; returns what the reader got.
+/// Reads to the end of the newest generation, and returns the bytes.
 fn catch_up(tool: &Tool, stream: &mut Stream, reader: &mut Reader) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -49,12 +49,12 @@ fn a_paused_reader_loses_nothing_to_changes_within_its_cache() {
         assert_eq!(reader.lost(), 0);
         stream.reconfigure(config(8 * CAPACITY, Policy::DropNewest)).unwrap();
         stream.push(b"x", 1);
-        assert_eq!(stream.stats().generation, 2, "the reader has come along");
+        assert_eq!(stream.stats().generation, 2, "the reader has followed");
     }
 }
 
 #[test]
-fn a_stopped_reader_costs_who_asks_for_a_larger_cache_nothing() {
+fn a_stopped_reader_costs_nothing_to_one_that_requests_a_larger_cache() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let _stopped = tool.attach(&mut stream, Start::Oldest, false);
     stream.push(b"x", 1);
@@ -72,7 +72,7 @@ fn a_stopped_reader_costs_who_asks_for_a_larger_cache_nothing() {
 }
 
 #[test]
-fn another_policy_comes_into_force_before_it_costs_a_byte() {
+fn another_policy_takes_effect_before_it_costs_a_byte() {
     let (mut stream, tool) = (stream(Policy::DropOldest), Tool::new());
     let _stopped = tool.attach(&mut stream, Start::Oldest, false);
     stream.reconfigure(config(2 * CAPACITY, Policy::DropOldest)).unwrap();
@@ -89,7 +89,7 @@ fn another_policy_comes_into_force_before_it_costs_a_byte() {
 }
 
 #[test]
-fn a_cache_that_is_read_shrinks_when_there_is_memory_to_give_back() {
+fn a_cache_with_readers_shrinks_when_that_frees_memory() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     for _ in 0..100 {
@@ -110,10 +110,10 @@ fn a_cache_that_is_read_shrinks_when_there_is_memory_to_give_back() {
 }
 
 #[test]
-fn a_stream_that_moves_away_from_a_reader_becomes_what_it_is_to_be() {
+fn a_stream_that_moves_away_from_a_reader_takes_its_requested_options() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
-    let _laggard = tool.attach(&mut stream, Start::Oldest, false);
+    let _slow = tool.attach(&mut stream, Start::Oldest, false);
     stream.reconfigure(config(CAPACITY / 2, Policy::DropNewest)).unwrap();
     let all = bytes(2 * CAPACITY as usize);
     let mut got = Vec::new();

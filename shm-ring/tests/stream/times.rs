@@ -1,5 +1,5 @@
-//! Every byte has the time at which it was read: exactly as long as its reader keeps up, and never
-//! a later one.
+//! Each byte has the time at which it was read: the exact time as long as its reader keeps up, and
+//! never a later one.
 
 use iof_shm_ring::{Peek, Policy, Reader, Start, Stream, StreamConfig};
 use proptest::prelude::*;
@@ -8,14 +8,14 @@ use crate::tool::{Tool, bytes, stream};
 
 const MICRO: u64 = 1000;
 const MILLI: u64 = 1000 * MICRO;
-/// When the first read of a test was.
+/// Time of the first read of a test.
 const BEGIN: u64 = 1_700_000_000_000 * MILLI;
-/// Reads less than this apart may share one time.
+/// Reads closer together than this may share one time.
 const GRAIN: u64 = 100 * MICRO;
-/// As many reads as a reader may be behind, at least, and still find the time of each.
+/// Number of reads by which a reader may be behind, at least, and still find the time of each.
 const RECENT: usize = 112;
 
-/// What is borrowed now, all of which is consumed: from which byte of the source on it was when.
+/// Returns the read times of the borrowed bytes, and consumes all of them.
 fn times(reader: &mut Reader) -> Vec<(u64, u64)> {
     let mut times = Vec::new();
     assert_eq!(reader.peek(), Peek::Bytes);
@@ -26,30 +26,30 @@ fn times(reader: &mut Reader) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn a_reader_that_keeps_up_finds_the_time_of_every_read_however_few_bytes_they_bring() {
+fn a_reader_that_keeps_up_finds_the_time_of_every_small_read() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     for i in 0..5000 {
-        let (at, time) = (reader.produced(), BEGIN + i * MILLI);
+        let (place, time) = (reader.produced(), BEGIN + i * MILLI);
         stream.push(b"x\n", time);
-        assert_eq!(times(&mut reader), [(at, time)]);
+        assert_eq!(times(&mut reader), [(place, time)]);
     }
 }
 
 #[test]
-fn so_does_one_that_is_some_reads_behind() {
+fn a_reader_that_is_some_reads_behind_finds_the_time_of_every_read() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     for round in 0..50 {
-        let at = reader.produced();
+        let first = reader.produced();
         let reads: Vec<_> =
-            (0..RECENT as u64).map(|i| (at + i * 80, BEGIN + (round * 1000 + i) * GRAIN)).collect();
+            (0..RECENT as u64).map(|i| (first + i * 80, BEGIN + (round * 1000 + i) * GRAIN)).collect();
         for (_, time) in &reads {
             stream.push(&bytes(80), *time);
         }
         let mut found = times(&mut reader);
         if found.len() < reads.len() {
-            // The seam of the ring or a claim may have cut what is borrowed.
+            // The seam of the ring or a claim may have cut the borrowed bytes.
             found.extend(times(&mut reader));
         }
         assert_eq!(found, reads);
@@ -57,7 +57,7 @@ fn so_does_one_that_is_some_reads_behind() {
 }
 
 #[test]
-fn reads_in_a_burst_have_times_that_are_hardly_older() {
+fn reads_in_a_burst_have_times_that_are_less_than_a_grain_too_early() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     for i in 0..20_000 {
@@ -69,7 +69,7 @@ fn reads_in_a_burst_have_times_that_are_hardly_older() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_does_not_stop_time() {
+fn times_continue_after_the_clock_was_set_back() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     for i in 0..2000 {
@@ -80,7 +80,7 @@ fn a_clock_that_is_set_back_does_not_stop_time() {
 }
 
 #[test]
-fn another_generation_tells_nothing_of_the_times_of_the_one_before() {
+fn times_of_a_generation_do_not_appear_in_the_next_one() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     for generation in 1..20 {
@@ -98,7 +98,7 @@ fn another_generation_tells_nothing_of_the_times_of_the_one_before() {
 }
 
 #[test]
-fn a_late_reader_finds_times_that_are_coarser_where_they_are_old() {
+fn a_late_reader_finds_coarser_times_of_old_bytes() {
     let (mut stream, tool) = (stream(Policy::DropOldest), Tool::new());
     let reads = 100_000;
     let time_of = |position: u64| BEGIN + position / 80 * MILLI;
@@ -112,8 +112,9 @@ fn a_late_reader_finds_times_that_are_coarser_where_they_are_old() {
     assert!(found[0].0 == position && found.is_sorted());
     for (i, (offset, time)) in found.iter().enumerate() {
         let next = found.get(i + 1).map_or(reader.produced(), |(offset, _)| *offset);
-        assert!(*time <= time_of(*offset), "a time of later");
-        // Half of the index keeps its distance, and an index has 32 entries at least.
+        assert!(*time <= time_of(*offset), "a time later than the read");
+        // Half of the index is for entries that are evenly spaced, and an index has at least 32
+        // entries.
         assert!(next - offset <= capacity / 16 + 80, "one time for {} bytes", next - offset);
     }
     let newest: Vec<_> = found.iter().rev().take(RECENT).map(|(offset, time)| (*offset, *time)).collect();
@@ -123,11 +124,11 @@ fn a_late_reader_finds_times_that_are_coarser_where_they_are_old() {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A read of so many bytes, so long after the one before, in nanoseconds.
+    /// A read of this many bytes, this many nanoseconds after the previous one.
     Push(usize, u64),
-    /// A loss of so many bytes.
+    /// A loss of this many bytes.
     Drop(u64),
-    /// The reader looks and consumes so many.
+    /// A peek, which consumes this many bytes.
     Read(usize),
 }
 
@@ -145,22 +146,22 @@ fn step() -> impl Strategy<Value = Step> {
 struct Reads(Vec<(u64, u64)>);
 
 impl Reads {
-    /// When the byte at `position` was read, and how many reads came behind it.
-    fn of(&self, position: u64) -> (u64, usize) {
+    /// Returns the time at which the byte at `position` was read, and the number of later reads.
+    fn find(&self, position: u64) -> (u64, usize) {
         let behind = self.0.partition_point(|(offset, _)| *offset <= position);
         (self.0[behind - 1].1, self.0.len() - behind)
     }
 
-    /// `time` is what is said of the byte at `position`.
+    /// Checks `time`, the ring's time of the byte at `position`.
     fn check(&self, position: u64, time: u64) {
-        let (read, behind) = self.of(position);
+        let (read, behind) = self.find(position);
         assert!(time <= read, "at {position} a time {} ns later than the read", time - read);
         if behind < RECENT {
             assert!(read - time < GRAIN, "at {position}, {behind} reads behind, {} ns old", read - time);
         }
     }
 
-    fn look(&self, reader: &mut Reader) -> bool {
+    fn peek(&self, reader: &mut Reader) -> bool {
         if reader.peek() != Peek::Bytes {
             return false;
         }
@@ -170,9 +171,9 @@ impl Reads {
         reader.times(&mut times);
         assert!(times.is_sorted() && times.is_sorted_by_key(|(_, time)| *time), "{times:?}");
         assert_eq!(times[0], (reader.produced(), reader.time().unwrap()));
-        for at in position..position + reader.bytes().len() as u64 {
-            let marks = times.partition_point(|(offset, _)| *offset <= at + dropped);
-            self.check(at, times[marks - 1].1);
+        for byte in position..position + reader.bytes().len() as u64 {
+            let marks = times.partition_point(|(offset, _)| *offset <= byte + dropped);
+            self.check(byte, times[marks - 1].1);
         }
         true
     }
@@ -192,7 +193,7 @@ fn run(mut stream: Stream, steps: &[Step]) {
             }
             Step::Drop(n) => stream.discard(n, time),
             Step::Read(n) => {
-                if reads.look(&mut reader) {
+                if reads.peek(&mut reader) {
                     reader.consume(n);
                 } else if reader.peek() == Peek::Sealed {
                     tool.follow(&mut stream, &mut reader);
@@ -202,7 +203,7 @@ fn run(mut stream: Stream, steps: &[Step]) {
     }
     let mut late = tool.attach(&mut stream, Start::Oldest, false);
     while !matches!(late.peek(), Peek::Empty | Peek::Sealed) {
-        if reads.look(&mut late) {
+        if reads.peek(&mut late) {
             late.consume(usize::MAX);
         }
     }
@@ -212,7 +213,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn times_are_in_order_never_later_than_the_read_and_right_where_they_are_new(
+    fn times_are_in_order_never_later_than_the_read_and_exact_for_new_reads(
         steps in proptest::collection::vec(step(), 1..1500),
         oldest in any::<bool>(),
     ) {

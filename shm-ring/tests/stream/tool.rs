@@ -34,7 +34,7 @@ impl Tool {
     }
 
     fn open(&self, attached: Attached, start: Start) -> Reader {
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         unsafe { Reader::new(mapped(attached), Arc::clone(&self.page), start) }.unwrap()
     }
 
@@ -42,7 +42,7 @@ impl Tool {
         let slot = self.page.take_slot().unwrap();
         let attached = stream.follow(&self.page, reader.slot(), slot).unwrap();
         self.page.return_slot(reader.slot());
-        // SAFETY: the stream is this test's, which moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         unsafe { reader.follow(mapped(attached)) }.unwrap();
     }
 
@@ -57,7 +57,7 @@ impl Tool {
     }
 }
 
-/// As a reader in another process gets it.
+/// Maps the ring again, as a reader in another process does.
 pub fn mapped(given: Attached) -> Attached {
     let file = given.ring.as_fd().unwrap().try_clone_to_owned().unwrap();
     Attached { ring: Arc::new(Ring::open(file).unwrap()), ..given }
