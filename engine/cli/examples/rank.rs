@@ -1,16 +1,16 @@
-//! A rank for the integration tests: writes pseudo-random bytes to its channels, and stops at gates
-//! on the way.
+//! A rank for the integration tests that writes pseudo-random bytes to its channels and waits at
+//! gates.
 //!
 //! ```text
 //! rank --length BYTES [--channels stdout,stderr,stddiag] [--write-size BYTES] [--gate OFFSET:FIFO]... [--progress FILE]
 //! ```
 //!
-//! Every channel gets `--length` bytes of the [`Noise`] of this rank (`IOF_RANK`) and channel, the
-//! channels taking turns write by write. Before the byte at a gate's offset it waits until somebody
-//! opens the fifo for writing; a gate at `--length` is before its end. After every write it notes
-//! in the `--progress` file, as 8 bytes in native order, how many bytes of its last channel the
-//! kernel has taken.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "to die loudly is what a broken test needs")]
+//! Every channel gets `--length` bytes of the [`Noise`] of this rank (`IOF_RANK`) and channel. The
+//! channels alternate after each write. Before the byte at a gate's offset, the rank waits until
+//! the fifo is opened for writing; it passes a gate at `--length` before it exits. After every
+//! write, the rank stores in the `--progress` file how many bytes of its last channel the kernel
+//! has accepted, as 8 bytes in native order.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a broken test program should fail loudly")]
 
 #[path = "../tests/common/noise.rs"]
 mod noise;
@@ -45,7 +45,7 @@ fn main() {
                 gates.push((offset.parse().unwrap(), fifo.into()));
             }
             "--progress" => progress = Some(File::create(value).unwrap()),
-            other => panic!("{other} is no option"),
+            other => panic!("unknown option {other}"),
         }
     }
     gates.sort();
@@ -57,13 +57,13 @@ fn main() {
     let mut gates = gates.into_iter().peekable();
     let mut offset = 0;
     loop {
-        while let Some((_, fifo)) = gates.next_if(|(at, _)| *at == offset) {
+        while let Some((_, fifo)) = gates.next_if(|(position, _)| *position == offset) {
             File::open(fifo).unwrap();
         }
         if offset == length {
             return;
         }
-        let next_stop = gates.peek().map_or(length, |(at, _)| *at);
+        let next_stop = gates.peek().map_or(length, |(position, _)| *position);
         let n = write_size.min(next_stop - offset);
         let bytes = &mut buffer[..usize::try_from(n).unwrap()];
         for Channel { file, noise } in &mut channels {
@@ -77,7 +77,7 @@ fn main() {
     }
 }
 
-/// A channel without a buffer of ours: one write here is one write(2).
+/// Opens a channel without a buffer: each write is one write(2).
 fn file(channel: &str) -> File {
     match channel {
         "stdout" => std::io::stdout().as_fd().try_clone_to_owned().unwrap().into(),
@@ -86,6 +86,6 @@ fn file(channel: &str) -> File {
             let fd = env::var("IOF_STDDIAG_FD").unwrap();
             File::options().write(true).open(format!("/proc/self/fd/{fd}")).unwrap()
         }
-        other => panic!("{other} is no channel"),
+        other => panic!("unknown channel {other}"),
     }
 }

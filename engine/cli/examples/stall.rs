@@ -1,13 +1,13 @@
-//! A rank for the integration tests that writes from memory that faults slowly.
+//! A rank for the integration tests that writes from memory whose page faults are resolved late.
 //!
 //! ```text
 //! stall DIR
 //! ```
 //!
-//! For N of 1 and 2: it waits until the fifo `DIR/goN` is opened for writing, writes `before N`,
-//! begins to write `after N` from a page that is not there, makes the file `DIR/stalledN`, and has
-//! the page resolved once `DIR/resolveN` is opened.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "to die loudly is what a broken test needs")]
+//! For N of 1 and 2, the rank waits until the fifo `DIR/goN` is opened for writing, writes
+//! `before N`, begins to write `after N` from a missing page, creates the file `DIR/stalledN`, and
+//! resolves the page when `DIR/resolveN` is opened.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a broken test program should fail loudly")]
 
 use std::fs::File;
 use std::io::Write;

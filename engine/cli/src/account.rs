@@ -1,4 +1,4 @@
-//! What `iof run` says at its end: what forwarding has cost, and how it went.
+//! The account that `iof run` prints at its end: the cost and the result of forwarding.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -13,40 +13,41 @@ use nix::sys::time::TimeVal;
 
 use crate::print_message;
 
-/// The most ranks that are named of those with one exit code.
-const MAX_NAMED: usize = 8;
+/// The number of ranks that are listed for one exit code.
+const MAX_LISTED: usize = 8;
 
 /// The account of one job.
-pub struct Account {
-    /// From the start of the command on.
+pub struct JobAccount {
+    /// Time since the start of the command.
     elapsed: Duration,
-    /// CPU time of this process: of its threads, but of none of its children.
+    /// User CPU time of this process, without its children.
     user: Duration,
+    /// System CPU time of this process, without its children.
     system: Duration,
-    /// Bytes that were read from all ranks.
+    /// Bytes that were read from all ranks, by channel.
     channels: BTreeMap<Channel, u64>,
-    /// The ranks by their exit codes; `None` if nobody knows how they ended, or they have not.
+    /// The ranks by exit code; `None` if the exit code is unknown or the rank still runs.
     exits: BTreeMap<Option<i32>, Vec<Rank>>,
     forwarded: PrintReport,
-    /// All outputs were written to their ends.
+    /// All outputs were written to the end.
     whole: bool,
 }
 
-impl Account {
-    /// Asks the engine, which is asked nothing before a job's end, so that counting costs the job
-    /// nothing.
-    pub fn of(
+impl JobAccount {
+    /// Queries the engine, and returns the account. To be called after the end of the job, so that
+    /// the account costs the job nothing.
+    pub fn query(
         engine: &Engine,
         elapsed: Duration,
         forwarded: PrintReport,
         whole: bool,
-    ) -> Result<Account, Box<dyn Error>> {
+    ) -> Result<JobAccount, Box<dyn Error>> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let mut tool = engine.attach("iof run", Grant::Never)?;
         let found = tool.query(&[key::IOF_STATS, key::PMIX_QUERY_PROC_TABLE])?;
         let (user, system) = (duration(usage.user_time()), duration(usage.system_time()));
         let (channels, exits) = (BTreeMap::new(), BTreeMap::new());
-        let mut account = Account { elapsed, user, system, channels, exits, forwarded, whole };
+        let mut account = JobAccount { elapsed, user, system, channels, exits, forwarded, whole };
         for Found { value, .. } in found {
             account.add(value);
         }
@@ -66,22 +67,22 @@ impl Account {
                     self.exits.entry(exit_code).or_default().push(proc.rank);
                 }
             }
-            // Was not asked for.
+            // Not requested.
             _ => {}
         }
     }
 
-    /// Says what was asked for on stderr.
+    /// Prints the requested parts on stderr.
     pub fn report(&self, timings: bool, summary: bool) {
         if timings {
-            self.say_timings();
+            self.report_timings();
         }
         if summary {
             print_message(format_args!("summary: {}", self.summary()));
         }
     }
 
-    fn say_timings(&self) {
+    fn report_timings(&self) {
         print_message(format_args!(
             "timings: {:.3} s, CPU of iof itself {:.3} s user and {:.3} s system",
             self.elapsed.as_secs_f64(),
@@ -118,16 +119,16 @@ fn number_of_ranks(ranks: usize) -> String {
     if ranks == 1 { "1 rank".into() } else { format!("{ranks} ranks") }
 }
 
-/// Those that did well are counted, the others named, too.
+/// Describes the ranks with one exit code: their number, and a list unless the code is 0.
 fn exit(code: Option<i32>, ranks: &[Rank]) -> String {
-    let code_of = code.map_or_else(|| "unknown".into(), |code| code.to_string());
     let number = number_of_ranks(ranks.len());
     if code == Some(0) {
         return format!("exit code 0: {number}");
     }
-    let named: Vec<String> = ranks.iter().take(MAX_NAMED).map(Rank::to_string).collect();
-    let more = if ranks.len() > MAX_NAMED { ",..." } else { "" };
-    format!("exit code {code_of}: {number} ({}{more})", named.join(","))
+    let code = code.map_or_else(|| "unknown".into(), |code| code.to_string());
+    let listed: Vec<String> = ranks.iter().take(MAX_LISTED).map(Rank::to_string).collect();
+    let more = if ranks.len() > MAX_LISTED { ",..." } else { "" };
+    format!("exit code {code}: {number} ({}{more})", listed.join(","))
 }
 
 fn duration(time: TimeVal) -> Duration {

@@ -35,21 +35,21 @@ pub struct Iof {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Start a job and write its output here
+    /// Start a job and write its output
     Run(RunArgs),
-    /// Attach to a running job and write its output here too
+    /// Attach to a running job and write its output
     Pull(PullArgs),
     /// Push bytes into the stdin of a running job's ranks
     Push(PushArgs),
     /// Watch a running job's streams: rates, caches, losses, lags
     Top(TopArgs),
-    /// Ask about a running job: its processes, its streams
+    /// Query a running job: its processes, its streams
     Query(QueryArgs),
     /// Log a message: syslog, email, a job's record or output
     Log(LogArgs),
-    /// Decode a ring from outside, whatever its writer does
+    /// Decode a ring, even if its writer is stopped or dead
     Inspect(InspectArgs),
-    /// Print completions for a shell
+    /// Print shell completions
     Completions(CompletionsArgs),
     /// Write the manual pages
     Man(ManArgs),
@@ -62,7 +62,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "PID", group = "target")]
     pub pid: Option<u32>,
 
-    /// Attach to the `iof run` with the job of this name
+    /// Attach to the `iof run` of the job with this name
     #[arg(long, value_name = "NAME", group = "target")]
     pub nspace: Option<Nspace>,
 
@@ -78,20 +78,20 @@ pub struct EngineArgs {
     #[arg(long, group = "target")]
     pub session: bool,
 
-    /// Peeked for engines in this directory
+    /// Look for engines in this directory
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 }
 
 impl EngineArgs {
-    /// Returns whether no option selects an engine.
+    /// Returns `true` if no option selects an engine.
     pub fn is_any(&self) -> bool {
         let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;
         let named = pid.is_some() || nspace.is_some() || server.is_some() || rendezvous_dir.is_some();
         !(named || *system || *session)
     }
 
-    /// Returns the search that the options ask for.
+    /// Returns the search that the options describe.
     pub fn search(&self) -> Search {
         let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;
         let target = match (pid, nspace, server) {
@@ -111,16 +111,16 @@ pub struct PullArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
 
-    /// Ranks to pull from, such as 0,3-5
+    /// Pull these ranks, such as 0,3-5
     #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks)]
     pub rank: Ranks,
 
-    /// Channels to pull
+    /// Select channels
     #[arg(long, value_name = "LIST", default_value = "stdout,stderr,stddiag", value_parser = ChannelList)]
     #[arg(hide_possible_values = true)]
     pub channel: Channels,
 
-    /// Leave out what is cached already
+    /// Skip output that is already cached
     #[arg(long)]
     pub no_backlog: bool,
 
@@ -137,30 +137,30 @@ pub struct TopArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
 
-    /// Time between two updates
+    /// Update the screen at this interval
     ///
-    /// At least 0.1.
+    /// From 0.1 to 86400.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,
 }
 
 #[derive(Args)]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell to print completions for
     #[arg(value_enum)]
     pub shell: Shell,
 }
 
 #[derive(Args)]
 pub struct ManArgs {
-    /// The directory to write iof.1, iof-run.1... to
+    /// Directory for iof.1, iof-run.1 and so on
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 }
 
 #[derive(Args)]
 pub struct InspectArgs {
-    /// The ring: a descriptor, or a path such as /proc/PID/fd/N
+    /// Ring to decode: a descriptor, or a path such as /proc/PID/fd/N
     ///
     /// `ls -l /proc/PID/fd | grep iof-ring` lists the rings of a process.
     #[arg(value_name = "FD|PATH")]

@@ -1,4 +1,4 @@
-//! Finding an engine and attaching to it, for the commands that are tools.
+//! The search for an engine and the attachment to it, for the commands that are tools.
 
 use iof_proto::query::key;
 use iof_proto::{Found, Nspace, Value};
@@ -7,8 +7,8 @@ use iof_tool::{AttachError, Tool};
 use crate::Failure;
 use crate::args::EngineArgs;
 
-/// What queries show as the tools' names.
-pub enum Name {
+/// The name of a tool, as queries show it.
+pub enum ToolName {
     /// `iof pull`
     Pull,
     /// `iof push`
@@ -21,24 +21,24 @@ pub enum Name {
     Log,
 }
 
-/// Attaches to the engine that the user named, or the one there is.
-pub fn attach(args: &EngineArgs, name: &Name) -> Result<Tool, Failure> {
+/// Attaches a tool to the engine that the options select, or to the only engine.
+pub fn attach(args: &EngineArgs, name: &ToolName) -> Result<Tool, Failure> {
     Tool::find(&args.search(), name.text()).map_err(failed)
 }
 
-/// Attaches to it `count` times.
-pub fn attach_several(args: &EngineArgs, name: &Name, count: usize) -> Result<Vec<Tool>, Failure> {
+/// Attaches `count` tools to one engine.
+pub fn attach_several(args: &EngineArgs, name: &ToolName, count: usize) -> Result<Vec<Tool>, Failure> {
     Tool::find_several(&args.search(), name.text(), count).map_err(failed)
 }
 
-impl Name {
+impl ToolName {
     fn text(&self) -> &'static str {
         match self {
-            Name::Pull => "iof pull",
-            Name::Push => "iof push",
-            Name::Query => "iof query",
-            Name::Top => "iof top",
-            Name::Log => "iof log",
+            ToolName::Pull => "iof pull",
+            ToolName::Push => "iof push",
+            ToolName::Query => "iof query",
+            ToolName::Top => "iof top",
+            ToolName::Log => "iof log",
         }
     }
 }
@@ -50,7 +50,7 @@ fn failed(error: AttachError) -> Failure {
     }
 }
 
-/// The names of an engine's jobs.
+/// Returns the names of an engine's jobs.
 pub fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
     let found = tool.query(&[key::PMIX_QUERY_NAMESPACES]).map_err(Failure::running)?;
     let names = found.into_iter().find_map(|Found { value, .. }| match value {

@@ -1,4 +1,4 @@
-//! Following a job to its end: what signals, ranks and outputs say, and what becomes of it.
+//! A running job: the events of its ranks, its outputs and the signals, and the reactions to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -12,64 +12,69 @@ use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
 
 use crate::keyboard::{Keyboard, window_size};
-use crate::signals::{self, Received};
+use crate::signals::{self, ReceivedSignal};
 use crate::{Failure, print_message};
 
-/// How long ranks get to end by themselves once their output has no reader, and the output to end
-/// once they were killed.
+/// How long the ranks may run on after SIGTERM when their output has lost its reader, and how long
+/// the command waits for the end of the output after it killed the ranks.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What happens when the grace is over.
+/// The action at the end of the grace period.
 #[derive(Clone, Copy)]
-enum Then {
-    /// The ranks are killed.
+enum AfterGrace {
+    /// Kills the ranks.
     Kill,
-    /// The output is not waited for any longer: the signal is for us.
+    /// Ends the command by this signal, without waiting for more output.
     Leave(Signal),
 }
 
-/// What `iof run` waits for.
-pub enum Event {
-    Signal(Received),
+/// An event that `iof run` waits for.
+pub enum JobEvent {
+    Signal(ReceivedSignal),
     /// Every rank has exited.
     Exited(JobStatus),
-    /// Every stream is complete, too.
+    /// Every rank has exited and every stream is complete.
     Over(JobStatus),
-    /// A rank keeps us from forwarding the output of all others.
+    /// A rank delays the output of all others.
     Stalled {
         rank: Rank,
         channel: Channel,
         remedy: Remedy,
     },
-    /// One of our outputs has ended.
+    /// One of the command's outputs has ended.
     Output(Result<PrintReport, Failure>),
 }
 
-/// A job that runs, and what is known of its end.
-pub struct Follow {
+/// A running job and the state of its end.
+pub struct RunningJob {
     job: Job,
-    events: Receiver<Event>,
-    /// If a rank has it.
+    events: Receiver<JobEvent>,
+    /// The keyboard, while a rank has it.
     keyboard: Option<Keyboard>,
     status: Option<JobStatus>,
     over: bool,
-    /// Outputs that are still written.
+    /// Number of outputs that are still written.
     outputs: usize,
     failure: Option<Failure>,
-    /// Of the sinks that have ended well.
+    /// Sum of the reports of all outputs that ended without an error.
     forwarded: PrintReport,
-    grace: Option<(Instant, Then)>,
-    /// The ranks were asked to end, by SIGINT or SIGTERM.
-    asked: bool,
-    /// Ranks may stand still, where only SIGKILL and SIGCONT reach them.
+    grace: Option<(Instant, AfterGrace)>,
+    /// A SIGINT or SIGTERM was passed on to the ranks.
+    asked_to_end: bool,
+    /// Some ranks may be stopped, so that only SIGKILL and SIGCONT take effect.
     stopped: bool,
-    /// Ranks of which the user knows that they wait for the terminal.
-    told: BTreeSet<Rank>,
+    /// Ranks that were reported to wait for the terminal.
+    reported: BTreeSet<Rank>,
 }
 
-impl Follow {
-    pub fn new(job: Job, events: Receiver<Event>, outputs: usize, keyboard: Option<Keyboard>) -> Follow {
-        Follow {
+impl RunningJob {
+    pub fn new(
+        job: Job,
+        events: Receiver<JobEvent>,
+        outputs: usize,
+        keyboard: Option<Keyboard>,
+    ) -> RunningJob {
+        RunningJob {
             job,
             events,
             keyboard,
@@ -79,82 +84,85 @@ impl Follow {
             failure: None,
             forwarded: PrintReport::default(),
             grace: None,
-            asked: false,
+            asked_to_end: false,
             stopped: false,
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         }
     }
 
-    /// Waits for the end of the job and of its output; says how the job ended and what was
-    /// forwarded of it. Of an output that could not be written to the end, nothing is known.
-    pub fn until_over(mut self) -> (Result<ExitCode, Failure>, PrintReport) {
+    /// Blocks until the job and its output have ended. Returns the exit code and the bytes that
+    /// were forwarded. An output that could not be written to the end is not counted.
+    pub fn wait_for_end(mut self) -> (Result<ExitCode, Failure>, PrintReport) {
         while !self.is_over() {
             match self.next() {
-                Some(Event::Signal(received)) => self.signal(received),
-                Some(Event::Exited(status)) => self.status = Some(status),
-                Some(Event::Over(status)) => {
+                Some(JobEvent::Signal(received)) => self.signal(received),
+                Some(JobEvent::Exited(status)) => self.status = Some(status),
+                Some(JobEvent::Over(status)) => {
                     self.over = true;
                     report_cut_off(&status);
                 }
-                Some(Event::Stalled { rank, channel, remedy }) => say_stalled(rank, channel, remedy),
-                Some(Event::Output(Ok(report))) => self.written(report),
-                Some(Event::Output(Err(failure))) => self.output_failed(failure),
+                Some(JobEvent::Stalled { rank, channel, remedy }) => report_stalled(rank, channel, remedy),
+                Some(JobEvent::Output(Ok(report))) => self.written(report),
+                Some(JobEvent::Output(Err(failure))) => self.output_failed(failure),
                 None => self.grace_is_over(),
             }
         }
-        let ended = match (self.failure, self.status) {
+        let result = match (self.failure, self.status) {
             (Some(failure), _) => Err(failure),
             (None, Some(status)) => Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))),
-            (None, None) => Err(Failure::running("the job's end went unnoticed")),
+            (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
-        (ended, self.forwarded)
+        (result, self.forwarded)
     }
 
-    /// Without a reader for the output there is no point in waiting for more of it.
+    /// Returns `true` if there is nothing left to wait for. Output that cannot be written is not
+    /// waited for.
     fn is_over(&self) -> bool {
         let written = self.over && self.outputs == 0;
         self.status.is_some() && (written || self.failure.is_some())
     }
 
-    /// The next event, `None` when the grace is over.
-    fn next(&self) -> Option<Event> {
+    /// Blocks until the next event. Returns `None` at the end of the grace period.
+    fn next(&self) -> Option<JobEvent> {
         match self.grace {
-            Some((at, _)) => self.events.recv_deadline(at).ok(),
+            Some((deadline, _)) => self.events.recv_deadline(deadline).ok(),
             None => self.events.recv().ok(),
         }
     }
 
     fn grace_is_over(&mut self) {
         match self.grace.take() {
-            Some((_, Then::Kill)) => drop(self.job.signal(Signal::SIGKILL)),
-            Some((_, Then::Leave(signal))) => self.failure = Some(Failure::Signal(signal)),
+            Some((_, AfterGrace::Kill)) => drop(self.job.signal(Signal::SIGKILL)),
+            Some((_, AfterGrace::Leave(signal))) => self.failure = Some(Failure::Signal(signal)),
             None => {}
         }
     }
 
-    fn signal(&mut self, received: Received) {
+    fn signal(&mut self, received: ReceivedSignal) {
         match received.signal {
-            Signal::SIGCHLD => self.look_for_stopped(),
+            Signal::SIGCHLD => self.report_stopped(),
             Signal::SIGTSTP => self.suspend(received),
             Signal::SIGWINCH => drop(self.job.resize(window_size())),
             _ => self.pass_on(received),
         }
     }
 
-    fn pass_on(&mut self, received: Received) {
+    fn pass_on(&mut self, received: ReceivedSignal) {
         let signal = received.signal;
-        // Before it is sent: who ends because of it has taken it. (The event of the end may not have come
-        // yet.)
+        // The status is read before the signal is sent: a rank that ends because of the signal has
+        // received it. (The event of the exit may still be under way.)
         if self.status.is_none() {
             self.status = self.job.try_wait_exit();
         }
         if self.status.is_some() {
-            // No rank is left to take it. It is for us, who wait for a grandchild or for our reader.
+            // No rank is left to receive the signal, so it ends the command, which waits for a
+            // grandchild or for the reader of its output.
             self.failure = Some(Failure::Signal(signal));
         }
-        if matches!(signal, Signal::SIGINT | Signal::SIGTERM) && mem::replace(&mut self.asked, true) {
+        let asks_to_end = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
+        if asks_to_end && mem::replace(&mut self.asked_to_end, true) {
             self.job.signal(Signal::SIGKILL);
-            self.grace = Some((Instant::now() + GRACE, Then::Leave(signal)));
+            self.grace = Some((Instant::now() + GRACE, AfterGrace::Leave(signal)));
         } else {
             self.send(received);
             if self.stopped {
@@ -163,9 +171,9 @@ impl Follow {
         }
     }
 
-    /// Sends the ranks what came to us. From the terminal, those in our own process group have it
-    /// already.
-    fn send(&self, Received { signal, from_terminal }: Received) {
+    /// Sends a received signal to the ranks. Ranks in the command's own process group have already
+    /// received a signal that came from the terminal.
+    fn send(&self, ReceivedSignal { signal, from_terminal }: ReceivedSignal) {
         if from_terminal {
             self.job.signal_groups(signal);
         } else {
@@ -173,30 +181,30 @@ impl Follow {
         }
     }
 
-    /// Stands still, and all ranks with us, until we are continued. Not by SIGTSTP: who is in a
-    /// group of its own might not care, and would be stuck in its pipes sooner or later.
-    fn suspend(&self, received: Received) {
-        self.send(Received { signal: Signal::SIGSTOP, ..received });
+    /// Stops the ranks and this process until it is continued. The ranks receive SIGSTOP instead of
+    /// SIGTSTP: a rank that ignored SIGTSTP would run on and sooner or later block on a full pipe.
+    fn suspend(&self, received: ReceivedSignal) {
+        self.send(ReceivedSignal { signal: Signal::SIGSTOP, ..received });
         let stop = || signals::stop_by(received.signal);
         match &self.keyboard {
-            Some(keyboard) => keyboard.while_taken_back(stop),
+            Some(keyboard) => keyboard.with_settings_restored(stop),
             None => stop(),
         }
         self.job.resize(window_size());
         self.job.signal(Signal::SIGCONT);
     }
 
-    /// Tells the user of ranks that were stopped because they want the terminal.
-    fn look_for_stopped(&mut self) {
+    /// Reports ranks that were stopped because they used the terminal.
+    fn report_stopped(&mut self) {
         while let Some((pid, signal)) = signals::next_stopped_child() {
             self.stopped = true;
             if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU)
                 && let Some(rank) = self.job.rank_of_group(pid)
-                && self.told.insert(rank)
+                && self.reported.insert(rank)
             {
                 print_message(format_args!(
-                    "rank {rank} stands still: it wants the terminal ({signal}), which only the rank with our stdin \
-                     has; give it one of its own with --pty {rank}"
+                    "rank {rank} is stopped: it needs the terminal ({signal}), which only the rank with the stdin of \
+                     iof has; give rank {rank} a terminal with --pty {rank}"
                 ));
             }
         }
@@ -207,8 +215,8 @@ impl Follow {
         let sum = &mut self.forwarded;
         sum.written = sum.written.saturating_add(written);
         for (channel, lost) in lost {
-            let of = sum.lost.entry(channel).or_default();
-            *of = of.saturating_add(lost);
+            let total = sum.lost.entry(channel).or_default();
+            *total = total.saturating_add(lost);
         }
     }
 
@@ -216,35 +224,35 @@ impl Follow {
         self.outputs = self.outputs.saturating_sub(1);
         if self.failure.is_none() {
             if let Failure::Running(message) = &mut failure {
-                message.push_str("; the job was ended because of it");
+                message.push_str("; the job was ended because of this error");
             }
             self.failure = Some(failure);
             self.job.signal(Signal::SIGTERM);
-            self.grace = Some((Instant::now() + GRACE, Then::Kill));
+            self.grace = Some((Instant::now() + GRACE, AfterGrace::Kill));
         }
     }
 }
 
-/// Says which rank holds all others up, why that may be, and what becomes of it.
-fn say_stalled(rank: Rank, channel: Channel, remedy: Remedy) {
-    let how = match channel {
+/// Reports a rank that delays all others, with the cause and the engine's remedy.
+fn report_stalled(rank: Rank, channel: Channel, remedy: Remedy) {
+    let cause = match channel {
         Channel::Stdin => "it reads its stdin into memory".to_owned(),
         _ => format!("it writes to {channel} from memory"),
     };
-    let then = match remedy {
-        Remedy::Isolated => "from now on it delays only its own".to_owned(),
+    let outlook = match remedy {
+        Remedy::Isolated => "from now on it delays only its own output".to_owned(),
         Remedy::TooMany { limit } => {
             format!("it may happen again, because {limit} streams are isolated already")
         }
         _ => "it may happen again".to_owned(),
     };
     print_message(format_args!(
-        "rank {rank} delays the output of all ranks: {how} that is slow to load, such as a mapped file on a hung file \
-         system; {then}"
+        "rank {rank} delays the output of all ranks: {cause} that is slow to load, such as a mapped file on a hung \
+         file system; {outlook}"
     ));
 }
 
-/// Says which ranks' output is not known to be whole, a line for each.
+/// Reports each rank whose output may be incomplete, in one line.
 fn report_cut_off(status: &JobStatus) {
     let mut ranks: BTreeMap<Rank, Vec<String>> = BTreeMap::new();
     for (rank, channel) in &status.cut_off {
@@ -252,7 +260,7 @@ fn report_cut_off(status: &JobStatus) {
     }
     for (rank, channels) in ranks {
         print_message(format_args!(
-            "rank {rank}: {} cut off after the grace period: a process that outlives the rank holds it",
+            "rank {rank}: {} cut off after the grace period: a process that outlived the rank holds it open",
             channels.join(", ")
         ));
     }

@@ -1,4 +1,4 @@
-//! `iof inspect`: what a ring looks like from outside, whatever its writer does or has died of.
+//! `iof inspect`: decodes a ring from outside, also when its writer is stopped or dead.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,51 +14,51 @@ use crate::Failure;
 use crate::args::InspectArgs;
 use crate::print::{table, write};
 
-/// Marks on the page; JSON has them all.
-const MARKS: usize = 16;
+/// The number of marks in the text report. The JSON report has all marks.
+const MAX_MARKS: usize = 16;
 
-/// Prints a ring's page, or its bytes and the page beside them.
+/// Prints a report on a ring. With `--bytes`, writes the cached bytes to stdout and the report to
+/// stderr.
 pub fn inspect(args: &InspectArgs) -> Result<(), Failure> {
     let Some(name) = &args.ring else {
         return Err(Failure::usage(
-            "which ring? Say one of our descriptors, or a path such as /proc/PID/fd/N; \
-             a process's rings are found by `ls -l /proc/PID/fd | grep iof-ring`",
+            "missing ring: expected a descriptor of iof, or a path such as /proc/PID/fd/N; \
+             `ls -l /proc/PID/fd | grep iof-ring` lists the rings of a process",
         ));
     };
-    let path = path_of(name);
-    let said = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+    let path = ring_path(name);
+    let unusable = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
     let failed = |error: &InspectError| Failure::running(format!("{}: {error}", path.display()));
-    let ring = Ring::open(open(&path).map_err(|error| said(&error))?.into()).map_err(|error| said(&error))?;
+    let file = open(&path).map_err(|error| unusable(&error))?;
+    let ring = Ring::open(file.into()).map_err(|error| unusable(&error))?;
     if args.bytes {
         let (snapshot, bytes) = Snapshot::with_bytes(&ring).map_err(|error| failed(&error))?;
-        // Nothing but the bytes goes to stdout.
-        write(io::stderr(), page(&snapshot, args.json).as_bytes())?;
+        write(io::stderr(), report(&snapshot, args.json).as_bytes())?;
         write(io::stdout(), &bytes)
     } else {
         let snapshot = Snapshot::take(&ring).map_err(|error| failed(&error))?;
-        write(io::stdout(), page(&snapshot, args.json).as_bytes())
+        write(io::stdout(), report(&snapshot, args.json).as_bytes())
     }
 }
 
-/// A number is one of our own descriptors, all else a path.
-fn path_of(name: &Path) -> PathBuf {
+/// Returns the path of a ring: a number is a descriptor of this process, all else is a path.
+fn ring_path(name: &Path) -> PathBuf {
     match name.to_str().and_then(|name| name.parse::<u32>().ok()) {
         Some(number) => PathBuf::from(format!("/proc/self/fd/{number}")),
         None => name.to_owned(),
     }
 }
 
-/// Opens what may be anything: without waiting for a pipe's other end, or taking a terminal for
-/// ours.
+/// Opens a file of any kind. Does not block on a fifo, and does not acquire a controlling terminal.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
-/// What the process that calls itself the writer does. (Another may have its number by now, or have
-/// it here.)
+/// Returns the state of the process with the pid that the ring names as its writer. (The pid may
+/// have been reused, or belong to another pid namespace.)
 fn writer_state(pid: u64) -> &'static str {
     let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // "PID (NAME) STATE ...", where the name may hold anything.
+    // The format is "PID (NAME) STATE ...". The name may contain any bytes, also ')'.
     let state = stat.rsplit(|byte| *byte == b')').next().and_then(|rest| rest.get(1));
     match state {
         None | Some(b'Z' | b'X') => "dead",
@@ -67,7 +67,7 @@ fn writer_state(pid: u64) -> &'static str {
     }
 }
 
-fn page(snapshot: &Snapshot, as_json: bool) -> String {
+fn report(snapshot: &Snapshot, as_json: bool) -> String {
     if as_json { format!("{:#}\n", json(snapshot)) } else { text(snapshot) }
 }
 
@@ -94,19 +94,19 @@ fn text(snapshot: &Snapshot) -> String {
     let Snapshot { generation, base, capacity, entries, floor, tail, claimed, .. } = snapshot;
     let state = match (snapshot.complete, snapshot.sealed, snapshot.wanted) {
         (Some(end), ..) => format!("complete at {end}"),
-        (None, Some(end), _) => format!("sealed at {end}: goes on in the next generation"),
-        (None, None, Some(wanted)) => format!("full: waits until its readers have reached {wanted}"),
+        (None, Some(end), _) => format!("sealed at {end}: continues in the next generation"),
+        (None, None, Some(wanted)) => format!("full: waits until its readers reach {wanted}"),
         (None, None, None) => "open".into(),
     };
-    let policy = if snapshot.overwrite { "the oldest bytes" } else { "what its readers have consumed" };
+    let policy = if snapshot.overwrite { "the oldest bytes" } else { "bytes that its readers have consumed" };
     let mut text = [
-        // A label from elsewhere may hold what a terminal obeys.
+        // A label from another process may contain control sequences.
         ("label", snapshot.label.escape_debug().to_string()),
         ("writer", format!("pid {}, {}", snapshot.writer_pid, writer_state(snapshot.writer_pid))),
         ("generation", format!("{generation}, from {base}")),
         (
             "layout",
-            format!("{capacity} bytes from byte {} of the file on, {entries} marks", snapshot.data_offset),
+            format!("{capacity} bytes from offset {} of the file, {entries} marks", snapshot.data_offset),
         ),
         ("overwrites", policy.into()),
         ("state", state),
@@ -121,24 +121,24 @@ fn text(snapshot: &Snapshot) -> String {
     let gaps: Vec<_> =
         snapshot.gaps().map(|gap| vec![gap.offset.to_string(), gap.lost.to_string()]).collect();
     text.push_str(&format!("gaps        {}\n", gaps.len()));
-    let hidden = snapshot.marks.len().saturating_sub(MARKS);
+    let hidden = snapshot.marks.len().saturating_sub(MAX_MARKS);
     let marks = snapshot.marks.iter().skip(hidden);
     let marks = marks.map(|mark| vec![mark.offset.to_string(), rfc3339(mark), mark.dropped.to_string()]);
-    let older = if hidden == 0 { String::new() } else { format!(", the newest {MARKS} below") };
-    let of_marks = format!("marks       {}{older}\n", snapshot.marks.len());
+    let selection = if hidden == 0 { String::new() } else { format!(", the newest {MAX_MARKS} below") };
+    let mark_count = format!("marks       {}{selection}\n", snapshot.marks.len());
     if !gaps.is_empty() {
         text.push_str(&format!("\n{}\n", table(&["LOST AT", "BYTES"], gaps.into_iter())));
     }
-    text.push_str(&of_marks);
+    text.push_str(&mark_count);
     if !snapshot.marks.is_empty() {
         text.push_str(&format!("\n{}", table(&["POSITION", "TIME", "DROPPED BEFORE"], marks)));
     }
     text
 }
 
-/// A mark's time as people and programs read it.
+/// Formats the time of a mark as RFC 3339.
 fn rfc3339(mark: &Mark) -> String {
-    // No 64-bit number of nanoseconds is beyond what a timestamp can say.
+    // Cannot fail: every 64-bit number of nanoseconds is within a timestamp's range.
     Timestamp::from_nanosecond(i128::from(mark.time))
         .map_or_else(|_| mark.time.to_string(), |time| format!("{time:.9}"))
 }

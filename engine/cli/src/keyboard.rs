@@ -1,5 +1,5 @@
-//! The command's stdin, typed at the terminal of a rank; and the size of the command's own
-//! terminal.
+//! The keyboard of a rank with a pseudo-terminal: the command's stdin, typed at that terminal. Also
+//! the size of the command's own terminal.
 
 use std::io;
 use std::mem;
@@ -14,11 +14,11 @@ use nix::sys::termios::{InputFlags, LocalFlags, SetArg, SpecialCharacterIndices,
 use nix::sys::termios::{tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, read, tcgetpgrp};
 
-/// Bytes that are read from stdin before the rank's terminal has taken them.
-const KEYS: usize = 4096;
+/// The largest number of bytes that are read from stdin ahead of the rank's terminal.
+const CHUNK: usize = 4096;
 
-/// The size of the terminal that this command writes to, or else reads from; the usual size if
-/// there is none or it does not know.
+/// Returns the size of the terminal that this command writes to or reads from. Returns the default
+/// size if there is no terminal or its size is unknown.
 pub fn window_size() -> WindowSize {
     let (out, err, stdin) = (io::stdout(), io::stderr(), io::stdin());
     let known = |size: &WindowSize| size.rows > 0 && size.columns > 0;
@@ -28,40 +28,40 @@ pub fn window_size() -> WindowSize {
         .unwrap_or_default()
 }
 
-/// Our stdin, for as long as it belongs to a rank. If it is a terminal, every key goes to the
-/// rank's, also Ctrl-C. Dropping this takes it back.
+/// The command's stdin while it belongs to a rank. If it is a terminal, every key goes to the
+/// rank's terminal, also Ctrl-C. Dropping this restores the settings of the terminal.
 pub struct Keyboard(Arc<Mutex<Settings>>);
 
-/// How our terminal is set.
+/// The settings of the command's terminal.
 struct Settings {
-    /// How it was before; `None` if our stdin is none.
+    /// The settings before the rank had the keyboard; `None` if stdin is not a terminal.
     before: Option<Termios>,
-    /// The rank has it.
+    /// The rank has the keyboard.
     given: bool,
 }
 
 impl Keyboard {
-    /// Types all that comes from stdin at `master`, until nobody has that terminal open any more.
+    /// Starts a thread that types stdin at `master`, until no process has that terminal open.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// If the thread cannot be started.
     pub fn give_to(master: PtyMaster) -> io::Result<Keyboard> {
         let settings = Settings { before: tcgetattr(io::stdin()).ok(), given: true };
         let keyboard = Keyboard(Arc::new(Mutex::new(settings)));
         let settings = Arc::clone(&keyboard.0);
         thread::Builder::new().name("iof-keyboard".into()).spawn(move || {
             lock(&settings).give();
-            // Whatever it says, nobody can type there any more.
+            // After an error, too, the rank can no longer be typed to.
             let _ = type_stdin(&master);
             lock(&settings).take_back();
         })?;
         Ok(keyboard)
     }
 
-    /// Does what the terminal should have its own settings for: standing still.
-    pub fn while_taken_back(&self, stand_still: impl FnOnce()) {
+    /// Runs `action`, such as stopping this process, with the original settings of the terminal.
+    pub fn with_settings_restored(&self, action: impl FnOnce()) {
         lock(&self.0).restore();
-        stand_still();
+        action();
         lock(&self.0).give();
     }
 }
@@ -72,15 +72,15 @@ impl Drop for Keyboard {
     }
 }
 
-/// A thread that died with the lock left the settings as they are.
+/// Locks the settings. A thread that panicked with the lock left them valid.
 fn lock(settings: &Mutex<Settings>) -> MutexGuard<'_, Settings> {
     settings.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Settings {
-    /// Lets every key through as it is, if the keyboard still is the rank's. In the background this
-    /// stops us until we are in the foreground (SIGTTOU). What is written to the terminal is
-    /// shown as before.
+    /// Sets the terminal to pass every key unchanged, if the rank still has the keyboard. The
+    /// settings for output do not change. In the background, SIGTTOU stops this process here until
+    /// it is in the foreground.
     fn give(&self) {
         if let Some(before) = self.before.as_ref().filter(|_| self.given) {
             let mut raw = before.clone();
@@ -95,6 +95,7 @@ impl Settings {
         }
     }
 
+    /// Ends the rank's use of the keyboard.
     fn take_back(&mut self) {
         if mem::replace(&mut self.given, false) {
             self.restore();
@@ -102,7 +103,7 @@ impl Settings {
     }
 
     fn restore(&self) {
-        // In the background the terminal is somebody else's by now.
+        // In the background, the terminal belongs to another process group.
         if let Some(before) = &self.before
             && tcgetpgrp(io::stdin()).is_ok_and(|foreground| foreground == getpgrp())
         {
@@ -111,7 +112,8 @@ impl Settings {
     }
 }
 
-/// Types stdin, and the end key at its end. Returns when nobody has the terminal open any more.
+/// Types stdin at `master`, and the end key at the end of stdin. Returns when no process has the
+/// terminal open.
 fn type_stdin(master: &PtyMaster) -> io::Result<()> {
     let stdin = io::stdin();
     let mut open = true;
@@ -140,11 +142,11 @@ fn type_stdin(master: &PtyMaster) -> io::Result<()> {
             }
         }
         if input.is_some_and(|input| !input.is_empty()) {
-            let mut chunk = [0; KEYS];
+            let mut chunk = [0; CHUNK];
             match read(&stdin, &mut chunk) {
                 Ok(count @ 1..) => keys.extend_from_slice(chunk.get(..count).unwrap_or_default()),
                 Err(Errno::EINTR | Errno::EAGAIN) => continue,
-                // Within a line the end key ends the line only.
+                // Within a line, the first end key only ends the line.
                 Ok(_) | Err(_) => {
                     open = false;
                     keys = vec![master.end_key()?; if at_line_start { 1 } else { 2 }];

@@ -1,7 +1,7 @@
 //! The `iof` command.
 //!
-//! Bad input gets one line on stderr and exit code 2; what fails while running gets one line and
-//! exit code 1.
+//! Bad input is reported in one line on stderr, with exit code 2. A failure at run time is reported
+//! in one line, with exit code 1.
 
 mod account;
 mod app;
@@ -33,14 +33,14 @@ use nix::sys::signal::Signal;
 use crate::args::{Command, Iof};
 use crate::message::print_message;
 
-/// Why the command failed, in the words for its one line.
+/// The reason why the command failed, as the text of its one-line message.
 enum Failure {
-    /// The user can mend it by saying something else: exit code 2.
+    /// Input that the user can correct: exit code 2.
     Usage(String),
-    /// Something failed on the way: exit code 1.
+    /// A failure at run time: exit code 1.
     Running(String),
-    /// A signal ended us: to be done to ourselves, so that the shell sees it. SIGPIPE if our reader
-    /// has gone.
+    /// A signal that ended the command, such as SIGPIPE when the reader of its output is gone. The
+    /// command raises it in its own process, so that the shell sees it.
     Signal(Signal),
 }
 
@@ -55,7 +55,7 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    // What the engine has to say of the machine, such as that it does without io_uring, and why.
+    // Shows the engine's warnings about the machine, such as why it does not use io_uring.
     tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
         .without_time()
@@ -63,12 +63,12 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .with_writer(message::stderr)
         .init();
-    signals::outlive_full_files();
+    signals::ignore_file_size_limit();
     let iof = match Iof::try_parse() {
         Ok(iof) => iof,
         Err(error) => return explain(&error),
     };
-    let done = match iof.command {
+    let result = match iof.command {
         Command::Run(args) => run::run(&args),
         Command::Pull(args) => pull::pull(&args).map(|()| ExitCode::SUCCESS),
         Command::Push(args) => push::push(&args).map(|()| ExitCode::SUCCESS),
@@ -79,12 +79,12 @@ fn main() -> ExitCode {
         Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
     };
-    end(done)
+    finish(result)
 }
 
-/// Says what failed; the exit code.
-fn end(done: Result<ExitCode, Failure>) -> ExitCode {
-    match done {
+/// Prints the failure, if any, and returns the exit code.
+fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
+    match result {
         Ok(code) => code,
         Err(Failure::Usage(message)) => {
             print_message(format_args!("{message}"));
@@ -94,37 +94,37 @@ fn end(done: Result<ExitCode, Failure>) -> ExitCode {
             print_message(format_args!("{message}"));
             ExitCode::FAILURE
         }
-        Err(Failure::Signal(signal)) => signals::die_of(signal),
+        Err(Failure::Signal(signal)) => signals::end_by(signal),
     }
 }
 
-/// Prints help as clap has it, and what is wrong in one line.
+/// Prints clap's help or version text as it is, and an error in one line.
 fn explain(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let printed = error.print().and_then(|()| io::stdout().flush());
-        return end(printed.map_err(print::failed).map(|()| ExitCode::SUCCESS));
+        return finish(printed.map_err(print::failed).map(|()| ExitCode::SUCCESS));
     }
-    let wrong = match error.kind() {
+    let message = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let iof = Iof::command();
             let names: Vec<&str> = iof.get_subcommands().map(clap::Command::get_name).collect();
-            format!("a command is missing: {}", names.join(", "))
+            format!("missing command: expected one of {}", names.join(", "))
         }
         _ => in_one_line(error),
     };
-    print_message(format_args!("{wrong} (try 'iof --help')"));
+    print_message(format_args!("{message} (try 'iof --help')"));
     ExitCode::from(2)
 }
 
-/// What clap says is wrong, without its advice.
+/// Returns clap's error message in one line, without usage and tips.
 fn in_one_line(error: &clap::Error) -> String {
     let text = error.to_string();
-    let wrong: Vec<&str> = text
+    let lines: Vec<&str> = text
         .lines()
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with("tip:"))
         .collect();
-    let wrong = wrong.join(" ");
-    wrong.strip_prefix("error: ").map(str::to_owned).unwrap_or(wrong)
+    let message = lines.join(" ");
+    message.strip_prefix("error: ").map(str::to_owned).unwrap_or(message)
 }

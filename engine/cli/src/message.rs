@@ -1,5 +1,5 @@
-//! What the command says to its user on stderr: lines of their own, also where output goes to the
-//! same place.
+//! Messages to the user on stderr. Each is written as whole lines, even if forwarded output goes to
+//! the same file.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,16 +8,16 @@ use std::sync::OnceLock;
 use iof_output::Notes;
 use iof_proto::names::sanitize;
 
-/// Stderr, once output may be written there or beside it.
+/// Stderr as the printers share it, set once output may be written to it or beside it.
 static NOTES: OnceLock<Notes> = OnceLock::new();
 
-/// From now on messages keep out of the lines of an output.
+/// Makes later messages start on a line of their own, instead of within a line of output.
 pub fn beside_output(stderr: Notes) {
-    // A command begins to write output once.
+    // Fails only on a second call, and a command starts its output once.
     let _ = NOTES.set(stderr);
 }
 
-/// Stderr for messages, each written at once.
+/// Returns the stderr for messages. It is not buffered.
 pub fn stderr() -> Box<dyn Write> {
     match NOTES.get() {
         Some(notes) => Box::new(notes.clone()),
@@ -25,10 +25,10 @@ pub fn stderr() -> Box<dyn Write> {
     }
 }
 
-/// Says something to the user, in one line but for lists. If stderr can't be written there is
-/// nobody to tell.
-pub fn print_message(words: fmt::Arguments<'_>) {
-    // Some of them are others'.
-    let lines: Vec<String> = words.to_string().split('\n').map(sanitize).collect();
+/// Prints a message to the user: one line, except for lists. An error of stderr is ignored, because
+/// it cannot be reported.
+pub fn print_message(message: fmt::Arguments<'_>) {
+    // A message may quote names from other processes, with control characters in them.
+    let lines: Vec<String> = message.to_string().split('\n').map(sanitize).collect();
     let _ = stderr().write_all(format!("iof: {}\n", lines.join("\n")).as_bytes());
 }

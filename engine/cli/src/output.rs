@@ -1,4 +1,4 @@
-//! The output options that `iof run` and `iof pull` share, and the printers that carry them out.
+//! The output options of `iof run` and `iof pull`, and the printers that implement them.
 
 use std::env;
 use std::ffi::OsString;
@@ -25,36 +25,36 @@ const OUTPUT: &str = "Output options";
 
 #[derive(Args)]
 pub struct OutputArgs {
-    /// Format and destination of output
+    /// Set format and destination of output
     ///
-    /// Words of prterun: tag, tag-detailed, tag-fullname, rank, timestamp[=ns|us|ms|rfc3339], xml,
+    /// As in prterun: tag, tag-detailed, tag-fullname, rank, timestamp[=ns|us|ms|rfc3339], xml,
     /// json, merge-stderr-to-stdout, dir=DIR, file=NAME, with the qualifiers :copy, :nocopy,
     /// :raw, :pattern. May be repeated.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
     pub output: Vec<OsString>,
 
-    /// What to tag: line, or fragment
+    /// Tag each line, or each fragment
     ///
-    /// Each line, or all bytes that were read together.
+    /// A fragment is all bytes that were read together.
     #[arg(long, help_heading = OUTPUT, value_enum, value_name = "WHAT", default_value_t = TagBy::Line)]
     #[arg(hide_possible_values = true)]
     pub tag_by: TagBy,
 
-    /// Text at the end of each line, before its newline
+    /// Append a text to each line, before its newline
     #[arg(long, help_heading = OUTPUT, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub tag_suffix: String,
 
-    /// Longest line written in one piece
+    /// Keep lines up to this size whole
     ///
     /// In bytes, optionally with suffix K, M or G.
     #[arg(long, help_heading = OUTPUT, value_name = "BYTES", default_value = "64K", value_parser = bytes)]
     pub max_line: u64,
 
-    /// How long to wait for its end
+    /// Wait this long for a line's end
     ///
-    /// The line is written incomplete when its stream was quiet for this time. An incomplete line
-    /// of 4 KiB or more, or one that keeps growing, waits ten times as long. Time in which iof
-    /// can't write, or is stopped, does not count.
+    /// An incomplete line is written when its stream was quiet for this time. A line of 4 KiB or
+    /// more, or one that keeps growing, waits ten times as long. Time in which iof cannot write, or
+    /// is stopped, does not count.
     #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = seconds)]
     pub max_line_time: Duration,
 
@@ -64,25 +64,25 @@ pub struct OutputArgs {
     #[arg(long, help_heading = OUTPUT, value_name = "LIST|all", value_parser = ranks)]
     pub ranks: Option<Ranks>,
 
-    /// Channels that are not shown
+    /// Do not show these channels
     ///
     /// They are not written to files either. Tools can still pull them.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST", value_parser = ChannelList)]
     #[arg(hide_possible_values = true)]
     pub no_forward: Option<Channels>,
 
-    /// Old files: truncate, or append
+    /// Truncate old files, or append
     #[arg(long, help_heading = OUTPUT, value_enum, value_name = "HOW", default_value_t = OpenMode::Truncate)]
     #[arg(hide_possible_values = true)]
     pub open_mode: OpenMode,
 
-    /// Size at which a new file is begun
+    /// Start a new file at this size
     ///
     /// At least 4K.
     #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = file_size)]
     pub file_size: Option<u64>,
 
-    /// How many full files to keep
+    /// Keep this many full files
     ///
     /// They are named NAME.1, NAME.2 and so on. At most 1000.
     #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 4, requires = "file_size",
@@ -90,16 +90,16 @@ pub struct OutputArgs {
     pub file_count: u32,
 }
 
-/// What one tag stands for.
+/// The unit that gets a tag.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TagBy {
     /// Each line
     Line,
-    /// All bytes that were read together
+    /// Each fragment: all bytes that were read together
     Fragment,
 }
 
-/// What to do with files that exist already.
+/// The way to open files that exist already.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OpenMode {
     /// Empty them
@@ -108,81 +108,84 @@ pub enum OpenMode {
     Append,
 }
 
-/// What writes to one of our outputs, or to the files.
-pub struct Writer {
+/// A printer that writes to stdout, stderr or files.
+pub struct OutputWriter {
     printer: Printer,
-    /// The output to which it copies what goes to files, too.
+    /// The name of the output, if it only gets a copy of what is written to files.
     copies_to: Option<&'static str>,
 }
 
-/// What one printer is to have.
+/// The streams of one printer.
 pub struct Part<'a> {
-    /// Of these channels.
+    /// The channels of the streams.
     pub channels: Channels,
-    /// And these ranks, if not of all.
+    /// The ranks of the streams; `None` for all ranks.
     pub ranks: Option<&'a Ranks>,
 }
 
-/// What is pulled for `ranks` to be shown: they, and what is logged of the job as a whole, which
-/// belongs to none of them.
+/// Returns `ranks` and, unless they are all ranks, the undefined rank. Messages that are logged for
+/// the whole job belong to that rank.
 pub fn with_job(ranks: &[Rank]) -> Vec<Rank> {
     let job = (ranks != [Rank::WILDCARD]).then_some(Rank::UNDEF);
     ranks.iter().copied().chain(job).collect()
 }
 
-/// What the options ask for.
+/// The outputs that the options describe.
 pub struct Outputs<'a> {
     args: &'a OutputArgs,
     choice: Choice,
 }
 
 impl OutputArgs {
-    /// Looks whether what is asked for can be done, for a job of `nprocs` ranks if that is known,
-    /// and makes directories.
+    /// Checks the options, for a job of `nprocs` ranks if the number is known, and creates the
+    /// directories of files.
     pub fn prepare(&self, nprocs: Option<u64>) -> Result<Outputs<'_>, Failure> {
-        let wrong = |error| Failure::Usage(format!("--output: {error}"));
-        let outputs = Outputs { args: self, choice: Choice::of(&self.output).map_err(wrong)? };
+        let invalid = |error| Failure::Usage(format!("--output: {error}"));
+        let outputs = Outputs { args: self, choice: Choice::of(&self.output).map_err(invalid)? };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
             && u64::from(last.0) >= nprocs
         {
-            return Err(Failure::Usage(format!("no rank {last} to show: the job has {nprocs}")));
+            return Err(Failure::Usage(format!(
+                "invalid rank {last} in --ranks: the job has {nprocs} ranks, numbered from 0"
+            )));
         }
         let files = outputs.files(None);
         if files.is_none() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {
             return Err(Failure::usage(
-                "--file-size and --open-mode are for files: say --output dir=DIR or file=NAME",
+                "--file-size and --open-mode apply to files: add --output dir=DIR or file=NAME",
             ));
         }
         if self.ranks.is_some() && !outputs.choice.shows() {
             return Err(Failure::usage(
-                "--ranks is for what is shown, files get all ranks: say :copy behind dir=DIR or file=NAME",
+                "--ranks does not apply to files, which get all ranks: to show these ranks as well, append :copy to \
+                 dir=DIR or file=NAME",
             ));
         }
-        let no_directory = |error| Failure::Usage(format!("no directory for the files: {error}"));
+        let no_directory = |error| Failure::Usage(format!("cannot create the directory for files: {error}"));
         files.map_or(Ok(()), |files| files.prepare().map_err(no_directory))?;
         Ok(outputs)
     }
 }
 
 impl Outputs<'_> {
-    /// Starts what writes output: to our stdout and stderr, to files, or both. `open` gives a tool
-    /// for each part, in their order, that has pulled what the part is to have, if there is
-    /// such a thing.
+    /// Starts the printers: to stdout and stderr, to files, or to both. `open` returns a tool for
+    /// each part, in the same order, which has pulled the streams of the part; `None` for a part
+    /// without streams.
     pub fn start(
         &self,
         nprocs: Option<u32>,
         open: impl FnOnce(&[Part<'_>]) -> Result<Vec<Option<Tool>>, Failure>,
-    ) -> Result<Vec<Writer>, Failure> {
-        let (parts, destinations): (Vec<Part<'_>>, Vec<To>) = self.parts(nprocs)?.into_iter().unzip();
+    ) -> Result<Vec<OutputWriter>, Failure> {
+        let (parts, targets): (Vec<Part<'_>>, Vec<OutputTarget>) = self.parts(nprocs)?.into_iter().unzip();
         let tools = open(&parts)?;
-        let pulled = tools.into_iter().zip(destinations).filter_map(|(tool, to)| Some((tool?, to)));
-        pulled.map(|(tool, to)| self.write(tool, to)).collect()
+        let pulled = tools.into_iter().zip(targets).filter_map(|(tool, target)| Some((tool?, target)));
+        pulled.map(|(tool, target)| self.write(tool, target)).collect()
     }
 
-    /// What there is to be written, and where to.
-    fn parts(&self, nprocs: Option<u32>) -> Result<Vec<(Part<'_>, To)>, Failure> {
+    /// Returns the streams to write, with their targets.
+    fn parts(&self, nprocs: Option<u32>) -> Result<Vec<(Part<'_>, OutputTarget)>, Failure> {
         let Outputs { args, choice } = self;
         let errors = Channels::STDERR | Channels::STDDIAG;
         let mut parts = Vec::new();
@@ -190,34 +193,37 @@ impl Outputs<'_> {
             let out = Output::new(io::stdout()).map_err(Failure::running)?;
             let err = out.beside(io::stderr()).map_err(Failure::running)?;
             beside_output(err.notes());
-            let to = |output: Output, name, colour| To {
+            let target = |output: Output, name, colour| OutputTarget {
                 destination: output.into(),
                 copies_to: choice.copy.then_some(name),
                 colour,
             };
-            let out = to(out, "stdout", has_colours(io::stdout()));
-            // One printer for each of our outputs, so that a slow one does not hold up the other.
+            let out = target(out, "stdout", has_colours(io::stdout()));
+            // Each output has its own printer, so that a slow output does not delay the other.
             if choice.merge {
                 drop(err);
                 parts.push((Channels::STDOUT | errors, args.ranks.as_ref(), out));
             } else {
                 parts.push((Channels::STDOUT, args.ranks.as_ref(), out));
-                let err = to(err, "stderr", has_colours(io::stderr()));
+                let err = target(err, "stderr", has_colours(io::stderr()));
                 parts.push((errors, args.ranks.as_ref(), err));
             }
         }
         if let Some(files) = self.files(nprocs) {
-            let to = To { destination: files.into(), copies_to: None, colour: false };
-            parts.push((Channels::STDOUT | errors, None, to));
+            let target = OutputTarget { destination: files.into(), copies_to: None, colour: false };
+            parts.push((Channels::STDOUT | errors, None, target));
         }
         let wanted = Channels::ALL - args.no_forward.unwrap_or(Channels::empty());
-        let parts = parts.into_iter().map(|(of, ranks, to)| (Part { channels: of & wanted, ranks }, to));
+        let parts = parts.into_iter().map(|(channels, ranks, target)| {
+            let part = Part { channels: channels & wanted, ranks };
+            (part, target)
+        });
         Ok(parts.filter(|(part, _)| !part.channels.is_empty()).collect())
     }
 
-    /// Starts to write what `tool` pulls.
-    fn write(&self, tool: Tool, to: To) -> Result<Writer, Failure> {
-        let To { destination, copies_to, colour } = to;
+    /// Starts a printer that writes the streams of `tool` to `target`.
+    fn write(&self, tool: Tool, target: OutputTarget) -> Result<OutputWriter, Failure> {
+        let OutputTarget { destination, copies_to, colour } = target;
         let place = match copies_to {
             Some(output) => format!(" on {output}"),
             None if self.choice.copy => " in its file".into(),
@@ -225,7 +231,7 @@ impl Outputs<'_> {
         };
         let on_gap = move |source: &Proc, channel, gap| report_gap(source, channel, gap, &place);
         let printer = Printer::start(tool, destination, self.options(colour), on_gap);
-        Ok(Writer { printer: printer.map_err(no_thread)?, copies_to })
+        Ok(OutputWriter { printer: printer.map_err(no_thread)?, copies_to })
     }
 
     fn options(&self, colour: bool) -> Options {
@@ -252,13 +258,14 @@ impl Outputs<'_> {
     }
 }
 
-/// Whether it is a terminal that shows colours, and nobody wants none (<https://no-color.org>).
+/// Returns `true` for a terminal that shows colours, unless `NO_COLOR` is set
+/// (<https://no-color.org>).
 fn has_colours(file: impl AsFd + IsTerminal) -> bool {
     let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     file.is_terminal() && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Says on stderr where how many bytes are missing. `place` is where, if there is more than one.
+/// Reports a gap on stderr. `place` names the output, if there are several.
 fn report_gap(source: &Proc, channel: Channel, gap: Gap, place: &str) {
     let Gap { offset, lost } = gap;
     print_message(format_args!(
@@ -267,23 +274,23 @@ fn report_gap(source: &Proc, channel: Channel, gap: Gap, place: &str) {
     ));
 }
 
-/// Where a printer writes to.
-struct To {
+/// The target of one printer.
+struct OutputTarget {
     destination: Destination,
     copies_to: Option<&'static str>,
     colour: bool,
 }
 
-impl Writer {
-    /// Has a thread wait for its end and hand over what it did.
+impl OutputWriter {
+    /// Starts a thread that waits for the end of the printer and passes its report to `on_end`.
     ///
-    /// What is only a copy of what goes to files counts for nothing, and if it can't be written
-    /// nothing else ends.
+    /// The report of a copy of what is written to files is empty. If the copy cannot be written,
+    /// the files are still completed.
     pub fn watch(
         self,
-        done: impl FnOnce(Result<PrintReport, Failure>) + Send + 'static,
+        on_end: impl FnOnce(Result<PrintReport, Failure>) + Send + 'static,
     ) -> Result<(), Failure> {
-        let wait = move || done(self.finish());
+        let wait = move || on_end(self.finish());
         thread::Builder::new().name("iof-output".into()).spawn(wait).map(drop).map_err(no_thread)
     }
 
@@ -293,7 +300,7 @@ impl Writer {
             (Ok(_), Some(_)) => Ok(PrintReport::default()),
             (Err(PrintError::Write(error)), Some(name)) => {
                 print_message(format_args!(
-                    "{name}: {error}; no more is shown there, but the files become complete"
+                    "{name}: {error}; output is no longer shown there, but the files will be complete"
                 ));
                 Ok(PrintReport::default())
             }
@@ -305,10 +312,10 @@ impl Writer {
     }
 }
 
-/// There is no thread for what the command has to do.
+/// Returns the failure for a thread that cannot be started.
 pub fn no_thread(error: io::Error) -> Failure {
     Failure::running(format!(
-        "no thread for the command: {error}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
+        "cannot start a thread: {error}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
          (`ulimit -v`)"
     ))
 }

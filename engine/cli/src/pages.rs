@@ -1,4 +1,4 @@
-//! What is made from the command line's own description: completions for shells, manual pages.
+//! Shell completions and manual pages, generated from clap's description of the command line.
 
 use std::io;
 
@@ -9,17 +9,18 @@ use crate::Failure;
 use crate::args::{CompletionsArgs, Iof, ManArgs};
 use crate::print::write;
 
-/// Prints what a shell is to read.
+/// Prints the completion script of a shell.
 pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Iof::command(), "iof", &mut text);
     write(io::stdout(), &text)
 }
 
-/// Writes a page for `iof` and for each of its commands.
+/// Writes a manual page for `iof` and for each of its commands.
 pub fn man(args: &ManArgs) -> Result<(), Failure> {
     let directory = &args.directory;
-    let failed = |error| Failure::Running(format!("manual pages in {}: {error}", directory.display()));
+    let failed =
+        |error| Failure::Running(format!("cannot write manual pages to {}: {error}", directory.display()));
     for page in pages() {
         page.generate_to(directory).map_err(failed)?;
     }
@@ -27,7 +28,7 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
 }
 
 fn pages() -> Vec<Man> {
-    // `iof help COMMAND` says what `iof COMMAND --help` says; it needs no page.
+    // `iof help COMMAND` prints the same as `iof COMMAND --help`, so it needs no page.
     let mut iof = Iof::command().disable_help_subcommand(true);
     iof.build();
     let source = concat!("iof ", env!("CARGO_PKG_VERSION"));
@@ -44,17 +45,17 @@ mod tests {
 
     use super::*;
 
-    /// What the command line knows: its commands, the whole first, with all their names.
+    /// Returns `iof` itself, then all of its commands except `help`.
     fn tree() -> Vec<Command> {
         let mut iof = Iof::command();
         iof.build();
-        let further: Vec<Command> =
-            iof.get_subcommands().filter(|of| of.get_name() != "help").cloned().collect();
-        assert!(further.len() >= 7);
-        std::iter::once(iof).chain(further).collect()
+        let commands: Vec<Command> =
+            iof.get_subcommands().filter(|command| command.get_name() != "help").cloned().collect();
+        assert!(commands.len() >= 7);
+        std::iter::once(iof).chain(commands).collect()
     }
 
-    /// The options of a command as they are typed.
+    /// Returns the options of a command as a user types them.
     fn options(command: &Command) -> Vec<String> {
         let typed = |arg: &Arg| {
             let long = arg.get_long().map(|long| format!("--{long}"));
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_has_a_page_that_explains_each_of_its_options() {
+    fn every_command_has_a_manual_page_with_all_of_its_options() {
         let mut pages: Vec<(String, String)> = Vec::new();
         for page in super::pages() {
             let mut roff = Vec::new();
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_know_every_option_of_every_command() {
+    fn completions_contain_every_option_of_every_command() {
         let completions = |shell| {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Iof::command(), "iof", &mut text);
@@ -91,15 +92,16 @@ mod tests {
         let (bash, zsh, fish) = (completions(Shell::Bash), completions(Shell::Zsh), completions(Shell::Fish));
         for command in tree().split_off(1) {
             let name = command.get_name();
-            // Each shell has a part for each command, from one mark to the next.
-            let block = |text: &str, from: String, to: &str| {
-                let (_, block) = text.split_once(&from).unwrap_or_else(|| panic!("{from} is not in {text}"));
-                block.split_once(to).expect("an end").0.to_owned()
+            // Each script has a block for each command, between two known texts.
+            let block = |text: &str, start: String, end: &str| {
+                let (_, block) =
+                    text.split_once(&start).unwrap_or_else(|| panic!("{start} is not in {text}"));
+                block.split_once(end).expect("an end").0.to_owned()
             };
             let bash = block(&bash, format!("iof__subcmd__{name})\n            opts=\""), "\"");
             let zsh = block(&zsh, format!("({name})\n_arguments"), "\n;;");
-            let of_fish = format!("__fish_iof_using_subcommand {name}\"");
-            let fish: String = fish.lines().filter(|line| line.contains(&of_fish)).collect();
+            let condition = format!("__fish_iof_using_subcommand {name}\"");
+            let fish: String = fish.lines().filter(|line| line.contains(&condition)).collect();
             for option in options(&command) {
                 assert!(bash.split(' ').any(|word| word == option), "{name} {option}: {bash}");
                 let starts = ["'", "'*", ")"].map(|before| format!("{before}{option}"));
@@ -114,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn completions_know_the_keys_that_have_names_and_other_keys_are_not_refused() {
-        for (shell, before) in [(Shell::Bash, "--help "), (Shell::Zsh, "What to ask for:(")] {
+    fn completions_contain_the_named_keys_and_the_parser_accepts_others() {
+        for (shell, before) in [(Shell::Bash, "--help "), (Shell::Zsh, "Keys to query:(")] {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Iof::command(), "iof", &mut text);
             let text = String::from_utf8(text).unwrap();
@@ -131,38 +133,42 @@ mod tests {
     }
 
     #[test]
-    fn completions_know_the_channels() {
+    fn completions_contain_the_channels() {
         let mut text = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Iof::command(), "iof", &mut text);
         let text = String::from_utf8(text).unwrap();
         for option in ["--no-forward)", "--channel)"] {
             let blocks: Vec<&str> = text.split(option).skip(1).collect();
-            let knows = |block: &&str| {
+            let lists_channels = |block: &&str| {
                 block.split(";;").next().is_some_and(|words| words.contains("stdout stderr stddiag"))
             };
-            assert!(blocks.iter().any(knows), "{option}: {text}");
+            assert!(blocks.iter().any(lists_channels), "{option}: {text}");
         }
     }
 
     #[test]
-    fn each_option_has_one_line_of_short_help_on_a_terminal_of_80_columns() {
+    fn the_short_help_of_each_option_is_one_line_of_80_columns() {
         for command in tree() {
             let help = command.clone().term_width(80).render_help().to_string();
-            let all: Vec<&str> = help.lines().collect();
-            let own: Vec<&&str> = all.iter().filter(|line| line.trim_start().starts_with('-')).collect();
-            assert!(all.iter().all(|line| line.chars().count() <= 80), "{help}");
+            let lines: Vec<&str> = help.lines().collect();
+            let options: Vec<&&str> =
+                lines.iter().filter(|line| line.trim_start().starts_with('-')).collect();
+            assert!(lines.iter().all(|line| line.chars().count() <= 80), "{help}");
             for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
                 let name = arg
                     .get_long()
                     .map_or_else(|| format!("-{}", arg.get_short().unwrap()), |long| format!("--{long}"));
-                let is_its = |line: &&&&str| line.split([' ', ',']).any(|word| word == name);
-                let line = own.iter().find(is_its).unwrap_or_else(|| panic!("no line of {name}: {help}"));
+                let has_name = |line: &&&&str| line.split([' ', ',']).any(|word| word == name);
+                let line =
+                    options.iter().find(has_name).unwrap_or_else(|| panic!("no line of {name}: {help}"));
                 let summary = arg.get_help().unwrap().to_string();
                 assert!(line.contains(&summary), "{name} is not explained in its line: {help}");
             }
-            // What comes below an option is the next, or the end of its group.
-            for (line, next) in all.iter().zip(all.iter().skip(1)).filter(|(line, _)| own.contains(line)) {
-                assert!(next.is_empty() || own.contains(&next), "two lines: {line}\n{next}\n{help}");
+            // The line below an option is the next option, or the end of the section.
+            for (line, next) in
+                lines.iter().zip(lines.iter().skip(1)).filter(|(line, _)| options.contains(line))
+            {
+                assert!(next.is_empty() || options.contains(&next), "two lines: {line}\n{next}\n{help}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the commands that answer a question print, and what terminals are spared.
+//! The output of the commands that answer a question, safe to print on a terminal.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -7,24 +7,25 @@ use nix::sys::signal::Signal;
 
 use crate::Failure;
 
-/// Writes all of an answer.
-pub fn write(mut to: impl Write, bytes: &[u8]) -> Result<(), Failure> {
-    to.write_all(bytes).and_then(|()| to.flush()).map_err(failed)
+/// Writes a whole answer and flushes it.
+pub fn write(mut output: impl Write, bytes: &[u8]) -> Result<(), Failure> {
+    output.write_all(bytes).and_then(|()| output.flush()).map_err(failed)
 }
 
-/// What it means that an answer can't be written.
+/// Returns the failure for an answer that cannot be written: SIGPIPE if its reader is gone.
 pub fn failed(error: io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure::Signal(Signal::SIGPIPE),
-        _ => Failure::running(format!("writing the answer: {error}")),
+        _ => Failure::running(format!("cannot write the answer: {error}")),
     }
 }
 
 /// The widest column, in characters: formatting panics beyond 65,535.
 const MAX_WIDTH: usize = 1024;
 
-/// Returns columns as wide as their widest cell, [`MAX_WIDTH`] at most, two blanks between them.
-/// Cells are [sanitized](sanitize). The last column is not padded.
+/// Formats a table. A column is as wide as its widest cell, at most [`MAX_WIDTH`]; two blanks
+/// separate columns. Control characters in cells are replaced ([sanitized](sanitize)). The last column is not
+/// padded.
 pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let rows = rows.map(|row| row.iter().map(|cell| sanitize(cell)).collect());
     let rows: Vec<Vec<String>> =
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_of_any_length_fits_into_a_table() {
+    fn a_cell_of_any_length_fits_into_the_table() {
         let long = "x".repeat(100_000);
         let rows = [vec![long.clone(), "a".into()], vec!["b".into(), long.clone()]];
         let table = table(&["ONE", "TWO"], rows.into_iter());

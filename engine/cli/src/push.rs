@@ -1,4 +1,4 @@
-//! `iof push`: pushes bytes into the stdin of ranks that was left open.
+//! `iof push`: pushes bytes into the stdin of ranks that was left open for it.
 
 use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal};
@@ -14,20 +14,20 @@ use iof_proto::{Nspace, PartialDelivery, Proc, PushReport, Rank, Skipped, SlowTa
 use iof_tool::{Push, PushError, Pusher, RequestError};
 
 use crate::args::{EngineArgs, Ranks, ranks};
-use crate::attach::{Name, attach, namespaces};
+use crate::attach::{ToolName, attach, namespaces};
 use crate::{Failure, print_message};
 
-/// How often the progress bar is drawn.
+/// The time between two updates of the progress bar.
 const REDRAW: Duration = Duration::from_millis(100);
-/// Ranks that are named in one line.
-const NAMED: usize = 16;
+/// The number of ranks that one message lists.
+const MAX_LISTED: usize = 16;
 
 #[derive(Args)]
 pub struct PushArgs {
     #[command(flatten)]
     engine: EngineArgs,
 
-    /// Ranks to push to, such as 0,3-5
+    /// Push to these ranks, such as 0,3-5
     #[arg(long, value_name = "LIST|all", default_value = "0", value_parser = ranks)]
     rank: Ranks,
 
@@ -37,31 +37,31 @@ pub struct PushArgs {
 
     /// Cut off ranks that do not read
     ///
-    /// A rank that has taken nothing for a second is cut off. Without this option the push waits
-    /// for it.
+    /// A rank that has read nothing for a second is cut off. Without this option the push waits for
+    /// it.
     #[arg(long)]
     drop: bool,
 
-    /// Leave out ranks whose stdin is not open
+    /// Skip ranks whose stdin is not open
     ///
     /// Without this option nothing is pushed if there is such a rank.
     #[arg(long)]
     partial: bool,
 
-    /// The file to push [default: our stdin, as with -]
+    /// File to push [default: stdin, as with -]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
-/// Pushes a file or our stdin, and waits until the ranks have it.
+/// Pushes a file or stdin. Blocks until the ranks have all bytes.
 pub fn push(args: &PushArgs) -> Result<(), Failure> {
     let file = match args.file.as_deref() {
         Some(path) if path != Path::new("-") => open(path)?,
         _ => io::stdin().as_fd().try_clone_to_owned().map_err(Failure::running)?.into(),
     };
-    let length = file.metadata().ok().filter(Metadata::is_file).map(|about| about.len());
+    let length = file.metadata().ok().filter(Metadata::is_file).map(|metadata| metadata.len());
     let bar = length.filter(|_| io::stderr().is_terminal()).map(bar);
-    let mut tool = attach(&args.engine, &Name::Push)?;
+    let mut tool = attach(&args.engine, &ToolName::Push)?;
     let nspace = one_job(namespaces(&mut tool)?, args)?;
     let targets = args.rank.0.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect();
     let directives = [
@@ -70,14 +70,14 @@ pub fn push(args: &PushArgs) -> Result<(), Failure> {
         (key::IOF_PARTIAL, args.partial),
     ];
     let directives = directives.map(|(key, value)| Info::required(key, value)).into();
-    let shown = bar.clone();
-    let on_wait = move |lagging: &SlowTargets| match &shown {
-        Some(bar) => bar.suspend(|| report_wait(lagging)),
-        None => report_wait(lagging),
+    let shared_bar = bar.clone();
+    let on_wait = move |slow: &SlowTargets| match &shared_bar {
+        Some(bar) => bar.suspend(|| report_wait(slow)),
+        None => report_wait(slow),
     };
-    let pusher = Pusher::start(tool, &Push { targets, directives }, file, on_wait).map_err(refused)?;
+    let pusher = Pusher::start(tool, &Push { targets, directives }, file, on_wait).map_err(failure)?;
     for Skipped { target, reason } in &pusher.granted().skipped {
-        print_message(format_args!("rank {} is left out: {reason}", target.rank));
+        print_message(format_args!("rank {} is skipped: {reason}", target.rank));
     }
     if let Some(bar) = bar {
         draw_until_finished(&pusher, &bar);
@@ -88,21 +88,22 @@ pub fn push(args: &PushArgs) -> Result<(), Failure> {
     }
     match partial.len() {
         0 => Ok(()),
-        1 => Err(Failure::running("one rank did not get all")),
-        more => Err(Failure::running(format!("{more} ranks did not get all"))),
+        1 => Err(Failure::running("one rank did not get all bytes")),
+        count => Err(Failure::running(format!("{count} ranks did not get all bytes"))),
     }
 }
 
-/// Says who a push waits for.
-pub fn report_wait(lagging: &SlowTargets) {
-    for (stalled, why) in [(true, "it does not read its stdin"), (false, "another push is not over there")] {
-        let waits = lagging.targets.iter().filter(|of| of.stalled == stalled);
-        let mut ranks: Vec<Rank> = waits.map(|SlowTarget { target, .. }| target.rank).collect();
+/// Reports the ranks that a push waits for, and why.
+pub fn report_wait(slow: &SlowTargets) {
+    let causes = [(true, "it does not read its stdin"), (false, "another push to it is not finished")];
+    for (stalled, cause) in causes {
+        let waiting = slow.targets.iter().filter(|target| target.stalled == stalled);
+        let mut ranks: Vec<Rank> = waiting.map(|SlowTarget { target, .. }| target.rank).collect();
         ranks.sort_unstable();
         let ranks: Vec<String> = ranks.iter().map(Rank::to_string).collect();
-        let more = if ranks.len() > NAMED { " and others" } else { "" };
-        if let Some(first) = ranks.get(..ranks.len().min(NAMED)).filter(|ranks| !ranks.is_empty()) {
-            print_message(format_args!("waiting for rank {}{more}: {why}", first.join(",")));
+        let more = if ranks.len() > MAX_LISTED { " and others" } else { "" };
+        if let Some(listed) = ranks.get(..ranks.len().min(MAX_LISTED)).filter(|ranks| !ranks.is_empty()) {
+            print_message(format_args!("waiting for rank {}{more}: {cause}", listed.join(",")));
         }
     }
 }
@@ -114,7 +115,7 @@ fn open(path: &Path) -> Result<File, Failure> {
     opened.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
 
-/// The job to push to.
+/// Returns the job to push to: the selected one, or the engine's only job.
 fn one_job(jobs: Vec<Nspace>, args: &PushArgs) -> Result<Nspace, Failure> {
     let wanted = |nspace: &Nspace| args.engine.nspace.as_ref().is_none_or(|wanted| wanted == nspace);
     let mut jobs: Vec<Nspace> = jobs.into_iter().filter(wanted).collect();
@@ -123,20 +124,24 @@ fn one_job(jobs: Vec<Nspace>, args: &PushArgs) -> Result<Nspace, Failure> {
         (None, _) => Err(Failure::running("the engine has no job yet: try again")),
         (Some(last), false) => {
             let names: Vec<String> = jobs.iter().chain([&last]).map(Nspace::to_string).collect();
-            Err(Failure::usage(format!("the engine has the jobs {}: choose with --nspace", names.join(", "))))
+            Err(Failure::usage(format!(
+                "the engine has several jobs ({}): select one with --nspace",
+                names.join(", ")
+            )))
         }
     }
 }
 
-fn refused(error: PushError) -> Failure {
+/// Returns the failure for a push that could not be started, with a hint where an option helps.
+fn failure(error: PushError) -> Failure {
     match error {
-        // That will pass.
+        // A temporary state of the rank.
         PushError::Request(RequestError::Denied(failure)) if failure.status == Status::ERR_RESOURCE_BUSY => {
             Failure::running(failure.reason)
         }
         PushError::Request(RequestError::Denied(failure)) => {
             let hint = if failure.status == Status::ERR_NOT_SUPPORTED {
-                " (iof run --stdin-open leaves it open, --partial leaves ranks out)"
+                " (iof run --stdin-open leaves it open, --partial skips such ranks)"
             } else {
                 ""
             };

@@ -1,4 +1,4 @@
-//! `iof query`: what a running engine and its host know, as a table or as JSON.
+//! `iof query`: prints the answers of a running engine and its host as tables or JSON.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,10 +16,10 @@ use serde_json::json;
 
 use crate::Failure;
 use crate::args::{EngineArgs, Ranks, ranks};
-use crate::attach::{Name, attach};
+use crate::attach::{ToolName, attach};
 use crate::print::{table, write};
 
-/// The keys that have names, without `PMIX_QUERY_`, and those of them that are short.
+/// The named keys: the name without `PMIX_QUERY_`, the short name if any, and the key.
 const NAMES: [(&str, Option<&str>, &str); 10] = [
     ("NAMESPACES", Some("namespaces"), key::PMIX_QUERY_NAMESPACES),
     ("PROC_TABLE", Some("procs"), key::PMIX_QUERY_PROC_TABLE),
@@ -35,30 +35,29 @@ const NAMES: [(&str, Option<&str>, &str); 10] = [
 
 #[derive(Args)]
 #[command(
-    after_help = "KEY is namespaces, procs or stats, the name of a PMIx attribute such as JOB_STATUS or \
-                        PMIX_QUERY_JOB_STATUS, or the key itself, such as pmix.qry.jst: NAMESPACES, JOB_STATUS, \
+    after_help = "KEY is namespaces, procs or stats; the name of a PMIx attribute, with or without PMIX_QUERY_; or \
+                        the string of the attribute, such as pmix.qry.jst. The attributes are NAMESPACES, JOB_STATUS, \
                         NAMESPACE_INFO, PROC_TABLE, LOCAL_PROC_TABLE, QUEUE_LIST, QUEUE_STATUS, LOG_CHANNELS, \
                         ATTRIBUTE_SUPPORT. The launcher that embeds the engine may support further keys."
 )]
 pub struct QueryArgs {
-    /// What to ask for
-    #[arg(value_name = "KEY", required = true, value_parser = Key, hide_possible_values = true)]
+    /// Keys to query
+    #[arg(value_name = "KEY", required = true, value_parser = KeyParser, hide_possible_values = true)]
     keys: Vec<String>,
 
     /// Limit the answer to these ranks, such as 0,3-5
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     rank: Option<Ranks>,
 
-    /// A qualifier, such as pmix.alloc.queue=night
+    /// Add a qualifier, such as pmix.alloc.queue=night
     ///
-    /// The key of a qualifier of the query with a text as its value, or KEY alone for a flag. May
-    /// be repeated.
+    /// KEY=TEXT sets a text, KEY alone sets a flag. May be repeated.
     #[arg(long = "qualifier", value_name = "KEY=TEXT", value_parser = parse_qualifier)]
     qualifiers: Vec<Info>,
 
     /// Print the whole answer as JSON
     ///
-    /// One object: the status, and the results in their order, each with its key and value.
+    /// One object with the status and an array of results, each with its key and value.
     #[arg(long)]
     json: bool,
 
@@ -66,15 +65,15 @@ pub struct QueryArgs {
     engine: EngineArgs,
 }
 
-/// Asks and prints.
+/// Sends the query and prints the answer.
 pub fn query(args: &QueryArgs) -> Result<(), Failure> {
-    let mut tool = attach(&args.engine, &Name::Query)?;
+    let mut tool = attach(&args.engine, &ToolName::Query)?;
     let nspace = args.engine.nspace.iter().map(|nspace| Info::required(key::PMIX_NSPACE, nspace.as_str()));
     let ranks = args.rank.iter().flat_map(|ranks| &ranks.0).filter(|rank| **rank != Rank::WILDCARD);
     let ranks = ranks.map(|rank| Info::required(key::PMIX_RANK, rank.0));
     let qualifiers = nspace.chain(ranks).chain(args.qualifiers.iter().cloned()).collect();
     let query = Query { keys: args.keys.clone(), qualifiers };
-    let (answer, refused) = match tool.queries(vec![query]) {
+    let (answer, denied) = match tool.queries(vec![query]) {
         Ok(answer) => (answer, None),
         Err(RequestError::Denied(failure)) => {
             (Answer { status: failure.status, found: Vec::new() }, Some(failure))
@@ -85,14 +84,14 @@ pub fn query(args: &QueryArgs) -> Result<(), Failure> {
     let text = if args.json { json_text(&answer) } else { table_text(&args.keys, &answer.found) };
     write(io::stdout(), text.as_bytes())?;
     let Answer { status, found } = answer;
-    match refused {
+    match denied {
         Some(failure) if status == Status::ERR_BAD_PARAM => Err(Failure::usage(failure.reason)),
         Some(failure) => Err(Failure::running(failure)),
         None if status == Status::SUCCESS => Ok(()),
         None => {
-            let missing = args.keys.iter().filter(|key| found.iter().all(|of| of.key != **key));
+            let missing = args.keys.iter().filter(|key| found.iter().all(|result| result.key != **key));
             let missing: Vec<&str> = missing.map(String::as_str).collect();
-            Err(Failure::running(format!("nothing is known of {} ({status})", missing.join(", "))))
+            Err(Failure::running(format!("no answer for {} ({status})", missing.join(", "))))
         }
     }
 }
@@ -103,18 +102,20 @@ fn parse_qualifier(text: &str) -> Result<Info, String> {
         None => (text, InfoValue::Bool(true)),
     };
     if !key.contains('.') {
-        return Err(format!("'{key}' is no key of a qualifier: say one such as pmix.alloc.queue=night"));
+        return Err(format!(
+            "invalid qualifier '{key}': expected a key with a dot, such as pmix.alloc.queue=night"
+        ));
     }
-    // What is asked of one queue is not to be answered of all.
+    // Required: a query about one queue must not be answered for all queues.
     Ok(Info { key: key.to_owned(), value, required: true })
 }
 
-/// Understands a key, and names those that have names as shells complete them. Others are keys,
-/// too.
+/// A parser of keys, with the named keys for shell completion. It accepts any key with a dot as
+/// well.
 #[derive(Clone)]
-struct Key;
+struct KeyParser;
 
-impl TypedValueParser for Key {
+impl TypedValueParser for KeyParser {
     type Value = String;
 
     fn parse_ref(
@@ -140,20 +141,20 @@ fn parse_key(text: &str) -> Result<String, String> {
     let known = NAMES.iter().find(|(long, short, _)| *long == name || *short == Some(text));
     known.map(|(_, _, key)| (*key).to_owned()).ok_or_else(|| {
         let names = NAMES.map(|(long, short, _)| short.unwrap_or(long)).join(", ");
-        format!("'{text}' is no key: say {names}, or a key with a dot in it such as pmix.qry.ns")
+        format!("invalid key '{text}': expected {names}, or a key with a dot such as pmix.qry.ns")
     })
 }
 
-/// Whether the text that is the value of `key` is a list with commas.
+/// Returns `true` if the text value of `key` is a comma-separated list.
 fn is_list(key: &str) -> bool {
     [key::PMIX_QUERY_NAMESPACES, key::PMIX_QUERY_QUEUE_LIST, key::PMIX_QUERY_LOG_CHANNELS].contains(&key)
 }
 
 fn json_text(Answer { status, found }: &Answer) -> String {
-    let result = |of: &Found| json!({"key": of.key, "value": as_json(&of.key, &of.value)});
+    let result = |Found { key, value, .. }: &Found| json!({"key": key, "value": as_json(key, value)});
     let results: Vec<serde_json::Value> = found.iter().map(result).collect();
     let text = format!("{:#}\n", json!({"status": status_json(*status), "results": results}));
-    // Terminals have more control characters than JSON has to escape.
+    // JSON need not escape these control characters, but a terminal interprets them.
     let escaped = |letter: char| match u32::from(letter) {
         code @ 0x7f..=0x9f => format!("\\u{code:04x}"),
         _ => letter.to_string(),
@@ -177,9 +178,10 @@ fn as_json(key: &str, value: &Value) -> serde_json::Value {
         Value::Status(status) => status_json(*status),
         Value::Procs(procs) => procs.iter().map(proc_json).collect(),
         Value::Jobs(jobs) => jobs.iter().map(job_json).collect(),
-        Value::Attributes(all) => {
-            all.iter().map(|of| json!({"function": of.function, "attributes": of.keys})).collect()
-        }
+        Value::Attributes(all) => all
+            .iter()
+            .map(|attributes| json!({"function": attributes.function, "attributes": attributes.keys}))
+            .collect(),
         Value::Infos(infos) => {
             infos.iter().map(|info| json!({"key": info.key, "value": info_json(&info.value)})).collect()
         }
@@ -191,7 +193,7 @@ fn status_json(status: Status) -> serde_json::Value {
     json!({"code": status.0, "name": status.name()})
 }
 
-/// `null` is no rank, `"*"` all of them.
+/// Returns a rank as JSON: `null` for the undefined rank, `"*"` for all ranks.
 fn rank_json(rank: Rank) -> serde_json::Value {
     match rank {
         Rank::UNDEF => json!(null),
@@ -209,7 +211,7 @@ fn job_json(job: &JobInfo) -> serde_json::Value {
 
 fn info_json(value: &InfoValue) -> serde_json::Value {
     match value {
-        InfoValue::Bool(truth) => json!(truth),
+        InfoValue::Bool(flag) => json!(flag),
         InfoValue::Number(number) => json!(number),
         InfoValue::Text(text) => json!(text),
         InfoValue::Proc(proc) => json!({"nspace": proc.nspace.as_str(), "rank": rank_json(proc.rank)}),
@@ -250,7 +252,7 @@ fn as_table(key: &str, value: &Value) -> String {
             table(&["NSPACE", "PROCS", "STATUS", "EXIT", "COMMAND"], jobs.iter().map(job_row))
         }
         Value::Attributes(all) => {
-            let row = |of: &Attributes| vec![of.function.clone(), of.keys.join(",")];
+            let row = |attributes: &Attributes| vec![attributes.function.clone(), attributes.keys.join(",")];
             table(&["FUNCTION", "ATTRIBUTES"], all.iter().map(row))
         }
         Value::Infos(infos) => {
@@ -284,14 +286,14 @@ fn job_row(job: &JobInfo) -> Vec<String> {
     ]
 }
 
-/// An exit code, if there is one.
+/// Formats an exit code, or "-" if there is none.
 fn code(code: Option<i32>) -> String {
     code.map_or_else(|| "-".into(), |code| code.to_string())
 }
 
 fn info_text(value: &InfoValue) -> String {
     match value {
-        InfoValue::Bool(truth) => truth.to_string(),
+        InfoValue::Bool(flag) => flag.to_string(),
         InfoValue::Number(number) => number.to_string(),
         InfoValue::Text(text) => text.clone(),
         InfoValue::Proc(proc) => proc.to_string(),

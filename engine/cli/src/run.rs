@@ -1,4 +1,4 @@
-//! `iof run`: start a job, write its output, end as it ends.
+//! `iof run`: starts a job, writes its output, and ends with its exit code.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
@@ -16,24 +16,24 @@ use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_tool::{Pull, Tool};
 use nix::sys::signal::Signal;
 
-use crate::account::Account;
+use crate::account::JobAccount;
 use crate::app::apps;
 use crate::args::RunArgs;
-use crate::follow::{Event, Follow};
+use crate::follow::{JobEvent, RunningJob};
 use crate::keyboard::{Keyboard, window_size};
 use crate::log;
 use crate::output::{Part, no_thread, with_job};
 use crate::signals::Signals;
 use crate::{Failure, print_message};
 
-/// Runs a job; the exit code is that of the rank that failed first.
+/// Runs a job. Returns the exit code of the rank that failed first, or 0.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let apps = apps(&args.app)?;
     let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
     let outputs = args.output.prepare(Some(nprocs))?;
     let stdin = args.stdin.plan(nprocs)?;
-    let (events, received) = unbounded();
+    let (events, event_queue) = unbounded();
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start_with(config(args)?, Arc::new(Launcher { events: events.clone() })).map_err(
         |error| match error {
@@ -48,7 +48,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         Some(nspace) => nspace.clone(),
         None => Nspace::new(format!("iof-{}", process::id())).map_err(Failure::running)?,
     };
-    // The printers register before the job exists, so that they have its first byte.
+    // The printers register before the job exists, so that they receive its first byte.
     let writers = outputs.start(u32::try_from(nprocs).ok(), |parts| {
         parts.iter().map(|part| attach(&engine, &nspace, part).map(Some)).collect()
     })?;
@@ -61,36 +61,36 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     };
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
-    let written = writers.len();
+    let outputs = writers.len();
     let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
         .and_then(|()| {
             writers.into_iter().try_for_each(|writer| {
                 let events = events.clone();
-                writer.watch(move |done| drop(events.send(Event::Output(done))))
+                writer.watch(move |report| drop(events.send(JobEvent::Output(report))))
             })
         })
         .and_then(|()| stdin.push(&engine, &nspace))
         .and_then(|()| give_keyboard(&job, stdin.inherits()));
     if keyboard.is_err() {
-        // Nobody would look after them.
+        // The ranks would run without a launcher.
         job.signal(Signal::SIGKILL);
     }
-    let (ended, forwarded) = Follow::new(job, received, written, keyboard?).until_over();
+    let (result, forwarded) = RunningJob::new(job, event_queue, outputs, keyboard?).wait_for_end();
     if args.timings || args.summary {
-        let account = Account::of(&engine, started.elapsed(), forwarded, ended.is_ok());
+        let account = JobAccount::query(&engine, started.elapsed(), forwarded, result.is_ok());
         match account {
             Ok(account) => account.report(args.timings, args.summary),
-            // The job is what it was without its account.
-            Err(error) => print_message(format_args!("no timings and no summary: {error}")),
+            // The result of the job does not depend on its account.
+            Err(error) => print_message(format_args!("cannot report timings and summary: {error}")),
         }
     }
-    ended
+    result
 }
 
 /// The host of the command's engine.
 struct Launcher {
-    events: Sender<Event>,
+    events: Sender<JobEvent>,
 }
 
 impl Host for Launcher {
@@ -99,8 +99,8 @@ impl Host for Launcher {
     }
 
     fn stalled(&self, source: &Proc, channel: Channel, remedy: Remedy) {
-        // Nothing listens any more when the job is over.
-        let _ = self.events.send(Event::Stalled { rank: source.rank, channel, remedy });
+        // The send fails only when the job is over.
+        let _ = self.events.send(JobEvent::Stalled { rank: source.rank, channel, remedy });
     }
 }
 
@@ -111,7 +111,8 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
     Ok(Config { cache_size, policy, backend, rendezvous, log, ..Config::default() })
 }
 
-/// Our own outputs are ordinary registrations, except that they may hold the ranks back.
+/// Attaches a tool for one of the command's own outputs. Its registration is an ordinary one,
+/// except that it may block the ranks.
 fn attach(engine: &Engine, nspace: &Nspace, part: &Part<'_>) -> Result<Tool, Failure> {
     let mut tool = engine.attach("iof run", Grant::Block).map_err(Failure::running)?;
     let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
@@ -120,14 +121,14 @@ fn attach(engine: &Engine, nspace: &Nspace, part: &Part<'_>) -> Result<Tool, Fai
     Ok(tool)
 }
 
-/// The ptys of the ranks that the user named.
+/// Returns the settings of the pseudo-terminals, by rank.
 fn ptys(args: &RunArgs) -> BTreeMap<Rank, Pty> {
-    // An echo of what nobody typed by hand would be output that no rank has written.
+    // The echo of a file or a pipe would be output that no rank has written.
     let pty = Pty { size: window_size(), echo: io::stdin().is_terminal() };
     args.pty.iter().flat_map(|ranks| &ranks.0).map(|rank| (*rank, pty)).collect()
 }
 
-/// Types our stdin at the terminal of the rank that is to have it, if that has one.
+/// Starts to type the command's stdin at the terminal of `rank`, if it has one.
 fn give_keyboard(job: &Job, rank: Option<Rank>) -> Result<Option<Keyboard>, Failure> {
     let Some(rank) = rank else { return Ok(None) };
     let master = job.pty(rank).map_err(Failure::running)?;
@@ -138,21 +139,21 @@ fn watch(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure
     thread::Builder::new().name(name.into()).spawn(body).map(drop).map_err(no_thread)
 }
 
-fn watch_signals(signals: Signals, events: Sender<Event>) -> Result<(), Failure> {
-    // Ends with the process.
+fn watch_signals(signals: Signals, events: Sender<JobEvent>) -> Result<(), Failure> {
+    // The thread ends with the process.
     watch("iof-signals", move || {
         while let Some(signal) = signals.wait() {
-            if events.send(Event::Signal(signal)).is_err() {
+            if events.send(JobEvent::Signal(signal)).is_err() {
                 return;
             }
         }
     })
 }
 
-fn watch_job(job: Job, events: Sender<Event>) -> Result<(), Failure> {
+fn watch_job(job: Job, events: Sender<JobEvent>) -> Result<(), Failure> {
     watch("iof-job", move || {
-        // Whoever listened has decided to end already if a send fails.
-        let _ = events.send(Event::Exited(job.wait_exit()));
-        let _ = events.send(Event::Over(job.wait()));
+        // A send fails only if the receiver has already decided to end.
+        let _ = events.send(JobEvent::Exited(job.wait_exit()));
+        let _ = events.send(JobEvent::Over(job.wait()));
     })
 }

@@ -1,4 +1,4 @@
-//! Signals: what `iof run` and `iof top` take, and how the command stops or ends by one.
+//! Signals: those that `iof run` and `iof top` handle, and the ways to stop or end by a signal.
 
 use std::process::{self, ExitCode};
 use std::{fs, io};
@@ -8,56 +8,57 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, si
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 
-/// A signal that came for us.
+/// A signal that this process received.
 #[derive(Clone, Copy, Debug)]
-pub struct Received {
-    /// Which.
+pub struct ReceivedSignal {
     pub signal: Signal,
-    /// It came from the terminal, which sent it to our whole process group.
+    /// The terminal sent the signal to the whole process group of this process.
     pub from_terminal: bool,
 }
 
-/// What would end us and leave the ranks behind: it is for them.
+/// The signals that `iof run` passes on to the ranks. By default they would end the command and
+/// leave the ranks running.
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// What has another meaning for us: "stop, with the ranks", "a rank may have stopped", "the window
-/// has another size".
-const OURS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGCHLD, Signal::SIGWINCH];
+/// The signals that `iof run` handles: stop together with the ranks (SIGTSTP), look for stopped
+/// ranks (SIGCHLD), and adopt the new size of the window (SIGWINCH).
+const HANDLED: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGCHLD, Signal::SIGWINCH];
 
-/// What ends `iof top`, once it has given the terminal back.
+/// The signals that end `iof top` after it has restored the terminal.
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// Signals that are waited for.
+/// A set of blocked signals, to wait for.
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Takes what is for a job and its launcher. Call it before any thread is started: threads
-    /// inherit what it blocks.
+    /// Blocks the signals that `iof run` handles or passes on. Call it before a thread is started,
+    /// because threads inherit the mask.
     pub fn take() -> io::Result<Signals> {
-        // Who started us may have ignored it, which is inherited, and hides how the ranks end.
-        by_default(Signal::SIGCHLD)?;
-        Signals::block(&PASSED_ON, &OURS)
+        // A parent that ignores SIGCHLD passes this on, and it would hide the exit codes of ranks.
+        set_default(Signal::SIGCHLD)?;
+        Signals::block(&PASSED_ON, &HANDLED)
     }
 
-    /// Takes what ends, stops or continues a command that has the terminal. As for threads, the
-    /// same holds.
+    /// Blocks the signals that end, stop or continue `iof top`. Call it before a thread is started,
+    /// because threads inherit the mask.
     pub fn take_ending() -> io::Result<Signals> {
         Signals::block(&ENDING, &[Signal::SIGTSTP, Signal::SIGCONT])
     }
 
-    /// Takes all of `ours`, and of `others` what we were not started to ignore, as by nohup(1).
-    fn block(others: &[Signal], ours: &[Signal]) -> io::Result<Signals> {
+    /// Blocks all signals in `always`, and those in `unless_ignored` that this process did not
+    /// inherit as ignored, as under nohup(1).
+    fn block(unless_ignored: &[Signal], always: &[Signal]) -> io::Result<Signals> {
         let mut set = SigSet::empty();
         let ignored = ignored();
-        set.extend(others.iter().copied().filter(|signal| ignored & bit(*signal) == 0));
-        set.extend(ours.iter().copied());
+        set.extend(unless_ignored.iter().copied().filter(|signal| ignored & bit(*signal) == 0));
+        set.extend(always.iter().copied());
         set.thread_block()?;
         Ok(Signals(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?))
     }
 
-    /// The next signal; `None` if there can't be one any more.
-    pub fn wait(&self) -> Option<Received> {
+    /// Blocks until the next signal. Returns `None` if the signals cannot be read any more.
+    pub fn wait(&self) -> Option<ReceivedSignal> {
         loop {
             let info = match self.0.read_signal() {
                 Ok(Some(info)) => info,
@@ -66,13 +67,13 @@ impl Signals {
             };
             let signal =
                 i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())?;
-            return Some(Received { signal, from_terminal: info.ssi_code == libc::SI_KERNEL });
+            return Some(ReceivedSignal { signal, from_terminal: info.ssi_code == libc::SI_KERNEL });
         }
     }
 }
 
-/// The signals that this process ignores, a bit for each, see proc_pid_status(5); none if that
-/// can't be known.
+/// Returns the mask of the signals that this process ignores, see proc_pid_status(5); 0 if it
+/// cannot be read.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -83,17 +84,17 @@ fn bit(signal: Signal) -> u64 {
     1u64.checked_shl((signal as u32).saturating_sub(1)).unwrap_or(0)
 }
 
-/// Stops this process as `signal` would, which is blocked, until it is continued; not at all if
-/// nobody is there who could continue it (its process group is orphaned).
+/// Stops this process by `signal`, which must be blocked, until the process is continued. In an
+/// orphaned process group, where no shell could continue it, the process does not stop.
 pub fn stop_by(signal: Signal) {
-    // Neither fails for a signal that there is.
+    // These calls do not fail for a valid signal.
     let _ = SigSet::from(signal).thread_unblock();
     let _ = raise(signal);
     let _ = SigSet::from(signal).thread_block();
 }
 
-/// A child that was stopped since the last call, and by what. How children end is somebody else's
-/// business.
+/// Returns a child that was stopped since the last call, and the signal that stopped it. Exits of
+/// children are not consumed.
 pub fn next_stopped_child() -> Option<(u32, Signal)> {
     match waitid(Id::All, WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
         Ok(WaitStatus::Stopped(pid, signal)) => Some((u32::try_from(pid.as_raw()).ok()?, signal)),
@@ -101,30 +102,31 @@ pub fn next_stopped_child() -> Option<(u32, Signal)> {
     }
 }
 
-/// Makes a file that may not become larger (RLIMIT_FSIZE) an error of who writes to it, as one on a
-/// full disk is, and not our end. Ranks have the default action again.
-pub fn outlive_full_files() {
-    // Does not fail for a signal that there is.
-    let _ = act(Signal::SIGXFSZ, SigHandler::SigIgn);
+/// Ignores SIGXFSZ. A write beyond the file size limit (RLIMIT_FSIZE) then fails with an error, as
+/// on a full disk, instead of ending this process. Ranks have the default action again.
+pub fn ignore_file_size_limit() {
+    // The call does not fail for a valid signal.
+    let _ = set_action(Signal::SIGXFSZ, SigHandler::SigIgn);
 }
 
-fn by_default(signal: Signal) -> io::Result<()> {
-    act(signal, SigHandler::SigDfl)
+fn set_default(signal: Signal) -> io::Result<()> {
+    set_action(signal, SigHandler::SigDfl)
 }
 
-/// Has the kernel do something with a signal: its default action, or nothing.
-fn act(signal: Signal, handler: SigHandler) -> io::Result<()> {
+/// Sets the action of a signal to `SIG_DFL` or `SIG_IGN`.
+fn set_action(signal: Signal, handler: SigHandler) -> io::Result<()> {
     let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
-    // SAFETY: neither of the two runs code of ours, so no handler can be unsafe to run.
+    // SAFETY: `SIG_DFL` and `SIG_IGN`, the only actions set here, run no code of this process, so no
+    // handler can be unsafe to run.
     unsafe { sigaction(signal, &action) }?;
     Ok(())
 }
 
-/// Ends this process as `signal` would, so that the shell sees what it expects.
-pub fn die_of(signal: Signal) -> ExitCode {
-    let _ = by_default(signal);
+/// Ends this process by `signal`, so that the shell sees the signal as the cause.
+pub fn end_by(signal: Signal) -> ExitCode {
+    let _ = set_default(signal);
     let _ = SigSet::from(signal).thread_unblock();
     let _ = raise(signal);
-    // Only if the signal is ignored after all.
+    // Reached only if the signal did not end the process.
     process::exit((signal as i32).saturating_add(128))
 }

@@ -1,4 +1,4 @@
-//! The stdin of the ranks of `iof run`, and our own stdin on its way to them.
+//! The stdin of the ranks of `iof run`, and the push of the command's own stdin to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,22 +18,22 @@ use crate::{Failure, print_message};
 /// The heading of these options in help.
 const STDIN: &str = "Stdin options";
 
-/// The options that set what each rank reads.
+/// The options that set the stdin of each rank.
 #[derive(Args)]
 pub struct StdinArgs {
-    /// Ranks that get our stdin [default: 0]
+    /// Give the stdin of iof to these ranks [default: 0]
     ///
     /// With --stdin-file, the default is all.
     #[arg(long, help_heading = STDIN, value_name = "LIST|all|none", value_parser = ranks_or_none)]
     stdin: Option<Ranks>,
 
-    /// Ranks whose stdin is left open for `iof push`
+    /// Leave stdin of these ranks open for `iof push`
     #[arg(long, help_heading = STDIN, value_name = "LIST|all", value_parser = ranks)]
     stdin_open: Option<Ranks>,
 
-    /// A file that ranks read as stdin instead of ours
+    /// Let the ranks read this file as stdin
     ///
-    /// Each rank opens it itself.
+    /// Each rank opens the file itself. It replaces the stdin of iof.
     #[arg(long, help_heading = STDIN, value_name = "PATH")]
     stdin_file: Option<PathBuf>,
 }
@@ -42,71 +42,72 @@ fn ranks_or_none(text: &str) -> Result<Ranks, String> {
     if text == "none" { Ok(Ranks(Vec::new())) } else { ranks(text) }
 }
 
-/// What becomes of the ranks' stdin, and of ours.
-pub struct Plan {
+/// The stdin of each rank, and the ranks to push the command's own stdin to.
+pub struct StdinPlan {
     pub ranks: BTreeMap<Rank, Stdin>,
-    /// Ranks that our stdin is to be pushed to, and whether they are at their end with it.
+    /// Ranks to push the command's stdin to; `true` if its end closes the stdin of the rank.
     pushed: BTreeMap<Rank, bool>,
 }
 
 impl StdinArgs {
-    /// Decides for a job of `nprocs` ranks.
-    pub fn plan(&self, nprocs: u64) -> Result<Plan, Failure> {
+    /// Plans the stdin of a job with `nprocs` ranks.
+    pub fn plan(&self, nprocs: u64) -> Result<StdinPlan, Failure> {
         let all: BTreeSet<Rank> = (0..).take_while(|rank| u64::from(*rank) < nprocs).map(Rank).collect();
-        let known = |ranks: &Ranks| match ranks.0.as_slice() {
+        let checked = |ranks: &Ranks| match ranks.0.as_slice() {
             [Rank::WILDCARD] => Ok(all.clone()),
-            named => match named.iter().find(|rank| !all.contains(rank)) {
+            listed => match listed.iter().find(|rank| !all.contains(rank)) {
                 Some(rank) => Err(Failure::usage(format!(
-                    "there is no rank {rank} to give stdin: the job has {nprocs} ranks, from 0 on"
+                    "invalid rank {rank} for stdin: the job has {nprocs} ranks, numbered from 0"
                 ))),
-                None => Ok(named.iter().copied().collect()),
+                None => Ok(listed.iter().copied().collect()),
             },
         };
-        let open = self.stdin_open.as_ref().map(known).transpose()?.unwrap_or_default();
-        let ours = match (&self.stdin, &self.stdin_file) {
-            (Some(ranks), _) => known(ranks)?,
+        let open = self.stdin_open.as_ref().map(checked).transpose()?.unwrap_or_default();
+        let targets = match (&self.stdin, &self.stdin_file) {
+            (Some(ranks), _) => checked(ranks)?,
             (None, Some(_)) => all.difference(&open).copied().collect(),
             (None, None) => BTreeSet::from([Rank(0)]).difference(&open).copied().collect(),
         };
-        let mut plan = Plan { ranks: BTreeMap::new(), pushed: BTreeMap::new() };
+        let mut plan = StdinPlan { ranks: BTreeMap::new(), pushed: BTreeMap::new() };
         plan.ranks.extend(open.iter().map(|rank| (*rank, Stdin::Pipe)));
-        let only = ours.first().filter(|_| ours.len() == 1);
+        let only = targets.first().filter(|_| targets.len() == 1);
         match (&self.stdin_file, only) {
-            (Some(_), _) if ours.is_empty() => {
-                return Err(Failure::usage("--stdin-file is for nobody: name ranks with --stdin"));
+            (Some(_), _) if targets.is_empty() => {
+                return Err(Failure::usage("--stdin-file has no ranks to read it: name them with --stdin"));
             }
             (Some(path), _) => {
-                if let Some(rank) = ours.intersection(&open).next() {
-                    let wrong =
-                        format!("rank {rank} can't have --stdin-file as stdin and --stdin-open: choose one");
-                    return Err(Failure::usage(wrong));
+                if let Some(rank) = targets.intersection(&open).next() {
+                    return Err(Failure::usage(format!(
+                        "rank {rank} cannot have both --stdin-file and --stdin-open: choose one"
+                    )));
                 }
-                plan.ranks.extend(ours.into_iter().map(|rank| (rank, Stdin::File(path.clone()))));
+                plan.ranks.extend(targets.into_iter().map(|rank| (rank, Stdin::File(path.clone()))));
             }
             (None, Some(rank)) if !open.contains(rank) => {
                 plan.ranks.insert(*rank, Stdin::Inherit);
             }
             (None, _) => {
-                plan.ranks.extend(ours.iter().map(|rank| (*rank, Stdin::Pipe)));
-                plan.pushed = ours.into_iter().map(|rank| (rank, !open.contains(&rank))).collect();
+                plan.ranks.extend(targets.iter().map(|rank| (*rank, Stdin::Pipe)));
+                plan.pushed = targets.into_iter().map(|rank| (rank, !open.contains(&rank))).collect();
             }
         }
         Ok(plan)
     }
 }
 
-impl Plan {
-    /// The rank that has our stdin itself.
+impl StdinPlan {
+    /// Returns the rank that inherits the command's stdin.
     pub fn inherits(&self) -> Option<Rank> {
         self.ranks.iter().find(|(_, stdin)| **stdin == Stdin::Inherit).map(|(rank, _)| *rank)
     }
 
-    /// The ranks that have our stdin by a pipe, and are not open for others.
+    /// Returns the ranks that receive the command's stdin through a pipe and are not open for other
+    /// pushes.
     pub fn own(&self) -> BTreeSet<Rank> {
         self.pushed.iter().filter(|(_, ends)| **ends).map(|(rank, _)| *rank).collect()
     }
 
-    /// Pushes our stdin to those who are to have it, for as long as there is some.
+    /// Starts to push the command's stdin to its ranks, until the end of the input.
     pub fn push(&self, engine: &Engine, nspace: &Nspace) -> Result<(), Failure> {
         if self.pushed.is_empty() {
             return Ok(());
@@ -114,44 +115,44 @@ impl Plan {
         let procs = |ranks: &mut dyn Iterator<Item = &Rank>| -> Vec<Proc> {
             ranks.map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect()
         };
-        let ends: Vec<Proc> = procs(&mut self.pushed.iter().filter(|(_, ends)| **ends).map(|(rank, _)| rank));
+        let closed: Vec<Proc> =
+            procs(&mut self.pushed.iter().filter(|(_, ends)| **ends).map(|(rank, _)| rank));
         let complete = |targets| Push {
-            // Some may have ended by then.
+            // Some ranks may have ended by then.
             directives: vec![Info::new(key::PMIX_IOF_COMPLETE, true), Info::new(key::IOF_PARTIAL, true)],
             ..Push::new(targets)
         };
         let attach = || engine.attach("iof run", Grant::Never).map_err(Failure::running);
-        let everybody = procs(&mut self.pushed.keys());
-        let at_once = ends.len() == everybody.len();
-        let push = if at_once {
-            complete(everybody)
+        let targets = procs(&mut self.pushed.keys());
+        let closes_all = closed.len() == targets.len();
+        let push = if closes_all {
+            complete(targets)
         } else {
-            Push { directives: vec![Info::new(key::IOF_PARTIAL, true)], ..Push::new(everybody) }
+            Push { directives: vec![Info::new(key::IOF_PARTIAL, true)], ..Push::new(targets) }
         };
-        // Before a rank can have ended.
-        let mut then = (!at_once && !ends.is_empty()).then(attach).transpose()?;
+        // Attaches before a rank can end, and the engine with the job.
+        let mut closer = (!closes_all && !closed.is_empty()).then(attach).transpose()?;
         let pusher = match Pusher::start(attach()?, &push, io::stdin(), report_wait) {
             Ok(pusher) => pusher,
-            // All have ended, or closed their stdin, already.
+            // All ranks have already ended or closed their stdin.
             Err(PushError::Request(_)) => return Ok(()),
             Err(error) => return Err(Failure::running(error)),
         };
         let end = move || {
             report(pusher.join());
-            if let Some(tool) = &mut then {
-                report(tool.push(&complete(ends), &[], |_: &SlowTargets| {}));
+            if let Some(tool) = &mut closer {
+                report(tool.push(&complete(closed), &[], |_: &SlowTargets| {}));
             }
         };
-        // Ends with the process at the latest.
+        // The thread ends with the process at the latest.
         let thread = thread::Builder::new().name("iof-stdin".into()).spawn(end);
         thread.map(drop).map_err(|error| Failure::running(PushError::Thread(error)))
     }
 }
 
-/// Says what a user should know of our stdin: not that ranks have ended, which is no news, nor that
-/// the job has.
-fn report(pushed: Result<PushReport, PushError>) {
-    match pushed {
+/// Reports errors of the push. A rank or a job that has ended is not an error.
+fn report(result: Result<PushReport, PushError>) {
+    match result {
         Ok(report) => {
             for PartialDelivery { target, delivered, cause } in report.partial {
                 if let PartialCause::Failed(_) = cause {
@@ -171,7 +172,7 @@ fn report(pushed: Result<PushReport, PushError>) {
 mod tests {
     use super::*;
 
-    fn plan(stdin: Option<&str>, open: Option<&str>, file: bool, nprocs: u64) -> Result<Plan, String> {
+    fn plan(stdin: Option<&str>, open: Option<&str>, file: bool, nprocs: u64) -> Result<StdinPlan, String> {
         let args = StdinArgs {
             stdin: stdin.map(|text| ranks_or_none(text).unwrap()),
             stdin_open: open.map(|text| ranks(text).unwrap()),
@@ -179,15 +180,16 @@ mod tests {
         };
         args.plan(nprocs).map_err(|failure| match failure {
             Failure::Usage(message) => message,
-            _ => panic!("not the user's fault"),
+            _ => panic!("expected a usage error"),
         })
     }
 
-    /// What the ranks have, and which of them are pushed our stdin, with its end.
+    /// The kind of stdin of each rank, and the ranks to push to, with `true` if the push closes
+    /// them.
     type Planned = (Vec<(u32, char)>, Vec<(u32, bool)>);
 
     fn planned(stdin: Option<&str>, open: Option<&str>, file: bool) -> Planned {
-        let Plan { ranks, pushed } = plan(stdin, open, file, 3).unwrap();
+        let StdinPlan { ranks, pushed } = plan(stdin, open, file, 3).unwrap();
         let letter = |stdin: &Stdin| match stdin {
             Stdin::Inherit => 'i',
             Stdin::Null => 'n',
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn rank_0_has_our_own_stdin_unless_it_is_left_open() {
+    fn rank_0_inherits_stdin_unless_it_is_left_open() {
         assert_eq!(planned(None, None, false), (vec![(0, 'i')], vec![]));
         assert_eq!(planned(None, Some("1"), false), (vec![(0, 'i'), (1, 'p')], vec![]));
         assert_eq!(planned(None, Some("0"), false), (vec![(0, 'p')], vec![]));
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn several_ranks_are_pushed_our_stdin_and_end_with_it_unless_they_are_left_open() {
+    fn stdin_is_pushed_to_several_ranks_and_closes_those_not_left_open() {
         assert_eq!(planned(Some("0,2"), None, false), (vec![(0, 'p'), (2, 'p')], vec![(0, true), (2, true)]));
         assert_eq!(planned(Some("0"), Some("0"), false), (vec![(0, 'p')], vec![(0, false)]));
         let (_, pushed) = planned(Some("all"), Some("1"), false);
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_for_all_or_those_who_are_named_and_not_for_open_ones() {
+    fn a_stdin_file_is_for_all_or_listed_ranks_but_not_for_open_ones() {
         assert_eq!(planned(None, None, true).0, [(0, 'f'), (1, 'f'), (2, 'f')]);
         assert_eq!(planned(Some("1"), None, true).0, [(1, 'f')]);
         assert_eq!(planned(None, Some("1"), true).0, [(0, 'f'), (1, 'p'), (2, 'f')]);
@@ -226,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_the_job_does_not_have_are_refused() {
-        assert!(plan(Some("3"), None, false, 3).is_err_and(|message| message.contains("no rank 3")));
-        assert!(plan(None, Some("0,7"), false, 3).is_err_and(|message| message.contains("no rank 7")));
+    fn ranks_that_the_job_does_not_have_are_rejected() {
+        assert!(plan(Some("3"), None, false, 3).is_err_and(|message| message.contains("invalid rank 3")));
+        assert!(plan(None, Some("0,7"), false, 3).is_err_and(|message| message.contains("invalid rank 7")));
     }
 }

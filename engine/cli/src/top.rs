@@ -1,7 +1,7 @@
 //! `iof top`: a live screen of an engine's streams.
 //!
-//! Three threads wait (for keys, for signals, for the engine's answers) and say what they heard;
-//! this one draws.
+//! Three threads wait for keys, for signals and for the engine's answers, and send events. The main
+//! thread handles the events and draws.
 
 mod board;
 mod draw;
@@ -19,168 +19,172 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use self::board::{Board, Move, Sort};
+use self::board::{Board, Scroll, Sort};
 use self::screen::Screen;
 use crate::args::TopArgs;
-use crate::attach::{Name, attach};
+use crate::attach::{ToolName, attach};
 use crate::signals::{self, Signals};
 use crate::{Failure, print_message};
 
-/// Events that wait to be handled: who has more to say waits, too, so that a slow terminal costs no
+/// The capacity of the event queue. Senders block when it is full, so that a slow terminal costs no
 /// memory.
 const MAX_EVENTS: usize = 16;
 
-/// How long a terminal that takes nothing may keep a signal from ending us.
+/// How long a terminal that accepts no output may delay the end by a signal.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What the screen waits for.
-enum Event {
-    /// The engine's streams, and when they were so.
+/// An event that the screen waits for.
+enum ScreenEvent {
+    /// The engine's streams, with the time of the answer.
     Sample(Instant, Vec<StreamStats>),
-    /// The engine gives no more.
+    /// A query of the engine failed.
     Lost(RequestError),
     Input(Input),
-    /// The terminal gives no more.
+    /// Reading from the terminal failed.
     NoInput(std::io::Error),
     Signal(Signal),
 }
 
-/// What is to be done after an event.
-enum Then {
-    GoOn,
+/// The reaction to an event.
+enum Reaction {
+    Continue,
     Redraw,
     Suspend,
-    /// The user has seen enough.
+    /// Ends the command, as the user demands.
     Quit,
+    /// Ends the command, because the engine has ended.
     EngineEnded,
 }
 
-/// Shows the streams until the user or the engine ends it.
+/// Shows the streams until the user quits or the engine ends.
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
     let mut screen = Screen::new()?;
-    let tool = attach(&args.engine, &Name::Top)?;
+    let tool = attach(&args.engine, &ToolName::Top)?;
     let engine = tool.engine_pid();
     let signals = Signals::take_ending().map_err(Failure::running)?;
-    let (events, received) = bounded(MAX_EVENTS);
+    let (events, event_queue) = bounded(MAX_EVENTS);
     let interval = args.interval;
     watch("iof-signals", events.clone(), move |events| watch_signals(&signals, events))?;
     watch("iof-engine", events.clone(), move |events| watch_engine(tool, interval, events))?;
     watch("iof-keys", events, watch_keys)?;
-    let ended = show(&mut screen, &mut Board::new(engine, interval), &received);
-    // Before anything is said.
+    let engine_ended = show(&mut screen, &mut Board::new(engine, interval), &event_queue);
+    // Restores the terminal before any message.
     drop(screen);
-    if ended? {
-        print_message(format_args!("the engine {engine} has ended"));
+    if engine_ended? {
+        print_message(format_args!("the engine (pid {engine}) has ended"));
     }
     Ok(())
 }
 
-/// Draws what comes; whether it is the engine that has ended it.
-fn show(screen: &mut Screen, board: &mut Board, events: &Receiver<Event>) -> Result<bool, Failure> {
+/// Draws the screen and handles events. Returns `true` if the engine has ended, `false` if the user
+/// quits.
+fn show(screen: &mut Screen, board: &mut Board, events: &Receiver<ScreenEvent>) -> Result<bool, Failure> {
     loop {
-        // In the background nothing is shown, as the terminal is somebody else's.
-        if screen.take_in_foreground().map_err(no_terminal)? {
+        // In the background nothing is drawn: the terminal belongs to another process group.
+        if screen.acquire_in_foreground().map_err(no_terminal)? {
             screen.draw(|frame| draw::draw(frame, board)).map_err(no_terminal)?;
         }
         let event = match events.recv_timeout(board.interval) {
             Ok(event) => event,
-            // An engine that is silent is to be seen as such.
+            // Redraws, so that the screen shows an engine that does not answer.
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return Ok(false),
         };
         match handle(board, event)? {
-            Then::GoOn => {}
-            Then::Redraw => screen.forget_shown().map_err(no_terminal)?,
-            Then::Suspend => {
-                screen.give_back();
+            Reaction::Continue => {}
+            Reaction::Redraw => screen.clear().map_err(no_terminal)?,
+            Reaction::Suspend => {
+                screen.restore();
                 signals::stop_by(Signal::SIGTSTP);
             }
-            Then::Quit => return Ok(false),
-            Then::EngineEnded => return Ok(true),
+            Reaction::Quit => return Ok(false),
+            Reaction::EngineEnded => return Ok(true),
         }
     }
 }
 
 fn no_terminal(error: std::io::Error) -> Failure {
-    Failure::running(format!("the terminal can't be used: {error}"))
+    Failure::running(format!("cannot use the terminal: {error}"))
 }
 
-fn handle(board: &mut Board, event: Event) -> Result<Then, Failure> {
+fn handle(board: &mut Board, event: ScreenEvent) -> Result<Reaction, Failure> {
     match event {
-        Event::Sample(at, streams) => board.update(at, streams),
-        Event::Lost(RequestError::Lost(LostError::Closed)) => return Ok(Then::EngineEnded),
-        Event::Lost(error) => return Err(Failure::running(error)),
-        Event::Input(Input::Key(key)) if key.kind != KeyEventKind::Release => return Ok(pressed(board, key)),
-        // The next drawing looks at the size.
-        Event::Input(_) | Event::Signal(Signal::SIGCONT) => {}
-        Event::NoInput(error) => return Err(no_terminal(error)),
-        Event::Signal(Signal::SIGTSTP) => return Ok(Then::Suspend),
-        Event::Signal(signal) => return Err(Failure::Signal(signal)),
+        ScreenEvent::Sample(time, streams) => board.update(time, streams),
+        ScreenEvent::Lost(RequestError::Lost(LostError::Closed)) => return Ok(Reaction::EngineEnded),
+        ScreenEvent::Lost(error) => return Err(Failure::running(error)),
+        ScreenEvent::Input(Input::Key(key)) if key.kind != KeyEventKind::Release => {
+            return Ok(pressed(board, key));
+        }
+        // The next drawing reads the new size.
+        ScreenEvent::Input(_) | ScreenEvent::Signal(Signal::SIGCONT) => {}
+        ScreenEvent::NoInput(error) => return Err(no_terminal(error)),
+        ScreenEvent::Signal(Signal::SIGTSTP) => return Ok(Reaction::Suspend),
+        ScreenEvent::Signal(signal) => return Err(Failure::Signal(signal)),
     }
-    Ok(Then::GoOn)
+    Ok(Reaction::Continue)
 }
 
-fn pressed(board: &mut Board, key: KeyEvent) -> Then {
+fn pressed(board: &mut Board, key: KeyEvent) -> Reaction {
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {
-            KeyCode::Char('c') => Then::Quit,
-            KeyCode::Char('z') => Then::Suspend,
-            KeyCode::Char('l') => Then::Redraw,
-            _ => Then::GoOn,
+            KeyCode::Char('c') => Reaction::Quit,
+            KeyCode::Char('z') => Reaction::Suspend,
+            KeyCode::Char('l') => Reaction::Redraw,
+            _ => Reaction::Continue,
         };
     }
     match key.code {
-        KeyCode::Char('q') => return Then::Quit,
+        KeyCode::Char('q') => return Reaction::Quit,
         KeyCode::Char(letter) => {
             if let Some(sort) = Sort::of_key(letter) {
                 board.sort_by(sort);
             }
         }
-        KeyCode::Up => board.scroll(Move::Up),
-        KeyCode::Down => board.scroll(Move::Down),
-        KeyCode::PageUp => board.scroll(Move::PageUp),
-        KeyCode::PageDown => board.scroll(Move::PageDown),
-        KeyCode::Home => board.scroll(Move::First),
-        KeyCode::End => board.scroll(Move::Last),
+        KeyCode::Up => board.scroll(Scroll::Up),
+        KeyCode::Down => board.scroll(Scroll::Down),
+        KeyCode::PageUp => board.scroll(Scroll::PageUp),
+        KeyCode::PageDown => board.scroll(Scroll::PageDown),
+        KeyCode::Home => board.scroll(Scroll::First),
+        KeyCode::End => board.scroll(Scroll::Last),
         _ => {}
     }
-    Then::GoOn
+    Reaction::Continue
 }
 
-/// The thread ends with the process, or when nobody listens any more.
+/// Starts a thread that sends events. It ends with the process, or when the queue has no receiver.
 fn watch(
     name: &str,
-    events: Sender<Event>,
-    body: impl FnOnce(&Sender<Event>) + Send + 'static,
+    events: Sender<ScreenEvent>,
+    body: impl FnOnce(&Sender<ScreenEvent>) + Send + 'static,
 ) -> Result<(), Failure> {
     let thread = thread::Builder::new().name(name.into());
     thread.spawn(move || body(&events)).map(drop).map_err(|error| {
-        Failure::running(format!("no thread for the command: {error}; raise RLIMIT_NPROC (`ulimit -u`)"))
+        Failure::running(format!("cannot start a thread: {error}; raise RLIMIT_NPROC (`ulimit -u`)"))
     })
 }
 
-fn watch_signals(signals: &Signals, events: &Sender<Event>) {
+fn watch_signals(signals: &Signals, events: &Sender<ScreenEvent>) {
     while let Some(received) = signals.wait() {
         let signal = received.signal;
-        let sent = events.send_timeout(Event::Signal(signal), GRACE);
+        let sent = events.send_timeout(ScreenEvent::Signal(signal), GRACE);
         if matches!(signal, Signal::SIGTSTP | Signal::SIGCONT) {
             continue;
         }
         if sent.is_ok() {
             thread::sleep(GRACE);
         }
-        // Who draws is stuck in a terminal that takes nothing, and has the lock on stdout.
+        // The main thread is blocked on a terminal that accepts no output, and holds the lock of stdout.
         screen::restore_settings();
-        signals::die_of(signal);
+        signals::end_by(signal);
     }
 }
 
-fn watch_keys(events: &Sender<Event>) {
+fn watch_keys(events: &Sender<ScreenEvent>) {
     loop {
         let event = match event::read() {
-            Ok(input) => Event::Input(input),
+            Ok(input) => ScreenEvent::Input(input),
             Err(error) => {
-                let _ = events.send(Event::NoInput(error));
+                let _ = events.send(ScreenEvent::NoInput(error));
                 return;
             }
         };
@@ -190,21 +194,21 @@ fn watch_keys(events: &Sender<Event>) {
     }
 }
 
-/// Asks again when the time is over since the last answer, not since the last question: so an
-/// engine that is slow to answer is asked less often.
-fn watch_engine(mut tool: Tool, interval: Duration, events: &Sender<Event>) {
+/// Queries the engine. The interval starts at an answer, not at the query before it, so that a slow
+/// engine is queried less often.
+fn watch_engine(mut tool: Tool, interval: Duration, events: &Sender<ScreenEvent>) {
     let wait = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
     loop {
         let event = match tool.query(&[key::IOF_STATS]) {
-            Ok(found) => Event::Sample(Instant::now(), found.into_iter().flat_map(streams).collect()),
-            Err(error) => Event::Lost(error),
+            Ok(found) => ScreenEvent::Sample(Instant::now(), found.into_iter().flat_map(streams).collect()),
+            Err(error) => ScreenEvent::Lost(error),
         };
-        let over = matches!(event, Event::Lost(_));
+        let over = matches!(event, ScreenEvent::Lost(_));
         if events.send(event).is_err() || over {
             return;
         }
-        // A tool without a registration hears only that its engine is gone, so that this needs no time to
-        // be seen.
+        // A tool without a registration becomes readable only when its engine is gone, which ends the wait
+        // at once.
         let _ = poll(&mut [PollFd::new(tool.as_fd(), PollFlags::POLLIN)], wait);
     }
 }

@@ -1,4 +1,4 @@
-//! `iof run --timings --summary`: the numbers are those of what was written, and of nothing else.
+//! `iof run --timings --summary`: the counts match what the ranks wrote and what was forwarded.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -7,12 +7,12 @@ use common::bytes::collect;
 use common::process::Done;
 use common::site::{Site, rank};
 
-/// The lines of stderr that begin so, without that.
-fn lines<'a>(stderr: &'a str, begin: &str) -> Vec<&'a str> {
-    stderr.lines().filter_map(|line| line.strip_prefix(begin)).collect()
+/// Returns the lines of stderr with this prefix, without the prefix.
+fn lines<'a>(stderr: &'a str, prefix: &str) -> Vec<&'a str> {
+    stderr.lines().filter_map(|line| line.strip_prefix(prefix)).collect()
 }
 
-/// The one summary: before the time, after it.
+/// Returns the text of the only summary, before and after the time.
 fn summary(done: &Done) -> (String, String) {
     let found = lines(&done.stderr, "iof: summary: ");
     assert_eq!(found.len(), 1, "{done:?}");
@@ -22,7 +22,7 @@ fn summary(done: &Done) -> (String, String) {
     (ranks.into(), rest.into())
 }
 
-/// What `--timings` says of a channel: bytes read and lost.
+/// Returns the bytes read and lost in the `--timings` of a channel.
 fn channel(done: &Done, name: &str) -> (u64, u64) {
     let found = lines(&done.stderr, &format!("iof: timings: {name} "));
     assert_eq!(found.len(), 1, "{done:?}");
@@ -30,7 +30,7 @@ fn channel(done: &Done, name: &str) -> (u64, u64) {
     (read.parse().unwrap(), lost.split_once(" lost").unwrap().0.parse().unwrap())
 }
 
-/// CPU seconds, user and system.
+/// Returns the sum of user and system CPU seconds.
 fn cpu(done: &Done) -> f64 {
     let (_, cpu) = done.stderr.split_once(" s, CPU of iof itself ").unwrap();
     let words: Vec<&str> = cpu.lines().next().unwrap().split(' ').collect();
@@ -39,7 +39,7 @@ fn cpu(done: &Done) -> f64 {
 }
 
 #[test]
-fn they_agree_with_what_the_ranks_wrote_and_how_they_ended() {
+fn counts_match_what_the_ranks_wrote_and_their_exit_codes() {
     let site = Site::new();
     let script =
         "head -c $((1000 * (IOF_RANK + 1))) /dev/zero; printf 12345 >&2; printf abc >&$IOF_STDDIAG_FD
@@ -56,7 +56,7 @@ fn they_agree_with_what_the_ranks_wrote_and_how_they_ended() {
 }
 
 #[test]
-fn what_is_shown_and_goes_to_files_counts_once() {
+fn bytes_that_are_shown_and_written_to_files_are_counted_once() {
     let site = Site::new();
     let list = format!("dir={}:copy", site.path().join("out").display());
     let done = site.run_sh(&["--output", &list, "--summary"], "echo four; echo err >&2").finish();
@@ -65,18 +65,18 @@ fn what_is_shown_and_goes_to_files_counts_once() {
 }
 
 #[test]
-fn what_was_lost_is_what_is_missing_in_the_output_whatever_was_dropped() {
+fn lost_bytes_are_those_missing_from_the_output_under_each_policy() {
     ["newest", "oldest"].into_iter().for_each(assert_lost);
 }
 
-fn assert_lost(drop_what: &str) {
+fn assert_lost(policy: &str) {
     const TOTAL: u64 = 1 << 20;
     let site = Site::new();
     let mut end = site.gate("end");
     let program = rank(["--length", &TOTAL.to_string(), "--gate", &format!("{TOTAL}:{}", end.path())]);
-    let options = ["--cache-size", "64K", "--drop", drop_what, "--timings", "--summary"];
+    let options = ["--cache-size", "64K", "--drop", policy, "--timings", "--summary"];
     let mut run = site.run(&options, program);
-    // Read when all of it was written.
+    // stdout is read only after the rank has written everything.
     let (stdout, stderr) = (run.stdout(), collect(run.stderr()));
     site.wait_for_bytes(0, "stdout", TOTAL);
     let stdout = collect(stdout);
@@ -93,9 +93,9 @@ fn assert_lost(drop_what: &str) {
 }
 
 #[test]
-fn cpu_time_is_that_of_iof_and_not_of_the_ranks() {
+fn cpu_time_does_not_include_the_ranks() {
     let site = Site::new();
-    // times(1p) says at the end what the shell itself has used.
+    // At the end, times(1p) prints the CPU time of the shell itself.
     let script = "i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done; times";
     let done = site.run_sh(&["--timings"], script).finish();
     let (minutes, rest) = done.text().split_once('m').unwrap();
@@ -105,7 +105,7 @@ fn cpu_time_is_that_of_iof_and_not_of_the_ranks() {
 }
 
 #[test]
-fn they_are_said_as_well_when_the_reader_of_the_output_goes_away() {
+fn timings_and_summary_are_printed_when_the_reader_of_the_output_is_gone() {
     let site = Site::new();
     let mut run = site.run(&["-n", "2", "--timings", "--summary"], ["yes"]);
     let stderr = collect(run.stderr());
@@ -122,7 +122,7 @@ fn they_are_said_as_well_when_the_reader_of_the_output_goes_away() {
 }
 
 #[test]
-fn nobody_who_has_not_asked_is_told() {
+fn timings_and_summary_are_printed_only_on_request() {
     let site = Site::new();
     assert_eq!(site.run(&[], ["true"]).finish().stderr, "");
     let only = |option: &str| site.run(&[option], ["true"]).finish().stderr;

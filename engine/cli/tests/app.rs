@@ -7,7 +7,7 @@ use common::process::{Done, Process};
 use common::site::Site;
 use nix::sys::signal::Signal;
 
-/// Its lines, sorted: ranks write in any order.
+/// Returns the lines of stdout, sorted, because ranks write in any order.
 fn lines(done: &Done) -> Vec<&str> {
     assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
     let mut lines: Vec<&str> = done.text().lines().collect();
@@ -15,12 +15,13 @@ fn lines(done: &Done) -> Vec<&str> {
     lines
 }
 
-const WHO: &str = r#"echo "$IOF_RANK of $IOF_NPROCS, app $IOF_APPNUM: $0 $*""#;
+const DESCRIBE: &str = r#"echo "$IOF_RANK of $IOF_NPROCS, app $IOF_APPNUM: $0 $*""#;
 
 #[test]
-fn ranks_are_numbered_on_from_one_program_to_the_next() {
-    let program = ["sh", "-c", WHO, "first", ":", "-n", "1", "sh", "-c", WHO, "second", "x", ":", "-n", "2"];
-    let program = program.into_iter().chain(["--", "sh", "-c", WHO, "third", "--", "-n"]);
+fn ranks_are_numbered_across_programs() {
+    let program =
+        ["sh", "-c", DESCRIBE, "first", ":", "-n", "1", "sh", "-c", DESCRIBE, "second", "x", ":", "-n", "2"];
+    let program = program.into_iter().chain(["--", "sh", "-c", DESCRIBE, "third", "--", "-n"]);
     let done = Site::new().run(&["-n", "2"], program).finish();
     let wanted = [
         "0 of 5, app 0: first ",
@@ -61,7 +62,7 @@ fn each_app_has_its_own_directory_and_variables() {
 }
 
 #[test]
-fn a_program_without_a_leading_slash_is_looked_for_in_its_own_directory_and_path() {
+fn a_relative_program_is_searched_in_the_directory_and_path_of_its_app() {
     let site = Site::new();
     let script = site.path().join("here.sh");
     std::fs::write(&script, "#!/bin/sh\necho found $IOF_RANK\n").unwrap();
@@ -73,21 +74,22 @@ fn a_program_without_a_leading_slash_is_looked_for_in_its_own_directory_and_path
 }
 
 #[test]
-fn a_variable_that_is_not_set_here_is_named_and_the_job_runs() {
+fn an_unset_variable_is_reported_and_the_job_runs() {
     let done = Site::new().run(&["-x", "IOF_TEST_NOT_SET"], ["echo", "ran"]).finish();
     assert_eq!((done.code, done.text()), (0, "ran\n"));
     assert_eq!(done.stderr.lines().count(), 1);
-    assert!(done.stderr.contains("-x IOF_TEST_NOT_SET: not set here"), "{done:?}");
+    assert!(done.stderr.contains("-x IOF_TEST_NOT_SET: the variable is not set"), "{done:?}");
 }
 
 #[test]
-fn nobody_can_give_a_rank_another_identity() {
-    let done = Site::new().run(&["-x", "IOF_RANK=7", "-x", "IOF_NPROCS=9"], ["sh", "-c", WHO, "me"]).finish();
+fn variables_of_an_app_do_not_change_the_identity_of_a_rank() {
+    let done =
+        Site::new().run(&["-x", "IOF_RANK=7", "-x", "IOF_NPROCS=9"], ["sh", "-c", DESCRIBE, "me"]).finish();
     assert_eq!(lines(&done), ["0 of 1, app 0: me "]);
 }
 
 #[test]
-fn ranks_are_not_told_of_a_pmix_server_that_is_not_there() {
+fn the_environment_of_ranks_does_not_announce_a_pmix_server() {
     let site = Site::new();
     let mut command = site.iof("run");
     command.env_clear().env("PATH", "/usr/bin:/bin").args(["env"]);
@@ -97,7 +99,7 @@ fn ranks_are_not_told_of_a_pmix_server_that_is_not_there() {
 }
 
 #[test]
-fn the_process_table_says_what_each_rank_runs() {
+fn the_process_table_contains_the_program_of_each_rank() {
     let site = Site::new();
     let run = site.run(&[], ["cat", ":", "-n", "2", "sleep", "1000"]);
     site.wait_for_ranks(3);

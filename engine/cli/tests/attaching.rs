@@ -1,5 +1,5 @@
-//! `iof pull`: whenever it comes it has what is cached and what follows, by itself, and says what
-//! it is too late for.
+//! `iof pull`: at any time, it receives the cached bytes and all bytes after them, and reports the
+//! bytes that are no longer cached.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -16,11 +16,11 @@ use nix::sys::signal::Signal;
 const HALF: u64 = 300_000;
 
 #[test]
-fn pulls_from_before_the_first_byte_the_middle_and_after_the_end_see_the_same_bytes() {
+fn pulls_before_the_first_byte_in_the_middle_and_after_the_end_see_all_bytes() {
     let site = Site::new();
     let [mut first_byte, mut middle, mut end] = ["first-byte", "middle", "end"].map(|name| site.gate(name));
     let gate = |offset: u64, path: &str| format!("--gate {offset}:{path}");
-    // Rank 0 writes and ends, rank 1 keeps the launcher alive.
+    // Rank 0 writes and ends. Rank 1 keeps the launcher alive.
     let script = format!(
         "[ $IOF_RANK = 1 ] || exec {} {} {}; : < {}",
         rank(["--channels", "stdout,stderr,stddiag", "--length", &(2 * HALF).to_string()]).join(" "),
@@ -31,12 +31,12 @@ fn pulls_from_before_the_first_byte_the_middle_and_after_the_end_see_the_same_by
     let mut run = site.run_sh(&["-n", "2"], &script);
     let terminal = run.collect();
     let mut pulls = Vec::new();
-    // By two names: two readers of each stream at every moment.
+    // Two pulls each time, so that stdout has two new readers.
     let attach = |pulls: &mut Vec<_>| {
         for channel in ["stdout,stderr", "stdout,stddiag"] {
             let mut pull = site.pull(&["--rank", "0", "--channel", channel]);
-            let taken = pull.collect();
-            pulls.push((pull, channel, taken));
+            let output = pull.collect();
+            pulls.push((pull, channel, output));
         }
     };
     site.wait_for_ranks(2);
@@ -50,8 +50,8 @@ fn pulls_from_before_the_first_byte_the_middle_and_after_the_end_see_the_same_by
     site.wait_for_state(0, "terminated");
     wait_for("the end of every stream of rank 0", || {
         let streams = site.streams()?;
-        let mut mine = streams.iter().filter(|stream| stream.number("rank") == 0);
-        mine.all(|stream| stream.is_complete()).then_some(())
+        let mut own = streams.iter().filter(|stream| stream.number("rank") == 0);
+        own.all(|stream| stream.is_complete()).then_some(())
     });
     attach(&mut pulls);
 
@@ -62,7 +62,7 @@ fn pulls_from_before_the_first_byte_the_middle_and_after_the_end_see_the_same_by
         assert_same(&format!("{other} of pull {number}"), &stderr.get(), &noise(0, other, 0, length));
         assert_eq!(pull.wait(), 0);
     }
-    assert_eq!(run.ended(), None, "the streams of rank 0 are complete, the run is not");
+    assert_eq!(run.exit_code(), None, "the streams of rank 0 are complete, the run is not");
     end.open();
     assert_eq!(run.wait(), 0);
     assert_eq!(terminal.0.get().len() as u64, 2 * HALF);
@@ -70,7 +70,7 @@ fn pulls_from_before_the_first_byte_the_middle_and_after_the_end_see_the_same_by
 }
 
 #[test]
-fn no_backlog_leaves_out_what_was_there_before_and_reports_no_gap() {
+fn no_backlog_skips_the_cached_bytes_and_reports_no_gap() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("echo before; echo before >&2; : < {}; echo after; echo after >&2", gate.path());
@@ -88,7 +88,7 @@ fn no_backlog_leaves_out_what_was_there_before_and_reports_no_gap() {
     assert_eq!((new.wait(), all.wait()), (0, 0));
 }
 
-/// A late pull of a rank that wrote much more than its cache has.
+/// Checks a late pull of a rank that wrote much more than its cache holds.
 fn late_pull(complete: bool) {
     const TOTAL: u64 = 5_000_000;
     const CACHE: u64 = 256 << 10;
@@ -102,7 +102,7 @@ fn late_pull(complete: bool) {
     site.wait_for_bytes(0, "stdout", TOTAL);
     let stream = site.wait_for_stream(0, "stdout", |stream| stream.is_complete() == complete);
     let cached = stream.number("cached");
-    // What is claimed for the next read is not there any more.
+    // The bytes below the region that is claimed for the next read are no longer cached.
     let least = if complete { CACHE } else { CACHE - (64 << 10) };
     assert!((least..=CACHE).contains(&cached), "{stream:?}");
     let mut pull = site.pull(&["--channel", "stdout"]);
@@ -123,24 +123,24 @@ fn late_pull(complete: bool) {
 }
 
 #[test]
-fn a_late_pull_of_an_open_stream_reports_the_bytes_that_the_cache_has_no_more() {
+fn a_late_pull_of_an_open_stream_reports_the_bytes_no_longer_cached() {
     late_pull(false);
 }
 
 #[test]
-fn a_late_pull_of_a_complete_stream_reports_the_bytes_that_the_cache_has_no_more() {
+fn a_late_pull_of_a_complete_stream_reports_the_bytes_no_longer_cached() {
     late_pull(true);
 }
 
 #[test]
-fn a_cache_of_exactly_the_output_has_all_of_it_for_a_late_pull() {
+fn a_cache_of_exactly_the_size_of_the_output_keeps_all_of_it() {
     let site = Site::new();
     let mut gate = site.gate("gate");
-    // Whole pages, and the largest claim divides it.
+    // The length is a multiple of the page size and of the largest claim.
     let writes = rank(["--length", "262144"]).join(" ");
     let script = format!("{writes}; exec >&-; : < {}", gate.path());
     let mut run = site.run_sh(&["--cache-size", "256K"], &script);
-    // Or the engine would wait for room before it could find the end.
+    // Without a reader, the engine would wait for room before it could find the end.
     let _terminal = run.collect();
     site.wait_for_stream(0, "stdout", |stream| stream.is_complete());
     let done = site.pull(&["--channel", "stdout"]).finish();
@@ -149,9 +149,9 @@ fn a_cache_of_exactly_the_output_has_all_of_it_for_a_late_pull() {
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
 }
 
-/// A pull of a job of 5 ranks, which has ended but for one, must have these lines on stdout and
-/// stderr, one of each stream.
-fn pull_of_five(options: &[&str], [stdout, stderr]: [&[&str]; 2]) {
+/// Checks that a pull of a job of 5 ranks has these lines on stdout and stderr, one from each
+/// stream.
+fn pull_from_five_ranks(options: &[&str], [stdout, stderr]: [&[&str]; 2]) {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("echo o$IOF_RANK; echo e$IOF_RANK >&2; : < {}", gate.path());
@@ -160,7 +160,7 @@ fn pull_of_five(options: &[&str], [stdout, stderr]: [&[&str]; 2]) {
     wait_for("all lines", || (lines()?.count() == 10).then_some(()));
     let mut pull = site.pull(options);
     let shown = pull.collect();
-    wait_for("the pull of all", || {
+    wait_for("the pull of all streams", || {
         let pulled = lines()?.filter(|stream| stream.pulls() == 1).count();
         (pulled == stdout.len() + stderr.len()).then_some(())
     });
@@ -174,14 +174,14 @@ fn pull_of_five(options: &[&str], [stdout, stderr]: [&[&str]; 2]) {
 }
 
 #[test]
-fn a_pull_has_the_ranks_and_channels_it_names_and_no_others() {
-    pull_of_five(&["--rank", "4,0-1"], [&["o0", "o1", "o4"], &["e0", "e1", "e4"]]);
-    pull_of_five(&["--rank", "3", "--channel", "stderr"], [&[], &["e3"]]);
-    pull_of_five(&["--rank", "all", "--channel", "stdout"], [&["o0", "o1", "o2", "o3", "o4"], &[]]);
+fn a_pull_receives_only_the_ranks_and_channels_it_names() {
+    pull_from_five_ranks(&["--rank", "4,0-1"], [&["o0", "o1", "o4"], &["e0", "e1", "e4"]]);
+    pull_from_five_ranks(&["--rank", "3", "--channel", "stderr"], [&[], &["e3"]]);
+    pull_from_five_ranks(&["--rank", "all", "--channel", "stdout"], [&["o0", "o1", "o2", "o3", "o4"], &[]]);
 }
 
 #[test]
-fn with_two_engines_the_pid_or_the_socket_says_which() {
+fn with_two_engines_the_pid_or_the_socket_selects_one() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = |name: &str| format!("echo {name}; : < {}", gate.path());
@@ -192,7 +192,7 @@ fn with_two_engines_the_pid_or_the_socket_says_which() {
         let answer =
             || Some(site.query(&["namespaces", "--pid", &pid])).filter(|done| !done.text().is_empty());
         assert_eq!(wait_for("the job", answer).text(), format!("{name}\n"));
-        wait_for("its line", || {
+        wait_for("the line of the rank", || {
             let stats = site.query(&["stats", "--pid", &pid, "--json"]);
             found(&stats)[0][0]["produced"].eq(&4).then_some(())
         });
@@ -203,8 +203,8 @@ fn with_two_engines_the_pid_or_the_socket_says_which() {
         .iter()
         .map(|(_, run)| {
             let suffix = format!(".tool.{}", run.pid());
-            let of_run = |path: &std::path::PathBuf| path.to_str().unwrap().ends_with(&suffix);
-            let socket = site.sockets().into_iter().find(of_run).unwrap();
+            let is_own = |path: &std::path::PathBuf| path.to_str().unwrap().ends_with(&suffix);
+            let socket = site.sockets().into_iter().find(is_own).unwrap();
             Process::start(iof().arg("pull").arg("--server").arg(socket))
         })
         .collect();
@@ -222,7 +222,7 @@ fn with_two_engines_the_pid_or_the_socket_says_which() {
 }
 
 #[test]
-fn without_a_directory_they_meet_below_tmpdir_where_nobody_else_may_look() {
+fn the_default_directory_is_below_tmpdir_and_private_to_the_user() {
     use std::os::unix::fs::MetadataExt;
     let site = Site::new();
     let mut gate = site.gate("gate");
@@ -232,12 +232,12 @@ fn without_a_directory_they_meet_below_tmpdir_where_nobody_else_may_look() {
         Process::start(&mut command)
     };
     let _run = iof(&["run", "--", "sh", "-c", &format!("echo hello; : < {}", gate.path())]);
-    let says = |query: &str, word: &str| {
+    let wait_for_word = |query: &str, word: &str| {
         wait_for(word, || iof(&["query", query]).finish().text().contains(word).then_some(()));
     };
-    says("procs", "running");
+    wait_for_word("procs", "running");
     let pull = iof(&["pull", "--channel", "stdout"]);
-    says("stats", "iof pull:");
+    wait_for_word("stats", "iof pull:");
     gate.open();
     assert_eq!(pull.finish().text(), "hello\n");
     let private = site.path().join(format!("iof-{}", nix::unistd::geteuid()));
@@ -245,7 +245,7 @@ fn without_a_directory_they_meet_below_tmpdir_where_nobody_else_may_look() {
 }
 
 #[test]
-fn a_pull_whose_engine_is_killed_writes_what_there_was_and_fails_with_one_line() {
+fn a_pull_whose_engine_is_killed_writes_the_cached_bytes_and_fails() {
     let site = Site::new();
     let never = site.gate("never");
     let run = site.run_sh(&[], &format!("echo hello; : < {}", never.path()));

@@ -1,4 +1,4 @@
-//! Bad input gets one line that says what was wrong, and exit code 2; nothing panics.
+//! Bad input is reported in one line with the cause, with exit code 2. Nothing panics.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -15,20 +15,20 @@ fn start(args: &[impl AsRef<OsStr>]) -> Done {
     Process::start(iof().args(args)).finish()
 }
 
-/// Checks for exit code 2 and one line that holds `said`.
-fn assert_refused(done: &Done, said: &str) {
+/// Checks for exit code 2 and one line that contains `message`.
+fn assert_refused(done: &Done, message: &str) {
     assert_eq!(done.code, 2, "{done:?}");
     assert_eq!(done.text(), "", "{done:?}");
     assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
-    assert!(done.stderr.starts_with("iof: ") && done.stderr.contains(said), "'{said}' is not in {done:?}");
+    assert!(done.stderr.starts_with("iof: ") && done.stderr.contains(message), "no '{message}' in {done:?}");
 }
 
 #[test]
-fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
+fn an_invalid_command_line_is_rejected_with_the_cause() {
     let site = Site::new();
     let here = site.path().to_str().unwrap();
     let long = "n".repeat(256);
-    for (args, said) in [
+    for (args, message) in [
         (&[][..], "run, pull, push, top, query, log, inspect, completions, man"),
         (&["frobnicate"], "frobnicate"),
         (&["--frobnicate"], "--frobnicate"),
@@ -87,8 +87,8 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
         (&["pull", "--rank", "x"], "invalid rank 'x'"),
         (&["pull", "--rank", ""], "invalid rank ''"),
         (&["pull", "--rank", "3-1"], "invalid range '3-1'"),
-        (&["pull", "--channel", "stdin"], "stdin can only be pushed"),
-        (&["pull", "--channel", "stdout,stdin"], "stdin can only be pushed"),
+        (&["pull", "--channel", "stdin"], "stdin can be pushed, but not pulled"),
+        (&["pull", "--channel", "stdout,stdin"], "stdin can be pushed, but not pulled"),
         (&["pull", "--channel", "loud"], "invalid channel 'loud'"),
         (&["pull", "--pid", "x"], "'x'"),
         (&["pull", "--pid", "1", "--server", "/x"], "--pid"),
@@ -106,30 +106,30 @@ fn a_command_line_that_makes_no_sense_is_refused_with_what_is_wrong() {
         (&["query", "everything"], "everything"),
         (&["query", "stats", "--frobnicate"], "--frobnicate"),
     ] {
-        assert_refused(&start(args), said);
+        assert_refused(&start(args), message);
     }
 }
 
 #[test]
-fn a_job_name_with_a_comma_is_refused_because_commas_divide_lists_of_names() {
+fn a_job_name_with_a_comma_is_rejected() {
     let site = Site::new();
     assert_refused(&site.run(&["--nspace", "one,two"], ["true"]).finish(), "','");
 }
 
 #[test]
-fn an_argument_that_is_no_text_is_refused_where_text_is_needed_and_passed_on_to_the_program() {
-    let no_text = OsString::from_vec(b"\xff\xfe".to_vec());
+fn an_argument_that_is_not_utf8_is_passed_to_programs_and_rejected_elsewhere() {
+    let not_utf8 = OsString::from_vec(b"\xff\xfe".to_vec());
     let args = ["run", "--nspace"].map(OsString::from);
     let rest = ["--", "true"].map(OsString::from);
-    assert_refused(&start(&[&args[..], std::slice::from_ref(&no_text), &rest[..]].concat()), "UTF-8");
+    assert_refused(&start(&[&args[..], std::slice::from_ref(&not_utf8), &rest[..]].concat()), "UTF-8");
 
     let site = Site::new();
-    let done = site.run(&[], ["printf".into(), "%s".into(), no_text]).finish();
+    let done = site.run(&[], ["printf".into(), "%s".into(), not_utf8]).finish();
     assert_eq!((done.code, done.stdout), (0, b"\xff\xfe".to_vec()));
 }
 
 #[test]
-fn a_refused_run_starts_no_rank() {
+fn a_rejected_run_starts_no_rank() {
     let site = Site::new();
     let proof = site.path().join("proof");
     let run = |options: &[&str]| site.run(options, ["touch".as_ref(), proof.as_os_str()]).finish();
@@ -143,47 +143,47 @@ fn a_refused_run_starts_no_rank() {
 }
 
 #[test]
-fn an_app_that_cannot_start_keeps_those_before_it_from_starting() {
+fn an_app_that_cannot_start_prevents_the_start_of_all_apps() {
     let site = Site::new();
     let proof = site.path().join("proof");
-    for wrong in [&["no-such-program"][..], &["--wdir", "/no/where", "true"], &["/etc/passwd"]] {
+    for invalid in [&["no-such-program"][..], &["--wdir", "/no/where", "true"], &["/etc/passwd"]] {
         let args = ["touch".as_ref(), proof.as_os_str(), ":".as_ref()].into_iter();
-        let done = site.run(&[], args.chain(wrong.iter().map(OsStr::new))).finish();
+        let done = site.run(&[], args.chain(invalid.iter().map(OsStr::new))).finish();
         assert_refused(&done, "(rank 1 of app 1)");
-        assert!(!proof.exists(), "{wrong:?}");
+        assert!(!proof.exists(), "{invalid:?}");
     }
 }
 
 #[test]
-fn a_pull_or_a_query_without_an_engine_says_where_it_looked() {
+fn a_pull_or_a_query_without_an_engine_names_the_searched_place() {
     let site = Site::new();
     let here = site.path().to_str().unwrap();
     let missing = site.path().join("missing");
     for command in [&["pull"][..], &["query", "stats"]] {
-        let with = |options: &[&str]| start(&[command, options].concat());
-        assert_refused(&with(&["--rendezvous-dir", here]), here);
-        assert_refused(&with(&["--rendezvous-dir", missing.to_str().unwrap()]), "missing");
-        assert_refused(&with(&["--rendezvous-dir", "/dev/null"]), "/dev/null");
-        assert_refused(&with(&["--rendezvous-dir", here, "--pid", "4000000000"]), "4000000000");
-        assert_refused(&with(&["--rendezvous-dir", here, "--nspace", "nobody"]), "has a job nobody");
-        assert_refused(&with(&["--rendezvous-dir", here, "--system"]), "no system-level engine");
-        assert_refused(&with(&["--rendezvous-dir", here, "--session"]), here);
-        assert_refused(&with(&["--server", missing.to_str().unwrap()]), "missing");
-        assert_refused(&with(&["--server", "/"]), "/");
-        assert_refused(&with(&["--server", here]), here);
-        assert_refused(&with(&["--server", ""]), "--server");
+        let run_with = |options: &[&str]| start(&[command, options].concat());
+        assert_refused(&run_with(&["--rendezvous-dir", here]), here);
+        assert_refused(&run_with(&["--rendezvous-dir", missing.to_str().unwrap()]), "missing");
+        assert_refused(&run_with(&["--rendezvous-dir", "/dev/null"]), "/dev/null");
+        assert_refused(&run_with(&["--rendezvous-dir", here, "--pid", "4000000000"]), "4000000000");
+        assert_refused(&run_with(&["--rendezvous-dir", here, "--nspace", "nobody"]), "has a job nobody");
+        assert_refused(&run_with(&["--rendezvous-dir", here, "--system"]), "no system-level engine");
+        assert_refused(&run_with(&["--rendezvous-dir", here, "--session"]), here);
+        assert_refused(&run_with(&["--server", missing.to_str().unwrap()]), "missing");
+        assert_refused(&run_with(&["--server", "/"]), "/");
+        assert_refused(&run_with(&["--server", here]), here);
+        assert_refused(&run_with(&["--server", ""]), "--server");
     }
 }
 
 #[test]
-fn a_socket_that_a_crashed_engine_left_behind_is_in_nobodys_way() {
+fn a_socket_that_a_crashed_engine_left_behind_is_ignored() {
     let site = Site::new();
     let crashed = site.run(&[], ["cat"]);
     site.wait_for_ranks(1);
     let socket = site.sockets().pop().unwrap();
     crashed.signal(nix::sys::signal::Signal::SIGKILL);
     assert_eq!(crashed.wait(), 137);
-    // Reaped: a zombie is a process, too.
+    // Reaps the process, because the pid of a zombie is still in use.
     drop(crashed);
     assert!(socket.exists());
     assert_refused(&site.pull(&[]).finish(), "no engine");
@@ -208,21 +208,24 @@ fn a_pull_with_two_engines_lists_both() {
 }
 
 #[test]
-fn a_pull_from_a_pid_that_is_no_engine_or_a_rank_that_is_not_there_is_refused() {
+fn a_pull_from_an_unknown_engine_or_rank_is_rejected() {
     let site = Site::new();
     let run = site.run(&["-n", "2"], ["cat"]);
     site.wait_for_state(1, "terminated");
-    let nobody = std::process::id().to_string();
-    assert_refused(&site.pull(&["--pid", &nobody]).finish(), &format!("no running engine with pid {nobody}"));
+    let own_pid = std::process::id().to_string();
+    assert_refused(
+        &site.pull(&["--pid", &own_pid]).finish(),
+        &format!("no running engine with pid {own_pid}"),
+    );
     assert_refused(&site.pull(&["--pid", "0"]).finish(), "pid 0");
     assert_refused(&site.pull(&["--rank", "2"]).finish(), "no rank 2");
     assert_refused(&site.pull(&["--rank", "0,1,77"]).finish(), "no rank 77");
     assert_refused(&site.pull(&["--rank", "1-99999999"]).finish(), "");
-    assert_eq!(run.finish().code, 0, "the run does not care");
+    assert_eq!(run.finish().code, 0, "the run is not affected");
 }
 
 #[test]
-fn help_and_version_are_no_failure() {
+fn help_and_version_end_with_exit_code_0() {
     for args in [&["--help"][..], &["--version"], &["run", "--help"], &["help", "pull"]] {
         let done = start(args);
         assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{args:?}");
@@ -231,7 +234,7 @@ fn help_and_version_are_no_failure() {
 }
 
 #[test]
-fn a_file_in_place_of_the_rendezvous_directory_stays_as_it_is() {
+fn a_file_in_place_of_the_rendezvous_directory_is_not_changed() {
     let site = Site::new();
     let file = site.path().join("file");
     fs::write(&file, "mine").unwrap();

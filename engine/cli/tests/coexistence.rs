@@ -1,5 +1,5 @@
-//! `iof` and a PMIx library in the same temporary directory: neither takes what the other leaves
-//! there for its own.
+//! `iof` and a PMIx library in the same temporary directory: neither mistakes the files of the
+//! other for its own.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -14,8 +14,8 @@ use common::site::{Site, iof};
 use common::wait_for;
 use nix::unistd::gethostname;
 
-/// A PMIx server that takes every tool and tells of it. In Python, since the package with the
-/// library has no server.
+/// A PMIx server that accepts every tool and prints a line for it. It is in Python, because the
+/// package of the library has no server.
 const SERVER: &str = r#"
 import ctypes, sys
 pointer, size, status = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
@@ -38,20 +38,20 @@ sys.stdin.read()
 pmix.PMIx_server_finalize()
 "#;
 
-/// A TMPDIR in which everything of a test meets.
-struct Shared(Site);
+/// A TMPDIR that all processes of a test share.
+struct SharedDir(Site);
 
-impl Shared {
-    fn new() -> Shared {
-        Shared(Site::new())
+impl SharedDir {
+    fn new() -> SharedDir {
+        SharedDir(Site::new())
     }
 
     fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// A command with this TMPDIR, and nothing of the surroundings' PMIx.
-    fn with(&self, mut command: Command) -> Command {
+    /// Sets TMPDIR, and removes the variables of PMIx.
+    fn with_tmpdir(&self, mut command: Command) -> Command {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PMIX_")) {
             command.env_remove(name);
         }
@@ -60,25 +60,25 @@ impl Shared {
     }
 
     fn iof(&self, args: &[&str]) -> Process {
-        let mut command = self.with(iof());
+        let mut command = self.with_tmpdir(iof());
         Process::start(command.args(args))
     }
 
-    /// Starts `iof run` with a job of this name that lasts until its stdin is closed, and waits
-    /// until it is found.
+    /// Starts `iof run` with a job of this name that runs until its stdin is closed, and waits
+    /// until tools find it.
     fn run(&self, nspace: &str) -> Process {
         let run = self.iof(&["run", "--nspace", nspace, "sh", "-c", "echo hello; cat"]);
-        let found = format!("{nspace}\n");
-        wait_for(nspace, || (self.iof(&["query", "namespaces"]).finish().text() == found).then_some(()));
+        let answer = format!("{nspace}\n");
+        wait_for(nspace, || (self.iof(&["query", "namespaces"]).finish().text() == answer).then_some(()));
         run
     }
 
-    /// Does PMIx's own `pps`.
+    /// Runs PMIx's `pps`.
     fn pps(&self) -> Done {
-        Process::start(&mut self.with(Command::new("pps"))).finish()
+        Process::start(&mut self.with_tmpdir(Command::new("pps"))).finish()
     }
 
-    /// All files below.
+    /// Returns the names of all files and directories below.
     fn files(&self) -> Vec<String> {
         let mut files = Vec::new();
         let mut directories = vec![self.path().to_owned()];
@@ -98,15 +98,15 @@ fn host() -> String {
     gethostname().unwrap().into_string().unwrap()
 }
 
-/// Whether a PMIx library would read a file of this name, for what a server of its own left.
+/// Returns `true` if a PMIx library would read a file with this name as that of a PMIx server.
 fn is_pmix(name: &str) -> bool {
     let host = host();
     let points = ["sys", "sched", "sysctrlr"].map(|kind| format!("pmix.{kind}.{host}"));
     name.starts_with(&format!("pmix.{host}.tool")) || points.iter().any(|point| name == point)
 }
 
-/// Runs the job to its end, and a pull beside it.
-fn assert_pulled(shared: &Shared, mut run: Process) {
+/// Checks that a pull receives the output of the job, and that both end.
+fn assert_pulled(shared: &SharedDir, mut run: Process) {
     let mut pull = shared.iof(&["pull"]);
     let pulled = pull.collect();
     wait_for("the pull of three streams", || {
@@ -119,8 +119,8 @@ fn assert_pulled(shared: &Shared, mut run: Process) {
 }
 
 #[test]
-fn nothing_that_we_leave_has_a_name_that_a_pmix_library_looks_for() {
-    let shared = Shared::new();
+fn no_file_of_iof_has_a_name_that_a_pmix_library_reads() {
+    let shared = SharedDir::new();
     let run = shared.run(&format!("pmix.{}.tool", host()));
     let files = shared.files();
     assert_eq!(files.len(), 3, "a directory, a socket and a link: {files:?}");
@@ -129,8 +129,8 @@ fn nothing_that_we_leave_has_a_name_that_a_pmix_library_looks_for() {
 }
 
 #[test]
-fn files_of_a_pmix_server_are_neither_taken_for_an_engine_nor_touched() {
-    let shared = Shared::new();
+fn files_of_a_pmix_server_are_neither_used_nor_changed() {
+    let shared = SharedDir::new();
     let pid = std::process::id();
     let text =
         format!("pmix-server.{pid};tcp4://127.0.0.1:1\n4.2.2\n{pid}\n0:0\nSat Nov 21 10:03:13 2026\n\n");
@@ -138,7 +138,7 @@ fn files_of_a_pmix_server_are_neither_taken_for_an_engine_nor_touched() {
     let names = rests.map(|rest| format!("pmix.{}.tool{rest}", host()));
     let names: Vec<_> = names.into_iter().chain([format!("pmix.sys.{}", host())]).collect();
     assert!(names.iter().all(|name| is_pmix(name)));
-    // In our own directory, too, which lies below theirs.
+    // The files are also in the directory of iof, which lies below the PMIx library's.
     let ours = shared.path().join(format!("iof-{}", nix::unistd::geteuid()));
     fs::DirBuilder::new().create(&ours).unwrap();
     fs::set_permissions(&ours, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
@@ -156,8 +156,8 @@ fn files_of_a_pmix_server_are_neither_taken_for_an_engine_nor_touched() {
 }
 
 #[test]
-fn a_real_pmix_server_and_its_tool_work_beside_us_and_we_beside_them() {
-    let shared = Shared::new();
+fn a_real_pmix_server_with_its_tool_and_iof_work_side_by_side() {
+    let shared = SharedDir::new();
     let mut probe = Command::new("python3");
     probe.args(["-c", "import ctypes; ctypes.CDLL('libpmix.so.2')"]);
     let installed = probe.output().is_ok_and(|done| done.status.success());
@@ -165,22 +165,26 @@ fn a_real_pmix_server_and_its_tool_work_beside_us_and_we_beside_them() {
         eprintln!("skipped: it needs python3, and PMIx 4 or newer (apt-get install libpmix-bin)");
         return;
     }
-    let lonely = shared.pps();
-    assert_ne!(lonely.code, 0, "there is no server yet: {lonely:?}");
+    let alone = shared.pps();
+    assert_ne!(alone.code, 0, "no server is running yet: {alone:?}");
     let run = shared.run("demo");
-    let beside_us = shared.pps();
-    assert_eq!((beside_us.code, &beside_us.stderr), (lonely.code, &lonely.stderr), "we are no server to it");
+    let beside_run = shared.pps();
+    assert_eq!(
+        (beside_run.code, &beside_run.stderr),
+        (alone.code, &alone.stderr),
+        "iof is not a PMIx server"
+    );
 
-    // Found by a search through all directories below, or by the system's name.
+    // Tools find the server by a search through all directories below, or by the system's name.
     for keys in [&["pmix.srvr.tool"][..], &["pmix.srvr.tool", "pmix.srvr.sess", "pmix.srvr.sys"]] {
-        let mut server = shared.with(Command::new("python3"));
+        let mut server = shared.with_tmpdir(Command::new("python3"));
         let mut server = Process::start(server.args(["-c", SERVER]).args(keys));
-        let mut said = BufReader::new(server.stdout()).lines().map(Result::unwrap);
-        assert_eq!(said.next().as_deref(), Some("status 0"));
+        let mut lines = BufReader::new(server.stdout()).lines().map(Result::unwrap);
+        assert_eq!(lines.next().as_deref(), Some("status 0"));
         assert!(shared.files().iter().any(|name| is_pmix(name)), "{:?}", shared.files());
         let pps = shared.pps();
         assert_eq!(pps.code, 0, "{pps:?}");
-        assert_eq!(said.next().as_deref(), Some("a tool connects"));
+        assert_eq!(lines.next().as_deref(), Some("a tool connects"));
         for options in [&[][..], &["--session"], &["--nspace", "demo"]] {
             let query = shared.iof(&[&["query", "namespaces"], options].concat()).finish();
             assert_eq!((query.code, query.text()), (0, "demo\n"), "{query:?}");

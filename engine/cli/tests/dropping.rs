@@ -1,5 +1,5 @@
-//! What `--drop` says happens when nobody reads the command's output: hold the ranks back, or drop
-//! and report.
+//! The policies of `--drop` while the output of the command is not read: hold the ranks back, or
+//! drop bytes and report them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -11,21 +11,22 @@ use common::{bytes::noise_sum, wait_for};
 
 const TOTAL: u64 = 8 << 20;
 const CACHE: u64 = 256 << 10;
-/// What the engine reads at a time, and what a pipe holds unless somebody makes it larger, see
-/// pipe(7).
+/// The largest read of the engine, and the default capacity of a pipe, see pipe(7).
 const PIPE: u64 = 64 << 10;
 
-/// A rank with [`TOTAL`] bytes for stdout, `CACHE` for them, and a gate in the middle.
+/// Starts a rank that writes [`TOTAL`] bytes to stdout, with a cache of [`CACHE`] bytes and a gate
+/// in the middle.
 fn start(site: &Site, drop: &str, middle: &Gate) -> Process {
-    let (total, pass) = (TOTAL.to_string(), format!("{}:{}", TOTAL / 2, middle.path()));
+    let (total, gate) = (TOTAL.to_string(), format!("{}:{}", TOTAL / 2, middle.path()));
     site.run(
         &["--cache-size", &CACHE.to_string(), "--drop", drop],
-        rank(["--length", &total, "--write-size", "5000", "--gate", &pass]),
+        rank(["--length", &total, "--write-size", "5000", "--gate", &gate]),
     )
 }
 
-/// All of it, while nobody reads; then what came with the gaps that were reported.
-fn nobody_reads_until_the_end(drop: &str, backend: &str) -> (Vec<u8>, Vec<Gap>) {
+/// Lets the rank write everything before stdout is read. Returns the delivered bytes and the
+/// reported gaps.
+fn read_after_the_end(drop: &str, backend: &str) -> (Vec<u8>, Vec<Gap>) {
     let site = Site::on(backend);
     let mut middle = site.gate("middle");
     middle.open();
@@ -33,7 +34,7 @@ fn nobody_reads_until_the_end(drop: &str, backend: &str) -> (Vec<u8>, Vec<Gap>) 
     site.wait_for_state(0, "terminated");
     let stream = site.wait_for_stream(0, "stdout", |stream| stream.is_complete());
     assert_eq!(stream.number("produced"), TOTAL);
-    assert_eq!(run.ended(), None, "there are bytes that nobody has read");
+    assert_eq!(run.exit_code(), None, "there are unread bytes");
 
     let (stdout, stderr) = run.collect();
     let (delivered, stderr) = (stdout.get(), stderr.get());
@@ -43,8 +44,8 @@ fn nobody_reads_until_the_end(drop: &str, backend: &str) -> (Vec<u8>, Vec<Gap>) 
     (delivered, gaps)
 }
 
-/// Half of it while nobody reads, then half of it to a reader.
-fn nobody_reads_until_the_middle(drop: &str, backend: &str) -> (Vec<u8>, Vec<Gap>) {
+/// Lets the rank write half of the bytes before stdout is read, and the other half to a reader.
+fn read_from_the_middle(drop: &str, backend: &str) -> (Vec<u8>, Vec<Gap>) {
     let site = Site::on(backend);
     let mut middle = site.gate("middle");
     let mut run = start(&site, drop, &middle);
@@ -66,17 +67,17 @@ fn drop_none_holds_the_ranks_back_and_loses_nothing() {
         let (total, cache) = (TOTAL.to_string(), CACHE.to_string());
         let options = [options, &["-n", "2", "--cache-size", &cache]].concat();
         let mut run = site.run(&options, rank(["--length", &total, "--channels", "stderr,stdout"]));
-        // One sink for each channel: stderr is read, and waits only because the ranks do.
+        // Each channel has its own printer. stderr is read, and waits only because the ranks wait.
         let (stdout, stderr) = (run.stdout(), sum(run.stderr()));
         for rank in [0, 1] {
             site.wait_for_bytes(rank, "stdout", CACHE - PIPE + 1);
         }
-        // A rank that is not held back would be through in a fraction of the time that this takes.
+        // A rank that is not held back would finish in a fraction of this time.
         for _ in 0..20 {
             for stream in site.streams().unwrap() {
-                // Its ring and our own pipe are full, and stderr goes no further than stdout.
-                let most = if stream.0["channel"] == "stdout" { CACHE + PIPE } else { TOTAL / 2 };
-                assert!(stream.number("produced") <= most, "{stream:?}");
+                // The ring and the pipe to the test are full, and stderr is not ahead of stdout.
+                let limit = if stream.0["channel"] == "stdout" { CACHE + PIPE } else { TOTAL / 2 };
+                assert!(stream.number("produced") <= limit, "{stream:?}");
                 assert_eq!(stream.number("dropped"), 0);
             }
             assert!(site.procs().unwrap().iter().all(|proc| proc["state"] == "running"));
@@ -104,17 +105,17 @@ fn drop_none_delivers_every_byte_of_a_rank_that_was_held_back() {
 }
 
 #[test]
-fn drop_newest_lets_the_rank_finish_keeps_the_first_bytes_and_reports_the_others() {
+fn drop_newest_does_not_hold_the_rank_and_keeps_the_first_bytes() {
     for backend in BACKENDS {
-        let (_, gaps) = nobody_reads_until_the_end("newest", backend);
+        let (_, gaps) = read_after_the_end("newest", backend);
         assert!(gaps[0].offset >= CACHE, "{gaps:?}");
     }
 }
 
 #[test]
-fn drop_oldest_lets_the_rank_finish_keeps_the_last_bytes_and_reports_the_others() {
+fn drop_oldest_does_not_hold_the_rank_and_keeps_the_last_bytes() {
     for backend in BACKENDS {
-        let (delivered, gaps) = nobody_reads_until_the_end("oldest", backend);
+        let (delivered, gaps) = read_after_the_end("oldest", backend);
         let kept = usize::try_from(CACHE / 2).unwrap();
         let last = noise(0, "stdout", TOTAL - CACHE / 2, kept);
         assert_same("the end", &delivered[delivered.len() - kept..], &last);
@@ -123,24 +124,24 @@ fn drop_oldest_lets_the_rank_finish_keeps_the_last_bytes_and_reports_the_others(
 }
 
 #[test]
-fn drop_newest_goes_on_behind_the_gap_once_its_reader_reads() {
+fn drop_newest_continues_after_the_gap_when_its_reader_reads() {
     for backend in BACKENDS {
-        let (_, gaps) = nobody_reads_until_the_middle("newest", backend);
+        let (_, gaps) = read_from_the_middle("newest", backend);
         assert!(gaps[0].offset >= CACHE, "{gaps:?}");
         assert!(gaps[0].offset + gaps[0].lost <= TOTAL / 2, "{gaps:?}");
     }
 }
 
 #[test]
-fn drop_oldest_goes_on_behind_the_gap_once_its_reader_reads() {
+fn drop_oldest_continues_after_the_gap_when_its_reader_reads() {
     for backend in BACKENDS {
-        let (_, gaps) = nobody_reads_until_the_middle("oldest", backend);
+        let (_, gaps) = read_from_the_middle("oldest", backend);
         assert!(gaps[0].offset + gaps[0].lost <= TOTAL / 2, "{gaps:?}");
     }
 }
 
 #[test]
-fn what_a_reader_keeps_up_with_is_whole_whatever_the_policy() {
+fn a_reader_that_keeps_up_loses_nothing_under_any_policy() {
     for drop in ["newest", "oldest", "none"] {
         let site = Site::new();
         let mut run = site.run(&["--drop", drop], rank(["--length", "900000"]));
@@ -152,13 +153,13 @@ fn what_a_reader_keeps_up_with_is_whole_whatever_the_policy() {
 }
 
 #[test]
-fn one_channel_that_nobody_reads_does_not_cost_the_other_a_byte() {
+fn a_channel_that_is_not_read_does_not_cost_the_other_a_byte() {
     let site = Site::new();
     let mut end = site.gate("end");
     let (total, cache) = (TOTAL.to_string(), (TOTAL + (1 << 20)).to_string());
-    let pass = format!("{TOTAL}:{}", end.path());
-    let program = rank(["--length", &total, "--channels", "stdout,stderr", "--gate", &pass]);
-    // The cache is large enough for all, so nothing is to be missing anywhere.
+    let gate = format!("{TOTAL}:{}", end.path());
+    let program = rank(["--length", &total, "--channels", "stdout,stderr", "--gate", &gate]);
+    // The cache is large enough for all bytes, so nothing is lost.
     let mut run = site.run(&["--cache-size", &cache, "--drop", "newest"], program);
     let (stdout, stderr) = (run.stdout(), sum(run.stderr()));
     wait_for("all of stderr to be written, none of stdout read", || {
@@ -172,11 +173,11 @@ fn one_channel_that_nobody_reads_does_not_cost_the_other_a_byte() {
 }
 
 #[test]
-fn what_is_missing_is_told_of_the_file_and_of_its_copy_each_by_its_name() {
+fn gaps_of_a_file_and_of_its_copy_are_reported_separately() {
     let site = Site::new();
     let mut middle = site.gate("middle");
     middle.open();
-    // Nobody reads the file either: it is a fifo.
+    // The file is a fifo, which is not read either.
     let mut file = site.gate("rank.out");
     file.open();
     let list = format!("file={}/rank:pattern:copy", site.path().display());
@@ -200,13 +201,13 @@ fn what_is_missing_is_told_of_the_file_and_of_its_copy_each_by_its_name() {
     let (filed, copied) = (collect(reader), copied.get());
     let (filed, stderr) = (filed.get(), String::from_utf8(stderr.get()).unwrap());
     assert_eq!(run.wait(), 0, "{stderr}");
-    let mut told = 0;
+    let mut count = 0;
     for (delivered, place) in [(copied, " on stdout"), (filed, " in its file")] {
-        let of_it: String =
+        let reports: String =
             stderr.lines().filter_map(|line| Some(format!("{}\n", line.strip_suffix(place)?))).collect();
-        assert_accounted(0, &delivered, &gaps(0, "stdout", of_it.as_bytes()), TOTAL);
+        assert_accounted(0, &delivered, &gaps(0, "stdout", reports.as_bytes()), TOTAL);
         assert!((delivered.len() as u64) < TOTAL, "{place}");
-        told += of_it.lines().count();
+        count += reports.lines().count();
     }
-    assert_eq!(told, stderr.lines().count(), "{stderr}");
+    assert_eq!(count, stderr.lines().count(), "{stderr}");
 }

@@ -1,5 +1,5 @@
-//! How a run ends, and what its ranks are given: exit codes, signals, a reader that goes, stdin,
-//! environment.
+//! The end of a run (exit codes, signals, a reader that closes its end), and the stdin and the
+//! environment of its ranks.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -15,13 +15,13 @@ use common::{noise::Noise, wait_for};
 use nix::sys::signal::Signal;
 
 #[test]
-fn a_run_ends_with_0_if_all_ranks_do() {
+fn a_run_ends_with_exit_code_0_if_all_ranks_do() {
     assert_eq!(Site::new().run(&["-n", "5"], ["true"]).finish().code, 0);
 }
 
 #[test]
-fn the_code_is_that_of_the_rank_that_failed_first_in_time() {
-    // Once the lower rank fails first, once the higher.
+fn the_exit_code_is_that_of_the_rank_that_failed_first() {
+    // The lower rank fails first, then the higher.
     for (first, second) in [(0, 1), (1, 0)] {
         let site = Site::new();
         let mut gate = site.gate("gate");
@@ -37,7 +37,7 @@ fn the_code_is_that_of_the_rank_that_failed_first_in_time() {
 }
 
 #[test]
-fn codes_are_known_although_sigchld_was_ignored_by_whoever_started_the_run() {
+fn exit_codes_are_known_although_the_parent_of_the_run_ignored_sigchld() {
     let site = Site::new();
     let mut shell = Command::new("sh");
     shell.args([
@@ -49,7 +49,7 @@ fn codes_are_known_although_sigchld_was_ignored_by_whoever_started_the_run() {
 }
 
 #[test]
-fn a_rank_that_a_signal_ended_counts_as_128_and_the_signal() {
+fn a_rank_that_a_signal_ended_counts_as_128_plus_the_signal() {
     for (name, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139), ("PIPE", 141)] {
         let script = format!("if [ $IOF_RANK = 1 ]; then kill -{name} $$; fi");
         assert_eq!(Site::new().run_sh(&["-n", "2"], &script).finish().code, code, "{name}");
@@ -58,11 +58,11 @@ fn a_rank_that_a_signal_ended_counts_as_128_and_the_signal() {
 }
 
 #[test]
-fn sigterm_and_sigint_go_to_every_rank_and_the_run_goes_on_until_they_end() {
+fn sigterm_and_sigint_go_to_every_rank_and_the_run_waits_for_their_end() {
     for (signal, name) in [(Signal::SIGTERM, "TERM"), (Signal::SIGINT, "INT")] {
         let site = Site::new();
-        // The trap runs when a sleep ends; a `read` could begin just when the signal has come. The sleep
-        // gets the signal as well, and the shell would say so if it ended by that.
+        // The trap runs when a sleep ends. (A `read` could start just after the signal and block.) The
+        // sleep ignores the signal, because the shell would report a sleep that the signal ends.
         let script = format!(
             r#"trap 'echo "$IOF_RANK got {name}"; exit 9' {name}; echo ready;
             while :; do (trap '' {name}; exec sleep 0.1); done"#
@@ -77,14 +77,14 @@ fn sigterm_and_sigint_go_to_every_rank_and_the_run_goes_on_until_they_end() {
         let text = String::from_utf8(stdout.get()).unwrap();
         let mut lines: Vec<&str> = text.lines().collect();
         lines.sort_unstable();
-        let got: Vec<String> = (0..3).map(|rank| format!("{rank} got {name}")).collect();
-        assert_eq!(lines, [&got[0], &got[1], &got[2], "ready", "ready", "ready"]);
+        let trapped: Vec<String> = (0..3).map(|rank| format!("{rank} got {name}")).collect();
+        assert_eq!(lines, [&trapped[0], &trapped[1], &trapped[2], "ready", "ready", "ready"]);
         assert_eq!(stderr.get(), b"");
     }
 }
 
 #[test]
-fn ranks_that_a_passed_on_signal_ends_make_the_code() {
+fn ranks_ended_by_a_passed_on_signal_determine_the_exit_code() {
     let site = Site::new();
     let never = site.gate("never");
     let run = site.run_sh(&["-n", "2"], &format!("read x <> {}", never.path()));
@@ -121,17 +121,17 @@ fn an_output_that_cannot_be_written_fails_with_one_line() {
     let mut command = site.iof("run");
     command.args(["--", "yes"]).stdin(Stdio::null()).stderr(Stdio::piped());
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
-    let mut run = Process::start_as_it_is(&mut command);
+    let mut run = Process::start_with_its_files(&mut command);
     let stderr = collect(run.stderr());
     assert_eq!(run.wait(), 1);
     let stderr = String::from_utf8(stderr.get()).unwrap();
     assert!(stderr.starts_with("iof: ") && stderr.lines().count() == 1, "{stderr}");
     assert!(stderr.contains("No space left"), "{stderr}");
-    wait_for("the rank's end", || run.living().is_empty().then_some(()));
+    wait_for("the end of the rank", || run.living().is_empty().then_some(()));
 }
 
-/// What a pipeline shows of a run with this script, before `| head -1`.
-fn piped_into_head(script: &str) {
+/// Checks a run of this script whose output is piped into `head -1`.
+fn pipe_into_head(script: &str) {
     let site = Site::new();
     let code = site.path().join("code");
     let pipeline = r#"{ "$0" run --rendezvous-dir "$1" -n 4 -- sh -c "$2"; echo $? > "$1/code"; } | head -1"#;
@@ -143,22 +143,22 @@ fn piped_into_head(script: &str) {
     assert_eq!(stdout.get(), b"y\n");
     assert_eq!(stderr.get(), b"");
     assert_eq!(fs::read_to_string(code).unwrap(), "141\n", "SIGPIPE, as a shell shows it");
-    wait_for("the ranks' end", || shell.living().is_empty().then_some(()));
+    wait_for("the end of the ranks", || shell.living().is_empty().then_some(()));
     assert!(site.sockets().is_empty(), "{:?}", site.sockets());
 }
 
 #[test]
-fn a_run_into_head_ends_as_sigpipe_would_end_it_and_leaves_no_rank() {
-    piped_into_head("while :; do echo y; done");
+fn a_run_piped_into_head_ends_by_sigpipe_and_leaves_no_rank() {
+    pipe_into_head("while :; do echo y; done");
 }
 
 #[test]
-fn a_run_into_head_ends_ranks_that_ignore_sigterm_too() {
-    piped_into_head("trap '' TERM; while :; do echo y; done");
+fn a_run_piped_into_head_also_ends_ranks_that_ignore_sigterm() {
+    pipe_into_head("trap '' TERM; while :; do echo y; done");
 }
 
 #[test]
-fn a_pull_whose_reader_goes_ends_as_sigpipe_would_end_it_and_the_run_goes_on() {
+fn a_pull_without_a_reader_ends_by_sigpipe_and_the_run_continues() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("while [ ! -e {}.go ]; do echo y; done; echo end", gate.path());
@@ -167,7 +167,7 @@ fn a_pull_whose_reader_goes_ends_as_sigpipe_would_end_it_and_the_run_goes_on() {
     site.wait_for_ranks(1);
     let mut pull = site.pull(&["--channel", "stdout"]);
     let mut line = String::new();
-    // The reader is dropped with this line.
+    // This statement drops the reader.
     BufReader::new(pull.stdout()).read_line(&mut line).unwrap();
     assert_eq!(line, "y\n");
     assert_eq!(pull.wait(), 141);
@@ -180,10 +180,10 @@ fn a_pull_whose_reader_goes_ends_as_sigpipe_would_end_it_and_the_run_goes_on() {
 }
 
 #[test]
-fn stdin_goes_to_rank_0_and_the_others_read_its_end() {
+fn stdin_goes_to_rank_0_and_the_others_read_end_of_file() {
     let site = Site::new();
     let mut run = site.run_sh(&["-n", "3"], r#"echo "$IOF_RANK: $(cat)""#);
-    // The other ranks read an end that is not that of rank 0.
+    // The other ranks read end of file while the stdin of rank 0 is still open.
     for rank in [1, 2] {
         site.wait_for_state(rank, "terminated");
     }
@@ -197,22 +197,22 @@ fn stdin_goes_to_rank_0_and_the_others_read_its_end() {
 }
 
 #[test]
-fn megabytes_of_stdin_come_back_whole_from_cat() {
+fn megabytes_of_stdin_are_returned_unchanged_by_cat() {
     const LENGTH: usize = 16 << 20;
     let site = Site::new();
     let mut run = site.run(&[], ["cat"]);
     let mut stdin = run.stdin();
-    let fed = Pending::start(move || {
+    let feeding = Pending::start(move || {
         std::io::copy(&mut Noise::new(7, "stdin").take(LENGTH as u64), &mut stdin).unwrap()
     });
     let stdout = collect(run.stdout());
     assert_same("cat", &stdout.get(), &noise(7, "stdin", 0, LENGTH));
-    assert_eq!(fed.get(), LENGTH as u64);
+    assert_eq!(feeding.get(), LENGTH as u64);
     assert_eq!(run.wait(), 0);
 }
 
 #[test]
-fn ranks_know_who_they_are_and_keep_the_environment() {
+fn ranks_have_their_identity_and_the_inherited_environment() {
     let site = Site::new();
     let script = r#"echo "$IOF_RANK of $IOF_NPROCS in $IOF_NSPACE, $MINE""#;
     let mut command = site.iof("run");

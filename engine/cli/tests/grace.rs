@@ -1,5 +1,5 @@
-//! The grace period: how long children of a rank may hold its output, and what is lost by its end
-//! (nothing of the rank's own).
+//! The grace period, for which children of a rank may hold its output open. Its end does not lose
+//! bytes of the rank itself.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -10,29 +10,29 @@ use common::site::{Site, rank};
 use common::wait_for;
 
 #[test]
-fn when_the_grace_is_over_the_run_ends_with_what_there_is_and_says_what_was_cut_off() {
+fn at_the_end_of_the_grace_period_the_run_ends_and_reports_cut_off_output() {
     let site = Site::new();
     let script = "[ $IOF_RANK != 1 ] || sleep 1000 & echo out; echo err >&2; exit $IOF_RANK";
     let mut run = site.run_sh(&["-n", "3", "--grace", "0.1"], script);
     let (stdout, stderr) = (collect(run.stdout()), collect(run.stderr()));
-    // Not that of rank 2, unless it was faster.
+    // The code of the rank that failed first, 1 or 2.
     assert!([1, 2].contains(&run.wait()));
     assert_eq!(stdout.get(), b"out\nout\nout\n");
     let stderr = String::from_utf8(stderr.get()).unwrap();
-    let told: Vec<&str> = stderr.lines().filter(|line| *line != "err").collect();
+    let messages: Vec<&str> = stderr.lines().filter(|line| *line != "err").collect();
     assert!(
-        matches!(told[..], [told] if told.starts_with("iof: rank 1: ") && told.contains("cut off after the grace")),
+        matches!(messages[..], [message] if message.starts_with("iof: rank 1: ") && message.contains("cut off after the grace")),
         "{stderr}"
     );
     for channel in ["stdout", "stderr", "stddiag"] {
-        assert_eq!(told[0].matches(channel).count(), 1, "{stderr}");
+        assert_eq!(messages[0].matches(channel).count(), 1, "{stderr}");
     }
-    // The child has not been touched.
+    // The child still runs.
     assert_eq!(run.living().len(), 1);
 }
 
 #[test]
-fn a_child_that_ends_within_the_grace_is_waited_for_and_nothing_is_cut_off() {
+fn output_of_a_child_that_ends_within_the_grace_period_is_complete() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("(: < {}; echo child) & exit 0", gate.path());
@@ -44,7 +44,7 @@ fn a_child_that_ends_within_the_grace_is_waited_for_and_nothing_is_cut_off() {
 }
 
 #[test]
-fn ranks_without_children_lose_nothing_and_nothing_is_said_even_with_no_grace_at_all() {
+fn ranks_without_children_lose_nothing_even_without_a_grace_period() {
     let done = Site::new().run_sh(&["-n", "40", "--grace", "0"], "seq 1000; seq 10 >&2").finish();
     assert_eq!(done.code, 0);
     assert_eq!(done.text().lines().count(), 40_000);
@@ -53,10 +53,10 @@ fn ranks_without_children_lose_nothing_and_nothing_is_said_even_with_no_grace_at
 }
 
 #[test]
-fn what_a_rank_has_written_is_kept_for_a_slow_reader_when_the_grace_is_over() {
+fn output_of_a_rank_is_kept_for_a_slow_reader_after_the_grace_period() {
     const LENGTH: usize = 100_000;
     let site = Site::new();
-    // The last bytes are still in the rank's own pipe when it has ended.
+    // When the rank ends, its last bytes are still in its pipe.
     let program = rank(["--length", &LENGTH.to_string()]);
     let script = ["sh", "-c", "\"$@\"; sleep 1000 & exit 0", "sh"].map(str::to_owned);
     let mut run = site.run(&["--grace", "0", "--cache-size", "16K"], script.into_iter().chain(program));
@@ -70,10 +70,10 @@ fn what_a_rank_has_written_is_kept_for_a_slow_reader_when_the_grace_is_over() {
 }
 
 #[test]
-fn a_child_that_writes_after_the_grace_gets_sigpipe() {
+fn a_child_that_writes_after_the_grace_period_gets_sigpipe() {
     let site = Site::new();
     let mut gate = site.gate("gate");
-    // Rank 1 keeps the run there.
+    // Rank 1 keeps the run alive.
     let script = format!(
         "if [ $IOF_RANK = 1 ]; then : < {end}; exit; fi; (: < {gate}; exec cat /dev/zero) & echo $!; exit 0",
         end = site.gate("end").path(),
@@ -89,5 +89,5 @@ fn a_child_that_writes_after_the_grace_gets_sigpipe() {
     };
     assert!(Stat::of(child).is_some());
     gate.open();
-    wait_for("its end", || Stat::of(child).is_none_or(|stat| stat.state == 'Z').then_some(()));
+    wait_for("the end of the child", || Stat::of(child).is_none_or(|stat| stat.state == 'Z').then_some(()));
 }

@@ -1,4 +1,4 @@
-//! Help, manual pages and completions, as a user at a terminal and a packager have them.
+//! Help, manual pages and completions, as users and packagers see them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -12,32 +12,32 @@ use common::terminal::Terminal;
 
 const COMMANDS: [&str; 9] = ["run", "pull", "push", "top", "query", "log", "inspect", "completions", "man"];
 
-/// What a terminal of 24 lines and 80 columns shows of a command that has ended.
+/// Runs `iof ARGS` at a terminal of 24 lines and 80 columns, and returns the lines shown.
 fn at_terminal(args: &[&str]) -> Vec<String> {
     let (terminal, process) = Terminal::start(iof().args(args).env("TERM", "xterm"), 24, 80);
     assert_eq!(process.wait(), 0);
     terminal.all_shown().lines().map(|line| without_style(line.trim_end())).collect()
 }
 
-/// Without the commands for bold and underlined.
+/// Removes the control sequences for bold and underlined.
 fn without_style(line: &str) -> String {
     let mut parts = line.split('\x1b');
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| text + part.split_once('m').unwrap().1)
 }
 
-/// Whether a program that only some machines have is here.
+/// Returns `true` if an optional program is installed.
 fn is_installed(program: &str) -> bool {
-    let is =
+    let is_found =
         Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap().status.success();
-    if !is {
+    if !is_found {
         eprintln!("skipped: no {program} on this machine");
     }
-    is
+    is_found
 }
 
 #[test]
-fn the_help_fits_a_screen_and_points_to_every_command_and_to_more_help() {
+fn the_help_fits_a_screen_and_lists_every_command() {
     let help = at_terminal(&["--help"]);
     // One line is for the prompt.
     assert!(help.len() < 24, "{help:#?}");
@@ -49,7 +49,7 @@ fn the_help_fits_a_screen_and_points_to_every_command_and_to_more_help() {
 }
 
 #[test]
-fn no_line_of_any_help_is_longer_than_a_terminal_is_wide() {
+fn no_line_of_any_help_is_wider_than_the_terminal() {
     for command in COMMANDS {
         for option in ["-h", "--help"] {
             let help = at_terminal(&[command, option]);
@@ -59,25 +59,25 @@ fn no_line_of_any_help_is_longer_than_a_terminal_is_wide() {
 }
 
 #[test]
-fn help_that_cannot_be_written_is_an_error_and_one_without_a_reader_ends_as_by_sigpipe() {
+fn help_that_cannot_be_written_is_an_error_or_ends_by_sigpipe() {
     for args in ["--help", "--version", "run --help", "completions bash"] {
-        let by_shell = |to: &str| {
-            let script = format!("exec {} {args} {to}", iof().get_program().to_str().unwrap());
+        let in_shell = |redirection: &str| {
+            let script = format!("exec {} {args} {redirection}", iof().get_program().to_str().unwrap());
             Process::start(Command::new("sh").args(["-c", &script])).finish()
         };
-        let full = by_shell(">/dev/full");
+        let full = in_shell(">/dev/full");
         assert_eq!((full.code, full.stderr.lines().count()), (1, 1), "{args}: {full:?}");
         assert!(full.stderr.contains("No space left on device"), "{args}: {full:?}");
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut iof = iof();
         iof.args(args.split(' ')).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
-        assert_eq!(Process::start_as_it_is(&mut iof).wait(), 128 + 13, "{args}");
+        assert_eq!(Process::start_with_its_files(&mut iof).wait(), 128 + 13, "{args}");
     }
 }
 
 #[test]
-fn manual_pages_are_written_for_every_command_and_groff_has_nothing_to_say_of_them() {
+fn manual_pages_are_written_for_every_command_without_groff_warnings() {
     let site = Site::new();
     let done = Process::start(iof().arg("man").arg(site.path())).finish();
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
@@ -102,7 +102,7 @@ fn manual_pages_are_written_for_every_command_and_groff_has_nothing_to_say_of_th
 }
 
 #[test]
-fn a_directory_that_is_not_there_gets_no_pages_and_one_line() {
+fn manual_pages_for_a_missing_directory_fail_in_one_line() {
     let done = Process::start(iof().args(["man", "/no/where"])).finish();
     assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{done:?}");
     assert!(done.stderr.contains("/no/where"), "{done:?}");
@@ -131,7 +131,7 @@ fn bash_completes_commands_options_and_values() {
 }
 
 #[test]
-fn every_shell_gets_completions_and_no_other() {
+fn completions_exist_for_every_supported_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let done = Process::start(iof().args(["completions", shell])).finish();
         assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{shell}");

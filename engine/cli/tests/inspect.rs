@@ -1,5 +1,4 @@
-//! `iof inspect` on the rings of a real `iof run`: running, stopped, killed. Nothing here waits for
-//! time to pass.
+//! `iof inspect` on the rings of a real `iof run` that runs, is stopped, or was killed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::{self, File};
@@ -18,21 +17,21 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected state.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// An `iof run` whose one rank said what it had to and reads its stdin until we are gone.
+/// An `iof run` with one rank, which runs a command and then reads its stdin until the test ends.
 struct Job {
     iof: Child,
     _rendezvous: TempDir,
 }
 
 impl Job {
-    fn start(says: &str) -> Job {
+    fn start(command: &str) -> Job {
         let rendezvous = tempfile::tempdir().unwrap();
         let mut iof = Command::new(env!("CARGO_BIN_EXE_iof"));
         iof.arg("run").arg("--rendezvous-dir").arg(rendezvous.path()).args(["--nspace", "demo", "--"]);
-        iof.args(["sh", "-c", &format!("{says}; cat >/dev/null")]);
+        iof.args(["sh", "-c", &format!("{command}; cat >/dev/null")]);
         let iof = iof.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Job { iof, _rendezvous: rendezvous }
     }
@@ -41,7 +40,8 @@ impl Job {
         kill(Pid::from_raw(self.iof.id() as i32), signal).unwrap();
     }
 
-    /// The file of the ring with this label, once the source has produced so much.
+    /// Waits until the stream with this label has produced `produced` bytes, and returns the file
+    /// of its ring.
     fn ring(&self, label: &str, produced: u64) -> PathBuf {
         wait_for(label, || {
             let files = fs::read_dir(format!("/proc/{}/fd", self.iof.id())).ok()?;
@@ -49,11 +49,11 @@ impl Job {
             files.find(|file| {
                 let is_ring =
                     fs::read_link(file).is_ok_and(|target| target.to_string_lossy().contains("iof-ring"));
-                // It may be closed between the two.
-                let page = is_ring.then(|| inspect(file, &["--json"]));
-                page.filter(|page| page.status.success()).is_some_and(|page| {
-                    let page: Value = serde_json::from_slice(&page.stdout).unwrap();
-                    page["label"] == label && page["produced"] == produced
+                // The descriptor may be closed meanwhile.
+                let output = is_ring.then(|| inspect(file, &["--json"]));
+                output.filter(|output| output.status.success()).is_some_and(|output| {
+                    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+                    report["label"] == label && report["produced"] == produced
                 })
             })
         })
@@ -63,16 +63,16 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         let _ = self.iof.kill();
-        // Closes the rank's stdin as well, which ends it.
+        // This also closes the stdin of the rank, which ends the rank.
         let _ = self.iof.wait();
     }
 }
 
-fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        if let Some(found) = found() {
-            return found;
+        if let Some(value) = poll() {
+            return value;
         }
         assert!(Instant::now() < deadline, "waited {DEADLINE:?} in vain: {what}");
         thread::sleep(Duration::from_millis(5));
@@ -90,13 +90,13 @@ fn json(ring: impl AsRef<Path>) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn page(ring: impl AsRef<Path>) -> String {
+fn text(ring: impl AsRef<Path>) -> String {
     let output = inspect(ring, &[]);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The cached bytes; what stands beside them is the page.
+/// Returns the cached bytes, and checks that the report is on stderr.
 fn bytes(ring: impl AsRef<Path>) -> Vec<u8> {
     let output = inspect(ring, &["--bytes"]);
     assert!(output.status.success(), "{output:?}");
@@ -104,37 +104,37 @@ fn bytes(ring: impl AsRef<Path>) -> Vec<u8> {
     output.stdout
 }
 
-/// Lets our children have a descriptor by its number, which is given.
+/// Makes a descriptor inheritable by child processes, and returns its number.
 fn inherited(fd: impl AsFd) -> String {
     fcntl(&fd, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     fd.as_fd().as_raw_fd().to_string()
 }
 
 #[test]
-fn a_running_writers_rings_can_be_told_apart_and_read() {
+fn rings_of_a_running_writer_have_labels_and_can_be_read() {
     let job = Job::start(r"printf 'hello\n'; printf 'oops\n\0' >&2");
     let (out, err) = (job.ring("demo.0 stdout", 6), job.ring("demo.0 stderr", 6));
     assert_eq!(bytes(&out), b"hello\n");
     assert_eq!(bytes(&err), b"oops\n\0");
-    let said = json(&out);
-    assert_eq!(said["writer_pid"], job.iof.id());
-    assert_eq!(said["writer"], "running");
-    let numbers = ["generation", "base", "dropped", "floor", "tail", "cached"].map(|field| &said[field]);
+    let report = json(&out);
+    assert_eq!(report["writer_pid"], job.iof.id());
+    assert_eq!(report["writer"], "running");
+    let numbers = ["generation", "base", "dropped", "floor", "tail", "cached"].map(|field| &report[field]);
     assert_eq!(numbers, [0, 0, 0, 0, 6, 6]);
-    assert_eq!([&said["sealed"], &said["complete"], &said["wanted"]], [&Value::Null; 3]);
-    assert_eq!(said["gaps"], Value::Array(vec![]));
-    assert_eq!(said["marks"][0]["position"], 0);
-    assert!(said["marks"][0]["time"].as_str().unwrap().ends_with('Z'));
-    let page = page(&out);
+    assert_eq!([&report["sealed"], &report["complete"], &report["wanted"]], [&Value::Null; 3]);
+    assert_eq!(report["gaps"], Value::Array(vec![]));
+    assert_eq!(report["marks"][0]["position"], 0);
+    assert!(report["marks"][0]["time"].as_str().unwrap().ends_with('Z'));
+    let text = text(&out);
     for line in
         ["label       demo.0 stdout", "state       open", "cached      6, from 0 to 6", "gaps        0"]
     {
-        assert!(page.lines().any(|found| found == line), "no {line:?} in\n{page}");
+        assert!(text.lines().any(|found| found == line), "no {line:?} in\n{text}");
     }
 }
 
 #[test]
-fn a_stopped_writers_ring_can_be_read() {
+fn the_ring_of_a_stopped_writer_can_be_read() {
     let job = Job::start("printf 'before the stop'");
     let ring = job.ring("demo.0 stdout", 15);
     job.signal(Signal::SIGSTOP);
@@ -143,50 +143,51 @@ fn a_stopped_writers_ring_can_be_read() {
 }
 
 #[test]
-fn a_killed_writers_ring_can_be_read_by_whoever_still_has_it() {
+fn the_ring_of_a_killed_writer_can_be_read_through_a_descriptor() {
     let job = Job::start("printf 'last words'");
     let file = File::open(job.ring("demo.0 stdout", 10)).unwrap();
     let number = inherited(&file);
     job.signal(Signal::SIGKILL);
     // Not reaped yet, so that no other process can have its number.
-    let said = wait_for("the end", || Some(json(&number)).filter(|said| said["writer"] == "dead"));
-    assert_eq!(said["complete"], Value::Null);
+    let report = wait_for("the end", || Some(json(&number)).filter(|report| report["writer"] == "dead"));
+    assert_eq!(report["complete"], Value::Null);
     assert_eq!(bytes(&number), b"last words");
     assert_eq!(bytes(format!("/proc/{}/fd/{number}", std::process::id())), b"last words");
 }
 
 #[test]
-fn a_killed_writers_ring_that_is_only_mapped_can_be_read_by_root() {
+fn the_ring_of_a_killed_writer_that_is_only_mapped_can_be_read_by_root() {
     let job = Job::start("printf 'last words'");
-    // As a tool has it: its map keeps no descriptor.
+    // A tool maps the ring and closes the descriptor.
     let _tool = Ring::open(File::open(job.ring("demo.0 stdout", 10)).unwrap().into()).unwrap();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let map = maps.lines().find(|line| line.contains("iof-ring") && line.contains(" 00000000 ")).unwrap();
     let path = format!("/proc/{}/map_files/{}", std::process::id(), map.split(' ').next().unwrap());
     if File::open(&path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
-        return eprintln!("skipped: {path} is for who has CAP_CHECKPOINT_RESTORE");
+        return eprintln!("skipped: {path} needs CAP_CHECKPOINT_RESTORE");
     }
     job.signal(Signal::SIGKILL);
-    let said = wait_for("the end", || Some(json(&path)).filter(|said| said["writer"] == "dead"));
-    assert_eq!(said["label"], "demo.0 stdout");
+    let report = wait_for("the end", || Some(json(&path)).filter(|report| report["writer"] == "dead"));
+    assert_eq!(report["label"], "demo.0 stdout");
     assert_eq!(bytes(&path), b"last words");
 }
 
 #[test]
-fn losses_and_ends_stand_on_the_page_and_no_label_speaks_to_the_terminal() {
+fn the_report_shows_losses_and_the_end_and_escapes_the_label() {
     let config = StreamConfig { capacity: 4096, policy: Policy::DropNewest };
     let mut stream = Stream::create(config, "bad \x1b[2J").unwrap();
-    let area = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
-    let attached = stream.attach(&area, area.take_slot().unwrap(), Start::Oldest, false).unwrap();
+    let reader_page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
+    let attached =
+        stream.attach(&reader_page, reader_page.take_slot().unwrap(), Start::Oldest, false).unwrap();
     let number = inherited(attached.ring.as_fd().unwrap());
     stream.push(b"12345", 1_000_000_007);
     stream.discard(30, 2_000_000_000);
     stream.push(b"67", 3_000_000_000);
     stream.complete();
-    let said = json(&number);
-    assert_eq!(said["gaps"], serde_json::json!([{"offset": 5, "lost": 30}]));
-    assert_eq!((&said["produced"], &said["complete"]), (&37.into(), &7.into()));
-    let page = page(&number);
+    let report = json(&number);
+    assert_eq!(report["gaps"], serde_json::json!([{"offset": 5, "lost": 30}]));
+    assert_eq!((&report["produced"], &report["complete"]), (&37.into(), &7.into()));
+    let text = text(&number);
     for line in [
         r"label       bad \u{1b}[2J",
         "state       complete at 7",
@@ -196,24 +197,24 @@ fn losses_and_ends_stand_on_the_page_and_no_label_speaks_to_the_terminal() {
         "0         1970-01-01T00:00:01.000000007Z  0",
         "5         1970-01-01T00:00:03.000000000Z  30",
     ] {
-        assert!(page.lines().any(|found| found == line), "no {line:?} in\n{page}");
+        assert!(text.lines().any(|found| found == line), "no {line:?} in\n{text}");
     }
     assert_eq!(bytes(&number), b"1234567");
 }
 
 #[test]
-fn what_is_no_ring_gets_one_line_and_exit_code_2() {
+fn a_file_that_is_not_a_ring_is_rejected_in_one_line() {
     let empty = tempfile::NamedTempFile::new().unwrap();
     let fifo = tempfile::tempdir().unwrap();
     let fifo_path = fifo.path().join("fifo");
     nix::unistd::mkfifo(&fifo_path, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let (empty, fifo_path) = (empty.path(), fifo_path.as_path());
-    for wrong in [Path::new("4000000000"), Path::new("0"), Path::new("/nonexistent"), empty, fifo_path] {
-        let output = inspect(wrong, &[]);
-        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");
+    for invalid in [Path::new("4000000000"), Path::new("0"), Path::new("/nonexistent"), empty, fifo_path] {
+        let output = inspect(invalid, &[]);
+        assert_eq!(output.status.code(), Some(2), "{invalid:?}: {output:?}");
         assert!(output.stdout.is_empty());
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert!(stderr.starts_with("iof: ") && stderr.lines().count() == 1, "{wrong:?}: {stderr}");
+        assert!(stderr.starts_with("iof: ") && stderr.lines().count() == 1, "{invalid:?}: {stderr}");
     }
     let output = Command::new(env!("CARGO_BIN_EXE_iof")).arg("inspect").output().unwrap();
     assert_eq!(output.status.code(), Some(2));

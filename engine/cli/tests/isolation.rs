@@ -1,5 +1,5 @@
-//! A tool that is stopped, killed or hostile costs nobody else a byte, and the engine no more than
-//! a bounded amount of memory.
+//! A tool that is stopped, killed or hostile costs no other reader a byte, and the engine only a
+//! bounded amount of memory.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -15,8 +15,9 @@ use nix::sys::signal::Signal;
 
 const TOTAL: u64 = 64 << 20;
 const CACHE: u64 = 256 << 10;
-/// What a debug build of `iof run` has with one rank and such a cache is a few megabytes.
-const MOST_MEMORY_KIB: u64 = 24 << 10;
+/// The limit for the memory of `iof run`. A debug build with one rank and this cache uses a few
+/// megabytes.
+const MAX_MEMORY_KIB: u64 = 24 << 10;
 
 /// A rank that writes [`TOTAL`] bytes to stdout once `first_byte` is open and ends once `end` is.
 struct Job {
@@ -62,7 +63,7 @@ impl Job {
         self.end.open();
     }
 
-    /// A connection that has said nothing yet.
+    /// Connects to the engine without sending anything.
     fn connect(&self) -> UnixStream {
         let socket = self.site.sockets().pop().unwrap();
         let socket = UnixStream::connect(socket).unwrap();
@@ -71,20 +72,21 @@ impl Job {
     }
 }
 
-/// Reads stderr and a copy of stdout; both are checked against the job by [`Taken::check`].
-struct Taken {
+/// A process whose stdout and stderr are read. [`Reading::check`] compares them with the job.
+struct Reading {
     process: Process,
     stdout: Pending<Vec<u8>>,
     stderr: Pending<Vec<u8>>,
 }
 
-impl Taken {
-    fn of(mut process: Process) -> Taken {
+impl Reading {
+    fn of(mut process: Process) -> Reading {
         let (stdout, stderr) = process.collect();
-        Taken { process, stdout, stderr }
+        Reading { process, stdout, stderr }
     }
 
-    /// Each byte has come in its place, or is missing and reported; gives how many are missing.
+    /// Checks that each byte is in its place, or missing and reported. Returns the number of
+    /// missing bytes.
     fn check(self) -> u64 {
         let (stdout, stderr) = (self.stdout.get(), self.stderr.get());
         assert_eq!(self.process.wait(), 0);
@@ -94,33 +96,33 @@ impl Taken {
     }
 }
 
-/// Runs a job of 256 cache fills while two of three pulls are stopped, one of them from the
-/// beginning.
+/// Runs a job that fills its cache 256 times, while two of three pulls are stopped, one of them
+/// from the beginning.
 fn run_beside_stopped_pulls(drop: &str) {
     let mut job = Job::start_with(CACHE, drop);
     let (terminal, reports) = job.run.collect();
-    let at_the_start = Taken::of(job.pull());
-    // Nobody reads what this one writes, so it stands still in the middle of it.
+    let at_the_start = Reading::of(job.pull());
+    // The output of this pull is not read, so it blocks in the middle of the job.
     let mut in_the_middle = job.pull();
     let (unread, stderr) = (in_the_middle.stdout(), collect(in_the_middle.stderr()));
-    let other = Taken::of(job.pull());
+    let other = Reading::of(job.pull());
     job.wait_for_pulls(3);
 
     at_the_start.process.stop();
     job.first_byte.open();
     job.site.wait_for_bytes(0, "stdout", TOTAL / 2);
     in_the_middle.stop();
-    assert!(job.run.memory_kib() < MOST_MEMORY_KIB, "{} KiB", job.run.memory_kib());
+    assert!(job.run.memory_kib() < MAX_MEMORY_KIB, "{} KiB", job.run.memory_kib());
     job.middle.open();
-    // The rank comes to its end.
+    // The rank writes its last byte.
     let stream = job.site.wait_for_bytes(0, "stdout", TOTAL);
     if drop == "none" {
-        assert_eq!(stream.number("dropped"), 0, "what a stopped reader misses is not dropped for all");
+        assert_eq!(stream.number("dropped"), 0, "a stopped reader does not drop bytes for all readers");
     }
-    assert!(job.run.memory_kib() < MOST_MEMORY_KIB, "{} KiB", job.run.memory_kib());
+    assert!(job.run.memory_kib() < MAX_MEMORY_KIB, "{} KiB", job.run.memory_kib());
 
     in_the_middle.signal(Signal::SIGCONT);
-    let in_the_middle = Taken { process: in_the_middle, stdout: collect(unread), stderr };
+    let in_the_middle = Reading { process: in_the_middle, stdout: collect(unread), stderr };
     job.end.open();
     let (terminal, reports) = (terminal.get(), reports.get());
     let gaps = gaps(0, "stdout", &reports);
@@ -129,36 +131,36 @@ fn run_beside_stopped_pulls(drop: &str) {
         assert!(gaps.is_empty(), "{gaps:?}");
     }
     assert_eq!(job.run.wait(), 0);
-    // One goes on when everything is over, the other one before that.
+    // The first pull continues after the end of the job, the second continued before it.
     at_the_start.process.signal(Signal::SIGCONT);
     other.check();
     for stopped in [at_the_start, in_the_middle] {
         let lost = stopped.check();
-        assert!(lost >= TOTAL - 4 * CACHE, "{lost} bytes were more than the cache is small");
+        assert!(lost >= TOTAL - 4 * CACHE, "only {lost} bytes were lost");
     }
 }
 
 #[test]
-fn under_block_stopped_pulls_cost_the_run_nothing_and_have_every_byte_or_a_report_once_they_go_on() {
+fn under_block_stopped_pulls_delay_no_other_reader_and_account_for_every_byte() {
     run_beside_stopped_pulls("none");
 }
 
 #[test]
-fn under_drop_newest_stopped_pulls_hold_nobody_up_and_have_every_byte_or_a_report_once_they_go_on() {
+fn under_drop_newest_stopped_pulls_delay_no_reader_and_account_for_every_byte() {
     run_beside_stopped_pulls("newest");
 }
 
 #[test]
-fn under_drop_oldest_stopped_pulls_hold_nobody_up_and_have_every_byte_or_a_report_once_they_go_on() {
+fn under_drop_oldest_stopped_pulls_delay_no_reader_and_account_for_every_byte() {
     run_beside_stopped_pulls("oldest");
 }
 
 #[test]
-fn a_pull_that_was_stopped_in_the_first_half_is_whole_in_the_second() {
-    // The cache holds a half, so the pull misses nothing once it goes on.
+fn a_stopped_pull_misses_nothing_that_the_cache_still_holds() {
+    // The cache holds the first half, so the pull misses nothing when it continues.
     let mut job = Job::start(TOTAL / 2 + (1 << 20));
     let terminal = sum(job.run.stdout());
-    let stopped = Taken::of(job.pull());
+    let stopped = Reading::of(job.pull());
     job.wait_for_pulls(1);
     stopped.process.stop();
     job.first_byte.open();
@@ -172,7 +174,7 @@ fn a_pull_that_was_stopped_in_the_first_half_is_whole_in_the_second() {
 }
 
 #[test]
-fn a_pull_that_falls_behind_again_and_again_costs_no_more_memory_than_once() {
+fn a_pull_that_falls_behind_repeatedly_costs_no_more_memory_than_once() {
     const STEPS: u64 = 40;
     const STEP: u64 = 2 << 20;
     let site = Site::new();
@@ -184,7 +186,7 @@ fn a_pull_that_falls_behind_again_and_again_costs_no_more_memory_than_once() {
     let mut run = site.run(&["--cache-size", &(STEP / 2).to_string()], program);
     let terminal = sum(run.stdout());
     site.wait_for_ranks(1);
-    let pull = Taken::of(site.pull(&["--channel", "stdout"]));
+    let pull = Reading::of(site.pull(&["--channel", "stdout"]));
     site.wait_for_pulls(0, "stdout", 1);
     let mut end = gates.pop().unwrap();
     for (step, gate) in (1..).zip(&mut gates) {
@@ -195,7 +197,7 @@ fn a_pull_that_falls_behind_again_and_again_costs_no_more_memory_than_once() {
         let lag = |stream: &Stream| stream.readers("iof pull")[0]["lag"].as_u64().unwrap();
         let stream = site.wait_for_stream(0, "stdout", |stream| lag(stream) == 0);
         assert!(stream.number("generation") >= step, "{stream:?}");
-        assert!(run.memory_kib() < MOST_MEMORY_KIB, "step {step}: {} KiB", run.memory_kib());
+        assert!(run.memory_kib() < MAX_MEMORY_KIB, "step {step}: {} KiB", run.memory_kib());
     }
     end.open();
     let (stdout, stderr) = (pull.stdout.get(), pull.stderr.get());
@@ -209,9 +211,9 @@ fn a_killed_pull_costs_the_run_and_other_pulls_nothing() {
     let mut job = Job::start(TOTAL + (1 << 20));
     let terminal = sum(job.run.stdout());
     let mut killed = job.pull();
-    // It can't get rid of what it reads, so it dies in the middle of it.
+    // Its output is not read, so it is killed in the middle of the job.
     let _unread = killed.stdout();
-    let other = Taken::of(job.pull());
+    let other = Reading::of(job.pull());
     job.wait_for_pulls(2);
     job.first_byte.open();
     job.site.wait_for_bytes(0, "stdout", TOTAL / 2);
@@ -225,25 +227,25 @@ fn a_killed_pull_costs_the_run_and_other_pulls_nothing() {
 }
 
 #[test]
-fn many_pulls_that_come_and_are_killed_leave_no_memory_and_no_reader_behind() {
+fn many_killed_pulls_leave_no_memory_and_no_reader_behind() {
     let mut job = Job::start(CACHE);
     let terminal = sum(job.run.stdout());
     job.first_byte.open();
     job.site.wait_for_bytes(0, "stdout", TOTAL / 2);
-    let pulls_come_and_go = || {
+    let start_and_kill_pulls = || {
         let pulls: Vec<Process> = (0..8).map(|_| job.pull()).collect();
         job.wait_for_pulls(8);
         pulls.iter().for_each(|pull| pull.signal(Signal::SIGKILL));
         job.wait_for_pulls(0);
     };
-    pulls_come_and_go();
+    start_and_kill_pulls();
     let before = open_files(&job.run);
     for _ in 0..4 {
-        pulls_come_and_go();
+        start_and_kill_pulls();
     }
-    // The last query may not have been let go yet, neither here nor there.
-    wait_for("the engine to close what it had for them", || (open_files(&job.run) <= before).then_some(()));
-    assert!(job.run.memory_kib() < MOST_MEMORY_KIB, "{} KiB", job.run.memory_kib());
+    // The engine may not yet have closed the connection of the last query, in either count.
+    wait_for("the engine to close their descriptors", || (open_files(&job.run) <= before).then_some(()));
+    assert!(job.run.memory_kib() < MAX_MEMORY_KIB, "{} KiB", job.run.memory_kib());
     job.open_all();
     assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
 }
@@ -252,17 +254,18 @@ fn open_files(process: &Process) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", process.pid())).unwrap().count()
 }
 
-/// Clients that say `words` are let go, and nobody else notices.
-fn is_let_go(words: &[&[u8]]) {
+/// Checks that a client that sends one of `messages` is disconnected, and that no other client is
+/// affected.
+fn assert_disconnected(messages: &[&[u8]]) {
     let mut job = Job::start(TOTAL + (1 << 20));
     let terminal = sum(job.run.stdout());
-    let pull = Taken::of(job.pull());
+    let pull = Reading::of(job.pull());
     job.wait_for_pulls(1);
     job.first_byte.open();
-    for word in words {
+    for message in messages {
         let mut client = job.connect();
-        // It may be let go before it has said all.
-        if let Err(error) = client.write_all(word) {
+        // The engine may disconnect the client before it has sent all.
+        if let Err(error) = client.write_all(message) {
             assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
         }
         let mut answer = Vec::new();
@@ -281,8 +284,8 @@ fn is_let_go(words: &[&[u8]]) {
 }
 
 #[test]
-fn a_client_that_sends_garbage_is_let_go_and_nobody_else_notices() {
-    is_let_go(&[
+fn a_client_that_sends_garbage_is_disconnected_and_affects_no_other() {
+    assert_disconnected(&[
         b"GET / HTTP/1.0\r\n\r\n",
         &common::bytes::noise(0, "garbage", 0, 1 << 20),
         &[0xff; 5],
@@ -291,13 +294,13 @@ fn a_client_that_sends_garbage_is_let_go_and_nobody_else_notices() {
 }
 
 #[test]
-fn a_client_that_announces_a_huge_message_is_let_go_and_nobody_else_notices() {
+fn a_client_that_announces_a_huge_message_is_disconnected() {
     let frame = |length: u32| [&length.to_le_bytes()[..], &[0], b"x"].concat();
-    is_let_go(&[&frame(u32::MAX), &frame(1 << 30), &frame((64 << 10) + 1)]);
+    assert_disconnected(&[&frame(u32::MAX), &frame(1 << 30), &frame((64 << 10) + 1)]);
 }
 
 #[test]
-fn clients_that_say_nothing_or_half_a_message_cost_nobody_anything_and_the_run_ends() {
+fn clients_that_send_nothing_or_half_a_message_affect_no_other() {
     let mut job = Job::start(TOTAL + (1 << 20));
     let terminal = sum(job.run.stdout());
     let silent: Vec<UnixStream> = (0..20).map(|_| job.connect()).collect();
@@ -308,13 +311,13 @@ fn clients_that_say_nothing_or_half_a_message_cost_nobody_anything_and_the_run_e
         client
     };
     let half: Vec<UnixStream> = (0..20).map(|_| half(1000)).collect();
-    let pull = Taken::of(job.pull());
+    let pull = Reading::of(job.pull());
     job.wait_for_pulls(1);
     job.open_all();
     assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
     assert_eq!(pull.check(), 0);
     assert_eq!(job.run.wait(), 0);
-    // They were there to the end: nobody has let them go before.
+    // The clients were connected to the end.
     for mut client in silent.into_iter().chain(half) {
         match client.read(&mut [0; 8]) {
             Ok(n) => assert_eq!(n, 0),
@@ -324,7 +327,7 @@ fn clients_that_say_nothing_or_half_a_message_cost_nobody_anything_and_the_run_e
 }
 
 #[test]
-fn a_pull_whose_output_nobody_reads_does_not_keep_the_run_from_ending() {
+fn a_pull_whose_output_is_not_read_does_not_delay_the_end_of_the_run() {
     let mut job = Job::start(CACHE);
     let terminal = sum(job.run.stdout());
     let mut stuck = job.pull();
@@ -333,9 +336,9 @@ fn a_pull_whose_output_nobody_reads_does_not_keep_the_run_from_ending() {
     job.open_all();
     assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
     assert_eq!(job.run.wait(), 0);
-    wait_for("the socket's end", || job.site.sockets().is_empty().then_some(()));
-    assert_eq!(stuck.ended(), None);
-    // What it has mapped stays readable, and what it was too late for is reported.
-    let stuck = Taken { process: stuck, stdout: collect(unread), stderr };
+    wait_for("the end of the socket", || job.site.sockets().is_empty().then_some(()));
+    assert_eq!(stuck.exit_code(), None);
+    // The rings that the pull has mapped stay readable, and the bytes that it missed are reported.
+    let stuck = Reading { process: stuck, stdout: collect(unread), stderr };
     assert!(stuck.check() > 0);
 }

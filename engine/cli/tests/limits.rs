@@ -1,5 +1,5 @@
-//! The limits of real processes: on open files, processes and memory. Each refusal names its limit
-//! and what to do.
+//! The limits of processes on open files, processes and memory. Each error names the limit and the
+//! remedy.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -15,7 +15,7 @@ use common::site::{Site, iof};
 use common::wait_for;
 use nix::unistd::{Uid, chown, geteuid};
 
-/// `iof run ARGS`, started by a shell that sets limits first.
+/// Starts `iof run ARGS` in a shell that sets limits first.
 fn limited(site: &Site, limits: &str, args: &[&str]) -> Process {
     let mut shell = Command::new("sh");
     let script = format!(r#"{limits} && exec "$0" run --rendezvous-dir "$@""#);
@@ -23,19 +23,20 @@ fn limited(site: &Site, limits: &str, args: &[&str]) -> Process {
     Process::start(&mut shell)
 }
 
-fn assert_refused(done: &Done, said: &[&str]) {
+/// Checks for exit code 2 and one line that contains all `parts`.
+fn assert_refused(done: &Done, parts: &[&str]) {
     assert_eq!((done.code, done.text(), done.stderr.lines().count()), (2, "", 1), "{done:?}");
-    assert!(said.iter().all(|said| done.stderr.contains(said)), "{said:?} in {done:?}");
+    assert!(parts.iter().all(|part| done.stderr.contains(part)), "{parts:?} in {done:?}");
 }
 
-/// The number that follows `before`.
+/// Returns the number that follows `before`.
 fn number_after(text: &str, before: &str) -> u64 {
     let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no '{before}' in {text}"));
     rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
 }
 
 #[test]
-fn a_tiny_limit_on_open_files_is_named_with_what_is_open_and_what_is_needed() {
+fn a_tiny_limit_on_open_files_is_reported_with_the_needed_number() {
     let site = Site::new();
     for limit in [6, 8, 12, 16, 20, 24, 28, 32, 40] {
         let done = limited(&site, &format!("ulimit -n {limit}"), &["true"]).finish();
@@ -45,7 +46,7 @@ fn a_tiny_limit_on_open_files_is_named_with_what_is_open_and_what_is_needed() {
 }
 
 #[test]
-fn a_job_that_needs_more_files_than_the_limit_is_refused_and_fits_where_the_refusal_says() {
+fn a_job_that_needs_more_files_than_the_limit_fits_the_limit_that_is_reported() {
     let site = Site::new();
     for ranks in ["5", "40"] {
         let args = ["-n", ranks, "sh", "-c", "seq 1000; seq 1000 >&2"];
@@ -64,7 +65,7 @@ fn a_job_that_needs_more_files_than_the_limit_is_refused_and_fits_where_the_refu
 }
 
 #[test]
-fn a_job_that_needs_more_memory_maps_than_the_limit_is_refused() {
+fn a_job_that_needs_more_memory_maps_than_the_limit_is_rejected() {
     let site = Site::new();
     let limit: u64 = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
     let ranks = limit / 12 + 1;
@@ -78,14 +79,14 @@ fn a_job_that_needs_more_memory_maps_than_the_limit_is_refused() {
 }
 
 #[test]
-fn a_limit_that_is_too_small_for_an_engine_is_refused_with_what_the_job_needs() {
+fn a_limit_too_small_for_an_engine_is_reported_with_the_needs_of_the_job() {
     let site = Site::new();
     for ranks in [1, 2, 5] {
         let args = ["-n", &ranks.to_string(), "sh", "-c", "seq 1000; seq 1000 >&2"];
         let done = limited(&site, "ulimit -n 50", &args).finish();
         assert_refused(&done, &["RLIMIT_NOFILE is 50:", "for each further rank"]);
-        let (least, more) = (number_after(&done.stderr, "raise it to "), number_after(&done.stderr, "by "));
-        let enough = least + more * (ranks - 1);
+        let (base, step) = (number_after(&done.stderr, "raise it to "), number_after(&done.stderr, "by "));
+        let enough = base + step * (ranks - 1);
         let fits = limited(&site, &format!("ulimit -n {enough}"), &args).finish();
         assert_eq!(fits.code, 0, "{fits:?}");
         let one_less = limited(&site, &format!("ulimit -n {}", enough - 1), &args).finish();
@@ -94,7 +95,7 @@ fn a_limit_that_is_too_small_for_an_engine_is_refused_with_what_the_job_needs() 
 }
 
 #[test]
-fn a_low_soft_limit_is_raised_for_the_job_and_given_back_to_the_ranks() {
+fn a_low_soft_limit_is_raised_for_the_engine_and_kept_for_the_ranks() {
     let site = Site::new();
     let args = ["-n", "20", "sh", "-c", "ulimit -Sn; ulimit -Hn"];
     let done = limited(&site, "ulimit -Sn 16 && ulimit -Hn 400", &args).finish();
@@ -103,17 +104,17 @@ fn a_low_soft_limit_is_raised_for_the_job_and_given_back_to_the_ranks() {
 }
 
 #[test]
-fn an_address_space_that_is_too_small_for_the_rings_is_named_and_no_rank_stays() {
+fn an_address_space_too_small_for_the_rings_is_reported_and_ends_all_ranks() {
     let site = Site::new();
     let run = limited(&site, "ulimit -v 2000000", &["-n", "50", "--cache-size", "64M", "sleep", "1000"]);
     assert_eq!(run.wait(), 2);
-    wait_for("the ranks' end", || run.living().is_empty().then_some(()));
+    wait_for("the end of the ranks", || run.living().is_empty().then_some(()));
     assert_refused(&run.finish(), &["ulimit -v", "smaller cache", "rank "]);
 }
 
-/// Runs `iof run -n 40 sleep` as a user who may have so many processes; that user has no other.
+/// Runs `iof run -n 40 sleep` as a user who has no other processes and may have `limit` of them.
 fn run_with_processes(site: &Site, limit: u32) -> Done {
-    // Root may have any number. This test's own user may have many already, which count.
+    // The limit does not apply to root, and all processes of the test's own user would count.
     let user = Uid::from_raw(2_000_000_011);
     let program = site.path().join("iof");
     fs::copy(iof().get_program(), &program).unwrap();
@@ -122,23 +123,23 @@ fn run_with_processes(site: &Site, limit: u32) -> Done {
     fs::create_dir_all(&rendezvous).unwrap();
     chown(&rendezvous, Some(user), None).unwrap();
     let mut shell = Command::new("sh");
-    // dash calls it -p.
+    // In dash the option is -p.
     let ulimit = format!("{{ ulimit -u {limit} 2>/dev/null || ulimit -p {limit}; }}");
     shell.arg("-c").arg(format!(r#"{ulimit} && exec "$0" run --rendezvous-dir "$@""#)).arg(program);
     shell.arg(rendezvous).args(["-n", "40", "sleep", "1000"]).uid(user.as_raw());
     let run = Process::start(&mut shell);
     run.wait();
-    wait_for("the ranks' end", || run.living().is_empty().then_some(()));
+    wait_for("the end of the ranks", || run.living().is_empty().then_some(()));
     run.finish()
 }
 
 #[test]
-fn too_few_processes_for_the_ranks_or_the_engine_are_named_and_no_rank_stays() {
+fn too_few_processes_for_ranks_or_threads_are_reported_and_end_all_ranks() {
     if !geteuid().is_root() {
-        // Only root can become a user who has no processes yet. Not by `eprintln!`, which is not shown if a
-        // test passes.
-        let said = "SKIPPED: the limit on processes is tested by root only; run this test as root";
-        return writeln!(std::io::stderr(), "{said}").unwrap();
+        // Only root can become a user without processes. The output of `eprintln!` would not be shown,
+        // because the test passes.
+        let message = "SKIPPED: the limit on processes is tested by root only; run this test as root";
+        return writeln!(std::io::stderr(), "{message}").unwrap();
     }
     let site = Site::new();
     let done = run_with_processes(&site, 20);
@@ -146,16 +147,16 @@ fn too_few_processes_for_the_ranks_or_the_engine_are_named_and_no_rank_stays() {
         &done,
         &["too many processes to start 'sleep'", "RLIMIT_NPROC is 20", "ulimit -u", "rank "],
     );
-    // Not even threads: that is no bad input.
+    // Not enough processes even for the threads of iof. This is a failure at run time.
     let done = run_with_processes(&site, 2);
     assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{done:?}");
-    assert!(done.stderr.contains("no thread for") && done.stderr.contains("ulimit -u"), "{done:?}");
+    assert!(done.stderr.contains("thread") && done.stderr.contains("ulimit -u"), "{done:?}");
 }
 
 #[test]
-fn a_file_that_may_not_become_larger_fails_whoever_writes_it_and_nobody_else() {
+fn a_file_size_limit_fails_only_the_writer_of_the_file() {
     let site = Site::new();
-    // In blocks of 512 bytes: more than an empty engine needs for memory files.
+    // In blocks of 512 bytes. This is more than an empty engine needs for memory files.
     let limit = "ulimit -f 2200";
     let small = ["--cache-size", "16K", "--nspace", "job"];
     let run = |args: &[&str]| limited(&site, limit, &[&small[..], args].concat()).finish();
@@ -169,7 +170,7 @@ fn a_file_that_may_not_become_larger_fails_whoever_writes_it_and_nobody_else() {
     let failed = done.stderr.lines().filter(|line| line.starts_with(full) && line.contains("File too large"));
     assert!((1..50).contains(&failed.count()), "{}", done.stderr);
     assert!(done.code == 0 && done.stderr.ends_with("end\n"), "{}", done.stderr);
-    assert_eq!(done.stdout.len(), 50 * 30_001, "the other channel has it all");
+    assert_eq!(done.stdout.len(), 50 * 30_001, "the other channel has all messages");
 
     let file = site.path().join("out");
     let output = format!("file={}", file.display());
@@ -179,7 +180,7 @@ fn a_file_that_may_not_become_larger_fails_whoever_writes_it_and_nobody_else() {
 
     let script = format!("head -c 2M /dev/zero > {}", file.display());
     let done = run(&["--", "sh", "-c", &script]);
-    assert_eq!(done.code, 153, "a rank is ended by SIGXFSZ as it would be without iof: {done:?}");
+    assert_eq!(done.code, 153, "SIGXFSZ ends a rank as without iof: {done:?}");
 
     let done = limited(&site, "ulimit -f 8", &["true"]).finish();
     assert_eq!((done.text(), done.stderr.lines().count()), ("", 1), "{done:?}");

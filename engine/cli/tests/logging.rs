@@ -1,4 +1,4 @@
-//! `iof log`: from inside a rank and from outside, to all channels, and when it can't.
+//! `iof log`: in a rank and outside of ranks, to all channels, and its failures.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -22,13 +22,12 @@ use peers::{SyslogSocket, TIMEOUT, mail_server, unused_address};
 const IOF: &str = env!("CARGO_BIN_EXE_iof");
 const ORDER: &str = "PMIX_MCA_plog_base_order";
 
-/// Does `iof log ARGS`, from outside.
+/// Runs `iof log ARGS` outside of a rank.
 fn log(site: &Site, args: &[&str]) -> Done {
     Process::start(site.iof("log").args(args)).finish()
 }
 
-/// Runs a job of one rank, `sh -c SCRIPT`, that knows the command as `$IOF`, and nothing else of
-/// it.
+/// Runs a job of one rank, `sh -c SCRIPT`, in which `$IOF` is the path of the command.
 fn run_with(site: &Site, env: &[(&str, &str)], script: &str) -> Done {
     let no_syslog = [("IOF", IOF), ("IOF_SYSLOG", "/no/such/socket")];
     let mut run = site.iof("run");
@@ -37,7 +36,7 @@ fn run_with(site: &Site, env: &[(&str, &str)], script: &str) -> Done {
 }
 
 #[test]
-fn a_rank_logs_to_its_own_output_which_who_runs_and_who_pulls_it_gets() {
+fn a_message_logged_to_the_output_of_a_rank_reaches_the_run_and_a_pull() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!(
@@ -47,7 +46,7 @@ fn a_rank_logs_to_its_own_output_which_who_runs_and_who_pulls_it_gets() {
     let mut run = site.iof("run");
     run.env("IOF", IOF).args(["--nspace", "job", "--", "sh", "-c", &script]);
     let run = Process::start(&mut run);
-    let pull = site.pull_when_there();
+    let pull = site.pull_when_ready();
     site.wait_for_logged(0, "stdout", 42);
     site.wait_for_logged(0, "stderr", 1);
     gate.open();
@@ -59,7 +58,7 @@ fn a_rank_logs_to_its_own_output_which_who_runs_and_who_pulls_it_gets() {
 }
 
 #[test]
-fn ranks_of_a_job_that_is_just_being_started_log_to_their_own_output_too() {
+fn ranks_of_a_starting_job_log_to_their_own_output() {
     let site = Site::new();
     let script = "$IOF log --channel stdout hi; $IOF log --tag \"from $IOF_RANK\"";
     let mut run = site.iof("run");
@@ -74,26 +73,26 @@ fn ranks_of_a_job_that_is_just_being_started_log_to_their_own_output_too() {
 }
 
 #[test]
-fn json_tells_what_was_logged_from_what_was_written() {
+fn json_distinguishes_logged_messages_from_written_output() {
     let site = Site::new();
     let mut run = site.iof("run");
     let script = "echo own; $IOF log --channel stdout said";
     run.env("IOF", IOF).args(["--nspace", "job", "--output", "json", "--", "sh", "-c", script]);
     let done = Process::start(&mut run).finish();
     let lines = done.text().lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let mut told: Vec<_> = lines
+    let mut outputs: Vec<_> = lines
         .map(|line| (line["data"].clone(), line["offset"].clone(), line.get("logged").cloned()))
         .collect();
-    told.sort_by_key(|(data, ..)| data.to_string());
+    outputs.sort_by_key(|(data, ..)| data.to_string());
     assert_eq!(
-        told,
+        outputs,
         [("own\n".into(), 0.into(), None), ("said\n".into(), 0.into(), Some(true.into()))],
         "{done:?}"
     );
 }
 
 #[test]
-fn from_outside_it_is_the_output_of_the_job() {
+fn a_message_from_outside_of_a_rank_is_output_of_the_job() {
     let site = Site::new();
     let run = site.run(&["--nspace", "job"], ["cat"]);
     site.wait_for_ranks(1);
@@ -114,7 +113,7 @@ fn from_outside_it_is_the_output_of_the_job() {
 }
 
 #[test]
-fn a_message_takes_the_order_of_the_environment_to_the_syslog_and_the_job_record() {
+fn the_environment_sets_the_order_of_log_channels() {
     let site = Site::new();
     let syslog = SyslogSocket::bind();
     let path = syslog.path().to_str().unwrap();
@@ -129,9 +128,11 @@ fn a_message_takes_the_order_of_the_environment_to_the_syslog_and_the_job_record
     assert!(message.ends_with(") REPORTS: half done"), "{message}");
     let again = syslog.next();
     assert!(again.contains(":INFO PROC job.0 by ") && again.ends_with(" REPORTS: again"), "{again}");
-    // It stays when the engine has gone.
+    // The job record remains when the engine has ended.
     let files = fs::read_dir(site.path()).unwrap().map(|entry| entry.unwrap().path());
-    let record = files.filter(|path| path.extension().is_some_and(|is| is == "record")).collect::<Vec<_>>();
+    let record = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "record"))
+        .collect::<Vec<_>>();
     assert_eq!(record.len(), 1);
     assert_eq!(fs::metadata(&record[0]).unwrap().permissions().mode() & 0o777, 0o600);
     let text = fs::read_to_string(&record[0]).unwrap();
@@ -142,15 +143,15 @@ fn a_message_takes_the_order_of_the_environment_to_the_syslog_and_the_job_record
 }
 
 #[test]
-fn empty_variables_say_nothing_and_those_that_are_no_text_are_an_error() {
+fn empty_variables_are_ignored_and_those_that_are_not_utf8_are_an_error() {
     let site = Site::new();
     let once = "PMIX_MCA_plog_base_log_once";
     let empty = [ORDER, once, "IOF_MAIL_SERVER", "IOF_GATEWAY"].map(|variable| (variable, ""));
     let done = run_with(&site, &empty, "$IOF log m");
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", "m\n"));
     for variable in [ORDER, once] {
-        let odd = OsStr::from_bytes(b"email\xff");
-        let done = Process::start(site.iof("run").env(variable, odd).args(["--", "true"])).finish();
+        let not_utf8 = OsStr::from_bytes(b"email\xff");
+        let done = Process::start(site.iof("run").env(variable, not_utf8).args(["--", "true"])).finish();
         assert_eq!(done.code, 2, "{done:?}");
         assert!(done.stderr.starts_with(&format!("iof: {variable}: ")), "{done:?}");
         assert!(done.stderr.contains("'email\u{fffd}'"), "{done:?}");
@@ -158,7 +159,7 @@ fn empty_variables_say_nothing_and_those_that_are_no_text_are_an_error() {
 }
 
 #[test]
-fn email_goes_to_the_server_that_was_named() {
+fn email_is_sent_through_the_given_mail_server() {
     let site = Site::new();
     let (server, inbox) = mail_server();
     let script = format!(
@@ -166,8 +167,8 @@ fn email_goes_to_the_server_that_was_named() {
     );
     let done = run_with(&site, &[], &script);
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
-    let taken = inbox.recv_timeout(TIMEOUT).unwrap();
-    assert_eq!((taken.to, taken.text.contains("half done")), (vec!["a@example.org".to_owned()], true));
+    let mail = inbox.recv_timeout(TIMEOUT).unwrap();
+    assert_eq!((mail.to, mail.text.contains("half done")), (vec!["a@example.org".to_owned()], true));
     let script =
         format!("$IOF log --channel email --mail-to a@example.org --mail-server {} x", unused_address());
     let done = run_with(&site, &[], &script);
@@ -176,7 +177,7 @@ fn email_goes_to_the_server_that_was_named() {
 }
 
 #[test]
-fn what_a_mail_server_answers_is_one_line_and_no_command_for_the_terminal() {
+fn the_answer_of_a_mail_server_is_printed_without_control_characters() {
     let site = Site::new();
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
@@ -193,7 +194,7 @@ fn what_a_mail_server_answers_is_one_line_and_no_command_for_the_terminal() {
 }
 
 #[test]
-fn a_message_may_come_on_stdin() {
+fn a_message_is_read_from_stdin() {
     let site = Site::new();
     let script = "printf 'a\\nb\\n' | $IOF log --channel stdout --tag; echo c | $IOF log --channel stdout -; \
                   printf 'a\\0b' | $IOF log --channel stdout";
@@ -203,7 +204,7 @@ fn a_message_may_come_on_stdin() {
 }
 
 #[test]
-fn the_environment_says_which_gateway_and_which_mail_server_a_job_has() {
+fn the_environment_sets_the_gateway_and_the_mail_server_of_a_job() {
     let site = Site::new();
     let syslog = SyslogSocket::bind();
     let log = LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..LogConfig::default() };
@@ -228,13 +229,13 @@ fn the_environment_says_which_gateway_and_which_mail_server_a_job_has() {
     let done = run_with(&site, &[("IOF_MAIL_SERVER", "mail:x")], "echo started");
     assert_eq!((done.code, done.text()), (2, ""));
     assert!(
-        done.stderr.starts_with("iof: IOF_MAIL_SERVER: 'mail:x' has no port behind its colon"),
+        done.stderr.starts_with("iof: IOF_MAIL_SERVER: invalid mail server 'mail:x': expected a port"),
         "{done:?}"
     );
 }
 
 #[test]
-fn a_style_is_for_the_outputs_among_the_channels() {
+fn style_options_apply_to_stdout_and_stderr_only() {
     let site = Site::new();
     let done = run_with(&site, &[], "$IOF log --tag --channel stdout,job_record m");
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "[job,0]<stdout>: m\n", ""));
@@ -243,21 +244,26 @@ fn a_style_is_for_the_outputs_among_the_channels() {
 }
 
 #[test]
-fn channels_that_do_not_take_a_message_are_named_and_the_exit_code_says_so() {
+fn channels_that_do_not_take_a_message_are_reported_with_exit_code_1() {
     let site = Site::new();
     let none = "unknown log channel 'site.x'";
     let cases = [
         (
             "--channel job_record,site.x",
             none,
-            "some channels did not take it (PMIX_ERR_PARTIAL_SUCCESS (-52))",
+            "some channels did not take the message (PMIX_ERR_PARTIAL_SUCCESS (-52))",
             1,
         ),
-        ("--channel site.x", none, "it was not logged as asked (PMIX_ERR_OPERATION_FAILED (-3331))", 1),
+        (
+            "--channel site.x",
+            none,
+            "the message was not logged as requested (PMIX_ERR_OPERATION_FAILED (-3331))",
+            1,
+        ),
         (
             "--channel job_record --required site.x",
             none,
-            "it was not logged as asked (PMIX_ERR_OPERATION_FAILED (-3331))",
+            "the message was not logged as requested (PMIX_ERR_OPERATION_FAILED (-3331))",
             1,
         ),
         ("--once --channel site.x,job_record", none, "", 0),
@@ -270,31 +276,34 @@ fn channels_that_do_not_take_a_message_are_named_and_the_exit_code_says_so() {
 }
 
 #[test]
-fn bad_input_is_one_line_and_exit_code_2() {
+fn bad_input_is_rejected_in_one_line_with_exit_code_2() {
     let site = Site::new();
     let run = site.run(&["--nspace", "job"], ["cat"]);
     site.wait_for_ranks(1);
     let long = "x".repeat(100_000);
     let cases: [(&[&str], &str); 8] = [
-        (&[], "nothing came on stdin to be logged: give a MESSAGE"),
+        (&[], "the message on stdin is empty: give a MESSAGE"),
         (&["--channel", "mail", "m"], "unknown log channel 'mail': expected stdout, stderr, syslog, "),
         (&["--channel", "email:no", "m"], "invalid flag ':no' of a log channel"),
-        (&["--channel", "", "m"], "name a channel"),
-        (&["--channel", "stderr", "--required", "email", "m"], "email needs an address: say --mail-to"),
-        (&["--priority", "urgent", "m"], "'urgent' is no priority: say emerg, "),
+        (&["--channel", "", "m"], "missing channel: expected a list"),
+        (
+            &["--channel", "stderr", "--required", "email", "m"],
+            "the channel email needs an address: add --mail-to",
+        ),
+        (&["--priority", "urgent", "m"], "invalid priority 'urgent': expected emerg, "),
         (
             &["--channel", "email", "--mail-to", "a@x", "--mail-server", "x:0", "m"],
-            "no port behind its colon",
+            "invalid mail server 'x:0': expected a port",
         ),
         (
             &["--channel", "job_record", &long],
             "100000 bytes to be logged in one message exceed the limit of 32768",
         ),
     ];
-    for (args, words) in cases {
+    for (args, message) in cases {
         let done = log(&site, args);
         assert_eq!((done.code, done.stderr.lines().count()), (2, 1), "{done:?}");
-        assert!(done.stderr.contains(words), "{}", done.stderr);
+        assert!(done.stderr.contains(message), "{}", done.stderr);
     }
     assert_eq!(run.finish().code, 0);
     assert_eq!(log(&site, &["m"]).code, 2, "there is no engine");

@@ -1,5 +1,5 @@
-//! `--output` and what belongs to it, on the real command: what lines look like, where they go,
-//! when parts of them are shown.
+//! `--output` and its related options on the real command: the format of lines, their destination,
+//! and the time at which incomplete lines are shown.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -17,7 +17,7 @@ use common::site::{Site, iof};
 use serde_json::Value;
 
 #[test]
-fn lines_have_the_tags_that_were_asked_for() {
+fn lines_have_the_requested_tags() {
     let site = Site::new();
     let script = "echo out; echo err >&2; echo diag >/dev/fd/$IOF_STDDIAG_FD";
     for (list, out, err) in [
@@ -49,7 +49,7 @@ fn lines_have_the_tags_that_were_asked_for() {
 }
 
 #[test]
-fn detailed_tags_and_json_say_where_and_as_which_process_a_rank_runs() {
+fn detailed_tags_and_json_contain_host_and_pid_of_the_rank() {
     let site = Site::new();
     let done = run(&site, &["-n", "2", "--output", "tag-detailed"], "echo $IOF_RANK $$");
     let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
@@ -74,7 +74,7 @@ fn detailed_tags_and_json_say_where_and_as_which_process_a_rank_runs() {
 }
 
 #[test]
-fn time_stamps_are_of_when_output_was_read_not_of_when_it_is_shown() {
+fn a_time_stamp_is_the_time_of_reading_not_of_showing() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let run = site.run_sh(&[], &format!("echo early; : < {}", gate.path()));
@@ -92,10 +92,10 @@ fn time_stamps_are_of_when_output_was_read_not_of_when_it_is_shown() {
 }
 
 #[test]
-fn a_line_has_the_time_at_which_it_was_read_however_many_short_ones_came_before() {
+fn a_line_after_many_short_ones_has_the_time_at_which_it_was_read() {
     let site = Site::new();
-    // More reads than a ring's index has room for; then lines that tell the time before which they
-    // can't have been read.
+    // More reads than a ring's index has entries, then lines that contain the time at which they were
+    // written, which is a lower limit for the time of reading.
     let script = "i=0; while [ $i -lt 600 ]; do echo; sleep 0.002; i=$((i+1)); done
         for i in 1 2 3; do sleep 0.5; date +%s%N; done";
     let done = run(&site, &["--output", "timestamp=ns"], script);
@@ -103,30 +103,30 @@ fn a_line_has_the_time_at_which_it_was_read_however_many_short_ones_came_before(
         .text()
         .lines()
         .map(|line| line.strip_prefix('[').unwrap().split_once("]<stdout>: ").unwrap())
-        .map(|(stamp, said)| (stamp.parse().unwrap(), said))
+        .map(|(stamp, text)| (stamp.parse().unwrap(), text))
         .collect();
     assert!(lines.is_sorted_by_key(|(stamp, _)| *stamp));
-    let told: Vec<_> = lines.iter().filter(|(_, said)| !said.is_empty()).collect();
-    assert_eq!(told.len(), 3);
-    for (stamp, said) in told {
-        let said: u128 = said.parse().unwrap();
-        // As old as the newest entry may be for which another read was too near.
-        assert!(stamp + 100_000 > said, "the stamp is {} ns before the line was written", said - stamp);
+    let timed: Vec<_> = lines.iter().filter(|(_, text)| !text.is_empty()).collect();
+    assert_eq!(timed.len(), 3);
+    for (stamp, text) in timed {
+        let written: u128 = text.parse().unwrap();
+        // The index has no entry for a read that follows the last entry within this time.
+        assert!(stamp + 100_000 > written, "the stamp is {} ns before the line was written", written - stamp);
     }
 }
 
-/// Reads from `from` until `wanted` has come.
-fn read_until(mut from: impl Read, wanted: &str) {
+/// Reads until `wanted` is received.
+fn read_until(mut output: impl Read, wanted: &str) {
     let mut text = String::new();
     while !text.contains(wanted) {
         let mut byte = [0];
-        assert_eq!(from.read(&mut byte).unwrap(), 1, "the end comes before {wanted:?}: {text:?}");
+        assert_eq!(output.read(&mut byte).unwrap(), 1, "end of file before {wanted:?}: {text:?}");
         text.push(byte[0].into());
     }
 }
 
 #[test]
-fn a_prompt_is_shown_although_its_line_has_no_end() {
+fn a_prompt_without_a_newline_is_shown() {
     for options in
         [&["-n", "2"][..], &["-n", "2", "--output", "tag"], &["-n", "1", "--max-line-time", "3600"]]
     {
@@ -143,7 +143,7 @@ fn a_prompt_is_shown_although_its_line_has_no_end() {
 }
 
 #[test]
-fn parts_of_lines_wait_for_the_rest_while_others_write_whole_ones() {
+fn an_incomplete_line_waits_for_its_end_while_other_ranks_write_lines() {
     for (options, tag) in [(&[][..], ["", ""]), (&["--output", "rank"], ["[0]<stdout>: ", "[1]<stdout>: "])] {
         let site = Site::new();
         let mut gate = site.gate("gate");
@@ -169,7 +169,7 @@ fn parts_of_lines_wait_for_the_rest_while_others_write_whole_ones() {
 }
 
 #[test]
-fn a_line_that_was_shown_in_part_is_ended_before_another_rank_gets_one() {
+fn a_line_shown_in_part_is_ended_before_a_line_of_another_rank() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let mut last = site.gate("last");
@@ -193,7 +193,7 @@ fn a_line_that_was_shown_in_part_is_ended_before_another_rank_gets_one() {
 }
 
 #[test]
-fn lines_of_stdout_and_stderr_do_not_mix_where_both_are_one_pipe() {
+fn lines_of_stdout_and_stderr_do_not_mix_in_one_pipe() {
     let site = Site::new();
     let script = "i=0; while [ $i -lt 300 ]; do i=$((i+1)); \
                   echo \"$IOF_RANK out $i .......................................................\"; \
@@ -216,7 +216,7 @@ fn lines_of_stdout_and_stderr_do_not_mix_where_both_are_one_pipe() {
     assert_eq!(done.text().lines().count(), wanted.len());
 }
 
-/// `iof run` with `options`, by a shell that has both of its outputs in one pipe.
+/// Starts `iof run` with `options` in a shell that joins stdout and stderr in one pipe.
 fn run_in_one_pipe(site: &Site, options: &str, script: &str) -> Process {
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!(
@@ -228,7 +228,7 @@ fn run_in_one_pipe(site: &Site, options: &str, script: &str) -> Process {
 }
 
 #[test]
-fn lines_of_one_ranks_channels_do_not_mix_where_they_come_together() {
+fn lines_of_the_channels_of_one_rank_do_not_mix_in_one_output() {
     for options in ["--output rank", "", "--output merge", "--output merge,dir=out"] {
         let site = Site::new();
         let (mut first, mut second) = (site.gate("first"), site.gate("second"));
@@ -242,29 +242,30 @@ fn lines_of_one_ranks_channels_do_not_mix_where_they_come_together() {
         second.open();
         let done = run.finish();
         let file = fs::read_to_string(site.path().join("out/launcher@1/rank.0/stdout")).unwrap_or_default();
-        let said = format!("{}{file}", done.text()).replace("[0]<stdout>: ", "").replace("[0]<stderr>: ", "");
-        assert_eq!(lines(&said), BTreeSet::from(["output", "err"]), "{options}: {done:?}");
+        let text = format!("{}{file}", done.text()).replace("[0]<stdout>: ", "").replace("[0]<stderr>: ", "");
+        assert_eq!(lines(&text), BTreeSet::from(["output", "err"]), "{options}: {done:?}");
     }
 }
 
 #[test]
-fn what_iof_says_has_lines_of_its_own_where_output_ends_without_a_newline() {
-    for (options, said) in [("--output rank", "[0]<stderr>: half"), ("", "half"), ("--output merge", "half")]
+fn messages_of_iof_start_a_new_line_after_output_without_a_newline() {
+    for (options, wanted) in
+        [("--output rank", "[0]<stderr>: half"), ("", "half"), ("--output merge", "half")]
     {
         let site = Site::new();
         let done = run_in_one_pipe(&site, &format!("--summary {options}"), "printf half >&2").finish();
         let [line, summary] = done.text().lines().collect::<Vec<_>>()[..] else { panic!("{done:?}") };
-        assert_eq!((done.code, line), (0, said), "{done:?}");
+        assert_eq!((done.code, line), (0, wanted), "{done:?}");
         assert!(summary.starts_with("iof: summary: "), "{done:?}");
     }
-    // Where they are not together, nothing comes to an output that no rank has written.
+    // With separate outputs, an output only has bytes that a rank has written.
     let done = run(&Site::new(), &["--summary"], "printf half");
     assert_eq!(done.text(), "half");
     assert!(done.stderr.starts_with("iof: summary: "), "{done:?}");
 }
 
 #[test]
-fn files_become_complete_and_ranks_go_on_when_a_copy_has_no_reader() {
+fn files_are_completed_and_ranks_run_on_when_a_copy_has_no_reader() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let list = format!("dir={}:copy", site.path().join("out").display());
@@ -278,17 +279,17 @@ fn files_become_complete_and_ranks_go_on_when_a_copy_has_no_reader() {
     let file = fs::read_to_string(site.path().join("out/launcher@1/rank.0/stdout")).unwrap();
     assert!(file.ends_with("100000\nlast\n") && file.lines().count() == 100_002, "{}", file.len());
     let stderr = String::from_utf8(stderr.get()).unwrap();
-    assert!(stderr.contains("stdout: ") && stderr.contains("the files become complete"), "{stderr}");
+    assert!(stderr.contains("stdout: ") && stderr.contains("the files will be complete"), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
 #[test]
-fn a_pull_ends_when_any_of_its_outputs_has_no_reader() {
+fn a_pull_ends_when_one_of_its_outputs_has_no_reader() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("echo first >&2; : < {}; echo second >&2; exec sleep 1000", gate.path());
     let run = site.run_sh(&[], &script);
-    let mut pull = site.pull_when_there();
+    let mut pull = site.pull_when_ready();
     read_until(pull.stderr(), "first\n");
     gate.open();
     assert_eq!(pull.wait(), 128 + 13, "SIGPIPE");
@@ -303,7 +304,7 @@ fn a_tagged_line_ends_where_bytes_are_missing() {
     let script = format!("head -c {TOTAL} /dev/zero | tr '\\0' x; : < {}; echo end", gate.path());
     let options = ["--cache-size", "64K", "--drop", "newest", "--output", "rank"];
     let mut run = site.run_sh(&options, &script);
-    // Read when all of it was written.
+    // stdout is read only after the rank has written everything.
     let stdout = run.stdout();
     site.wait_for_bytes(0, "stdout", TOTAL);
     let (stdout, stderr) = (collect(stdout), collect(run.stderr()));
@@ -319,10 +320,10 @@ fn a_tagged_line_ends_where_bytes_are_missing() {
 }
 
 #[test]
-fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
+fn invalid_output_options_are_rejected_in_one_line_with_the_remedy() {
     for command in [&["run", "true"][..], &["pull"]] {
         let (first, rest) = command.split_first().unwrap();
-        for (options, said) in [
+        for (options, message) in [
             (&["--output", "loud"][..], "'loud' is no kind of output"),
             (&["--output", ""], "is no kind of output"),
             (&["--output", "t"], "tag or tag-detailed"),
@@ -330,14 +331,17 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
             (&["--output", "xml,json"], "exclude each other"),
             (&["--output", "file=%x:pattern"], "%x"),
             (&["--output", "tag:copy"], "dir=DIR or file=NAME"),
-            (&["--output", "dir=/dev/null/x"], "no directory for the files: /dev/null/x: "),
+            (&["--output", "dir=/dev/null/x"], "cannot create the directory for files: /dev/null/x: "),
             (&["--max-line", "0"], "invalid size '0'"),
             (&["--max-line-time", "soon"], "invalid time 'soon'"),
             (&["--ranks", "x"], "invalid rank 'x'"),
             (&["--no-forward", "stdin"], "stdin"),
             (&["--tag-by", "page"], "line, fragment"),
             (&["--file-size", "1M"], "--output dir=DIR"),
-            (&["--ranks", "0", "--output", "dir=."], "files get all ranks: say :copy"),
+            (
+                &["--ranks", "0", "--output", "dir=."],
+                "which get all ranks: to show these ranks as well, append :copy",
+            ),
             (&["--open-mode", "append"], "--output dir=DIR"),
             (&["--file-size", "0"], "invalid size '0'"),
             (&["--file-size", "4095"], "invalid file size '4095': expected 4K or more"),
@@ -354,13 +358,13 @@ fn bad_output_options_get_one_line_that_says_what_to_say_instead() {
                 (2, "", 1),
                 "{options:?}: {done:?}"
             );
-            assert!(done.stderr.contains(said), "{options:?}: {done:?}");
+            assert!(done.stderr.contains(message), "{options:?}: {done:?}");
         }
     }
     let done = Process::start(iof().args(["pull", "--rank", "1", "--ranks", "2"])).finish();
     assert_eq!(done.code, 2, "{done:?}");
-    assert!(done.stderr.contains("--ranks shows none of the ranks that --rank pulls"), "{done:?}");
+    assert!(done.stderr.contains("--ranks and --rank have no rank in common"), "{done:?}");
     let done = Site::new().run(&["-n", "2", "--ranks", "0-2"], ["true"]).finish();
     assert_eq!(done.code, 2);
-    assert!(done.stderr.contains("no rank 2 to show: the job has 2"), "{done:?}");
+    assert!(done.stderr.contains("invalid rank 2 in --ranks: the job has 2 ranks"), "{done:?}");
 }

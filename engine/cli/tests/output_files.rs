@@ -1,5 +1,5 @@
-//! `--output dir=` and `file=` and what belongs to them, on the real command: where files lie, what
-//! is in them, what is shown beside them.
+//! `--output dir=` and `file=` with their related options on the real command: the places and
+//! contents of files, and the output that is shown as well.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -17,20 +17,20 @@ use common::process::Process;
 use common::site::{Site, Stream, iof};
 use common::wait_for;
 
-/// All files below `directory`, by their paths from there.
+/// Returns all files below `directory`: relative paths and contents.
 fn tree(directory: &Path) -> Vec<(String, String)> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         if path.is_dir() {
-            found.extend(tree(&path).into_iter().map(|(below, text)| (format!("{name}/{below}"), text)));
+            files.extend(tree(&path).into_iter().map(|(below, text)| (format!("{name}/{below}"), text)));
         } else {
-            found.push((name, fs::read_to_string(&path).unwrap()));
+            files.push((name, fs::read_to_string(&path).unwrap()));
         }
     }
-    found.sort_unstable();
-    found
+    files.sort_unstable();
+    files
 }
 
 fn files(wanted: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -38,7 +38,7 @@ fn files(wanted: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
+fn files_are_placed_as_by_prterun_and_only_copied_output_is_shown() {
     let site = Site::new();
     let at = site.path().join("made/out");
     let at = at.to_str().unwrap();
@@ -53,7 +53,7 @@ fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
     ];
     assert_eq!(tree(Path::new(at)), files(&wanted));
     let mode = |path: &str| fs::metadata(Path::new(at).join(path)).unwrap().permissions().mode() & 0o7777;
-    // The umask may take more away.
+    // The umask may remove more permissions.
     assert_eq!(mode("launcher@1/rank.0") & 0o027, 0);
     assert_eq!(mode("launcher@1/rank.0/stdout") & 0o133, 0);
 
@@ -61,12 +61,12 @@ fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
     let list = format!("tag,merge,file={}/f:copy", copied.display());
     let done =
         run(&site, &["-n", "10", "--output", &list], "[ $IOF_RANK -ge 1 ] || { echo out; echo err >&2; }");
-    let both = BTreeSet::from(["[1,0]<stdout>: out", "[1,0]<stderr>: err"]);
-    assert_eq!((lines(done.text()), done.stderr.as_str()), (both.clone(), ""));
+    let wanted_lines = BTreeSet::from(["[1,0]<stdout>: out", "[1,0]<stderr>: err"]);
+    assert_eq!((lines(done.text()), done.stderr.as_str()), (wanted_lines.clone(), ""));
     let found = tree(&copied);
     assert_eq!(found.len(), 10);
     assert!(found[1..].iter().all(|(_, text)| text.is_empty()), "{found:?}");
-    assert_eq!((found[0].0.as_str(), lines(&found[0].1)), ("f.launcher@1.00.out", both));
+    assert_eq!((found[0].0.as_str(), lines(&found[0].1)), ("f.launcher@1.00.out", wanted_lines));
 
     let patterns = site.path().join("patterns");
     let list = format!("file={}/%R/%n.%r.%%:pattern", patterns.display());
@@ -78,7 +78,7 @@ fn files_lie_where_prterun_puts_them_and_only_what_is_copied_is_shown() {
 }
 
 #[test]
-fn several_lists_are_one_and_names_of_files_are_bytes() {
+fn several_output_options_are_joined_and_file_names_need_not_be_utf8() {
     let site = Site::new();
     let done = run(&site, &["--output", "tag", "--output", "merge,timestamp=ns"], "echo err >&2");
     assert!(done.text().ends_with("][1,0]<stderr>: err\n"), "{done:?}");
@@ -91,7 +91,7 @@ fn several_lists_are_one_and_names_of_files_are_bytes() {
 }
 
 #[test]
-fn only_the_ranks_of_the_list_are_shown_and_files_get_all() {
+fn only_the_listed_ranks_are_shown_and_files_get_all_ranks() {
     let site = Site::new();
     let at = site.path().join("out");
     let list = format!("dir={}:copy", at.display());
@@ -103,12 +103,12 @@ fn only_the_ranks_of_the_list_are_shown_and_files_get_all() {
     assert_eq!(
         (done.stdout.len(), done.stderr.as_str()),
         (10_000_000, "1 done\n"),
-        "the other one is drained"
+        "the other rank is drained"
     );
 }
 
 #[test]
-fn what_is_not_forwarded_is_drained_and_can_be_pulled() {
+fn channels_that_are_not_forwarded_are_drained_and_can_be_pulled() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let at = site.path().join("out");
@@ -132,7 +132,7 @@ fn what_is_not_forwarded_is_drained_and_can_be_pulled() {
 }
 
 #[test]
-fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
+fn files_are_truncated_or_appended_to_and_rotated_when_full() {
     let site = Site::new();
     let at = site.path().join("out");
     let list = format!("file={}/f", at.display());
@@ -148,7 +148,7 @@ fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
     }
     let script = "i=10000; while [ $i -le 12200 ]; do echo $i; i=$((i+1)); done";
     run(&site, &["--output", &list, "--file-size", "4K", "--file-count", "2"], script);
-    // 682 lines of 6 bytes fit.
+    // A file of 4K has room for 682 lines of 6 bytes.
     let numbers = |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
     let wanted = [
         ("f.launcher@1.0.err", &String::new()),
@@ -159,18 +159,18 @@ fn files_are_emptied_or_appended_to_and_begun_anew_when_they_are_full() {
     assert_eq!(tree(&at), files(&wanted.map(|(name, text)| (name, text.as_str()))));
     run(&site, &["--output", &list], "echo new >&2");
     let wanted = [("f.launcher@1.0.err", "new\n"), ("f.launcher@1.0.out", "")];
-    assert_eq!(tree(&at), files(&wanted), "nothing of an earlier run is left");
+    assert_eq!(tree(&at), files(&wanted), "files of an earlier run are removed");
 }
 
 #[test]
-fn there_may_be_more_files_than_can_be_open() {
+fn there_may_be_more_files_than_descriptors() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let out = site.path().join("out");
     fs::create_dir(&out).unwrap();
     let script = format!("echo out; echo err >&2; : < {}; echo out; echo err >&2", gate.path());
     let mut command = Command::new("sh");
-    // As many as 60 ranks need, and a few of their 120 files.
+    // Enough descriptors for 60 ranks and a few of their 120 files.
     command.arg("-c").arg(format!(
         "ulimit -n 475; exec {} run --rendezvous-dir {} --nspace j -n 60 --output dir={} -- sh -c '{script}'",
         iof().get_program().to_str().unwrap(),
@@ -192,21 +192,21 @@ fn there_may_be_more_files_than_can_be_open() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_ends_the_run_and_is_named_with_whose_it_is() {
+fn a_file_that_cannot_be_written_ends_the_run_and_is_reported_with_its_rank() {
     let site = Site::new();
     let at = site.path().join("out");
     fs::create_dir_all(at.join("launcher@1/rank.0/stdout")).unwrap();
     let options = ["--nspace", "launcher@1", "--output", &format!("dir={}", at.display())];
     let done = site.run_sh(&options, "echo x; exec sleep 1000").finish();
     assert_eq!(done.code, 1, "{done:?}");
-    let said = "iof: writing what rank 0 writes to stdout: ";
+    let cause = "iof: writing what rank 0 writes to stdout: ";
     assert!(
-        done.stderr.starts_with(said) && done.stderr.contains("rank.0/stdout: Is a directory"),
+        done.stderr.starts_with(cause) && done.stderr.contains("rank.0/stdout: Is a directory"),
         "{done:?}"
     );
-    assert!(done.stderr.contains("; the job was ended because of it"), "{done:?}");
+    assert!(done.stderr.contains("; the job was ended because of this error"), "{done:?}");
 
-    // One that can be opened, but takes nothing.
+    // A file that can be opened, but is full.
     let full = site.path().join("full");
     fs::create_dir_all(&full).unwrap();
     std::os::unix::fs::symlink("/dev/full", full.join("rank.1.err")).unwrap();
@@ -218,7 +218,7 @@ fn a_file_that_cannot_be_written_ends_the_run_and_is_named_with_whose_it_is() {
 }
 
 #[test]
-fn a_pull_has_the_same_options() {
+fn a_pull_has_the_same_output_options() {
     let site = Site::new();
     let at = site.path().join("out");
     let mut gate = site.gate("gate");
@@ -243,7 +243,7 @@ fn a_pull_has_the_same_options() {
 }
 
 #[test]
-fn what_is_logged_of_the_job_as_a_whole_is_shown_with_any_ranks_and_has_files_of_its_own() {
+fn messages_logged_for_the_job_are_shown_with_any_ranks_and_have_their_own_file() {
     let site = Site::new();
     let at = site.path().join("out");
     let list = format!("dir={}:copy,json", at.display());
@@ -257,13 +257,12 @@ fn what_is_logged_of_the_job_as_a_whole_is_shown_with_any_ranks_and_has_files_of
     let script = format!("[ $IOF_RANK = 1 ] || {log} all; : < {}", gate.path());
     let args = ["-n", "2", "--nspace", "job", "--ranks", "1", "--output", &list];
     let run = site.run_sh(&args, &script);
-    let logged = |site: &Site| site.streams()?.iter().any(|of| of.0["logged"] == true).then_some(());
-    wait_for("the log", || logged(&site));
+    let logged = |site: &Site| site.streams()?.iter().any(|stream| stream.0["logged"] == true).then_some(());
+    wait_for("the logged message", || logged(&site));
     let pulls = [&["--ranks", "1"][..], &["--rank", "1"], &["--rank", "0"]].map(|args| site.pull(args));
     wait_for("the pulls", || {
-        let pulls = |of: &Stream| of.pulls();
         let streams = site.streams()?;
-        (streams.iter().map(pulls).sum::<usize>() == 3 * 3 + 1).then_some(())
+        (streams.iter().map(Stream::pulls).sum::<usize>() == 3 * 3 + 1).then_some(())
     });
     gate.open();
     let [shown, one, other] = pulls.map(|pull| pull.finish());
@@ -273,6 +272,6 @@ fn what_is_logged_of_the_job_as_a_whole_is_shown_with_any_ranks_and_has_files_of
     let line: serde_json::Value = serde_json::from_str(done.text()).unwrap();
     assert_eq!((&line["rank"], &line["data"]), (&serde_json::Value::Null, &"all\n".into()));
     let files = tree(&at);
-    let of_job: Vec<_> = files.iter().filter(|(_, text)| !text.is_empty()).collect();
-    assert_eq!((of_job.len(), of_job[0].0.as_str()), (1, "job/job/stdout"), "{files:?}");
+    let written: Vec<_> = files.iter().filter(|(_, text)| !text.is_empty()).collect();
+    assert_eq!((written.len(), written[0].0.as_str()), (1, "job/job/stdout"), "{files:?}");
 }

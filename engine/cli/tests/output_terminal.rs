@@ -7,7 +7,7 @@ use common::site::Site;
 use common::terminal::Terminal;
 
 #[test]
-fn at_a_terminal_each_ranks_tags_have_their_colour_and_nothing_else_has_any() {
+fn at_a_terminal_the_tags_of_each_rank_have_a_colour() {
     let site = Site::new();
     let args = ["-n", "2", "--output", "rank", "--", "sh", "-c", "echo out; echo err >&2"];
     let (terminal, run) = site.run_at_terminal(args);
@@ -20,7 +20,7 @@ fn at_a_terminal_each_ranks_tags_have_their_colour_and_nothing_else_has_any() {
 }
 
 #[test]
-fn there_are_no_colours_without_tags_or_where_they_are_not_wanted_or_shown() {
+fn there_are_no_colours_without_tags_or_with_no_color_or_on_a_dumb_terminal() {
     for (variable, value) in [("NO_COLOR", "1"), ("TERM", "dumb")] {
         let site = Site::new();
         let mut iof = site.iof("run");
@@ -36,11 +36,11 @@ fn there_are_no_colours_without_tags_or_where_they_are_not_wanted_or_shown() {
     terminal.wait_for("out\r\n", 1);
     assert!(!terminal.shown().contains('\x1b'), "{:?}", terminal.shown());
     let done = site.run(&["--output", "rank"], ["echo", "out"]).finish();
-    assert_eq!(done.text(), "[0]<stdout>: out\n", "a pipe is no terminal");
+    assert_eq!(done.text(), "[0]<stdout>: out\n", "a pipe is not a terminal");
 }
 
 #[test]
-fn a_progress_bar_moves_while_its_line_has_no_end() {
+fn a_progress_bar_moves_without_a_newline() {
     for options in [&["-n", "2"][..], &["-n", "2", "--output", "rank"]] {
         let site = Site::new();
         let mut gates = ["first", "second", "third"].map(|name| site.gate(name));
@@ -62,10 +62,10 @@ fn a_progress_bar_moves_while_its_line_has_no_end() {
 }
 
 #[test]
-fn what_is_typed_at_a_ranks_terminal_is_echoed_while_the_line_is_open() {
+fn keys_typed_at_the_terminal_of_a_rank_are_echoed_before_the_newline() {
     let site = Site::new();
     let script = "[ $IOF_RANK = 1 ] && exec sleep 1000; printf '$ '; read line; echo \"got $line\"; kill 0";
-    // So long a wait that an echo that waits for the line's end would not come in time.
+    // With this time, an echo that waits for the end of the line would be too late.
     let args = ["-n", "2", "--pty", "0", "--max-line-time", "0.2", "--", "sh", "-c", script];
     let (terminal, _run) = site.run_at_terminal(args);
     terminal.wait_for("$ ", 1);

@@ -1,5 +1,5 @@
-//! Lines of different ranks do not mix, however often the reader of the output, or `iof` itself,
-//! pauses.
+//! Lines of different ranks do not mix, even if the reader of the output or `iof` itself pauses
+//! repeatedly.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -19,31 +19,32 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// How long an incomplete line waits: long enough that a rank that writes all the time is never
-/// quiet for as long, on a machine that does other things.
+/// How long an incomplete line waits. A rank that writes continuously is never quiet for this time,
+/// even on a busy machine.
 const MAX_LINE_TIME: &str = "0.6";
-/// A pause that is longer.
+/// A pause longer than [`MAX_LINE_TIME`].
 const PAUSE: Duration = Duration::from_millis(800);
-/// A pause that is longer even without the time after which full rings hold the ranks back.
+/// A pause that exceeds [`MAX_LINE_TIME`] even without the time until full rings hold the ranks
+/// back.
 const LONG_PAUSE: Duration = Duration::from_millis(1600);
 const PAUSES: usize = 4;
-/// What comes between two pauses at least, in bytes.
+/// The least number of bytes between two pauses.
 const PORTION: usize = 100_000;
-/// Caches that are full soon, so that ranks wait and go on often.
+/// Small caches, so that ranks often wait and continue.
 const SMALL: [&str; 2] = ["--cache-size", "64K"];
-/// What is still in rings and pipes after the last pause at most.
+/// The limit for the bytes that are in rings and pipes after the last pause.
 const REST: usize = 1_000_000;
-/// Ranks of which each even one writes to stdout and each odd one to stderr.
+/// The number of ranks. Even ranks write to stdout, odd ranks to stderr.
 const RANKS: usize = 4;
-/// Ranks that write all the time need the machine: one such job at a time.
+/// Lets one test at a time run a job, because ranks that write continuously use the whole machine.
 static JOB: Mutex<()> = Mutex::new(());
 
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     JOB.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The script of ranks that write numbered lines until they are killed, each line in several
-/// pieces. It goes to stdout, or with `both` to stderr from each odd rank.
+/// Returns a script that writes numbered lines until it is killed, each line in several pieces, to
+/// stdout. With `both`, odd ranks write to stderr.
 fn flood(both: bool) -> String {
     let file = if both { "$((IOF_RANK % 2 + 1))" } else { "1" };
     format!(
@@ -51,28 +52,27 @@ fn flood(both: bool) -> String {
     )
 }
 
-/// What a thread has read so far.
+/// The bytes that a thread has read so far.
 #[derive(Clone, Default)]
 struct Shown(Arc<Mutex<Vec<u8>>>);
 
 impl Shown {
-    /// Reads all that comes `from` somewhere, with a [`PAUSE`] after each of the first `pauses`
-    /// portions.
-    fn of(from: impl Read + Send + 'static, pauses: usize) -> Shown {
-        Shown::with_pauses(from, pauses, PAUSE)
+    /// Starts to read `output`, with a [`PAUSE`] after each of the first `pauses` portions.
+    fn of(output: impl Read + Send + 'static, pauses: usize) -> Shown {
+        Shown::with_pauses(output, pauses, PAUSE)
     }
 
-    fn with_pauses(mut from: impl Read + Send + 'static, pauses: usize, pause: Duration) -> Shown {
+    fn with_pauses(mut output: impl Read + Send + 'static, pauses: usize, pause: Duration) -> Shown {
         let shown = Shown::default();
-        let to = shown.clone();
+        let buffer = shown.clone();
         thread::spawn(move || {
             let mut chunk = vec![0; PORTION];
             for portion in 1.. {
                 let mut len = 0;
                 while len < PORTION {
-                    let Ok(more @ 1..) = from.read(&mut chunk[len..]) else { return };
-                    to.0.lock().unwrap().extend_from_slice(&chunk[len..len + more]);
-                    len += more;
+                    let Ok(count @ 1..) = output.read(&mut chunk[len..]) else { return };
+                    buffer.0.lock().unwrap().extend_from_slice(&chunk[len..len + count]);
+                    len += count;
                 }
                 if portion <= pauses {
                     thread::sleep(pause);
@@ -95,27 +95,27 @@ impl Shown {
     }
 }
 
-/// Checks that `text` is whole lines of these ranks, in each rank's order, up to the last newline.
-/// `tag` is what stands before a rank's line.
+/// Checks that `text` up to the last newline consists of whole lines of these ranks, in the order
+/// of each rank. `tag` returns the prefix of a rank's lines.
 fn assert_whole(text: &str, ranks: &[usize], tag: impl Fn(usize) -> String) {
     let mut numbers = vec![0u64; RANKS];
     let whole = &text[..text.rfind('\n').unwrap()];
     for line in whole.lines() {
-        let is_next = |rank: &&usize| {
+        let is_next_line = |rank: &&usize| {
             let number = numbers[**rank] + 1;
             line == format!("{}{rank} {number} {number}", tag(**rank))
         };
-        let Some(&rank) = ranks.iter().find(is_next) else {
+        let Some(&rank) = ranks.iter().find(is_next_line) else {
             panic!("a broken line: {line:?} after {numbers:?}");
         };
         numbers[rank] += 1;
     }
-    assert!(ranks.iter().all(|rank| numbers[*rank] > 0), "each rank was to be seen: {numbers:?}");
+    assert!(ranks.iter().all(|rank| numbers[*rank] > 0), "a rank is missing: {numbers:?}");
 }
 
-/// Runs ranks that write all the time to stdout and stderr, which are read with `pauses`; `disturb`
-/// does what it wants meanwhile. What comes is checked as far as it has been read by then.
-fn assert_whole_in_spite_of(tags: bool, pauses: usize, disturb: impl Fn(&Process, &Shown, &Shown)) {
+/// Runs ranks that write continuously to stdout and stderr, which are read with `pauses`, until
+/// `disturb` returns. Checks the output that was read by then.
+fn assert_whole_despite(tags: bool, pauses: usize, disturb: impl Fn(&Process, &Shown, &Shown)) {
     let _alone = one_at_a_time();
     let site = Site::new();
     let ranks = RANKS.to_string();
@@ -137,17 +137,17 @@ fn wait_for_all(_: &Process, stdout: &Shown, stderr: &Shown) {
 }
 
 #[test]
-fn lines_stay_whole_behind_readers_that_pause_again_and_again() {
-    assert_whole_in_spite_of(false, PAUSES, wait_for_all);
+fn lines_stay_whole_if_the_readers_pause_repeatedly() {
+    assert_whole_despite(false, PAUSES, wait_for_all);
 }
 
 #[test]
-fn tagged_lines_stay_whole_behind_readers_that_pause_again_and_again() {
-    assert_whole_in_spite_of(true, PAUSES, wait_for_all);
+fn tagged_lines_stay_whole_if_the_readers_pause_repeatedly() {
+    assert_whole_despite(true, PAUSES, wait_for_all);
 }
 
 #[test]
-fn lines_stay_whole_at_a_pull_while_the_output_of_the_run_holds_the_ranks_back() {
+fn lines_stay_whole_at_a_pull_while_the_run_holds_the_ranks_back() {
     let _alone = one_at_a_time();
     let site = Site::new();
     let mut run = site.run_sh(&[&["-n", "4"], &SMALL[..]].concat(), &flood(false));
@@ -156,14 +156,14 @@ fn lines_stay_whole_at_a_pull_while_the_output_of_the_run_holds_the_ranks_back()
     shown.wait_for(1);
     let mut pull = site.pull(&["--max-line-time", MAX_LINE_TIME, "--output", "json"]);
     let pulled = Shown::of(pull.stdout(), 0);
-    // What the pull was too slow for is missing.
+    // The bytes that the pull was too slow for are missing.
     let _stderr = Shown::of(pull.stderr(), 0);
     shown.wait_for(PORTION * PAUSES);
     assert_cut_at_gaps_only(&pulled.text());
 }
 
-/// Checks that of the JSON objects, up to the last newline, each holds the end of a line or is
-/// followed by a gap.
+/// Checks that each JSON object, up to the last newline, contains the end of a line or is followed
+/// by a gap.
 fn assert_cut_at_gaps_only(text: &str) {
     let mut cut: [Option<(u64, String)>; 4] = [const { None }; 4];
     for line in text[..text.rfind('\n').unwrap()].lines() {
@@ -178,7 +178,7 @@ fn assert_cut_at_gaps_only(text: &str) {
 }
 
 #[test]
-fn a_file_has_whole_lines_while_what_is_shown_beside_it_holds_the_ranks_back() {
+fn a_file_has_whole_lines_while_its_copy_holds_the_ranks_back() {
     let _alone = one_at_a_time();
     let site = Site::new();
     let file = site.path().join("out");
@@ -195,13 +195,13 @@ fn a_file_has_whole_lines_while_what_is_shown_beside_it_holds_the_ranks_back() {
 /// Sends `signal` to each of these processes.
 fn signal_all(pids: &[u32], signal: Signal) {
     for pid in pids {
-        // It may have ended.
+        // The process may have ended.
         let _ = kill(Pid::from_raw((*pid).try_into().unwrap()), signal);
     }
 }
 
-/// Stops `iof`, and its ranks as well if `all`, again and again.
-fn stop_again_and_again(run: &Process, stdout: &Shown, stderr: &Shown, all: bool) {
+/// Stops and continues `iof` repeatedly, together with its ranks if `all` is set.
+fn stop_repeatedly(run: &Process, stdout: &Shown, stderr: &Shown, all: bool) {
     let wait_for_more = || {
         let wanted = [stdout, stderr].map(|shown| shown.len() + PORTION);
         stdout.wait_for(wanted[0]);
@@ -227,14 +227,14 @@ fn stop_again_and_again(run: &Process, stdout: &Shown, stderr: &Shown, all: bool
 #[test]
 fn lines_stay_whole_when_the_command_is_stopped_and_continued() {
     for tags in [false, true] {
-        assert_whole_in_spite_of(tags, 0, |run, out, err| stop_again_and_again(run, out, err, false));
+        assert_whole_despite(tags, 0, |run, out, err| stop_repeatedly(run, out, err, false));
     }
 }
 
 #[test]
 fn lines_stay_whole_when_the_command_and_its_ranks_are_stopped_and_continued() {
     for tags in [false, true] {
-        assert_whole_in_spite_of(tags, 0, |run, out, err| stop_again_and_again(run, out, err, true));
+        assert_whole_despite(tags, 0, |run, out, err| stop_repeatedly(run, out, err, true));
     }
 }
 
@@ -266,7 +266,7 @@ fn lines_stay_whole_when_ctrl_z_stops_all_and_fg_continues_them() {
 }
 
 #[test]
-fn a_line_that_grows_all_the_time_appears_although_it_is_never_quiet() {
+fn a_line_that_grows_continuously_is_shown() {
     for options in [&["-n", "2"][..], &["-n", "2", "--output", "rank"]] {
         let site = Site::new();
         let script = "[ $IOF_RANK = 1 ] && exec sleep 1000; while :; do printf .; sleep 0.02; done";

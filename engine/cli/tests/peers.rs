@@ -1,5 +1,5 @@
-//! Beside the launchers whose output users know, where they are installed: the same bytes for the
-//! same ranks. What the peer gets wrong, or spells in another way, is named here.
+//! Comparison with other launchers, where they are installed: `iof` writes the same bytes for the
+//! same ranks. Errors and other spellings of a launcher are noted at the test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -12,7 +12,7 @@ use std::process::Command;
 use common::process::{Done, Process};
 use common::site::Site;
 
-/// Who starts ranks.
+/// Another launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     /// prterun, or mpirun of Open MPI from 5 on.
@@ -26,13 +26,14 @@ enum Peer {
 const PROGRAMS: [&str; 6] =
     ["prterun", "mpirun", "mpirun.openmpi", "mpiexec", "mpiexec.mpich", "mpiexec.hydra"];
 
-/// The first program that is `wanted`; says so if there is none.
+/// Returns the first program that is the launcher `wanted`. If there is none, reports that the test
+/// is skipped.
 fn find(wanted: Peer) -> Option<&'static str> {
-    let is = |program: &&str| {
+    let is_wanted = |program: &&str| {
         let version = Command::new(program).arg("--version").output();
         let Ok(version) = version else { return false };
         let text = String::from_utf8_lossy(&version.stdout).into_owned();
-        let found = if text.contains("HYDRA") {
+        let peer = if text.contains("HYDRA") {
             Peer::Hydra
         } else if text.contains("(Open MPI) 4") {
             Peer::Orte
@@ -41,16 +42,16 @@ fn find(wanted: Peer) -> Option<&'static str> {
         } else {
             return false;
         };
-        found == wanted
+        peer == wanted
     };
-    let found = PROGRAMS.into_iter().find(is);
-    if found.is_none() {
-        eprintln!("skipped: no program of {wanted:?} here");
+    let program = PROGRAMS.into_iter().find(is_wanted);
+    if program.is_none() {
+        eprintln!("skipped: no program of {wanted:?} on this machine");
     }
-    found
+    program
 }
 
-/// Has `peer` run `script` on so many ranks.
+/// Runs `script` on `ranks` ranks with `peer`.
 fn peer(peer: Peer, ranks: u32, options: &[&str], script: &str) -> Option<Done> {
     let mut command = Command::new(find(peer)?);
     match peer {
@@ -61,7 +62,6 @@ fn peer(peer: Peer, ranks: u32, options: &[&str], script: &str) -> Option<Done> 
     if peer != Peer::Hydra && nix::unistd::getuid().is_root() {
         command.arg("--allow-run-as-root");
     }
-    // What PMIx keeps in the temporary directory is its own.
     let done =
         Process::start(command.arg("-np").arg(ranks.to_string()).args(options).args(["sh", "-c", script]));
     let done = done.finish();
@@ -77,24 +77,25 @@ fn ours(site: &Site, ranks: u32, options: &[&str], script: &str) -> Done {
     done
 }
 
-/// The lines in an order of their own: which rank is first is nobody's promise.
+/// Returns the sorted lines, because the order of ranks is not defined.
 fn sorted(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort_unstable();
     lines
 }
 
-fn assert_alike(theirs: &Done, ours: &Done, spelt: impl Fn(&str) -> String, what: &str) {
-    assert_eq!(sorted(&spelt(ours.text())), sorted(theirs.text()), "{what}: stdout");
-    assert_eq!(sorted(&spelt(&ours.stderr)), sorted(&theirs.stderr), "{what}: stderr");
+/// Compares the output of a peer with the output of `iof` after `respell` has changed its spelling.
+fn assert_alike(theirs: &Done, ours: &Done, respell: impl Fn(&str) -> String, what: &str) {
+    assert_eq!(sorted(&respell(ours.text())), sorted(theirs.text()), "{what}: stdout");
+    assert_eq!(sorted(&respell(&ours.stderr)), sorted(&theirs.stderr), "{what}: stderr");
 }
 
-/// Lines of several kinds, and a last one that ends: where it does not, the peers glue two ranks
-/// together.
+/// Lines of several kinds. The last line has a newline, because the peers join a line without one
+/// to a line of another rank.
 const SCRIPT: &str = "echo out; echo 'a <b> & \"c\"'; echo; printf 'tab\\there\\n'; echo err >&2";
 
 #[test]
-fn tags_are_prteruns() {
+fn tags_are_the_same_as_with_prterun() {
     let site = Site::new();
     for list in ["tag", "rank", "merge,tag"] {
         let Some(theirs) = peer(Peer::Prte, 3, &["--output", list], SCRIPT) else { return };
@@ -102,18 +103,18 @@ fn tags_are_prteruns() {
     }
     let Some(theirs) = peer(Peer::Prte, 2, &["--output", "tag-fullname"], SCRIPT) else { return };
     let name = theirs.text().strip_prefix('[').unwrap().split_once(',').unwrap().0.to_owned();
-    let spelt = |text: &str| text.replace("ours@1", &name);
-    assert_alike(&theirs, &ours(&site, 2, &["--output", "tag-fullname"], SCRIPT), spelt, "tag-fullname");
+    let respell = |text: &str| text.replace("ours@1", &name);
+    assert_alike(&theirs, &ours(&site, 2, &["--output", "tag-fullname"], SCRIPT), respell, "tag-fullname");
 }
 
 #[test]
-fn tags_are_those_of_open_mpi_4_with_prteruns_space() {
+fn tags_are_the_same_as_with_open_mpi_4_except_for_a_space() {
     let site = Site::new();
     let Some(theirs) = peer(Peer::Orte, 3, &["--tag-output"], SCRIPT) else { return };
-    let spelt = |text: &str| text.replace(">: ", ">:");
-    assert_alike(&theirs, &ours(&site, 3, &["--output", "tag"], SCRIPT), spelt, "tag");
+    let respell = |text: &str| text.replace(">: ", ">:");
+    assert_alike(&theirs, &ours(&site, 3, &["--output", "tag"], SCRIPT), respell, "tag");
     let Some(theirs) = peer(Peer::Orte, 2, &["--xml"], SCRIPT) else { return };
-    // It has a root element, and prterun's and our stderr is our stderr.
+    // Open MPI 4 adds a root element, and writes stderr to stdout.
     let merged = theirs.text().replace("<mpirun>", "").replace("</mpirun>", "");
     let theirs = merged.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n");
     let ours = ours(&site, 2, &["--output", "xml,merge"], SCRIPT);
@@ -121,16 +122,17 @@ fn tags_are_those_of_open_mpi_4_with_prteruns_space() {
 }
 
 #[test]
-fn ranks_are_prepended_as_mpich_does_but_for_the_spelling() {
+fn ranks_are_prepended_as_with_mpich_except_for_the_spelling() {
     let site = Site::new();
     let Some(theirs) = peer(Peer::Hydra, 3, &["-prepend-rank"], SCRIPT) else { return };
-    let spelt = |text: &str| text.replace("]<stdout>: ", "] ").replace("]<stderr>: ", "] ");
-    assert_alike(&theirs, &ours(&site, 3, &["--output", "rank"], SCRIPT), spelt, "rank");
+    let respell = |text: &str| text.replace("]<stdout>: ", "] ").replace("]<stderr>: ", "] ");
+    assert_alike(&theirs, &ours(&site, 3, &["--output", "rank"], SCRIPT), respell, "rank");
 }
 
-/// All files below `directory` with what is in them; `job` in their names is the name of the job.
+/// Returns all files below `directory` with their contents. The name `job` in a path is replaced by
+/// `JOB`.
 fn tree(directory: &Path, job: &str) -> BTreeMap<PathBuf, String> {
-    let mut found = BTreeMap::new();
+    let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().replacen(
@@ -139,40 +141,40 @@ fn tree(directory: &Path, job: &str) -> BTreeMap<PathBuf, String> {
             1,
         );
         if path.is_dir() {
-            found.extend(
+            files.extend(
                 tree(&path, job).into_iter().map(|(below, text)| (Path::new(&name).join(below), text)),
             );
         } else {
-            found.insert(name.into(), fs::read_to_string(&path).unwrap());
+            files.insert(name.into(), fs::read_to_string(&path).unwrap());
         }
     }
-    found
+    files
 }
 
 #[test]
-fn files_lie_where_prterun_puts_them() {
+fn files_are_placed_as_by_prterun() {
     let both = "echo out; [ ${PMIX_RANK:-$IOF_RANK} = 3 ] || echo err >&2";
-    // Of two files in one directory, prterun 5.0 loses what comes second: PMIX_ERR_EXISTS.
+    // If one directory has two files, prterun 5.0 loses the second file (PMIX_ERR_EXISTS).
     let one = "if [ ${PMIX_RANK:-$IOF_RANK} = 1 ]; then echo err >&2; else echo out; fi";
     for (list, ranks, script) in
         [("dir=DIR", 2, one), ("dir=DIR", 10, one), ("tag,dir=DIR", 2, one), ("file=DIR/f", 11, both)]
     {
         let (site, theirs) = (Site::new(), tempfile::tempdir().unwrap());
-        let at = |directory: &Path| list.replace("DIR", directory.to_str().unwrap());
-        let options = ["--output", &at(theirs.path())];
+        let list_in = |directory: &Path| list.replace("DIR", directory.to_str().unwrap());
+        let options = ["--output", &list_in(theirs.path())];
         let Some(done) = peer(Peer::Prte, ranks, &options, script) else { return };
         assert_eq!(done.text(), "", "{list}");
         let name = fs::read_dir(theirs.path()).unwrap().next().unwrap().unwrap().file_name();
         let name =
             name.to_str().unwrap().trim_start_matches("f.").split_once("@1").unwrap().0.to_owned() + "@1";
-        let mine = site.path().join("made");
-        ours(&site, ranks, &["--output", &at(&mine)], script);
-        assert_eq!(tree(&mine, "ours@1"), tree(theirs.path(), &name), "{list} of {ranks}");
+        let own = site.path().join("made");
+        ours(&site, ranks, &["--output", &list_in(&own)], script);
+        assert_eq!(tree(&own, "ours@1"), tree(theirs.path(), &name), "{list} of {ranks}");
     }
 }
 
 #[test]
-fn files_lie_as_with_open_mpi_4_below_the_name_of_the_job() {
+fn files_are_placed_as_by_open_mpi_4_below_the_name_of_the_job() {
     let script = "echo out; echo err >&2";
     let (site, theirs) = (Site::new(), tempfile::tempdir().unwrap());
     let directory = theirs.path().to_str().unwrap();
@@ -180,7 +182,7 @@ fn files_lie_as_with_open_mpi_4_below_the_name_of_the_job() {
     if peer(Peer::Orte, 10, &options, script).is_none() {
         return;
     }
-    let mine = site.path().join("made");
-    ours(&site, 10, &["--output", &format!("dir={}:copy", mine.display())], script);
-    assert_eq!(tree(&mine.join("ours@1"), ""), tree(&theirs.path().join("1"), ""));
+    let own = site.path().join("made");
+    ours(&site, 10, &["--output", &format!("dir={}:copy", own.display())], script);
+    assert_eq!(tree(&own.join("ours@1"), ""), tree(&theirs.path().join("1"), ""));
 }

@@ -1,5 +1,4 @@
-//! Ranks with a pseudo-terminal: what they see, what comes of their output, and whose the keyboard
-//! is.
+//! Ranks with a pseudo-terminal: its settings and size, their output, and the keyboard.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -16,42 +15,43 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::LocalFlags;
 use nix::unistd::Pid;
 
-/// Whether the terminal itself makes lines, echoes, and turns keys into signals.
+/// Returns `true` if the terminal edits lines, echoes, and turns keys into signals.
 fn is_cooked(terminal: &Terminal) -> bool {
     let flags = LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG;
     terminal.settings().local_flags.contains(flags)
 }
 
 fn wait_until_raw(terminal: &Terminal) {
-    wait_for("the keyboard to be given", || (!is_cooked(terminal)).then_some(()));
+    wait_for("the rank to have the keyboard", || (!is_cooked(terminal)).then_some(()));
 }
 
 fn wait_until_cooked(terminal: &Terminal) {
-    wait_for("the keyboard to be taken back", || is_cooked(terminal).then_some(()));
+    wait_for("the command to have the keyboard back", || is_cooked(terminal).then_some(()));
 }
 
-const LOOK: &str = "for at in 0 1 2; do if [ -t $at ]; then printf $IOF_RANK; fi; done";
+/// Prints the rank once for each standard file that is a terminal.
+const TEST_FILES: &str = "for fd in 0 1 2; do if [ -t $fd ]; then printf $IOF_RANK; fi; done";
 
 #[test]
-fn the_ranks_of_the_list_have_terminals_and_no_others() {
-    for (list, shown) in [("1", "111"), ("0,2-3", "000222333"), ("all", "000111222333")] {
-        let done = Site::new().run_sh(&["-n", "4", "--pty", list], LOOK).finish();
+fn only_the_listed_ranks_have_terminals() {
+    for (list, wanted) in [("1", "111"), ("0,2-3", "000222333"), ("all", "000111222333")] {
+        let done = Site::new().run_sh(&["-n", "4", "--pty", list], TEST_FILES).finish();
         assert_eq!((done.code, done.stderr.as_str()), (0, ""));
-        let mut shown_sorted: Vec<char> = done.text().chars().collect();
-        shown_sorted.sort_unstable();
-        assert_eq!(shown_sorted.into_iter().collect::<String>(), shown, "{list}");
+        let mut digits: Vec<char> = done.text().chars().collect();
+        digits.sort_unstable();
+        assert_eq!(digits.into_iter().collect::<String>(), wanted, "{list}");
     }
 }
 
 #[test]
-fn a_pty_for_a_rank_that_is_not_there_is_refused() {
+fn a_pty_for_an_unknown_rank_is_rejected() {
     let done = Site::new().run(&["-n", "2", "--pty", "0-2"], ["true"]).finish();
     assert_eq!((done.code, done.text()), (2, ""));
     assert!(done.stderr.contains("invalid rank 2 for a pty: the job has 2"), "{done:?}");
 }
 
 #[test]
-fn stderr_comes_with_stdout_in_the_order_of_writing_and_newlines_stay_as_they_are() {
+fn stderr_joins_stdout_in_the_order_of_writing_with_unchanged_newlines() {
     let script =
         "echo out; echo err >&2; echo tty >/dev/tty; printf 'a\\r\\n'; echo diag >/dev/fd/$IOF_STDDIAG_FD";
     let done = Site::new().run_sh(&["--pty", "0"], script).finish();
@@ -59,7 +59,7 @@ fn stderr_comes_with_stdout_in_the_order_of_writing_and_newlines_stay_as_they_ar
 }
 
 #[test]
-fn a_terminal_has_the_usual_size_where_the_command_has_none() {
+fn a_terminal_has_the_default_size_if_the_command_has_no_terminal() {
     assert_eq!(
         Site::new().run(&["--pty", "all", "-n", "2"], ["stty", "size"]).finish().text(),
         "24 80\n24 80\n"
@@ -67,7 +67,7 @@ fn a_terminal_has_the_usual_size_where_the_command_has_none() {
 }
 
 #[test]
-fn a_terminal_has_the_size_of_the_commands_and_follows_it() {
+fn a_terminal_has_the_size_of_the_commands_terminal_and_follows_it() {
     let site = Site::new();
     let script = "[ $IOF_RANK = 0 ] && exec sleep 1000; \
                   stty size; trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done";
@@ -81,7 +81,7 @@ fn a_terminal_has_the_size_of_the_commands_and_follows_it() {
 }
 
 #[test]
-fn stdin_that_is_no_terminal_is_typed_at_rank_0_without_an_echo_to_its_end() {
+fn stdin_that_is_not_a_terminal_is_typed_at_rank_0_without_echo() {
     let site = Site::new();
     let lines: String = (0..50_000).map(|number| format!("line {number}\n")).collect();
     let mut run = site.run(&["--pty", "0"], ["cat"]);
@@ -101,7 +101,7 @@ fn stdin_that_is_no_terminal_is_typed_at_rank_0_without_an_echo_to_its_end() {
 }
 
 #[test]
-fn the_other_ranks_read_the_end_at_once() {
+fn the_other_ranks_read_end_of_file_at_once() {
     let site = Site::new();
     let mut run = site.run_sh(&["-n", "3", "--pty", "all"], "echo \"$IOF_RANK: $(cat)\"");
     for rank in [1, 2] {
@@ -115,9 +115,9 @@ fn the_other_ranks_read_the_end_at_once() {
 }
 
 #[test]
-fn keys_go_to_rank_0_as_they_are_typed_and_are_echoed_once() {
+fn each_key_goes_to_rank_0_when_it_is_typed_and_is_echoed_once() {
     let site = Site::new();
-    // One key at a time, as editors and debuggers read them.
+    // Reads one key at a time, as editors and debuggers do.
     let script = "stty -icanon min 1; echo ready; key=$(dd bs=1 count=1 2>/dev/null); echo \"<$key>\"; \
                   stty icanon; read line; echo \"<$line>\"";
     let (terminal, run) = site.run_at_terminal(["--pty", "0", "--", "sh", "-c", script]);
@@ -133,7 +133,7 @@ fn keys_go_to_rank_0_as_they_are_typed_and_are_echoed_once() {
 }
 
 #[test]
-fn ctrl_c_goes_to_rank_0_while_it_runs_and_then_to_all() {
+fn ctrl_c_goes_to_rank_0_while_it_runs_and_then_to_all_ranks() {
     let site = Site::new();
     let script = "trap 'echo interrupted $IOF_RANK; exit 0' INT; echo ready; while :; do sleep 0.1; done";
     let (terminal, run) = site.run_at_terminal(["-n", "3", "--pty", "0-1", "--", "sh", "-c", script]);
@@ -153,7 +153,7 @@ fn ctrl_c_goes_to_rank_0_while_it_runs_and_then_to_all() {
 }
 
 #[test]
-fn the_terminal_is_as_it_was_when_a_signal_has_ended_the_command() {
+fn the_terminal_is_restored_when_a_signal_ends_the_command() {
     for signal in [Signal::SIGTERM, Signal::SIGHUP] {
         let site = Site::new();
         let (terminal, run) = site.run_at_terminal(["--pty", "0", "--", "sleep", "1000"]);
@@ -165,16 +165,16 @@ fn the_terminal_is_as_it_was_when_a_signal_has_ended_the_command() {
 }
 
 #[test]
-fn a_command_that_stands_still_gives_the_terminal_back_for_that_time() {
+fn a_stopped_command_restores_the_terminal_while_it_is_stopped() {
     let site = Site::new();
     let (terminal, shell) = site.shell_at_terminal();
     terminal.type_keys("stty echo; run --pty 0 cat\n");
     let run = wait_for("the command", || shell.running("iof").first().copied());
     wait_until_raw(&terminal);
-    // Ctrl-Z stops rank 0 at its own terminal, where nobody continues it: it is an orphan, which the
-    // kernel spares.
+    // Ctrl-Z goes to the terminal of rank 0. It does not stop rank 0, because its process group is
+    // orphaned.
     terminal.type_keys(CTRL_Z);
-    // Its echo: else the shell might be the one to read it.
+    // Waits for the echo, because otherwise the shell might read the key.
     terminal.wait_for("^Z", 1);
     kill(Pid::from_raw(run.try_into().unwrap()), Signal::SIGTSTP).unwrap();
     terminal.wait_for("Stopped", 1);
@@ -182,7 +182,7 @@ fn a_command_that_stands_still_gives_the_terminal_back_for_that_time() {
     terminal.type_keys("fg\n");
     wait_until_raw(&terminal);
     terminal.type_keys("words\r");
-    // The echo, and what cat says.
+    // The echo and the output of cat.
     terminal.wait_for("words", 2);
     terminal.type_keys(CTRL_D);
     wait_until_cooked(&terminal);
@@ -191,12 +191,12 @@ fn a_command_that_stands_still_gives_the_terminal_back_for_that_time() {
 }
 
 #[test]
-fn in_the_background_the_command_waits_until_it_may_have_the_keyboard() {
+fn in_the_background_the_command_waits_for_the_keyboard() {
     let site = Site::new();
     let (terminal, shell) = site.shell_at_terminal();
     terminal.type_keys("stty echo; run --pty 0 cat &\n");
     let run = wait_for("the command", || shell.running("iof").first().copied());
-    wait_for("it to wait", || (Stat::of(run)?.state == 'T').then_some(()));
+    wait_for("the command to be stopped", || (Stat::of(run)?.state == 'T').then_some(()));
     terminal.type_keys("fg\n");
     wait_until_raw(&terminal);
     terminal.type_keys("words\r");

@@ -1,5 +1,5 @@
-//! `iof pull` at the beginning and at the end of a run: it has all that is cached, of one engine,
-//! or says what is missing.
+//! `iof pull` at the beginning and at the end of a run: it receives all cached bytes of one engine,
+//! or reports the missing ones.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -15,7 +15,7 @@ use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
 use iof_proto::Nspace;
 use nix::sys::signal::Signal;
 
-/// Ranks, each with three streams: more than are announced to a tool at a time.
+/// A number of ranks with more streams (three each) than one message announces to a tool.
 const RANKS: usize = 40;
 const LINES: usize = 2000;
 
@@ -30,9 +30,9 @@ fn wait_for_connection(pull: &Process) {
     });
 }
 
-/// A run of which nothing is left but its end, and that is stopped; `iof pull` has just connected
-/// to it.
-fn at_the_end(site: &Site) -> (Process, Process) {
+/// Returns a run that is stopped after its ranks have ended, and an `iof pull` that has just
+/// connected to it.
+fn stopped_at_the_end(site: &Site) -> (Process, Process) {
     let mut gate = site.gate("gate");
     let script = format!("seq {LINES}; seq {LINES} >&2; : < {}", gate.path());
     let mut run = site.run_sh(&["-n", &RANKS.to_string()], &script);
@@ -53,15 +53,15 @@ fn at_the_end(site: &Site) -> (Process, Process) {
     (run, pull)
 }
 
-/// What all ranks write to stdout.
+/// Returns the number of bytes that all ranks write to stdout.
 fn bytes() -> usize {
     (1..=LINES).map(|number| number.to_string().len() + 1).sum::<usize>() * RANKS
 }
 
 #[test]
-fn a_pull_that_comes_just_before_the_end_of_the_run_has_all_of_both_channels() {
+fn a_pull_just_before_the_end_of_the_run_receives_all_bytes() {
     let site = Site::new();
-    let (run, mut pull) = at_the_end(&site);
+    let (run, mut pull) = stopped_at_the_end(&site);
     let (stdout, stderr) = pull.collect();
     run.signal(Signal::SIGCONT);
     let (stdout, stderr) = (stdout.get(), stderr.get());
@@ -70,9 +70,9 @@ fn a_pull_that_comes_just_before_the_end_of_the_run_has_all_of_both_channels() {
 }
 
 #[test]
-fn a_stopped_pull_does_not_hold_up_the_runs_end_and_says_what_it_misses() {
+fn a_stopped_pull_does_not_delay_the_end_of_the_run_and_fails() {
     let site = Site::new();
-    let (run, mut pull) = at_the_end(&site);
+    let (run, mut pull) = stopped_at_the_end(&site);
     let (stdout, stderr) = pull.collect();
     pull.stop();
     run.signal(Signal::SIGCONT);
@@ -84,7 +84,7 @@ fn a_stopped_pull_does_not_hold_up_the_runs_end_and_says_what_it_misses() {
     assert!(stderr.starts_with("iof: ") && stderr.lines().count() == 1, "{stderr}");
 }
 
-/// An engine without a job, and a pull that is connected to it.
+/// Returns an engine without a job, and a pull that is connected to it.
 fn without_a_job(site: &Site) -> (Engine, Process) {
     let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
     let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
@@ -94,10 +94,11 @@ fn without_a_job(site: &Site) -> (Engine, Process) {
 }
 
 #[test]
-fn a_pull_of_an_engine_without_a_job_waits_for_its_first() {
+fn a_pull_from_an_engine_without_a_job_waits_for_the_first_job() {
     let site = Site::new();
     let (engine, pull) = without_a_job(&site);
-    // So that it has asked for jobs; on a slow machine it may not have, and the test tests less.
+    // Gives the pull time to query the jobs. On a slow machine it may be too short; then the test
+    // passes without testing the wait.
     thread::sleep(Duration::from_millis(100));
     let app = App::new("echo", ["hello"]);
     let job = engine.spawn(&JobSpec::new(Nspace::new("job").unwrap(), vec![app])).unwrap();
@@ -107,7 +108,7 @@ fn a_pull_of_an_engine_without_a_job_waits_for_its_first() {
 }
 
 #[test]
-fn a_pull_gives_up_waiting_for_a_job_that_does_not_come() {
+fn a_pull_stops_waiting_for_a_job_after_a_timeout() {
     let site = Site::new();
     let (_engine, pull) = without_a_job(&site);
     let done = pull.finish();
@@ -116,7 +117,7 @@ fn a_pull_gives_up_waiting_for_a_job_that_does_not_come() {
 }
 
 #[test]
-fn a_pull_whose_engine_is_killed_in_the_middle_of_a_line_counts_what_came() {
+fn a_pull_whose_engine_is_killed_within_a_line_reports_the_received_bytes() {
     let site = Site::new();
     let never = site.gate("never");
     let run = site.run_sh(&[], &format!("echo hello; printf half; : < {}", never.path()));
@@ -128,8 +129,8 @@ fn a_pull_whose_engine_is_killed_in_the_middle_of_a_line_counts_what_came() {
     assert_eq!(pull.wait(), 1);
     assert_eq!(stdout.get(), b"hello\nhalf");
     let wanted = format!(
-        "iof: the engine (pid {}) went away before 1 of its streams were complete: what they brought after their \
-         first 10 bytes is missing\n",
+        "iof: lost the engine (pid {}) before 1 of its streams were complete: their output after the first 10 bytes \
+         (in total) is missing\n",
         run.pid()
     );
     let stderr = String::from_utf8(stderr.get()).unwrap();

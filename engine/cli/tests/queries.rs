@@ -1,4 +1,4 @@
-//! `iof query`: what it says is so, while the job runs and after its ranks have ended.
+//! `iof query`: correct answers while the job runs and after its ranks have ended.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -20,7 +20,7 @@ fn host() -> String {
 }
 
 #[test]
-fn namespaces_are_one_a_line_or_a_list_of_names() {
+fn namespaces_are_printed_one_per_line_or_as_a_json_array() {
     let site = Site::new();
     let run = site.run(&["--nspace", "job-17"], ["cat"]);
     site.wait_for_ranks(1);
@@ -32,10 +32,10 @@ fn namespaces_are_one_a_line_or_a_list_of_names() {
 }
 
 #[test]
-fn procs_are_running_with_their_pids_and_then_ended_with_their_codes() {
+fn procs_shows_running_ranks_with_pids_and_ended_ones_with_exit_codes() {
     let site = Site::new();
     let (mut first, mut second) = (site.gate("first"), site.gate("second"));
-    // A grandchild keeps the engine there when all ranks have ended.
+    // A grandchild keeps the engine alive when all ranks have ended.
     let script = format!(
         "echo $$; [ $IOF_RANK = 3 ] && (: < {}) & : < {}; [ $IOF_RANK != 1 ] || kill -9 $$; exit $IOF_RANK",
         second.path(),
@@ -82,7 +82,7 @@ fn procs_are_running_with_their_pids_and_then_ended_with_their_codes() {
 }
 
 #[test]
-fn stats_count_every_stream_while_it_is_open_and_when_it_is_complete() {
+fn stats_counts_open_and_complete_streams() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("printf 12345; printf 123 >&2; [ $IOF_RANK = 1 ] || : < {}", gate.path());
@@ -91,13 +91,13 @@ fn stats_count_every_stream_while_it_is_open_and_when_it_is_complete() {
     site.wait_for_state(1, "terminated");
     let settled = |stream: &common::site::Stream| {
         let readers = stream.readers("iof run");
-        // What is read to its end has no readers any more.
+        // A stream that was read to its end has no readers.
         let is_over = stream.number("rank") == 1;
-        let read = readers.is_empty() == is_over && readers.iter().all(|reader| reader["lag"] == 0);
-        read && stream.is_complete() == is_over
+        let is_read = readers.is_empty() == is_over && readers.iter().all(|reader| reader["lag"] == 0);
+        is_read && stream.is_complete() == is_over
     };
     site.wait_for_bytes(0, "stderr", 3);
-    let streams = wait_for("the sinks", || site.streams().filter(|all| all.iter().all(settled)));
+    let streams = wait_for("the printers", || site.streams().filter(|all| all.iter().all(settled)));
     let row = |rank: u32, channel: &str, bytes: u64, handler: &Value| {
         let reader = json!({ "tool": "iof run", "pid": run.pid(), "handler": handler, "lag": 0 });
         json!({
@@ -127,7 +127,7 @@ fn stats_count_every_stream_while_it_is_open_and_when_it_is_complete() {
 }
 
 #[test]
-fn stats_show_each_pull_with_its_pid_and_its_lag() {
+fn stats_shows_each_pull_with_its_pid_and_its_lag() {
     let site = Site::new();
     let (mut first_byte, mut end) = (site.gate("first-byte"), site.gate("end"));
     let gates = [format!("0:{}", first_byte.path()), format!("100000:{}", end.path())];
@@ -147,7 +147,7 @@ fn stats_show_each_pull_with_its_pid_and_its_lag() {
         stream.number("produced") == 100_000 && lags(stream)[1] == 100_000
     });
     pulls[1].signal(Signal::SIGCONT);
-    // Into pipes that nobody has read so far.
+    // From now on the outputs of the pulls are read.
     let read = pulls.map(|mut pull| (collect(pull.stdout()), pull));
     site.wait_for_stream(0, "stdout", |stream| {
         stream.readers("iof pull").iter().all(|reader| reader["lag"] == 0)
@@ -160,7 +160,7 @@ fn stats_show_each_pull_with_its_pid_and_its_lag() {
 }
 
 #[test]
-fn stats_count_what_was_dropped_and_the_generations_that_a_slow_pull_costs() {
+fn stats_counts_the_dropped_bytes_of_a_stream() {
     const TOTAL: u64 = 1 << 20;
     let site = Site::new();
     let (mut first_byte, mut end) = (site.gate("first-byte"), site.gate("end"));
@@ -178,7 +178,7 @@ fn stats_count_what_was_dropped_and_the_generations_that_a_slow_pull_costs() {
 }
 
 #[test]
-fn a_rank_of_a_job_that_is_just_being_started_finds_all_ranks_and_itself() {
+fn a_rank_of_a_starting_job_finds_all_ranks_and_itself() {
     let site = Site::new();
     let script = "echo $($IOF query procs | wc -l) $($IOF query NAMESPACE_INFO | tail -1) \
                   $($IOF query stats --rank $IOF_RANK | wc -l) $IOF_RANK = $($IOF query procs --rank $IOF_RANK)";
@@ -196,7 +196,7 @@ fn a_rank_of_a_job_that_is_just_being_started_finds_all_ranks_and_itself() {
 }
 
 #[test]
-fn keys_are_known_by_their_names_and_several_are_answered_at_once() {
+fn keys_are_accepted_in_all_spellings_and_several_are_answered_together() {
     let site = Site::new();
     let run = site.run(&["-n", "2", "--nspace", "job"], ["cat"]);
     site.wait_for_ranks(2);
@@ -225,7 +225,7 @@ fn keys_are_known_by_their_names_and_several_are_answered_at_once() {
 }
 
 #[test]
-fn json_is_one_object_with_the_status_and_the_results_in_order_whatever_was_asked_and_found() {
+fn json_is_one_object_with_the_status_and_the_results_in_order() {
     let site = Site::new();
     let run = site.run(&["--nspace", "job"], ["cat"]);
     site.wait_for_ranks(1);
@@ -249,7 +249,7 @@ fn json_is_one_object_with_the_status_and_the_results_in_order_whatever_was_aske
 }
 
 #[test]
-fn names_that_others_have_chosen_are_no_commands_for_the_terminal() {
+fn names_from_other_processes_are_printed_without_control_characters() {
     let site = Site::new();
     let program = site.path().join("a\x1b]0;x\x07\u{9b}2Jb");
     std::os::unix::fs::symlink("/bin/cat", &program).unwrap();
@@ -274,7 +274,7 @@ fn names_that_others_have_chosen_are_no_commands_for_the_terminal() {
     assert_eq!(run.finish().code, 0);
 }
 
-/// Knows how full the queue `night` is.
+/// A host that knows the status of the queue `night`.
 struct Scheduler;
 
 impl Host for Scheduler {
@@ -288,35 +288,38 @@ impl Host for Scheduler {
 }
 
 #[test]
-fn a_query_has_qualifiers_which_the_launcher_that_embeds_the_engine_understands() {
+fn qualifiers_are_passed_to_the_launcher_that_embeds_the_engine() {
     let site = Site::new();
     let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
     let config = Config { rendezvous, ..Config::default() };
     let _engine = Engine::start_with(config, std::sync::Arc::new(Scheduler)).unwrap();
-    let ask =
+    let query =
         |queue: &str| site.query(&["QUEUE_STATUS", "--qualifier", queue, "--qualifier", "site.detailed"]);
-    let done = ask("pmix.alloc.queue=night");
+    let done = query("pmix.alloc.queue=night");
     assert_eq!((done.code, done.text()), (0, "full\n"), "{done:?}");
-    assert_eq!(ask("pmix.alloc.queue=day").code, 1);
-    let done = ask("queue=night");
-    assert!(done.code == 2 && done.stderr.contains("'queue' is no key of a qualifier"), "{done:?}");
+    assert_eq!(query("pmix.alloc.queue=day").code, 1);
+    let done = query("queue=night");
+    assert!(done.code == 2 && done.stderr.contains("invalid qualifier 'queue'"), "{done:?}");
 }
 
 #[test]
-fn keys_that_nobody_knows_are_named_and_what_is_known_is_printed() {
+fn unknown_keys_are_reported_and_known_ones_are_answered() {
     let site = Site::new();
     let run = site.run(&["--nspace", "job"], ["cat"]);
     site.wait_for_ranks(1);
     let partial = site.query(&["namespaces", "QUEUE_LIST", "site.colour"]);
     assert_eq!((partial.code, partial.text()), (1, "pmix.qry.ns:\njob\n"));
-    let words = "nothing is known of pmix.qry.qlst, site.colour (PMIX_ERR_PARTIAL_SUCCESS (-52))";
-    assert_eq!(partial.stderr, format!("iof: {words}\n"));
+    let message = "no answer for pmix.qry.qlst, site.colour (PMIX_ERR_PARTIAL_SUCCESS (-52))";
+    assert_eq!(partial.stderr, format!("iof: {message}\n"));
     let none = site.query(&["QUEUE_LIST"]);
-    let words = "nothing is known of pmix.qry.qlst (PMIX_ERR_NOT_FOUND (-46))";
-    assert_eq!((none.code, none.text(), &none.stderr), (1, "", &format!("iof: {words}\n")));
+    let message = "no answer for pmix.qry.qlst (PMIX_ERR_NOT_FOUND (-46))";
+    assert_eq!((none.code, none.text(), &none.stderr), (1, "", &format!("iof: {message}\n")));
     let nonsense = site.query(&["nonsense"]);
     assert_eq!(nonsense.code, 2);
-    assert!(nonsense.stderr.contains("'nonsense' is no key: say namespaces, procs, stats, "), "{nonsense:?}");
+    assert!(
+        nonsense.stderr.contains("invalid key 'nonsense': expected namespaces, procs, stats, "),
+        "{nonsense:?}"
+    );
     assert_eq!(site.query(&[]).code, 2);
     assert_eq!(run.finish().code, 0);
 }

@@ -1,5 +1,5 @@
-//! How `iof pull` and `iof query` find an engine: by pid, by job, by level, from a rank; and what
-//! engines leave behind.
+//! The search of `iof pull` and `iof query` for an engine: by pid, by job, by level, from a rank.
+//! Also the files that engines leave behind.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -19,18 +19,18 @@ use iof_proto::rendezvous::BindError;
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, geteuid};
 
-/// The system-level engine of a site, in this process, with a job that has ended.
-struct System {
+/// The system-level engine of a site, in this process, with a job that ends at once.
+struct SystemEngine {
     engine: Engine,
     job: Job,
 }
 
-impl System {
-    fn of(site: &Site) -> System {
+impl SystemEngine {
+    fn of(site: &Site) -> SystemEngine {
         let engine = Engine::start(config(site.path())).unwrap();
         let job =
             engine.spawn(&JobSpec::new(Nspace::new("daemon").unwrap(), vec![App::new("true", [""; 0])]));
-        System { engine, job: job.unwrap() }
+        SystemEngine { engine, job: job.unwrap() }
     }
 }
 
@@ -38,7 +38,7 @@ fn config(directory: &Path) -> Config {
     Config { rendezvous: Rendezvous::System(Some(directory.to_owned())), ..Config::default() }
 }
 
-/// The names of the files in a directory, sorted.
+/// Returns the sorted names of the files in a directory.
 fn files(directory: &Path) -> Vec<String> {
     let files = fs::read_dir(directory).unwrap();
     let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
@@ -54,13 +54,13 @@ fn assert_found(done: &Done, job: &str) {
     );
 }
 
-fn assert_refused(done: &Done, said: &str) {
+fn assert_refused(done: &Done, message: &str) {
     assert_eq!((done.code, done.text()), (2, ""), "{done:?}");
-    assert!(done.stderr.contains(said), "no {said:?} in {done:?}");
+    assert!(done.stderr.contains(message), "no {message:?} in {done:?}");
 }
 
 #[test]
-fn a_job_is_found_by_its_name_among_several_runs_and_only_as_long_as_it_runs() {
+fn a_job_is_found_by_its_name_while_it_runs() {
     let site = Site::new();
     let [mut ocean, mut air] = ["ocean", "air"].map(|name| {
         let run = site.run_sh(&["--nspace", name], &format!("echo {name}; cat"));
@@ -84,10 +84,10 @@ fn a_job_is_found_by_its_name_among_several_runs_and_only_as_long_as_it_runs() {
 }
 
 #[test]
-fn two_runs_may_have_jobs_of_one_name_which_then_does_not_tell_them_apart() {
+fn a_name_that_two_jobs_have_is_reported_as_ambiguous() {
     let site = Site::new();
     let runs = [(); 2].map(|()| site.run(&["--nspace", "same"], ["cat"]));
-    let refused = wait_for("both", || {
+    let refused = wait_for("both runs", || {
         let done = site.query(&["namespaces", "--nspace", "same"]);
         (done.stderr.lines().count() == 3).then_some(done)
     });
@@ -99,7 +99,7 @@ fn two_runs_may_have_jobs_of_one_name_which_then_does_not_tell_them_apart() {
 }
 
 #[test]
-fn a_job_whose_name_leaves_no_room_in_a_file_name_is_found_by_pid_and_said_so() {
+fn a_job_whose_name_is_too_long_for_a_file_name_is_found_by_pid() {
     let site = Site::new();
     let name = "n".repeat(255);
     let run = site.run(&["--nspace", &name], ["cat"]);
@@ -111,14 +111,14 @@ fn a_job_whose_name_leaves_no_room_in_a_file_name_is_found_by_pid_and_said_so() 
 }
 
 #[test]
-fn what_a_rank_starts_finds_its_own_engine_among_others_wherever_it_is() {
+fn a_process_started_by_a_rank_finds_the_engine_of_that_rank() {
     let site = Site::new();
     let _other = site.run(&["--nspace", "other"], ["cat"]);
     site.wait_for_ranks(1);
     let script = format!("cd /; exec {} query namespaces", env!("CARGO_BIN_EXE_iof"));
-    // Named by a path that only the engine's own directory makes sense of.
-    let mut here = iof();
-    here.current_dir(site.path()).args([
+    // The path of the rendezvous directory is relative to the working directory of the engine.
+    let mut run = iof();
+    run.current_dir(site.path()).args([
         "run",
         "--rendezvous-dir",
         ".",
@@ -128,11 +128,11 @@ fn what_a_rank_starts_finds_its_own_engine_among_others_wherever_it_is() {
         "-c",
         &script,
     ]);
-    assert_found(&Process::start(&mut here).finish(), "mine");
+    assert_found(&Process::start(&mut run).finish(), "mine");
 }
 
 #[test]
-fn who_outlives_the_engine_that_started_him_is_told_so_and_not_sent_to_another() {
+fn a_process_that_outlives_its_engine_does_not_use_another_engine() {
     let site = Site::new();
     let _other = site.run(&["--nspace", "other"], ["cat"]);
     site.wait_for_ranks(1);
@@ -148,9 +148,9 @@ fn who_outlives_the_engine_that_started_him_is_told_so_and_not_sent_to_another()
 }
 
 #[test]
-fn ranks_of_an_engine_without_a_socket_are_not_sent_to_another() {
+fn ranks_of_an_engine_without_a_socket_do_not_use_another_engine() {
     let site = Site::new();
-    // A launcher without a rendezvous point that is a rank itself.
+    // A launcher without a rendezvous point, which may itself be a rank of another engine.
     let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
     assert_eq!(engine.socket(), None);
     let proof = site.path().join("proof");
@@ -161,7 +161,7 @@ fn ranks_of_an_engine_without_a_socket_are_not_sent_to_another() {
 }
 
 #[test]
-fn a_killed_run_leaves_files_that_the_next_one_removes() {
+fn files_of_a_killed_run_are_removed_by_the_next_run() {
     let site = Site::new();
     let killed = site.run(&["--nspace", "killed"], ["cat"]);
     site.wait_for_ranks(1);
@@ -180,13 +180,13 @@ fn a_killed_run_leaves_files_that_the_next_one_removes() {
 }
 
 #[test]
-fn the_directory_comes_from_pmix_server_tmpdir_or_tmpdir_and_is_the_users_alone() {
+fn the_directory_is_below_pmix_server_tmpdir_or_tmpdir_and_private() {
     let site = Site::new();
     let [server, tmp] = ["server", "tmp"].map(|name| site.path().join(name));
     for (variable, base) in [("PMIX_SERVER_TMPDIR", &server), ("TMPDIR", &tmp)] {
         fs::create_dir(base).unwrap();
         let mut run = iof();
-        // TMPDIR counts only where the other is not set.
+        // TMPDIR is used only if the other variable is not set.
         run.env("TMPDIR", &tmp).env(variable, base);
         let query = format!("{} query namespaces --session", env!("CARGO_BIN_EXE_iof"));
         run.args(["run", "--nspace", "job", "sh", "-c", &format!("{query}; echo $IOF_SERVER")]);
@@ -199,13 +199,13 @@ fn the_directory_comes_from_pmix_server_tmpdir_or_tmpdir_and_is_the_users_alone(
 }
 
 #[test]
-fn the_systems_engine_is_found_first_unless_the_user_asks_for_another() {
+fn the_system_level_engine_is_preferred_unless_another_is_selected() {
     let site = Site::new();
     let run = site.run(&["--nspace", "session"], ["cat"]);
     site.wait_for_ranks(1);
     assert_refused(&site.query(&["namespaces", "--system"]), "no system-level engine");
     assert_found(&site.query(&["namespaces"]), "session");
-    let system = System::of(&site);
+    let system = SystemEngine::of(&site);
     assert_eq!(system.job.wait().code(), 0);
     let socket = system.engine.socket().unwrap().to_str().unwrap();
     assert_eq!(fs::metadata(socket).unwrap().mode() & 0o7777, 0o666);
@@ -223,27 +223,27 @@ fn the_systems_engine_is_found_first_unless_the_user_asks_for_another() {
 }
 
 #[test]
-fn a_node_has_one_system_level_engine_and_the_second_is_told_of_the_first() {
+fn a_second_system_level_engine_on_a_node_is_rejected() {
     let site = Site::new();
-    let first = System::of(&site);
+    let first = SystemEngine::of(&site);
     let Err(StartError::Rendezvous(error)) = Engine::start(config(site.path())) else {
-        panic!("there are two");
+        panic!("two system-level engines");
     };
     assert!(matches!(&error, BindError::InUse(path) if path == first.engine.socket().unwrap()), "{error}");
     drop(first);
-    drop(System::of(&site));
+    drop(SystemEngine::of(&site));
     assert!(files(site.path()).is_empty());
 }
 
 #[test]
-fn a_user_whom_the_systems_engine_refuses_is_served_by_his_own_session() {
+fn a_user_refused_by_the_system_level_engine_uses_a_session_level_one() {
     let user = Uid::from_raw(65534);
     if !geteuid().is_root() {
         eprintln!("skipped: only root can be another user");
         return;
     }
     let site = Site::new();
-    // The site is open to all, and what the user runs must be.
+    // The other user needs access to the site and to the program.
     fs::set_permissions(site.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let program = site.path().join("iof");
     fs::copy(env!("CARGO_BIN_EXE_iof"), &program).unwrap();

@@ -13,7 +13,7 @@ use common::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The pids of ranks `0..ranks`.
+/// Returns the pids of ranks `0..ranks`.
 fn pids(site: &Site, ranks: usize) -> Vec<u32> {
     site.wait_for_ranks(ranks);
     site.procs().unwrap().iter().map(|proc| proc["pid"].as_u64().unwrap().try_into().unwrap()).collect()
@@ -23,23 +23,23 @@ fn wait_for_state(what: &str, pid: u32, state: char) {
     wait_for(&format!("{what} to be {state}"), || (Stat::of(pid)?.state == state).then_some(()));
 }
 
-fn wait_for_nobody(run: &Process) {
-    wait_for("the end of all", || run.living().is_empty().then_some(()));
+fn wait_for_end_of_all(run: &Process) {
+    wait_for("the end of all processes", || run.living().is_empty().then_some(()));
 }
 
-/// A rank with a child that holds its output, both of which last.
+/// A rank and a child that holds its output. Both run until a signal ends them.
 const WITH_CHILD: &str = "sleep 1000 & echo ready; wait";
-/// The same, unmoved by what can be caught.
+/// A rank and a child that survive SIGINT and SIGTERM.
 const STUBBORN: &str = "trap 'echo got it' INT TERM; (trap '' INT TERM; exec sleep 1000) & echo ready; \
                         while :; do sleep 0.1; done";
 
-/// The pid of the `iof` that a shell has started.
+/// Returns the pid of the `iof` that a shell has started.
 fn command_of(shell: &Process) -> u32 {
     wait_for("the command", || shell.running("iof").first().copied())
 }
 
 #[test]
-fn each_rank_leads_a_process_group_of_its_own_in_the_session_of_the_command() {
+fn each_rank_leads_its_own_process_group_in_the_session_of_the_command() {
     let site = Site::new();
     let run = site.run(&["-n", "3"], ["sleep", "1000"]);
     let session = Stat::of(run.pid()).unwrap().session;
@@ -50,7 +50,7 @@ fn each_rank_leads_a_process_group_of_its_own_in_the_session_of_the_command() {
 }
 
 #[test]
-fn one_signal_ends_the_ranks_and_their_children_that_hold_the_output() {
+fn one_signal_ends_the_ranks_and_the_children_that_hold_their_output() {
     for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
         let site = Site::new();
         let run = site.run_sh(&["-n", "2"], WITH_CHILD);
@@ -58,23 +58,23 @@ fn one_signal_ends_the_ranks_and_their_children_that_hold_the_output() {
         assert_eq!(run.living().len(), 5);
         run.signal(signal);
         assert_eq!(run.wait(), 128 + signal as i32);
-        wait_for_nobody(&run);
+        wait_for_end_of_all(&run);
     }
 }
 
 #[test]
-fn one_signal_ends_children_that_ranks_which_have_exited_left_behind() {
+fn one_signal_ends_the_children_of_ranks_that_have_exited() {
     let site = Site::new();
     let run = site.run_sh(&["-n", "2"], "sleep 1000 & exit 0");
     (0..2).for_each(|rank| drop(site.wait_for_state(rank, "terminated")));
     assert_eq!(run.living().len(), 3);
     run.signal(Signal::SIGTERM);
     assert_eq!(run.wait(), 143);
-    wait_for_nobody(&run);
+    wait_for_end_of_all(&run);
 }
 
 #[test]
-fn a_second_sigint_or_sigterm_kills_ranks_and_children_that_withstood_the_first() {
+fn a_second_sigint_or_sigterm_kills_ranks_and_children_that_ignored_the_first() {
     for (first, second) in [(Signal::SIGTERM, Signal::SIGTERM), (Signal::SIGINT, Signal::SIGTERM)] {
         let site = Site::new();
         let run = site.run_sh(&["-n", "2"], STUBBORN);
@@ -82,15 +82,15 @@ fn a_second_sigint_or_sigterm_kills_ranks_and_children_that_withstood_the_first(
         (0..2).for_each(|rank| drop(site.wait_for_bytes(rank, "stdout", ready)));
         run.signal(first);
         (0..2).for_each(|rank| drop(site.wait_for_bytes(rank, "stdout", ready + 1)));
-        assert_eq!(run.ended(), None);
+        assert_eq!(run.exit_code(), None);
         run.signal(second);
         assert_eq!(run.wait(), 137);
-        wait_for_nobody(&run);
+        wait_for_end_of_all(&run);
     }
 }
 
 #[test]
-fn after_the_second_nobody_waits_for_long_for_a_process_out_of_reach_that_holds_the_output() {
+fn after_a_second_signal_the_command_soon_ends_even_if_the_output_is_held() {
     let site = Site::new();
     let script = format!("setsid sleep 1000 & {STUBBORN}");
     let run = site.run_sh(&[], &script);
@@ -99,8 +99,8 @@ fn after_the_second_nobody_waits_for_long_for_a_process_out_of_reach_that_holds_
     site.wait_for_bytes(0, "stdout", 7);
     run.signal(Signal::SIGINT);
     assert_eq!(run.wait(), 130);
-    // What was killed takes its time to die; what has another session lives on.
-    wait_for("all but one to be gone", || (run.living().len() == 1).then_some(()));
+    // Killed processes take a moment to end. The one in another session survives.
+    wait_for("the end of all but one", || (run.living().len() == 1).then_some(()));
 }
 
 #[test]
@@ -109,28 +109,28 @@ fn ctrl_c_at_the_terminal_ends_all_ranks_and_their_children() {
     let (terminal, run) =
         site.run_at_terminal(["-n", "3", "--", "sh", "-c", "sleep 1000 && : ; echo survived"]);
     let pids = pids(&site, 3);
-    // Rank 0 has the terminal as stdin, so it is in the command's group; the others are in their own.
+    // Rank 0 has the terminal as stdin, so it is in the command's group. Each other rank has its own.
     assert_eq!(
         pids.iter().map(|pid| Stat::of(*pid).unwrap().group).collect::<Vec<_>>(),
         [run.pid(), pids[1], pids[2]]
     );
-    wait_for("their children", || (run.running("sleep").len() == 3).then_some(()));
+    wait_for("the children", || (run.running("sleep").len() == 3).then_some(()));
     terminal.type_keys(CTRL_C);
     assert_eq!(run.wait(), 130);
-    wait_for_nobody(&run);
+    wait_for_end_of_all(&run);
     assert!(!terminal.shown().contains("survived"), "{}", terminal.shown());
 }
 
 #[test]
-fn a_second_ctrl_c_kills() {
+fn a_second_ctrl_c_kills_the_ranks() {
     let site = Site::new();
     let (terminal, run) = site.run_at_terminal(["-n", "2", "--", "sh", "-c", STUBBORN]);
     terminal.wait_for("ready", 2);
     terminal.type_keys(CTRL_C);
     terminal.wait_for("got it", 2);
     terminal.type_keys(CTRL_C);
-    // What rank 0 has left, which is in the command's own group, holds its output: it is not waited
-    // for.
+    // The child of rank 0, which is in the command's own group, still holds the output. The command
+    // does not wait for it.
     assert_eq!(run.wait(), 130);
 }
 
@@ -144,18 +144,18 @@ fn ctrl_z_stops_the_command_and_all_ranks_and_fg_continues_them() {
     terminal.type_keys(CTRL_Z);
     terminal.wait_for("Stopped", 1);
     for pid in pids.iter().chain([&run]) {
-        wait_for_state("everybody", *pid, 'T');
+        wait_for_state("each process", *pid, 'T');
     }
     terminal.type_keys("fg\n");
     for pid in pids.iter().chain([&run]) {
-        wait_for("them to go on", || (Stat::of(*pid)?.state != 'T').then_some(()));
+        wait_for("each process to continue", || (Stat::of(*pid)?.state != 'T').then_some(()));
     }
-    // Once more, with somebody else continuing it: all that it takes is SIGCONT.
+    // Once more. This time the test continues the command by SIGCONT.
     terminal.type_keys(CTRL_Z);
     terminal.wait_for("Stopped", 2);
     kill(Pid::from_raw(run.try_into().unwrap()), Signal::SIGCONT).unwrap();
     for pid in &pids {
-        wait_for("them to go on", || (Stat::of(*pid)?.state != 'T').then_some(()));
+        wait_for("the ranks to continue", || (Stat::of(*pid)?.state != 'T').then_some(()));
     }
     terminal.type_keys("fg\n");
     wait_for("the foreground", || (Stat::of(run)?.foreground as u32 == run).then_some(()));
@@ -164,9 +164,9 @@ fn ctrl_z_stops_the_command_and_all_ranks_and_fg_continues_them() {
 }
 
 #[test]
-fn where_nobody_could_continue_it_sigtstp_stops_the_command_and_the_ranks_for_a_moment_only() {
+fn in_an_orphaned_process_group_sigtstp_stops_the_ranks_for_a_moment_only() {
     let site = Site::new();
-    // The leader of its session: its process group is orphaned.
+    // The command is the leader of its session, so its process group is orphaned.
     let script = "trap 'echo continued; exit 7' CONT; echo ready; while :; do sleep 0.1; done";
     let (terminal, run) = site.run_at_terminal(["-n", "2", "--", "sh", "-c", script]);
     terminal.wait_for("ready", 2);
@@ -176,36 +176,36 @@ fn where_nobody_could_continue_it_sigtstp_stops_the_command_and_the_ranks_for_a_
 }
 
 #[test]
-fn rank_0_reads_the_terminal_and_in_the_background_that_stops_the_command_as_it_does_any_other() {
+fn rank_0_reading_the_terminal_in_the_background_stops_the_command() {
     let site = Site::new();
     let (terminal, shell) = site.shell_at_terminal();
     terminal.type_keys("run -n 2 sh -c '[ $IOF_RANK = 0 ] && read x && echo \"got $x\"' &\n");
     let run = command_of(&shell);
     wait_for_state("the command", run, 'T');
     terminal.type_keys("fg\n");
-    wait_for("it to go on", || (Stat::of(run)?.state != 'T').then_some(()));
+    wait_for("the command to continue", || (Stat::of(run)?.state != 'T').then_some(()));
     terminal.type_keys("words\n");
     terminal.wait_for("got words", 1);
-    assert!(!terminal.shown().contains("stands still"), "{}", terminal.shown());
+    assert!(!terminal.shown().contains("is stopped"), "{}", terminal.shown());
 }
 
 #[test]
-fn a_rank_that_wants_the_terminal_stands_still_and_the_user_is_told_and_ctrl_c_ends_it() {
+fn a_rank_that_reads_the_terminal_is_stopped_and_reported() {
     let site = Site::new();
     let script = "[ $IOF_RANK = 0 ] && exec sleep 1000; read x </dev/tty; echo \"got $x\"";
     let (terminal, run) = site.run_at_terminal(["-n", "3", "--", "sh", "-c", script]);
     for rank in [1, 2] {
-        terminal.wait_for(&format!("iof: rank {rank} stands still: it wants the terminal (SIGTTIN)"), 1);
+        terminal.wait_for(&format!("iof: rank {rank} is stopped: it needs the terminal (SIGTTIN)"), 1);
     }
     wait_for("rank 0", || (run.running("sleep").len() == 1).then_some(()));
     terminal.type_keys(CTRL_C);
     assert_eq!(run.wait(), 130);
-    wait_for_nobody(&run);
+    wait_for_end_of_all(&run);
     assert!(!terminal.shown().contains("got"), "{}", terminal.shown());
 }
 
 #[test]
-fn a_signal_that_should_end_ranks_ends_stopped_ones_too() {
+fn a_signal_also_ends_stopped_ranks() {
     let site = Site::new();
     let run = site.run_sh(&["-n", "2"], "kill -STOP $$; sleep 1000");
     for pid in pids(&site, 2) {
@@ -216,9 +216,9 @@ fn a_signal_that_should_end_ranks_ends_stopped_ones_too() {
 }
 
 #[test]
-fn what_the_command_was_started_to_ignore_it_ignores() {
+fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
     let site = tempfile::tempdir().unwrap();
-    // The rank ends at once, but not who holds its output, so that a signal would end the command.
+    // The rank ends at once, but a child holds its output, so that a signal would end the command.
     let rank = "exec 3<&0; (read line <&3; echo $line) & echo ready";
     let script = "trap '' HUP; exec \"$0\" run --rendezvous-dir \"$1\" -- sh -c \"$2\"";
     let mut run = Command::new("sh")

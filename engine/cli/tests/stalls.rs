@@ -1,4 +1,5 @@
-//! A rank that holds the lock of its pipe, because it writes from memory that faults slowly.
+//! A rank that holds the lock of its pipe, because it writes from memory whose page fault is
+//! resolved late.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -13,22 +14,22 @@ use common::{DEADLINE, wait_for};
 use iof_stalled_memory::StalledPage;
 use nix::sys::signal::Signal;
 
-/// The lines that come, until the end.
-fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+/// Starts to read lines until the end.
+fn lines(output: impl Read + Send + 'static) -> Receiver<String> {
     let (send, lines) = channel();
-    thread::spawn(move || BufReader::new(from).lines().try_for_each(|line| send.send(line.unwrap())));
+    thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| send.send(line.unwrap())));
     lines
 }
 
-/// How many threads of a process have this name.
+/// Returns the number of threads of a process with this name.
 fn threads(pid: u32, name: &str) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|found| found.trim_end() == name).count()
+    names.filter(|comm| comm.trim_end() == name).count()
 }
 
 #[test]
-fn a_rank_that_holds_up_all_others_is_named_while_it_does_and_does_so_once() {
+fn a_rank_that_delays_all_others_is_reported_and_isolated() {
     if let Err(error) = StalledPage::new() {
         return eprintln!("not tested: this user may not stall a system call ({error})");
     }
@@ -48,7 +49,7 @@ fn a_rank_that_holds_up_all_others_is_named_while_it_does_and_does_so_once() {
         let (stdout, stderr) = (lines(run.stdout()), lines(run.stderr()));
         site.wait_for_ranks(2);
         let mut stall_again = |round: usize| {
-            // So that its next read finds bytes, and the lock taken.
+            // The command is stopped, so that its next read finds bytes and the locked pipe.
             run.stop();
             go[round - 1].open();
             let stalled = site.path().join(format!("stalled{round}"));
@@ -58,15 +59,15 @@ fn a_rank_that_holds_up_all_others_is_named_while_it_does_and_does_so_once() {
         let next = |lines: &Receiver<String>| lines.recv_timeout(DEADLINE).unwrap();
 
         stall_again(1);
-        let told = next(&stderr);
-        let named =
-            told.starts_with("iof: rank 0 delays the output of all ranks: it writes to stdout from memory");
-        assert!(named && told.ends_with("from now on it delays only its own"), "{told}");
+        let message = next(&stderr);
+        let cause = "iof: rank 0 delays the output of all ranks: it writes to stdout from memory";
+        let outlook = "from now on it delays only its own output";
+        assert!(message.starts_with(cause) && message.ends_with(outlook), "{message}");
         resolve[0].open();
         assert_eq!([next(&stdout), next(&stdout)], ["before 1", "after 1"]);
 
-        // Its three streams have threads of their own by then.
-        wait_for("its streams to be isolated", || (threads(run.pid(), "iof-isolated") == 3).then_some(()));
+        // Each of its three streams then has its own thread.
+        wait_for("the streams to be isolated", || (threads(run.pid(), "iof-isolated") == 3).then_some(()));
         stall_again(2);
         other.open();
         assert_eq!(next(&stdout), "other", "on {backend}");

@@ -1,4 +1,4 @@
-//! `iof run`: which ranks read what, and when they are at its end.
+//! The stdin of the ranks of `iof run`, and the time of its end.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -15,15 +15,15 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// Each rank says how many bytes it has read.
+/// Each rank prints the number of bytes that it has read.
 const COUNT: &str = "echo $IOF_RANK $(wc -c)";
-/// More than all pipes and caches on the way hold.
+/// More bytes than all pipes and caches on the way hold.
 const LARGE: usize = 5_000_003;
 
-/// Writes `bytes` to its stdin, to the end of it, and gives what it wrote.
-fn fed(mut process: Process, bytes: impl Into<Vec<u8>>) -> Done {
+/// Writes `bytes` to the stdin of a process, closes it, and waits for the end of the process.
+fn finish_with_stdin(mut process: Process, bytes: impl Into<Vec<u8>>) -> Done {
     let (mut stdin, bytes) = (process.stdin(), bytes.into());
-    // Ranks need not read it all.
+    // The write may fail, because ranks need not read all bytes.
     let feeding = Pending::start(move || drop(stdin.write_all(&bytes)));
     let done = process.finish();
     feeding.get();
@@ -36,12 +36,12 @@ fn sorted(done: &Done) -> Vec<&str> {
     lines
 }
 
-fn assert_fine(done: &Done) {
+fn assert_success(done: &Done) {
     assert_eq!((done.code, without_waits(&done.stderr)), (0, String::new()), "{done:?}");
 }
 
 #[test]
-fn those_who_are_to_have_it_read_the_commands_stdin_and_all_others_nothing() {
+fn selected_ranks_read_the_stdin_of_the_command_and_all_others_nothing() {
     for (options, counts) in [
         (&[][..], ["5", "0", "0", "0"]),
         (&["--stdin", "0"], ["5", "0", "0", "0"]),
@@ -50,8 +50,8 @@ fn those_who_are_to_have_it_read_the_commands_stdin_and_all_others_nothing() {
         (&["--stdin", "all"], ["5"; 4]),
         (&["--stdin", "0,2-3"], ["5", "0", "5", "5"]),
     ] {
-        let done = fed(Site::new().run_sh(&[&["-n", "4"], options].concat(), COUNT), "12345");
-        assert_fine(&done);
+        let done = finish_with_stdin(Site::new().run_sh(&[&["-n", "4"], options].concat(), COUNT), "12345");
+        assert_success(&done);
         let wanted: Vec<String> =
             counts.iter().enumerate().map(|(rank, count)| format!("{rank} {count}")).collect();
         assert_eq!(sorted(&done), wanted, "{options:?}");
@@ -59,7 +59,7 @@ fn those_who_are_to_have_it_read_the_commands_stdin_and_all_others_nothing() {
 }
 
 #[test]
-fn what_is_said_to_several_ranks_arrives_as_it_is_said() {
+fn input_for_several_ranks_arrives_without_delay() {
     let site = Site::new();
     let mut run = site.run_sh(&["-n", "2", "--stdin", "all"], "while read word; do echo $word; done");
     let (mut stdin, mut stdout) = (run.stdin(), BufReader::new(run.stdout()));
@@ -80,21 +80,24 @@ fn a_command_whose_ranks_have_all_ended_does_not_wait_for_its_stdin() {
     for stdin in ["0", "all"] {
         let site = Site::new();
         let run = site.run(&["-n", "2", "--stdin", stdin], ["true"]);
-        // Its stdin stays open.
+        // The stdin of the command is still open.
         assert_eq!(run.wait(), 0);
     }
 }
 
 #[test]
-fn ranks_that_read_a_part_or_nothing_cost_the_others_nothing_and_are_no_news() {
+fn ranks_that_stop_reading_do_not_affect_others_and_are_not_reported() {
     let script = "case $IOF_RANK in 0) wc -c;; 1) head -c 10 | wc -c;; 2) exec <&-; echo closed;; esac";
-    let done = fed(Site::new().run_sh(&["-n", "4", "--stdin", "all"], script), noise(0, "stdin", 0, LARGE));
-    assert_fine(&done);
+    let done = finish_with_stdin(
+        Site::new().run_sh(&["-n", "4", "--stdin", "all"], script),
+        noise(0, "stdin", 0, LARGE),
+    );
+    assert_success(&done);
     assert_eq!(sorted(&done), ["10", &LARGE.to_string(), "closed"]);
 }
 
 #[test]
-fn a_rank_that_does_not_read_is_named_and_the_others_go_on_when_it_does() {
+fn a_rank_that_does_not_read_is_reported_and_holds_the_others_back() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("[ $IOF_RANK != 1 ] || : < {}; {COUNT}", gate.path());
@@ -102,12 +105,12 @@ fn a_rank_that_does_not_read_is_named_and_the_others_go_on_when_it_does() {
     let mut stdin = run.stdin();
     let feeding = Pending::start(move || stdin.write_all(&noise(0, "stdin", 0, LARGE)).unwrap());
     let mut stderr = BufReader::new(run.stderr());
-    let said = Pending::start(move || {
+    let message = Pending::start(move || {
         let mut line = String::new();
         stderr.read_line(&mut line).unwrap();
         line
     });
-    assert_eq!(said.get(), "iof: waiting for rank 1: it does not read its stdin\n");
+    assert_eq!(message.get(), "iof: waiting for rank 1: it does not read its stdin\n");
     gate.open();
     feeding.get();
     let mut lines: Vec<String> = BufReader::new(run.stdout()).lines().map(Result::unwrap).collect();
@@ -129,66 +132,66 @@ fn a_file_is_read_by_each_rank_from_its_beginning() {
         (&["--stdin-file", file, "--stdin", "0-1"], [LARGE, LARGE, 0]),
         (&["--stdin-file", "/dev/null", "--stdin", "1"], [0; 3]),
     ] {
-        let done = fed(site.run_sh(&[&["-n", "3"], options].concat(), COUNT), "not for anybody");
-        assert_fine(&done);
+        let done = finish_with_stdin(site.run_sh(&[&["-n", "3"], options].concat(), COUNT), "not read");
+        assert_success(&done);
         let wanted = [0, 1, 2].map(|rank| format!("{rank} {}", counts[rank]));
         assert_eq!(sorted(&done), wanted, "{options:?}");
     }
-    // The file itself, from a directory of the command's, whatever that of the ranks is.
+    // A relative path is relative to the directory of the command, not of the ranks.
     let script = "readlink /proc/self/fd/0";
     let mut run = site.iof("run");
     run.current_dir(site.path()).args(["--stdin-file", "file", "--wdir", "/", "--", "sh", "-c", script]);
     assert_eq!(Process::start(&mut run).finish().text().trim_end(), file);
 }
 
-/// Checks for exit code 2 and one line that holds `said`.
-fn assert_refused(site: &Site, options: &[&str], said: &str) {
+/// Checks for exit code 2 and one line that contains `message`.
+fn assert_refused(site: &Site, options: &[&str], message: &str) {
     let done = site.run(options, ["echo", "started"]).finish();
     assert_eq!((done.code, done.text()), (2, ""), "{options:?}: {done:?}");
     assert!(done.stderr.starts_with("iof: ") && done.stderr.lines().count() == 1, "{done:?}");
-    assert!(done.stderr.contains(said), "'{said}' is not in {done:?}");
+    assert!(done.stderr.contains(message), "no '{message}' in {done:?}");
 }
 
 #[test]
-fn a_stdin_that_cannot_be_is_refused_in_one_line() {
+fn an_impossible_stdin_is_rejected_in_one_line() {
     let site = Site::new();
     let fifo = site.path().join("fifo");
     mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-    for (options, said) in [
-        (&["--stdin", "2"][..], "there is no rank 2 to give stdin: the job has 2 ranks"),
-        (&["--stdin-open", "0,7"], "there is no rank 7"),
+    for (options, message) in [
+        (&["--stdin", "2"][..], "invalid rank 2 for stdin: the job has 2 ranks"),
+        (&["--stdin-open", "0,7"], "invalid rank 7 for stdin"),
         (&["--stdin", "some"], "'some'"),
         (&["--stdin-open", "none"], "'none'"),
         (&["--stdin-file", "/no/such/file"], "/no/such/file"),
         (&["--stdin-file", "/"], "Is a directory"),
         (&["--stdin-file", fifo.to_str().unwrap()], "which is a FIFO: redirect"),
-        (&["--stdin-file", "/dev/null", "--stdin", "none"], "--stdin-file is for nobody"),
+        (&["--stdin-file", "/dev/null", "--stdin", "none"], "--stdin-file has no ranks"),
         (
             &["--stdin-file", "/dev/null", "--stdin", "1", "--stdin-open", "1"],
-            "rank 1 can't have --stdin-file",
+            "rank 1 cannot have both --stdin-file",
         ),
         (&["--pty", "1", "--stdin-open", "1"], "rank 1 has a pty, which is its stdin"),
         (&["--pty", "0", "--stdin", "all"], "rank 0 has a pty, which is its stdin"),
         (&["--pty", "0", "--stdin", "0", "--stdin-file", "/dev/null"], "rank 0 has a pty"),
     ] {
-        assert_refused(&site, &[&["-n", "2"], options].concat(), said);
+        assert_refused(&site, &[&["-n", "2"], options].concat(), message);
     }
 }
 
 #[test]
-fn a_fifo_is_read_by_way_of_the_commands_own_stdin() {
+fn a_fifo_can_be_read_as_the_stdin_of_the_command() {
     let site = Site::new();
     let fifo = site.path().join("fifo");
     mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-    let both = fs::File::options().read(true).write(true).open(&fifo).unwrap();
+    let writer = fs::File::options().read(true).write(true).open(&fifo).unwrap();
     let mut run = site.iof("run");
     run.args(["-n", "2", "--stdin", "all", "--", "sh", "-c", COUNT]);
     run.stdin(fs::File::open(&fifo).unwrap()).stdout(std::process::Stdio::piped());
-    let mut process = Process::start_as_it_is(&mut run);
-    // The command keeps a copy.
+    let mut process = Process::start_with_its_files(&mut run);
+    // Drops the copy of the fifo in the command.
     run.stdin(std::process::Stdio::null());
-    (&both).write_all(b"fifo").unwrap();
-    drop(both);
+    (&writer).write_all(b"fifo").unwrap();
+    drop(writer);
     let mut lines: Vec<String> = BufReader::new(process.stdout()).lines().map(Result::unwrap).collect();
     lines.sort_unstable();
     assert_eq!(lines, ["0 4", "1 4"]);
@@ -196,21 +199,25 @@ fn a_fifo_is_read_by_way_of_the_commands_own_stdin() {
 }
 
 #[test]
-fn a_rank_with_a_pty_has_the_keyboard_only_if_it_is_the_one_for_stdin() {
-    let done = fed(Site::new().run_sh(&["-n", "2", "--pty", "0"], "cat; echo $IOF_RANK"), "keys\n");
-    assert_eq!(sorted(&done), ["0", "1", "keys"]);
+fn a_rank_with_a_pty_has_the_keyboard_only_if_stdin_is_for_it() {
     let done =
-        fed(Site::new().run_sh(&["-n", "2", "--pty", "1", "--stdin", "1"], "cat; echo $IOF_RANK"), "keys\n");
+        finish_with_stdin(Site::new().run_sh(&["-n", "2", "--pty", "0"], "cat; echo $IOF_RANK"), "keys\n");
+    assert_eq!(sorted(&done), ["0", "1", "keys"]);
+    let done = finish_with_stdin(
+        Site::new().run_sh(&["-n", "2", "--pty", "1", "--stdin", "1"], "cat; echo $IOF_RANK"),
+        "keys\n",
+    );
     assert_eq!(sorted(&done), ["0", "1", "keys"]);
     for options in [&["--stdin", "none"][..], &["--stdin", "1"]] {
         let options = [&["-n", "2", "--pty", "0"], options].concat();
-        let done = fed(Site::new().run_sh(&options, "[ $IOF_RANK = 1 ] || echo $(wc -c)"), "keys\n");
+        let done =
+            finish_with_stdin(Site::new().run_sh(&options, "[ $IOF_RANK = 1 ] || echo $(wc -c)"), "keys\n");
         assert_eq!((done.code, done.text()), (0, "0\n"), "{options:?}");
     }
 }
 
 #[test]
-fn at_a_terminal_several_ranks_read_what_is_typed_and_ctrl_d_is_the_end() {
+fn at_a_terminal_several_ranks_read_the_keys_and_ctrl_d_is_the_end() {
     let site = Site::new();
     let script = "while read word; do echo \"<$IOF_RANK $word>\"; done; echo \"end of $IOF_RANK\"";
     let (terminal, run) = site.run_at_terminal(["-n", "2", "--stdin", "all", "--", "sh", "-c", script]);
@@ -224,7 +231,7 @@ fn at_a_terminal_several_ranks_read_what_is_typed_and_ctrl_d_is_the_end() {
 }
 
 #[test]
-fn an_open_stdin_stays_open_behind_the_commands_own() {
+fn an_open_stdin_stays_open_after_the_end_of_the_commands_stdin() {
     let site = Site::new();
     let options = ["-n", "3", "--stdin", "all", "--stdin-open", "1"];
     let mut run = site.run_sh(&options, COUNT);
@@ -236,7 +243,7 @@ fn an_open_stdin_stays_open_behind_the_commands_own() {
     site.wait_for_state(1, "running");
     let mut push = Process::start(site.iof("push").args(["--rank", "1"]));
     push.stdin().write_all(b" and theirs").unwrap();
-    assert_fine(&push.finish());
+    assert_success(&push.finish());
     let mut lines: Vec<String> =
         String::from_utf8(stdout.get()).unwrap().lines().map(str::to_owned).collect();
     lines.sort_unstable();

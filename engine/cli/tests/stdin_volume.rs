@@ -1,4 +1,5 @@
-//! A gibibyte of random bytes is pushed: whole at every target, in memory that does not grow.
+//! A push of a gibibyte of random bytes: it arrives complete at every target, and the memory of the
+//! engine does not grow.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -16,14 +17,14 @@ use common::site::Site;
 use common::{BULK_DEADLINE, wait_up_to, without_waits};
 
 const GIB: u64 = 1 << 30;
-/// What may come and go in an engine that carries it: its pages of code that were not touched
-/// before, buffers of its allocator.
+/// Allowance for memory of an engine that does not depend on the push: pages that were not
+/// touched before, and buffers of the allocator.
 const SPARE_KIB: u64 = 4 * 1024;
 
-/// One gibibyte on its way at a time: there are two processors.
+/// Lets one test at a time push a gibibyte, because each uses two processors.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// The bytes in a file that has no name, and their SHA-256.
+/// The bytes in an unlinked file, and their SHA-256.
 struct Gibibyte {
     path: PathBuf,
     sha256: String,
@@ -31,59 +32,64 @@ struct Gibibyte {
 }
 
 fn gibibyte() -> &'static Gibibyte {
-    static MADE: OnceLock<Gibibyte> = OnceLock::new();
-    MADE.get_or_init(|| {
-        let summed = noise_sum(0, "stdin", GIB);
+    static GIBIBYTE: OnceLock<Gibibyte> = OnceLock::new();
+    GIBIBYTE.get_or_init(|| {
+        let sum = noise_sum(0, "stdin", GIB);
         let mut file = tempfile::tempfile().unwrap();
         io::copy(&mut Noise::new(0, "stdin").take(GIB), &mut file).unwrap();
         let path = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&file));
-        Gibibyte { path: path.into(), sha256: summed.get_within(BULK_DEADLINE).sha256, _file: file }
+        Gibibyte { path: path.into(), sha256: sum.get_within(BULK_DEADLINE).sha256, _file: file }
     })
 }
 
-/// The most memory that the engine has had, over what it had at the beginning, in KiB.
-struct Watched {
+/// An engine with its memory at the start and its largest memory since then, in KiB.
+struct MemoryWatch {
     run: Process,
-    before: u64,
-    most: u64,
+    start: u64,
+    max: u64,
 }
 
-impl Watched {
-    fn of(run: Process) -> Watched {
-        let before = run.memory_kib();
-        Watched { run, before, most: before }
+impl MemoryWatch {
+    fn of(run: Process) -> MemoryWatch {
+        let start = run.memory_kib();
+        MemoryWatch { run, start, max: start }
     }
 
-    /// Looks until `process` has ended; gives its exit code.
+    /// Samples the memory.
+    fn sample(&mut self) {
+        self.max = self.max.max(self.run.memory_kib());
+    }
+
+    /// Samples the memory until `process` has ended, and returns its exit code.
     fn until_end_of(&mut self, process: &Process, what: &str) -> i32 {
         wait_up_to(BULK_DEADLINE, what, || {
-            self.most = self.most.max(self.run.memory_kib());
-            process.ended()
+            self.sample();
+            process.exit_code()
         })
     }
 
-    /// That it never had more than `caches` and what comes and goes.
+    /// Checks that the memory never grew by more than the caches and the allowance.
     fn assert_flat(&self, caches_kib: u64) {
-        let grown = self.most - self.before;
-        assert!(grown <= caches_kib + SPARE_KIB, "{grown} KiB more than {} KiB", self.before);
+        let growth = self.max - self.start;
+        assert!(growth <= caches_kib + SPARE_KIB, "{growth} KiB more than {} KiB", self.start);
     }
 }
 
-/// Bytes of cache that a push has by default.
+/// The default cache of a push, in KiB.
 const CACHE_KIB: u64 = 1024;
 
-/// Each rank of the list reads all of it and says what it has read; the others say what they read
-/// as well.
-fn pushed_to(site: &Site, ranks: u32, list: &str, targets: &[u32]) {
+/// Pushes the gibibyte to `targets`, which are the ranks of `list`, and checks the sums that all
+/// ranks print of their stdin.
+fn push_to(site: &Site, ranks: u32, list: &str, targets: &[u32]) {
     let _one_at_a_time = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let gibibyte = gibibyte();
-    // The engine stays until it has been looked at.
+    // The gate keeps the engine alive until the memory was checked.
     let mut gate = site.gate("gate");
     let script = format!("echo $IOF_RANK $(sha256sum); : < {}", gate.path());
     let mut run = site.run_sh(&["-n", &ranks.to_string(), "--stdin", "none", "--stdin-open", list], &script);
     let stdout = common::bytes::collect(run.stdout());
     site.wait_for_ranks(ranks as usize);
-    let mut engine = Watched::of(run);
+    let mut engine = MemoryWatch::of(run);
     let mut push = site.iof("push");
     push.args(["--rank", list]).arg(&gibibyte.path);
     let push = Process::start(&mut push);
@@ -96,26 +102,26 @@ fn pushed_to(site: &Site, ranks: u32, list: &str, targets: &[u32]) {
     sums.sort_unstable();
     let wanted: Vec<String> = targets.iter().map(|rank| format!("{rank} {} -", gibibyte.sha256)).collect();
     assert_eq!(sums, wanted);
-    assert_eq!(stdout.lines().count(), ranks as usize, "the others are at the end of nothing");
+    assert_eq!(stdout.lines().count(), ranks as usize, "the other ranks read end of file");
 }
 
 #[test]
-fn a_gibibyte_arrives_whole_at_rank_0() {
-    pushed_to(&Site::new(), 2, "0", &[0]);
+fn a_gibibyte_arrives_complete_at_rank_0() {
+    push_to(&Site::new(), 2, "0", &[0]);
 }
 
 #[test]
-fn a_gibibyte_arrives_whole_at_all_of_8_ranks() {
-    pushed_to(&Site::new(), 8, "0-7", &[0, 1, 2, 3, 4, 5, 6, 7]);
+fn a_gibibyte_arrives_complete_at_all_of_8_ranks() {
+    push_to(&Site::new(), 8, "0-7", &[0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
 #[test]
-fn a_gibibyte_arrives_whole_at_ranks_1_3_and_5_of_8_without_io_uring() {
-    pushed_to(&Site::on("epoll"), 8, "1,3,5", &[1, 3, 5]);
+fn a_gibibyte_arrives_complete_at_3_of_8_ranks_without_io_uring() {
+    push_to(&Site::on("epoll"), 8, "1,3,5", &[1, 3, 5]);
 }
 
 #[test]
-fn the_commands_own_stdin_arrives_whole_at_some_ranks_while_one_reads_a_part_and_one_nothing() {
+fn stdin_arrives_complete_while_one_rank_reads_a_part_and_one_nothing() {
     let _one_at_a_time = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let gibibyte = gibibyte();
     let site = Site::new();
@@ -131,16 +137,16 @@ fn the_commands_own_stdin_arrives_whole_at_some_ranks_while_one_reads_a_part_and
     let mut run = site.iof("run");
     run.args(["-n", "4", "--stdin", "all", "--", "sh", "-c", &script]);
     run.stdin(File::open(&gibibyte.path).unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut process = Process::start_as_it_is(&mut run);
+    let mut process = Process::start_with_its_files(&mut run);
     let (stdout, stderr) = process.collect();
     site.wait_for_ranks(4);
-    let mut engine = Watched::of(process);
-    // It reads the file itself, so it is the pusher, too.
-    wait_up_to(BULK_DEADLINE, "those who read all", || {
-        engine.most = engine.most.max(engine.run.memory_kib());
+    let mut engine = MemoryWatch::of(process);
+    // The engine's process also reads the file, so it contains the pusher as well.
+    wait_up_to(BULK_DEADLINE, "the ranks that read all", || {
+        engine.sample();
         let done = |rank: u32| {
-            let is = |of: &serde_json::Value| of["rank"] == rank && of["state"] == "terminated";
-            site.procs().is_some_and(|procs| procs.iter().any(is))
+            let matches = |proc: &serde_json::Value| proc["rank"] == rank && proc["state"] == "terminated";
+            site.procs().is_some_and(|procs| procs.iter().any(matches))
         };
         (done(0) && done(3)).then_some(())
     });
@@ -154,21 +160,22 @@ fn the_commands_own_stdin_arrives_whole_at_some_ranks_while_one_reads_a_part_and
 }
 
 #[test]
-fn a_slow_reader_gets_everything_at_its_pace_and_the_engine_waits_in_flat_memory() {
+fn a_slow_reader_gets_all_bytes_and_the_memory_of_the_engine_stays_flat() {
     let site = Site::new();
     let length = 40_000_000;
     let mut run = site.run_sh(&["-n", "2", "--stdin-open", "all"], "cat");
     let mut stdout = run.stdout();
     site.wait_for_ranks(2);
-    // The ranks wait for their output, which waits for us: so nobody reads stdin faster than this.
-    let mut engine = Watched::of(run);
+    // The ranks wait for their output to be read by the test, which therefore limits the speed at
+    // which they read stdin.
+    let mut engine = MemoryWatch::of(run);
     let mut push = Process::start(site.iof("push").args(["--rank", "0", "--keep-open"]));
     let mut stdin = push.stdin();
     let feeding =
         Pending::start(move || io::copy(&mut Noise::new(0, "stdin").take(length), &mut stdin).unwrap());
-    let got = {
+    let received = {
         let (sender, receiver) = std::sync::mpsc::sync_channel::<Vec<u8>>(0);
-        let summed = sum(Chunks { receiver, chunk: Vec::new(), used: 0 });
+        let pending = sum(Chunks { receiver, chunk: Vec::new(), used: 0 });
         let mut buffer = vec![0; 1 << 20];
         let mut left = length;
         while left > 0 {
@@ -176,18 +183,18 @@ fn a_slow_reader_gets_everything_at_its_pace_and_the_engine_waits_in_flat_memory
             assert!(n > 0);
             left -= n as u64;
             sender.send(buffer[..n].to_vec()).unwrap();
-            engine.most = engine.most.max(engine.run.memory_kib());
+            engine.sample();
         }
-        summed
+        pending
     };
     assert_eq!(feeding.get(), length);
     assert_eq!(push.wait(), 0);
-    assert_eq!(got.get(), noise_sum(0, "stdin", length).get());
-    // The cache of the push, and that of the rank's stdout.
+    assert_eq!(received.get(), noise_sum(0, "stdin", length).get());
+    // Twice: the cache of the push and the cache of the rank's stdout.
     engine.assert_flat(2 * CACHE_KIB);
 }
 
-/// What comes of a channel, as a file.
+/// A reader of the bytes that a channel delivers.
 struct Chunks {
     receiver: std::sync::mpsc::Receiver<Vec<u8>>,
     chunk: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Every kind of output arrives as it was written: binary, endless lines, cut short, late, from a
-//! thousand ranks.
+//! Every kind of output arrives as it was written: binary data, very long lines, output of killed
+//! ranks, late output, and output of a thousand ranks.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 #[test]
-fn bytes_arrive_as_they_are_with_nuls_and_no_trailing_newline() {
+fn bytes_arrive_unchanged_with_nuls_and_without_trailing_newline() {
     let site = Site::new();
     let script = r"printf 'a\000\000b\377\376\n\033[1m\r\000last'; printf '\000err\200' >&2";
     let done = site.run_sh(&[], script).finish();
@@ -27,7 +27,7 @@ fn bytes_arrive_as_they_are_with_nuls_and_no_trailing_newline() {
 }
 
 #[test]
-fn both_channels_of_random_bytes_arrive_whole_at_the_terminal_written_byte_by_byte() {
+fn random_bytes_written_one_by_one_to_both_channels_arrive_complete() {
     let site = Site::new();
     let program = rank(["--channels", "stdout,stderr", "--length", "20011", "--write-size", "1"]);
     let mut run = site.run::<String>(&[], program);
@@ -38,14 +38,14 @@ fn both_channels_of_random_bytes_arrive_whole_at_the_terminal_written_byte_by_by
 }
 
 #[test]
-fn a_pipe_that_does_not_block_gets_everything_in_order() {
+fn a_nonblocking_output_pipe_receives_all_bytes_in_order() {
     let site = Site::new();
     let (reader, writer) = nix::unistd::pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).unwrap();
     let mut command = site.iof("run");
     command.arg("--").args(rank(["--length", "3000000", "--channels", "stdout,stderr"]));
     command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::null());
-    let run = Process::start_as_it_is(&mut command);
-    // Its copy of the write end.
+    let run = Process::start_with_its_files(&mut command);
+    // Drops the command's copy of the write end.
     drop(command);
     site.wait_for_stream(0, "stdout", |stream| stream.number("produced") > 1_000_000);
     fcntl(&reader, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
@@ -66,13 +66,13 @@ fn stdout_and_stderr_may_be_the_same_pipe() {
 }
 
 #[test]
-fn a_job_without_any_output_ends_with_none() {
+fn a_job_without_output_ends_without_output() {
     let done = Site::new().run(&["-n", "3"], ["true"]).finish();
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
 }
 
 #[test]
-fn a_line_of_100_megabytes_arrives_whole_at_the_terminal_and_at_a_pull() {
+fn a_line_of_100_megabytes_arrives_complete_at_the_terminal_and_at_a_pull() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!(": < {}; head -c 100000000 /dev/zero | tr '\\0' x; echo", gate.path());
@@ -92,7 +92,7 @@ fn a_line_of_100_megabytes_arrives_whole_at_the_terminal_and_at_a_pull() {
 }
 
 #[test]
-fn all_that_a_rank_wrote_before_it_killed_itself_arrives() {
+fn all_output_of_a_rank_that_kills_itself_arrives() {
     let site = Site::new();
     let script = "head -c 50000 /dev/zero; printf last; printf end >&2; kill -KILL $$; echo never";
     let done = site.run_sh(&[], script).finish();
@@ -103,7 +103,7 @@ fn all_that_a_rank_wrote_before_it_killed_itself_arrives() {
 }
 
 #[test]
-fn all_that_a_rank_wrote_before_it_was_killed_in_the_middle_of_writing_arrives() {
+fn all_output_of_a_rank_that_is_killed_while_it_writes_arrives() {
     const WRITE: u64 = 100_000;
     let site = Site::new();
     let progress = site.path().join("progress");
@@ -119,14 +119,17 @@ fn all_that_a_rank_wrote_before_it_was_killed_in_the_middle_of_writing_arrives()
     assert_eq!(run.wait(), 137);
     let (stdout, stderr) = (stdout.get(), stderr.get());
     let written = u64::from_ne_bytes(fs::read(&progress).unwrap().try_into().unwrap());
-    let (came, least) = (stdout.len() as u64, written.max(3_000_000));
-    assert!((least..=written + WRITE).contains(&came), "{came} bytes came, {written} were surely written");
+    let (received, min) = (stdout.len() as u64, written.max(3_000_000));
+    assert!(
+        (min..=written + WRITE).contains(&received),
+        "{received} bytes received, at least {written} written"
+    );
     assert_same("stdout", &stdout, &noise(0, "stdout", 0, stdout.len()));
     assert_same("stderr", &stderr, b"");
 }
 
 #[test]
-fn a_grandchild_that_outlives_its_rank_is_heard_and_the_run_ends_after_it() {
+fn output_of_a_grandchild_that_outlives_its_rank_is_forwarded() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("(: < {}; echo late; echo too >&2) & echo early; exit 4", gate.path());
@@ -136,7 +139,7 @@ fn a_grandchild_that_outlives_its_rank_is_heard_and_the_run_ends_after_it() {
     assert_eq!(rank["exit_code"], 4);
     let stream = site.wait_for_bytes(0, "stdout", 6);
     assert!(!stream.is_complete(), "{stream:?}");
-    assert_eq!(run.ended(), None);
+    assert_eq!(run.exit_code(), None);
     gate.open();
     assert_eq!(stdout.get(), b"early\nlate\n");
     assert_eq!(stderr.get(), b"too\n");
@@ -144,7 +147,7 @@ fn a_grandchild_that_outlives_its_rank_is_heard_and_the_run_ends_after_it() {
 }
 
 #[test]
-fn a_thousand_ranks_with_a_line_each_are_all_there_once_at_the_terminal_and_at_a_pull() {
+fn each_line_of_a_thousand_ranks_arrives_once_at_the_terminal_and_at_a_pull() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("echo out $IOF_RANK; echo err $IOF_RANK >&2; : < {}", gate.path());
@@ -156,19 +159,19 @@ fn a_thousand_ranks_with_a_line_each_are_all_there_once_at_the_terminal_and_at_a
     });
     let mut pull = site.pull(&[]);
     let pulled = pull.collect();
-    wait_for("the pull of all", || {
+    wait_for("the pull of all streams", || {
         let streams = site.streams()?.into_iter().filter(|stream| stream.pulls() == 1);
         (streams.count() == 3000).then_some(())
     });
     gate.open();
 
-    for (who, (stdout, stderr)) in [("terminal", terminal), ("pull", pulled)] {
+    for (reader, (stdout, stderr)) in [("terminal", terminal), ("pull", pulled)] {
         for (word, bytes) in [("out", stdout.get()), ("err", stderr.get())] {
             let text = String::from_utf8(bytes).unwrap();
             let lines: BTreeSet<&str> = text.lines().collect();
             let wanted: Vec<String> = (0..1000).map(|rank| format!("{word} {rank}")).collect();
-            assert_eq!(lines, wanted.iter().map(String::as_str).collect(), "{who}");
-            assert_eq!(text.lines().count(), 1000, "{who}: each once");
+            assert_eq!(lines, wanted.iter().map(String::as_str).collect(), "{reader}");
+            assert_eq!(text.lines().count(), 1000, "{reader}: each line once");
         }
     }
     assert_eq!((run.wait(), pull.wait()), (0, 0));
@@ -178,23 +181,24 @@ fn a_thousand_ranks_with_a_line_each_are_all_there_once_at_the_terminal_and_at_a
 fn stddiag_goes_to_the_commands_stderr_and_to_a_pull_of_stddiag() {
     let site = Site::new();
     let mut gate = site.gate("gate");
-    let pass = format!("100000:{}", gate.path());
-    let mut run = site.run(&[], rank(["--channels", "stddiag", "--length", "100000", "--gate", &pass]));
+    let gate_option = format!("100000:{}", gate.path());
+    let mut run =
+        site.run(&[], rank(["--channels", "stddiag", "--length", "100000", "--gate", &gate_option]));
     let terminal = run.collect();
     site.wait_for_bytes(0, "stddiag", 100_000);
     let mut pull = site.pull(&["--channel", "stddiag"]);
     let pulled = pull.collect();
     site.wait_for_pulls(0, "stddiag", 1);
     let mut other = site.pull(&["--channel", "stdout,stderr"]);
-    let elsewhere = other.collect();
+    let other_output = other.collect();
     site.wait_for_pulls(0, "stderr", 1);
     gate.open();
-    for (who, (stdout, stderr)) in [("terminal", terminal), ("pull", pulled)] {
-        assert_same(who, &stdout.get(), b"");
-        assert_same(who, &stderr.get(), &noise(0, "stddiag", 0, 100_000));
+    for (reader, (stdout, stderr)) in [("terminal", terminal), ("pull", pulled)] {
+        assert_same(reader, &stdout.get(), b"");
+        assert_same(reader, &stderr.get(), &noise(0, "stddiag", 0, 100_000));
     }
-    assert_same("stdout", &elsewhere.0.get(), b"");
-    assert_same("stderr", &elsewhere.1.get(), b"");
+    assert_same("stdout", &other_output.0.get(), b"");
+    assert_same("stderr", &other_output.1.get(), b"");
     assert_eq!((run.wait(), pull.wait(), other.wait()), (0, 0, 0));
 }
 
@@ -210,9 +214,8 @@ fn the_order_within_a_channel_is_kept_for_every_rank() {
     let script = r#"i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo "$IOF_RANK $i"; done"#;
     let done = site.run_sh(&["-n", "4"], script).finish();
     assert_eq!(done.code, 0, "{}", done.stderr);
-    // The lines of different ranks may be cut by one another only where a write of a rank ends.
     for rank in 0..4 {
-        let mine = done.text().lines().filter(|line| line.starts_with(&format!("{rank} ")));
-        assert!(mine.eq((1..=2000).map(|i| format!("{rank} {i}"))), "rank {rank}");
+        let lines = done.text().lines().filter(|line| line.starts_with(&format!("{rank} ")));
+        assert!(lines.eq((1..=2000).map(|i| format!("{rank} {i}"))), "rank {rank}");
     }
 }

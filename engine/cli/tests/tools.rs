@@ -1,4 +1,4 @@
-//! Tools that use the library against the real `iof run`, until it is killed.
+//! Tools that use the library, attached to a real `iof run` that is killed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -27,24 +27,24 @@ fn pull(directives: &[Info]) -> Pull {
     Pull { directives: directives.to_vec(), ..Pull::new(vec![all], Channels::STDOUT | Channels::STDERR) }
 }
 
-/// What came of one stream, and whether it is gone.
+/// The bytes received of one stream, and whether its end was reported.
 #[derive(Debug, Default)]
-struct Stream {
+struct StreamCount {
     bytes: u64,
     lost: u64,
     gone: bool,
 }
 
-/// Reads all that comes after the engine was killed, of ranks that write `line` over and over;
-/// gives it by rank and channel.
-fn drain(tool: &mut Tool, streams: &mut BTreeMap<(Rank, Channel), Stream>, line: &str) {
+/// Reads all deliveries after the engine was killed, and counts them by rank and channel. The ranks
+/// write `line` repeatedly.
+fn drain(tool: &mut Tool, streams: &mut BTreeMap<(Rank, Channel), StreamCount>, line: &str) {
     while let Some(delivery) = tool.next(Some(DEADLINE)).unwrap() {
         note(&delivery, streams, line);
     }
     assert!(tool.is_done());
 }
 
-fn note(delivery: &Delivery<'_>, streams: &mut BTreeMap<(Rank, Channel), Stream>, line: &str) {
+fn note(delivery: &Delivery<'_>, streams: &mut BTreeMap<(Rank, Channel), StreamCount>, line: &str) {
     let origin = delivery.origin().unwrap_or_else(|| panic!("{delivery:?}"));
     let stream = streams.entry((origin.source.rank, origin.channel)).or_default();
     assert!(!stream.gone, "after its end: {delivery:?}");
@@ -53,7 +53,7 @@ fn note(delivery: &Delivery<'_>, streams: &mut BTreeMap<(Rank, Channel), Stream>
             assert_eq!(bytes.offset(), stream.bytes + stream.lost);
             let skipped = usize::try_from(bytes.offset() % line.len() as u64).unwrap();
             let written = line.bytes().cycle().skip(skipped);
-            assert!(bytes.iter().copied().eq(written.take(bytes.len())), "not what was written");
+            assert!(bytes.iter().copied().eq(written.take(bytes.len())), "wrong bytes");
             stream.bytes += bytes.len() as u64;
         }
         Delivery::Gap { gap, .. } => {
@@ -74,7 +74,7 @@ fn kill(run: &Process) {
 }
 
 #[test]
-fn what_is_in_memory_is_read_after_the_engine_was_killed_then_each_stream_is_gone_once() {
+fn after_the_engine_was_killed_cached_bytes_are_read_then_each_stream_is_gone() {
     let site = Site::new();
     let options = ["--nspace", "job", "-n", "3", "--drop", "newest"];
     let run = site.run_sh(&options, "echo yyyy; sleep 1000");
@@ -82,7 +82,7 @@ fn what_is_in_memory_is_read_after_the_engine_was_killed_then_each_stream_is_gon
         site.wait_for_bytes(rank, "stdout", 5);
     }
     let mut tool = attach(&site);
-    // Held back: nothing of it is handed out while there may come more.
+    // The buffering size holds the bytes back while more may arrive.
     tool.pull(&pull(&[Info::required(key::PMIX_IOF_BUFFERING_SIZE, 1000u32)])).unwrap();
     assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
     site.wait_for_stream(2, "stdout", |stream| stream.readers("test").len() == 1);
@@ -104,8 +104,9 @@ fn what_is_in_memory_is_read_after_the_engine_was_killed_then_each_stream_is_gon
 }
 
 #[test]
-fn an_engine_that_is_killed_under_load_leaves_whole_bytes_and_true_books() {
-    // An odd number of bytes, all different: no page or power of two too far looks right.
+fn an_engine_killed_under_load_leaves_correct_bytes_and_counters() {
+    // A line of an odd number of different bytes: an offset that is wrong by a page or a power of two
+    // does not look right.
     let line: String = ('!'..='~').chain(['\n']).collect();
     let word = line.trim_end();
     for policy in ["newest", "oldest", "none"] {
@@ -113,15 +114,15 @@ fn an_engine_that_is_killed_under_load_leaves_whole_bytes_and_true_books() {
         let mut command = site.iof("run");
         command.args(["--nspace", "job", "-n", "4", "--cache-size", "64K", "--drop", policy, "yes", word]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let run = Process::start_as_it_is(&mut command);
+        let run = Process::start_with_its_files(&mut command);
         let mut tool = attach(&site);
         tool.pull(&pull(&[])).unwrap();
         let mut streams = BTreeMap::new();
-        let mut handed_out = 0;
-        while handed_out < 500 {
+        let mut deliveries = 0;
+        while deliveries < 500 {
             if let Some(delivery) = tool.next(Some(DEADLINE)).unwrap() {
                 note(&delivery, &mut streams, &line);
-                handed_out += 1;
+                deliveries += 1;
             }
         }
         kill(&run);

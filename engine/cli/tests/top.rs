@@ -1,5 +1,4 @@
-//! `iof top`: what is to be seen, what keys do, and that the terminal is given back whatever ends
-//! it.
+//! `iof top`: the screen, the keys, and the restoration of the terminal at every kind of end.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -33,15 +32,16 @@ fn command(site: &Site) -> Command {
     top
 }
 
-/// A command as a shell wants it.
-fn words(command: &Command) -> Vec<&str> {
+/// Returns the words of a command for a shell.
+fn shell_words(command: &Command) -> Vec<&str> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_str().unwrap()).collect()
 }
 
-/// It begins when somebody types a line; until then its terminal is as it was before.
+/// Starts a shell that runs `iof top` after a line is typed. Also returns the settings of the
+/// terminal before that.
 fn start_later(site: &Site) -> (Terminal, Process, Termios) {
-    let script = format!("echo ready; read go; exec {}", words(&command(site)).join(" "));
+    let script = format!("echo ready; read go; exec {}", shell_words(&command(site)).join(" "));
     let mut shell = Command::new("sh");
     let (terminal, process) = Terminal::start(shell.args(["-c", &script]).env("TERM", "xterm"), 24, 80);
     terminal.wait_for("ready", 1);
@@ -49,7 +49,7 @@ fn start_later(site: &Site) -> (Terminal, Process, Termios) {
     (terminal, process, before)
 }
 
-/// The terminal of a process, which keeps it there when the process has gone.
+/// Opens the terminal of a process. This keeps the terminal alive after the end of the process.
 fn standard_input(process: &Process) -> File {
     let path = format!("/proc/{}/fd/0", process.pid());
     File::options().read(true).custom_flags(libc::O_NOCTTY).open(path).unwrap()
@@ -59,8 +59,8 @@ fn start(site: &Site, rows: u16, columns: u16) -> (Terminal, Process) {
     Terminal::start(&mut command(site), rows, columns)
 }
 
-/// The cells of a stream's line, if it is to be seen: job, rank, channel, rate, cached, dropped,
-/// tools.
+/// Returns the cells of a stream's line, if it is visible: job, rank, channel, rate, cached,
+/// dropped, tools.
 fn stream(picture: &[String], rank: u32, channel: &str) -> Option<Vec<String>> {
     let cells = |line: &String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let number = rank.to_string();
@@ -69,7 +69,7 @@ fn stream(picture: &[String], rank: u32, channel: &str) -> Option<Vec<String>> {
     })
 }
 
-/// The ranks whose stdout is to be seen, from the top down.
+/// Returns the ranks whose stdout is visible, from top to bottom.
 fn ranks(picture: &[String]) -> Vec<u32> {
     let rank = |line: &String| {
         let mut cells = line.split_whitespace().skip(1);
@@ -80,12 +80,12 @@ fn ranks(picture: &[String]) -> Vec<u32> {
 }
 
 fn wait_for_title(terminal: &Terminal, title: &str) {
-    let is_there = |picture: &[String]| picture.iter().any(|line| line.contains(title)).then_some(());
-    terminal.wait_to_see(title, is_there);
+    let find = |picture: &[String]| picture.iter().any(|line| line.contains(title)).then_some(());
+    terminal.wait_to_see(title, find);
 }
 
 #[test]
-fn a_rank_is_shown_with_its_rate_its_cache_and_how_far_each_tool_is_behind() {
+fn a_stream_is_shown_with_its_rate_its_cache_and_the_lag_of_each_tool() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("printf %05000d 0; : < {}; exec yes", gate.path());
@@ -102,12 +102,12 @@ fn a_rank_is_shown_with_its_rate_its_cache_and_how_far_each_tool_is_behind() {
     assert_eq!(quiet.join(" "), format!("demo 0 stdout 0 4.9K 0 {}, {}", tools[0], tools[1]));
     pull.stop();
     gate.open();
-    // What is held back by our own output, and what a tool misses: it is behind by more than a cache by
-    // then.
+    // The unread output of the run holds the rank back. The stopped pull is then behind by more than a
+    // cache.
     let behind = |picture: &[String]| {
         let cells = stream(picture, 0, "stdout")?;
-        let rate_is_past = cells[3] == "0" && cells[4] != "4.9K";
-        rate_is_past.then(|| cells.join(" "))
+        let is_held_back = cells[3] == "0" && cells[4] != "4.9K";
+        is_held_back.then(|| cells.join(" "))
     };
     let full = terminal.wait_to_see("a rank that is held back", behind);
     assert!(full.contains(&format!("iof run:{} (", run.pid())), "{full}");
@@ -121,17 +121,17 @@ fn a_rank_is_shown_with_its_rate_its_cache_and_how_far_each_tool_is_behind() {
 }
 
 #[test]
-fn keys_sort_and_scroll_through_more_streams_than_there_are_lines() {
+fn keys_sort_and_scroll_the_streams() {
     let site = Site::new();
     let gate = site.gate("gate");
-    // A rank writes the more the higher its number.
+    // Each rank writes 100 bytes more than the rank before it.
     let script = format!("head -c $((IOF_RANK * 100)) /dev/zero; : < {}", gate.path());
     let mut run = site.run_sh(&["-n", "12"], &script);
     let _read = run.collect();
     for rank in 0..12 {
         site.wait_for_bytes(rank, "stdout", u64::from(rank) * 100);
     }
-    // Sums, titles and keys leave room for six streams, which are those of two ranks.
+    // Sums, titles and keys leave room for six streams, three for each of two ranks.
     let (terminal, top) = start(&site, 10, 80);
     let wait_for_ranks = |wanted: &[u32]| {
         let seen = |picture: &[String]| (ranks(picture) == wanted).then_some(());
@@ -163,7 +163,7 @@ fn keys_sort_and_scroll_through_more_streams_than_there_are_lines() {
 }
 
 #[test]
-fn whatever_ends_it_the_terminal_is_as_it_was_before() {
+fn the_terminal_is_restored_at_every_kind_of_end() {
     type End = fn(&Terminal, &Process, &Process);
     let ends: [(i32, End); 7] = [
         (0, |terminal, _, _| terminal.type_keys("q")),
@@ -191,7 +191,7 @@ fn whatever_ends_it_the_terminal_is_as_it_was_before() {
         assert_eq!(shown.matches(ENTER).count(), 1, "end {number}: {shown:?}");
         assert_eq!(shown.matches(LEAVE).count(), 1, "end {number}: {shown:?}");
         if number >= 5 {
-            terminal.wait_for(&format!("iof: the engine {} has ended", run.pid()), 1);
+            terminal.wait_for(&format!("iof: the engine (pid {}) has ended", run.pid()), 1);
             let shown = terminal.shown();
             let (_, after) = shown.split_once(LEAVE).unwrap();
             assert!(after.contains("has ended"), "{shown:?}");
@@ -200,7 +200,7 @@ fn whatever_ends_it_the_terminal_is_as_it_was_before() {
 }
 
 #[test]
-fn a_signal_ends_it_even_while_its_terminal_takes_nothing() {
+fn a_signal_ends_the_command_even_if_the_terminal_accepts_no_output() {
     let site = Site::new();
     let _run = site.run(&[], ["yes"]);
     site.wait_for_ranks(1);
@@ -208,7 +208,7 @@ fn a_signal_ends_it_even_while_its_terminal_takes_nothing() {
     let held = standard_input(&top);
     terminal.type_keys("go\n");
     terminal.wait_to_see("the rank", |picture| stream(picture, 0, "stdout"));
-    // As Ctrl-S does; what it draws next is not taken.
+    // Stops the output of the terminal, as Ctrl-S does. The next drawing blocks.
     tcflow(&held, FlowArg::TCOOFF).unwrap();
     terminal.type_keys("c");
     top.signal(Signal::SIGTERM);
@@ -217,7 +217,7 @@ fn a_signal_ends_it_even_while_its_terminal_takes_nothing() {
 }
 
 #[test]
-fn an_engine_that_stands_still_is_called_silent_until_it_answers_again() {
+fn a_stopped_engine_is_shown_as_silent_until_it_answers_again() {
     let site = Site::new();
     let run = site.run(&[], ["cat"]);
     site.wait_for_ranks(1);
@@ -251,7 +251,7 @@ fn the_screen_follows_the_size_of_its_terminal() {
 }
 
 #[test]
-fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back() {
+fn ctrl_z_restores_the_terminal_for_the_shell_and_fg_continues() {
     let site = Site::new();
     let _run = site.run(&[], ["cat"]);
     site.wait_for_ranks(1);
@@ -261,7 +261,7 @@ fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back() {
     terminal.type_keys("stty -echo; echo read''y\n");
     terminal.wait_for("ready", 1);
     let before = terminal.settings();
-    terminal.type_keys(&format!("{}; echo code $?\n", words(&command(&site)).join(" ")));
+    terminal.type_keys(&format!("{}; echo code $?\n", shell_words(&command(&site)).join(" ")));
     terminal.wait_to_see("the rank", |picture| stream(picture, 0, "stdout"));
     for times in 1..=2 {
         terminal.type_keys(CTRL_Z);
@@ -281,7 +281,7 @@ fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back() {
 }
 
 #[test]
-fn where_no_screen_can_be_drawn_one_line_says_so() {
+fn without_a_usable_terminal_the_command_fails_in_one_line() {
     let site = Site::new();
     let _run = site.run(&[], ["cat"]);
     site.wait_for_ranks(1);
@@ -294,21 +294,21 @@ fn where_no_screen_can_be_drawn_one_line_says_so() {
 
     let missing = site.path().join("missing");
     let nowhere = ["--server", missing.to_str().unwrap()];
-    for (args, term, said) in
+    for (args, term, message) in
         [(&[][..], "dumb", "TERM is 'dumb'"), (&[], "", "TERM is ''"), (&nowhere, "xterm", "missing")]
     {
         let mut top = iof();
         top.arg("top").args(args).env("TERM", term);
         let (terminal, top) = Terminal::start(&mut top, 24, 200);
         assert_eq!(top.wait(), 2);
-        terminal.wait_for(said, 1);
+        terminal.wait_for(message, 1);
         let shown = terminal.shown();
         assert_eq!((shown.lines().count(), shown.contains('\x1b')), (1, false), "{shown:?}");
     }
 }
 
 #[test]
-fn a_thousand_streams_are_one_screen_and_the_job_ends_as_ever() {
+fn a_thousand_streams_can_be_shown_and_the_job_ends_normally() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("echo $IOF_RANK; : < {}; exit 0", gate.path());

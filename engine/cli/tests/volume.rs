@@ -1,5 +1,4 @@
-//! A gibibyte of random bytes, split over 1, 4 and 64 ranks, arrives whole wherever it is to
-//! arrive.
+//! A gibibyte of random bytes from 1, 4 and 64 ranks arrives complete at every reader.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -12,11 +11,11 @@ use common::site::{Site, rank};
 use common::{BULK_DEADLINE, wait_up_to};
 
 const GIB: u64 = 1 << 30;
-/// More cache than output: what is claimed for the next read is not there for late readers.
+/// Cache beyond the output: late readers do not get the region that is claimed for the next read.
 const SPARE: u64 = 1 << 20;
 const CHANNELS: [&str; 2] = ["stdout", "stderr"];
 
-/// One gibibyte of cache at a time.
+/// Lets one test at a time use a gibibyte of cache.
 static MEMORY: Mutex<()> = Mutex::new(());
 
 /// A process and the sums of its stdout and stderr.
@@ -38,7 +37,7 @@ impl Summed {
     }
 }
 
-/// Early and late pulls of each rank, and the terminal; all have everything.
+/// Checks that the terminal, and early and late pulls of each rank, receive all bytes.
 fn a_gibibyte_from(ranks: u32, write_size: u64, site: Site) {
     let _one_at_a_time = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let length = GIB / u64::from(ranks) / 2;
@@ -65,9 +64,9 @@ fn a_gibibyte_from(ranks: u32, write_size: u64, site: Site) {
     let wait_for_streams = |what: &str, produced: u64, pulls: usize| {
         wait_up_to(BULK_DEADLINE, what, || {
             let streams = site.streams()?.into_iter().filter(|stream| stream.0["channel"] != "stddiag");
-            let there =
+            let ready =
                 streams.filter(|stream| stream.number("produced") == produced && stream.pulls() == pulls);
-            (there.count() == 2 * ranks as usize).then_some(())
+            (ready.count() == 2 * ranks as usize).then_some(())
         });
     };
 
@@ -81,7 +80,7 @@ fn a_gibibyte_from(ranks: u32, write_size: u64, site: Site) {
     end.open();
 
     let wanted: Vec<[Sum; 2]> =
-        wanted.into_iter().map(|both| both.map(|sum| sum.get_within(BULK_DEADLINE))).collect();
+        wanted.into_iter().map(|sums| sums.map(|sum| sum.get_within(BULK_DEADLINE))).collect();
     let finish = |pulls: Vec<Summed>| pulls.into_iter().map(Summed::finish).collect::<Vec<_>>();
     assert_eq!(finish(early), wanted, "early pulls");
     assert_eq!(finish(late), wanted, "late pulls");
@@ -94,22 +93,22 @@ fn a_gibibyte_from(ranks: u32, write_size: u64, site: Site) {
 }
 
 #[test]
-fn a_gibibyte_from_one_rank_arrives_whole_at_the_terminal_and_at_early_and_late_pulls() {
+fn a_gibibyte_from_one_rank_arrives_complete_at_the_terminal_and_at_pulls() {
     a_gibibyte_from(1, 65_536, Site::new());
 }
 
 #[test]
-fn a_gibibyte_from_4_ranks_arrives_whole_at_early_and_late_pulls_of_each() {
+fn a_gibibyte_from_4_ranks_arrives_complete_at_early_and_late_pulls() {
     a_gibibyte_from(4, 1 << 20, Site::new());
 }
 
 #[test]
-fn a_gibibyte_from_64_ranks_arrives_whole_at_early_and_late_pulls_of_each() {
-    // Aligned with nothing.
+fn a_gibibyte_from_64_ranks_arrives_complete_at_early_and_late_pulls() {
+    // A write size that is not aligned to anything.
     a_gibibyte_from(64, 10_007, Site::new());
 }
 
 #[test]
-fn a_gibibyte_arrives_whole_without_io_uring() {
+fn a_gibibyte_arrives_complete_without_io_uring() {
     a_gibibyte_from(8, 4_001, Site::on("epoll"));
 }

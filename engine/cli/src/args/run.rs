@@ -27,60 +27,62 @@ pub struct RunArgs {
     #[command(flatten)]
     pub stdin: StdinArgs,
 
-    /// Cache for each rank and channel
+    /// Set the cache size per stream
     ///
-    /// In bytes, optionally with suffix K, M or G. At least 16K.
+    /// Each channel of each rank is one stream. In bytes, optionally with suffix K, M or G. At
+    /// least 16K.
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
     pub cache_size: u32,
 
-    /// What to drop when full: newest, oldest, none
+    /// Drop bytes when full: newest, oldest, none
     ///
-    /// A cache is full when our output is slower than the ranks. With none, the default, the ranks
-    /// wait. With newest, new bytes are dropped; with oldest, the oldest bytes are. Each gap is
-    /// reported on stderr.
+    /// A cache becomes full when iof writes more slowly than the ranks. With none, the default, the
+    /// ranks wait. With newest, new bytes are dropped; with oldest, the oldest bytes are. Each gap
+    /// is reported on stderr.
     #[arg(long, value_enum, default_value_t = Drop::None, hide_possible_values = true, hide_default_value = true)]
     pub drop: Drop,
 
-    /// How to read the ranks' output: io-uring, epoll
+    /// Read the ranks' output with io-uring or epoll
     ///
     /// The default is io-uring where the kernel permits it, otherwise epoll, which works everywhere
     /// and costs more.
     #[arg(long, value_enum, hide_possible_values = true)]
     pub backend: Option<Backend>,
 
-    /// The job's name [default: iof-PID]
+    /// Set the name of the job [default: iof-PID]
     #[arg(long, value_name = "NAME")]
     pub nspace: Option<Nspace>,
 
-    /// The directory in which tools find this job
+    /// Announce the job to tools in this directory
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 
-    /// Ranks that get a pseudo-terminal, such as 0,2-3
+    /// Give a pseudo-terminal to ranks such as 0,2-3
     ///
-    /// Rank 0 then gets our keyboard.
+    /// If the rank that has the stdin of iof (rank 0 by default) is one of them, it receives every
+    /// key typed.
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     pub pty: Option<Ranks>,
 
-    /// How long to wait for output after a rank's exit
+    /// Limit the wait for output after a rank's exit
     ///
-    /// Children of a rank may hold its output open after its exit. Without this option there is no
-    /// limit. What they write later is not forwarded.
+    /// Children of a rank may hold its output open after its exit. Output that they write after
+    /// this time is not forwarded. By default there is no limit.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,
 
     /// Print the cost of forwarding on exit
     ///
-    /// On stderr: the time, the CPU seconds of iof itself (its threads, not the ranks), and for
-    /// each channel the bytes read from the ranks and the bytes missing from our output.
+    /// On stderr: the elapsed time, the CPU seconds of iof (without those of the ranks), and for
+    /// each channel the bytes read from the ranks and the bytes missing from the output.
     #[arg(long)]
     pub timings: bool,
 
     /// Print a one-line summary on exit
     ///
-    /// On stderr: the ranks, their exit codes, the time, and the bytes forwarded and lost. Lost
-    /// bytes are those missing from our output, whether they were dropped on arrival or
-    /// overwritten (--drop oldest) before they were read.
+    /// On stderr: the ranks, their exit codes, the elapsed time, and the bytes forwarded and lost.
+    /// Lost bytes are missing from the output: they were dropped on arrival (--drop newest) or
+    /// overwritten before they were read (--drop oldest).
     #[arg(long)]
     pub summary: bool,
 
@@ -91,29 +93,29 @@ pub struct RunArgs {
 /// The options of one program of a job.
 #[derive(Args)]
 pub struct AppArgs {
-    /// How many ranks to start
+    /// Start this many ranks
     #[arg(short = 'n', long = "nprocs", value_name = "N", default_value_t = 1, help_heading = "App options",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
     pub nprocs: u32,
 
-    /// The working directory of the ranks
+    /// Start the ranks in this directory
     #[arg(long, value_name = "DIR", help_heading = "App options")]
     pub wdir: Option<PathBuf>,
 
-    /// An environment variable for the ranks
+    /// Set an environment variable for the ranks
     ///
-    /// The ranks also inherit our environment. Without a value, the variable has the value that it
-    /// has here.
+    /// The ranks also inherit the environment of iof. Without =VALUE, the variable keeps the value
+    /// that it has there. May be repeated.
     #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = "App options",
           value_parser = OsStringValueParser::new().try_map(variable))]
     pub env: Vec<Variable>,
 
-    /// The program and its arguments
+    /// Program to start, with its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROG")]
     pub program: Vec<OsString>,
 }
 
-/// An environment variable: with a value, or with the one that it has here.
+/// An environment variable for the ranks. Without a value it is inherited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     pub name: OsString,
@@ -141,7 +143,7 @@ impl From<Drop> for Policy {
     }
 }
 
-/// The way to read the ranks' output.
+/// The backend that reads the ranks' output.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Backend {
     /// With io_uring: the cheapest, but not permitted everywhere
@@ -162,7 +164,7 @@ impl From<Backend> for BackendKind {
 fn variable(text: OsString) -> Result<Variable, &'static str> {
     let bytes = text.as_bytes();
     let (name, value) = match bytes.iter().position(|byte| *byte == b'=') {
-        Some(at) => (bytes.get(..at), bytes.get(at.saturating_add(1)..)),
+        Some(separator) => (bytes.get(..separator), bytes.get(separator.saturating_add(1)..)),
         None => (Some(bytes), None),
     };
     let owned = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_have_a_name_and_maybe_a_value() {
+    fn a_variable_has_a_name_and_an_optional_value() {
         let parsed = |text: &str| {
             let Variable { name, value } = variable(text.into()).unwrap();
             (name.into_string().unwrap(), value.map(|value| value.into_string().unwrap()))

@@ -8,11 +8,11 @@ use iof_engine::MAX_RANKS;
 use iof_output::MAX_KEPT_FILES;
 use iof_proto::{Channel, Channels, Rank};
 
-/// The ranks that an option names.
+/// The ranks of an option, sorted and without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks(pub Vec<Rank>);
 
-/// Parses a list of ranks.
+/// Parses `all`, or a list of ranks and ranges.
 pub fn ranks(text: &str) -> Result<Ranks, String> {
     if text == "all" {
         return Ok(Ranks(vec![Rank::WILDCARD]));
@@ -38,7 +38,7 @@ pub fn ranks(text: &str) -> Result<Ranks, String> {
     Ok(Ranks(ranks))
 }
 
-/// Parses a list of channels. Shells complete its words.
+/// A parser of channel lists, with the channels' names for shell completion.
 #[derive(Clone)]
 pub struct ChannelList;
 
@@ -55,45 +55,50 @@ impl TypedValueParser for ChannelList {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let words = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
-        Some(Box::new(words.into_iter().map(|channel| PossibleValue::new(channel.as_str()))))
+        let channels = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+        Some(Box::new(channels.into_iter().map(|channel| PossibleValue::new(channel.as_str()))))
     }
 }
 
 fn channels(text: &str) -> Result<Channels, String> {
     let mut channels = Channels::empty();
-    for word in text.split(',') {
-        match word.trim().parse() {
-            Ok(Channel::Stdin) => return Err("stdin can only be pushed, not pulled".into()),
+    for name in text.split(',') {
+        match name.trim().parse() {
+            Ok(Channel::Stdin) => {
+                return Err("invalid channel 'stdin': stdin can be pushed, but not pulled".into());
+            }
             Ok(channel) => channels |= Channels::from(channel),
-            Err(_) => return Err(format!("invalid channel '{word}': expected stdout, stderr or stddiag")),
+            Err(_) => return Err(format!("invalid channel '{name}': expected stdout, stderr or stddiag")),
         }
     }
     Ok(channels)
 }
 
+/// Parses a time in seconds, with an optional fraction.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or_else(|| format!("invalid time '{text}': expected seconds, such as 0, 0.5 or 10"))
 }
 
-/// The shortest time between two updates.
+/// The shortest time between two updates of `iof top`.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest.
+/// The longest time between two updates of `iof top`.
 const MAX_INTERVAL: Duration = Duration::from_hours(24);
 
+/// Parses the time between two updates, in seconds.
 pub fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
-    let refused = || {
+    let out_of_range = || {
         format!(
             "invalid interval '{text}': expected {} to {} seconds",
             MIN_INTERVAL.as_secs_f64(),
             MAX_INTERVAL.as_secs()
         )
     };
-    (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval).then_some(interval).ok_or_else(refused)
+    (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval).then_some(interval).ok_or_else(out_of_range)
 }
 
+/// Parses a cache size in bytes, which must fit into 32 bits.
 pub fn cache_size(text: &str) -> Result<u32, String> {
     let bytes = bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok());
     bytes.ok_or_else(|| {
@@ -104,20 +109,23 @@ pub fn cache_size(text: &str) -> Result<u32, String> {
     })
 }
 
-/// The smallest size at which a new file is begun: each time, all kept files are renamed.
+/// The smallest size at which a new file is started. Each start renames all kept files.
 const MIN_FILE_SIZE: u64 = 4 << 10;
 
+/// Parses the size at which a new file is started.
 pub fn file_size(text: &str) -> Result<u64, String> {
     let size = bytes(text)?;
-    let refused = || format!("invalid file size '{text}': expected 4K or more");
-    (size >= MIN_FILE_SIZE).then_some(size).ok_or_else(refused)
+    let too_small = || format!("invalid file size '{text}': expected 4K or more");
+    (size >= MIN_FILE_SIZE).then_some(size).ok_or_else(too_small)
 }
 
+/// Parses the number of full files to keep.
 pub fn file_count(text: &str) -> Result<u32, String> {
     let count = text.parse().ok().filter(|count| *count <= MAX_KEPT_FILES);
     count.ok_or_else(|| format!("invalid number of files '{text}': expected 0 to {MAX_KEPT_FILES}"))
 }
 
+/// Parses a positive number of bytes with an optional suffix K, M or G (powers of 1024).
 pub fn bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (text.get(..text.len().saturating_sub(1)), 1u64 << 10),
@@ -137,47 +145,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_lists_are_sorted_sets_of_ranks_and_ranges() {
+    fn a_rank_list_is_parsed_into_a_sorted_set() {
         assert_eq!(ranks("all").unwrap().0, [Rank::WILDCARD]);
         assert_eq!(ranks("3-5,0,4").unwrap().0, [0, 3, 4, 5].map(Rank));
-        for wrong in ["", "x", "5-3", "-1", "1-", "4294967295", "1,,2"] {
-            assert!(ranks(wrong).is_err(), "{wrong}");
+        for invalid in ["", "x", "5-3", "-1", "1-", "4294967295", "1,,2"] {
+            assert!(ranks(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn channel_lists_name_output_channels() {
+    fn a_channel_list_accepts_output_channels_only() {
         assert_eq!(channels("stdout,stddiag").unwrap(), Channels::STDOUT | Channels::STDDIAG);
-        for wrong in ["", "stdin", "stdout,", "output"] {
-            assert!(channels(wrong).is_err(), "{wrong}");
+        for invalid in ["", "stdin", "stdout,", "output"] {
+            assert!(channels(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn cache_sizes_have_units_and_a_limit() {
+    fn a_cache_size_has_an_optional_unit_and_a_limit() {
         assert_eq!(cache_size("1"), Ok(1));
         assert_eq!(cache_size("64K"), Ok(65536));
         assert_eq!(cache_size("3G"), Ok(3 << 30));
-        for wrong in ["", "0", "K", "4G", "-1", "1.5M", "99999999999999999999G"] {
-            assert!(cache_size(wrong).is_err(), "{wrong}");
+        for invalid in ["", "0", "K", "4G", "-1", "1.5M", "99999999999999999999G"] {
+            assert!(cache_size(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn times_are_seconds_from_0_on() {
+    fn a_time_is_a_number_of_seconds_not_below_zero() {
         assert_eq!(seconds("0"), Ok(Duration::ZERO));
         assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
-        for wrong in ["", "-1", "x", "1s", "inf", "nan", "1e300"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
+        for invalid in ["", "-1", "x", "1s", "inf", "nan", "1e300"] {
+            assert!(seconds(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn intervals_are_neither_too_short_nor_longer_than_a_day() {
+    fn an_interval_is_between_a_tenth_of_a_second_and_a_day() {
         assert_eq!(interval("0.1"), Ok(Duration::from_millis(100)));
         assert_eq!(interval("86400"), Ok(Duration::from_hours(24)));
-        for wrong in ["0", "0.09", "86401", "soon"] {
-            assert!(interval(wrong).is_err(), "{wrong}");
+        for invalid in ["0", "0.09", "86401", "soon"] {
+            assert!(interval(invalid).is_err(), "{invalid}");
         }
     }
 }

@@ -18,7 +18,7 @@ Bad input is reported in one line, with exit code 2, before anything starts. A f
 reported in one line, with exit code 1.
 ";
 
-/// Renders the whole page.
+/// Renders the page.
 fn reference() -> String {
     let mut iof = Iof::command().disable_help_subcommand(true).disable_help_flag(true);
     iof.build();
@@ -50,12 +50,12 @@ fn section(page: &mut String, command: &Command) -> std::fmt::Result {
     Ok(())
 }
 
-/// The arguments that help shows, but for help itself.
+/// Returns the arguments that help shows, except `--help`.
 fn shown(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help")
 }
 
-/// The headings of a command's arguments, in the order in which they occur.
+/// Returns the headings of a command's arguments in the order in which they occur.
 fn headings(command: &Command) -> Vec<Option<&str>> {
     let mut headings = Vec::new();
     for arg in shown(command) {
@@ -66,36 +66,36 @@ fn headings(command: &Command) -> Vec<Option<&str>> {
     headings
 }
 
-/// One argument: how it is typed, what it does, its default.
+/// Renders one argument: its syntax, its help and its default.
 fn entry(arg: &Arg) -> String {
     let value = arg.get_value_names().filter(|_| arg.get_action().takes_values());
     let value = value.map(|names| names.iter().map(|name| format!("<{name}>")).collect::<Vec<_>>().join(" "));
     let short = arg.get_short().map(|short| format!("-{short}"));
     let long = arg.get_long().map(|long| format!("--{long}"));
     let names: Vec<String> = short.into_iter().chain(long).collect();
-    let typed = [names.join(", "), value.unwrap_or_default()].join(" ");
+    let syntax = [names.join(", "), value.unwrap_or_default()].join(" ");
     let help = arg.get_long_help().or_else(|| arg.get_help()).map(ToString::to_string).unwrap_or_default();
-    // A paragraph that is a summary has no full stop.
+    // The summary has no full stop in clap's description.
     let sentences = |paragraph: &str| {
         let text = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
-        if text.ends_with(['.', ']']) { text } else { format!("{text}.") }
+        if text.ends_with('.') { text } else { format!("{text}.") }
     };
     let help = help.split("\n\n").map(sentences).collect::<Vec<_>>().join(" ");
     let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     let is_shown = arg.get_action().takes_values() && defaults.iter().any(|value| !value.is_empty());
     let default = if !is_shown { String::new() } else { format!(" Default: `{}`.", defaults.join(",")) };
-    format!("`{}`: {help}{default}", typed.trim())
+    format!("`{}`: {help}{default}", syntax.trim())
 }
 
 #[test]
-fn the_books_command_line_reference_is_that_of_the_command() {
-    let made = reference();
+fn the_command_line_reference_of_the_book_is_up_to_date() {
+    let rendered = reference();
     if env::var_os("IOF_BLESS").is_some() {
-        fs::write(PAGE, &made).unwrap();
+        fs::write(PAGE, &rendered).unwrap();
     }
-    let kept = fs::read_to_string(PAGE).unwrap_or_default();
+    let page = fs::read_to_string(PAGE).unwrap_or_default();
     assert!(
-        kept == made,
+        page == rendered,
         "docs/src/command-line.md is stale: run IOF_BLESS=1 cargo test -p iof-cli reference"
     );
 }

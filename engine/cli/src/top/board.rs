@@ -1,5 +1,5 @@
-//! What is shown: the streams of the last sample, their rates, their order, and where the user
-//! looks.
+//! The contents of the screen: the streams of the last sample with their rates, the order of the
+//! rows, and the scroll position.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 
 use iof_proto::{Channel, Proc, StreamStats};
 
-/// One stream.
-pub struct Row {
+/// The row of one stream.
+pub struct StreamRow {
     pub stats: StreamStats,
-    /// Bytes in a second, between the last two samples; `None` in the first.
+    /// Bytes per second between the last two samples; `None` after the first sample.
     pub rate: Option<u64>,
 }
 
-impl Row {
-    /// How far the slowest tool is behind, in bytes.
+impl StreamRow {
+    /// Returns the lag of the slowest reader, in bytes.
     pub fn lag(&self) -> u64 {
         self.stats.readers.iter().map(|reader| reader.lag).max().unwrap_or(0)
     }
 }
 
-/// What rows are sorted by. Ties are in the order of names.
+/// The sort key of the rows. Rows with equal keys are sorted by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sort {
-    /// Job, rank, channel; the others have the largest first.
+    /// By job, rank and channel, in ascending order. All other keys sort in descending order.
     Name,
     Rate,
     Cached,
@@ -33,7 +33,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// The order that a key chooses.
+    /// Returns the sort key that a letter selects.
     pub fn of_key(letter: char) -> Option<Sort> {
         Some(match letter {
             'n' => Sort::Name,
@@ -45,7 +45,7 @@ impl Sort {
         })
     }
 
-    fn compare(self, a: &Row, b: &Row) -> Ordering {
+    fn compare(self, a: &StreamRow, b: &StreamRow) -> Ordering {
         match self {
             Sort::Name => by_name(a, b),
             Sort::Rate => b.rate.cmp(&a.rate),
@@ -56,14 +56,14 @@ impl Sort {
     }
 }
 
-fn by_name(a: &Row, b: &Row) -> Ordering {
-    let name = |row: &Row| (row.stats.source.rank, row.stats.channel);
+fn by_name(a: &StreamRow, b: &StreamRow) -> Ordering {
+    let name = |row: &StreamRow| (row.stats.source.rank, row.stats.channel);
     a.stats.source.nspace.cmp(&b.stats.source.nspace).then_with(|| name(a).cmp(&name(b)))
 }
 
-/// Where to look.
+/// A scroll command.
 #[derive(Clone, Copy)]
-pub enum Move {
+pub enum Scroll {
     Up,
     Down,
     PageUp,
@@ -72,11 +72,11 @@ pub enum Move {
     Last,
 }
 
-/// One tool over all streams that it reads.
-pub struct Reader {
+/// The lag of one tool over all streams that it reads.
+pub struct ToolLag {
     pub tool: String,
     pub pid: u32,
-    /// Bytes that it is behind, all streams together.
+    /// The sum of its lags in all streams, in bytes.
     pub lag: u64,
 }
 
@@ -86,30 +86,30 @@ pub struct Totals {
     pub jobs: usize,
     pub streams: usize,
     pub complete: usize,
-    /// Bytes in a second; `None` before there are two samples.
+    /// Bytes per second; `None` before the second sample.
     pub rate: Option<u64>,
     pub cached: u64,
     pub dropped: u64,
-    /// The slowest first.
-    pub readers: Vec<Reader>,
+    /// The tools, slowest first.
+    pub readers: Vec<ToolLag>,
 }
 
-/// How long an engine may take to answer before it is called silent.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an answer of the engine may be overdue before the engine is shown as silent.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// All that the screen shows.
+/// The contents of the screen.
 pub struct Board {
     pub engine: u32,
     /// The time from one sample to the next.
     pub interval: Duration,
     pub sort: Sort,
-    /// The order is the other way round.
+    /// The order of the rows is reversed.
     pub reversed: bool,
     pub totals: Totals,
-    rows: Vec<Row>,
+    rows: Vec<StreamRow>,
     sampled: Option<Instant>,
     first: usize,
-    /// Rows that the screen has room for.
+    /// The number of rows that the screen has room for.
     page: usize,
 }
 
@@ -128,38 +128,38 @@ impl Board {
         }
     }
 
-    /// Whether there was an answer yet.
+    /// Returns `true` once the engine has answered.
     pub fn is_sampled(&self) -> bool {
         self.sampled.is_some()
     }
 
-    /// For how long the engine has not answered, if that is longer than it should be.
+    /// Returns the time since the last answer, if an answer is overdue.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
-        let since = now.saturating_duration_since(self.sampled?);
-        (since > self.interval.saturating_add(PATIENCE)).then_some(since)
+        let age = now.saturating_duration_since(self.sampled?);
+        (age > self.interval.saturating_add(ANSWER_TIMEOUT)).then_some(age)
     }
 
-    /// Shows these streams from now on. What has come since the last time makes the rates; a stream
-    /// that was not there yet has begun since.
-    pub fn update(&mut self, at: Instant, streams: Vec<StreamStats>) {
-        let elapsed = self.sampled.map(|before| at.saturating_duration_since(before));
+    /// Replaces the streams by a new sample. The rates follow from the bytes since the last sample;
+    /// a stream that was not in it counts from its first byte.
+    pub fn update(&mut self, time: Instant, streams: Vec<StreamStats>) {
+        let elapsed = self.sampled.map(|before| time.saturating_duration_since(before));
         let before: HashMap<(&Proc, Channel), u64> = self
             .rows
             .iter()
-            .map(|Row { stats, .. }| ((&stats.source, stats.channel), stats.produced))
+            .map(|StreamRow { stats, .. }| ((&stats.source, stats.channel), stats.produced))
             .collect();
         let rate = |stats: &StreamStats| {
             let before = before.get(&(&stats.source, stats.channel)).copied().unwrap_or(0);
             per_second(stats.produced.saturating_sub(before), elapsed?)
         };
-        let rows = streams.into_iter().map(|stats| Row { rate: rate(&stats), stats }).collect();
+        let rows = streams.into_iter().map(|stats| StreamRow { rate: rate(&stats), stats }).collect();
         self.rows = rows;
-        self.sampled = Some(at);
+        self.sampled = Some(time);
         self.totals = totals(&self.rows);
         self.order();
     }
 
-    /// Sorts by this; if it is so already, the other way round.
+    /// Sorts the rows by `sort`. If they are already sorted by it, reverses their order.
     pub fn sort_by(&mut self, sort: Sort) {
         self.reversed = self.sort == sort && !self.reversed;
         self.sort = sort;
@@ -175,26 +175,25 @@ impl Board {
         });
     }
 
-    pub fn scroll(&mut self, to: Move) {
-        self.first = match to {
-            Move::Up => self.first.saturating_sub(1),
-            Move::Down => self.first.saturating_add(1),
-            Move::PageUp => self.first.saturating_sub(self.page),
-            Move::PageDown => self.first.saturating_add(self.page),
-            Move::First => 0,
-            Move::Last => usize::MAX,
+    pub fn scroll(&mut self, command: Scroll) {
+        self.first = match command {
+            Scroll::Up => self.first.saturating_sub(1),
+            Scroll::Down => self.first.saturating_add(1),
+            Scroll::PageUp => self.first.saturating_sub(self.page),
+            Scroll::PageDown => self.first.saturating_add(self.page),
+            Scroll::First => 0,
+            Scroll::Last => usize::MAX,
         }
         .min(self.last_first());
     }
 
-    /// The first row of the last page.
+    /// Returns the index of the first row of the last page.
     fn last_first(&self) -> usize {
         self.rows.len().saturating_sub(self.page)
     }
 
-    /// The rows to be shown where there is room for so many, and the number of the first, from 0
-    /// on.
-    pub fn page(&mut self, room: usize) -> (usize, &[Row]) {
+    /// Returns the visible rows if there is room for `room` rows, with the index of the first.
+    pub fn page(&mut self, room: usize) -> (usize, &[StreamRow]) {
         self.page = room.max(1);
         self.first = self.first.min(self.last_first());
         let end = self.first.saturating_add(room).min(self.rows.len());
@@ -202,21 +201,21 @@ impl Board {
     }
 }
 
-/// `None` if no time has passed.
+/// Returns a rate in bytes per second, or `None` if no time has elapsed.
 fn per_second(bytes: u64, elapsed: Duration) -> Option<u64> {
     let nanos = elapsed.as_nanos();
     let rate = u128::from(bytes).saturating_mul(1_000_000_000).checked_div(nanos)?;
     Some(u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
-fn totals(rows: &[Row]) -> Totals {
+fn totals(rows: &[StreamRow]) -> Totals {
     let mut totals = Totals { streams: rows.len(), ..Totals::default() };
     let mut jobs: Vec<_> = rows.iter().map(|row| &row.stats.source.nspace).collect();
     jobs.sort_unstable();
     jobs.dedup();
     totals.jobs = jobs.len();
     let mut lags: HashMap<(&str, u32), u64> = HashMap::new();
-    for Row { stats, rate } in rows {
+    for StreamRow { stats, rate } in rows {
         totals.complete = totals.complete.saturating_add(usize::from(stats.complete));
         totals.rate = rate.map(|rate| totals.rate.unwrap_or(0).saturating_add(rate)).or(totals.rate);
         totals.cached = totals.cached.saturating_add(stats.cached);
@@ -227,7 +226,7 @@ fn totals(rows: &[Row]) -> Totals {
         }
     }
     totals.readers =
-        lags.into_iter().map(|((tool, pid), lag)| Reader { tool: tool.to_owned(), pid, lag }).collect();
+        lags.into_iter().map(|((tool, pid), lag)| ToolLag { tool: tool.to_owned(), pid, lag }).collect();
     totals.readers.sort_by(|a, b| b.lag.cmp(&a.lag).then(a.tool.cmp(&b.tool)).then(a.pid.cmp(&b.pid)));
     totals
 }
@@ -238,7 +237,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A stream of the job `job`; it is read by one tool for each lag.
+    /// Returns a stream of the job `job`, with one reader for each lag.
     pub fn stream(rank: u32, produced: u64, dropped: u64, lags: &[u64]) -> StreamStats {
         let reader =
             |(pid, lag): (u32, &u64)| ReaderStats { tool: format!("tool{pid}"), pid, handler: 1, lag: *lag };
@@ -266,29 +265,29 @@ pub mod tests {
     }
 
     #[test]
-    fn rates_are_the_bytes_between_two_samples_over_the_time_between_them() {
+    fn a_rate_is_the_bytes_between_two_samples_over_the_time() {
         let (mut board, start) = (Board::new(1, SECOND), Instant::now());
         board.update(start, vec![stream(0, 1000, 0, &[]), stream(1, 0, 0, &[])]);
         assert_eq!((rates(&mut board), board.totals.rate), (vec![None, None], None));
-        // The third has begun since then.
-        let then = vec![stream(0, 6000, 0, &[]), stream(1, 0, 0, &[]), stream(2, 500, 0, &[])];
-        board.update(start + Duration::from_millis(500), then);
+        // The third stream is new.
+        let second = vec![stream(0, 6000, 0, &[]), stream(1, 0, 0, &[]), stream(2, 500, 0, &[])];
+        board.update(start + Duration::from_millis(500), second);
         assert_eq!(rates(&mut board), [Some(10_000), Some(0), Some(1000)]);
         assert_eq!(board.totals.rate, Some(11_000));
-        // A job of the same name that has begun anew.
+        // A new job with the same name.
         board.update(start + Duration::from_secs(1), vec![stream(0, 10, 0, &[])]);
         assert_eq!(rates(&mut board), [Some(0)]);
         board.update(start + Duration::from_secs(1), vec![stream(0, 20, 0, &[])]);
-        assert_eq!(rates(&mut board), [None], "no time has passed");
+        assert_eq!(rates(&mut board), [None], "no time has elapsed");
     }
 
     #[test]
-    fn rows_are_sorted_by_each_key_and_the_other_way_round_when_it_is_pressed_again() {
+    fn each_key_sorts_the_rows_and_pressed_again_reverses_them() {
         let (mut board, start) = (Board::new(1, SECOND), Instant::now());
         board.update(start, [2, 0, 1].map(|rank| stream(rank, 0, 0, &[])).to_vec());
         assert_eq!(ranks(&mut board, 9), [0, 1, 2]);
-        let then = vec![stream(0, 50, 9, &[3, 1]), stream(1, 70, 69, &[4]), stream(2, 60, 3, &[0, 9])];
-        board.update(start + Duration::from_secs(1), then);
+        let second = vec![stream(0, 50, 9, &[3, 1]), stream(1, 70, 69, &[4]), stream(2, 60, 3, &[0, 9])];
+        board.update(start + Duration::from_secs(1), second);
         for (key, order) in
             [('r', [1, 2, 0]), ('c', [2, 0, 1]), ('d', [1, 0, 2]), ('l', [2, 1, 0]), ('n', [0, 1, 2])]
         {
@@ -301,43 +300,47 @@ pub mod tests {
     }
 
     #[test]
-    fn scrolling_ends_where_the_rows_end_however_many_are_left() {
+    fn scrolling_stops_at_the_first_and_the_last_row() {
         let mut board = Board::new(1, SECOND);
         board.update(Instant::now(), (0..10).map(|rank| stream(rank, 0, 0, &[])).collect());
-        let mut after = |to: Move| {
-            board.scroll(to);
+        let mut after = |command: Scroll| {
+            board.scroll(command);
             ranks(&mut board, 4)
         };
-        assert_eq!(after(Move::First), [0, 1, 2, 3]);
-        assert_eq!(after(Move::Up), [0, 1, 2, 3]);
-        assert_eq!(after(Move::Down), [1, 2, 3, 4]);
-        assert_eq!(after(Move::PageDown), [5, 6, 7, 8]);
-        assert_eq!(after(Move::PageDown), [6, 7, 8, 9]);
-        assert_eq!(after(Move::PageUp), [2, 3, 4, 5]);
-        assert_eq!(after(Move::Last), [6, 7, 8, 9]);
+        assert_eq!(after(Scroll::First), [0, 1, 2, 3]);
+        assert_eq!(after(Scroll::Up), [0, 1, 2, 3]);
+        assert_eq!(after(Scroll::Down), [1, 2, 3, 4]);
+        assert_eq!(after(Scroll::PageDown), [5, 6, 7, 8]);
+        assert_eq!(after(Scroll::PageDown), [6, 7, 8, 9]);
+        assert_eq!(after(Scroll::PageUp), [2, 3, 4, 5]);
+        assert_eq!(after(Scroll::Last), [6, 7, 8, 9]);
         board.update(Instant::now(), (0..2).map(|rank| stream(rank, 0, 0, &[])).collect());
         assert_eq!(ranks(&mut board, 4), [0, 1]);
         assert_eq!(ranks(&mut board, 0), [0; 0]);
     }
 
     #[test]
-    fn each_tool_is_as_far_behind_as_in_all_its_streams_together() {
+    fn the_lag_of_a_tool_is_the_sum_over_its_streams() {
         let mut board = Board::new(1, SECOND);
         board.update(
             Instant::now(),
             vec![stream(0, 9, 2, &[1, 5]), stream(1, 9, 1, &[1]), stream(2, 9, 0, &[])],
         );
-        let readers: Vec<_> =
-            board.totals.readers.iter().map(|of| (of.tool.as_str(), of.pid, of.lag)).collect();
+        let readers: Vec<_> = board
+            .totals
+            .readers
+            .iter()
+            .map(|reader| (reader.tool.as_str(), reader.pid, reader.lag))
+            .collect();
         assert_eq!(readers, [("tool2", 2, 5), ("tool1", 1, 2)]);
         let Totals { jobs, streams, complete, cached, dropped, .. } = board.totals;
         assert_eq!((jobs, streams, complete, cached, dropped), (1, 3, 0, 24, 3));
     }
 
     #[test]
-    fn an_engine_is_silent_when_it_has_not_answered_for_longer_than_it_is_given() {
+    fn an_engine_is_silent_when_its_answer_is_overdue() {
         let (mut board, start) = (Board::new(1, SECOND), Instant::now());
-        assert_eq!(board.silence(start + SECOND * 10), None, "it was never heard");
+        assert_eq!(board.silence(start + SECOND * 10), None, "it has never answered");
         board.update(start, Vec::new());
         assert_eq!(board.silence(start + SECOND * 3), None);
         assert_eq!(board.silence(start + SECOND * 4), Some(SECOND * 4));

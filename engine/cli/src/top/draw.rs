@@ -1,5 +1,5 @@
-//! The picture: two lines of sums, the table, one line of keys. In ASCII, for any terminal; what
-//! others have named is shown as far as the locale has it.
+//! The layout of the screen: two lines of sums, the table, and one line of keys. Its own text is
+//! ASCII, for any terminal. Names from other processes are shown as far as the locale allows.
 
 use std::env;
 use std::sync::LazyLock;
@@ -12,14 +12,14 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row as TableRow, Table};
 
-use super::board::{Board, Row, Sort};
+use super::board::{Board, Sort, StreamRow};
 
-/// The most columns that the name of a job gets.
+/// The largest width of the column with job names.
 const MAX_NSPACE: usize = 20;
 
 const KEYS: &str = "q quit  sort: n name r rate c cached d dropped l lag  Up Down PgUp PgDn Home End";
 
-/// Draws all of it.
+/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, board: &mut Board) {
     let parts = [Constraint::Length(2), Constraint::Min(1), Constraint::Length(1)];
     let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
@@ -41,7 +41,7 @@ fn sums(board: &mut Board, room: usize) -> Line<'static> {
     if let Some(silence) = board.silence(Instant::now()) {
         return Line::from(format!("engine {} is silent for {} s", board.engine, silence.as_secs()));
     }
-    // What matters most first: the line may be cut.
+    // The most important figures come first, because a narrow terminal cuts the line.
     Line::from(format!(
         "engine {}: {}/s, {} cached, {} dropped; {}, {}, {} ended; {}-{last} shown",
         board.engine,
@@ -55,12 +55,12 @@ fn sums(board: &mut Board, room: usize) -> Line<'static> {
     ))
 }
 
-fn number(number: usize, of: &str) -> String {
-    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+fn number(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 fn readers(board: &Board) -> Line<'static> {
-    let one = |reader: &super::board::Reader| {
+    let one = |reader: &super::board::ToolLag| {
         format!("{}:{} {} behind", shown(&reader.tool), reader.pid, short(reader.lag))
     };
     let all: Vec<String> = board.totals.readers.iter().map(one).collect();
@@ -69,8 +69,8 @@ fn readers(board: &Board) -> Line<'static> {
 
 fn table(board: &mut Board, room: usize) -> Table<'static> {
     let (sort, reversed) = (board.sort, board.reversed);
-    let title = |name: &str, of: Option<Sort>| {
-        let mark = match (of == Some(sort), reversed) {
+    let title = |name: &str, key: Option<Sort>| {
+        let mark = match (key == Some(sort), reversed) {
             (false, _) => "",
             (true, false) => " v",
             (true, true) => " ^",
@@ -103,7 +103,7 @@ fn table(board: &mut Board, room: usize) -> Table<'static> {
     Table::new(rows, widths).header(head).column_spacing(1)
 }
 
-fn row(row: &Row) -> TableRow<'static> {
+fn row(row: &StreamRow) -> TableRow<'static> {
     let stats = &row.stats;
     let cells = TableRow::new([
         left(shown(stats.source.nspace.as_str())),
@@ -114,11 +114,11 @@ fn row(row: &Row) -> TableRow<'static> {
         right(short(stats.dropped)),
         left(tools(stats)),
     ]);
-    // What is lost should be seen.
+    // Makes losses stand out.
     if stats.dropped > 0 { cells.style(Style::new().add_modifier(Modifier::BOLD)) } else { cells }
 }
 
-/// The slowest first: the line may be cut.
+/// Lists the readers of a stream. The slowest comes first, because a narrow terminal cuts the line.
 fn tools(stats: &StreamStats) -> String {
     let mut readers: Vec<_> = stats.readers.iter().collect();
     readers.sort_by(|a, b| b.lag.cmp(&a.lag).then(a.pid.cmp(&b.pid)));
@@ -140,7 +140,8 @@ fn rate(rate: Option<u64>) -> String {
     rate.map_or_else(|| "-".into(), short)
 }
 
-/// A number of bytes in five characters at most; K, M... are powers of 1024, as in options.
+/// Formats a number of bytes in at most five characters. K, M and so on are powers of 1024, as in
+/// options.
 fn short(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["K", "M", "G", "T", "P", "E"];
     let mut value = bytes as f64;
@@ -155,17 +156,18 @@ fn short(bytes: u64) -> String {
     if unit.is_empty() || value >= 9.95 { format!("{value:.0}{unit}") } else { format!("{value:.1}{unit}") }
 }
 
-/// A name that somebody else has chosen, without what the terminal would not show as a character.
+/// Returns a name from another process without control characters, and without characters that the
+/// locale does not have.
 fn shown(name: &str) -> String {
     static UTF8: LazyLock<bool> = LazyLock::new(locale_has_utf8);
     let has_letter = |letter: char| letter.is_ascii() || *UTF8;
     names::sanitize(name).chars().map(|letter| if has_letter(letter) { letter } else { '?' }).collect()
 }
 
-/// What the locale says of the terminal, see locale(7).
+/// Returns `true` if the locale's character set is UTF-8, see locale(7).
 fn locale_has_utf8() -> bool {
-    let set = |name: &&str| env::var(name).ok().filter(|value| !value.is_empty());
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set).unwrap_or_default().to_lowercase();
+    let value = |name: &&str| env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(value).unwrap_or_default().to_lowercase();
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_screen_shows_sums_tools_and_a_line_for_each_stream_as_far_as_there_is_room() {
+    fn the_screen_shows_sums_tools_and_as_many_streams_as_fit() {
         let (mut board, start) = (Board::new(7, Duration::from_secs(1)), Instant::now());
         assert_eq!(drawn(&mut board, 80, 5)[0], "iof top: asking the engine 7");
         let first = vec![stream(0, 0, 0, &[]), stream(1, 0, 0, &[]), stream(2, 0, 0, &[])];
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn no_size_of_the_terminal_is_too_small() {
+    fn a_terminal_of_any_size_can_be_drawn_to() {
         let mut board = Board::new(7, Duration::from_secs(1));
         board.update(Instant::now(), (0..5).map(|rank| stream(rank, 0, 0, &[1, 2, 3])).collect());
         for (columns, rows) in [(1, 1), (1, 24), (80, 1), (80, 2), (80, 3), (10, 4), (300, 100)] {
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn names_from_others_never_reach_the_terminal_as_commands() {
+    fn names_from_other_processes_reach_the_terminal_without_control_characters() {
         assert_eq!(shown("evil\x1b[2Jtool\n\u{9b}"), "evil?[2Jtool??");
         let mut board = Board::new(7, Duration::from_secs(1));
         let mut evil = stream(0, 0, 0, &[1]);
@@ -234,9 +236,9 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_bytes_are_short_whatever_they_are() {
-        let said = [0, 999, 1000, 10_239, 10_240, 1_022_976, 1 << 20, 1 << 40, u64::MAX].map(short);
-        assert_eq!(said, ["0", "999", "1.0K", "10K", "10K", "999K", "1.0M", "1.0T", "16E"]);
+    fn a_number_of_bytes_has_at_most_five_characters() {
+        let formatted = [0, 999, 1000, 10_239, 10_240, 1_022_976, 1 << 20, 1 << 40, u64::MAX].map(short);
+        assert_eq!(formatted, ["0", "999", "1.0K", "10K", "10K", "999K", "1.0M", "1.0T", "16E"]);
         for bits in 0..64 {
             assert!(short(1 << bits).len() <= 5 && short((1 << bits) - 1).len() <= 5, "{bits}");
         }

@@ -1,4 +1,4 @@
-//! The terminal while it is ours: taken, drawn to, and given back however we end.
+//! The terminal of `iof top`: acquired, drawn to, and restored however the command ends.
 
 use std::io::{self, IsTerminal, Stdout};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -18,26 +18,26 @@ use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 use crate::Failure;
 use crate::keyboard::window_size;
 
-/// The terminal is ours. There is only one in a process, and a panic or a signal must find it.
-static TAKEN: AtomicBool = AtomicBool::new(false);
+/// The terminal is acquired. This is global, because a panic hook or a signal must restore it.
+static ACQUIRED: AtomicBool = AtomicBool::new(false);
 
-/// The terminal on stdout. Dropping it gives the terminal back.
+/// The terminal on stdout. Dropping this restores the terminal.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     area: Rect,
 }
 
 impl Screen {
-    /// Looks whether stdout is a terminal that can be drawn to; takes nothing yet.
+    /// Checks that stdout is a terminal with a movable cursor. Does not acquire it yet.
     pub fn new() -> Result<Screen, Failure> {
-        let otherwise = "`iof query stats` prints the same once";
+        let alternative = "`iof query stats` prints the same data once";
         if !io::stdout().is_terminal() {
-            return Err(Failure::Usage(format!("iof top needs a terminal on stdout; {otherwise}")));
+            return Err(Failure::Usage(format!("iof top needs a terminal on stdout; {alternative}")));
         }
         let kind = env::var("TERM").unwrap_or_default();
         if matches!(kind.as_str(), "" | "dumb" | "unknown") {
             return Err(Failure::Usage(format!(
-                "iof top needs a terminal whose cursor can be moved, and TERM is '{kind}'; {otherwise}"
+                "iof top needs a terminal with a movable cursor, but TERM is '{kind}'; {alternative}"
             )));
         }
         let area = area();
@@ -48,40 +48,42 @@ impl Screen {
         Ok(Screen { terminal, area })
     }
 
-    /// Makes the terminal ours if it is not yet and we are in its foreground; whether it is ours.
-    pub fn take_in_foreground(&mut self) -> io::Result<bool> {
-        if TAKEN.load(SeqCst) {
+    /// Acquires the terminal if this process is in its foreground. Returns `true` if the terminal
+    /// is acquired, also by an earlier call.
+    pub fn acquire_in_foreground(&mut self) -> io::Result<bool> {
+        if ACQUIRED.load(SeqCst) {
             return Ok(true);
         }
-        // A terminal that controls nobody has no background.
+        // A terminal that is not the controlling terminal has no background.
         let foreground = match tcgetpgrp(io::stdout()) {
             Ok(group) => group == getpgrp(),
             Err(Errno::ENOTTY) => true,
             Err(errno) => return Err(errno.into()),
         };
         if foreground {
-            TAKEN.store(true, SeqCst);
+            ACQUIRED.store(true, SeqCst);
             enable_raw_mode()?;
             execute!(io::stdout(), EnterAlternateScreen, Hide)?;
-            self.forget_shown()?;
+            self.clear()?;
         }
         Ok(foreground)
     }
 
-    /// The terminal is as it was before.
-    pub fn give_back(&mut self) {
+    /// Restores the terminal.
+    pub fn restore(&mut self) {
         restore();
     }
 
-    /// The next drawing is drawn whole: somebody else may have written to the terminal.
-    pub fn forget_shown(&mut self) -> io::Result<()> {
+    /// Clears the screen, so that the next drawing is complete. Another process may have written to
+    /// the terminal.
+    pub fn clear(&mut self) -> io::Result<()> {
         execute!(io::stdout(), Clear(ClearType::All))?;
-        // Not by its `clear`, which asks the terminal for the cursor and takes the answer from who waits
-        // for keys.
+        // `Terminal::clear` would query the position of the cursor and steal the answer from the thread
+        // that reads keys. `resize` redraws everything as well.
         self.terminal.resize(self.area)
     }
 
-    /// Draws, in the size that the terminal has now.
+    /// Draws in the terminal's current size.
     pub fn draw(&mut self, body: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         let area = area();
         if area != self.area {
@@ -98,33 +100,34 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back if it is ours, from any thread.
+/// Restores the terminal if it is acquired, from any thread.
 pub fn restore() {
-    if TAKEN.swap(false, SeqCst) {
+    if ACQUIRED.swap(false, SeqCst) {
         let _ = disable_raw_mode();
         let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
     }
 }
 
-/// Only its settings, which no terminal can keep waiting: for one that takes nothing.
+/// Restores only the settings of the terminal. This does not block on a terminal that accepts no
+/// output.
 pub fn restore_settings() {
-    if TAKEN.swap(false, SeqCst) {
+    if ACQUIRED.swap(false, SeqCst) {
         let _ = disable_raw_mode();
     }
 }
 
-/// What a panic says is to be read on the terminal as it was.
+/// Restores the terminal before the message of a panic, so that the message can be read.
 fn restore_on_panic() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         restore();
         before(panic);
-        // The others would go on, and take the terminal again.
+        // Otherwise the other threads would run on and acquire the terminal again.
         std::process::exit(PANICKED);
     }));
 }
 
-/// The exit code after a panic, as Rust has it.
+/// The exit code after a panic, the same as Rust's.
 const PANICKED: i32 = 101;
 
 fn area() -> Rect {
@@ -144,14 +147,14 @@ mod tests {
 
     use super::*;
 
-    /// The variable that makes the test below panic at the terminal that it was given.
+    /// The variable that makes the test below panic, in a child process at a terminal.
     const PANIC: &str = "IOF_TEST_PANIC";
 
     #[test]
-    fn a_panic_on_any_thread_gives_the_terminal_back_and_is_read_on_it() {
+    fn a_panic_on_any_thread_restores_the_terminal_before_its_message() {
         if env::var_os(PANIC).is_some() {
             let mut screen = Screen::new().map_err(|_| "no screen").unwrap();
-            assert!(screen.take_in_foreground().unwrap());
+            assert!(screen.acquire_in_foreground().unwrap());
             let _ = thread::spawn(|| panic!("on purpose")).join();
             // Not reached: the other thread has ended the process.
             std::process::exit(0);
@@ -159,15 +162,15 @@ mod tests {
         let pty = openpty(None, None).unwrap();
         let before = tcgetattr(&pty.slave).unwrap();
         let file = || Stdio::from(File::from(pty.slave.try_clone().unwrap()));
-        let mut myself = Command::new(env::current_exe().unwrap());
-        let name = "top::screen::tests::a_panic_on_any_thread_gives_the_terminal_back_and_is_read_on_it";
-        myself
+        let mut this_test = Command::new(env::current_exe().unwrap());
+        let name = "top::screen::tests::a_panic_on_any_thread_restores_the_terminal_before_its_message";
+        this_test
             .args(["--exact", name, "--nocapture"])
             .env(PANIC, "1")
             .env("TERM", "xterm")
             .env("RUST_BACKTRACE", "0");
-        let mut child = myself.stdin(file()).stdout(file()).stderr(file()).spawn().unwrap();
-        drop(myself);
+        let mut child = this_test.stdin(file()).stdout(file()).stderr(file()).spawn().unwrap();
+        drop(this_test);
         assert_eq!(child.wait().unwrap().code(), Some(PANICKED));
         let after = tcgetattr(&pty.slave).unwrap();
         assert!(before.local_flags.contains(LocalFlags::ICANON));
@@ -175,12 +178,13 @@ mod tests {
         drop(pty.slave);
         let (mut shown, mut master) = (Vec::new(), File::from(pty.master));
         let mut chunk = [0; 4096];
-        // All of it fits the terminal's buffer; then EIO, as nobody has it open.
+        // The output fits the terminal's buffer. After it, reading fails with EIO, as no process has the
+        // terminal open.
         while let Ok(count @ 1..) = master.read(&mut chunk) {
             shown.extend_from_slice(&chunk[..count]);
         }
         let shown = String::from_utf8_lossy(&shown);
-        let (taken, back) = (shown.find("\x1b[?1049h").unwrap(), shown.find("\x1b[?1049l").unwrap());
-        assert!(taken < back && back < shown.find("on purpose").unwrap(), "{shown:?}");
+        let (acquired, restored) = (shown.find("\x1b[?1049h").unwrap(), shown.find("\x1b[?1049l").unwrap());
+        assert!(acquired < restored && restored < shown.find("on purpose").unwrap(), "{shown:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes that come, bytes that should have come.
+//! Received and expected bytes.
 
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, channel};
@@ -10,41 +10,28 @@ use sha2::{Digest, Sha256};
 use super::DEADLINE;
 use super::noise::Noise;
 
-/// What a thread is working at.
+/// The pending result of a thread.
 pub struct Pending<T>(Receiver<T>);
 
 impl<T: Send + 'static> Pending<T> {
     pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Pending<T> {
         let (done, result) = channel();
-        // A test that has failed meanwhile does not listen any more.
+        // The send fails only if the test has failed meanwhile.
         thread::spawn(move || drop(done.send(work())));
         Pending(result)
     }
 
-    /// Waits for it.
+    /// Waits for the result.
     pub fn get(self) -> T {
         self.get_within(DEADLINE)
     }
 
-    pub fn get_within(self, patience: Duration) -> T {
-        self.0.recv_timeout(patience).expect("a reader or writer of the test did not come to its end")
-    }
-
-    /// Whether it has come.
-    pub fn is_there(&mut self) -> bool {
-        match self.0.try_recv() {
-            Ok(result) => {
-                let (again, receiver) = channel();
-                again.send(result).unwrap();
-                self.0 = receiver;
-                true
-            }
-            Err(_) => false,
-        }
+    pub fn get_within(self, timeout: Duration) -> T {
+        self.0.recv_timeout(timeout).expect("a reader or writer of the test did not finish")
     }
 }
 
-/// Reads everything.
+/// Reads to the end.
 pub fn collect(mut from: impl Read + Send + 'static) -> Pending<Vec<u8>> {
     Pending::start(move || {
         let mut bytes = Vec::new();
@@ -79,17 +66,17 @@ fn sum_of(mut from: impl Read) -> Sum {
     Sum { length, sha256 }
 }
 
-/// Reads everything and keeps its sum only.
+/// Reads to the end, and keeps only the sum.
 pub fn sum(from: impl Read + Send + 'static) -> Pending<Sum> {
     Pending::start(move || sum_of(from))
 }
 
-/// The sum of the first `length` bytes that `rank` writes to `channel`.
+/// Returns the sum of the first `length` bytes that `rank` writes to `channel`.
 pub fn noise_sum(rank: u32, channel: &'static str, length: u64) -> Pending<Sum> {
     sum(Noise::new(rank, channel).take(length))
 }
 
-/// The bytes from `offset` on that `rank` writes to `channel`.
+/// Returns the bytes that `rank` writes to `channel`, from `offset` on.
 pub fn noise(rank: u32, channel: &str, offset: u64, length: usize) -> Vec<u8> {
     let mut noise = Noise::new(rank, channel);
     io::copy(&mut (&mut noise).take(offset), &mut io::sink()).unwrap();
@@ -98,10 +85,11 @@ pub fn noise(rank: u32, channel: &str, offset: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// `assert_eq` for many bytes: shows where they differ, not all of them.
+/// Compares many bytes. On failure, shows where they differ instead of all bytes.
 pub fn assert_same(what: &str, got: &[u8], wanted: &[u8]) {
-    let differ = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);
-    assert_eq!(differ, None, "{what}: the first wrong byte ({} came, {} wanted)", got.len(), wanted.len());
+    let difference = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);
+    let lengths = format!("{} bytes received, {} expected", got.len(), wanted.len());
+    assert_eq!(difference, None, "{what}: the first wrong byte ({lengths})");
     assert_eq!(got.len(), wanted.len(), "{what}: the length");
 }
 
@@ -112,7 +100,8 @@ pub struct Gap {
     pub lost: u64,
 }
 
-/// The gaps of one stream in the stderr of `iof run` or `iof pull`, which must say nothing else.
+/// Parses the gaps of one stream from the stderr of `iof run` or `iof pull`, which must contain
+/// nothing else.
 pub fn gaps(rank: u32, channel: &str, stderr: &[u8]) -> Vec<Gap> {
     let text = std::str::from_utf8(stderr).unwrap();
     let gap = |line: &str| {
@@ -123,8 +112,8 @@ pub fn gaps(rank: u32, channel: &str, stderr: &[u8]) -> Vec<Gap> {
     text.lines().map(|line| gap(line).unwrap_or_else(|| panic!("no gap: {line}"))).collect()
 }
 
-/// Checks that `delivered` is what `rank` wrote to stdout, each byte at its place, with exactly
-/// `gaps` missing of the `produced` bytes.
+/// Checks that `delivered` is what `rank` wrote to stdout: each byte in its place, and exactly the
+/// bytes in `gaps` missing from the `produced` bytes.
 pub fn assert_accounted(rank: u32, delivered: &[u8], gaps: &[Gap], produced: u64) {
     let lost: u64 = gaps.iter().map(|gap| gap.lost).sum();
     assert_eq!(delivered.len() as u64 + lost, produced, "delivered and lost, with {gaps:?}");
@@ -132,15 +121,15 @@ pub fn assert_accounted(rank: u32, delivered: &[u8], gaps: &[Gap], produced: u64
     let (mut rest, mut position) = (delivered, 0);
     let end = Gap { offset: produced, lost: 0 };
     for gap in gaps.iter().chain([&end]) {
-        assert!(gap.offset >= position, "a gap lies behind the one before it: {gaps:?}");
+        assert!(gap.offset >= position, "a gap lies before the end of the previous gap: {gaps:?}");
         let length = usize::try_from(gap.offset - position).unwrap();
         assert!(length <= rest.len(), "a gap lies behind the last byte: {gaps:?}");
-        let (now, later) = rest.split_at(length);
+        let (piece, remaining) = rest.split_at(length);
         let mut wanted = vec![0; length];
         noise.read_exact(&mut wanted).unwrap();
-        assert_same(&format!("from {position} on, with {gaps:?}"), now, &wanted);
+        assert_same(&format!("from {position} on, with {gaps:?}"), piece, &wanted);
         io::copy(&mut (&mut noise).take(gap.lost), &mut io::sink()).unwrap();
-        (rest, position) = (later, gap.offset + gap.lost);
+        (rest, position) = (remaining, gap.offset + gap.lost);
     }
     assert_eq!((position, rest.len()), (produced, 0), "{gaps:?}");
 }

@@ -1,9 +1,9 @@
-//! What the integration tests share: the real `iof` on real programs, in a rendezvous directory of
-//! their own.
+//! Helpers of the integration tests: the real `iof` on real programs, in a rendezvous directory for
+//! each test.
 //!
-//! Nothing here sleeps to let something happen: tests wait for what they can see, and fail loudly
-//! if it does not come. Whatever a test started is killed when the test ends, however it ends.
-#![allow(dead_code, reason = "each test binary uses its part")]
+//! No helper sleeps to let something happen. Tests wait for an observable state, and fail after a
+//! deadline. All processes that a test started are killed when the test ends, even if it panics.
+#![allow(dead_code, reason = "each test binary uses a part of the helpers")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 pub mod bytes;
@@ -16,43 +16,43 @@ pub mod terminal;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected state.
 pub const DEADLINE: Duration = Duration::from_secs(60);
-/// The same where a gigabyte is on its way, in a build without optimisation, on a machine that does
-/// other things.
+/// How long a test waits for the transfer of a gigabyte, in a build without optimisation on a busy
+/// machine.
 pub const BULK_DEADLINE: Duration = Duration::from_secs(240);
 
-/// Waits until `found` gives something.
-pub fn wait_for<T>(what: &str, found: impl FnMut() -> Option<T>) -> T {
-    wait_up_to(DEADLINE, what, found)
+/// Waits until `poll` returns a value.
+pub fn wait_for<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
+    wait_up_to(DEADLINE, what, poll)
 }
 
-/// Waits until `found` gives something, for `patience` at most.
-pub fn wait_up_to<T>(patience: Duration, what: &str, found: impl FnMut() -> Option<T>) -> T {
-    wait_or(patience, found, || what.to_owned())
+/// Waits until `poll` returns a value, for at most `timeout`.
+pub fn wait_up_to<T>(timeout: Duration, what: &str, poll: impl FnMut() -> Option<T>) -> T {
+    wait_or(timeout, poll, || what.to_owned())
 }
 
-/// Waits until `found` gives something, for `patience` at most; if nothing comes, `explain` says
-/// what was there.
+/// Waits until `poll` returns a value, for at most `timeout`. After that, panics with the text of
+/// `explain`.
 pub fn wait_or<T>(
-    patience: Duration,
-    mut found: impl FnMut() -> Option<T>,
+    timeout: Duration,
+    mut poll: impl FnMut() -> Option<T>,
     explain: impl FnOnce() -> String,
 ) -> T {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     loop {
-        if let Some(found) = found() {
-            return found;
+        if let Some(value) = poll() {
+            return value;
         }
         if Instant::now() >= deadline {
-            panic!("waited {patience:?} in vain: {}", explain());
+            panic!("waited {timeout:?} in vain: {}", explain());
         }
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// What `iof` says, but for whom a push waits: that is said of those who read, too, on a machine
-/// that has no time for them.
+/// Returns the messages of `iof` without the reports of ranks that a push waits for. On a busy
+/// machine these reports name ranks that do read as well.
 pub fn without_waits(stderr: &str) -> String {
     stderr.split_inclusive('\n').filter(|line| !line.starts_with("iof: waiting for rank ")).collect()
 }

@@ -1,12 +1,12 @@
-//! The bytes that the generator program `rank` writes, and that tests compute again to compare.
+//! The bytes that the generator program `rank` writes. Tests compute them again to compare.
 
 use std::io::{self, Read};
 
-/// Bytes made at a time.
+/// The number of bytes that are generated at a time.
 const BLOCK: usize = 64 * 1024;
 
-/// An endless stream of pseudo-random bytes (xorshift64), another one for each rank and channel.
-/// NULs and newlines come as often as any other byte.
+/// An endless stream of pseudo-random bytes (xorshift64), different for each rank and channel. NULs
+/// and newlines are as frequent as any other byte.
 pub struct Noise {
     state: u64,
     block: Vec<u8>,
@@ -14,9 +14,10 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// The stream of `rank` on `channel` (`stdout`, `stderr` or `stddiag`), from its first byte on.
+    /// Returns the stream of `rank` on `channel` (`stdout`, `stderr` or `stddiag`), from its first
+    /// byte on.
     pub fn new(rank: u32, channel: &str) -> Noise {
-        // FNV-1a: never 0, for all that is used here.
+        // FNV-1a. It is not 0 for any rank and channel in use.
         let seed = channel.bytes().chain(rank.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -24,7 +25,7 @@ impl Noise {
     }
 
     fn next_block(&mut self) {
-        // Nothing but shifts and exclusive ors: fast without an optimiser, too.
+        // Only shifts and exclusive ors, so that it is fast in a build without optimisation, too.
         let mut state = self.state;
         for word in self.block.as_chunks_mut::<8>().0 {
             state ^= state << 13;

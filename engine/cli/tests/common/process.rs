@@ -13,19 +13,19 @@ use nix::unistd::Pid;
 use super::bytes::{Pending, collect};
 use super::{DEADLINE, wait_up_to};
 
-/// A process in a process group of its own, with pipes for its stdin, stdout and stderr. When this
-/// is dropped it is killed with all that it started, in whatever groups and sessions that is.
+/// A process in its own process group, with pipes for its stdin, stdout and stderr. Dropping this
+/// kills the process and all of its descendants, in all process groups and sessions.
 pub struct Process {
     child: Child,
-    what: String,
-    /// In the environment of all these.
+    description: String,
+    /// The value of [`MARK`] in the environment of the process and its descendants.
     mark: String,
 }
 
-/// The variable that holds the mark.
+/// The variable that marks a process and its descendants.
 const MARK: &str = "IOF_TEST_STARTED_BY";
 
-/// How a process ended and what it wrote.
+/// The exit code and the output of a process.
 #[derive(Debug)]
 pub struct Done {
     /// As a shell shows it: 128 + n for a process that signal n killed.
@@ -35,7 +35,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// Its stdout, which must be text.
+    /// Returns stdout, which must be UTF-8.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.stdout).unwrap()
     }
@@ -44,22 +44,22 @@ impl Done {
 impl Process {
     pub fn start(command: &mut Command) -> Process {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Process::start_as_it_is(command)
+        Process::start_with_its_files(command)
     }
 
-    /// Only in a process group of its own: what its standard files are, `command` says.
-    pub fn start_as_it_is(command: &mut Command) -> Process {
+    /// Starts a process in its own process group, with the standard files of `command`.
+    pub fn start_with_its_files(command: &mut Command) -> Process {
         Process::start_in_its_group(command.process_group(0))
     }
 
-    /// In the process group that `command` says.
+    /// Starts a process in the process group of `command`, with the standard files of `command`.
     pub fn start_in_its_group(command: &mut Command) -> Process {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let mark = format!("{}-{}", std::process::id(), STARTED.fetch_add(1, Relaxed));
         command.env(MARK, &mark);
-        let what = format!("{command:?}");
-        let child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
-        Process { child, what, mark }
+        let description = format!("{command:?}");
+        let child = command.spawn().unwrap_or_else(|error| panic!("{description}: {error}"));
+        Process { child, description, mark }
     }
 
     pub fn pid(&self) -> u32 {
@@ -87,18 +87,18 @@ impl Process {
         kill(self.nix_pid(), signal).unwrap();
     }
 
-    /// Stops it with SIGSTOP, until all of its threads stand still: each goes on until it hears of
-    /// it.
+    /// Sends SIGSTOP, and waits until all threads have stopped. Each thread runs on until it
+    /// handles the stop.
     pub fn stop(&self) {
         self.signal(Signal::SIGSTOP);
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
         let stopped = || matches!(waitid(Id::Pid(self.nix_pid()), flags), Ok(WaitStatus::Stopped(..)));
-        wait_up_to(DEADLINE, &format!("{} to stand still", self.what), || stopped().then_some(()));
+        wait_up_to(DEADLINE, &format!("{} to stop", self.description), || stopped().then_some(()));
     }
 
-    /// Its exit code as a shell shows it, if it has ended.
-    pub fn ended(&self) -> Option<i32> {
-        // It stays a zombie until this is dropped, so that its group's number can't become somebody else's.
+    /// Returns the exit code as a shell shows it, if the process has ended.
+    pub fn exit_code(&self) -> Option<i32> {
+        // The process stays a zombie until this is dropped, so that the number of its group is not reused.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         match waitid(Id::Pid(self.nix_pid()), flags).unwrap() {
             WaitStatus::Exited(_, code) => Some(code),
@@ -107,16 +107,16 @@ impl Process {
         }
     }
 
-    /// Waits for its end; gives its exit code.
+    /// Waits for the end of the process, and returns its exit code.
     pub fn wait(&self) -> i32 {
         self.wait_up_to(DEADLINE)
     }
 
-    pub fn wait_up_to(&self, patience: Duration) -> i32 {
-        wait_up_to(patience, &format!("the end of {}", self.what), || self.ended())
+    pub fn wait_up_to(&self, timeout: Duration) -> i32 {
+        wait_up_to(timeout, &format!("the end of {}", self.description), || self.exit_code())
     }
 
-    /// Closes its stdin, reads what it writes, waits for its end.
+    /// Closes stdin, reads all output, and waits for the end of the process.
     pub fn finish(mut self) -> Done {
         drop(self.child.stdin.take());
         let (stdout, stderr) = self.collect();
@@ -125,22 +125,23 @@ impl Process {
         Done { code, stdout: stdout.get(), stderr }
     }
 
-    /// Reads all that it writes from now on.
+    /// Starts to read stdout and stderr to their ends.
     pub fn collect(&mut self) -> (Pending<Vec<u8>>, Pending<Vec<u8>>) {
         (collect(self.stdout()), collect(self.stderr()))
     }
 
-    /// Kibibytes of anonymous and shared memory that it has now, see proc_pid_status(5).
+    /// Returns the resident anonymous and shared memory in KiB, see proc_pid_status(5).
     pub fn memory_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let kib = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
         let counted = status.lines().filter(|l| l.starts_with("RssAnon:") || l.starts_with("RssShmem:"));
-        let both: Vec<u64> = counted.filter_map(kib).collect();
-        assert_eq!(both.len(), 2, "{status}");
-        both.iter().sum()
+        let sizes: Vec<u64> = counted.filter_map(kib).collect();
+        assert_eq!(sizes.len(), 2, "{status}");
+        sizes.iter().sum()
     }
 
-    /// The pids of what lives of it and runs the program `name`.
+    /// Returns the pids of the living processes (see [`Process::living`]) that run the program
+    /// `name`.
     pub fn running(&self, name: &str) -> Vec<u32> {
         let runs = |pid: &u32| {
             fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
@@ -148,13 +149,13 @@ impl Process {
         self.living().into_iter().filter(runs).collect()
     }
 
-    /// The pids of what lives of it: itself, ranks, their children.
+    /// Returns the pids of the process and its descendants that have not ended.
     pub fn living(&self) -> Vec<u32> {
         let mark = format!("{MARK}={}", self.mark).into_bytes();
         let pids = fs::read_dir("/proc")
             .unwrap()
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-        // A zombie has no environment any more.
+        // A zombie has no environment, so it is not counted.
         let is_marked = |pid: &u32| {
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             environment.split(|byte| *byte == 0).any(|entry| entry == mark)
@@ -163,7 +164,7 @@ impl Process {
     }
 }
 
-/// What the kernel says of a process, see proc_pid_stat(5).
+/// The state of a process as the kernel reports it, see proc_pid_stat(5).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stat {
     /// `R`, `S`, `T` (stopped), `Z`...
@@ -171,14 +172,14 @@ pub struct Stat {
     pub parent: u32,
     pub group: u32,
     pub session: u32,
-    /// The number of its controlling terminal, 0 if it has none.
+    /// The device number of the controlling terminal, 0 if there is none.
     pub terminal: i32,
-    /// The group that is in the foreground there.
+    /// The foreground process group of that terminal.
     pub foreground: i32,
 }
 
 impl Stat {
-    /// `None` if there is no such process.
+    /// Returns the state of a process, or `None` if it does not exist.
     pub fn of(pid: u32) -> Option<Stat> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, rest) = stat.rsplit_once(") ")?;
@@ -198,7 +199,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = killpg(self.nix_pid(), Signal::SIGKILL);
         let deadline = Instant::now() + DEADLINE;
-        // Some may just be starting others.
+        // Repeats, because a process may start another one meanwhile.
         while let living = self.living()
             && !living.is_empty()
             && Instant::now() < deadline

@@ -1,4 +1,4 @@
-//! A rendezvous directory with the engines and tools of one test.
+//! The rendezvous directory of one test, with its engines and tools.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,17 +14,17 @@ use tempfile::TempDir;
 use super::process::{Done, Process};
 use super::{DEADLINE, wait_for, wait_or};
 
-/// What `--backend` knows.
+/// The values of `--backend`.
 pub const BACKENDS: [&str; 2] = ["io-uring", "epoll"];
 
-/// A directory of this test alone: `iof` meets here, gates lie here.
+/// The directory of one test: the rendezvous point of its engines, and the place of its gates.
 pub struct Site {
     directory: TempDir,
-    /// What `iof run` is to work with; its own choice if `None`.
+    /// The value of `--backend` for `iof run`; `None` for its default.
     backend: Option<String>,
 }
 
-/// What `iof query stats --json` says of one stream.
+/// One stream in the answer to `iof query stats --json`.
 #[derive(Clone, Debug)]
 pub struct Stream(pub Value);
 
@@ -41,18 +41,18 @@ impl Stream {
         self.0["complete"].as_bool().unwrap()
     }
 
-    /// How many `iof pull` read it.
+    /// Returns the number of `iof pull` that read the stream.
     pub fn pulls(&self) -> usize {
         self.readers("iof pull").len()
     }
 
-    /// Its readers of this name.
+    /// Returns the readers with the name `tool`.
     pub fn readers(&self, tool: &str) -> Vec<&Value> {
         self.0["readers"].as_array().unwrap().iter().filter(|reader| reader["tool"] == tool).collect()
     }
 }
 
-/// The values that `iof query --json` has found.
+/// Returns the values in the answer to `iof query --json`.
 pub fn found(done: &Done) -> Vec<Value> {
     let answer = done.text();
     let mut answer: Value = serde_json::from_str(answer).unwrap_or_else(|e| panic!("{e}: {answer}"));
@@ -60,7 +60,8 @@ pub fn found(done: &Done) -> Vec<Value> {
 }
 
 impl Site {
-    /// On the backend in `IOF_TEST_BACKEND`, so that all tests can be run on one of them.
+    /// Returns a site on the backend in `IOF_TEST_BACKEND`, so that all tests can be run on either
+    /// backend.
     pub fn new() -> Site {
         Site { directory: tempfile::tempdir().unwrap(), backend: std::env::var("IOF_TEST_BACKEND").ok() }
     }
@@ -69,8 +70,8 @@ impl Site {
         Site { backend: Some(backend.into()), ..Site::new() }
     }
 
-    /// On whatever backend `iof run` takes by itself.
-    pub fn on_any_backend() -> Site {
+    /// Returns a site on the default backend of `iof run`.
+    pub fn on_default_backend() -> Site {
         Site { backend: None, ..Site::new() }
     }
 
@@ -78,7 +79,7 @@ impl Site {
         self.directory.path()
     }
 
-    /// `iof COMMAND --rendezvous-dir` of this site.
+    /// Returns `iof COMMAND --rendezvous-dir` with the directory of this site.
     pub fn iof(&self, command: &str) -> Command {
         let mut iof = iof();
         iof.arg(command).arg("--rendezvous-dir").arg(self.path());
@@ -101,14 +102,14 @@ impl Site {
         Process::start(self.iof("pull").args(options))
     }
 
-    /// Does `iof query WHAT`; to its end.
+    /// Runs `iof query OPTIONS` to its end.
     pub fn query(&self, options: &[&str]) -> Done {
         Process::start(self.iof("query").args(options)).finish()
     }
 
-    fn rows(&self, what: &str) -> Option<Vec<Value>> {
-        let done = self.query(&[what, "--json"]);
-        // 2 until the engine is there.
+    fn rows(&self, key: &str) -> Option<Vec<Value>> {
+        let done = self.query(&[key, "--json"]);
+        // The exit code is 2 while there is no engine.
         assert!(matches!(done.code, 0 | 2), "{done:?}");
         (done.code == 0).then(|| match found(&done).remove(0) {
             Value::Array(rows) => rows,
@@ -116,27 +117,27 @@ impl Site {
         })
     }
 
-    /// All streams, `None` while there is no engine.
+    /// Returns all streams; `None` while there is no engine.
     pub fn streams(&self) -> Option<Vec<Stream>> {
         Some(self.rows("stats")?.into_iter().map(Stream).collect())
     }
 
-    /// One stream, if it is there.
+    /// Returns one stream, if it exists.
     pub fn stream(&self, rank: u32, channel: &str) -> Option<Stream> {
         self.streams()?.into_iter().find(|stream| stream.is(rank, channel))
     }
 
-    /// All processes, `None` while there is no engine.
+    /// Returns all processes; `None` while there is no engine.
     pub fn procs(&self) -> Option<Vec<Value>> {
         self.rows("procs")
     }
 
-    /// Waits until a job of `ranks` ranks is there, all of which were started.
+    /// Waits until a job has started all of its `ranks` ranks.
     pub fn wait_for_ranks(&self, ranks: usize) {
-        let is_there = |proc: &Value| proc["state"] != "launching";
+        let is_started = |proc: &Value| proc["state"] != "launching";
         wait_for("the ranks", || {
             let procs = self.procs()?;
-            (procs.len() == ranks && procs.iter().all(is_there)).then_some(())
+            (procs.len() == ranks && procs.iter().all(is_started)).then_some(())
         });
     }
 
@@ -146,48 +147,50 @@ impl Site {
         wait_or(DEADLINE, found, || format!("rank {rank}'s {channel}: {:?}", self.stream(rank, channel)))
     }
 
-    /// Waits until so many bytes of the stream have come.
+    /// Waits until the stream has produced at least `bytes` bytes.
     pub fn wait_for_bytes(&self, rank: u32, channel: &str, bytes: u64) -> Stream {
         self.wait_for_stream(rank, channel, |stream| stream.number("produced") >= bytes)
     }
 
-    /// Starts `iof pull` as soon as there is an engine with a job.
-    pub fn pull_when_there(&self) -> Process {
+    /// Waits for an engine with a job, and starts `iof pull`.
+    pub fn pull_when_ready(&self) -> Process {
         wait_for("a job", || (!self.streams()?.is_empty()).then_some(()));
         self.pull(&[])
     }
 
-    /// Waits until so many bytes were logged to what the rank writes, and both `iof run` and an
+    /// Waits until `bytes` bytes were logged to the output of the rank, and both `iof run` and an
     /// `iof pull` read them.
     pub fn wait_for_logged(&self, rank: u32, channel: &str, bytes: u64) {
-        let is = |of: &Stream| {
-            let readers = of.readers("iof run").len().min(of.pulls());
-            of.is(rank, channel) && of.0["logged"] == true && of.number("produced") >= bytes && readers > 0
+        let is_logged = |stream: &Stream| {
+            let is_read = !stream.readers("iof run").is_empty() && stream.pulls() > 0;
+            let has_bytes = stream.0["logged"] == true && stream.number("produced") >= bytes;
+            stream.is(rank, channel) && has_bytes && is_read
         };
-        wait_for("what is logged", || self.streams()?.iter().any(is).then_some(()));
+        wait_for("the logged bytes", || self.streams()?.iter().any(is_logged).then_some(()));
     }
 
-    /// Waits until so many `iof pull` read the stream.
+    /// Waits until exactly `pulls` `iof pull` read the stream.
     pub fn wait_for_pulls(&self, rank: u32, channel: &str, pulls: usize) {
         self.wait_for_stream(rank, channel, |stream| stream.pulls() == pulls);
     }
 
-    /// Waits until the rank is in `state` (`running`, `terminated`...); gives what is known of it.
+    /// Waits until the rank is in `state` (`running`, `terminated`...), and returns its row of the
+    /// process table.
     pub fn wait_for_state(&self, rank: u32, state: &str) -> Value {
         wait_for(&format!("rank {rank} to be {state}"), || {
-            let is = |proc: &Value| proc["rank"] == rank && proc["state"] == state;
-            self.procs()?.into_iter().find(is)
+            let matches = |proc: &Value| proc["rank"] == rank && proc["state"] == state;
+            self.procs()?.into_iter().find(matches)
         })
     }
 
-    /// Makes a gate, closed.
+    /// Creates a closed gate.
     pub fn gate(&self, name: &str) -> Gate {
         let path = self.path().join(name);
         mkfifo(&path, Mode::S_IRWXU).unwrap();
         Gate { path, open: None }
     }
 
-    /// The engines' sockets.
+    /// Returns the sockets of the engines.
     pub fn sockets(&self) -> Vec<PathBuf> {
         let paths = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap().path());
         let is_socket = |path: &PathBuf| {
@@ -198,27 +201,27 @@ impl Site {
     }
 }
 
-/// A fifo that somebody waits at by opening it: `: < PATH` in a shell, `--gate OFFSET:PATH` of the
-/// program `rank`.
+/// A fifo at which a rank waits by opening it: with `: < PATH` in a shell, or with
+/// `--gate OFFSET:PATH` of the program `rank`.
 pub struct Gate {
     path: PathBuf,
     open: Option<File>,
 }
 
 impl Gate {
-    /// Lets pass who waits here and who will come.
+    /// Opens the gate for all processes that wait at it or come later.
     pub fn open(&mut self) {
-        // For reading, too, so that this does not wait for anybody.
+        // Also for reading, so that the open does not block.
         self.open = Some(File::options().read(true).write(true).open(&self.path).unwrap());
     }
 
-    /// For a shell, or behind `--gate OFFSET:`.
+    /// Returns the path for a shell or for `--gate OFFSET:`.
     pub fn path(&self) -> &str {
         self.path.to_str().unwrap()
     }
 }
 
-/// The command, without arguments, and without what the surroundings say of engines.
+/// Returns `iof` without arguments, and without the variables that select engines and logs.
 pub fn iof() -> Command {
     let mut iof = Command::new(env!("CARGO_BIN_EXE_iof"));
     let directories = ["PMIX_SERVER_TMPDIR", "PMIX_SYSTEM_TMPDIR"];
@@ -230,14 +233,14 @@ pub fn iof() -> Command {
     iof
 }
 
-/// The path of one of the programs in `examples`.
+/// Returns the path of a program in `examples`.
 pub fn program(name: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_iof")).with_file_name("examples").join(name);
     assert!(program.exists(), "{}: run `cargo build -p iof-cli --examples`", program.display());
     program.to_str().unwrap().to_owned()
 }
 
-/// The generator program, `examples/rank.rs`, with its arguments.
+/// Returns the command line of the generator program, `examples/rank.rs`.
 pub fn rank<A: AsRef<str>>(args: impl IntoIterator<Item = A>) -> Vec<String> {
     let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
     std::iter::once(program("rank")).chain(args).collect()

@@ -1,4 +1,4 @@
-//! A terminal with somebody at it: a pty whose other end is the test.
+//! A terminal that the test operates: the test holds the master of a pseudo-terminal.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -23,11 +23,12 @@ use super::wait_or;
 /// The test's end of a terminal.
 pub struct Terminal {
     master: File,
+    /// All output so far.
     shown: Arc<Mutex<Vec<u8>>>,
-    /// The size since when: how much had been shown by then.
     size: Cell<(u16, u16)>,
+    /// The length of the output before the last change of the size.
     resized: Cell<usize>,
-    /// Reads what is shown.
+    /// The thread that reads the output.
     reader: JoinHandle<()>,
 }
 
@@ -36,14 +37,14 @@ pub const CTRL_D: &str = "\x04";
 pub const CTRL_Z: &str = "\x1a";
 
 impl Terminal {
-    /// Starts `command` as the leader of a session at a new terminal, on which its standard files
-    /// are.
+    /// Starts `command` as the leader of a session at a new terminal, with the terminal as its
+    /// standard files.
     pub fn start(command: &mut Command, rows: u16, columns: u16) -> (Terminal, Process) {
         let OpenptyResult { master, slave } = openpty(&size(rows, columns), None).unwrap();
         let slave = File::from(slave);
         let file = || Stdio::from(slave.try_clone().unwrap());
         command.stdin(file()).stdout(file()).stderr(file());
-        // SAFETY: between fork and exec it makes system calls only.
+        // SAFETY: between fork and exec, the closure only makes system calls.
         unsafe {
             command.pre_exec(|| {
                 setsid()?;
@@ -57,12 +58,12 @@ impl Terminal {
         // The command keeps copies of the slave.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let shown = Arc::new(Mutex::new(Vec::new()));
-        let (mut from, to) = (File::from(master.try_clone().unwrap()), Arc::clone(&shown));
+        let (mut output, buffer) = (File::from(master.try_clone().unwrap()), Arc::clone(&shown));
         let reader = thread::spawn(move || {
             let mut chunk = [0; 4096];
-            // Until the last process has gone from the terminal: EIO.
-            while let Ok(count @ 1..) = from.read(&mut chunk) {
-                to.lock().unwrap().extend_from_slice(&chunk[..count]);
+            // Reading fails with EIO when no process has the terminal open any more.
+            while let Ok(count @ 1..) = output.read(&mut chunk) {
+                buffer.lock().unwrap().extend_from_slice(&chunk[..count]);
             }
         });
         (
@@ -77,32 +78,32 @@ impl Terminal {
         )
     }
 
-    /// Types.
+    /// Types `keys`.
     pub fn type_keys(&self, keys: &str) {
         (&self.master).write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Changes its size, as a window on a screen does.
+    /// Changes the size of the terminal.
     pub fn resize(&self, rows: u16, columns: u16) {
         self.size.set((rows, columns));
         self.resized.set(self.shown.lock().unwrap().len());
         let size = size(rows, columns);
-        // SAFETY: the call reads one `winsize`, which lives.
-        let done = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
-        assert_eq!(done, 0);
+        // SAFETY: the call reads one `winsize`, and `size` lives until it returns.
+        let result = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        assert_eq!(result, 0);
     }
 
-    /// All that was shown so far.
+    /// Returns all output so far.
     pub fn shown(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    /// All that was shown, once the last process has gone from it.
+    /// Waits until no process has the terminal open, and returns all output.
     pub fn all_shown(&self) -> String {
         wait_or(super::DEADLINE, || self.reader.is_finished().then(|| self.shown()), || self.shown())
     }
 
-    /// What is to be seen on it now, line by line, of what came since it had its size.
+    /// Returns the visible lines, as drawn by the output since the last change of the size.
     pub fn picture(&self) -> Vec<String> {
         let (rows, columns) = self.size.get();
         let number = |number| NonZero::new(number).unwrap();
@@ -111,19 +112,19 @@ impl Terminal {
         screen.screen().rows(0, columns).map(|line| line.trim_end().to_owned()).collect()
     }
 
-    /// Waits until `found` finds something in the picture.
-    pub fn wait_to_see<T>(&self, what: &str, found: impl Fn(&[String]) -> Option<T>) -> T {
+    /// Waits until `find` finds a value in the visible lines.
+    pub fn wait_to_see<T>(&self, what: &str, find: impl Fn(&[String]) -> Option<T>) -> T {
         let explain = || format!("{what} in {:#?}", self.picture());
-        wait_or(super::DEADLINE, || found(&self.picture()), explain)
+        wait_or(super::DEADLINE, || find(&self.picture()), explain)
     }
 
-    /// Waits until `text` was shown `times` times.
+    /// Waits until `text` was shown at least `times` times.
     pub fn wait_for(&self, text: &str, times: usize) {
-        let found = || (self.shown().matches(text).count() >= times).then_some(());
-        wait_or(super::DEADLINE, found, || format!("{times} times {text:?} in {:?}", self.shown()));
+        let poll = || (self.shown().matches(text).count() >= times).then_some(());
+        wait_or(super::DEADLINE, poll, || format!("{times} times {text:?} in {:?}", self.shown()));
     }
 
-    /// How it is set now, see termios(3).
+    /// Returns the current settings, see termios(3).
     pub fn settings(&self) -> Termios {
         tcgetattr(&self.master).unwrap()
     }
@@ -134,19 +135,19 @@ fn size(rows: u16, columns: u16) -> Winsize {
 }
 
 impl Site {
-    /// Starts `iof run ARGS` at a terminal of its own, without a shell.
+    /// Starts `iof run ARGS` at a new terminal, without a shell.
     pub fn run_at_terminal<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> (Terminal, Process) {
         Terminal::start(self.iof("run").args(args), 24, 80)
     }
 
-    /// Starts a shell with job control at a terminal of its own; `run` there is `iof run` of this
-    /// site.
+    /// Starts a shell with job control at a new terminal. The alias `run` in it is `iof run` of
+    /// this site.
     pub fn shell_at_terminal(&self) -> (Terminal, Process) {
         let mut shell = Command::new("sh");
         shell.arg("-i").env("PS1", "").env_remove("ENV");
         let (terminal, process) = Terminal::start(&mut shell, 24, 80);
         let iof = iof().get_program().to_str().unwrap().to_owned();
-        // No echo, so that what is shown comes from those who run.
+        // No echo, so that only output of the processes is shown.
         let alias = format!(
             "stty -echo; alias run='{iof} run --rendezvous-dir {}'; echo read''y\n",
             self.path().display()
