@@ -218,8 +218,8 @@ fn a_pull_from_an_unknown_engine_or_rank_is_rejected() {
         &format!("no running engine with pid {own_pid}"),
     );
     assert_refused(&site.pull(&["--pid", "0"]).finish(), "pid 0");
-    assert_refused(&site.pull(&["--rank", "2"]).finish(), "no rank 2");
-    assert_refused(&site.pull(&["--rank", "0,1,77"]).finish(), "no rank 77");
+    assert_refused(&site.pull(&["--rank", "2"]).finish(), "rank 2 does not exist");
+    assert_refused(&site.pull(&["--rank", "0,1,77"]).finish(), "rank 77 does not exist");
     assert_refused(&site.pull(&["--rank", "1-99999999"]).finish(), "");
     assert_eq!(run.finish().code, 0, "the run is not affected");
 }
