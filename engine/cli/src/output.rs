@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use iof_output::{
-    Choice, Destination, Files, Finish, Options, Output, Patience, PrintError, PrintReport, Printer,
+    Choice, Destination, Files, Finish, FlushTimeout, Options, Output, PrintError, PrintReport, Printer,
     Rotation, Style,
 };
 use iof_proto::{Channel, Channels, Proc, Rank};
@@ -141,7 +141,7 @@ impl OutputArgs {
     /// directories of files.
     pub fn prepare(&self, nprocs: Option<u64>) -> Result<Outputs<'_>, Failure> {
         let invalid = |error| Failure::Usage(format!("--output: {error}"));
-        let outputs = Outputs { args: self, choice: Choice::of(&self.output).map_err(invalid)? };
+        let outputs = Outputs { args: self, choice: Choice::from_lists(&self.output).map_err(invalid)? };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -241,7 +241,7 @@ impl Outputs<'_> {
         let max_line = usize::try_from(args.max_line).unwrap_or(usize::MAX);
         Options {
             style: Style::new(choice, &finish),
-            patience: Patience { max_line, max_time: args.max_line_time },
+            flush_timeout: FlushTimeout { max_line, max_time: args.max_line_time },
             raw: choice.raw,
         }
     }

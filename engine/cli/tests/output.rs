@@ -324,11 +324,11 @@ fn invalid_output_options_are_rejected_in_one_line_with_the_remedy() {
     for command in [&["run", "true"][..], &["pull"]] {
         let (first, rest) = command.split_first().unwrap();
         for (options, message) in [
-            (&["--output", "loud"][..], "'loud' is no kind of output"),
-            (&["--output", ""], "is no kind of output"),
+            (&["--output", "loud"][..], "unknown output word 'loud'"),
+            (&["--output", ""], "unknown output word ''"),
             (&["--output", "t"], "tag or tag-detailed"),
             (&["--output", "tag=maybe"], "true or false"),
-            (&["--output", "xml,json"], "exclude each other"),
+            (&["--output", "xml,json"], "xml cannot be combined with json"),
             (&["--output", "file=%x:pattern"], "%x"),
             (&["--output", "tag:copy"], "dir=DIR or file=NAME"),
             (&["--output", "dir=/dev/null/x"], "cannot create the directory for files: /dev/null/x: "),

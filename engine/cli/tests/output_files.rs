@@ -199,7 +199,7 @@ fn a_file_that_cannot_be_written_ends_the_run_and_is_reported_with_its_rank() {
     let options = ["--nspace", "launcher@1", "--output", &format!("dir={}", at.display())];
     let done = site.run_sh(&options, "echo x; exec sleep 1000").finish();
     assert_eq!(done.code, 1, "{done:?}");
-    let cause = "iof: writing what rank 0 writes to stdout: ";
+    let cause = "iof: cannot write the stdout of rank 0: ";
     assert!(
         done.stderr.starts_with(cause) && done.stderr.contains("rank.0/stdout: Is a directory"),
         "{done:?}"
@@ -213,7 +213,7 @@ fn a_file_that_cannot_be_written_ends_the_run_and_is_reported_with_its_rank() {
     let list = format!("merge=false,file={}/rank.%R:pattern", full.display());
     let done = site.run_sh(&["-n", "2", "--output", &list], "echo x >&2; exec sleep 1000").finish();
     assert_eq!(done.code, 1, "{done:?}");
-    assert!(done.stderr.contains("what rank 1 writes to stderr: "), "{done:?}");
+    assert!(done.stderr.contains("cannot write the stderr of rank 1: "), "{done:?}");
     assert!(done.stderr.contains("rank.1.err: No space left on device"), "{done:?}");
 }
 

@@ -1,9 +1,9 @@
-//! What is to be written in one call: bytes made here between bytes that lie in rings.
+//! The bytes of one write call: bytes created here, between bytes that lie in rings.
 
 use std::io::IoSlice;
 
-/// From this length on a piece is written from where it lies; shorter ones cost less to copy than a
-/// slice of writev(2) costs the kernel. Measured, see docs/src/performance.md.
+/// The length in bytes from which a piece is written from where it lies. Copying a shorter one
+/// costs less than another slice costs writev(2). Measured, see docs/src/performance.md.
 pub const LEND_AT: usize = 4096;
 
 /// Bytes to be written in order. Those that lie elsewhere are borrowed for `'a`.
@@ -16,24 +16,24 @@ pub struct Batch<'a> {
 
 #[derive(Debug)]
 struct Lent<'a> {
-    /// What comes before it of the batch's own bytes ends here.
-    at: usize,
+    /// The length of the batch's own bytes that precede it.
+    position: usize,
     bytes: &'a [u8],
 }
 
 impl<'a> Batch<'a> {
-    /// An empty one that uses the memory of `buffer`.
+    /// Creates an empty batch that uses the memory of `buffer`.
     pub fn new(mut buffer: Vec<u8>) -> Batch<'a> {
         buffer.clear();
         Batch { own: buffer, lent: Vec::new(), length: 0 }
     }
 
-    /// Its memory, for the next.
+    /// Returns the memory of the batch for reuse.
     pub fn into_buffer(self) -> Vec<u8> {
         self.own
     }
 
-    /// Appends a copy.
+    /// Appends a copy of `bytes`.
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
         self.own.extend_from_slice(bytes);
@@ -47,48 +47,48 @@ impl<'a> Batch<'a> {
         self.length = self.length.saturating_add(self.own.len().saturating_sub(before));
     }
 
-    /// Appends `bytes`, without a copy if that is cheaper.
+    /// Appends `bytes`, without a copy if they have [`LEND_AT`] bytes or more.
     #[inline]
     pub fn add(&mut self, bytes: &'a [u8]) {
         if bytes.len() < LEND_AT { self.copy(bytes) } else { self.lend(bytes) }
     }
 
-    /// Appends `bytes`, without a copy.
+    /// Appends `bytes` without a copy.
     pub fn lend(&mut self, bytes: &'a [u8]) {
-        self.lent.push(Lent { at: self.own.len(), bytes });
+        self.lent.push(Lent { position: self.own.len(), bytes });
         self.length = self.length.saturating_add(bytes.len());
     }
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has none.
+    /// Returns whether the batch has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// How many slices it has, about.
+    /// Returns an upper bound of the number of slices.
     pub fn parts(&self) -> usize {
         self.lent.len().saturating_mul(2).saturating_add(1)
     }
 
-    /// All of it, in order, in place.
+    /// Returns all bytes in order, without copying them.
     pub fn slices(&self) -> Vec<IoSlice<'_>> {
         let mut slices = Vec::with_capacity(self.parts());
-        let mut from = 0;
-        for Lent { at, bytes } in &self.lent {
-            slices.extend(self.own.get(from..*at).filter(|own| !own.is_empty()).map(IoSlice::new));
+        let mut start = 0;
+        for Lent { position, bytes } in &self.lent {
+            slices.extend(self.own.get(start..*position).filter(|own| !own.is_empty()).map(IoSlice::new));
             slices.push(IoSlice::new(bytes));
-            from = *at;
+            start = *position;
         }
-        slices.extend(self.own.get(from..).filter(|own| !own.is_empty()).map(IoSlice::new));
+        slices.extend(self.own.get(start..).filter(|own| !own.is_empty()).map(IoSlice::new));
         slices
     }
 
-    /// A copy of all of it.
+    /// Returns a copy of all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         self.slices().iter().flat_map(|slice| slice.iter().copied()).collect()
     }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_copied_and_what_is_lent_comes_in_order() {
+    fn copied_and_lent_bytes_are_written_in_order() {
         let long = vec![b'x'; LEND_AT];
         let mut batch = Batch::new(b"old".to_vec());
         assert!(batch.is_empty() && batch.slices().is_empty());
@@ -108,7 +108,7 @@ mod tests {
         batch.add(b"b");
         batch.lend(b"c");
         batch.lend(b"d");
-        batch.make(|to| to.extend(b"ef"));
+        batch.make(|buffer| buffer.extend(b"ef"));
         assert_eq!(batch.to_vec(), [&long[..], b"abcdef"].concat());
         assert_eq!((batch.len(), batch.slices().len()), (LEND_AT + 6, 5));
     }

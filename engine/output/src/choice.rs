@@ -1,9 +1,8 @@
-//! The grammar of `--output`: what users of prterun write, and what only we have.
+//! The grammar of `--output`: prterun's words, and additional ones.
 //!
-//! `WORD[=VALUE][:QUALIFIER]...`, several with commas between them. Words may be shortened as long
-//! as one stays the only one that is meant, and their case does not matter. A word or qualifier
-//! that stands for yes or no takes `=true` or `=false`. Names of files are bytes, whatever they
-//! mean.
+//! A list consists of `WORD[=VALUE][:QUALIFIER]...` items separated by commas. Words may be
+//! abbreviated as long as they stay unambiguous, and are not case-sensitive. A boolean word or
+//! qualifier takes `=true` or `=false`. File names are arbitrary bytes.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -14,10 +13,10 @@ use std::str::FromStr;
 use crate::pattern::{Pattern, PatternError};
 use crate::stamp::Stamp;
 
-/// What each piece of output is surrounded by.
+/// The markup around each piece of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Markup {
-    /// Tags, if any, before the text.
+    /// Plain text, with tags before it if any are requested.
     #[default]
     Text,
     /// An XML element for each piece.
@@ -26,7 +25,7 @@ pub enum Markup {
     Json,
 }
 
-/// Where per-rank files go.
+/// The location of per-rank files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// `dir=DIR`: `DIR/<nspace>/rank.<rank>/stdout` and `stderr`.
@@ -37,74 +36,74 @@ pub enum Place {
     Pattern(Pattern),
 }
 
-/// What a `--output` list asks for.
+/// The contents of `--output` lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// `tag`: which job and rank.
+    /// `tag`: shows the job and rank.
     pub tag: bool,
-    /// `tag-detailed`: on which host and as which process, too.
+    /// `tag-detailed`: also shows the host and pid.
     pub detailed: bool,
-    /// `tag-fullname`: with the whole name of the job.
+    /// `tag-fullname`: shows the whole name of the job.
     pub fullname: bool,
-    /// `rank`: the rank alone.
+    /// `rank`: shows the rank only.
     pub rank: bool,
-    /// `timestamp`: when the output was read from its source.
+    /// `timestamp`: shows when the output was read from its source.
     pub stamp: Option<Stamp>,
-    /// `xml`, `json`.
+    /// `xml` or `json`.
     pub markup: Markup,
-    /// `merge-stderr-to-stdout`
+    /// `merge-stderr-to-stdout`: writes stderr and stddiag to stdout.
     pub merge: bool,
-    /// `dir=`, `file=`
+    /// `dir=` or `file=`: writes to per-rank files.
     pub files: Option<Place>,
-    /// `:copy`: what goes to files is shown as well.
+    /// `:copy`: also shows what goes to files.
     pub copy: bool,
-    /// `:raw`: parts of lines are passed on as they come.
+    /// `:raw`: writes parts of lines at once.
     pub raw: bool,
 }
 
-/// Why a list is none.
+/// Why an `--output` list is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChoiceError {
-    /// No such word.
+    /// An unknown word.
     #[error(
-        "'{0}' is no kind of output: say tag, tag-detailed, tag-fullname, rank, timestamp, xml, json, \
+        "unknown output word '{0}': expected tag, tag-detailed, tag-fullname, rank, timestamp, xml, json, \
              merge-stderr-to-stdout, dir=DIR or file=NAME"
     )]
     Unknown(String),
-    /// The beginning of several words.
-    #[error("'{word}' may mean {meant}: write more of it")]
+    /// An abbreviation of several words.
+    #[error("ambiguous output word '{word}': could be {candidates}; write more of it")]
     Ambiguous {
-        /// What was written.
+        /// The word as written.
         word: String,
-        /// What it may mean.
-        meant: String,
+        /// The words that it may abbreviate, joined by "or".
+        candidates: String,
     },
-    /// No such qualifier.
-    #[error("':{0}' is no qualifier: say :copy, :nocopy, :raw or :pattern")]
+    /// An unknown qualifier.
+    #[error("unknown qualifier ':{0}': expected :copy, :nocopy, :raw or :pattern")]
     Qualifier(String),
-    /// The word does not take this value.
-    #[error("'{word}={value}' makes no sense: {word} takes {wanted}")]
+    /// A value that the word does not take.
+    #[error("invalid value '{value}' for {word}: expected {wanted}")]
     Value {
         /// The word.
         word: &'static str,
-        /// What was written.
+        /// The value as written.
         value: String,
-        /// What it takes.
+        /// The values that the word takes.
         wanted: &'static str,
     },
-    /// Two words that exclude each other.
-    #[error("{0} and {1} exclude each other: leave one out")]
+    /// Two items that exclude each other.
+    #[error("{0} cannot be combined with {1}: leave one out")]
     Both(&'static str, &'static str),
     /// A qualifier of files without files.
-    #[error("'{0}' is for output to files: say dir=DIR or file=NAME before it")]
+    #[error("'{0}' requires output to files: put dir=DIR or file=NAME before it")]
     NoFiles(&'static str),
-    /// The pattern of a file name.
+    /// An invalid pattern of a file name.
     #[error(transparent)]
     Pattern(#[from] PatternError),
 }
 
-const BOOL: &str = "true or false, or nothing";
+const BOOL: &str = "true or false, or no value";
 const WORDS: [&str; 11] = [
     "tag",
     "tag-detailed",
@@ -120,9 +119,9 @@ const WORDS: [&str; 11] = [
 ];
 const QUALIFIERS: [&str; 4] = ["copy", "nocopy", "raw", "pattern"];
 
-/// What qualifiers said so far.
+/// The qualifiers read so far.
 #[derive(Default)]
-struct Qualified {
+struct Qualifiers {
     copy: bool,
     nocopy: bool,
     pattern: bool,
@@ -132,49 +131,49 @@ impl FromStr for Choice {
     type Err = ChoiceError;
 
     fn from_str(list: &str) -> Result<Choice, ChoiceError> {
-        Choice::of([list])
+        Choice::from_lists([list])
     }
 }
 
 impl Choice {
-    /// What `lists` ask for together, as if they were one.
+    /// Parses `lists` as if they were one list.
     ///
     /// # Errors
-    /// [`ChoiceError`]: a word that means nothing, or some that exclude each other.
-    pub fn of<L: AsRef<OsStr>>(lists: impl IntoIterator<Item = L>) -> Result<Choice, ChoiceError> {
+    /// Returns [`ChoiceError`] if a word is unknown or words exclude each other.
+    pub fn from_lists<L: AsRef<OsStr>>(lists: impl IntoIterator<Item = L>) -> Result<Choice, ChoiceError> {
         let mut choice = Choice::default();
-        let mut said = Qualified::default();
+        let mut qualifiers = Qualifiers::default();
         for list in lists {
             for item in list.as_ref().as_bytes().split(|byte| *byte == b',') {
                 let mut parts = item.split(|byte| *byte == b':');
                 let word = parts.next().unwrap_or_default().trim_ascii();
-                let mut qualified = false;
+                let mut is_qualified = false;
                 for qualifier in parts {
-                    qualified = true;
-                    choice.qualify(qualifier.trim_ascii(), &mut said)?;
+                    is_qualified = true;
+                    choice.qualify(qualifier.trim_ascii(), &mut qualifiers)?;
                 }
-                if !(word.is_empty() && qualified) {
-                    choice.take(word)?;
+                if !(word.is_empty() && is_qualified) {
+                    choice.apply_word(word)?;
                 }
             }
         }
-        choice.finish(&said)
+        choice.finish(&qualifiers)
     }
 
-    fn take(&mut self, item: &[u8]) -> Result<(), ChoiceError> {
+    fn apply_word(&mut self, item: &[u8]) -> Result<(), ChoiceError> {
         let (word, value) = split(item);
-        let word = meant(&word, &WORDS)?.ok_or_else(|| ChoiceError::Unknown(word.into_owned()))?;
+        let word = resolve(&word, &WORDS)?.ok_or_else(|| ChoiceError::Unknown(word.into_owned()))?;
         match word {
-            "tag" => self.tag = truth(word, value)?,
-            "tag-detailed" => self.detailed = truth(word, value)?,
-            "tag-fullname" => self.fullname = truth(word, value)?,
-            "rank" => self.rank = truth(word, value)?,
-            "merge-stderr-to-stdout" => self.merge = truth(word, value)?,
-            "timestamp" => self.stamp = stamp(word, value)?,
-            "xml" => self.mark_up(Markup::Xml, truth(word, value)?)?,
-            "json" => self.mark_up(Markup::Json, truth(word, value)?)?,
-            "file" => self.put(Place::Name(path(word, value, "a name: file=NAME")?))?,
-            _ => self.put(Place::Tree(path("dir", value, "a directory: dir=DIR")?))?,
+            "tag" => self.tag = parse_bool(word, value)?,
+            "tag-detailed" => self.detailed = parse_bool(word, value)?,
+            "tag-fullname" => self.fullname = parse_bool(word, value)?,
+            "rank" => self.rank = parse_bool(word, value)?,
+            "merge-stderr-to-stdout" => self.merge = parse_bool(word, value)?,
+            "timestamp" => self.stamp = parse_stamp(word, value)?,
+            "xml" => self.mark_up(Markup::Xml, parse_bool(word, value)?)?,
+            "json" => self.mark_up(Markup::Json, parse_bool(word, value)?)?,
+            "file" => self.set_place(Place::Name(parse_path(word, value, "a name, as in file=NAME")?))?,
+            _ => self.set_place(Place::Tree(parse_path("dir", value, "a directory, as in dir=DIR")?))?,
         }
         Ok(())
     }
@@ -191,74 +190,74 @@ impl Choice {
         Ok(())
     }
 
-    fn put(&mut self, place: Place) -> Result<(), ChoiceError> {
+    fn set_place(&mut self, place: Place) -> Result<(), ChoiceError> {
         if self.files.replace(place).is_some() {
             return Err(ChoiceError::Both("one dir= or file=", "another"));
         }
         Ok(())
     }
 
-    fn qualify(&mut self, item: &[u8], said: &mut Qualified) -> Result<(), ChoiceError> {
+    fn qualify(&mut self, item: &[u8], qualifiers: &mut Qualifiers) -> Result<(), ChoiceError> {
         let (word, value) = split(item);
-        let word = meant(&word, &QUALIFIERS)?.ok_or_else(|| ChoiceError::Qualifier(word.into_owned()))?;
-        let wanted = truth(word, value)?;
+        let word = resolve(&word, &QUALIFIERS)?.ok_or_else(|| ChoiceError::Qualifier(word.into_owned()))?;
+        let wanted = parse_bool(word, value)?;
         match word {
-            "pattern" => said.pattern = wanted,
+            "pattern" => qualifiers.pattern = wanted,
             "raw" => self.raw = wanted,
-            // The one is the other's opposite.
-            _ if wanted == (word == "copy") => said.copy = true,
-            _ => said.nocopy = true,
+            // :copy and :nocopy are opposites.
+            _ if wanted == (word == "copy") => qualifiers.copy = true,
+            _ => qualifiers.nocopy = true,
         }
         Ok(())
     }
 
-    fn finish(mut self, said: &Qualified) -> Result<Choice, ChoiceError> {
-        if said.copy && said.nocopy {
+    fn finish(mut self, qualifiers: &Qualifiers) -> Result<Choice, ChoiceError> {
+        if qualifiers.copy && qualifiers.nocopy {
             return Err(ChoiceError::Both(":copy", ":nocopy"));
         }
-        self.copy = said.copy;
+        self.copy = qualifiers.copy;
         self.files = match self.files {
-            Some(Place::Name(name)) if said.pattern => Some(Place::Pattern(Pattern::new(&name)?)),
-            Some(_) if said.pattern => return Err(ChoiceError::Both("dir=", ":pattern")),
-            None if said.pattern => return Err(ChoiceError::NoFiles(":pattern")),
-            None if said.copy => return Err(ChoiceError::NoFiles(":copy")),
-            None if said.nocopy => return Err(ChoiceError::NoFiles(":nocopy")),
+            Some(Place::Name(name)) if qualifiers.pattern => Some(Place::Pattern(Pattern::new(&name)?)),
+            Some(_) if qualifiers.pattern => return Err(ChoiceError::Both("dir=", ":pattern")),
+            None if qualifiers.pattern => return Err(ChoiceError::NoFiles(":pattern")),
+            None if qualifiers.copy => return Err(ChoiceError::NoFiles(":copy")),
+            None if qualifiers.nocopy => return Err(ChoiceError::NoFiles(":nocopy")),
             files => files,
         };
         Ok(self)
     }
 
-    /// Whether output is to be shown, or only written to files.
+    /// Returns whether output is shown, and not only written to files.
     pub fn shows(&self) -> bool {
         self.files.is_none() || self.copy
     }
 }
 
-/// A word and what stands behind its `=`.
+/// Splits an item into its word and the value after `=`.
 fn split(item: &[u8]) -> (Cow<'_, str>, Option<&[u8]>) {
     let mut parts = item.splitn(2, |byte| *byte == b'=');
     let word = String::from_utf8_lossy(parts.next().unwrap_or_default());
     (word, parts.next())
 }
 
-/// The one of `words` that begins with `word`, whatever its case; the shortest if that is `word`
-/// itself.
-fn meant(word: &str, words: &[&'static str]) -> Result<Option<&'static str>, ChoiceError> {
+/// Returns the one of `words` that `word` abbreviates, in any case. A whole word has precedence
+/// over longer words that begin with it.
+fn resolve(word: &str, words: &[&'static str]) -> Result<Option<&'static str>, ChoiceError> {
     let lower = word.to_ascii_lowercase();
     if lower.is_empty() {
         return Ok(None);
     }
     let mut found = words.iter().copied().filter(|known| known.starts_with(&lower));
     let (Some(first), rest) = (found.next(), found.collect::<Vec<_>>()) else { return Ok(None) };
-    // "dir" begins "directory", which is the same.
+    // "dir" abbreviates "directory", which has the same meaning.
     if first == lower || rest.is_empty() || (first == "dir" && rest == ["directory"]) {
         return Ok(Some(first));
     }
-    let meant = std::iter::once(first).chain(rest).collect::<Vec<_>>().join(" or ");
-    Err(ChoiceError::Ambiguous { word: word.to_owned(), meant })
+    let candidates = std::iter::once(first).chain(rest).collect::<Vec<_>>().join(" or ");
+    Err(ChoiceError::Ambiguous { word: word.to_owned(), candidates })
 }
 
-fn truth(word: &'static str, value: Option<&[u8]>) -> Result<bool, ChoiceError> {
+fn parse_bool(word: &'static str, value: Option<&[u8]>) -> Result<bool, ChoiceError> {
     let Some(value) = value else { return Ok(true) };
     match value.to_ascii_lowercase().as_slice() {
         b"true" | b"t" | b"yes" | b"y" | b"1" => Ok(true),
@@ -270,21 +269,25 @@ fn truth(word: &'static str, value: Option<&[u8]>) -> Result<bool, ChoiceError> 
     }
 }
 
-fn stamp(word: &'static str, value: Option<&[u8]>) -> Result<Option<Stamp>, ChoiceError> {
+fn parse_stamp(word: &'static str, value: Option<&[u8]>) -> Result<Option<Stamp>, ChoiceError> {
     let named = value.and_then(|value| Stamp::named(std::str::from_utf8(value).ok()?));
     if let Some(stamp) = named {
         return Ok(Some(stamp));
     }
-    match truth(word, value) {
+    match parse_bool(word, value) {
         Ok(wanted) => Ok(wanted.then_some(Stamp::Calendar)),
         Err(ChoiceError::Value { word, value, .. }) => {
-            Err(ChoiceError::Value { word, value, wanted: "ns, us, ms or rfc3339, or nothing" })
+            Err(ChoiceError::Value { word, value, wanted: "ns, us, ms or rfc3339, or no value" })
         }
         Err(error) => Err(error),
     }
 }
 
-fn path(word: &'static str, value: Option<&[u8]>, wanted: &'static str) -> Result<PathBuf, ChoiceError> {
+fn parse_path(
+    word: &'static str,
+    value: Option<&[u8]>,
+    wanted: &'static str,
+) -> Result<PathBuf, ChoiceError> {
     match value.filter(|value| !value.is_empty()) {
         Some(value) => Ok(PathBuf::from(OsStr::from_bytes(value))),
         None => Err(ChoiceError::Value { word, value: String::new(), wanted }),
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_known_by_their_beginnings_in_any_case() {
+    fn words_may_be_abbreviated_and_are_not_case_sensitive() {
         let all = choice("tag,TAG-DET,tag-f,r,Timestamp,x,merge");
         let wanted = Choice {
             tag: true,
@@ -324,57 +327,62 @@ mod tests {
         assert!(!choice("dir=o:nocopy").shows() && choice("dir=o:copy:raw").shows() && choice("tag").shows());
         assert!(choice("tag:raw").raw && choice(":raw").raw);
         assert!(matches!(choice("file=a.%r:PATTERN,tag").files, Some(Place::Pattern(_))));
-        assert_eq!(choice("file=%x").files, Some(Place::Name("%x".into())), "no pattern");
+        assert_eq!(choice("file=%x").files, Some(Place::Name("%x".into())), "not a pattern");
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_to_say_instead() {
-        for (list, said) in [
-            ("", "'' is no kind"),
-            ("loud", "'loud' is no kind"),
-            ("tag,", "'' is no kind"),
+    fn invalid_lists_are_refused_with_a_remedy() {
+        for (list, wanted) in [
+            ("", "unknown output word ''"),
+            ("loud", "unknown output word 'loud'"),
+            ("tag,", "unknown output word ''"),
             ("t", "tag or tag-detailed or tag-fullname or timestamp"),
             ("tag-", "tag-detailed or tag-fullname"),
             ("tag=maybe", "true or false"),
             ("timestamp=s", "ns, us, ms or rfc3339"),
-            ("xml,json", "xml and json"),
+            ("xml,json", "xml cannot be combined with json"),
             ("dir", "dir=DIR"),
             ("file=", "file=NAME"),
-            ("dir=a,file=b", "exclude"),
+            ("dir=a,file=b", "cannot be combined"),
             ("tag:loud", "':loud'"),
             (":", "':'"),
-            ("tag:copy", ":copy' is for output to files"),
-            ("tag:pattern", ":pattern' is for"),
-            ("dir=a:pattern", "dir= and :pattern"),
-            ("dir=a:copy:nocopy", ":copy and :nocopy"),
+            ("tag:copy", "':copy' requires output to files"),
+            ("tag:pattern", "':pattern' requires"),
+            ("dir=a:pattern", "dir= cannot be combined with :pattern"),
+            ("dir=a:copy:nocopy", ":copy cannot be combined with :nocopy"),
             ("file=%q:pattern", "%q"),
         ] {
             let error = list.parse::<Choice>().unwrap_err().to_string();
-            assert!(error.contains(said), "{list}: {error}");
+            assert!(error.contains(wanted), "{list}: {error}");
         }
     }
 
     #[test]
-    fn several_lists_are_one() {
-        let all = Choice::of(["tag,rank", "timestamp", "file=f", ":copy,tag=no"]).unwrap();
+    fn several_lists_count_as_one() {
+        let all = Choice::from_lists(["tag,rank", "timestamp", "file=f", ":copy,tag=no"]).unwrap();
         assert_eq!(all, choice("tag,rank,timestamp,file=f,:copy,tag=no"));
         assert!(!all.tag && all.rank && all.copy && all.stamp.is_some());
-        assert_eq!(Choice::of(["dir=a", "dir=b"]), Err(ChoiceError::Both("one dir= or file=", "another")));
-        assert_eq!(Choice::of(["xml", "json"]), Err(ChoiceError::Both("xml", "json")));
+        assert_eq!(
+            Choice::from_lists(["dir=a", "dir=b"]),
+            Err(ChoiceError::Both("one dir= or file=", "another"))
+        );
+        assert_eq!(Choice::from_lists(["xml", "json"]), Err(ChoiceError::Both("xml", "json")));
     }
 
     #[test]
-    fn qualifiers_may_be_denied() {
+    fn qualifiers_may_be_negated() {
         assert_eq!(choice("file=f:nocopy=false"), choice("file=f:copy"));
         assert_eq!(choice("file=f:copy=no:raw=0:pattern=f"), choice("file=f:nocopy"));
         assert!("file=f:copy=maybe".parse::<Choice>().is_err());
     }
 
     #[test]
-    fn names_of_files_are_bytes() {
+    fn file_names_are_arbitrary_bytes() {
         let list = OsStr::from_bytes(b"tag,dir=a\xff\xfeb");
-        let Some(Place::Tree(dir)) = Choice::of([list]).unwrap().files else { panic!("no directory") };
+        let Some(Place::Tree(dir)) = Choice::from_lists([list]).unwrap().files else {
+            panic!("no directory")
+        };
         assert_eq!(dir.as_os_str().as_bytes(), b"a\xff\xfeb");
-        assert!(Choice::of([OsStr::from_bytes(b"tag\xff")]).is_err());
+        assert!(Choice::from_lists([OsStr::from_bytes(b"tag\xff")]).is_err());
     }
 }

@@ -1,10 +1,10 @@
-//! What output looks like, and writing it: tags, time stamps, XML and JSON around lines, whole
-//! lines of many streams to one output, a file for each rank.
+//! Output formats and their writing: tags, time stamps, XML and JSON around lines; whole lines of
+//! many streams to one output; a file for each rank.
 //!
-//! The first half is pure, bytes in and bytes out: a [`Choice`] is what a user asks for, in
-//! prterun's grammar; a [`Style`] makes of it what stands around each line. The other half does
-//! I/O: a [`Printer`] writes what an [`iof_tool::Tool`] pulls to an [`Output`], or to [`Files`],
-//! straight from the engine's rings.
+//! The first half is pure, from bytes to bytes. A [`Choice`] is what a user requests, in prterun's
+//! grammar. A [`Style`] is derived from it and determines what surrounds each line. The second half
+//! does I/O: a [`Printer`] writes what an [`iof_tool::Tool`] pulls to an [`Output`] or to
+//! [`Files`], straight from the engine's rings.
 //!
 //! ```
 //! use iof_output::{Batch, Choice, Finish, Run, Source, Style};
@@ -37,9 +37,9 @@ mod style;
 pub use batch::{Batch, LEND_AT};
 pub use choice::{Choice, ChoiceError, Markup, Place};
 pub use files::{FileError, Files, MAX_KEPT_FILES, MAX_OPEN_FILES, Rotation};
-pub use lines::Patience;
+pub use lines::FlushTimeout;
 pub use output::{Notes, Output};
 pub use pattern::{Pattern, PatternError, Words};
 pub use printer::{Destination, Options, PrintError, PrintReport, Printer};
 pub use stamp::Stamp;
-pub use style::{Finish, Label, Open, Run, Source, Style};
+pub use style::{Finish, Label, OpenLine, Run, Source, Style};

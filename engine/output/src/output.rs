@@ -1,4 +1,4 @@
-//! Where lines of many streams come together: a file, a pipe, a terminal.
+//! The output that lines of many streams share: a file, a pipe or a terminal.
 
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,70 +9,71 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
 use nix::sys::uio::writev;
 
-use crate::style::Open;
+use crate::style::OpenLine;
 
-/// Slices that one writev(2) takes.
+/// The largest number of slices that one writev(2) takes.
 const IOV_MAX: usize = 1024;
 
-/// A descriptor to which printers write whole lines, of one printer or of several.
+/// A descriptor to which one or several printers write whole lines.
 ///
-/// It may be in blocking or non-blocking mode, and stays as it is. As long as there is a copy of
-/// it, or one [beside](Output::beside) it that is the same file, others may write there.
+/// It may be in blocking or non-blocking mode, which is not changed. An output counts as shared
+/// while a clone of it exists, or another output of the same file made by [`Output::beside`].
 #[derive(Clone, Debug)]
 pub struct Output {
     file: Arc<OwnedFd>,
-    open: Arc<Mutex<Open>>,
-    /// One for each output that is this file.
-    outputs: Arc<()>,
+    open: Arc<Mutex<OpenLine>>,
+    /// A counter of the outputs of this file: each holds one reference.
+    shared: Arc<()>,
 }
 
-/// The file of an [`Output`], for lines that are no output: messages about it.
+/// A writer of messages to the file of an [`Output`].
 ///
-/// What is written at once, whole lines, comes between two pieces of output. If the file is in the
-/// middle of a line, that is ended first.
+/// What one call writes, whole lines, is placed between two pieces of output. If the file is in the
+/// middle of a line, that line is ended first.
 #[derive(Clone, Debug)]
 pub struct Notes {
     file: Arc<OwnedFd>,
-    open: Arc<Mutex<Open>>,
+    open: Arc<Mutex<OpenLine>>,
 }
 
 impl Output {
-    /// One for a copy of `file`'s descriptor.
+    /// Creates an output that writes to a duplicate of `file`'s descriptor.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// Fails if the process has no descriptor left.
     pub fn new(file: impl AsFd) -> io::Result<Output> {
         let file = Arc::new(file.as_fd().try_clone_to_owned()?);
-        Ok(Output { file, open: Arc::default(), outputs: Arc::default() })
+        Ok(Output { file, open: Arc::default(), shared: Arc::default() })
     }
 
-    /// One for `file`, which never writes into the middle of this one's lines if both are the same
-    /// file, as when stdout and stderr are one terminal.
+    /// Creates an output for `file` that shares this output's lock if both are the same file, as
+    /// when stdout and stderr are one terminal. Then neither writes into the middle of the other's
+    /// lines.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// Fails if the process has no descriptor left.
     pub fn beside(&self, file: impl AsFd) -> io::Result<Output> {
         let same = is_same(self.file.as_fd(), file.as_fd());
         let other = Output::new(file)?;
         Ok(if same { Output { file: other.file, ..self.clone() } } else { other })
     }
 
-    /// For messages; they count as none of those who may write there.
+    /// Creates a writer of messages, which does not make the output count as shared.
     pub fn notes(&self) -> Notes {
         Notes { file: Arc::clone(&self.file), open: Arc::clone(&self.open) }
     }
 
-    /// Whether other printers may write there, too.
+    /// Returns whether other printers may write to the file, too.
     pub(crate) fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.outputs) > 1
+        Arc::strong_count(&self.shared) > 1
     }
 
-    /// Nobody else writes as long as this is held.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Open> {
+    /// Locks the file: no other output or message is written to it while the guard exists.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, OpenLine> {
         lock(&self.open)
     }
 
-    /// Writes all of it.
+    /// Writes all bytes of `slices`. Blocks until they are written.
     pub(crate) fn write(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         write_all(self.file.as_fd(), slices)
     }
@@ -86,13 +87,13 @@ impl Write for Notes {
         Ok(lines.len())
     }
 
-    /// Nothing waits here.
+    /// Does nothing: messages are not buffered.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
+fn lock(open: &Mutex<OpenLine>) -> MutexGuard<'_, OpenLine> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -100,11 +101,12 @@ fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     matches!((fstat(one), fstat(other)), (Ok(one), Ok(other)) if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
-/// Writes all of `slices` to `file`, and waits for it where that is in non-blocking mode.
+/// Writes all bytes of `slices` to `file`. Blocks until they are written, also in non-blocking
+/// mode.
 pub(crate) fn write_all(file: BorrowedFd<'_>, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
     while !slices.is_empty() {
-        let now = slices.get(..IOV_MAX).unwrap_or(slices);
-        match writev(file, now) {
+        let batch = slices.get(..IOV_MAX).unwrap_or(slices);
+        match writev(file, batch) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => IoSlice::advance_slices(&mut slices, written),
             Err(Errno::EINTR) => {}
@@ -115,7 +117,7 @@ pub(crate) fn write_all(file: BorrowedFd<'_>, mut slices: &mut [IoSlice<'_>]) ->
     Ok(())
 }
 
-/// Ends when the file's reader reads or goes away.
+/// Blocks until `file` can be written or its reader has gone.
 fn wait_writable(file: BorrowedFd<'_>) -> io::Result<()> {
     match poll(&mut [PollFd::new(file, PollFlags::POLLOUT)], PollTimeout::NONE) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),

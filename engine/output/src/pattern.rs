@@ -1,11 +1,11 @@
-//! Names of per-rank files with `%` words.
+//! Patterns for the names of per-rank files.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A file's name with words for what the file is of: `%n` the job, `%r` the rank with leading
-/// zeros, `%R` the rank as it is, `%h` the host, `%%` a percent sign.
+/// A file name with placeholders: `%n` for the job, `%r` for the rank with leading zeros, `%R` for
+/// the rank, `%h` for the host, `%%` for a percent sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Piece>);
 
@@ -18,31 +18,32 @@ enum Piece {
     Host,
 }
 
-/// What a pattern's words stand for.
+/// The values of a pattern's placeholders.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a> {
-    /// The job's name.
+    /// The name of the job.
     pub nspace: &'a str,
     /// The rank with leading zeros.
     pub padded: &'a str,
     /// The rank.
     pub rank: &'a str,
-    /// Its host.
+    /// The host of the rank.
     pub host: &'a str,
 }
 
-/// Why a name is no pattern.
+/// Why a name is not a pattern: it contains an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the file name has {0}, which stands for nothing: %n is the job, %r and %R the rank, %h the host, %% a percent sign"
+    "unknown placeholder '{0}' in the file name: expected %n (job), %r or %R (rank), %h (host) or %% (a percent sign)"
 )]
 pub struct PatternError(String);
 
 impl Pattern {
-    /// Understands `name`.
+    /// Parses `name`.
     ///
     /// # Errors
-    /// [`PatternError`]: a `%` with something behind it that stands for nothing.
+    /// Returns [`PatternError`] if a `%` is followed by anything other than `n`, `r`, `R`, `h` or
+    /// `%`.
     pub fn new(name: &Path) -> Result<Pattern, PatternError> {
         let mut pieces = Vec::new();
         let mut text = Vec::new();
@@ -73,13 +74,13 @@ impl Pattern {
         Ok(Pattern(pieces))
     }
 
-    /// Whether no two ranks have the same name, of whatever jobs.
+    /// Returns whether any two ranks have different names, whatever their jobs.
     pub(crate) fn names_rank(&self) -> bool {
         let has_rank = self.0.iter().any(|piece| matches!(piece, Piece::PaddedRank | Piece::Rank));
         has_rank && self.0.contains(&Piece::Nspace)
     }
 
-    /// The name that it stands for.
+    /// Returns the name in which the placeholders are replaced by `words`.
     pub fn expand(&self, words: Words<'_>) -> PathBuf {
         let mut name = Vec::new();
         for piece in &self.0 {
@@ -88,7 +89,7 @@ impl Pattern {
                 Piece::Nspace => name.extend_from_slice(words.nspace.as_bytes()),
                 Piece::PaddedRank => name.extend_from_slice(words.padded.as_bytes()),
                 Piece::Rank => name.extend_from_slice(words.rank.as_bytes()),
-                // A host's name is what some process table said.
+                // The host's name comes from a process table and may contain anything.
                 Piece::Host => {
                     name.extend(words.host.bytes().map(|byte| if byte == b'/' { b'_' } else { byte }))
                 }
@@ -104,12 +105,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_expanded_and_unknown_ones_refused() {
+    fn placeholders_are_expanded_and_unknown_ones_refused() {
         let words = Words { nspace: "job@1", padded: "07", rank: "7", host: "no/de" };
         let expand = |text: &str| Pattern::new(Path::new(text)).unwrap().expand(words);
         assert_eq!(expand("out/%n-%r-%R-%h-%%"), Path::new("out/job@1-07-7-no_de-%"));
         assert_eq!(expand("plain"), Path::new("plain"));
-        for (text, word) in [("%x", "%x"), ("a%", "has %,"), ("%N", "%N")] {
+        for (text, word) in [("%x", "'%x'"), ("a%", "'%'"), ("%N", "'%N'")] {
             let error = Pattern::new(Path::new(text)).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }

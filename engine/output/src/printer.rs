@@ -1,7 +1,8 @@
-//! A printer: registrations whose bytes go to an output or to files, line by line, straight from
-//! the rings.
+//! The printer: a thread that writes what a tool pulls to an output or to files, line by line,
+//! straight from the rings.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::mem;
 use std::thread::{self, JoinHandle};
@@ -13,17 +14,18 @@ use iof_tool::{FeedId, Gap, LostError, Origin, Peeked, PollReady, Tool};
 use crate::batch::Batch;
 use crate::choice::Choice;
 use crate::files::{FileError, Files, OpenFiles};
-use crate::lines::{Attention, Patience};
+use crate::lines::{FlushClock, FlushTimeout};
 use crate::output::Output;
 use crate::processes::Processes;
-use crate::stream::{Page, Stream, Taken, Turn};
-use crate::style::{Finish, Open, Source, Style};
+use crate::stream::{BatchBuilder, Outcome, ReadyStream, Stream};
+use crate::style::{Finish, OpenLine, Source, Style};
 
-/// Streams in one write: more hardly saves anything.
+/// The largest number of streams in one write. A larger number saves hardly anything.
 const MAX_STREAMS: usize = 64;
-/// Bytes of one stream in one write, about, so that no other waits long for its turn: more where
-/// they are not copied.
+/// The approximate limit of bytes in one write if they are not copied, so that no stream waits long
+/// for its turn.
 const MAX_LENT: usize = 1 << 20;
+/// The same limit if they are copied.
 const MAX_COPIED: usize = 64 << 10;
 
 /// Why a printer ended before its registrations.
@@ -31,47 +33,47 @@ const MAX_COPIED: usize = 64 << 10;
 #[non_exhaustive]
 pub enum PrintError {
     /// The output can't be written; `BrokenPipe` if its reader has gone.
-    #[error("writing the output: {0}")]
+    #[error("cannot write the output: {0}")]
     Write(io::Error),
     /// A rank's file can't be written.
-    #[error("writing what rank {} writes to {channel}: {error}", proc.rank)]
+    #[error("cannot write the {channel} of rank {}: {error}", proc.rank)]
     File {
         /// The rank.
         proc: Proc,
-        /// What of it; others may go to the same file.
+        /// The channel of the rank; others may go to the same file.
         channel: Channel,
-        /// Which file, and why.
+        /// The path of the file and the reason.
         error: FileError,
     },
-    /// The engine spoke nonsense.
+    /// The engine violated the protocol.
     #[error(transparent)]
     Lost(#[from] LostError),
-    /// The printer's thread died, which it never should.
-    #[error("the printer's thread died")]
+    /// The printer's thread panicked, which is a defect.
+    #[error("the printer's thread panicked")]
     Died,
 }
 
-/// What a printer did.
+/// The totals of a printer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrintReport {
-    /// Bytes of output that were written, without what was put around them.
+    /// Bytes of output that were written, without tags and markup.
     pub written: u64,
-    /// Bytes reported as gaps, of the channels that have any.
+    /// Bytes reported as gaps, for each channel that has any.
     pub lost: BTreeMap<Channel, u64>,
-    /// Streams that the engine left without completing them.
+    /// The number of streams that the engine left incomplete when it disconnected.
     pub unfinished: u64,
-    /// Bytes that these had brought, of all that there were: reported as gaps or written.
+    /// The bytes of these streams that were written or reported as gaps.
     pub unfinished_bytes: u64,
-    /// The engine went away before it had announced every stream.
+    /// Whether the engine disconnected before it had announced every stream.
     pub misses_streams: bool,
 }
 
-/// Where a printer writes to.
+/// The destination of a printer.
 #[derive(Debug)]
 pub enum Destination {
-    /// All streams to one file, pipe or terminal.
+    /// One file, pipe or terminal for all streams.
     Output(Output),
-    /// Each stream to the file of its rank.
+    /// A file for each rank.
     Files(Files),
 }
 
@@ -87,139 +89,147 @@ impl From<Files> for Destination {
     }
 }
 
-/// How a printer writes.
+/// The options of a printer.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What lines look like.
+    /// The format of lines.
     pub style: Style,
-    /// For how long parts of lines are kept back.
-    pub patience: Patience,
-    /// Parts of lines are not kept back at all.
+    /// The limits beyond which a part of a line is written without its end.
+    pub flush_timeout: FlushTimeout,
+    /// Whether parts of lines are written at once.
     pub raw: bool,
 }
 
 impl Default for Options {
-    /// Bytes as they come, in whole lines.
+    /// Returns options that leave the bytes unchanged and write whole lines.
     fn default() -> Options {
         let style = Style::new(&Choice::default(), &Finish::default());
-        Options { style, patience: Patience::default(), raw: false }
+        Options { style, flush_timeout: FlushTimeout::default(), raw: false }
     }
 }
 
-/// Writes everything that a tool pulls, on a thread of its own.
+/// A thread that writes everything that a tool pulls.
 ///
-/// The order within each source and channel is kept, and lines of different sources do not mix: a
-/// line is written in one piece, unless its end does not come in time, see [`Patience`]. Then
-/// what is there is written; where lines are tagged, it is ended with a newline before another
-/// source's line begins, and where bytes are missing.
-/// If all that is written to an output or a file is of one stream there is nothing to mix with, and
-/// what comes is written at once.
+/// The order within each source and channel is kept, and lines of different sources do not mix. A
+/// line is written in one piece, unless its end is late, see [`FlushTimeout`]; then its beginning
+/// is written. If lines are tagged, such a line is ended with a newline before a line of another
+/// source begins, and where bytes are missing. A stream that is alone on its output or file has
+/// nothing to mix with, so its bytes are written at once.
 ///
-/// Without tags, bytes are written from where the engine's kernel put them.
+/// Without tags, bytes are written from where the kernel put them.
 pub struct Printer {
     thread: JoinHandle<Result<PrintReport, PrintError>>,
 }
 
+impl fmt::Debug for Printer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Printer").field("finished", &self.thread.is_finished()).finish_non_exhaustive()
+    }
+}
+
 impl Printer {
-    /// Starts writing what `tool`'s registrations bring. `on_gap` is called on the printer's thread
-    /// for every gap, at its place in the stream; with the wildcard rank for bytes of streams
-    /// that do not come at all ([`Delivery::Missed`](iof_tool::Delivery::Missed)).
+    /// Starts to write what the registrations of `tool` deliver. `on_gap` is called on the
+    /// printer's thread for every gap, at its place in the stream. For bytes of streams that are
+    /// not delivered ([`Delivery::Missed`](iof_tool::Delivery::Missed)), it is called with the
+    /// wildcard rank.
     ///
     /// # Errors
-    /// When the process has no threads left.
+    /// Fails if the process has no thread left.
     pub fn start(
         tool: Tool,
-        to: impl Into<Destination>,
+        destination: impl Into<Destination>,
         options: Options,
         on_gap: impl FnMut(&Proc, Channel, Gap) + Send + 'static,
     ) -> io::Result<Printer> {
-        let to = match to.into() {
-            Destination::Output(output) => To::Output(output),
+        let destination = match destination.into() {
+            Destination::Output(output) => OpenDestination::Output(output),
             Destination::Files(files) => {
-                // An element of XML or JSON that was cut would be none.
+                // An element of XML or JSON must not be cut.
                 let may_cut = options.style.joins_parts();
-                let max_line = if may_cut { options.patience.max_line } else { usize::MAX };
-                To::Files(OpenFiles::new(files, max_line))
+                let max_line = if may_cut { options.flush_timeout.max_line } else { usize::MAX };
+                OpenDestination::Files(OpenFiles::new(files, max_line))
             }
         };
-        let desk = Desk {
-            to,
-            clock: Attention::new(&options.patience, Instant::now()),
+        let task = PrinterTask {
+            destination,
+            clock: FlushClock::new(&options.flush_timeout, Instant::now()),
             options,
             streams: Vec::new(),
             due: BTreeSet::new(),
             processes: Processes::default(),
             buffer: Vec::new(),
             times: Vec::new(),
-            over: Vec::new(),
+            ended: Vec::new(),
             report: PrintReport::default(),
         };
         let thread =
-            thread::Builder::new().name("iof-printer".into()).spawn(move || desk.run(tool, on_gap))?;
+            thread::Builder::new().name("iof-printer".into()).spawn(move || task.run(tool, on_gap))?;
         Ok(Printer { thread })
     }
 
-    /// Waits until all that the registrations bring is written.
+    /// Blocks until everything that the registrations deliver is written.
     ///
     /// # Errors
-    /// [`PrintError`]: what could not be written, and why.
+    /// Returns [`PrintError`] if a destination can't be written or the engine violated the
+    /// protocol.
     pub fn join(self) -> Result<PrintReport, PrintError> {
         self.thread.join().unwrap_or(Err(PrintError::Died))
     }
 }
 
-enum To {
+enum OpenDestination {
     Output(Output),
     Files(OpenFiles),
 }
 
-/// What a printer works with.
-struct Desk {
-    to: To,
+/// The state of the printer's thread.
+struct PrinterTask {
+    destination: OpenDestination,
     options: Options,
-    clock: Attention,
-    /// By the numbers of their feeds.
+    clock: FlushClock,
+    /// The streams by the numbers of their feeds.
     streams: Vec<Option<Stream>>,
-    /// When streams are looked at again because parts of their lines wait.
+    /// When to check again the streams whose parts of lines wait.
     due: BTreeSet<(Instant, FeedId)>,
     processes: Processes,
-    /// Memory for batches.
+    /// Reusable memory for batches.
     buffer: Vec<u8>,
+    /// Reusable memory for times.
     times: Vec<(u64, u64)>,
-    /// Streams of which nothing more comes.
-    over: Vec<FeedId>,
+    /// Streams that have ended and are to be removed.
+    ended: Vec<FeedId>,
     report: PrintReport,
 }
 
-impl Desk {
+impl PrinterTask {
     fn run(
         mut self,
         mut tool: Tool,
         mut on_gap: impl FnMut(&Proc, Channel, Gap),
     ) -> Result<PrintReport, PrintError> {
-        let mut news = Vec::new();
+        let mut ids = Vec::new();
         loop {
-            let deadline = self.due.first().map(|(at, _)| *at);
-            let gathered = tool.poll_ready(deadline, &mut news)?;
+            let deadline = self.due.first().map(|(time, _)| *time);
+            let polled = tool.poll_ready(deadline, &mut ids)?;
             while let Some(missed) = tool.take_missed() {
-                self.miss(missed, &mut on_gap);
+                self.report_missed(missed, &mut on_gap);
             }
-            if gathered == PollReady::Done {
+            if polled == PollReady::Done {
                 self.report.misses_streams = tool.misses_streams();
                 return Ok(self.report);
             }
-            self.clock.look(Instant::now());
-            for chunk in news.chunks(MAX_STREAMS) {
-                let turns = self.look(&mut tool, chunk, &mut on_gap)?;
-                self.print(&mut tool, &turns)?;
-                self.forget_over();
+            self.clock.advance(Instant::now());
+            for chunk in ids.chunks(MAX_STREAMS) {
+                let ready = self.peek_all(&mut tool, chunk, &mut on_gap)?;
+                self.print(&mut tool, &ready)?;
+                self.remove_ended();
             }
-            self.revisit_due(&mut tool);
+            self.rearm_due(&mut tool);
         }
     }
 
-    /// Reports bytes of streams that do not come, as a gap of no rank in particular.
-    fn miss(&mut self, missed: Missed, on_gap: &mut impl FnMut(&Proc, Channel, Gap)) {
+    /// Reports bytes of streams that are not delivered, as a gap of the wildcard rank.
+    fn report_missed(&mut self, missed: Missed, on_gap: &mut impl FnMut(&Proc, Channel, Gap)) {
         let Missed { nspace, channel, bytes, .. } = missed;
         if bytes > 0 {
             let lost = self.report.lost.entry(channel).or_default();
@@ -228,21 +238,24 @@ impl Desk {
         }
     }
 
-    /// Looks at each stream once, reports its gaps, and names those that have something to write.
-    fn look(
+    /// Peeks at each stream once, reports its gap or end, and returns the streams that may have
+    /// something to write.
+    fn peek_all(
         &mut self,
         tool: &mut Tool,
         ids: &[FeedId],
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
-    ) -> Result<Vec<Turn>, PrintError> {
-        let mut turns = Vec::with_capacity(ids.len());
+    ) -> Result<Vec<ReadyStream>, PrintError> {
+        let mut ready = Vec::with_capacity(ids.len());
         for &id in ids {
-            let look = tool.peek(id);
-            // Files are there as soon as their streams are.
-            if self.stream(id).is_none() && (look == Peeked::Bytes || matches!(self.to, To::Files(_))) {
+            let peeked = tool.peek(id);
+            // Files are created as soon as their streams exist.
+            let wants_stream =
+                peeked == Peeked::Bytes || matches!(self.destination, OpenDestination::Files(_));
+            if self.stream(id).is_none() && wants_stream {
                 self.add(tool, id)?;
             }
-            match look {
+            match peeked {
                 Peeked::Gap(gap) => {
                     if let Some(origin) = tool.origin(id) {
                         let lost = self.report.lost.entry(origin.channel).or_default();
@@ -257,71 +270,71 @@ impl Desk {
                 }
                 Peeked::Bytes | Peeked::Nothing | Peeked::Complete(_) | Peeked::Flushed => {}
             }
-            if matches!(look, Peeked::Complete(_) | Peeked::Gone(_) | Peeked::Flushed) {
-                self.over.push(id);
+            if matches!(peeked, Peeked::Complete(_) | Peeked::Gone(_) | Peeked::Flushed) {
+                self.ended.push(id);
             }
             let Some(stream) = self.stream(id) else { continue };
-            let ends = !matches!(look, Peeked::Bytes | Peeked::Nothing);
-            let has_bytes = look == Peeked::Bytes;
-            let gap = matches!(look, Peeked::Gap(_));
-            if has_bytes || gap || !stream.held.bytes.is_empty() {
-                turns.push(Turn { id, has_bytes, ends, gap });
+            let ends = !matches!(peeked, Peeked::Bytes | Peeked::Nothing);
+            let has_bytes = peeked == Peeked::Bytes;
+            let gap = matches!(peeked, Peeked::Gap(_));
+            if has_bytes || gap || !stream.partial.bytes.is_empty() {
+                ready.push(ReadyStream { id, has_bytes, ends, gap });
             }
         }
-        Ok(turns)
+        Ok(ready)
     }
 
     fn stream(&mut self, id: FeedId) -> Option<&mut Stream> {
         self.streams.get_mut(id.index()).and_then(Option::as_mut)
     }
 
-    /// Makes ready for the first bytes of a stream.
+    /// Adds a stream: determines its label, and creates its file if it has one.
     fn add(&mut self, tool: &mut Tool, id: FeedId) -> Result<(), PrintError> {
         let Some(Origin { source, channel, logged, .. }) = tool.origin(id) else { return Ok(()) };
         let proc = source.clone();
         let shows_process = self.options.style.shows_process()
-            || matches!(&self.to, To::Files(open) if open.files.shows_host());
+            || matches!(&self.destination, OpenDestination::Files(open) if open.files.shows_host());
         let (host, pid) = if shows_process { self.processes.find(tool, &proc) } else { (None, None) };
         let source = Source { nspace: proc.nspace, rank: proc.rank, channel, logged, host, pid };
-        let (file, alone) = match &mut self.to {
-            To::Output(_) => (None, false),
-            To::Files(open) => {
+        let (file, sole) = match &mut self.destination {
+            OpenDestination::Output(_) => (None, false),
+            OpenDestination::Files(open) => {
                 let count = || self.processes.count(tool, &source.nspace);
-                let file = open.of(&source, count);
+                let file = open.file_for(&source, count);
                 open.begin(file).map_err(|error| {
                     let proc = Proc { nspace: source.nspace.clone(), rank: source.rank };
                     PrintError::File { proc, channel, error }
                 })?;
-                (Some(file), open.files.is_alone(channel))
+                (Some(file), open.files.has_own_file(channel))
             }
         };
         let label = self.options.style.label(&source);
         if self.streams.len() <= id.index() {
             self.streams.resize_with(id.index().saturating_add(1), || None);
         }
-        let stream = Stream::new(label, file, alone);
-        if let Some(place) = self.streams.get_mut(id.index()) {
-            *place = Some(stream);
+        let stream = Stream::new(label, file, sole);
+        if let Some(entry) = self.streams.get_mut(id.index()) {
+            *entry = Some(stream);
         }
         Ok(())
     }
 
-    fn forget_over(&mut self) {
-        for id in mem::take(&mut self.over) {
+    fn remove_ended(&mut self) {
+        for id in mem::take(&mut self.ended) {
             let stream = self.streams.get_mut(id.index()).and_then(Option::take);
-            if let Some(at) = stream.and_then(|stream| stream.due) {
-                self.due.remove(&(at, id));
+            if let Some(due) = stream.and_then(|stream| stream.due) {
+                self.due.remove(&(due, id));
             }
         }
     }
 
-    /// Has streams looked at again whose parts of lines wait.
-    fn revisit_due(&mut self, tool: &mut Tool) {
+    /// Rearms the streams whose waiting parts of lines are to be checked again by now.
+    fn rearm_due(&mut self, tool: &mut Tool) {
         if self.due.is_empty() {
             return;
         }
         let now = Instant::now();
-        while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+        while let Some((_, id)) = self.due.first().copied().filter(|(time, _)| *time <= now) {
             self.due.pop_first();
             if let Some(stream) = self.stream(id) {
                 stream.due = None;
@@ -330,89 +343,93 @@ impl Desk {
         }
     }
 
-    /// Writes what the streams of `turns` have.
-    fn print(&mut self, tool: &mut Tool, turns: &[Turn]) -> Result<(), PrintError> {
-        let mut rest = turns;
+    /// Writes what the streams of `ready` have.
+    fn print(&mut self, tool: &mut Tool, ready: &[ReadyStream]) -> Result<(), PrintError> {
+        let mut rest = ready;
         while let [first, ..] = rest {
-            let taken = match &mut self.to {
-                To::Output(output) => {
-                    let is_ours = !output.is_shared();
+            let outcomes = match &mut self.destination {
+                OpenDestination::Output(output) => {
+                    let exclusive = !output.is_shared();
                     let output = output.clone();
                     let mut open = output.lock();
-                    let (batch, taken) = self.assemble(tool, rest, (&mut open, is_ours));
+                    let (batch, outcomes) = self.assemble(tool, rest, (&mut open, exclusive));
                     output.write(&mut batch.slices()).map_err(PrintError::Write)?;
                     self.buffer = batch.into_buffer();
-                    taken
+                    outcomes
                 }
-                To::Files(files) => {
-                    let file = self.streams.get(first.id.index()).and_then(|of| of.as_ref()?.file);
+                OpenDestination::Files(files) => {
+                    let stream = self.streams.get(first.id.index());
+                    let file = stream.and_then(|stream| stream.as_ref()?.file);
                     let (Some(file), Some(origin)) = (file, tool.origin(first.id)) else { return Ok(()) };
-                    let mut open = files.line(file);
-                    // Each file is written by itself.
-                    let (batch, taken) =
+                    let mut open = files.open_line(file);
+                    // Each file needs its own write.
+                    let (batch, outcomes) =
                         self.assemble(tool, rest.get(..1).unwrap_or_default(), (&mut open, true));
-                    if let To::Files(files) = &mut self.to {
+                    if let OpenDestination::Files(files) = &mut self.destination {
                         files.write(file, batch.slices(), open).map_err(|error| {
                             let (proc, channel) = (origin.source.clone(), origin.channel);
                             PrintError::File { proc, channel, error }
                         })?;
                     }
                     self.buffer = batch.into_buffer();
-                    taken
+                    outcomes
                 }
             };
-            rest = rest.get(taken.len()..).unwrap_or_default();
-            for taken in taken {
-                self.take(tool, &taken);
+            rest = rest.get(outcomes.len()..).unwrap_or_default();
+            for outcome in outcomes {
+                self.apply(tool, &outcome);
             }
         }
         Ok(())
     }
 
-    fn take(&mut self, tool: &mut Tool, taken: &Taken) {
-        let id = taken.id;
-        tool.consume_from(id, taken.bytes);
-        if taken.leave {
+    /// Consumes the written bytes of a stream, and schedules its next check if a part of a line
+    /// waits.
+    fn apply(&mut self, tool: &mut Tool, outcome: &Outcome) {
+        let id = outcome.id;
+        tool.consume_from(id, outcome.consumed);
+        if outcome.defer {
             tool.defer(id);
         }
-        let next = self.clock.next_look().filter(|_| taken.waits);
+        let next = self.clock.next_check().filter(|_| outcome.waits);
         let Some(stream) = self.stream(id).filter(|stream| stream.due.is_none()) else { return };
         stream.due = next;
-        self.due.extend(next.map(|at| (at, id)));
+        self.due.extend(next.map(|time| (time, id)));
     }
 
-    /// Puts together what the first of `turns` have to write, all of them if that is not too much;
-    /// one `Taken` for each. `open` says in whose line the output is, `is_ours` that no other
-    /// printer writes there.
+    /// Assembles what the first streams of `ready` have to write: all of them, unless that is too
+    /// much for one write. Returns the batch and one outcome for each of these streams. `open` is
+    /// the line open at the destination; `exclusive` specifies that no other printer writes there.
     fn assemble<'a>(
         &mut self,
         tool: &'a Tool,
-        turns: &[Turn],
-        (open, is_ours): (&mut Open, bool),
-    ) -> (Batch<'a>, Vec<Taken>) {
-        let most = if self.options.style.is_plain() { MAX_LENT } else { MAX_COPIED };
+        ready: &[ReadyStream],
+        (open, exclusive): (&mut OpenLine, bool),
+    ) -> (Batch<'a>, Vec<Outcome>) {
+        let limit = if self.options.style.is_plain() { MAX_LENT } else { MAX_COPIED };
         let batch = Batch::new(mem::take(&mut self.buffer));
-        let mut page = Page {
+        let mut builder = BatchBuilder {
             options: &self.options,
             clock: &self.clock,
             open,
-            is_ours,
+            exclusive,
             batch,
             times: &mut self.times,
             written: 0,
         };
-        let mut taken = Vec::with_capacity(turns.len());
-        for turn in turns {
-            let room = most.saturating_sub(page.batch.len());
-            let stream = self.streams.get_mut(turn.id.index()).and_then(Option::as_mut);
+        let mut outcomes = Vec::with_capacity(ready.len());
+        for ready in ready {
+            let room = limit.saturating_sub(builder.batch.len());
+            let stream = self.streams.get_mut(ready.id.index()).and_then(Option::as_mut);
             if room == 0 {
                 break;
             }
-            taken.push(
-                stream.map_or(Taken::nothing(turn.id), |stream| stream.print(turn, tool, room, &mut page)),
-            );
+            outcomes.push(match stream {
+                Some(stream) => stream.print(ready, tool, room, &mut builder),
+                None => Outcome::nothing(ready.id),
+            });
         }
-        self.report.written = self.report.written.saturating_add(page.written);
-        (page.batch, taken)
+        self.report.written = self.report.written.saturating_add(builder.written);
+        (builder.batch, outcomes)
     }
 }

@@ -1,4 +1,5 @@
-//! What the engine knows of processes and output shows: hosts, pids, how many ranks a job has.
+//! Facts about processes that only the engine knows and output shows: hosts, pids, the number of
+//! ranks of a job.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +7,19 @@ use iof_proto::query::key::PMIX_QUERY_PROC_TABLE;
 use iof_proto::{Nspace, Proc, Value};
 use iof_tool::Tool;
 
-/// What was asked of the engine so far.
+/// A cache of the engine's answers.
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
-    /// Host and pid; `None` if the engine does not know the process.
+    /// The host and pid of a process; `None` if the engine does not know the process.
     known: BTreeMap<Proc, Option<(String, u32)>>,
 }
 
 impl Processes {
-    /// Where `proc` runs, and as which process.
+    /// Returns the host and pid of `proc`, as far as they are known. May query the engine and block
+    /// for its answer.
     pub fn find(&mut self, tool: &mut Tool, proc: &Proc) -> (Option<String>, Option<u32>) {
         if !self.known.contains_key(proc) {
-            self.ask(tool);
+            self.refresh(tool);
         }
         match self.known.entry(proc.clone()).or_default() {
             Some((host, pid)) => (Some(host.clone()), (*pid != 0).then_some(*pid)),
@@ -25,15 +27,15 @@ impl Processes {
         }
     }
 
-    /// How many ranks `nspace` has, as far as they are known.
+    /// Returns the number of known ranks of `nspace`. Queries the engine and blocks for its answer.
     pub fn count(&mut self, tool: &mut Tool, nspace: &Nspace) -> u32 {
-        self.ask(tool);
+        self.refresh(tool);
         let count = self.known.keys().filter(|proc| proc.nspace == *nspace).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// An engine that is gone knows nothing more.
-    fn ask(&mut self, tool: &mut Tool) {
+    /// Updates the cache from the engine. Does nothing if the engine is gone.
+    fn refresh(&mut self, tool: &mut Tool) {
         for found in tool.query(&[PMIX_QUERY_PROC_TABLE]).unwrap_or_default() {
             let Value::Procs(procs) = found.value else { continue };
             self.known.extend(procs.into_iter().map(|info| (info.proc, Some((info.host, info.pid)))));

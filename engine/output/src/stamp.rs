@@ -5,10 +5,10 @@ use std::io::Write;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// How a time is written.
+/// The format of a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stamp {
-    /// `Sat Nov 21 13:17:58 2026`, in the local zone, as ctime(3) has it.
+    /// `Sat Nov 21 13:17:58 2026`, in the local zone, as by ctime(3).
     Calendar,
     /// Nanoseconds since 1970.
     Nanoseconds,
@@ -23,7 +23,7 @@ pub enum Stamp {
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 impl Stamp {
-    /// The one that `timestamp=NAME` asks for.
+    /// Returns the format for the value `name` of `timestamp=NAME`, or `None` if there is none.
     pub(crate) fn named(name: &str) -> Option<Stamp> {
         match name.to_ascii_lowercase().as_str() {
             "ns" => Some(Stamp::Nanoseconds),
@@ -34,7 +34,8 @@ impl Stamp {
         }
     }
 
-    /// The part of `time`, in nanoseconds since 1970, that shows: equal parts look alike.
+    /// Returns the part of `time`, in nanoseconds since 1970, that the format shows: times with
+    /// equal parts look the same.
     pub(crate) fn part(self, time: u64) -> u64 {
         match self {
             Stamp::Calendar => time / NANOS_PER_SECOND,
@@ -44,23 +45,23 @@ impl Stamp {
         }
     }
 
-    /// Whether it is written as a number.
+    /// Returns whether the format is a plain number.
     pub(crate) fn is_number(self) -> bool {
         matches!(self, Stamp::Nanoseconds | Stamp::Microseconds | Stamp::Milliseconds)
     }
 
-    /// Appends `time`, in nanoseconds since 1970. `zone` is the local one.
-    pub(crate) fn write(self, time: u64, zone: &TimeZone, to: &mut Vec<u8>) {
+    /// Appends `time`, in nanoseconds since 1970, to `buffer`. `zone` is the local time zone.
+    pub(crate) fn write(self, time: u64, zone: &TimeZone, buffer: &mut Vec<u8>) {
         let stamp = || Timestamp::from_nanosecond(time.into()).unwrap_or_default();
         // Writing to memory does not fail.
         let _ = match self {
             Stamp::Calendar => {
-                write!(to, "{}", stamp().to_zoned(zone.clone()).strftime("%a %b %e %H:%M:%S %Y"))
+                write!(buffer, "{}", stamp().to_zoned(zone.clone()).strftime("%a %b %e %H:%M:%S %Y"))
             }
             Stamp::Nanoseconds | Stamp::Microseconds | Stamp::Milliseconds => {
-                write!(to, "{}", self.part(time))
+                write!(buffer, "{}", self.part(time))
             }
-            Stamp::Rfc3339 => write!(to, "{:.9}", stamp()),
+            Stamp::Rfc3339 => write!(buffer, "{:.9}", stamp()),
         };
     }
 }
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_as_ctime_as_numbers_and_as_rfc_3339_has_them() {
+    fn times_are_written_as_by_ctime_as_numbers_and_as_by_rfc_3339() {
         let time = 1_588_844_439_012_345_678;
         for (stamp, shown) in [
             (Stamp::Calendar, "Thu May  7 09:40:39 2020"),

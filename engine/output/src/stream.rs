@@ -1,4 +1,4 @@
-//! One stream of a printer: what of it is written at its turn, and what waits for the rest of its
+//! One stream of a printer: which of its bytes are written, and which wait for the rest of their
 //! line.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,207 +9,223 @@ use memchr::memchr;
 
 use crate::batch::Batch;
 use crate::files::FileId;
-use crate::lines::{Attention, Cut, Held, Wait, cut};
+use crate::lines::{Cut, FlushClock, PartialLine, Wait, cut};
 use crate::printer::Options;
-use crate::style::{Label, Open, Run};
+use crate::style::{Label, OpenLine, Run};
 
-/// The part of a ring, as a divisor, that may hold the beginning of a line; more is taken out of
-/// it.
-const HELD_PART: u64 = 4;
+/// The beginning of a line may fill the ring's capacity divided by this number. A longer one is
+/// copied out of the ring.
+const MAX_PART_DIVISOR: u64 = 4;
 
-/// The number of the next stream among all of all printers of this process.
+/// The key of the next stream, unique among all printers of this process.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
-/// A stream, from its first byte on.
+/// The state of a stream, from its first byte on.
 pub(crate) struct Stream {
     key: u64,
     label: Label,
-    pub held: Held,
-    /// When it is looked at again because a part of a line waits.
+    pub partial: PartialLine,
+    /// When to check again the part of a line that waits.
     pub due: Option<Instant>,
-    /// Where it goes, if that is a file of its rank.
+    /// The file of its rank, if that is its destination.
     pub file: Option<FileId>,
-    /// No other stream of the printer writes there.
-    alone: bool,
+    /// Whether no other stream of the printer has this destination.
+    sole: bool,
 }
 
-/// A stream whose turn it is.
-pub(crate) struct Turn {
+/// A stream that may have something to write, as found by a peek.
+pub(crate) struct ReadyStream {
     pub id: FeedId,
-    /// There are bytes in its ring.
+    /// Whether its ring has bytes.
     pub has_bytes: bool,
-    /// The line ends here, even without a newline.
+    /// Whether the line ends here, even without a newline.
     pub ends: bool,
-    /// Bytes are missing before what comes next.
+    /// Whether bytes are missing at this position.
     pub gap: bool,
 }
 
-/// What is to be done with a stream when its bytes are written.
-pub(crate) struct Taken {
+/// What to do with a stream once its bytes are written.
+pub(crate) struct Outcome {
     pub id: FeedId,
-    /// So many of those in its ring are written, or held elsewhere.
-    pub bytes: usize,
-    /// The others there are left until more come.
-    pub leave: bool,
-    /// A part of a line waits.
+    /// The number of bytes in its ring that were written, or copied elsewhere.
+    pub consumed: usize,
+    /// Whether the remaining bytes are deferred until more arrive.
+    pub defer: bool,
+    /// Whether a part of a line waits.
     pub waits: bool,
 }
 
-/// What many streams write to together, in one go.
-pub(crate) struct Page<'p, 'a> {
+/// A batch under construction, to which many streams contribute, with its destination's state.
+pub(crate) struct BatchBuilder<'p, 'a> {
     pub options: &'p Options,
-    pub clock: &'p Attention,
-    /// In whose line it ends.
-    pub open: &'p mut Open,
-    /// No other printer writes there.
-    pub is_ours: bool,
+    pub clock: &'p FlushClock,
+    /// The line that is open at the destination.
+    pub open: &'p mut OpenLine,
+    /// Whether no other printer writes to the destination.
+    pub exclusive: bool,
     pub batch: Batch<'a>,
-    /// Memory for times.
+    /// Reusable memory for times.
     pub times: &'p mut Vec<(u64, u64)>,
-    /// Bytes of streams in it.
+    /// The number of bytes of streams in the batch.
     pub written: u64,
 }
 
-impl Taken {
-    pub fn nothing(id: FeedId) -> Taken {
-        Taken { id, bytes: 0, leave: false, waits: false }
+impl Outcome {
+    pub fn nothing(id: FeedId) -> Outcome {
+        Outcome { id, consumed: 0, defer: false, waits: false }
     }
 }
 
 impl Stream {
-    pub fn new(label: Label, file: Option<FileId>, alone: bool) -> Stream {
+    pub fn new(label: Label, file: Option<FileId>, sole: bool) -> Stream {
+        // Relaxed: only the uniqueness of the number matters.
         let key = NEXT_KEY.fetch_add(1, Relaxed);
-        Stream { key, label, held: Held::default(), due: None, file, alone }
+        Stream { key, label, partial: PartialLine::default(), due: None, file, sole }
     }
 
-    /// Puts on the page what is to be written now, about `room` bytes at most.
-    pub fn print<'a>(&mut self, turn: &Turn, tool: &'a Tool, room: usize, page: &mut Page<'_, 'a>) -> Taken {
-        page.times.clear();
-        let Some(bytes) = tool.bytes(turn.id).filter(|_| turn.has_bytes) else {
-            return self.print_without_bytes(turn, tool, page);
+    /// Adds to the batch what is to be written now, about `room` bytes at most.
+    pub fn print<'a>(
+        &mut self,
+        ready: &ReadyStream,
+        tool: &'a Tool,
+        room: usize,
+        builder: &mut BatchBuilder<'_, 'a>,
+    ) -> Outcome {
+        builder.times.clear();
+        let Some(bytes) = tool.bytes(ready.id).filter(|_| ready.has_bytes) else {
+            return self.print_without_bytes(ready, tool, builder);
         };
-        if page.options.style.shows_time() {
-            bytes.times(page.times);
+        if builder.options.style.shows_time() {
+            bytes.times(builder.times);
         }
-        let max_line = page.options.patience.max_line;
-        let Cut { mut pass, part } = if self.is_lump(tool, page) {
-            Cut { pass: bytes.len().min(room), part: 0 }
+        let max_line = builder.options.flush_timeout.max_line;
+        let Cut { ready: mut count, part } = if self.ignores_lines(tool, builder) {
+            Cut { ready: bytes.len().min(room), part: 0 }
         } else {
-            cut(&bytes, self.held.bytes.len(), room, max_line)
+            cut(&bytes, self.partial.bytes.len(), room, max_line)
         };
         let behind = bytes.behind();
-        if pass > 0 {
-            // What waits from now on is another line.
-            self.held.wait = None;
+        if count > 0 {
+            // A part that waits from now on belongs to another line.
+            self.partial.wait = None;
         }
         let waits = part > 0
-            && !turn.ends
+            && !ready.ends
             && !matches!(behind, Behind::Gap | Behind::Nothing)
-            && !self.may_go(tool, page)
-            && self.has_to_wait(part, turn.id, tool, page);
+            && !self.may_write_parts(tool, builder)
+            && self.must_wait(part, ready.id, tool, builder);
         if part > 0 && !waits {
-            pass = bytes.len();
+            count = bytes.len();
         }
-        if pass > 0 {
-            self.print_bytes(bytes, pass, page);
+        if count > 0 {
+            self.print_bytes(bytes, count, builder);
         }
         if !waits {
-            self.held.wait = None;
-            return Taken { bytes: pass, ..Taken::nothing(turn.id) };
+            self.partial.wait = None;
+            return Outcome { consumed: count, ..Outcome::nothing(ready.id) };
         }
-        if behind == Behind::Bytes && part as u64 <= bytes.capacity() / HELD_PART {
-            return Taken { id: turn.id, bytes: pass, leave: true, waits };
+        if behind == Behind::Bytes && part as u64 <= bytes.capacity() / MAX_PART_DIVISOR {
+            return Outcome { id: ready.id, consumed: count, defer: true, waits };
         }
-        self.hold(bytes, pass, page.times);
-        Taken { id: turn.id, bytes: bytes.len(), leave: false, waits }
+        self.copy_part(bytes, count, builder.times);
+        Outcome { id: ready.id, consumed: bytes.len(), defer: false, waits }
     }
 
-    /// Puts on the page what was taken out of the ring before, unless that has to wait: the ring
-    /// has nothing more.
-    fn print_without_bytes(&mut self, turn: &Turn, tool: &Tool, page: &mut Page<'_, '_>) -> Taken {
-        let holds = !self.held.bytes.is_empty();
-        if holds && !turn.ends && self.has_to_wait(0, turn.id, tool, page) {
-            return Taken { waits: true, ..Taken::nothing(turn.id) };
+    /// Handles a stream whose ring has nothing more: adds to the batch the part that was copied out
+    /// of the ring before, unless it has to wait.
+    fn print_without_bytes(
+        &mut self,
+        ready: &ReadyStream,
+        tool: &Tool,
+        builder: &mut BatchBuilder<'_, '_>,
+    ) -> Outcome {
+        let has_part = !self.partial.bytes.is_empty();
+        if has_part && !ready.ends && self.must_wait(0, ready.id, tool, builder) {
+            return Outcome { waits: true, ..Outcome::nothing(ready.id) };
         }
-        if holds {
-            self.print_held(page);
+        if has_part {
+            self.print_part(builder);
         }
-        self.held.wait = None;
-        if turn.gap && *page.open == Some(self.key) {
-            page.options.style.end_line(page.open, &mut page.batch);
+        self.partial.wait = None;
+        if ready.gap && *builder.open == Some(self.key) {
+            builder.options.style.end_line(builder.open, &mut builder.batch);
         }
-        Taken::nothing(turn.id)
+        Outcome::nothing(ready.id)
     }
 
-    /// Whether a part of a line has to wait for the rest: what was taken out of the ring, and
-    /// `part` bytes in it.
-    fn has_to_wait(&mut self, part: usize, id: FeedId, tool: &Tool, page: &Page<'_, '_>) -> bool {
-        let len = self.held.bytes.len().saturating_add(part);
-        let clock = page.clock;
-        let wait = match &mut self.held.wait {
+    /// Returns whether a part of a line has to wait for its rest. The part consists of what was
+    /// copied out of the ring and of `part` bytes in the ring.
+    fn must_wait(&mut self, part: usize, id: FeedId, tool: &Tool, builder: &BatchBuilder<'_, '_>) -> bool {
+        let len = self.partial.bytes.len().saturating_add(part);
+        let clock = builder.clock;
+        let wait = match &mut self.partial.wait {
             Some(wait) => {
-                wait.go_on(len, tool.is_stalled(id), clock);
+                wait.update(len, tool.is_stalled(id), clock);
                 wait
             }
             wait => wait.insert(Wait::begin(len, clock)),
         };
-        !wait.is_over(&page.options.patience, clock)
+        !wait.has_expired(&builder.options.flush_timeout, clock)
     }
 
-    /// Whether a part of a line may be written at once: nobody can write into it, or it does not
-    /// matter.
-    fn may_go(&self, tool: &Tool, page: &Page<'_, '_>) -> bool {
-        let style = &page.options.style;
-        let goes_on = *page.open == Some(self.key);
-        page.options.raw
+    /// Returns whether a part of a line may be written at once, because no other stream can write
+    /// into its line or because the options permit that.
+    fn may_write_parts(&self, tool: &Tool, builder: &BatchBuilder<'_, '_>) -> bool {
+        let style = &builder.options.style;
+        let continues = *builder.open == Some(self.key);
+        builder.options.raw
             || style.is_by_fragment()
-            || (style.joins_parts() && (goes_on || self.is_alone(tool, page)))
+            || (style.joins_parts() && (continues || self.is_sole_writer(tool, builder)))
     }
 
-    /// Whether nobody else writes there.
-    fn is_alone(&self, tool: &Tool, page: &Page<'_, '_>) -> bool {
-        page.is_ours && (self.alone || tool.has_one_stream())
+    /// Returns whether nothing else writes to the destination.
+    fn is_sole_writer(&self, tool: &Tool, builder: &BatchBuilder<'_, '_>) -> bool {
+        builder.exclusive && (self.sole || tool.has_one_stream())
     }
 
-    /// Whether it does not matter where its lines end, so that they need not be looked for.
-    fn is_lump(&self, tool: &Tool, page: &Page<'_, '_>) -> bool {
-        page.options.style.is_plain() && self.held.bytes.is_empty() && self.is_alone(tool, page)
+    /// Returns whether the ends of lines do not matter and need not be searched.
+    fn ignores_lines(&self, tool: &Tool, builder: &BatchBuilder<'_, '_>) -> bool {
+        builder.options.style.is_plain()
+            && self.partial.bytes.is_empty()
+            && self.is_sole_writer(tool, builder)
     }
 
-    fn print_bytes<'a>(&mut self, bytes: Bytes<'a>, pass: usize, page: &mut Page<'_, 'a>) {
-        let passed: &'a [u8] = bytes.as_slice().get(..pass).unwrap_or_default();
-        let mut from = 0;
-        if !self.held.bytes.is_empty() {
-            from = memchr(b'\n', passed).map_or(pass, |at| at.saturating_add(1));
-            self.held.bytes.extend_from_slice(passed.get(..from).unwrap_or_default());
-            self.print_held(page);
+    fn print_bytes<'a>(&mut self, bytes: Bytes<'a>, count: usize, builder: &mut BatchBuilder<'_, 'a>) {
+        let ready: &'a [u8] = bytes.as_slice().get(..count).unwrap_or_default();
+        let mut start = 0;
+        if !self.partial.bytes.is_empty() {
+            start = memchr(b'\n', ready).map_or(count, |index| index.saturating_add(1));
+            self.partial.bytes.extend_from_slice(ready.get(..start).unwrap_or_default());
+            self.print_part(builder);
         }
-        let Some(rest) = passed.get(from..).filter(|rest| !rest.is_empty()) else { return };
-        let run = Run { bytes: rest, offset: bytes.offset().saturating_add(from as u64), times: page.times };
-        let style = &page.options.style;
-        style.write(&run, &mut self.label, (self.key, page.open), &mut page.batch, Batch::add);
-        page.written = page.written.saturating_add(rest.len() as u64);
+        let Some(rest) = ready.get(start..).filter(|rest| !rest.is_empty()) else { return };
+        let offset = bytes.offset().saturating_add(start as u64);
+        let run = Run { bytes: rest, offset, times: builder.times };
+        let style = &builder.options.style;
+        style.write(&run, &mut self.label, (self.key, builder.open), &mut builder.batch, Batch::add);
+        builder.written = builder.written.saturating_add(rest.len() as u64);
     }
 
-    /// Puts on the page what was taken out of the ring before.
-    fn print_held(&mut self, page: &mut Page<'_, '_>) {
-        let Held { bytes, offset, time, .. } = &self.held;
+    /// Adds to the batch the part that was copied out of the ring before.
+    fn print_part(&mut self, builder: &mut BatchBuilder<'_, '_>) {
+        let PartialLine { bytes, offset, time, .. } = &self.partial;
         let time = time.map(|time| (*offset, time));
         let run = Run { bytes, offset: *offset, times: time.as_slice() };
-        let style = &page.options.style;
-        style
-            .write(&run, &mut self.label, (self.key, page.open), &mut page.batch, |to, piece| to.copy(piece));
-        page.written = page.written.saturating_add(bytes.len() as u64);
-        self.held.bytes.clear();
+        let style = &builder.options.style;
+        let open = (self.key, &mut *builder.open);
+        style.write(&run, &mut self.label, open, &mut builder.batch, |batch, piece| batch.copy(piece));
+        builder.written = builder.written.saturating_add(bytes.len() as u64);
+        self.partial.bytes.clear();
     }
 
-    /// Takes a part of a line, what is behind the first `pass` of `bytes`, out of the ring.
-    fn hold(&mut self, bytes: Bytes<'_>, pass: usize, times: &[(u64, u64)]) {
-        let held = &mut self.held;
-        if held.bytes.is_empty() {
-            held.offset = bytes.offset().saturating_add(pass as u64);
-            held.time = times.iter().rev().find(|(from, _)| *from <= held.offset).map(|(_, time)| *time);
+    /// Copies a part of a line, everything after the first `count` of `bytes`, out of the ring.
+    fn copy_part(&mut self, bytes: Bytes<'_>, count: usize, times: &[(u64, u64)]) {
+        let partial = &mut self.partial;
+        if partial.bytes.is_empty() {
+            partial.offset = bytes.offset().saturating_add(count as u64);
+            let first = times.iter().rev().find(|(offset, _)| *offset <= partial.offset);
+            partial.time = first.map(|(_, time)| *time);
         }
-        held.bytes.extend_from_slice(bytes.get(pass..).unwrap_or_default());
+        partial.bytes.extend_from_slice(bytes.get(count..).unwrap_or_default());
     }
 }

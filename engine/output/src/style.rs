@@ -1,7 +1,7 @@
-//! What a line looks like: tag, time stamp, XML, JSON. Pure: bytes in, bytes out.
+//! The format of a line: tag, time stamp, XML, JSON. Pure, from bytes to bytes.
 //!
-//! What does not change from line to line of a stream is made once and kept in its [`Label`], so
-//! that a line costs a search for its end and two copies.
+//! What stays the same in all lines of a stream is computed once and kept in its [`Label`], so that
+//! a line costs one search for its end and two copies.
 
 use std::io::Write;
 
@@ -15,24 +15,25 @@ use crate::batch::Batch;
 use crate::choice::{Choice, Markup};
 use crate::stamp::Stamp;
 
-/// Who writes a stream, as far as it shows.
+/// The source of a stream, as far as formats show it.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The job.
+    /// The name of the job.
     pub nspace: Nspace,
-    /// The rank in it.
+    /// The rank in the job.
     pub rank: Rank,
-    /// On what it writes.
+    /// The channel that the rank writes to.
     pub channel: Channel,
-    /// It is not what the rank has written there, but what was logged there: JSON says so.
+    /// Whether the stream contains what was logged on behalf of the rank, and not its own output.
+    /// JSON marks such data with `"logged":true`.
     pub logged: bool,
-    /// Where it runs, if that is known.
+    /// The host of the rank, if it is known.
     pub host: Option<String>,
-    /// As which process, if that is known.
+    /// The pid of the rank, if it is known.
     pub pid: Option<u32>,
 }
 
-/// What is put before a line of text.
+/// The tag before a line of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag {
     Nothing,
@@ -48,65 +49,70 @@ enum Tag {
     Rank,
 }
 
-/// How lines look; for all streams of one output.
+/// The format of the lines of all streams of one output.
 #[derive(Clone, Debug)]
 pub struct Style {
     markup: Markup,
     tag: Tag,
     stamp: Option<Stamp>,
-    /// Behind a time stamp comes the channel, as if it were all there is: prterun's way where
-    /// neither `tag` nor `rank` is asked for.
+    /// Whether the channel follows the time stamp even if the tag, which also contains the channel,
+    /// follows. prterun does this unless `tag` or `rank` is requested.
     channel_twice: bool,
     fragments: bool,
     colour: bool,
-    /// What ends a line: the suffix and a newline.
+    /// The end of a line: the suffix and a newline.
     closing: Vec<u8>,
     zone: TimeZone,
 }
 
-/// What a list of output words leaves open.
+/// The parts of a style that a list of output words does not specify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finish {
-    /// Tag what was read together, however many lines it is, and not each line. Nothing changes
-    /// without tags.
+    /// Whether each fragment, the bytes that were read together, has one tag, instead of each line.
+    /// Has no effect without tags.
     pub fragments: bool,
-    /// Ends each line, before its newline.
+    /// The text at the end of each line, before its newline.
     pub suffix: String,
-    /// A colour for each rank's tags.
+    /// Whether each rank's tags have their own colour.
     pub colour: bool,
 }
 
-/// The parts of a stream's lines that stay the same.
+/// The constant parts of a stream's lines.
 #[derive(Clone, Debug)]
 pub struct Label {
-    /// Before the time stamp, and behind it up to the text.
-    before: Vec<u8>,
-    after: Vec<u8>,
-    /// Behind the text, where it is marked up.
-    behind: Vec<u8>,
-    /// Up to the text, with the stamp that shows this part of a time.
-    whole: Vec<u8>,
-    shown: Option<u64>,
+    /// The bytes before the time stamp.
+    before_stamp: Vec<u8>,
+    /// The bytes between the time stamp and the text; in JSON, those before the offset.
+    after_stamp: Vec<u8>,
+    /// The bytes after the text, if it is marked up; in JSON, those between the offset and the
+    /// text.
+    suffix: Vec<u8>,
+    /// Everything before the text, with the time stamp; in JSON, everything before the offset.
+    rendered: Vec<u8>,
+    /// The part of the time that `rendered` shows.
+    rendered_time: Option<u64>,
 }
 
-/// Bytes of one stream that follow each other.
+/// Consecutive bytes of one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'b, 't> {
-    /// The bytes, one at least.
+    /// The bytes, at least one.
     pub bytes: &'b [u8],
-    /// How many bytes the source had produced before them.
+    /// The number of bytes that the source had produced before them.
     pub offset: u64,
-    /// From which offset on they were read at which time, in nanoseconds since 1970; in order.
+    /// Pairs of an offset and the time at which the bytes from there on were read, in nanoseconds
+    /// since 1970, in ascending order.
     pub times: &'t [(u64, u64)],
 }
 
-/// Whose line an output is in the middle of: the number of a stream, of all that write to it.
-pub type Open = Option<u64>;
+/// The line that an output is in the middle of, as the key of its stream; `None` between lines. A
+/// key is unique among the streams that write to the output.
+pub type OpenLine = Option<u64>;
 
 const COLOURS: [&str; 12] = ["36", "33", "32", "35", "34", "31", "96", "93", "92", "95", "94", "91"];
 
 impl Style {
-    /// What `choice` asks for.
+    /// Creates the style that `choice` and `finish` specify. Times are shown in the local zone.
     pub fn new(choice: &Choice, finish: &Finish) -> Style {
         let Choice { tag, detailed, fullname, rank, .. } = *choice;
         let tag = match choice.markup {
@@ -118,7 +124,7 @@ impl Style {
             _ => Tag::Nothing,
         };
         let closing = [finish.suffix.as_bytes(), b"\n"].concat();
-        // Without tags there is nothing to say of what was read together.
+        // Without tags, fragments look the same as lines.
         let has_tags = tag != Tag::Nothing || choice.stamp.is_some() || choice.markup != Markup::Text;
         Style {
             markup: choice.markup,
@@ -132,12 +138,12 @@ impl Style {
         }
     }
 
-    /// The same with times shown in `zone`.
+    /// Returns the same style with times shown in `zone`.
     pub fn in_zone(self, zone: TimeZone) -> Style {
         Style { zone, ..self }
     }
 
-    /// Whether bytes go out as they came.
+    /// Returns whether bytes are written unchanged.
     pub fn is_plain(&self) -> bool {
         self.markup == Markup::Text
             && self.tag == Tag::Nothing
@@ -145,36 +151,36 @@ impl Style {
             && self.closing.len() == 1
     }
 
-    /// Whether it shows when bytes were read.
+    /// Returns whether the style shows when bytes were read.
     pub fn shows_time(&self) -> bool {
         self.stamp.is_some() || self.markup == Markup::Json
     }
 
-    /// Whether it shows hosts and pids.
+    /// Returns whether the style shows hosts and pids.
     pub fn shows_process(&self) -> bool {
         matches!(self.tag, Tag::Detailed { .. }) || self.markup == Markup::Json
     }
 
-    /// Whether two parts of a line that are written one after the other look as if they had been
-    /// written at once.
+    /// Returns whether two parts of a line look the same written successively as written together.
     pub(crate) fn joins_parts(&self) -> bool {
         self.markup == Markup::Text
     }
 
-    /// Whether what was read together stays together.
+    /// Returns whether fragments are tagged instead of lines.
     pub fn is_by_fragment(&self) -> bool {
         self.fragments
     }
 
-    /// What the lines of `source` have in common.
+    /// Creates the label of the stream of `source`.
     pub fn label(&self, source: &Source) -> Label {
-        let (before, after, behind) = match self.markup {
+        let (before_stamp, after_stamp, suffix) = match self.markup {
             Markup::Text => self.text_label(source),
             Markup::Xml => self.xml_label(source),
             Markup::Json => self.json_label(source),
         };
-        let mut label = Label { before, after, behind, whole: Vec::new(), shown: None };
-        label.make(|_| {});
+        let mut label =
+            Label { before_stamp, after_stamp, suffix, rendered: Vec::new(), rendered_time: None };
+        label.render(|_| {});
         label
     }
 
@@ -228,7 +234,7 @@ impl Style {
     fn json_label(&self, source: &Source) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
         let Source { nspace, rank, channel, logged, host, pid } = source;
         let nspace = serde_json::Value::from(nspace.as_str());
-        // What was logged to the output of a job as a whole is of no rank.
+        // Data logged for a whole job has no rank.
         let rank = serde_json::Value::from((*rank < Rank::WILDCARD).then_some(rank.0));
         let (host, pid) = (serde_json::Value::from(host.clone()), serde_json::Value::from(*pid));
         let logged = if *logged { ",\"logged\":true" } else { "" };
@@ -238,19 +244,20 @@ impl Style {
         (before.into(), b",\"offset\":".to_vec(), behind.into())
     }
 
-    /// Appends `run` of the stream whose number is `key` to `to`, each piece of its text by `put`.
+    /// Formats `run`, which belongs to the stream with the key `key`, and appends it to `batch`.
+    /// Each piece of its text is appended by `append`.
     ///
-    /// Where lines are tagged, a line that another stream has left open is ended first.
+    /// If lines are tagged, a line that another stream left open is ended first.
     pub fn write<'a, 'b>(
         &self,
         run: &Run<'b, '_>,
         label: &mut Label,
-        (key, open): (u64, &mut Open),
-        to: &mut Batch<'a>,
-        put: impl Fn(&mut Batch<'a>, &'b [u8]),
+        (key, open): (u64, &mut OpenLine),
+        batch: &mut Batch<'a>,
+        append: impl Fn(&mut Batch<'a>, &'b [u8]),
     ) {
         if self.is_plain() {
-            put(to, run.bytes);
+            append(batch, run.bytes);
             *open = (run.bytes.last() != Some(&b'\n')).then_some(key);
             return;
         }
@@ -263,22 +270,22 @@ impl Style {
                 rest.split_at(end.map_or(rest.len(), |end| end.saturating_add(1)).min(rest.len()));
             if self.shows_time() {
                 while let [_, later @ ..] = times
-                    && later.first().is_some_and(|(from, _)| *from <= offset)
+                    && later.first().is_some_and(|(start, _)| *start <= offset)
                 {
                     times = later;
                 }
                 let time = times.first().map(|(_, time)| *time);
-                self.stamp(label, time);
+                self.update_stamp(label, time);
             }
             match self.markup {
-                Markup::Text => self.text(line, label, (key, open), to, &put),
+                Markup::Text => self.write_text(line, label, (key, open), batch, &append),
                 Markup::Xml => {
-                    to.copy(&label.whole);
-                    to.make(|to| escape(line, to));
-                    to.copy(&label.behind);
+                    batch.copy(&label.rendered);
+                    batch.make(|buffer| escape(line, buffer));
+                    batch.copy(&label.suffix);
                 }
                 Markup::Json => {
-                    to.make(|to| json(line, offset, label, to));
+                    batch.make(|buffer| json(line, offset, label, buffer));
                 }
             }
             offset = offset.saturating_add(line.len() as u64);
@@ -286,87 +293,87 @@ impl Style {
         }
     }
 
-    /// Ends the line in whose middle an output is, if lines are tagged: what comes next is none of
-    /// it.
-    pub(crate) fn end_line(&self, open: &mut Open, to: &mut Batch<'_>) {
+    /// Ends the line that is open at the destination, if lines are tagged. What follows does not
+    /// belong to that line.
+    pub(crate) fn end_line(&self, open: &mut OpenLine, batch: &mut Batch<'_>) {
         if self.markup != Markup::Text || self.is_plain() || open.take().is_none() {
             return;
         }
-        // A fragment has its suffix already.
-        to.copy(if self.fragments { b"\n" } else { &self.closing });
+        // A fragment already has its suffix.
+        batch.copy(if self.fragments { b"\n" } else { &self.closing });
     }
 
-    fn text<'a, 'b>(
+    fn write_text<'a, 'b>(
         &self,
         line: &'b [u8],
         label: &Label,
-        (key, open): (u64, &mut Open),
-        to: &mut Batch<'a>,
-        put: &impl Fn(&mut Batch<'a>, &'b [u8]),
+        (key, open): (u64, &mut OpenLine),
+        batch: &mut Batch<'a>,
+        append: &impl Fn(&mut Batch<'a>, &'b [u8]),
     ) {
         if *open != Some(key) {
-            self.end_line(open, to);
+            self.end_line(open, batch);
         }
         if self.fragments || *open != Some(key) {
-            to.copy(&label.whole);
+            batch.copy(&label.rendered);
         }
         let has_suffix = self.closing.len() > 1;
         match line.strip_suffix(b"\n") {
             Some(text) if has_suffix => {
-                put(to, text);
-                to.copy(&self.closing);
+                append(batch, text);
+                batch.copy(&self.closing);
                 *open = None;
             }
             Some(_) => {
-                put(to, line);
+                append(batch, line);
                 *open = None;
             }
             None => {
-                put(to, line);
+                append(batch, line);
                 *open = Some(key);
                 if self.fragments && has_suffix {
-                    to.copy(self.closing.strip_suffix(b"\n").unwrap_or_default());
+                    batch.copy(self.closing.strip_suffix(b"\n").unwrap_or_default());
                 }
             }
         }
     }
 
-    /// Makes `label` show `time`.
-    fn stamp(&self, label: &mut Label, time: Option<u64>) {
+    /// Renders the head of `label` with `time`, unless it shows that time already.
+    fn update_stamp(&self, label: &mut Label, time: Option<u64>) {
         let in_json = self.markup == Markup::Json;
         let stamp = match self.stamp {
             Some(Stamp::Calendar) | None if in_json => Stamp::Rfc3339,
             stamp => stamp.unwrap_or(Stamp::Rfc3339),
         };
         let part = time.map(|time| stamp.part(time));
-        if part.is_some() && part == label.shown {
+        if part.is_some() && part == label.rendered_time {
             return;
         }
-        label.shown = part;
+        label.rendered_time = part;
         let quoted = in_json && !stamp.is_number();
-        label.make(|to| match time {
+        label.render(|buffer| match time {
             Some(time) => {
-                to.extend_from_slice(if quoted { b"\"" } else { b"" });
-                stamp.write(time, &self.zone, to);
-                to.extend_from_slice(if quoted { b"\"" } else { b"" });
+                buffer.extend_from_slice(if quoted { b"\"" } else { b"" });
+                stamp.write(time, &self.zone, buffer);
+                buffer.extend_from_slice(if quoted { b"\"" } else { b"" });
             }
-            None => to.extend_from_slice(if in_json { b"null" } else { b"unknown" }),
+            None => buffer.extend_from_slice(if in_json { b"null" } else { b"unknown" }),
         });
     }
 }
 
 impl Label {
-    /// Puts together what comes before the text, with what `stamp` appends as its stamp.
-    fn make(&mut self, stamp: impl FnOnce(&mut Vec<u8>)) {
-        self.whole.clear();
-        self.whole.extend_from_slice(&self.before);
-        stamp(&mut self.whole);
-        self.whole.extend_from_slice(&self.after);
+    /// Renders everything before the text. `stamp` appends the time stamp.
+    fn render(&mut self, stamp: impl FnOnce(&mut Vec<u8>)) {
+        self.rendered.clear();
+        self.rendered.extend_from_slice(&self.before_stamp);
+        stamp(&mut self.rendered);
+        self.rendered.extend_from_slice(&self.after_stamp);
     }
 }
 
-/// The part of a job's name that tells it from others of the same launcher, as PMIx has it: what is
-/// behind the last `@`.
+/// Returns the part of a job's name after the last `@`. As in PMIx, it distinguishes the job from
+/// others of the same launcher.
 fn local(nspace: &Nspace) -> &str {
     nspace.as_str().rsplit_once('@').map_or(nspace.as_str(), |(_, local)| local)
 }
@@ -376,42 +383,43 @@ fn attribute(name: &str, value: &str) -> String {
     format!(" {name}=\"{value}\"")
 }
 
-/// Appends `text` as PMIx writes it into XML: what is not printable ASCII as its number.
-fn escape(text: &[u8], to: &mut Vec<u8>) {
+/// Appends `text` escaped as in PMIx's XML: bytes that are not printable ASCII become numeric
+/// references.
+fn escape(text: &[u8], buffer: &mut Vec<u8>) {
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'&' | b'<' | b'>');
     let mut rest = text;
     while let [first, ..] = rest {
         let plain = rest.iter().position(|byte| !is_plain(*byte)).unwrap_or(rest.len());
-        let (as_it_is, later) = rest.split_at(plain);
-        to.extend_from_slice(as_it_is);
+        let (unescaped, later) = rest.split_at(plain);
+        buffer.extend_from_slice(unescaped);
         rest = later;
         if plain > 0 {
             continue;
         }
         match first {
-            b'&' => to.extend_from_slice(b"&amp;"),
-            b'<' => to.extend_from_slice(b"&lt;"),
-            b'>' => to.extend_from_slice(b"&gt;"),
+            b'&' => buffer.extend_from_slice(b"&amp;"),
+            b'<' => buffer.extend_from_slice(b"&lt;"),
+            b'>' => buffer.extend_from_slice(b"&gt;"),
             // Writing to memory does not fail.
-            byte => drop(write!(to, "&#{byte:03};")),
+            byte => drop(write!(buffer, "&#{byte:03};")),
         }
         rest = rest.get(1..).unwrap_or_default();
     }
 }
 
-/// Appends one object with a newline behind it. Bytes that are no UTF-8 are in base64.
-fn json(data: &[u8], offset: u64, label: &Label, to: &mut Vec<u8>) {
-    to.extend_from_slice(&label.whole);
-    // Writing to memory does not fail, nor does a string.
-    let _ = write!(to, "{offset}");
-    to.extend_from_slice(&label.behind);
+/// Appends a JSON object and a newline. Data that is not valid UTF-8 is base64-encoded.
+fn json(data: &[u8], offset: u64, label: &Label, buffer: &mut Vec<u8>) {
+    buffer.extend_from_slice(&label.rendered);
+    // Neither writing to memory nor serializing a string fails.
+    let _ = write!(buffer, "{offset}");
+    buffer.extend_from_slice(&label.suffix);
     match std::str::from_utf8(data) {
         Ok(text) => {
-            let _ = serde_json::to_writer(&mut *to, text);
-            to.extend_from_slice(b"}\n");
+            let _ = serde_json::to_writer(&mut *buffer, text);
+            buffer.extend_from_slice(b"}\n");
         }
         Err(_) => {
-            let _ = writeln!(to, "\"{}\",\"encoding\":\"base64\"}}", BASE64.encode(data));
+            let _ = writeln!(buffer, "\"{}\",\"encoding\":\"base64\"}}", BASE64.encode(data));
         }
     }
 }

@@ -1,22 +1,21 @@
-//! What each `--output` list makes of the same output, byte for byte: one file in `tests/golden`
-//! for each.
+//! The exact output of each `--output` list for the same input, with one file in `tests/golden` for
+//! each.
 //!
-//! `IOF_BLESS=1 cargo test -p iof-output --test golden` writes the files anew; look at what
-//! changed.
+//! `IOF_BLESS=1 cargo test -p iof-output --test golden` rewrites the files; review the changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs;
 use std::path::Path;
 
-use iof_output::{Batch, Choice, Finish, Label, Open, Run, Source, Style};
+use iof_output::{Batch, Choice, Finish, Label, OpenLine, Run, Source, Style};
 use iof_proto::{Channel, Nspace, Rank};
 use jiff::tz::{Offset, TimeZone};
 
 /// 2026-11-21 13:17:58 in UTC.
 const TIME: u64 = 1_795_267_078_123_456_789;
 
-/// What comes, in this order: stream, bytes, and from which of them on they are a second younger.
-const OUTPUT: [(usize, &[u8], u64); 10] = [
+/// The input in order: stream, bytes, and the offset in them from which they are a second younger.
+const INPUT: [(usize, &[u8], u64); 10] = [
     (0, b"first\nsecond & <third>\n", 6),
     (1, b"rank 1 \"quoted\" \\ back\tslash\n", 99),
     (2, b"an error\n", 99),
@@ -46,11 +45,11 @@ fn sources() -> [Source; 4] {
     ]
 }
 
-fn written(style: &Style) -> Vec<u8> {
+fn format(style: &Style) -> Vec<u8> {
     let mut streams: Vec<(Label, u64)> = sources().iter().map(|source| (style.label(source), 0)).collect();
-    let mut open = None as Open;
+    let mut open = None as OpenLine;
     let mut all = Vec::new();
-    for (number, bytes, younger) in OUTPUT {
+    for (number, bytes, younger) in INPUT {
         let (label, offset) = &mut streams[number];
         let run =
             Run { bytes, offset: *offset, times: &[(0, TIME), (*offset + younger, TIME + 1_000_000_000)] };
@@ -65,7 +64,7 @@ fn written(style: &Style) -> Vec<u8> {
 fn check(name: &str, list: &str, finish: &Finish) {
     let choice = if list.is_empty() { Choice::default() } else { list.parse().unwrap() };
     let zone = TimeZone::fixed(Offset::constant(2));
-    let written = written(&Style::new(&choice, finish).in_zone(zone));
+    let written = format(&Style::new(&choice, finish).in_zone(zone));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("IOF_BLESS").is_some() {
         fs::write(&path, &written).unwrap();
@@ -73,14 +72,14 @@ fn check(name: &str, list: &str, finish: &Finish) {
     let wanted = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert!(
         written == wanted,
-        "{name} is to be\n{}\nand is\n{}",
+        "expected {name} to be\n{}\nbut it is\n{}",
         String::from_utf8_lossy(&wanted),
         String::from_utf8_lossy(&written)
     );
 }
 
 #[test]
-fn every_format_looks_as_its_golden_file() {
+fn every_format_matches_its_golden_file() {
     for (name, list) in [
         ("plain", ""),
         ("tag", "tag"),
@@ -107,7 +106,7 @@ fn every_format_looks_as_its_golden_file() {
 }
 
 #[test]
-fn suffixes_colours_and_fragments_look_as_their_golden_files() {
+fn suffixes_colours_and_fragments_match_their_golden_files() {
     let suffix = Finish { suffix: " |".into(), ..Finish::default() };
     check("tag-suffix", "tag", &suffix);
     check("suffix-alone", "", &suffix);
@@ -121,19 +120,19 @@ fn suffixes_colours_and_fragments_look_as_their_golden_files() {
 }
 
 #[test]
-fn fragments_without_tags_are_lines_and_with_tags_end_the_lines_of_others() {
+fn fragments_without_tags_are_lines_and_with_tags_end_open_lines() {
     let fragments = Finish { fragments: true, ..Finish::default() };
     check("plain", "", &fragments);
     check("suffix-alone", "", &Finish { suffix: " |".into(), ..fragments.clone() });
     let style = Style::new(&"rank".parse().unwrap(), &fragments);
-    assert!(String::from_utf8_lossy(&written(&style)).contains("20%\r\n[1]<stdout>: between\n"));
+    assert!(String::from_utf8_lossy(&format(&style)).contains("20%\r\n[1]<stdout>: between\n"));
     assert!(style.is_by_fragment() && !Style::new(&Choice::default(), &fragments).is_by_fragment());
 }
 
 #[test]
-fn json_is_json_and_holds_every_byte() {
+fn json_output_is_valid_and_contains_every_byte() {
     let style = Style::new(&"json".parse().unwrap(), &Finish::default());
-    let text = String::from_utf8(written(&style)).unwrap();
+    let text = String::from_utf8(format(&style)).unwrap();
     let mut streams = vec![Vec::new(); 4];
     for line in text.lines() {
         let object: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -153,19 +152,19 @@ fn json_is_json_and_holds_every_byte() {
         }
     }
     for (number, bytes) in streams.iter().enumerate() {
-        let came: Vec<u8> =
-            OUTPUT.iter().filter(|(of, ..)| *of == number).flat_map(|(_, bytes, _)| bytes.to_vec()).collect();
-        assert_eq!(*bytes, came, "stream {number}");
+        let input = INPUT.iter().filter(|(stream, ..)| *stream == number);
+        let wanted: Vec<u8> = input.flat_map(|(_, bytes, _)| bytes.to_vec()).collect();
+        assert_eq!(*bytes, wanted, "stream {number}");
     }
 }
 
 #[test]
-fn json_says_what_was_logged_and_is_json_where_that_is_of_no_rank() {
+fn json_marks_logged_data_and_has_no_rank_for_data_of_the_whole_job() {
     let line = |rank, logged| {
         let nspace = Nspace::new("job").unwrap();
         let source = Source { nspace, rank, channel: Channel::Stderr, logged, host: None, pid: None };
         let style = Style::new(&"json".parse().unwrap(), &Finish::default());
-        let (mut batch, mut open) = (Batch::new(Vec::new()), None as Open);
+        let (mut batch, mut open) = (Batch::new(Vec::new()), None as OpenLine);
         let run = Run { bytes: b"x\n", offset: 0, times: &[(0, TIME)] };
         style.write(&run, &mut style.label(&source), (0, &mut open), &mut batch, Batch::add);
         let line: serde_json::Value = serde_json::from_slice(&batch.to_vec()).unwrap();

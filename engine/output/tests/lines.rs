@@ -1,5 +1,4 @@
-//! Whatever ranks write in whatever pieces comes out as whole lines, each with the tag of who wrote
-//! it.
+//! Whatever pieces ranks write, the output consists of whole lines, each with the tag of its rank.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
@@ -10,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Policy, Process, Rendezvous};
-use iof_output::{Finish, Notes, Options, Output, Patience, PrintReport, Printer, Style};
+use iof_output::{Finish, FlushTimeout, Notes, Options, Output, PrintReport, Printer, Style};
 use iof_proto::directive::key::PMIX_IOF_CACHE_SIZE;
 use iof_proto::query::key::IOF_STATS;
 use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank, Value};
@@ -18,19 +17,18 @@ use iof_tool::{Pull, Tool};
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
 
-/// Long enough that no part of a line is passed on because of it, even on a machine that does other
-/// things.
+/// A time after which no part of a line is written within a test, even on a busy machine.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// What one rank writes, and after which of its bytes a write ends.
+/// The bytes that one rank writes, and the lengths of its writes.
 #[derive(Clone, Debug)]
 struct Script {
     bytes: Vec<u8>,
     writes: Vec<usize>,
 }
 
-/// Lines that say whose they are, of lengths from nothing to more than a small ring; cut into
-/// writes anywhere.
+/// Generates lines that begin with their rank and number, with lengths from zero to more than a
+/// small ring, and writes that divide them anywhere.
 fn script(rank: u32) -> impl Strategy<Value = Script> {
     let length = prop_oneof![8 => 0usize..100, 2 => 100usize..3000, 1 => 3000usize..20_000];
     let lines = proptest::collection::vec(length, 0..20);
@@ -50,7 +48,7 @@ fn scripts() -> impl Strategy<Value = Vec<Script>> {
     (1u32..6).prop_flat_map(|ranks| (0..ranks).map(script).collect::<Vec<_>>())
 }
 
-/// Ranks whose stdout the test writes, and a printer of it.
+/// An engine with ranks whose stdout the test writes, and a printer of their output.
 struct Rig {
     engine: Engine,
     job: Job,
@@ -94,7 +92,7 @@ impl Rig {
         Rig { engine, job, writers, printer, notes, file }
     }
 
-    /// All that was printed, now that the ranks have written all.
+    /// Ends the ranks and returns everything that was printed.
     fn end(self) -> (Vec<u8>, PrintReport) {
         let ranks = u32::try_from(self.writers.len()).unwrap();
         drop(self.writers);
@@ -108,7 +106,7 @@ fn all() -> Proc {
     Proc { nspace: Nspace::new("launcher@7").unwrap(), rank: Rank::WILDCARD }
 }
 
-/// Has all ranks write at once and gives what was printed.
+/// Lets all ranks write at the same time and returns what was printed.
 fn printed(scripts: &[Script], options: Options) -> (Vec<u8>, PrintReport) {
     let rig = Rig::new(scripts.len(), options);
     thread::scope(|scope| {
@@ -132,10 +130,10 @@ fn printed(scripts: &[Script], options: Options) -> (Vec<u8>, PrintReport) {
 fn options(list: &str, max_line: usize) -> Options {
     let choice = if list.is_empty() { Default::default() } else { list.parse().unwrap() };
     let style = Style::new(&choice, &Finish::default());
-    Options { style, patience: Patience { max_line, max_time: NEVER }, raw: false }
+    Options { style, flush_timeout: FlushTimeout { max_line, max_time: NEVER }, raw: false }
 }
 
-/// Checks that `lines` are whole ones of these ranks, each rank's in order, all of them.
+/// Asserts that `lines` are all lines of the ranks, unbroken, and in order for each rank.
 fn assert_whole<'a>(scripts: &[Script], lines: impl Iterator<Item = (usize, &'a [u8])>) {
     let mut rest: Vec<_> = scripts.iter().map(|script| &script.bytes[..]).collect();
     for (rank, line) in lines {
@@ -150,7 +148,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_writes_of_many_ranks_come_out_as_whole_lines_with_the_right_tags(scripts in scripts()) {
+    fn random_writes_of_many_ranks_become_whole_lines_with_the_right_tags(scripts in scripts()) {
         let (printed, report) = printed(&scripts, options("tag", usize::MAX));
         let lines = printed.split_inclusive(|byte| *byte == b'\n').map(|line| {
             let text = std::str::from_utf8(line).unwrap();
@@ -163,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn without_tags_lines_stay_whole_as_well(scripts in scripts()) {
+    fn lines_of_many_ranks_stay_whole_without_tags(scripts in scripts()) {
         let (printed, _) = printed(&scripts, options("", usize::MAX));
         let lines = printed.split_inclusive(|byte| *byte == b'\n').map(|line| {
             let rank = std::str::from_utf8(line).unwrap().split(' ').next().unwrap();
@@ -173,35 +171,36 @@ proptest! {
     }
 
     #[test]
-    fn lines_are_cut_only_beyond_the_longest_and_no_byte_is_lost(scripts in scripts(), max_line in 1usize..5000) {
+    fn lines_are_cut_only_beyond_the_limit_and_no_byte_is_lost(scripts in scripts(), max_line in 1usize..5000) {
         let (printed, _) = printed(&scripts, options("json", max_line));
-        let mut came: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let mut written: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for object in std::str::from_utf8(&printed).unwrap().lines() {
             let object: serde_json::Value = serde_json::from_str(object).unwrap();
-            let bytes = came.entry(object["rank"].as_u64().unwrap()).or_default();
+            let bytes = written.entry(object["rank"].as_u64().unwrap()).or_default();
             prop_assert_eq!(object["offset"].as_u64().unwrap(), bytes.len() as u64);
             let data = object["data"].as_str().unwrap();
             prop_assert!(data.ends_with('\n') || data.len() >= max_line, "{}", data);
             bytes.extend(data.bytes());
         }
         for (rank, script) in (0u64..).zip(&scripts) {
-            prop_assert_eq!(came.remove(&rank).unwrap_or_default(), script.bytes.clone());
+            prop_assert_eq!(written.remove(&rank).unwrap_or_default(), script.bytes.clone());
         }
     }
 }
 
-/// Waits until the engine has read so many bytes of rank 0, and its stream is of at least this
+/// Blocks until the engine has read `produced` bytes of rank 0 and its stream has at least this
 /// generation.
 fn wait_for_stream(observer: &mut Tool, produced: u64, generation: u64) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let found = observer.query(&[IOF_STATS]).unwrap().into_iter().next().map(|found| found.value);
         let Some(Value::Streams(streams)) = found else { panic!("no streams: {found:?}") };
-        let stream = streams.iter().find(|of| of.source.rank == Rank(0) && of.channel == Channel::Stdout);
-        if stream.is_some_and(|of| of.produced >= produced && of.generation >= generation) {
+        let stream =
+            streams.iter().find(|stream| stream.source.rank == Rank(0) && stream.channel == Channel::Stdout);
+        if stream.is_some_and(|stream| stream.produced >= produced && stream.generation >= generation) {
             return;
         }
-        assert!(Instant::now() < deadline, "waited in vain for {produced} bytes: {stream:?}");
+        assert!(Instant::now() < deadline, "timed out waiting for {produced} bytes: {stream:?}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -213,7 +212,7 @@ fn a_line_that_begins_in_one_generation_and_ends_in_another_stays_whole() {
         let mut other = rig.engine.attach("other", Grant::Never).unwrap();
         (&rig.writers[0]).write_all(b"one half").unwrap();
         wait_for_stream(&mut other, 8, 0);
-        // A larger cache is another generation.
+        // A larger cache needs another generation.
         let larger = vec![Info::required(PMIX_IOF_CACHE_SIZE, 1u32 << 20)];
         other.pull(&Pull { directives: larger, ..Pull::new(vec![all()], Channels::STDOUT) }).unwrap();
         (&rig.writers[0]).write_all(b", another").unwrap();
@@ -227,14 +226,14 @@ fn a_line_that_begins_in_one_generation_and_ends_in_another_stays_whole() {
 }
 
 #[test]
-fn a_message_comes_in_a_line_of_its_own_although_the_output_is_in_the_middle_of_one() {
+fn a_message_gets_its_own_line_while_the_output_is_in_the_middle_of_one() {
     for (list, tag) in [("", ""), ("tag", "[7,0]<stdout>: ")] {
         let mut rig = Rig::new(1, options(list, usize::MAX));
         (&rig.writers[0]).write_all(b"first ").unwrap();
         let begun = format!("{tag}first ");
         let deadline = Instant::now() + Duration::from_secs(60);
         while fs::read_to_string(rig.file.path()).unwrap() != begun {
-            assert!(Instant::now() < deadline, "what has its output for itself waits for nothing");
+            assert!(Instant::now() < deadline, "a stream alone on its output is written at once");
             thread::sleep(Duration::from_millis(5));
         }
         rig.notes.write_all(b"a message\n").unwrap();
