@@ -22,8 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let program = args.next().ok_or(usage)?;
     let args: Vec<OsString> = args.collect();
 
-    // Tools find the engine in the user's rendezvous directory. Under `Policy::Block`, ranks wait for
-    // readers with the grant to block, so that these lose nothing.
+    // Tools find the engine in the user's rendezvous directory. Under `Policy::Block`, ranks wait
+    // for readers with the grant to block, so that these lose nothing.
     let engine = Engine::start(Config { policy: Policy::Block, ..Config::default() })?;
     let nspace = Nspace::new(format!("launcher-{}", process::id()))?;
 
@@ -42,8 +42,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         stdin: [(Rank(0), Stdin::Inherit)].into(),
         ..JobSpec::new(nspace.clone(), vec![app])
     })?;
-    // A printer ends after the last byte, or when its output can't be written any more: then the job is
-    // ended, because nothing reads its output.
+    // A printer ends after the last byte, or when its output can't be written any more: then the
+    // job is ended, because nothing reads its output.
     let written = out.join().and_then(|_| err.join());
     if written.is_err() {
         job.signal(Signal::SIGTERM);

@@ -27,7 +27,7 @@ pub struct AdoptSpec {
     pub nspace: Nspace,
     /// The job's local ranks, at least one.
     pub ranks: Vec<AdoptedRank>,
-    /// How long streams of exited ranks may stay open, see
+    /// The time for which streams of exited ranks may stay open, see
     /// [`JobSpec::grace`](crate::JobSpec::grace).
     pub grace: Option<Duration>,
     /// The directives of the spawner, see [`JobSpec::directives`](crate::JobSpec::directives).
@@ -64,7 +64,7 @@ pub struct AdoptedRank {
     pub stderr: Option<OwnedFd>,
     /// The descriptor from which its stddiag is read.
     pub stddiag: Option<OwnedFd>,
-    /// How its exit is detected.
+    /// The method by which its exit is detected.
     pub process: Process,
 }
 

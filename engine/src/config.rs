@@ -219,7 +219,7 @@ pub struct JobSpec {
     /// (SIGTTIN, see credentials(7)). So a rank with [`Stdin::Inherit`] always stays in the
     /// embedder's group if the embedder's stdin is its controlling terminal.
     pub process_group: ProcessGroup,
-    /// How long the streams of a rank that has exited may stay open, because a process that the
+    /// The time for which the streams of an exited rank may stay open, because a process that the
     /// rank started holds them. After that time they are completed with the bytes written so far
     /// (see [`JobStatus::cut_off`](crate::JobStatus)), and later writes raise SIGPIPE. If a gating
     /// reader holds the stream back, its end waits for that reader as well. `None` means no limit.

@@ -11,8 +11,8 @@
 //! * When a job is granted, its ranks that were granted before become part of it, and pulls that
 //!   hold these ranks hold the job.
 //!
-//! When the last hold on a source is released, no pull needs it any more, and the host is told so
-//! once.
+//! When the last hold on a source is released, no pull needs it any more, and the engine notifies
+//! the host once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -204,8 +204,8 @@ impl Engine {
         let failed = |error: io::Error| AttachError::Lost(error.into());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         self.tables.lock().add_pending(&self.registry, ours, Some(grant)).map_err(failed)?;
-        // SAFETY: the socket was created above and only this tool has it, so nothing else can write to it
-        // or shut it down until the tool is dropped.
+        // SAFETY: the socket was created above and only this tool has it, so nothing else can write
+        // to it or shut it down until the tool is dropped.
         unsafe { Tool::over(theirs, name) }
     }
 }

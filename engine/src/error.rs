@@ -90,7 +90,7 @@ pub enum LaunchError {
     /// bytes reaches only one reader.
     #[error("rank {rank} can't have {} as stdin, which is a FIFO: redirect the launcher's own stdin from it", path.display())]
     StdinFifo {
-        /// The rank whose stdin it is.
+        /// The rank with this stdin.
         rank: Rank,
         /// The path of the FIFO.
         path: PathBuf,

@@ -1,11 +1,11 @@
-//! How a process ended.
+//! The exit status of a rank.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use iof_proto::ProcState;
 
-/// How a rank ended.
+/// The exit status of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// The exit status, as wait(2) reports it.

@@ -30,8 +30,9 @@ use crate::state::PeerId;
 /// upcall must return soon and must not panic. The engine's tables are not locked, so an upcall may
 /// call the engine, and even drop it. It must not call what may wait for the control thread:
 /// [`Engine::attach`](crate::Engine::attach), [`Job::wait`](crate::Job::wait),
-/// [`Job::wait_exit`](crate::Job::wait_exit) and [`Job::flush`](crate::Job::flush). After another thread has dropped the engine there are no
-/// upcalls: [`Host::iof_stop`] is not called for sources that tools still hold then.
+/// [`Job::wait_exit`](crate::Job::wait_exit) and [`Job::flush`](crate::Job::flush). After another
+/// thread has dropped the engine there are no upcalls: [`Host::iof_stop`] is not called for sources
+/// that tools still hold then.
 ///
 /// The engine makes no upcalls for what the embedder's own readers pull
 /// ([`Engine::attach`](crate::Engine::attach)).
@@ -77,8 +78,8 @@ pub trait Host: Send + Sync {
     ///
     /// The tool waits for `reply`, which may be used during the upcall or later, on any thread.
     /// Other tools are served meanwhile. Without an answer within
-    /// [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) the tool is refused. The
-    /// default implementation approves tools as [`same_user`] does.
+    /// [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) the tool is refused. The default
+    /// implementation approves tools as [`same_user`] does.
     fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
         reply.answer(same_user(tool));
     }

@@ -106,7 +106,7 @@ pub(crate) struct JobState {
     pub release_backlog: bool,
     /// The number of streams of local ranks that are not complete.
     pub open_streams: usize,
-    /// How long streams may stay open after their rank has exited; `None` for no limit.
+    /// The time for which streams may stay open after their rank has exited; `None` for no limit.
     pub grace: Option<Duration>,
     /// The rendezvous entry by which tools find the job, until the job is forgotten or the engine
     /// ends.

@@ -259,7 +259,7 @@ impl World {
         for (ticket, (procs, channels)) in &self.pulls {
             if self.demand.is_granted(*ticket) {
                 for source in all(procs, *channels) {
-                    assert!(self.host.forwards(&source), "{ticket:?} does not get {source:?}");
+                    assert!(self.host.forwards(&source), "{source:?} is not forwarded for {ticket:?}");
                 }
             }
         }
