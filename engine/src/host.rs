@@ -331,7 +331,7 @@ impl Drop for ApprovalReply {
 
 /// An upcall or callback that the control thread makes after it has unlocked the tables.
 pub(crate) enum Upcall {
-    Approve { peer: PeerId, other: socket::PeerCredentials },
+    Approve { peer: PeerId, credentials: socket::PeerCredentials },
     Pull { call: CallId, sources: Sources, directives: Vec<Info> },
     Stop(Sources),
     Stdin { push: PushId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
@@ -350,8 +350,8 @@ impl Upcall {
     /// Makes the upcall.
     pub(crate) fn make(self, host: &dyn Host, reports: &Arc<Reports>) {
         match self {
-            Upcall::Approve { peer, other } => {
-                host.approve(&other, ApprovalReply::new(peer, Arc::clone(reports)));
+            Upcall::Approve { peer, credentials } => {
+                host.approve(&credentials, ApprovalReply::new(peer, Arc::clone(reports)));
             }
             Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
                 host.iof_pull(

@@ -99,7 +99,7 @@ impl Requester {
         Requester {
             description: format!("{name} (pid {})", peer.client.pid),
             reply_to: ReplyTo::Tool { peer: id, request, client: peer.counted() },
-            connection: Some(Arc::downgrade(&peer.here)),
+            connection: Some(Arc::downgrade(&peer.alive)),
         }
     }
 }
@@ -161,15 +161,15 @@ impl Logs {
     /// Checks that another request of this requester may be ongoing, with messages of `bytes` bytes
     /// in all.
     fn check_room(&self, reply_to: &ReplyTo, bytes: usize) -> Result<(), Failure> {
-        let within = |whose: &str, limit: usize, counts: &dyn Fn(&ReplyTo) -> bool| {
+        let check_limit = |of_requester: &str, limit: usize, counts: &dyn Fn(&ReplyTo) -> bool| {
             let count = self.ongoing.values().filter(|ongoing| counts(&ongoing.requester.reply_to)).count();
             if count < limit {
                 return Ok(());
             }
-            let reason = format!("{limit} messages{whose} are being logged: try again");
+            let reason = format!("{limit} messages{of_requester} are being logged: try again");
             Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
         };
-        within("", MAX_LOGS, &|_| true)?;
+        check_limit("", MAX_LOGS, &|_| true)?;
         let all = self.ongoing.values().map(|ongoing| ongoing.bytes).fold(bytes, usize::saturating_add);
         if all > MAX_LOG_BYTES {
             let reason = format!("messages of {MAX_LOG_BYTES} bytes are being logged: try again");
@@ -177,11 +177,11 @@ impl Logs {
         }
         let ReplyTo::Tool { peer: tool, client, .. } = reply_to else { return Ok(()) };
         let is_of_tool = |other: &ReplyTo| matches!(other, ReplyTo::Tool { peer, .. } if peer == tool);
-        within(" of this tool", MAX_WAITING_PER_TOOL, &is_of_tool)?;
+        check_limit(" of this tool", MAX_WAITING_PER_TOOL, &is_of_tool)?;
         let is_of_process =
             |other: &ReplyTo| matches!(other, ReplyTo::Tool { client: process, .. } if process == client);
         if client.is_some() {
-            within(" of this process", MAX_LOGS_PER_PROCESS, &is_of_process)
+            check_limit(" of this process", MAX_LOGS_PER_PROCESS, &is_of_process)
         } else {
             Ok(())
         }

@@ -204,9 +204,9 @@ pub(crate) struct Peer {
     answer_bytes: usize,
     in_flight: InFlight,
     /// When the socket last accepted outgoing bytes.
-    took: Instant,
+    last_sent: Instant,
     /// When the tool connected or last sent a request.
-    asked: Instant,
+    last_request: Instant,
     pub name: String,
     /// The process at the other end of the connection.
     pub client: Client,
@@ -217,10 +217,10 @@ pub(crate) struct Peer {
     pub page: Arc<ReaderPage>,
     /// The bell by which the tool signals room in its rings. Only a tool that may hold back sources
     /// and is not the embedder's has one.
-    pub room: Option<RoomBell>,
+    pub room_bell: Option<RoomBell>,
     pub registrations: BTreeMap<u32, Registration>,
     /// The weight of the registrations and the pulls that wait for the host, in processes.
-    pub procs: usize,
+    pub weight: usize,
     /// Pulls that wait for the host's answer.
     pub waiting: BTreeMap<Ticket, Pull>,
     pub last_handler: u32,
@@ -233,7 +233,7 @@ pub(crate) struct Peer {
     pub slots: HashMap<(SourceId, u32), u32>,
     /// Alive while the tool is connected. Work for this tool alone need not begin after it has
     /// disconnected.
-    pub here: Arc<()>,
+    pub alive: Arc<()>,
 }
 
 impl Peer {
@@ -255,23 +255,23 @@ impl Peer {
             answers: 0,
             answer_bytes: 0,
             in_flight: InFlight::default(),
-            took: now,
-            asked: now,
+            last_sent: now,
+            last_request: now,
             name,
             client,
             own,
             may_block,
             page: Arc::new(page),
-            room: None,
+            room_bell: None,
             registrations: BTreeMap::new(),
-            procs: 0,
+            weight: 0,
             waiting: BTreeMap::new(),
             last_handler: 0,
             pushes: BTreeMap::new(),
             last_push: 0,
             readings: HashMap::new(),
             slots: HashMap::new(),
-            here: Arc::new(()),
+            alive: Arc::new(()),
         }
     }
 
@@ -311,7 +311,7 @@ impl Peer {
             };
             let Some(message) = message else { return Ok(None) };
             if is_request(&message) {
-                self.asked = Instant::now();
+                self.last_request = Instant::now();
             }
             if !(has_unread && is_request(&message)) {
                 return Ok(Some(message));
@@ -455,7 +455,7 @@ impl Peer {
                     self.in_flight.sent(fds.len());
                     *used = used.saturating_add(from_pool(after).saturating_sub(from_pool(known)));
                     out.sent = out.sent.saturating_add(sent);
-                    self.took = Instant::now();
+                    self.last_sent = Instant::now();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
@@ -499,8 +499,8 @@ impl Peer {
 
     /// Returns what the engine must know about this tool when it ends.
     pub(crate) fn last_activity(&self) -> LastActivity {
-        let last_asked = (!self.own).then_some(self.asked);
-        LastActivity { has_unsent: !self.outgoing.is_empty(), last_taken: self.took, last_asked }
+        let last_asked = (!self.own).then_some(self.last_request);
+        LastActivity { has_unsent: !self.outgoing.is_empty(), last_taken: self.last_sent, last_asked }
     }
 }
 

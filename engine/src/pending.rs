@@ -30,7 +30,7 @@ use crate::state::{PeerId, State};
 /// A connection that is not a tool yet.
 pub(crate) struct PendingPeer {
     incoming: Incoming,
-    other: socket::PeerCredentials,
+    credentials: socket::PeerCredentials,
     /// When it connected.
     connected: Instant,
     /// The grant, if this is the embedder's own connection.
@@ -44,10 +44,10 @@ pub(crate) struct PendingPeer {
 impl PendingPeer {
     fn new(socket: UnixStream, own: Option<Grant>) -> io::Result<PendingPeer> {
         socket.set_nonblocking(true)?;
-        let other = socket::peer(&socket)?;
+        let credentials = socket::peer(&socket)?;
         let connected = Instant::now();
         let deadline = if own.is_none() { connected.checked_add(HELLO_LIMIT) } else { None };
-        Ok(PendingPeer { incoming: Incoming::new(socket), other, connected, own, deadline, name: None })
+        Ok(PendingPeer { incoming: Incoming::new(socket), credentials, connected, own, deadline, name: None })
     }
 
     /// Returns what the engine must know about this connection when it ends.
@@ -65,7 +65,7 @@ impl PendingPeer {
     }
 
     fn client(&self) -> Client {
-        self.other.into()
+        self.credentials.into()
     }
 
     /// Returns the name from the hello, once that has arrived.
@@ -135,7 +135,7 @@ impl State {
     pub(crate) fn admit(&mut self, registry: &Registry, socket: UnixStream) {
         let place = socket::peer(&socket)
             .map_err(|error| internal(&error))
-            .and_then(|other| self.make_place(registry, other.into(), &socket));
+            .and_then(|credentials| self.make_place(registry, credentials.into(), &socket));
         if let Err(failure) = place {
             return refuse(&socket, failure);
         }
@@ -249,9 +249,9 @@ impl State {
             return self.welcome(capture, id, grant);
         }
         pending.deadline = Instant::now().checked_add(APPROVAL_LIMIT);
-        let (other, call) = (pending.other, Call::Approve(id));
-        self.owed.note(call, Some(other.into()), 0)?;
-        self.upcalls.push(Upcall::Approve { peer: id, other });
+        let (credentials, call) = (pending.credentials, Call::Approve(id));
+        self.owed.note(call, Some(credentials.into()), 0)?;
+        self.upcalls.push(Upcall::Approve { peer: id, credentials });
         Ok(())
     }
 
@@ -295,12 +295,12 @@ impl State {
                 (Some(ringer), Some(bell))
             }
         };
-        let Some(PendingPeer { incoming, other, name, .. }) = self.pending.remove(&id) else {
+        let Some(PendingPeer { incoming, credentials, name, .. }) = self.pending.remove(&id) else {
             return Ok(());
         };
         let name = name.unwrap_or_default();
-        let mut peer = Peer::new(incoming, other.into(), name, own, may_block, page);
-        peer.room = room_bell;
+        let mut peer = Peer::new(incoming, credentials.into(), name, own, may_block, page);
+        peer.room_bell = room_bell;
         peer.welcome(bell, room);
         self.peers.insert(id, peer);
         Ok(())
@@ -314,7 +314,7 @@ impl State {
             Ended::Refused(failure) => refuse(socket, failure),
             Ended::Closed(DisconnectReason::Closed) => {}
             Ended::Closed(reason) => {
-                tracing::info!(pid = pending.other.pid, %reason, "a connection was closed");
+                tracing::info!(pid = pending.credentials.pid, %reason, "a connection was closed");
             }
         }
     }

@@ -51,9 +51,9 @@ impl State {
         }
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         let directives = pull.directives.clone();
-        peer.procs = peer.procs.saturating_add(pull.registration.weight());
+        peer.weight = peer.weight.saturating_add(pull.registration.weight());
         peer.waiting.insert(ticket, pull);
-        self.askers.extend(calls.iter().map(|(call, _)| (*call, ticket)));
+        self.pulls_by_call.extend(calls.iter().map(|(call, _)| (*call, ticket)));
         let upcall = |(call, sources)| Upcall::Pull { call, sources, directives: directives.clone() };
         self.upcalls.extend(calls.into_iter().map(upcall));
     }
@@ -88,14 +88,14 @@ impl State {
                 self.register(capture, peer_id, pull);
             }
         }
-        let asker = self.askers.remove(&call);
+        let causing_pull = self.pulls_by_call.remove(&call);
         let Err(failure) = answer else { return };
         let pulls: Vec<(Ticket, (PeerId, Pull))> = answered
             .denied
             .into_iter()
             .filter_map(|ticket| Some((ticket, self.take_waiting(ticket)?)))
             .collect();
-        let first = pulls.iter().find(|(ticket, _)| Some(*ticket) == asker);
+        let first = pulls.iter().find(|(ticket, _)| Some(*ticket) == causing_pull);
         let first = first.map(|(_, (_, pull))| pull.asks_for());
         for (_, (peer_id, pull)) in pulls {
             if first.as_ref().is_some_and(|first| *first == pull.asks_for()) {
@@ -110,7 +110,7 @@ impl State {
     fn take_waiting(&mut self, ticket: Ticket) -> Option<(PeerId, Pull)> {
         self.peers.iter_mut().find_map(|(id, peer)| {
             let pull = peer.waiting.remove(&ticket)?;
-            peer.procs = peer.procs.saturating_sub(pull.registration.weight());
+            peer.weight = peer.weight.saturating_sub(pull.registration.weight());
             Some((*id, pull))
         })
     }

@@ -47,8 +47,10 @@ pub(crate) struct Push {
     /// The process that began the push; `None` for the embedder's own.
     client: Option<Client>,
     inlet: Arc<Inlet>,
+    /// The number of bytes that the tool has filled into the inlet.
     filled: u64,
-    over: bool,
+    /// Whether the tool has filled in its last byte.
+    has_end: bool,
     /// Whether the targets' stdin ends with the push.
     completes: bool,
     /// The position up to which all local targets have taken the bytes, as last reported.
@@ -56,9 +58,9 @@ pub(crate) struct Push {
     /// The position up to which credit was returned to the tool.
     credited: u64,
     /// The local targets that still take bytes.
-    here: BTreeMap<TargetId, Proc>,
+    local: BTreeMap<TargetId, Proc>,
     elsewhere: Option<Elsewhere>,
-    /// Other pushes that waited behind this one elsewhere may continue now.
+    /// Whether pushes that waited for this one elsewhere may continue.
     yields: bool,
     report: PushReport,
 }
@@ -66,13 +68,13 @@ pub(crate) struct Push {
 impl Push {
     /// Returns the position up to which all targets have taken the bytes.
     fn position(&self) -> u64 {
-        let here = if self.here.is_empty() { u64::MAX } else { self.freed };
+        let local = if self.local.is_empty() { u64::MAX } else { self.freed };
         let elsewhere = self.elsewhere.as_ref().map_or(u64::MAX, |targets| targets.position);
-        here.min(elsewhere).min(self.filled)
+        local.min(elsewhere).min(self.filled)
     }
 
     fn is_done(&self) -> bool {
-        self.here.is_empty() && self.elsewhere.is_none()
+        self.local.is_empty() && self.elsewhere.is_none()
     }
 
     /// Records that `target` gets no more bytes.
@@ -145,8 +147,8 @@ impl State {
     ) -> Result<(PushGranted, Arc<Inlet>), Failure> {
         let PushOptions { directives, ignored, capacity } = self.push_options(&infos, size)?;
         let own = self.peers.get(&peer_id).is_some_and(|peer| peer.own);
-        let Admitted { here, elsewhere, unavailable } = self.admit_push(capture, targets, own)?;
-        if !unavailable.is_empty() && !(directives.partial && !(here.is_empty() && elsewhere.is_empty())) {
+        let Admitted { local, elsewhere, unavailable } = self.admit_push(capture, targets, own)?;
+        if !unavailable.is_empty() && !(directives.partial && !(local.is_empty() && elsewhere.is_empty())) {
             return Err(admission::refusal(&unavailable));
         }
         let client = self.peers.get(&peer_id).and_then(Peer::counted);
@@ -157,15 +159,15 @@ impl State {
         check_spare_files(inlet.as_fd())?;
         let inlet = Arc::new(inlet);
         let id = self.next_push();
-        if !here.is_empty() {
-            let targets = here.keys().copied().collect();
+        if !local.is_empty() {
+            let targets = local.keys().copied().collect();
             capture
                 .begin_push(id, Arc::clone(&inlet), targets, directives.complete)
                 .map_err(|error| out_of_memory(&error))?;
         }
         let elsewhere = (!elsewhere.is_empty()).then(|| {
-            let behind = self.ahead_elsewhere(&elsewhere);
-            Elsewhere::new(id, elsewhere, infos, behind)
+            let waits_for = self.earlier_elsewhere(&elsewhere);
+            Elsewhere::new(id, elsewhere, infos, waits_for)
         });
         let Some(peer) = self.peers.get_mut(&peer_id) else {
             return Err(Failure { status: Status::ERR_UNREACH, reason: "the tool has gone".into() });
@@ -177,11 +179,11 @@ impl State {
             client,
             inlet: Arc::clone(&inlet),
             filled: 0,
-            over: false,
+            has_end: false,
             completes: directives.complete,
             freed: 0,
             credited: 0,
-            here,
+            local,
             elsewhere,
             yields: false,
             report: PushReport::default(),
@@ -200,7 +202,7 @@ impl State {
         peer_id: PeerId,
         number: u32,
         bytes: u64,
-        over: bool,
+        last: bool,
     ) -> Result<(), DisconnectReason> {
         let Some(peer) = self.peers.get(&peer_id) else { return Ok(()) };
         let Some(&id) = peer.pushes.get(&number) else {
@@ -213,22 +215,22 @@ impl State {
             };
         };
         let Some(push) = self.pushes.get_mut(&id) else { return Ok(()) };
-        if bytes == 0 && !over {
+        if bytes == 0 && !last {
             return Err(DisconnectReason::Unexpected("an empty fill"));
         }
         let room = push.inlet.capacity().saturating_sub(push.filled.saturating_sub(push.credited));
         if bytes > room {
             return Err(DisconnectReason::Unexpected("more bytes to push than its credit allows"));
         }
-        if push.over {
+        if push.has_end {
             return Err(DisconnectReason::Unexpected("bytes after the end of a push"));
         }
         push.filled = push.filled.saturating_add(bytes);
-        push.over = over;
-        if !push.here.is_empty() {
+        push.has_end = last;
+        if !push.local.is_empty() {
             // The call fails only if the capture thread has ended, which has reported the end of
             // all its pushes.
-            let _ = capture.fill(id, bytes, over);
+            let _ = capture.fill(id, bytes, last);
         }
         self.continue_push(id);
         Ok(())
@@ -270,12 +272,12 @@ impl State {
 
     fn slow_targets(&self, capture: &Capture, id: PushId) -> Option<SlowTargets> {
         let push = self.pushes.get(&id)?;
-        let here = capture.with_streams(|streams| streams.lagging(id)).ok().flatten();
-        let (freed, lagging) = here.map_or((u64::MAX, Vec::new()), |here| (here.position, here.targets));
+        let local = capture.with_streams(|streams| streams.lagging(id)).ok().flatten();
+        let (freed, lagging) = local.map_or((u64::MAX, Vec::new()), |local| (local.position, local.targets));
         let elsewhere = push.elsewhere.as_ref();
         let position = freed.min(elsewhere.map_or(u64::MAX, |elsewhere| elsewhere.position)).min(push.filled);
         let slow_here = lagging.into_iter().filter(|_| freed == position).filter_map(|slow| {
-            let target = push.here.get(&slow.target)?.clone();
+            let target = push.local.get(&slow.target)?.clone();
             Some(SlowTarget { target, stalled: slow.turn == id })
         });
         let elsewhere =
@@ -297,7 +299,7 @@ impl State {
 
     /// Records that a local target has taken all bytes or gets no more.
     pub(crate) fn fed(&mut self, id: PushId, target: TargetId, delivered: u64, end: PushEnd) {
-        let Some(proc) = self.pushes.get_mut(&id).and_then(|push| push.here.remove(&target)) else {
+        let Some(proc) = self.pushes.get_mut(&id).and_then(|push| push.local.remove(&target)) else {
             return;
         };
         let end = match end {
@@ -342,7 +344,7 @@ impl State {
         for id in pushes {
             let Some(push) = self.pushes.get_mut(&id) else { continue };
             push.tool = None;
-            if !mem::replace(&mut push.over, true) {
+            if !mem::replace(&mut push.has_end, true) {
                 let _ = capture.fill(id, 0, true);
             }
             self.continue_push(id);

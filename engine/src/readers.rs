@@ -1,7 +1,7 @@
 //! The readers of each stream: they attach with registrations and sources, follow the stream
 //! through its generations, and detach.
 //!
-//! A stream that no registration reads is backlog_slot for later ones: the engine's own reader, the
+//! A stream that no registration reads is kept for later ones: the engine's own reader, the
 //! backlog holder, holds the bytes until the first registration takes its place. So under drop
 //! newest the first bytes remain, as RFC0025 requires, and under block a source that was spawned
 //! with forwarding waits.
@@ -34,7 +34,7 @@ pub(crate) struct StreamState {
     differing: usize,
     /// The backlog holder's slot while it reads the stream.
     backlog_slot: Option<u32>,
-    /// The backlog is no longer backlog_slot: the host does not wait for further registrations, or
+    /// The backlog is no longer kept: the host does not wait for further registrations, or
     /// the stream is being removed.
     pub release_backlog: bool,
     /// The registrations that were not attached because their tools read too many streams.
@@ -140,7 +140,7 @@ impl StreamState {
                 // Without a slot, the stream keeps its last bytes, as one without a backlog.
                 self.backlog_slot = backlog_holder
                     .take_slot()
-                    .inspect_err(|error| tracing::warn!(%error, "no backlog is backlog_slot"))
+                    .inspect_err(|error| tracing::warn!(%error, "no backlog is kept"))
                     .ok();
                 change.hold_backlog = self.backlog_slot.map(|slot| HoldBacklog { slot, start, may_block });
             }
@@ -324,8 +324,8 @@ impl State {
     /// need not request it, so they receive it even if the engine has ended by the time they have
     /// drained their own generation.
     pub(crate) fn send_last_generation(&mut self, capture: &Capture, source: SourceId) {
-        let behind = capture.with_streams(|streams| Some(streams.get_mut(source)?.left_behind()));
-        for (page, slot) in behind.ok().flatten().unwrap_or_default() {
+        let left_behind = capture.with_streams(|streams| Some(streams.get_mut(source)?.left_behind()));
+        for (page, slot) in left_behind.ok().flatten().unwrap_or_default() {
             let peer = self.peers.iter().find(|(_, peer)| Arc::ptr_eq(&peer.page, &page));
             // A tool without a free slot sends a request when it has drained its generation.
             if let Some((&peer_id, _)) = peer
@@ -345,30 +345,30 @@ impl State {
     /// Detaches `peer_id`'s readers of registration `handler` (all, if `None`) from their streams.
     pub(crate) fn detach(&mut self, capture: &Capture, peer_id: PeerId, handler: Option<u32>) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
-        let gone: Vec<(u32, Reading)> = peer
+        let detached: Vec<(u32, Reading)> = peer
             .readings
             .extract_if(|_, reading| handler.is_none_or(|handler| reading.handler == handler))
             .collect();
-        self.detach_readings(capture, peer_id, gone);
+        self.detach_readings(capture, peer_id, detached);
     }
 
     /// Detaches `peer_id`'s readers at `slots`, which have drained their streams. A slot without a
     /// reader is skipped: the tool has reported it twice.
     pub(crate) fn drained(&mut self, capture: &Capture, peer_id: PeerId, slots: &[u32]) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
-        let gone = slots.iter().filter_map(|slot| Some((*slot, peer.readings.remove(slot)?))).collect();
-        self.detach_readings(capture, peer_id, gone);
+        let detached = slots.iter().filter_map(|slot| Some((*slot, peer.readings.remove(slot)?))).collect();
+        self.detach_readings(capture, peer_id, detached);
     }
 
     /// Detaches readers of `peer_id`, which no longer uses their rings, from their streams, and
     /// returns their slots.
-    fn detach_readings(&mut self, capture: &Capture, peer_id: PeerId, gone: Vec<(u32, Reading)>) {
+    fn detach_readings(&mut self, capture: &Capture, peer_id: PeerId, detached: Vec<(u32, Reading)>) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         // A reader that was moved to the last generation may have two slots.
         let unsent = |(slot, reading): &(u32, Reading)| [(!reading.sent).then_some(*slot), reading.old_slot];
-        peer.drop_rings(&gone.iter().flat_map(unsent).flatten().collect());
+        peer.drop_rings(&detached.iter().flat_map(unsent).flatten().collect());
         let mut sources = BTreeSet::new();
-        for (_, reading) in &gone {
+        for (_, reading) in &detached {
             // A removed job has no streams.
             if let Some(stream) = self.streams.get_mut(&reading.source) {
                 stream.remove_reader(peer_id, reading.handler);
@@ -385,7 +385,7 @@ impl State {
         let page: &Arc<ReaderPage> = &peer.page;
         let _ = (!changes.is_empty()).then(|| {
             capture.with_streams(|streams| {
-                for (slot, reading) in &gone {
+                for (slot, reading) in &detached {
                     if let Some(mut tap) = streams.get_mut(reading.source) {
                         tap.detach(page, *slot);
                     }
@@ -398,11 +398,11 @@ impl State {
             })
         });
         // The tool has dropped its readers before it deregistered.
-        for (slot, reading) in &gone {
+        for (slot, reading) in &detached {
             page.return_slot(*slot);
             reading.old_slot.inspect(|old| page.return_slot(*old));
         }
-        gone.iter().for_each(|(_, reading)| peer.remove_reading(reading));
+        detached.iter().for_each(|(_, reading)| peer.remove_reading(reading));
     }
 
     /// Records how many bytes a complete stream has, and informs the tools that could not be
@@ -441,7 +441,7 @@ impl State {
         flushed.is_ok()
     }
 
-    /// Ends the backlog of `sources`: from now on no bytes are backlog_slot for later
+    /// Ends the backlog of `sources`: from now on no bytes are kept for later
     /// registrations.
     pub(crate) fn release_backlog(&mut self, capture: &Capture, sources: &[SourceId]) {
         let mut changes = Vec::new();

@@ -172,26 +172,26 @@ impl State {
                 "a tool may have {MAX_REGISTRATIONS_PER_TOOL} registrations: end one first"
             ));
         }
-        let within = |whose: &str, limit: usize, which: &dyn Fn(&Peer) -> bool| {
+        let check_limit = |owner: &str, limit: usize, counts: &dyn Fn(&Peer) -> bool| {
             let named =
-                self.peers.values().filter(|other| !other.own && which(other)).map(|other| other.procs);
+                self.peers.values().filter(|other| !other.own && counts(other)).map(|other| other.weight);
             if named.fold(weight, usize::saturating_add) <= limit {
                 return Ok(());
             }
             full(format!(
-                "the registrations of a {whose} may name {limit} processes: end one first, or name whole jobs"
+                "the registrations of a {owner} may name {limit} processes: end one first, or name whole jobs"
             ))
         };
-        within("tool", MAX_PROCS_PER_TOOL, &|other| ptr::eq(other, peer))?;
-        within("process", MAX_PROCS_PER_PROCESS, &|other| other.client.is_process(client))?;
-        within("user", MAX_PROCS_PER_USER, &|other| other.client.uid == client.uid)
+        check_limit("tool", MAX_PROCS_PER_TOOL, &|other| ptr::eq(other, peer))?;
+        check_limit("process", MAX_PROCS_PER_PROCESS, &|other| other.client.is_process(client))?;
+        check_limit("user", MAX_PROCS_PER_USER, &|other| other.client.uid == client.uid)
     }
 
     /// Adds a registration of the connected tool `peer_id`.
     pub(crate) fn add_registration(&mut self, peer_id: PeerId, handler: u32, registration: Registration) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         self.by_job.add(peer_id, handler, &registration);
-        peer.procs = peer.procs.saturating_add(registration.weight);
+        peer.weight = peer.weight.saturating_add(registration.weight);
         peer.registrations.insert(handler, registration);
     }
 
@@ -199,7 +199,7 @@ impl State {
     pub(crate) fn remove_registration(&mut self, peer_id: PeerId, handler: u32) -> Option<Registration> {
         let peer = self.peers.get_mut(&peer_id)?;
         let registration = peer.registrations.remove(&handler)?;
-        peer.procs = peer.procs.saturating_sub(registration.weight);
+        peer.weight = peer.weight.saturating_sub(registration.weight);
         self.by_job.remove(peer_id, handler, &registration);
         Some(registration)
     }

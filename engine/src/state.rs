@@ -61,7 +61,7 @@ pub(crate) struct State {
     /// The reader page of the backlog holder, which reads the streams that no registration reads.
     pub backlog_holder: Arc<ReaderPage>,
     /// The pull that caused each upcall that the host has not answered.
-    pub askers: HashMap<CallId, Ticket>,
+    pub pulls_by_call: HashMap<CallId, Ticket>,
     /// The keys of directives that the host understands.
     pub host_keys: BTreeSet<String>,
     /// The keys of queries to which the host contributes a part of the answer.
@@ -147,7 +147,7 @@ impl State {
             by_job: ByJob::default(),
             backlog_holder,
             host_keys: BTreeSet::new(),
-            askers: HashMap::new(),
+            pulls_by_call: HashMap::new(),
             logs,
             logged_jobs: BTreeSet::new(),
             host_queries: BTreeSet::new(),

@@ -63,7 +63,7 @@ impl LogChannels {
         socket: Option<&Path>,
         reports: Arc<Reports>,
     ) -> LogChannels {
-        let beside = || {
+        let default_record = || {
             let mut name = socket?.as_os_str().to_owned();
             name.push(".record");
             let record = JobRecord::at(PathBuf::from(name));
@@ -76,7 +76,7 @@ impl LogChannels {
         LogChannels {
             config: config.clone(),
             node: node.to_owned(),
-            record: config.job_record.clone().map(JobRecord::at).or_else(beside),
+            record: config.job_record.clone().map(JobRecord::at).or_else(default_record),
             gateway: if config.gateway { None } else { host.gateway() },
             host: host.log_channels().into_iter().collect(),
             reports,

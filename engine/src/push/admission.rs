@@ -31,7 +31,7 @@ pub(super) struct PushOptions {
 /// The targets of a push, by where they run.
 #[derive(Default)]
 pub(super) struct Admitted {
-    pub here: BTreeMap<TargetId, Proc>,
+    pub local: BTreeMap<TargetId, Proc>,
     pub elsewhere: Vec<Proc>,
     /// The targets that cannot be reached.
     pub unavailable: BTreeMap<Proc, StdinUnavailable>,
@@ -45,7 +45,7 @@ impl Admitted {
                 self.unavailable.insert(proc, StdinUnavailable::Inherited);
             }
             None => {
-                self.here.insert(rank.target(), proc);
+                self.local.insert(rank.target(), proc);
             }
             Some(why) => {
                 self.unavailable.insert(proc, why);
@@ -71,12 +71,12 @@ impl State {
     /// Checks that `client` may have another push with an inlet of `capacity` bytes. Only the
     /// limits for all processes apply to the embedder (`None`).
     pub(super) fn check_room(&self, client: Option<Client>, capacity: u64) -> Result<(), Failure> {
-        within("all", self.pushes.values(), capacity, (MAX_PUSHES, MAX_PUSH_BYTES))?;
+        check_limit("all", self.pushes.values(), capacity, (MAX_PUSHES, MAX_PUSH_BYTES))?;
         if client.is_none() {
             return Ok(());
         }
         let own = self.pushes.values().filter(|push| push.client == client);
-        within("the process's", own, capacity, (MAX_PUSHES_PER_PROCESS, MAX_PUSH_BYTES_PER_PROCESS))
+        check_limit("the process's", own, capacity, (MAX_PUSHES_PER_PROCESS, MAX_PUSH_BYTES_PER_PROCESS))
     }
 
     /// Resolves the targets.
@@ -116,12 +116,12 @@ impl State {
                 return Err(unknown(reason));
             }
         }
-        if self.ahead_elsewhere(&admitted.elsewhere).len() >= MAX_PUSHES_PER_TARGET {
+        if self.earlier_elsewhere(&admitted.elsewhere).len() >= MAX_PUSHES_PER_TARGET {
             let reason = format!("{MAX_PUSHES_PER_TARGET} pushes wait for the host: wait for one to end");
             return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
         }
         self.exclude_closed(capture, &mut admitted);
-        match admitted.here.iter().find(|(target, _)| self.waiting(**target) >= MAX_PUSHES_PER_TARGET) {
+        match admitted.local.iter().find(|(target, _)| self.waiting(**target) >= MAX_PUSHES_PER_TARGET) {
             None => Ok(admitted),
             Some((_, Proc { rank, .. })) => {
                 let reason =
@@ -142,10 +142,10 @@ impl State {
     /// Moves the targets that no process reads any more, or whose end was pushed, to the
     /// unavailable ones.
     fn exclude_closed(&self, capture: &Capture, admitted: &mut Admitted) {
-        let targets: Vec<TargetId> = admitted.here.keys().copied().collect();
+        let targets: Vec<TargetId> = admitted.local.keys().copied().collect();
         let takes = |target: &TargetId| {
             let mut pushes = self.pushes.values();
-            !pushes.any(|push| push.completes && push.here.contains_key(target))
+            !pushes.any(|push| push.completes && push.local.contains_key(target))
         };
         let open = capture.with_streams(|streams| -> BTreeSet<TargetId> {
             targets.iter().copied().filter(|target| streams.takes(*target)).collect()
@@ -154,7 +154,7 @@ impl State {
         let open = open.unwrap_or_default();
         for target in targets {
             if !(open.contains(&target) && takes(&target))
-                && let Some(proc) = admitted.here.remove(&target)
+                && let Some(proc) = admitted.local.remove(&target)
             {
                 admitted.unavailable.insert(proc, StdinUnavailable::Closed);
             }
@@ -163,14 +163,14 @@ impl State {
 
     /// Returns how many pushes have a target or wait for it.
     fn waiting(&self, target: TargetId) -> usize {
-        self.pushes.values().filter(|push| push.here.contains_key(&target)).count()
+        self.pushes.values().filter(|push| push.local.contains_key(&target)).count()
     }
 }
 
 /// Checks that `pushes` may have one more push, with `capacity` bytes, within a limit of their
 /// number and one of their bytes.
-fn within<'a>(
-    whose: &str,
+fn check_limit<'a>(
+    owner: &str,
     pushes: impl Iterator<Item = &'a Push>,
     capacity: u64,
     (max_count, max_bytes): (usize, u64),
@@ -180,9 +180,9 @@ fn within<'a>(
     };
     let (count, bytes) = pushes.fold((0, capacity), sum);
     let limit = if count >= max_count {
-        format!("{whose} pushes are limited to {max_count} under way")
+        format!("{owner} pushes are limited to {max_count} under way")
     } else if bytes > max_bytes {
-        format!("{whose} pushes are limited to {max_bytes} bytes of cache")
+        format!("{owner} pushes are limited to {max_bytes} bytes of cache")
     } else {
         return Ok(());
     };

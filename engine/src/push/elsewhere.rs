@@ -13,7 +13,7 @@ use crate::push::Push;
 use crate::state::State;
 
 /// The largest piece that the host receives at once, in bytes.
-const PIECE: u64 = 64 * 1024;
+const MAX_PIECE: u64 = 64 * 1024;
 
 /// Stdin for processes that run elsewhere, as passed to
 /// [`Host::push_stdin`](crate::Host::push_stdin).
@@ -32,7 +32,7 @@ pub struct StdinPush {
 pub(super) struct Elsewhere {
     stdin: Arc<StdinPush>,
     /// The earlier pushes that this push waits for.
-    behind: BTreeSet<PushId>,
+    waits_for: BTreeSet<PushId>,
     /// The number of bytes that the host has taken.
     pub position: u64,
     /// The number of bytes that the host has not answered for.
@@ -46,15 +46,15 @@ impl Elsewhere {
         id: PushId,
         targets: Vec<Proc>,
         directives: Vec<Info>,
-        behind: BTreeSet<PushId>,
+        waits_for: BTreeSet<PushId>,
     ) -> Elsewhere {
         let stdin = Arc::new(StdinPush { id: id.0, targets, directives });
-        Elsewhere { stdin, behind, position: 0, unanswered: None, end_sent: false }
+        Elsewhere { stdin, waits_for, position: 0, unanswered: None, end_sent: false }
     }
 
     /// Returns whether the host may receive the next piece.
     pub(super) fn has_turn(&self) -> bool {
-        self.behind.is_empty()
+        self.waits_for.is_empty()
     }
 
     pub(super) fn targets(&self) -> &[Proc] {
@@ -70,8 +70,8 @@ impl Push {
         if elsewhere.unanswered.is_some() || !elsewhere.has_turn() {
             return None;
         }
-        let left = self.filled.saturating_sub(elsewhere.position);
-        let ends = left == 0 && self.over;
+        let remaining = self.filled.saturating_sub(elsewhere.position);
+        let ends = remaining == 0 && self.has_end;
         if ends && self.completes && !mem::replace(&mut elsewhere.end_sent, true) {
             elsewhere.unanswered = Some(0);
             return Some((Arc::clone(&elsewhere.stdin), Vec::new()));
@@ -83,10 +83,10 @@ impl Push {
             self.yields = true;
             return None;
         }
-        if left == 0 {
+        if remaining == 0 {
             return None;
         }
-        let mut bytes = vec![0; usize::try_from(left.min(PIECE)).unwrap_or_default()];
+        let mut bytes = vec![0; usize::try_from(remaining.min(MAX_PIECE)).unwrap_or_default()];
         let copied = self.inlet.copy(elsewhere.position, &mut bytes);
         bytes.truncate(copied);
         elsewhere.unanswered = Some(copied as u64);
@@ -105,7 +105,7 @@ impl Push {
 
 impl State {
     /// Returns the ongoing pushes that share a target with `targets`.
-    pub(super) fn ahead_elsewhere(&self, targets: &[Proc]) -> BTreeSet<PushId> {
+    pub(super) fn earlier_elsewhere(&self, targets: &[Proc]) -> BTreeSet<PushId> {
         let named: BTreeSet<&Proc> = targets.iter().collect();
         let jobs: BTreeSet<&Nspace> = targets.iter().map(|target| &target.nspace).collect();
         let whole: BTreeSet<&Nspace> = targets
@@ -118,18 +118,18 @@ impl State {
                 || whole.contains(&other.nspace)
                 || (other.rank == Rank::WILDCARD && jobs.contains(&other.nspace))
         };
-        let ahead = self.pushes.iter().filter(|(_, push)| {
+        let earlier = self.pushes.iter().filter(|(_, push)| {
             push.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.targets().iter().any(meets))
         });
-        ahead.map(|(id, _)| *id).collect()
+        earlier.map(|(id, _)| *id).collect()
     }
 
     /// Records that the push `ended` has nothing more for the host. Returns the pushes that may
     /// continue now.
     pub(super) fn yield_elsewhere(&mut self, ended: PushId) -> Vec<PushId> {
-        let behind = self.pushes.iter_mut().filter_map(|(id, push)| Some((*id, push.elsewhere.as_mut()?)));
-        let next = behind.filter_map(|(id, elsewhere)| {
-            (elsewhere.behind.remove(&ended) && elsewhere.has_turn()).then_some(id)
+        let waits_for = self.pushes.iter_mut().filter_map(|(id, push)| Some((*id, push.elsewhere.as_mut()?)));
+        let next = waits_for.filter_map(|(id, elsewhere)| {
+            (elsewhere.waits_for.remove(&ended) && elsewhere.has_turn()).then_some(id)
         });
         next.collect()
     }
