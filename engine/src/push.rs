@@ -170,7 +170,7 @@ impl State {
             Elsewhere::new(id, elsewhere, infos, waits_for)
         });
         let Some(peer) = self.peers.get_mut(&peer_id) else {
-            return Err(Failure { status: Status::ERR_UNREACH, reason: "the tool has gone".into() });
+            return Err(Failure { status: Status::ERR_UNREACH, reason: "the tool has disconnected".into() });
         };
         peer.last_push = peer.last_push.saturating_add(1);
         peer.pushes.insert(peer.last_push, id);

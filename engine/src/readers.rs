@@ -34,8 +34,8 @@ pub(crate) struct StreamState {
     differing: usize,
     /// The backlog holder's slot while it reads the stream.
     backlog_slot: Option<u32>,
-    /// The backlog is no longer kept: the host does not wait for further registrations, or
-    /// the stream is being removed.
+    /// No backlog is kept: the host does not wait for further registrations, or the stream is
+    /// complete.
     pub release_backlog: bool,
     /// The registrations that were not attached because their tools read too many streams.
     missing: Vec<(PeerId, u32)>,
@@ -166,7 +166,7 @@ impl Change {
         self.hold_backlog.is_none() && self.release_backlog.is_none() && self.config.is_none()
     }
 
-    /// Applies the change, after joining readers were attached and before their successors are.
+    /// Applies the change. Joining readers must be attached and leaving ones detached before.
     fn apply(&self, tap: &mut Tap<'_>, backlog_holder: &Arc<ReaderPage>) {
         // The configuration comes first: a cache that no registration reads any more is made
         // smaller at once.
@@ -417,8 +417,9 @@ impl State {
         }
     }
 
-    /// Removes the entries of `wanted` (streams with a number of bytes) that were read from their
-    /// source and by the embedder's own readers. Returns `false` if the capture thread has ended.
+    /// Removes from `wanted` (streams, each with a number of bytes) the streams from which that many
+    /// bytes were captured and read by the embedder's own readers. Returns `false` if the capture
+    /// thread has ended.
     pub(crate) fn retain_unflushed(&self, capture: &Capture, wanted: &mut Vec<(SourceId, u64)>) -> bool {
         let own = self.peers.values().filter(|peer| peer.own);
         let mut readers: Vec<(SourceId, u32, &Arc<ReaderPage>)> = own
@@ -441,8 +442,7 @@ impl State {
         flushed.is_ok()
     }
 
-    /// Ends the backlog of `sources`: from now on no bytes are kept for later
-    /// registrations.
+    /// Ends the backlog of `sources`: from now on no bytes are kept for later registrations.
     pub(crate) fn release_backlog(&mut self, capture: &Capture, sources: &[SourceId]) {
         let mut changes = Vec::new();
         for source in sources {

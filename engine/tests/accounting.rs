@@ -208,20 +208,20 @@ fn check_accounting(policy: Policy) {
     for backend in [BackendKind::IoUring, BackendKind::Epoll] {
         for seed in 0..3 {
             let ranks = 4;
-            let mut world = Job::start(backend, policy, ranks, seed);
+            let mut fixture = Job::start(backend, policy, ranks, seed);
             let tools: Vec<_> = (0..12)
                 .map(|number| {
-                    let tool = world.connect(&format!("tool {number}"));
+                    let tool = fixture.connect(&format!("tool {number}"));
                     thread::spawn(move || run_tool(tool, ranks, Random(seed * 1000 + number)))
                 })
                 .collect();
             let mut accounting = Accounting::default();
-            while accounting.take(&mut world.granted, None) {}
+            while accounting.take(&mut fixture.granted, None) {}
             assert_eq!(accounting.complete, 2 * ranks as usize);
             if policy == Policy::Block {
                 assert_eq!(accounting.lost(), 0, "{backend} {seed}");
             }
-            world.writers.into_iter().chain(tools).for_each(|thread| thread.join().unwrap());
+            fixture.writers.into_iter().chain(tools).for_each(|thread| thread.join().unwrap());
         }
     }
 }
@@ -244,10 +244,10 @@ fn block_delivers_or_counts_every_byte_for_every_tool() {
 #[test]
 fn sixty_four_tools_can_read_sixty_four_sources() {
     let ranks = 32;
-    let world = Job::start(BackendKind::IoUring, Policy::DropNewest, ranks, 64);
+    let fixture = Job::start(BackendKind::IoUring, Policy::DropNewest, ranks, 64);
     let tools: Vec<_> = (0..64)
         .map(|number| {
-            let mut tool = world.connect(&format!("tool {number}"));
+            let mut tool = fixture.connect(&format!("tool {number}"));
             thread::spawn(move || {
                 tool.pull(&all(Channels::STDOUT | Channels::STDERR)).unwrap();
                 let mut accounting = Accounting::default();
@@ -257,5 +257,5 @@ fn sixty_four_tools_can_read_sixty_four_sources() {
         })
         .collect();
     wait_for("the tools to finish", || tools.iter().all(thread::JoinHandle::is_finished).then_some(()));
-    tools.into_iter().chain(world.writers).for_each(|thread| thread.join().unwrap());
+    tools.into_iter().chain(fixture.writers).for_each(|thread| thread.join().unwrap());
 }

@@ -6,7 +6,7 @@ mod common;
 use std::io::Write;
 use std::thread;
 
-use common::{Got, adopt_pipe, nspace, puller, wait_for};
+use common::{Received, adopt_pipe, nspace, puller, wait_for};
 use iof_engine::{Config, Engine, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
@@ -59,7 +59,7 @@ fn directives_at_the_start_set_the_engines_defaults() {
 
 /// Calls `prepare` for a job, then writes more than the cache holds before any tool registers.
 /// Returns the written bytes and what a late tool receives.
-fn read_late(prepare: fn(&Job)) -> (Vec<u8>, Got) {
+fn read_late(prepare: fn(&Job)) -> (Vec<u8>, Received) {
     let engine = engine(Policy::DropNewest);
     let (job, mut stdout) = adopt_pipe(&engine, &[]);
     prepare(&job);
@@ -69,7 +69,7 @@ fn read_late(prepare: fn(&Job)) -> (Vec<u8>, Got) {
     wait_until_read(&mut observer, written.len());
     let mut tool = puller(&engine, Grant::Never, vec![]);
     drop(stdout);
-    let got = Got::all(&mut tool);
+    let got = Received::read_all(&mut tool);
     assert!(got.bytes.len() >= CACHE / 2, "{}", got.bytes.len());
     assert_eq!(got.bytes.len() as u64 + got.lost(), written.len() as u64);
     (written, got)
@@ -89,9 +89,9 @@ fn after_its_last_reader_leaves_a_stream_is_cached_from_where_it_stopped() {
     let mut first = puller(&engine, Grant::Never, vec![]);
     let early = pattern(CACHE / 2);
     stdout.write_all(&early).unwrap();
-    let mut got = Got::default();
+    let mut got = Received::default();
     wait_for("the first bytes", || {
-        got.take(&mut first);
+        got.take_available(&mut first);
         (got.bytes.len() == early.len()).then_some(())
     });
     drop(first);
@@ -101,7 +101,7 @@ fn after_its_last_reader_leaves_a_stream_is_cached_from_where_it_stopped() {
     wait_until_read(&mut observer, early.len() + late.len());
     let mut second = puller(&engine, Grant::Never, vec![]);
     drop(stdout);
-    let got = Got::all(&mut second);
+    let got = Received::read_all(&mut second);
     let since = got.bytes.iter().filter(|byte| **byte == b'x').count();
     assert!(since >= CACHE / 2, "{since}");
     assert_eq!(
@@ -130,9 +130,9 @@ fn under_block_a_forwarded_stream_waits_for_a_registration_and_loses_nothing() {
     let mut observer = engine.attach("observer", Grant::Never).unwrap();
     wait_until_read(&mut observer, CACHE / 2);
     let mut tool = puller(&engine, Grant::Block, vec![]);
-    let got = Got::all(&mut tool);
+    let got = Received::read_all(&mut tool);
     writer.join().unwrap();
-    assert!(got == Got { bytes: written, gaps: vec![] }, "{:?}", got.gaps);
+    assert!(got == Received { bytes: written, gaps: vec![] }, "{:?}", got.gaps);
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn a_stream_without_forwarding_goes_to_tools_but_not_to_the_launchers_readers() 
     tool.pull(&Pull::new(vec![rank()], Channels::STDOUT)).unwrap();
     stdout.write_all(b"hello").unwrap();
     drop(stdout);
-    assert_eq!(Got::all(&mut tool).bytes, b"hello");
-    assert_eq!(Got::all(&mut own), Got::default());
-    assert_eq!(Got::all(&mut late), Got::default());
+    assert_eq!(Received::read_all(&mut tool).bytes, b"hello");
+    assert_eq!(Received::read_all(&mut own), Received::default());
+    assert_eq!(Received::read_all(&mut late), Received::default());
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn one_tool_can_keep_the_oldest_bytes_while_another_keeps_the_newest() {
     let mut observer = engine.attach("observer", Grant::Never).unwrap();
     wait_until_read(&mut observer, written.len());
     drop(stdout);
-    let oldest = Got::all(&mut keeps_oldest);
+    let oldest = Received::read_all(&mut keeps_oldest);
     let held = CACHE / 2;
     assert!(oldest.bytes.starts_with(&written[..held]), "the first bytes");
-    let newest = Got::all(&mut keeps_newest);
+    let newest = Received::read_all(&mut keeps_newest);
     assert!(newest.bytes.ends_with(&written[written.len() - held..]), "the last bytes");
     for got in [oldest, newest] {
         assert_eq!(got.bytes.len() as u64 + got.lost(), written.len() as u64);
@@ -198,7 +198,10 @@ fn a_registration_gets_its_own_cache_size_without_shrinking_anothers() {
     stdout.write_all(&written).unwrap();
     drop(stdout);
     for mut tool in [wants_more, wants_less] {
-        assert!(Got::all(&mut tool) == Got { bytes: written.clone(), gaps: vec![] }, "all bytes fit");
+        assert!(
+            Received::read_all(&mut tool) == Received { bytes: written.clone(), gaps: vec![] },
+            "all bytes fit"
+        );
     }
 }
 
@@ -213,9 +216,9 @@ fn a_cache_shrinks_for_its_only_reader_and_grows_back_afterwards() {
     wait_until_read(&mut observer, CACHE);
     assert!(stdout_stats(&mut observer).cached <= u64::from(MIN_CACHE_SIZE));
     let got = {
-        let mut got = Got::default();
+        let mut got = Received::default();
         wait_for("the bytes that fit", || {
-            got.take(&mut tool);
+            got.take_available(&mut tool);
             (got.bytes.len() as u64 + got.lost() == CACHE as u64).then_some(())
         });
         got
@@ -256,10 +259,10 @@ fn flush_blocks_until_the_launchers_readers_have_all_earlier_bytes() {
     stdout.write_all(&written).unwrap();
     assert!(!job.flush(Some(std::time::Duration::ZERO)), "the bytes are unread");
     let flushing = thread::spawn(move || job.flush(None));
-    let mut got = Got::default();
+    let mut got = Received::default();
     wait_for("the bytes", || {
         assert!(got.bytes.len() == written.len() || !flushing.is_finished(), "flushed too early");
-        got.take(&mut tool);
+        got.take_available(&mut tool);
         flushing.is_finished().then_some(())
     });
     assert_eq!(got.bytes, written);
@@ -273,7 +276,7 @@ fn a_closed_stream_keeps_earlier_bytes_and_its_writer_gets_an_error() {
     let mut tool = puller(&engine, Grant::Block, vec![]);
     stdout.write_all(b"before").unwrap();
     assert!(job.close(Rank(0), Channel::Stdout));
-    assert_eq!(Got::all(&mut tool).bytes, b"before");
+    assert_eq!(Received::read_all(&mut tool).bytes, b"before");
     assert!(!job.close(Rank(0), Channel::Stdout), "the stream is complete");
     assert!(!job.close(Rank(7), Channel::Stdout), "the rank does not exist");
     // Rust programs ignore SIGPIPE by default.

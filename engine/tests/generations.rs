@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
 use common::raw::RawTool;
-use common::{Got, TIMEOUT, adopt_pipe, nspace, puller, wait_for};
+use common::{Received, TIMEOUT, adopt_pipe, nspace, puller, wait_for};
 use iof_engine::{Config, Engine, Grant, Policy, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
@@ -187,7 +187,7 @@ fn changing_cache_sizes_of_other_tools_cost_a_paused_tool_nothing() {
         }
     }
     drop(stdout);
-    let got = Got::all(&mut paused);
+    let got = Received::read_all(&mut paused);
     assert_eq!(got.lost(), 0, "{:?}", got.gaps);
     assert!(got.bytes == all);
 }

@@ -63,23 +63,23 @@ impl ScriptedHost {
     }
 }
 
-struct World {
+struct Fixture {
     engine: Engine,
     requests: Receiver<Request>,
     _directory: TempDir,
 }
 
-fn world() -> World {
-    world_with(same_user)
+fn fixture() -> Fixture {
+    fixture_with(same_user)
 }
 
-fn world_with(
+fn fixture_with(
     approve: impl Fn(&socket::PeerCredentials) -> Result<Grant, Failure> + Send + Sync + 'static,
-) -> World {
+) -> Fixture {
     let (sender, requests) = channel();
     let (engine, _directory) =
         start_engine(Arc::new(ScriptedHost { requests: Mutex::new(sender), approve: Box::new(approve) }));
-    World { engine, requests, _directory }
+    Fixture { engine, requests, _directory }
 }
 
 fn start_engine(host: Arc<dyn Host>) -> (Engine, TempDir) {
@@ -100,7 +100,7 @@ fn whole_job() -> Vec<Proc> {
 /// A thread that pulls, and returns its tool with the answer.
 type Pulled = JoinHandle<(Tool, Result<Granted, RequestError>)>;
 
-impl World {
+impl Fixture {
     fn tool(&self) -> Tool {
         Tool::connect(self.engine.socket().unwrap(), "test").unwrap()
     }
@@ -188,17 +188,17 @@ fn read(tool: &mut Tool) -> Vec<u8> {
 
 #[test]
 fn a_tool_waits_for_the_hosts_grant_and_then_receives_the_first_byte() {
-    let world = world();
+    let fixture = fixture();
     let directives = vec![Info::new("site.colour", true)];
-    let mut tool = world.tool();
+    let mut tool = fixture.tool();
     let pulling = thread::spawn(move || {
         let granted = tool.pull(&Pull { directives, ..Pull::new(whole_job(), Channels::STDOUT) });
         (tool, granted)
     });
-    let Request::Pull(procs, channels, directives, reply) = world.next() else { panic!("a stop") };
+    let Request::Pull(procs, channels, directives, reply) = fixture.next() else { panic!("a stop") };
     assert_eq!((procs, channels), (whole_job(), Channels::STDOUT));
     assert_eq!(directives, [Info::new("site.colour", true)]);
-    let job = world.engine.spawn(&spec([shell("echo first")])).unwrap();
+    let job = fixture.engine.spawn(&spec([shell("echo first")])).unwrap();
     assert!(!pulling.is_finished());
     wait(&job);
     thread::spawn(move || reply.grant()).join().unwrap();
@@ -209,69 +209,69 @@ fn a_tool_waits_for_the_hosts_grant_and_then_receives_the_first_byte() {
 
 #[test]
 fn only_new_sources_and_channels_are_requested_from_the_host() {
-    let world = world();
-    let (mut tool, _) = world.granted(procs(&[0, 1]), Channels::STDOUT);
+    let fixture = fixture();
+    let (mut tool, _) = fixture.granted(procs(&[0, 1]), Channels::STDOUT);
     // All sources are granted, so the host receives no request.
     tool.pull(&Pull::new(procs(&[1]), Channels::STDOUT)).unwrap();
-    world.assert_no_request(&mut tool);
-    let pulling = world.pull(procs(&[1, 2]), Channels::STDOUT);
-    let (requested, channels, reply) = world.next_pull();
+    fixture.assert_no_request(&mut tool);
+    let pulling = fixture.pull(procs(&[1, 2]), Channels::STDOUT);
+    let (requested, channels, reply) = fixture.next_pull();
     assert_eq!((requested, channels), (procs(&[2]), Channels::STDOUT));
     reply.grant();
     let _second = granted(pulling);
-    let pulling = world.pull(procs(&[0]), Channels::STDOUT | Channels::STDERR);
-    let (requested, channels, reply) = world.next_pull();
+    let pulling = fixture.pull(procs(&[0]), Channels::STDOUT | Channels::STDERR);
+    let (requested, channels, reply) = fixture.next_pull();
     assert_eq!((requested, channels), (procs(&[0]), Channels::STDERR));
     reply.grant();
     let _third = granted(pulling);
-    world.assert_no_request(&mut tool);
+    fixture.assert_no_request(&mut tool);
 }
 
 #[test]
 fn a_whole_job_covers_its_ranks() {
-    let world = world();
-    let (mut tool, _) = world.granted(whole_job(), Channels::STDOUT);
+    let fixture = fixture();
+    let (mut tool, _) = fixture.granted(whole_job(), Channels::STDOUT);
     tool.pull(&Pull::new(procs(&[0, 7]), Channels::STDOUT)).unwrap();
-    world.assert_no_request(&mut tool);
+    fixture.assert_no_request(&mut tool);
 }
 
 #[test]
 fn a_denied_tool_receives_the_reason_and_no_output() {
-    let world = world();
-    let job = world.engine.spawn(&spec([shell("echo secret; read x")])).unwrap();
-    let pulling = world.pull(whole_job(), Channels::STDOUT);
-    world.next_pull().2.deny(Status(-1234), "not today");
+    let fixture = fixture();
+    let job = fixture.engine.spawn(&spec([shell("echo secret; read x")])).unwrap();
+    let pulling = fixture.pull(whole_job(), Channels::STDOUT);
+    fixture.next_pull().2.deny(Status(-1234), "not today");
     let (mut tool, failure) = denied(pulling);
     assert_eq!(failure, Failure { status: Status(-1234), reason: "not today".into() });
     wait(&job);
     assert_eq!(read(&mut tool), b"");
-    assert_eq!(world.readers(), 0);
+    assert_eq!(fixture.readers(), 0);
     // The tool may pull again.
     let pulling = pull(tool, whole_job(), Channels::STDOUT);
-    world.next_pull().2.grant();
+    fixture.next_pull().2.grant();
     assert_eq!(read(&mut granted(pulling).0), b"secret\n");
 }
 
 #[test]
 fn a_request_that_the_host_drops_is_denied() {
-    let world = world();
-    let pulling = world.pull(whole_job(), Channels::STDOUT);
-    drop(world.next_pull());
+    let fixture = fixture();
+    let pulling = fixture.pull(whole_job(), Channels::STDOUT);
+    drop(fixture.next_pull());
     assert_eq!(denied(pulling).1.status, Status::ERR_NOT_AVAILABLE);
 }
 
 #[test]
 fn concurrent_equal_requests_make_one_upcall_and_share_its_answer() {
-    let world = world();
-    let mut other = world.tool();
+    let fixture = fixture();
+    let mut other = fixture.tool();
     for grants in [false, true] {
-        let mut raws: Vec<RawTool> = (0..8).map(|_| world.raw()).collect();
+        let mut raws: Vec<RawTool> = (0..8).map(|_| fixture.raw()).collect();
         for raw in &mut raws {
             raw.pull(whole_job(), Channels::STDOUT);
             raw.sync();
         }
-        let (_, _, reply) = world.next_pull();
-        world.assert_no_request(&mut other);
+        let (_, _, reply) = fixture.next_pull();
+        fixture.assert_no_request(&mut other);
         assert!(raws.iter().all(|raw| raw.pulled.is_empty()));
         if grants {
             reply.grant();
@@ -281,26 +281,26 @@ fn concurrent_equal_requests_make_one_upcall_and_share_its_answer() {
         for raw in &mut raws {
             assert_eq!(raw.next_pulled().is_ok(), grants);
         }
-        world.assert_no_request(&mut other);
+        fixture.assert_no_request(&mut other);
     }
-    assert_eq!(world.next_stop(), (whole_job(), Channels::STDOUT));
+    assert_eq!(fixture.next_stop(), (whole_job(), Channels::STDOUT));
 }
 
 #[test]
 fn after_a_denial_different_requests_are_sent_to_the_host_separately() {
-    let world = world();
-    let (mut first, mut less, mut other) = (world.raw(), world.raw(), world.raw());
+    let fixture = fixture();
+    let (mut first, mut less, mut other) = (fixture.raw(), fixture.raw(), fixture.raw());
     first.pull(procs(&[0, 1]), Channels::STDOUT);
     less.pull(procs(&[0]), Channels::STDOUT);
     other.pull_with(procs(&[0, 1]), Channels::STDOUT, vec![Info::required(CREDENTIAL, true)]);
-    let (requested, _, reply) = world.next_pull();
+    let (requested, _, reply) = fixture.next_pull();
     [&mut first, &mut less, &mut other].into_iter().for_each(RawTool::sync);
     assert_eq!(requested, procs(&[0, 1]), "the others wait for the same answer");
     reply.deny(Status::ERR_NO_PERMISSIONS, "not rank 1");
     assert!(first.next_pulled().is_err());
     let mut again = BTreeSet::new();
     for _ in 0..2 {
-        let Request::Pull(procs, _, directives, reply) = world.next() else { panic!("a stop") };
+        let Request::Pull(procs, _, directives, reply) = fixture.next() else { panic!("a stop") };
         again.insert((procs, directives.iter().any(|info| info.key == CREDENTIAL)));
         reply.grant();
     }
@@ -310,14 +310,14 @@ fn after_a_denial_different_requests_are_sent_to_the_host_separately() {
 
 #[test]
 fn directives_that_only_the_host_understands_are_passed_to_it() {
-    let world = world();
-    let mut tool = world.tool();
+    let fixture = fixture();
+    let mut tool = fixture.tool();
     let pulling = thread::spawn(move || {
         let directives = vec![Info::required(CREDENTIAL, true), Info::new("unknown.key", true)];
         let granted = tool.pull(&Pull { directives, ..Pull::new(whole_job(), Channels::STDOUT) });
         (tool, granted)
     });
-    let Request::Pull(_, _, directives, reply) = world.next() else { panic!("a stop") };
+    let Request::Pull(_, _, directives, reply) = fixture.next() else { panic!("a stop") };
     assert!(directives.iter().any(|info| info.key == CREDENTIAL && info.required));
     reply.grant();
     assert_eq!(granted(pulling).1.ignored, ["unknown.key"]);
@@ -325,22 +325,22 @@ fn directives_that_only_the_host_understands_are_passed_to_it() {
 
 #[test]
 fn the_waiting_requests_of_a_tool_are_limited() {
-    let world = world();
-    let mut raw = world.raw();
+    let fixture = fixture();
+    let mut raw = fixture.raw();
     for rank in 0..=u32::try_from(MAX_REGISTRATIONS_PER_TOOL).unwrap() {
         raw.pull(procs(&[rank]), Channels::STDOUT);
     }
     raw.sync();
     let refused = raw.next_pulled().unwrap_err();
     assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
-    (0..MAX_REGISTRATIONS_PER_TOOL).for_each(|_| world.next_pull().2.grant());
+    (0..MAX_REGISTRATIONS_PER_TOOL).for_each(|_| fixture.next_pull().2.grant());
     (0..MAX_REGISTRATIONS_PER_TOOL).for_each(|_| drop(raw.next_pulled().unwrap()));
 }
 
 #[test]
 fn a_waiting_request_is_not_a_registration_yet() {
-    let world = world();
-    let mut raw = world.raw();
+    let fixture = fixture();
+    let mut raw = fixture.raw();
     raw.pull(whole_job(), Channels::STDOUT);
     raw.send(&FromTool::Deregister { request: 7, handler: 1 });
     let answer = loop {
@@ -349,76 +349,76 @@ fn a_waiting_request_is_not_a_registration_yet() {
         }
     };
     assert_eq!(answer.unwrap_err().status, Status::ERR_NOT_FOUND);
-    world.next_pull().2.grant();
+    fixture.next_pull().2.grant();
     assert_eq!(raw.next_pulled().unwrap().handler, 1);
 }
 
 #[test]
 fn the_host_is_informed_once_of_sources_that_no_tool_wants_any_more() {
-    let world = world();
-    let (mut first, registration) = world.granted(procs(&[0, 1]), Channels::STDOUT);
-    let mut second = world.tool();
+    let fixture = fixture();
+    let (mut first, registration) = fixture.granted(procs(&[0, 1]), Channels::STDOUT);
+    let mut second = fixture.tool();
     second.pull(&Pull::new(procs(&[1]), Channels::STDOUT)).unwrap();
     first.deregister(registration.handler).unwrap();
     let ended = first.next(Some(TIMEOUT)).unwrap();
     assert!(matches!(ended, Some(Delivery::Deregistered { .. })), "{ended:?}");
-    assert_eq!(world.next_stop(), (procs(&[0]), Channels::STDOUT));
+    assert_eq!(fixture.next_stop(), (procs(&[0]), Channels::STDOUT));
     drop(second);
-    assert_eq!(world.next_stop(), (procs(&[1]), Channels::STDOUT));
-    world.assert_no_request(&mut first);
+    assert_eq!(fixture.next_stop(), (procs(&[1]), Channels::STDOUT));
+    fixture.assert_no_request(&mut first);
 }
 
 #[test]
 fn a_source_granted_after_its_tool_has_disconnected_is_stopped() {
-    let world = world();
-    let mut raw = world.raw();
+    let fixture = fixture();
+    let mut raw = fixture.raw();
     raw.pull(whole_job(), Channels::STDOUT);
-    let (_, _, reply) = world.next_pull();
+    let (_, _, reply) = fixture.next_pull();
     drop(raw);
     // Tools are served in order, so the disconnection is processed first.
-    let mut other = world.tool();
-    world.assert_no_request(&mut other);
+    let mut other = fixture.tool();
+    fixture.assert_no_request(&mut other);
     reply.grant();
-    assert_eq!(world.next_stop(), (whole_job(), Channels::STDOUT));
+    assert_eq!(fixture.next_stop(), (whole_job(), Channels::STDOUT));
     // The next pull makes a new request.
     let pulling = pull(other, whole_job(), Channels::STDOUT);
-    world.next_pull().2.grant();
+    fixture.next_pull().2.grant();
     granted(pulling);
 }
 
 #[test]
 fn partial_grants_of_a_denied_pull_are_undone() {
-    let world = world();
-    let (tool, _) = world.granted(procs(&[0]), Channels::STDERR);
-    let pulling = world.pull(procs(&[0, 1]), Channels::STDOUT | Channels::STDERR);
-    let (first, second) = (world.next_pull(), world.next_pull());
+    let fixture = fixture();
+    let (tool, _) = fixture.granted(procs(&[0]), Channels::STDERR);
+    let pulling = fixture.pull(procs(&[0, 1]), Channels::STDOUT | Channels::STDERR);
+    let (first, second) = (fixture.next_pull(), fixture.next_pull());
     first.2.grant();
     second.2.deny(Status::ERR_NOT_SUPPORTED, "not that one");
     denied(pulling);
-    assert_eq!(world.next_stop(), (first.0, first.1));
+    assert_eq!(fixture.next_stop(), (first.0, first.1));
     drop(tool);
-    assert_eq!(world.next_stop(), (procs(&[0]), Channels::STDERR));
+    assert_eq!(fixture.next_stop(), (procs(&[0]), Channels::STDERR));
 }
 
 #[test]
 fn the_embedders_own_tools_make_no_requests_to_the_host() {
-    let world = world();
-    let mut own = world.engine.attach("own", Grant::Block).unwrap();
+    let fixture = fixture();
+    let mut own = fixture.engine.attach("own", Grant::Block).unwrap();
     own.pull(&Pull::new(whole_job(), Channels::ALL)).unwrap();
-    world.assert_no_request(&mut own);
+    fixture.assert_no_request(&mut own);
 }
 
 #[test]
 fn the_host_approves_tools_by_their_credentials() {
     let seen = Arc::new(OnceLock::new());
-    let world = world_with({
+    let fixture = fixture_with({
         let seen = Arc::clone(&seen);
         move |tool| {
             seen.set(*tool).unwrap();
             Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason: format!("not group {}", tool.gid) })
         }
     });
-    let refused = Tool::connect(world.engine.socket().unwrap(), "test").err();
+    let refused = Tool::connect(fixture.engine.socket().unwrap(), "test").err();
     let Some(AttachError::Refused { status, reason }) = refused else { panic!("{refused:?}") };
     let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     assert_eq!(*seen.get().unwrap(), socket::PeerCredentials { pid: std::process::id(), uid, gid });
@@ -510,9 +510,9 @@ fn a_tool_holds_back_sources_only_if_the_host_grants_it() {
     // More than the cache and the pipe hold.
     const SIZE: usize = 8_000_000;
     for grant in [Grant::Block, Grant::Never] {
-        let world = world_with(move |_| Ok(grant));
-        let (mut tool, _) = world.granted(whole_job(), Channels::STDOUT);
-        let job = world.engine.spawn(&spec([shell(&format!("head -c {SIZE} /dev/zero"))])).unwrap();
+        let fixture = fixture_with(move |_| Ok(grant));
+        let (mut tool, _) = fixture.granted(whole_job(), Channels::STDOUT);
+        let job = fixture.engine.spawn(&spec([shell(&format!("head -c {SIZE} /dev/zero"))])).unwrap();
         if grant == Grant::Never {
             wait(&job);
         }

@@ -51,7 +51,7 @@ fn attach(engine: &Engine, grant: Grant, procs: Vec<Proc>) -> Tool {
 
 /// What a tool has received of one source.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Got {
+struct Received {
     bytes: Vec<u8>,
     /// The position and length of each gap.
     gaps: Vec<(u64, u64)>,
@@ -59,8 +59,8 @@ struct Got {
 }
 
 /// Reads until `enough` returns true or no more deliveries follow.
-fn read(tool: &mut Tool, enough: impl Fn(&BTreeMap<u32, Got>) -> bool) -> BTreeMap<u32, Got> {
-    let mut all: BTreeMap<u32, Got> = BTreeMap::new();
+fn read(tool: &mut Tool, enough: impl Fn(&BTreeMap<u32, Received>) -> bool) -> BTreeMap<u32, Received> {
+    let mut all: BTreeMap<u32, Received> = BTreeMap::new();
     while !enough(&all) {
         let Some(delivery) = tool.next(Some(TIMEOUT)).unwrap() else { break };
         let Some(origin) = delivery.origin() else { continue };
@@ -75,12 +75,12 @@ fn read(tool: &mut Tool, enough: impl Fn(&BTreeMap<u32, Got>) -> bool) -> BTreeM
     all
 }
 
-fn read_all(tool: &mut Tool) -> BTreeMap<u32, Got> {
+fn read_all(tool: &mut Tool) -> BTreeMap<u32, Received> {
     read(tool, |_| false)
 }
 
-fn whole(bytes: &[u8]) -> Got {
-    Got { bytes: bytes.to_vec(), gaps: vec![], ended: true }
+fn whole(bytes: &[u8]) -> Received {
+    Received { bytes: bytes.to_vec(), gaps: vec![], ended: true }
 }
 
 fn pattern(len: usize) -> Vec<u8> {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use common::logging::{WaitingJob, config, flag, scripted, source, tried, with, world};
+use common::logging::{WaitingJob, config, fixture, flag, scripted, source, tried, with};
 use common::raw::RawTool;
 use common::{TIMEOUT, nspace, shell, spec};
 use iof_engine::{App, Config, Engine, Host, LogConfig, Policy, Rendezvous, Standalone, Syslog};
@@ -41,13 +41,13 @@ fn denied(error: RequestError) -> Failure {
 
 #[test]
 fn logged_output_is_a_separate_stream_that_completes_before_its_job_ends() {
-    let world = world(config(), Standalone);
-    let job = WaitingJob::start(&world);
-    let mut reader = world.tool();
+    let fixture = fixture(config(), Standalone);
+    let job = WaitingJob::start(&fixture);
+    let mut reader = fixture.tool();
     let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
     reader.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
     let log = |directives, text: &str| {
-        let report = world.log(&with(directives, Log::to([key::PMIX_LOG_STDOUT], text)));
+        let report = fixture.log(&with(directives, Log::to([key::PMIX_LOG_STDOUT], text)));
         assert_eq!((report.status, tried(&report)), (Status::SUCCESS, vec![(key::PMIX_LOG_STDOUT, true)]));
     };
     log(vec![source(Rank(0))], "first");
@@ -56,7 +56,7 @@ fn logged_output_is_a_separate_stream_that_completes_before_its_job_ends() {
     log(vec![], "third");
     log(vec![source(Rank::WILDCARD), flag(key::PMIX_LOG_XML_OUTPUT)], "<4>");
     // A late reader receives it, too, separate from the rank's own output.
-    let mut late = world.tool();
+    let mut late = fixture.tool();
     late.pull(&Pull::new(vec![Proc { nspace: nspace(), rank: Rank(0) }], Channels::STDOUT)).unwrap();
     job.end();
     let read = |tool: &mut Tool| {
@@ -85,19 +85,19 @@ fn logged_output_is_a_separate_stream_that_completes_before_its_job_ends() {
     assert_eq!(read(&mut late), ([own, logged].into(), 2));
 
     // The job has ended, so nothing can be logged to it.
-    let report = world.log(&with(vec![source(Rank(0))], Log::to([key::PMIX_LOG_STDOUT], "late")));
+    let report = fixture.log(&with(vec![source(Rank(0))], Log::to([key::PMIX_LOG_STDOUT], "late")));
     assert_eq!(report.status, FAILED);
     assert!(report.outcomes[0].result.as_ref().unwrap_err().reason.contains("job job has ended"));
-    assert!(world.engine.remove(&nspace()));
+    assert!(fixture.engine.remove(&nspace()));
 }
 
 #[test]
 fn logging_to_output_requires_a_process_or_a_single_job() {
-    let world = world(config(), Standalone);
-    let to_stderr = |directives| world.log(&with(directives, Log::to([key::PMIX_LOG_STDERR], "x")));
+    let fixture = fixture(config(), Standalone);
+    let to_stderr = |directives| fixture.log(&with(directives, Log::to([key::PMIX_LOG_STDERR], "x")));
     let status = |report: &LogReport| report.outcomes[0].result.as_ref().unwrap_err().status;
     assert_eq!(status(&to_stderr(vec![])), Status::ERR_BAD_PARAM);
-    let job = WaitingJob::start(&world);
+    let job = WaitingJob::start(&fixture);
     assert_eq!(to_stderr(vec![]).status, Status::SUCCESS);
     job.end();
 }
@@ -119,9 +119,9 @@ fn unknown_sources_are_refused_unless_the_host_vouches_for_them() {
         log.directives.push(Info::required(key::IOF_LOG_RELAYED, "relaying engine"));
         log
     };
-    let world = world(config(), Standalone);
+    let fixture = fixture(config(), Standalone);
     let refused = |log: &Log| {
-        let failure = denied(world.tool().log(log).unwrap_err());
+        let failure = denied(fixture.tool().log(log).unwrap_err());
         (failure.status, failure.reason)
     };
     for log in [record_for(Rank(0)), record_for(Rank::WILDCARD)] {
@@ -130,28 +130,28 @@ fn unknown_sources_are_refused_unless_the_host_vouches_for_them() {
         assert!(reason.starts_with("the source job."), "{reason}");
     }
     assert_eq!(refused(&relayed(Rank(0))).0, Status::ERR_NOT_SUPPORTED, "the engine is not a gateway");
-    let job = WaitingJob::start(&world);
+    let job = WaitingJob::start(&fixture);
     assert!(refused(&record_for(Rank(1))).1.starts_with("the source job.1 does not exist"));
     for rank in [Rank(0), Rank::WILDCARD, Rank::UNDEF] {
-        assert_eq!(world.log(&record_for(rank)).status, Status::SUCCESS, "{rank}");
+        assert_eq!(fixture.log(&record_for(rank)).status, Status::SUCCESS, "{rank}");
     }
     let (sender, reports) = channel();
-    world.engine.log(&record_for(Rank(1)), move |report| sender.send(report).unwrap()).unwrap();
+    fixture.engine.log(&record_for(Rank(1)), move |report| sender.send(report).unwrap()).unwrap();
     assert_eq!(reports.recv_timeout(TIMEOUT).unwrap().status, Status::SUCCESS, "the embedder may");
     job.end();
-    assert_eq!(world.record().len(), 4);
-    assert_eq!(self::world(config(), KnowingHost).log(&record_for(Rank(1))).status, Status::SUCCESS);
-    let gateway = self::world(LogConfig { gateway: true, ..config() }, Standalone);
+    assert_eq!(fixture.record().len(), 4);
+    assert_eq!(self::fixture(config(), KnowingHost).log(&record_for(Rank(1))).status, Status::SUCCESS);
+    let gateway = self::fixture(LogConfig { gateway: true, ..config() }, Standalone);
     assert_eq!(gateway.log(&relayed(Rank(1))).status, Status::SUCCESS);
 }
 
 #[test]
 fn queries_report_log_channels_and_logged_streams() {
     let syslog = SyslogSocket::bind();
-    let (world, _asked) = scripted(LogConfig { syslog: Syslog::at(syslog.path()), ..config() });
-    let job = WaitingJob::start(&world);
-    assert_eq!(world.log(&Log::to([key::PMIX_LOG_STDERR], "x")).status, Status::SUCCESS);
-    let found = world.tool().query(&[query::PMIX_QUERY_LOG_CHANNELS, query::IOF_STATS]).unwrap();
+    let (fixture, _asked) = scripted(LogConfig { syslog: Syslog::at(syslog.path()), ..config() });
+    let job = WaitingJob::start(&fixture);
+    assert_eq!(fixture.log(&Log::to([key::PMIX_LOG_STDERR], "x")).status, Status::SUCCESS);
+    let found = fixture.tool().query(&[query::PMIX_QUERY_LOG_CHANNELS, query::IOF_STATS]).unwrap();
     let channels = [
         key::PMIX_LOG_STDOUT,
         key::PMIX_LOG_STDERR,
@@ -173,11 +173,11 @@ fn queries_report_log_channels_and_logged_streams() {
 #[test]
 fn the_status_tells_whether_all_some_or_no_channels_accepted_a_message() {
     let syslog = SyslogSocket::bind();
-    let world = world(LogConfig { syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
+    let fixture = fixture(LogConfig { syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
     let (accepting, failing) = (key::PMIX_LOG_LOCAL_SYSLOG, "site.unknown");
     let report = |data: Vec<LogEntry>, once: bool| {
         let directives = if once { vec![flag(key::PMIX_LOG_ONCE)] } else { vec![] };
-        world.log(&Log { data, directives })
+        fixture.log(&Log { data, directives })
     };
     let to =
         |channels: &[&str]| channels.iter().map(|channel| LogEntry::new(*channel, "m")).collect::<Vec<_>>();
@@ -200,7 +200,7 @@ fn the_status_tells_whether_all_some_or_no_channels_accepted_a_message() {
         [(failing, false), (accepting, true)],
         "no channel is tried after an accepting one"
     );
-    assert_eq!(world.record().len(), 1, "only the first case has reached the record");
+    assert_eq!(fixture.record().len(), 1, "only the first case has reached the record");
     (0..6).for_each(|_| assert!(syslog.next().ends_with("REPORTS: m")));
     assert!(syslog.is_empty());
 }
@@ -211,9 +211,9 @@ fn a_message_without_a_channel_uses_the_engines_order() {
     let available = Syslog::at(syslog.path());
     let with_order = |order: &str, once, syslog: &Syslog| {
         let log = LogConfig { order: order.parse().unwrap(), once, syslog: syslog.clone(), ..config() };
-        world(log, Standalone)
+        fixture(log, Standalone)
     };
-    let default = world(LogConfig { syslog: available.clone(), ..config() }, Standalone);
+    let default = fixture(LogConfig { syslog: available.clone(), ..config() }, Standalone);
     let job = WaitingJob::start(&default);
     let report = default.log(&Log::new("m"));
     let all = [key::PMIX_LOG_LOCAL_SYSLOG, key::PMIX_LOG_JOB_RECORD, key::PMIX_LOG_STDERR];
@@ -236,8 +236,8 @@ fn a_message_without_a_channel_uses_the_engines_order() {
 
 #[test]
 fn invalid_messages_are_refused_without_side_effects() {
-    let world = world(config(), Standalone);
-    let mut tool = world.tool();
+    let fixture = fixture(config(), Standalone);
+    let mut tool = fixture.tool();
     let record = |text: String| Log::to([key::PMIX_LOG_JOB_RECORD], &text);
     let huge = tool.log(&record("x".repeat(1 << 20))).unwrap_err();
     assert!(matches!(huge, RequestError::Unsendable(_)), "{huge}");
@@ -253,34 +253,34 @@ fn invalid_messages_are_refused_without_side_effects() {
     let ignored = tool.log(&with(vec![Info::new("site.unknown", true)], record("x".into()))).unwrap();
     assert_eq!((ignored.status, ignored.ignored), (Status::SUCCESS, vec!["site.unknown".to_owned()]));
     assert_eq!(tool.log(&record("y".repeat(MAX_LOG_TEXT))).unwrap().status, Status::SUCCESS);
-    assert_eq!(world.record().len(), 2);
+    assert_eq!(fixture.record().len(), 2);
 }
 
 #[test]
 fn the_embedder_logs_without_blocking_and_receives_a_report() {
-    let world = world(config(), Standalone);
+    let fixture = fixture(config(), Standalone);
     let (sender, reports) = channel();
     let done = move |report| sender.send(report).unwrap();
-    world.engine.log(&Log::to([key::PMIX_LOG_JOB_RECORD, "site.unknown"], "m"), done).unwrap();
+    fixture.engine.log(&Log::to([key::PMIX_LOG_JOB_RECORD, "site.unknown"], "m"), done).unwrap();
     let report: LogReport = reports.recv_timeout(TIMEOUT).unwrap();
     assert_eq!(report.status, PARTIAL);
-    assert!(world.record()[0].contains("\"by\":\"engine (pid "), "{:?}", world.record());
+    assert!(fixture.record()[0].contains("\"by\":\"engine (pid "), "{:?}", fixture.record());
     let channel = [key::PMIX_LOG_JOB_RECORD];
     let long = "x".repeat(MAX_LOG_TEXT + 1);
     for log in [Log::to([""; 0], "m"), Log::to(channel, &long), Log::to([channel[0]; 17], "m")] {
-        let refused = world.engine.log(&log, |_| panic!("the message was refused")).unwrap_err();
+        let refused = fixture.engine.log(&log, |_| panic!("the message was refused")).unwrap_err();
         assert_eq!(refused.status, Status::ERR_BAD_PARAM, "{refused}");
     }
-    assert_eq!(world.record().len(), 1);
+    assert_eq!(fixture.record().len(), 1);
 }
 
 #[test]
 fn messages_for_unknown_channels_go_to_the_host_unchanged() {
-    let (world, requests) = scripted(config());
+    let (fixture, requests) = scripted(config());
     let directives = vec![flag("site.credential"), Info::new(key::PMIX_LOG_SYSLOG_PRI, 3u32)];
     let channels = [key::PMIX_LOG_GLOBAL_DATASTORE, "site.new", key::PMIX_LOG_GLOBAL_SYSLOG];
     let log = with(directives.clone(), Log::to(channels, "m"));
-    let mut tool = world.tool();
+    let mut tool = fixture.tool();
     let asking = thread::spawn(move || tool.log(&log).unwrap());
     for channel in channels {
         let (log, reply) = requests.recv_timeout(TIMEOUT).expect("the host receives the message");
@@ -301,7 +301,7 @@ fn messages_for_unknown_channels_go_to_the_host_unchanged() {
 
 #[test]
 fn messages_that_a_host_never_answers_are_limited_per_tool_and_process() {
-    let (world, requests) = scripted(config());
+    let (fixture, requests) = scripted(config());
     // Returns the refusal, or `None` if the message waits for the host.
     let refused = |raw: &mut RawTool| {
         raw.send(&FromTool::Log { request: 100, log: Log::to(["site.pager"], "m") });
@@ -323,21 +323,21 @@ fn messages_that_a_host_never_answers_are_limited_per_tool_and_process() {
     };
     let mut tools: Vec<RawTool> = Vec::new();
     for _ in 0..MAX_LOGS_PER_PROCESS / MAX_WAITING_PER_TOOL {
-        let mut raw = RawTool::connect(&world.engine);
+        let mut raw = RawTool::connect(&fixture.engine);
         fill(&mut raw);
         let failure = refused(&mut raw).unwrap();
         assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
         assert!(failure.reason.contains("of this tool"), "{failure}");
         tools.push(raw);
     }
-    let mut raw = RawTool::connect(&world.engine);
+    let mut raw = RawTool::connect(&fixture.engine);
     let failure = refused(&mut raw).unwrap();
     assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
     assert!(failure.reason.contains("of this process"), "{failure}");
     // Other requesters are served meanwhile.
     let (sender, reports) = channel();
     let done = move |report| sender.send(report).unwrap();
-    world.engine.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m"), done).unwrap();
+    fixture.engine.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m"), done).unwrap();
     assert_eq!(reports.recv_timeout(TIMEOUT).unwrap().status, Status::SUCCESS);
 
     // Messages of disconnected tools count towards no limit, however many tools there were.
@@ -345,20 +345,20 @@ fn messages_that_a_host_never_answers_are_limited_per_tool_and_process() {
     for _ in 0..=MAX_LOGS / MAX_WAITING_PER_TOOL {
         common::wait_for("room", || refused(&mut raw).is_none().then_some(()));
         (1..MAX_WAITING_PER_TOOL).for_each(|index| assert_eq!(refused(&mut raw), None, "message {index}"));
-        raw = RawTool::connect(&world.engine);
+        raw = RawTool::connect(&fixture.engine);
     }
     drop(raw);
     // Answers for disconnected tools are ignored.
     requests.try_iter().for_each(|(_, reply)| reply.grant());
-    assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
+    assert_eq!(fixture.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
 }
 
 #[test]
 fn a_required_directive_fails_only_the_channels_that_do_not_support_it() {
-    let world = world(config(), Standalone);
-    let job = WaitingJob::start(&world);
+    let fixture = fixture(config(), Standalone);
+    let job = WaitingJob::start(&fixture);
     let log = |directives| {
-        world.log(&with(directives, Log::to([key::PMIX_LOG_JOB_RECORD, key::PMIX_LOG_STDERR], "m")))
+        fixture.log(&with(directives, Log::to([key::PMIX_LOG_JOB_RECORD, key::PMIX_LOG_STDERR], "m")))
     };
     for key in [key::PMIX_LOG_TAG_OUTPUT, key::PMIX_LOG_XML_OUTPUT] {
         let report = log(vec![flag(key)]);
@@ -368,22 +368,22 @@ fn a_required_directive_fails_only_the_channels_that_do_not_support_it() {
         let report = log(vec![Info::new(key, true)]);
         assert_eq!((report.status, report.ignored), (Status::SUCCESS, vec![]));
         let nowhere = with(vec![Info::new(key, true)], Log::to([key::PMIX_LOG_JOB_RECORD], "m"));
-        assert_eq!(world.log(&nowhere).ignored, [key]);
+        assert_eq!(fixture.log(&nowhere).ignored, [key]);
     }
     // Every channel supports time stamps.
     let timed = [key::PMIX_LOG_TIMESTAMP_OUTPUT, key::PMIX_LOG_GENERATE_TIMESTAMP].map(flag);
     assert_eq!(log(timed.into()).status, Status::SUCCESS);
-    assert_eq!(world.record().len(), 5);
+    assert_eq!(fixture.record().len(), 5);
     job.end();
 }
 
 #[test]
 fn a_message_that_its_tags_make_too_long_is_refused() {
-    let world = world(config(), Standalone);
-    let job = WaitingJob::start(&world);
+    let fixture = fixture(config(), Standalone);
+    let job = WaitingJob::start(&fixture);
     let lines = Log::to([key::PMIX_LOG_STDOUT], &"\n".repeat(32_000));
-    assert_eq!(world.log(&lines).status, Status::SUCCESS);
-    let report = world.log(&with(vec![flag(key::PMIX_LOG_TAG_OUTPUT)], lines));
+    assert_eq!(fixture.log(&lines).status, Status::SUCCESS);
+    let report = fixture.log(&with(vec![flag(key::PMIX_LOG_TAG_OUTPUT)], lines));
     let failure = report.outcomes[0].result.as_ref().unwrap_err();
     assert!(failure.reason.starts_with("with tags the message's 32000 lines are "), "{failure}");
     job.end();
@@ -426,23 +426,23 @@ fn the_record_names_source_and_requester_and_an_old_record_is_renamed() {
 
 #[test]
 fn messages_logged_to_a_job_that_fails_to_start_reach_their_readers() {
-    let world = world(config(), Standalone);
+    let fixture = fixture(config(), Standalone);
     // The file looks like a program until the kernel runs it.
-    let bad = world.directory.path().join("bad");
+    let bad = fixture.directory.path().join("bad");
     fs::write(&bad, "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).unwrap();
     let apps = [App { nprocs: 50, ..App::new("true", [""; 0]) }, App::new(bad, [""; 0])];
-    let mut reader = world.tool();
+    let mut reader = fixture.tool();
     let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
     reader.pull(&Pull::new(vec![all], Channels::STDERR)).unwrap();
     let log = with(vec![source(Rank(50))], Log::to([key::PMIX_LOG_STDERR], "early"));
-    let mut tool = world.tool();
+    let mut tool = fixture.tool();
     // Repeats until a message was logged during the start. Otherwise the job leaves no trace.
     let logged = common::wait_for("a message while the job was being started", || {
         let mut logged = 0;
         thread::scope(|scope| {
             let spawning =
-                scope.spawn(|| world.engine.spawn(&spec(apps.clone())).err().expect("a bad program"));
+                scope.spawn(|| fixture.engine.spawn(&spec(apps.clone())).err().expect("a bad program"));
             while !spawning.is_finished() {
                 logged += usize::from(tool.log(&log).is_ok_and(|report| report.status == Status::SUCCESS));
             }
@@ -458,5 +458,5 @@ fn messages_logged_to_a_job_that_fails_to_start_reach_their_readers() {
         }
     }
     assert_eq!(String::from_utf8(text).unwrap(), "early\n".repeat(logged));
-    assert!(world.engine.remove(&nspace()));
+    assert!(fixture.engine.remove(&nspace()));
 }

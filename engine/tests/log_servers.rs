@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::logging::{
-    Scripted, WaitingJob, config, email, email_by, flag, mail_to, source, tried, with, world,
+    Scripted, WaitingJob, config, email, email_by, fixture, flag, mail_to, source, tried, with,
 };
 use common::raw::RawTool;
 use common::{TIMEOUT, nspace};
@@ -33,8 +33,8 @@ fn the_longest_message_fits_all_channels_of_one_request() {
     let (server, inbox) = mail_server();
     let log =
         LogConfig { syslog: Syslog::at(syslog.path()), mail: Some(mail_to(server, TIMEOUT)), ..config() };
-    let world = world(log, Standalone);
-    let job = WaitingJob::start(&world);
+    let fixture = fixture(log, Standalone);
+    let job = WaitingJob::start(&fixture);
     let channels = [
         key::PMIX_LOG_STDOUT,
         key::PMIX_LOG_STDERR,
@@ -43,9 +43,9 @@ fn the_longest_message_fits_all_channels_of_one_request() {
         key::PMIX_LOG_JOB_RECORD,
     ];
     let text = "x".repeat(MAX_LOG_TEXT);
-    let report = world.log(&Log { directives: email("").directives, ..Log::to(channels, &text) });
+    let report = fixture.log(&Log { directives: email("").directives, ..Log::to(channels, &text) });
     assert_eq!(tried(&report), channels.map(|channel| (channel, true)), "{report:?}");
-    assert!(syslog.next().ends_with(&text) && world.record()[0].contains(&text));
+    assert!(syslog.next().ends_with(&text) && fixture.record()[0].contains(&text));
     assert!(inbox.recv_timeout(TIMEOUT).unwrap().text.len() > MAX_LOG_TEXT);
     job.end();
 }
@@ -60,9 +60,9 @@ fn a_gateway_serves_channels_that_other_engines_lack() {
         gateway: true,
         ..config()
     };
-    let gateway = world(gateway, Standalone);
+    let gateway = fixture(gateway, Standalone);
     let socket = gateway.engine.socket().unwrap().to_owned();
-    let backend = world(config(), ViaGateway { socket: socket.clone() });
+    let backend = fixture(config(), ViaGateway { socket: socket.clone() });
     let job = WaitingJob::start(&backend);
     let priority = Info::required(key::PMIX_LOG_SYSLOG_PRI, 2u32);
     let log = with(vec![source(Rank(0)), priority.clone()], Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "far"));
@@ -101,8 +101,8 @@ fn a_gateway_offers_its_hosts_channels_and_takes_the_longest_message() {
     let syslog = SyslogSocket::bind();
     let (sender, requests) = channel();
     let log = LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..config() };
-    let gateway = world(log, Scripted { requests: Mutex::new(sender) });
-    let backend = world(config(), ViaGateway { socket: gateway.engine.socket().unwrap().to_owned() });
+    let gateway = fixture(log, Scripted { requests: Mutex::new(sender) });
+    let backend = fixture(config(), ViaGateway { socket: gateway.engine.socket().unwrap().to_owned() });
     let job = WaitingJob::start(&backend);
     let text = "x".repeat(MAX_LOG_TEXT);
     let long = "y".repeat(1000);
@@ -135,7 +135,7 @@ fn a_silent_gateway_is_given_up_and_then_skipped() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("gateway");
     let silent = UnixListener::bind(&socket).unwrap();
-    let backend = world(config(), ViaGateway { socket });
+    let backend = fixture(config(), ViaGateway { socket });
     let log = Log::to([key::PMIX_LOG_GLOBAL_SYSLOG], "x");
     let reason = || backend.log(&log).outcomes[0].result.clone().unwrap_err().reason;
     let first = reason();
@@ -149,9 +149,9 @@ fn a_silent_gateway_is_given_up_and_then_skipped() {
 #[test]
 fn a_relayed_message_is_not_relayed_again() {
     let syslog = SyslogSocket::bind();
-    let end = world(LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
-    let middle = world(config(), ViaGateway { socket: end.engine.socket().unwrap().to_owned() });
-    let first = world(config(), ViaGateway { socket: middle.engine.socket().unwrap().to_owned() });
+    let end = fixture(LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
+    let middle = fixture(config(), ViaGateway { socket: end.engine.socket().unwrap().to_owned() });
+    let first = fixture(config(), ViaGateway { socket: middle.engine.socket().unwrap().to_owned() });
     // Also with a source that only the first engine knows.
     let job = WaitingJob::start(&first);
     let channels = [key::PMIX_LOG_GLOBAL_SYSLOG, key::PMIX_LOG_EMAIL, "site.pager"];
@@ -179,12 +179,12 @@ fn the_gateway_role_is_a_directive_of_the_engines_start() {
 
 #[test]
 fn a_mail_server_that_is_down_or_stalls_is_reported() {
-    let down = world(LogConfig { mail: Some(mail_to(unused_address(), TIMEOUT)), ..config() }, Standalone);
+    let down = fixture(LogConfig { mail: Some(mail_to(unused_address(), TIMEOUT)), ..config() }, Standalone);
     let report = down.log(&email("x"));
     assert_eq!((report.status, tried(&report)), (FAILED, vec![(key::PMIX_LOG_EMAIL, false)]));
     let (address, _listener) = stalling_server();
     let server = mail_to(address, Duration::from_millis(50));
-    let stalls = world(LogConfig { mail: Some(server), ..config() }, Standalone);
+    let stalls = fixture(LogConfig { mail: Some(server), ..config() }, Standalone);
     let report = stalls.log(&email("x"));
     let failure = report.outcomes[0].result.as_ref().unwrap_err();
     assert!(failure.reason.contains("did not accept the mail within 0.05 s"), "{failure}");
@@ -193,11 +193,11 @@ fn a_mail_server_that_is_down_or_stalls_is_reported() {
 #[test]
 fn a_stalled_mail_server_delays_no_other_channel_and_its_queue_is_bounded() {
     let (address, listener) = stalling_server();
-    let world = world(LogConfig { mail: Some(mail_to(address, TIMEOUT)), ..config() }, Standalone);
+    let fixture = fixture(LogConfig { mail: Some(mail_to(address, TIMEOUT)), ..config() }, Standalone);
     let (sender, reports) = channel();
     let send = || {
         let sender = sender.clone();
-        world.engine.log(&email("x"), move |report| drop(sender.send(report))).unwrap();
+        fixture.engine.log(&email("x"), move |report| drop(sender.send(report))).unwrap();
     };
     // One message is being sent, 64 wait, and some are too many.
     send();
@@ -210,9 +210,9 @@ fn a_stalled_mail_server_delays_no_other_channel_and_its_queue_is_bounded() {
     };
     let refused: Vec<Failure> = (0..5).map(|_| next()).collect();
     assert!(refused.iter().all(|failure| failure.status == Status::ERR_RESOURCE_BUSY), "{refused:?}");
-    assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
-    let job = WaitingJob::start(&world);
-    assert_eq!(world.log(&Log::to([key::PMIX_LOG_STDOUT], "m")).status, Status::SUCCESS);
+    assert_eq!(fixture.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
+    let job = WaitingJob::start(&fixture);
+    assert_eq!(fixture.log(&Log::to([key::PMIX_LOG_STDOUT], "m")).status, Status::SUCCESS);
     job.end();
     assert!(reports.try_recv().is_err(), "the server has not answered yet");
     // When it closes its connections, each remaining message fails.
@@ -224,17 +224,17 @@ fn a_stalled_mail_server_delays_no_other_channel_and_its_queue_is_bounded() {
 fn mail_queued_for_a_stalled_server_fails_soon_and_other_servers_get_theirs() {
     let (address, _listener) = stalling_server();
     let server = mail_to(address, Duration::from_secs(3));
-    let world = world(LogConfig { mail: Some(server), ..config() }, Standalone);
+    let fixture = fixture(LogConfig { mail: Some(server), ..config() }, Standalone);
     let (sender, reports) = channel();
     for _ in 0..64 {
         let sender = sender.clone();
-        world.engine.log(&email("x"), move |report| drop(sender.send(report))).unwrap();
+        fixture.engine.log(&email("x"), move |report| drop(sender.send(report))).unwrap();
     }
     let (other, inbox) = mail_server();
     let log = email_by(other, "to another");
     // Repeats until the queue has room.
     let deadline = Instant::now() + TIMEOUT;
-    while world.log(&log).status != Status::SUCCESS {
+    while fixture.log(&log).status != Status::SUCCESS {
         assert!(Instant::now() < deadline, "the queue stays full");
     }
     assert!(inbox.recv_timeout(TIMEOUT).unwrap().body().starts_with("to another"));
@@ -249,14 +249,14 @@ fn mail_queued_for_a_stalled_server_fails_soon_and_other_servers_get_theirs() {
 fn a_stalled_syslog_delays_no_other_channel_and_later_messages_fail_soon() {
     let syslog = SyslogSocket::bind();
     syslog.fill();
-    let world = world(LogConfig { syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
+    let fixture = fixture(LogConfig { syslog: Syslog::at(syslog.path()), ..config() }, Standalone);
     let (sender, reports) = channel();
     for _ in 0..100 {
         let sender = sender.clone();
         let log = Log::to([key::PMIX_LOG_LOCAL_SYSLOG], "x");
-        world.engine.log(&log, move |report| drop(sender.send(report))).unwrap();
+        fixture.engine.log(&log, move |report| drop(sender.send(report))).unwrap();
     }
-    assert_eq!(world.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
+    assert_eq!(fixture.log(&Log::to([key::PMIX_LOG_JOB_RECORD], "m")).status, Status::SUCCESS);
     let reasons: Vec<String> = (0..100)
         .map(|_| {
             let report: LogReport = reports.recv_timeout(TIMEOUT).unwrap();
@@ -271,17 +271,17 @@ fn a_stalled_syslog_delays_no_other_channel_and_later_messages_fail_soon() {
 #[test]
 fn mail_of_a_disconnected_tool_is_not_begun() {
     let (address, listener) = stalling_server();
-    let world = world(LogConfig { mail: Some(mail_to(address, TIMEOUT)), ..config() }, Standalone);
+    let fixture = fixture(LogConfig { mail: Some(mail_to(address, TIMEOUT)), ..config() }, Standalone);
     let (sender, reports) = channel();
-    world.engine.log(&email("first"), move |report| drop(sender.send(report))).unwrap();
+    fixture.engine.log(&email("first"), move |report| drop(sender.send(report))).unwrap();
     let (first, _) = listener.accept().unwrap();
     let (other, inbox) = mail_server();
-    let mut raw = RawTool::connect(&world.engine);
+    let mut raw = RawTool::connect(&fixture.engine);
     raw.sync();
     raw.send(&FromTool::Log { request: 1, log: email_by(other, "of a tool that disconnects") });
     raw.sync();
     drop(raw);
-    let mut connected = RawTool::connect(&world.engine);
+    let mut connected = RawTool::connect(&fixture.engine);
     connected.sync();
     connected.send(&FromTool::Log { request: 1, log: email_by(other, "of a tool that stays") });
     connected.sync();
@@ -293,13 +293,13 @@ fn mail_of_a_disconnected_tool_is_not_begun() {
 
 #[test]
 fn logged_output_that_a_stalled_reader_holds_back_is_limited() {
-    let world = world(config(), Standalone);
-    let job = WaitingJob::start(&world);
-    let mut stalled = world.engine.attach("stalled", Grant::Block).unwrap();
+    let fixture = fixture(config(), Standalone);
+    let job = WaitingJob::start(&fixture);
+    let mut stalled = fixture.engine.attach("stalled", Grant::Block).unwrap();
     let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
     stalled.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
     let log = Log::to([key::PMIX_LOG_STDOUT], &"x".repeat(MAX_LOG_TEXT));
-    let mut tool = world.tool();
+    let mut tool = fixture.tool();
     let mut refused = None;
     for _ in 0..1000 {
         let report = tool.log(&log).unwrap();

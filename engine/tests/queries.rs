@@ -42,22 +42,22 @@ impl Host for ScriptedHost {
     }
 }
 
-struct World {
+struct Fixture {
     engine: Engine,
     requests: Receiver<(Vec<Query>, QueryReply)>,
     _directory: TempDir,
 }
 
-fn world() -> World {
+fn fixture() -> Fixture {
     let (sender, requests) = channel();
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let host = Arc::new(ScriptedHost { requests: Mutex::new(sender) });
     let engine = Engine::start_with(Config { rendezvous, ..Config::default() }, host).unwrap();
-    World { engine, requests, _directory: directory }
+    Fixture { engine, requests, _directory: directory }
 }
 
-impl World {
+impl Fixture {
     /// Sends `queries` as a new tool, and answers the host's part with `answer`. Returns the
     /// queries that the host received and the tool's answer.
     fn ask(
@@ -225,14 +225,14 @@ fn several_queries_are_answered_together_with_their_indices() {
 
 #[test]
 fn the_host_answers_what_the_engine_does_not_know() {
-    let world = world();
+    let fixture = fixture();
     let queue = Query {
         qualifiers: vec![Info::required("pmix.alloc.queue", "night")],
         ..Query::new([key::PMIX_QUERY_QUEUE_STATUS, key::PMIX_QUERY_ATTRIBUTE_SUPPORT])
     };
     let queries =
         vec![Query::new([key::PMIX_QUERY_LOCAL_PROC_TABLE]), queue.clone(), Query::new(["site.colour"])];
-    let (received, answer) = world.ask(queries, |reply| {
+    let (received, answer) = fixture.ask(queries, |reply| {
         let all = [(0, key::PMIX_QUERY_QUEUE_STATUS, "full"), (1, "site.colour", "red"), (1, "unasked", "x")];
         let found =
             |(query, key, value): (u32, &str, &str)| Found { query, key: key.into(), value: text(value) };
@@ -248,10 +248,10 @@ fn the_host_answers_what_the_engine_does_not_know() {
 
 #[test]
 fn answers_of_the_engine_and_its_host_are_combined() {
-    let world = world();
-    run(&world.engine, &spec([shell(":")]));
+    let fixture = fixture();
+    run(&fixture.engine, &spec([shell(":")]));
     let far = Proc { nspace: Nspace::new("far").unwrap(), rank: Rank(0) };
-    world.engine.deliver(&far, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
+    fixture.engine.deliver(&far, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
     let row = |proc: &Proc, pid| ProcInfo {
         proc: proc.clone(),
         pid,
@@ -263,7 +263,7 @@ fn answers_of_the_engine_and_its_host_are_combined() {
     let near = Proc { nspace: nspace(), rank: Rank(0) };
     let theirs = vec![row(&near, 1), row(&far, 22)];
     let queries = vec![Query::new([key::PMIX_QUERY_PROC_TABLE, key::PMIX_QUERY_NAMESPACES])];
-    let (received, answer) = world.ask(queries.clone(), |reply| {
+    let (received, answer) = fixture.ask(queries.clone(), |reply| {
         let found = |key: &str, value| Found { query: 0, key: key.into(), value };
         reply.answer(vec![
             found(key::PMIX_QUERY_PROC_TABLE, Value::Procs(theirs)),
@@ -284,7 +284,7 @@ fn answers_of_the_engine_and_its_host_are_combined() {
 
     // The engine's own part remains, whatever the host answers.
     for deny in [true, false] {
-        let (_, answer) = world.ask(queries.clone(), |reply| {
+        let (_, answer) = fixture.ask(queries.clone(), |reply| {
             if deny {
                 reply.deny(Status::ERR_NO_PERMISSIONS, "no");
             }
@@ -292,14 +292,14 @@ fn answers_of_the_engine_and_its_host_are_combined() {
         assert_eq!(answer.unwrap().status, Status::SUCCESS);
     }
     let (_, answer) =
-        world.ask(vec![Query::new(["site.colour"])], |reply| reply.deny(Status::ERR_NO_PERMISSIONS, "no"));
+        fixture.ask(vec![Query::new(["site.colour"])], |reply| reply.deny(Status::ERR_NO_PERMISSIONS, "no"));
     assert_eq!(denied(answer.unwrap_err()).status, Status::ERR_NO_PERMISSIONS);
 }
 
 #[test]
 fn a_host_that_never_answers_blocks_no_other_tool_and_uses_bounded_memory() {
-    let world = world();
-    let mut raw = RawTool::connect(&world.engine);
+    let fixture = fixture();
+    let mut raw = RawTool::connect(&fixture.engine);
     raw.sync();
     let ask = |request| FromTool::Query { request, queries: vec![Query::new(["site.colour"])] };
     let limit = u32::try_from(MAX_WAITING_PER_TOOL).unwrap();
@@ -307,25 +307,26 @@ fn a_host_that_never_answers_blocks_no_other_tool_and_uses_bounded_memory() {
     let ToTool::Answer { request, result: Err(failure) } = raw.receive() else { panic!() };
     assert_eq!((request, failure.status), (100 + limit, Status::ERR_RESOURCE_BUSY));
     let replies: Vec<QueryReply> = (0..limit)
-        .map(|_| world.requests.recv_timeout(TIMEOUT).expect("the host receives the query").1)
+        .map(|_| fixture.requests.recv_timeout(TIMEOUT).expect("the host receives the query").1)
         .collect();
     // Other tools are served meanwhile, and so is this one.
-    let (_, answer) = world.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
+    let (_, answer) = fixture.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
     assert_eq!(answer.unwrap().found[0].value, text(""));
     raw.sync();
     // Answers for a tool that has disconnected are dropped.
     drop(raw);
-    let (_, answer) = world.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
+    let (_, answer) = fixture.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
     answer.unwrap();
     replies.into_iter().for_each(|reply| reply.answer(vec![]));
-    let (_, answer) = world.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
+    let (_, answer) = fixture.ask(vec![Query::new([key::PMIX_QUERY_NAMESPACES])], drop);
     answer.unwrap();
 }
 
 #[test]
 fn attributes_are_listed_with_those_of_the_host() {
-    let world = world();
-    let Value::Attributes(all) = value(&world.engine, Query::new([key::PMIX_QUERY_ATTRIBUTE_SUPPORT])) else {
+    let fixture = fixture();
+    let Value::Attributes(all) = value(&fixture.engine, Query::new([key::PMIX_QUERY_ATTRIBUTE_SUPPORT]))
+    else {
         panic!()
     };
     let find = |function: &str| all.iter().find(|row| row.function == function).unwrap();
@@ -354,9 +355,9 @@ fn attributes_are_listed_with_those_of_the_host() {
 
 #[test]
 fn many_tools_that_query_counters_share_one_read_of_the_streams() {
-    let world = world();
-    let job = world.engine.spawn(&spec([shell("exec yes")])).unwrap();
-    let mut tool = Tool::connect(world.engine.socket().unwrap(), "test").unwrap();
+    let fixture = fixture();
+    let job = fixture.engine.spawn(&spec([shell("exec yes")])).unwrap();
+    let mut tool = Tool::connect(fixture.engine.socket().unwrap(), "test").unwrap();
     let began = Instant::now();
     for _ in 0..500 {
         tool.submit_query(vec![Query::new([key::IOF_STATS])]).unwrap();

@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 
 use common::raw::RawTool;
-use common::{Got, nspace, shell, spec, wait};
+use common::{Received, nspace, shell, spec, wait};
 use iof_engine::{Config, Engine, Grant, Rendezvous};
 use iof_proto::limits::{
     MAX_PROCS_PER_PROCESS, MAX_PROCS_PER_PULL, MAX_PROCS_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL,
@@ -64,7 +64,7 @@ fn registrations_are_bounded_and_do_not_affect_other_tools() {
     let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
     honest.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
     wait(&engine.spawn(&spec([shell("seq 1000")])).unwrap());
-    let got = Got::all(&mut honest);
+    let got = Received::read_all(&mut honest);
     assert_eq!((got.bytes.iter().filter(|byte| **byte == b'\n').count(), got.lost()), (1000, 0));
 
     // Released budget is available again, also after the tool has disconnected.

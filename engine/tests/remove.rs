@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Got, engine, nspace, shell, spec, wait, wait_for};
+use common::{Received, engine, nspace, shell, spec, wait, wait_for};
 use iof_engine::{App, Grant};
 use iof_proto::{Channels, Proc, Rank};
 use iof_tool::Pull;
@@ -22,7 +22,7 @@ fn removed_jobs_leave_nothing_behind_and_their_readers_read_to_the_end() {
         assert!(!engine.remove(&nspace()), "the job does not exist yet");
         wait(&engine.spawn(&job()).unwrap());
         assert!(engine.remove(&nspace()));
-        assert_eq!(Got::all(&mut tool).bytes, b"hello\n".repeat(4));
+        assert_eq!(Received::read_all(&mut tool).bytes, b"hello\n".repeat(4));
         drop(tool);
         // Descriptors that are closed late have a round's time.
         if round == 2 {

@@ -323,7 +323,7 @@ fn an_unsupported_directive_is_refused_if_required_and_ignored_if_optional() {
     let cases: [(&str, InfoValue, Status); 6] = [
         (key::PMIX_IOF_DROP_OLDEST, true.into(), Status::ERR_NOT_SUPPORTED),
         (key::PMIX_IOF_BUFFERING_SIZE, 100u32.into(), Status::ERR_NOT_SUPPORTED),
-        ("nobody.knows", true.into(), Status::ERR_NOT_SUPPORTED),
+        ("unknown.key", true.into(), Status::ERR_NOT_SUPPORTED),
         (key::PMIX_IOF_COMPLETE, 1u32.into(), Status::ERR_BAD_PARAM),
         (key::PMIX_IOF_CACHE_SIZE, 0u32.into(), Status::ERR_BAD_PARAM),
         (key::PMIX_IOF_CACHE_SIZE, u32::MAX.into(), Status::ERR_OUT_OF_RESOURCE),
@@ -547,7 +547,7 @@ fn an_impossible_stdin_is_refused_before_anything_runs() {
     let for_fifo = failure(&[(1, file(&fifo))], None);
     assert!(matches!(for_fifo, LaunchError::StdinFifo { rank: Rank(1), .. }), "{for_fifo}");
     let missing = failure(&[(1, file(&directory.path().join("missing")))], None);
-    assert!(missing.to_string().contains("missing (No such file"), "{missing}");
+    assert!(missing.to_string().contains("missing' (No such file"), "{missing}");
     let for_directory = failure(&[(1, file(directory.path()))], None);
     assert!(for_directory.to_string().contains("Is a directory"), "{for_directory}");
 }

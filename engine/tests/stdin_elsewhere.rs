@@ -44,25 +44,25 @@ impl Host for ForwardingHost {
     }
 }
 
-struct World {
+struct Fixture {
     engine: Engine,
     pieces: Receiver<Piece>,
     here: Stdins,
 }
 
-fn world() -> World {
-    world_at(Rendezvous::None)
+fn fixture() -> Fixture {
+    fixture_at(Rendezvous::None)
 }
 
-fn world_at(rendezvous: Rendezvous) -> World {
+fn fixture_at(rendezvous: Rendezvous) -> Fixture {
     let (sender, pieces) = channel();
     let config = Config { rendezvous, cache_size: 65_536, ..Config::default() };
     let engine = Engine::start_with(config, Arc::new(ForwardingHost(Mutex::new(sender)))).unwrap();
     let here = Stdins::adopt_job(&engine, nspace(), HERE, true);
-    World { engine, pieces, here }
+    Fixture { engine, pieces, here }
 }
 
-impl World {
+impl Fixture {
     fn next(&self) -> Piece {
         self.pieces.recv_timeout(TIMEOUT).expect("the host receives a piece")
     }
@@ -96,36 +96,36 @@ fn report(tool: &mut Tool, push: u32) -> PushReport {
 
 #[test]
 fn the_host_receives_every_byte_in_order_and_then_the_end_once() {
-    let world = world();
+    let fixture = fixture();
     let directives = vec![Info::required(key::PMIX_IOF_COMPLETE, true), Info::required("site.colour", true)];
     let bytes = pattern(1_000_000);
     let push = Push { directives: directives.clone(), ..push_to(procs(&[7, 9])) };
-    let pushing = pushing(&world.engine, &push, bytes.clone());
-    let Piece { stdin, bytes: mut got, reply } = world.next();
+    let pushing = pushing(&fixture.engine, &push, bytes.clone());
+    let Piece { stdin, bytes: mut got, reply } = fixture.next();
     assert_eq!((stdin.targets, stdin.directives), (procs(&[7, 9]), directives));
     reply.grant();
-    got.extend(world.take(bytes.len() - got.len()));
+    got.extend(fixture.take(bytes.len() - got.len()));
     assert!(got == bytes);
     assert!(!pushing.has_ended(), "the host has not taken the end yet");
-    world.assert_end();
+    fixture.assert_end();
     assert_eq!(pushing.report(), complete_report(bytes.len(), 2));
-    assert!(world.pieces.try_recv().is_err());
+    assert!(fixture.pieces.try_recv().is_err());
 }
 
 #[test]
 fn without_an_end_the_host_receives_no_end() {
-    let world = world();
-    let pushing = pushing(&world.engine, &push_to(procs(&[7])), b"words".into());
-    assert_eq!(world.take(5), b"words");
+    let fixture = fixture();
+    let pushing = pushing(&fixture.engine, &push_to(procs(&[7])), b"words".into());
+    assert_eq!(fixture.take(5), b"words");
     assert_eq!(pushing.report(), complete_report(5, 1));
-    assert!(world.pieces.try_recv().is_err());
+    assert!(fixture.pieces.try_recv().is_err());
 }
 
 #[test]
 fn a_slow_host_receives_no_further_piece_and_the_push_waits_for_it() {
-    let world = world();
+    let fixture = fixture();
     let (sender, waited) = channel();
-    let mut tool = tool(&world.engine);
+    let mut tool = tool(&fixture.engine);
     let bytes = pattern(300_000);
     let pushing = thread::spawn({
         let bytes = bytes.clone();
@@ -134,24 +134,24 @@ fn a_slow_host_receives_no_further_piece_and_the_push_waits_for_it() {
             tool.push(&push, &bytes, |slow: &SlowTargets| sender.send(slow.clone()).unwrap())
         }
     });
-    let Piece { bytes: first, reply, .. } = world.next();
+    let Piece { bytes: first, reply, .. } = fixture.next();
     let slow = waited.recv_timeout(TIMEOUT).unwrap();
     let target = procs(&[5]).remove(0);
     assert_eq!(slow, SlowTargets { position: 0, targets: vec![SlowTarget { target, stalled: true }] });
-    assert!(world.pieces.try_recv().is_err());
+    assert!(fixture.pieces.try_recv().is_err());
     // The answer may come from any thread.
     thread::spawn(move || reply.grant()).join().unwrap();
-    let rest = world.take(bytes.len() - first.len());
+    let rest = fixture.take(bytes.len() - first.len());
     assert!([first, rest].concat() == bytes);
     assert_eq!(pushing.join().unwrap().unwrap(), complete_report(bytes.len(), 1));
 }
 
 #[test]
 fn ranks_here_and_elsewhere_receive_the_same_bytes_completely() {
-    let mut world = world();
+    let mut fixture = fixture();
     let bytes = pattern(500_000);
-    let pushing = pushing(&world.engine, &final_push(all_ranks()), bytes.clone());
-    let here = [0, 1].map(|rank| world.here.take(rank));
+    let pushing = pushing(&fixture.engine, &final_push(all_ranks()), bytes.clone());
+    let here = [0, 1].map(|rank| fixture.here.take(rank));
     let here = here.map(|file| {
         thread::spawn(move || {
             let mut got = Vec::new();
@@ -159,11 +159,11 @@ fn ranks_here_and_elsewhere_receive_the_same_bytes_completely() {
             got
         })
     });
-    let Piece { stdin, bytes: mut elsewhere, reply } = world.next();
+    let Piece { stdin, bytes: mut elsewhere, reply } = fixture.next();
     assert_eq!(stdin.targets, all_ranks(), "all ranks that run elsewhere");
     reply.grant();
-    elsewhere.extend(world.take(bytes.len() - elsewhere.len()));
-    world.assert_end();
+    elsewhere.extend(fixture.take(bytes.len() - elsewhere.len()));
+    fixture.assert_end();
     assert_eq!(pushing.report(), complete_report(bytes.len(), 3));
     assert!(elsewhere == bytes);
     for got in here {
@@ -173,18 +173,18 @@ fn ranks_here_and_elsewhere_receive_the_same_bytes_completely() {
 
 #[test]
 fn a_host_that_denies_a_piece_ends_the_push_for_its_ranks_only() {
-    let mut world = world();
+    let mut fixture = fixture();
     let bytes = pattern(400_000);
-    let pushing = pushing(&world.engine, &final_push(procs(&[0, 8])), bytes.clone());
-    let file = world.here.take(0);
+    let pushing = pushing(&fixture.engine, &final_push(procs(&[0, 8])), bytes.clone());
+    let file = fixture.here.take(0);
     let here = thread::spawn(move || {
         let mut got = Vec::new();
         std::io::Read::read_to_end(&mut &file, &mut got).unwrap();
         got
     });
-    let Piece { bytes: first, reply, .. } = world.next();
+    let Piece { bytes: first, reply, .. } = fixture.next();
     reply.grant();
-    world.next().reply.deny(Status(-1234), "that node is down");
+    fixture.next().reply.deny(Status(-1234), "that node is down");
     let report = pushing.report();
     assert!(here.join().unwrap() == bytes);
     assert_eq!((report.bytes, report.complete), (400_000, 1));
@@ -194,14 +194,14 @@ fn a_host_that_denies_a_piece_ends_the_push_for_its_ranks_only() {
     };
     assert_eq!((target, *delivered), (&procs(&[8])[0], first.len() as u64));
     assert!(why.contains("that node is down"), "{why}");
-    assert!(world.pieces.try_recv().is_err());
+    assert!(fixture.pieces.try_recv().is_err());
 }
 
 #[test]
 fn a_dropped_reply_counts_as_a_denial() {
-    let world = world();
-    let pushing = pushing(&world.engine, &final_push(procs(&[8])), b"lost".into());
-    drop(world.next());
+    let fixture = fixture();
+    let pushing = pushing(&fixture.engine, &final_push(procs(&[8])), b"lost".into());
+    drop(fixture.next());
     let report = pushing.report();
     assert_eq!((report.bytes, report.complete, report.partial.len()), (4, 0, 1), "{report:?}");
     assert!(
@@ -212,37 +212,37 @@ fn a_dropped_reply_counts_as_a_denial() {
 
 #[test]
 fn a_dropping_push_cuts_off_a_silent_host_whose_late_answer_changes_nothing() {
-    let world = world();
+    let fixture = fixture();
     let bytes = pattern(300_000);
     let push = push_with(procs(&[0, 8]), &[key::PMIX_IOF_DROP_NEWEST, key::PMIX_IOF_COMPLETE]);
-    let pushing = pushing(&world.engine, &push, bytes.clone());
-    let silent = world.next();
-    assert!(world.here.read(0, bytes.len()) == bytes);
+    let pushing = pushing(&fixture.engine, &push, bytes.clone());
+    let silent = fixture.next();
+    assert!(fixture.here.read(0, bytes.len()) == bytes);
     let report = pushing.report();
     assert_eq!((report.bytes, report.complete), (300_000, 1));
     assert_eq!(report.partial, [partial_delivery(8, 0, PartialCause::CutOff)]);
     silent.reply.grant();
     // Nothing follows, and the engine still serves pushes.
-    let again = common::stdins::pushing(&world.engine, &push_to(procs(&[8])), b"again".into());
-    assert_eq!(world.take(5), b"again");
+    let again = common::stdins::pushing(&fixture.engine, &push_to(procs(&[8])), b"again".into());
+    assert_eq!(fixture.take(5), b"again");
     assert_eq!(again.report(), complete_report(5, 1));
 }
 
 #[test]
 fn bytes_of_a_disconnected_tool_still_reach_the_host() {
-    let world = world();
-    let mut tool = tool(&world.engine);
+    let fixture = fixture();
+    let mut tool = tool(&fixture.engine);
     let push = tool.begin_push(&final_push(procs(&[8])), None).unwrap().push;
     tool.push_room(push)[..4].copy_from_slice(b"left");
     tool.fill(push, 4, false).unwrap();
     drop(tool);
-    assert_eq!(world.take(4), b"left");
-    world.assert_end();
+    assert_eq!(fixture.take(4), b"left");
+    fixture.assert_end();
 }
 
 #[test]
 fn an_engine_that_ends_during_a_piece_fails_the_push() {
-    let World { engine, pieces, here: _here } = world();
+    let Fixture { engine, pieces, here: _here } = fixture();
     let pushing = pushing(&engine, &final_push(procs(&[8])), pattern(300_000));
     let silent = pieces.recv_timeout(TIMEOUT).unwrap();
     drop(engine);
@@ -269,17 +269,17 @@ fn without_a_forwarding_host_ranks_elsewhere_are_refused_or_skipped() {
 
 #[test]
 fn after_the_job_has_ended_elsewhere_its_ranks_there_no_longer_exist() {
-    let world = world();
-    world.engine.end_job(&nspace(), Some(0));
-    let refused = refusal(tool(&world.engine).push(&push_to(procs(&[8])), b"x", |_| {}));
+    let fixture = fixture();
+    fixture.engine.end_job(&nspace(), Some(0));
+    let refused = refusal(tool(&fixture.engine).push(&push_to(procs(&[8])), b"x", |_| {}));
     assert_eq!(refused.status, Status::ERR_NOT_FOUND);
-    assert_eq!(push(&world.engine, &push_to(all_ranks()), b"here"), complete_report(4, 2));
+    assert_eq!(push(&fixture.engine, &push_to(all_ranks()), b"here"), complete_report(4, 2));
 }
 
 #[test]
 fn pushes_to_the_same_ranks_elsewhere_wait_for_each_other_and_others_do_not() {
-    let world = world();
-    let mut tool = tool(&world.engine);
+    let fixture = fixture();
+    let mut tool = tool(&fixture.engine);
     let mut begun = Vec::new();
     for targets in [procs(&[8, 9]), procs(&[7, 8]), procs(&[5]), all_ranks(), procs(&[6])] {
         let push = tool.begin_push(&push_to(targets), None).unwrap().push;
@@ -288,7 +288,7 @@ fn pushes_to_the_same_ranks_elsewhere_wait_for_each_other_and_others_do_not() {
         begun.push(push);
     }
     let next = |ranks: &[u32]| {
-        let Piece { stdin, bytes, reply } = world.next();
+        let Piece { stdin, bytes, reply } = fixture.next();
         assert_eq!((stdin.targets, bytes.len()), (procs(ranks), 1));
         reply
     };
@@ -296,32 +296,32 @@ fn pushes_to_the_same_ranks_elsewhere_wait_for_each_other_and_others_do_not() {
     let waits = |rank: u32| SlowTarget { target: procs(&[rank]).remove(0), stalled: false };
     assert_eq!(tool.slow_targets(begun[1], None).unwrap().targets, [waits(7), waits(8)]);
     assert_eq!(tool.slow_targets(begun[4], None).unwrap().targets, [waits(6)]);
-    assert!(world.pieces.try_recv().is_err());
+    assert!(fixture.pieces.try_recv().is_err());
     // A push that was denied has had its turn, too.
     first.deny(Status(-1), "no");
     next(&[7, 8]).grant();
     // The push to all ranks waits for both.
     third.grant();
     let fourth = next(&[Rank::WILDCARD.0]);
-    assert!(world.pieces.try_recv().is_err());
+    assert!(fixture.pieces.try_recv().is_err());
     fourth.grant();
     next(&[6]).grant();
     let complete = begun.into_iter().map(|push| report(&mut tool, push).complete);
     assert_eq!(complete.collect::<Vec<_>>(), [0, 2, 1, 3, 1]);
-    assert_eq!(world.here.read(0, 1), [4]);
+    assert_eq!(fixture.here.read(0, 1), [4]);
 }
 
 #[test]
 fn a_tool_that_does_not_read_its_credit_is_still_served() {
     // More credit messages than a socket holds, and than may wait behind unread answers.
     const PIECES: usize = 2000;
-    let world = world();
-    let mut tool = tool(&world.engine);
+    let fixture = fixture();
+    let mut tool = tool(&fixture.engine);
     let push = tool.begin_push(&push_to(procs(&[7])), None).unwrap().push;
     for _ in 0..PIECES {
         tool.push_room(push)[0] = b'x';
         tool.fill(push, 1, false).unwrap();
-        assert_eq!(world.take(1), b"x");
+        assert_eq!(fixture.take(1), b"x");
     }
     tool.fill(push, 0, true).unwrap();
     assert_eq!(report(&mut tool, push), complete_report(PIECES, 1));
@@ -329,9 +329,9 @@ fn a_tool_that_does_not_read_its_credit_is_still_served() {
 
 #[test]
 fn pushes_that_wait_for_the_host_at_one_rank_are_limited() {
-    let world = world();
-    let mut crowd = begin_max_pushes(&world.engine, &push_to(procs(&[7])));
-    let mut other = tool(&world.engine);
+    let fixture = fixture();
+    let mut crowd = begin_max_pushes(&fixture.engine, &push_to(procs(&[7])));
+    let mut other = tool(&fixture.engine);
     for targets in [procs(&[7]), procs(&[6, 7]), all_ranks()] {
         let refused = refusal(other.begin_push(&push_to(targets), None));
         assert_eq!(refused.status, Status::ERR_RESOURCE_BUSY);
@@ -347,12 +347,12 @@ fn pushes_that_wait_for_the_host_at_one_rank_are_limited() {
 #[test]
 fn a_report_with_too_many_reasons_is_shortened_until_it_fits() {
     const TARGETS: u32 = 1000;
-    let world = world();
+    let fixture = fixture();
     let ranks: Vec<u32> = (HERE..HERE + TARGETS).collect();
-    let pushing = pushing(&world.engine, &push_to(procs(&ranks)), b"x".into());
+    let pushing = pushing(&fixture.engine, &push_to(procs(&ranks)), b"x".into());
     let reason = "no ".repeat(10_000);
     assert!(TARGETS as usize * reason.len() > MAX_ANSWER);
-    world.next().reply.deny(Status::ERR_NOT_SUPPORTED, reason.as_str());
+    fixture.next().reply.deny(Status::ERR_NOT_SUPPORTED, reason.as_str());
     let report = pushing.report();
     assert_eq!((report.bytes, report.complete, report.partial.len()), (1, 0, 500));
     let named = (HERE..).zip(&report.partial).all(|(rank, short)| {
@@ -415,7 +415,7 @@ fn a_tool_with_many_messages_does_not_delay_the_turns_of_others() {
 fn pushes_left_behind_by_one_process_are_limited_whatever_their_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let World { engine, pieces, here: _here } = world_at(rendezvous);
+    let Fixture { engine, pieces, here: _here } = fixture_at(rendezvous);
     let connect = || Tool::connect(engine.socket().unwrap(), "leaves").unwrap();
     let mut ranks = HERE..;
     for _ in 0..MAX_PUSHES_PER_PROCESS / MAX_PUSHES_PER_TOOL {

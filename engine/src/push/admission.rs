@@ -161,7 +161,7 @@ impl State {
         }
     }
 
-    /// Returns how many pushes have a target or wait for it.
+    /// Returns how many pushes have or wait for their turn at a target.
     fn waiting(&self, target: TargetId) -> usize {
         self.pushes.values().filter(|push| push.local.contains_key(&target)).count()
     }

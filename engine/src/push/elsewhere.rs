@@ -35,9 +35,9 @@ pub(super) struct Elsewhere {
     waits_for: BTreeSet<PushId>,
     /// The number of bytes that the host has taken.
     pub position: u64,
-    /// The number of bytes that the host has not answered for.
+    /// The length of the piece that the host has not answered, in bytes.
     unanswered: Option<u64>,
-    /// The host has received the end of the push.
+    /// Whether the host was sent the end of the push.
     end_sent: bool,
 }
 

@@ -18,16 +18,16 @@ use tempfile::TempDir;
 use super::{nspace, shell, spec};
 
 /// An engine with its own directory.
-pub struct World {
+pub struct Fixture {
     pub engine: Engine,
     pub directory: TempDir,
 }
 
-pub fn world(log: LogConfig, host: impl Host + 'static) -> World {
+pub fn fixture(log: LogConfig, host: impl Host + 'static) -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let config = Config { rendezvous, policy: Policy::Block, log, ..Config::default() };
-    World { engine: Engine::start_with(config, Arc::new(host)).unwrap(), directory }
+    Fixture { engine: Engine::start_with(config, Arc::new(host)).unwrap(), directory }
 }
 
 /// Returns a configuration without a syslog, so that the machine's own syslog does not matter.
@@ -35,7 +35,7 @@ pub fn config() -> LogConfig {
     LogConfig { syslog: Syslog::at("/no/such/socket"), ..LogConfig::default() }
 }
 
-impl World {
+impl Fixture {
     pub fn tool(&self) -> Tool {
         Tool::connect(self.engine.socket().unwrap(), "test").unwrap()
     }
@@ -59,11 +59,11 @@ pub struct WaitingJob {
 }
 
 impl WaitingJob {
-    pub fn start(world: &World) -> WaitingJob {
-        let fifo = world.directory.path().join("fifo");
+    pub fn start(fixture: &Fixture) -> WaitingJob {
+        let fifo = fixture.directory.path().join("fifo");
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
         let script = format!("echo own; : < {}", fifo.display());
-        WaitingJob { job: world.engine.spawn(&spec([shell(&script)])).unwrap(), fifo }
+        WaitingJob { job: fixture.engine.spawn(&spec([shell(&script)])).unwrap(), fifo }
     }
 
     pub fn end(self) {
@@ -131,7 +131,7 @@ impl Host for Scripted {
     }
 }
 
-pub fn scripted(log: LogConfig) -> (World, Receiver<(Log, Reply)>) {
+pub fn scripted(log: LogConfig) -> (Fixture, Receiver<(Log, Reply)>) {
     let (sender, requests) = channel();
-    (world(log, Scripted { requests: Mutex::new(sender) }), requests)
+    (fixture(log, Scripted { requests: Mutex::new(sender) }), requests)
 }

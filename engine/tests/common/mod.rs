@@ -116,19 +116,19 @@ pub fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 
 /// The bytes and gaps that a tool has received.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Got {
+pub struct Received {
     pub bytes: Vec<u8>,
     /// The position and length of each gap.
     pub gaps: Vec<(u64, u64)>,
 }
 
-impl Got {
+impl Received {
     pub fn lost(&self) -> u64 {
         self.gaps.iter().map(|(_, lost)| lost).sum()
     }
 
     /// Receives what `tool` has without blocking. Returns whether nothing more will follow.
-    pub fn take(&mut self, tool: &mut Tool) -> bool {
+    pub fn take_available(&mut self, tool: &mut Tool) -> bool {
         while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
             match delivery {
                 Delivery::Bytes(bytes) => self.bytes.extend_from_slice(&bytes),
@@ -140,9 +140,9 @@ impl Got {
     }
 
     /// Receives everything up to the end of all streams.
-    pub fn all(tool: &mut Tool) -> Got {
-        let mut got = Got::default();
-        wait_for("the end of the streams", || got.take(tool).then_some(()));
+    pub fn read_all(tool: &mut Tool) -> Received {
+        let mut got = Received::default();
+        wait_for("the end of the streams", || got.take_available(tool).then_some(()));
         got
     }
 }
