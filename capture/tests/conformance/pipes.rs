@@ -238,7 +238,7 @@ fn a_tool_can_read_a_complete_stream_until_it_is_removed() {
     }
     rig.capture.remove(ID).unwrap();
     assert!(tool.attach(&rig.capture, ID, false).is_none());
-    assert!(rig.events.try_recv().is_err(), "completed once");
+    assert!(rig.events.try_recv().is_err(), "the source completed twice");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn closing_an_idle_source_completes_it_with_its_bytes_so_far() {
     let end = wait_end(&rig.events, ID);
     assert_eq!((end.produced, end.closed, end.error.is_none()), (6, true, true));
     assert_eq!(tool.read_to_end(&rig.capture, ID, &mut reader).0, b"so far");
-    assert!(rig.events.try_recv().is_err(), "completed once");
+    assert!(rig.events.try_recv().is_err(), "the source completed twice");
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn the_exit_of_a_traced_child_is_reported_when_its_debugger_detaches() {
         let mut polled = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
         poll(&mut polled, PollTimeout::NONE).unwrap();
         rig.capture.with_streams(|_| ()).unwrap();
-        assert!(rig.events.try_recv().is_err(), "only the debugger can take the status");
+        assert!(rig.events.try_recv().is_err(), "an exit was reported before the debugger detached");
     }
     debugger.kill().unwrap();
     debugger.wait().unwrap();
@@ -172,7 +172,7 @@ fn stopping_leaves_running_processes_alone() {
     let pid = nix::unistd::Pid::from_raw(child.pid().try_into().unwrap());
     rig.capture.watch(ProcessId(1), child).unwrap();
     drop(rig.capture);
-    assert!(rig.events.recv().is_err(), "no exit was reported");
+    assert!(rig.events.recv().is_err(), "an exit was reported");
     nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
     nix::sys::wait::waitpid(pid, None).unwrap();
 }

@@ -39,7 +39,7 @@ fn end_of_file_comes_once_after_the_last_byte_when_the_push_is_over() {
     pusher.push(0, b"all");
     assert_eq!(read_exactly(&read, 3), b"all");
     pusher.wait_taken(0);
-    assert!(!is_ready(&read, PollFlags::POLLIN), "neither bytes nor an end");
+    assert!(!is_ready(&read, PollFlags::POLLIN), "the pipe has bytes or an end too early");
     pusher.push_all(0, b" of it");
     assert_eq!(read_to_end(read), b" of it");
     assert!(pusher.fed(0, 0).is_complete(9));
@@ -72,12 +72,12 @@ fn a_push_that_keeps_its_target_open_is_followed_by_the_next_push() {
     assert!(pusher.fed(0, 0).is_complete(5));
     pusher.wait_over(0);
     assert_eq!(read_exactly(&read, 5), b"one, ");
-    assert!(!is_ready(&read, PollFlags::POLLIN), "neither bytes nor an end");
+    assert!(!is_ready(&read, PollFlags::POLLIN), "the pipe has bytes or an end too early");
     // An empty push writes nothing.
     pusher.begin(1, &[0], false);
     pusher.end(1);
     assert!(pusher.fed(1, 0).is_complete(0));
-    assert!(!is_ready(&read, PollFlags::POLLIN), "neither bytes nor an end");
+    assert!(!is_ready(&read, PollFlags::POLLIN), "the pipe has bytes or an end too early");
     pusher.begin(2, &[0], true);
     pusher.push_all(2, b"two");
     assert_eq!(read_to_end(read), b"two");
