@@ -1,4 +1,4 @@
-//! The name by which programs that are linked with the library ask for it.
+//! Sets the soname, by which the dynamic loader finds the library.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libiof-pmix.so.0");

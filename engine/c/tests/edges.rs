@@ -1,4 +1,4 @@
-//! Programs in C at the edges of what they may do: nothing hangs, nothing dies.
+//! C programs in unusual situations. Nothing may hang or crash.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -9,8 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use common::{compiler, environment, source};
 
-/// Runs tests/c/edges.c, if there is a compiler.
-fn edge(what: &str) -> Option<Output> {
+/// Runs a scenario of tests/c/edges.c. Returns `None` if there is no compiler.
+fn run_scenario(scenario: &str) -> Option<Output> {
     let compiler = compiler()?;
     let program = compiler.program(&source("edges.c"), &[]);
     let sockets = tempfile::tempdir().unwrap();
@@ -18,7 +18,7 @@ fn edge(what: &str) -> Option<Output> {
     environment(&mut command, &program, sockets.path())
         .args(["--signal=KILL", "60"])
         .arg(&program)
-        .arg(what)
+        .arg(scenario)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -27,78 +27,79 @@ fn edge(what: &str) -> Option<Output> {
     child.stdout.take().unwrap().read_to_end(&mut output.stdout).unwrap();
     child.stderr.take().unwrap().read_to_end(&mut output.stderr).unwrap();
     output.status = child.wait().unwrap();
-    assert!(output.status.success(), "{what}: {output:?}");
+    assert!(output.status.success(), "{scenario}: {output:?}");
     Some(output)
 }
 
-fn ends(what: &str) {
-    if let Some(output) = edge(what) {
-        assert_eq!(output.stdout, b"over\n", "{what}: {output:?}");
+/// Checks that a scenario runs to its end.
+fn assert_completes(scenario: &str) {
+    if let Some(output) = run_scenario(scenario) {
+        assert_eq!(output.stdout, b"done\n", "{scenario}: {output:?}");
     }
 }
 
 #[test]
-fn a_handler_of_atexit_may_finalize() {
-    edge("exit");
+fn an_atexit_handler_may_finalize() {
+    run_scenario("exit");
 }
 
 #[test]
-fn a_forked_child_is_told_that_it_has_nothing() {
-    ends("fork");
+fn in_a_forked_child_the_library_is_not_initialized() {
+    assert_completes("fork");
 }
 
 #[test]
-fn who_waits_and_progresses_holds_up_no_other_thread_and_hears_that_the_library_is_finalized() {
-    ends("threads");
+fn a_waiting_thread_holds_up_no_other_thread_and_returns_when_finalized() {
+    assert_completes("threads");
 }
 
 #[test]
-fn an_upcall_may_call_what_needs_the_session_while_that_is_being_begun() {
-    ends("upcall");
+fn an_upcall_may_use_the_session_while_another_thread_creates_it() {
+    assert_completes("upcall");
 }
 
 #[test]
-fn what_a_launcher_never_answers_ends_with_its_engine() {
-    ends("unanswered");
+fn unanswered_upcalls_end_with_the_engine() {
+    assert_completes("unanswered");
 }
 
 #[test]
-fn finalizing_waits_for_calls_of_other_threads_that_are_under_way() {
-    ends("busy");
+fn finalize_waits_for_calls_in_progress_on_other_threads() {
+    assert_completes("busy");
 }
 
 #[test]
-fn who_waits_for_a_job_that_does_not_end_hears_that_the_library_is_finalized() {
-    ends("wait");
+fn a_wait_for_a_running_job_returns_when_the_library_is_finalized() {
+    assert_completes("wait");
 }
 
 #[test]
-fn what_cannot_be_adopted_is_not_taken() {
-    ends("adopt");
+fn a_refused_adoption_leaves_the_descriptors_open() {
+    assert_completes("adopt");
 }
 
 #[test]
-fn bytes_that_there_is_no_memory_for_are_refused() {
-    ends("huge");
+fn a_push_too_large_for_memory_is_refused() {
+    assert_completes("huge");
 }
 
 #[test]
-fn what_is_printed_to_a_full_pipe_that_does_not_block_is_printed_whole() {
-    if let Some(output) = edge("nonblocking") {
+fn output_printed_to_a_full_non_blocking_pipe_is_whole() {
+    if let Some(output) = run_scenario("nonblocking") {
         let expected: String = (1..=100_000).map(|line| format!("{line}\n")).collect();
         assert!(output.stdout == expected.as_bytes(), "{} bytes", output.stdout.len());
     }
 }
 
 #[test]
-fn what_is_missing_where_output_is_printed_is_told_to_the_byte() {
-    let Some(output) = edge("slow") else { return };
-    let said = String::from_utf8(output.stderr).unwrap();
+fn bytes_that_the_printer_loses_are_reported_exactly() {
+    let Some(output) = run_scenario("slow") else { return };
+    let messages = String::from_utf8(output.stderr).unwrap();
     let lost = |line: &str| {
         let rest = line.strip_prefix("iof: rank 0 stdout: ")?;
         rest.split(' ').next()?.parse::<usize>().ok()
     };
-    let lost: usize = said.lines().map(|line| lost(line).expect(line)).sum();
-    assert!(lost > 0, "{said}");
-    assert_eq!(output.stdout.len() + lost, 6_888_896, "{said}");
+    let lost: usize = messages.lines().map(|line| lost(line).expect(line)).sum();
+    assert!(lost > 0, "{messages}");
+    assert_eq!(output.stdout.len() + lost, 6_888_896, "{messages}");
 }

@@ -1,4 +1,4 @@
-//! The header is what the sources say, and says what PMIx's header does.
+//! The header matches the sources, and its layouts and values match PMIx's header.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -8,14 +8,14 @@ use std::path::Path;
 
 use common::{compiler, pmix_flags, run};
 
-/// The keys as C has them, for which cbindgen has no way.
+/// Returns the keys as C macros, which cbindgen cannot generate.
 fn keys(source: &str) -> String {
     let mut keys = String::new();
     for line in source.lines() {
-        if let Some(says) = line.strip_prefix("/// ") {
-            keys += &format!("\n// {says}\n");
+        if let Some(doc) = line.strip_prefix("/// ") {
+            keys += &format!("\n// {doc}\n");
         } else if let Some((name, text)) =
-            line.strip_prefix("pub const ").and_then(|of| of.split_once(": &str = "))
+            line.strip_prefix("pub const ").and_then(|constant| constant.split_once(": &str = "))
         {
             keys += &format!("#define {name} {}\n", text.trim_end_matches(';'));
         }
@@ -24,7 +24,7 @@ fn keys(source: &str) -> String {
 }
 
 #[test]
-fn the_header_is_what_cbindgen_makes_of_the_sources() {
+fn the_header_is_what_cbindgen_generates_from_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let source = |name: &str| root.join("src").join(name).with_extension("rs");
     let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
@@ -33,30 +33,30 @@ fn the_header_is_what_cbindgen_makes_of_the_sources() {
     for name in ["constants", "types", "callbacks", "tool", "progress", "helpers", "strings", "server"] {
         builder = builder.with_src(source(name));
     }
-    let mut made = Vec::new();
-    builder.generate().unwrap().write(&mut made);
+    let mut generated = Vec::new();
+    builder.generate().unwrap().write(&mut generated);
     let header = root.join("include/iof.h");
     if std::env::var_os("IOF_BLESS").is_some() {
-        fs::write(&header, &made).unwrap();
+        fs::write(&header, &generated).unwrap();
     }
-    let made = String::from_utf8(made).unwrap();
+    let generated = String::from_utf8(generated).unwrap();
     assert!(
-        made == fs::read_to_string(&header).unwrap_or_default(),
-        "include/iof.h is not what the sources say: IOF_BLESS=1 cargo test -p iof-c --test header"
+        generated == fs::read_to_string(&header).unwrap_or_default(),
+        "include/iof.h is stale: run IOF_BLESS=1 cargo test -p iof-c --test header"
     );
 }
 
 #[test]
-fn the_header_is_c_and_cpp_without_a_warning() {
+fn the_header_compiles_as_c_and_as_cpp_without_warnings() {
     let Some(cc) = compiler() else { return };
     let program = "#include <iof.h>\nint main(void) { return IOF_SUCCESS; }\n";
     let flags = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"];
     for language in ["-std=c99", "-std=c17", "-xc++"] {
-        run(cc.syntax(program).arg(language).args(flags));
+        run(cc.command(program).arg(language).args(flags));
     }
 }
 
-/// Every structure, field and constant that both have.
+/// Compares every structure, field and constant that both headers have.
 #[test]
 fn layouts_and_values_are_those_of_the_systems_pmix() {
     let (Some(cc), Some(flags)) = (compiler(), pmix_flags()) else { return };
@@ -68,7 +68,7 @@ fn layouts_and_values_are_those_of_the_systems_pmix() {
     for line in header.lines().filter_map(|line| line.strip_prefix("#define IOF_")) {
         let Some((name, value)) = line.split_once(' ') else { continue };
         constants += 1;
-        // Those that PMIx has not are ours.
+        // Constants that PMIx lacks are extensions of iof.
         checks += &format!("#ifdef PMIX_{name}\n");
         checks += &match value.starts_with('"') {
             true => format!("_Static_assert(!__builtin_strcmp(IOF_{name}, PMIX_{name}), \"{name}\");\n"),
@@ -98,5 +98,5 @@ fn layouts_and_values_are_those_of_the_systems_pmix() {
         }
     }
     assert!(fields > 50, "{fields}");
-    run(cc.syntax(&checks).args(flags).args(["-std=gnu17", "-fsyntax-only"]));
+    run(cc.command(&checks).args(flags).args(["-std=gnu17", "-fsyntax-only"]));
 }

@@ -1,4 +1,4 @@
-//! What is installed is found by pkg-config, and programs are built with it as they are elsewhere.
+//! pkg-config finds the installed library, and programs can be built with its flags.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -7,35 +7,36 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use common::{built, compiler, environment, has, output, root, run};
+use common::{compiler, environment, has, library_directory, output, root, run};
 
 #[test]
-fn a_program_is_built_by_what_pkg_config_says_as_shared_and_as_static() {
+fn a_program_can_be_built_with_pkg_config_flags_both_shared_and_static() {
     let Some(compiler) = compiler() else { return };
     if !has("pkg-config") || !has("bash") {
         return;
     }
     let files = compiler.directory.path();
-    // Of the two libraries this package's tests have built one, which stands for both here.
+    // This package's tests build only libiof. It stands in for libiof_pmix, too.
     let libraries = files.join("built");
     std::fs::create_dir(&libraries).unwrap();
-    for (name, of) in [("libiof.so", "libiof.so"), ("libiof.a", "libiof.a"), ("libiof_pmix.so", "libiof.so")]
+    for (name, built) in
+        [("libiof.so", "libiof.so"), ("libiof.a", "libiof.a"), ("libiof_pmix.so", "libiof.so")]
     {
-        symlink(built().join(of), libraries.join(name)).unwrap();
+        symlink(library_directory().join(built), libraries.join(name)).unwrap();
     }
     let prefix = files.join("prefix");
     run(Command::new(root().join("install")).arg(&prefix).arg(&libraries));
 
-    let says = |what: &[&str]| {
+    let pkg_config = |options: &[&str]| {
         let mut command = Command::new("pkg-config");
         let path = prefix.join("lib/pkgconfig");
-        let said = run(command.env("PKG_CONFIG_PATH", path).args(what).arg("iof")).stdout;
-        String::from_utf8(said).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        let stdout = run(command.env("PKG_CONFIG_PATH", path).args(options).arg("iof")).stdout;
+        String::from_utf8(stdout).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(says(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+    assert_eq!(pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
     let example = root().join("../examples/launcher.c");
-    let launch = |made: &Path| {
-        let mut command = Command::new(made);
+    let launch = |program: &Path| {
+        let mut command = Command::new(program);
         environment(&mut command, &prefix.join("lib/any"), files).args([
             "2",
             "sh",
@@ -50,13 +51,13 @@ fn a_program_is_built_by_what_pkg_config_says_as_shared_and_as_static() {
         );
     };
     let shared = files.join("shared");
-    run(Command::new("cc").arg(&example).arg("-o").arg(&shared).args(says(&["--cflags", "--libs"])));
+    run(Command::new("cc").arg(&example).arg("-o").arg(&shared).args(pkg_config(&["--cflags", "--libs"])));
     launch(&shared);
 
     std::fs::remove_file(prefix.join("lib/libiof.so")).unwrap();
     std::fs::remove_file(prefix.join("lib/libiof.so.0")).unwrap();
     let linked = files.join("linked");
-    let libs = says(&["--cflags", "--libs", "--static"]);
+    let libs = pkg_config(&["--cflags", "--libs", "--static"]);
     run(Command::new("cc").arg(&example).arg("-o").arg(&linked).args(libs));
     launch(&linked);
 }

@@ -1,4 +1,4 @@
-//! A tool in C whose one registration reads all jobs of a name.
+//! A C tool with one registration that reads all jobs of one nspace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -8,16 +8,16 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use common::{PATIENCE, Running, compiler, environment, source};
+use common::{Running, TIMEOUT, compiler, environment, source};
 use iof_engine::{Config, Engine, Rendezvous};
 use iof_proto::{Channel, Nspace, Proc, Rank};
 
-/// The streams that a tool can read at a time, and some more.
+/// More streams than a tool can read at a time.
 const STREAMS: usize = 16 * 1024 + 400;
 const RANKS: usize = 200;
 
 #[test]
-fn a_registration_in_c_reads_each_job_of_a_name_and_more_streams_than_it_has_slots() {
+fn a_c_registration_reads_each_job_of_a_name_and_more_streams_than_slots() {
     let Some(compiler) = compiler() else { return };
     let program = compiler.program(&source("names.c"), &[]);
     let sockets = tempfile::tempdir().unwrap();
@@ -29,8 +29,8 @@ fn a_registration_in_c_reads_each_job_of_a_name_and_more_streams_than_it_has_slo
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     let mut tool = Running(command.spawn().unwrap());
-    let mut said = BufReader::new(tool.0.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert_eq!(said.next().unwrap(), "ready");
+    let mut lines = BufReader::new(tool.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "ready");
     let nspace = Nspace::new("job").unwrap();
     for job in 1..=STREAMS / RANKS {
         for rank in 0..RANKS {
@@ -38,15 +38,15 @@ fn a_registration_in_c_reads_each_job_of_a_name_and_more_streams_than_it_has_slo
             engine.deliver(&from, Channel::Stdout, vec![b'x'; 10], &[], || {}).unwrap();
         }
         assert!(engine.end_job(&nspace, Some(0)));
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !engine.remove(&nspace) {
-            assert!(Instant::now() < deadline, "the job does not end");
+            assert!(Instant::now() < deadline, "the job did not end");
             thread::yield_now();
         }
-        // It reads in time, so that it misses nothing.
-        tool.say(&format!("{job}\n"));
+        // The tool answers when it has read this job, so it loses nothing.
+        tool.write(&format!("{job}\n"));
         let streams = job * RANKS;
-        assert_eq!(said.next().unwrap(), format!("jobs {job} ends {streams} bytes {} lost 0", 10 * streams));
+        assert_eq!(lines.next().unwrap(), format!("jobs {job} ends {streams} bytes {} lost 0", 10 * streams));
     }
     drop(tool.0.stdin.take());
     assert!(tool.0.wait().unwrap().success());

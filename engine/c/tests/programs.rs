@@ -1,5 +1,5 @@
-//! A launcher and a tool in C, end to end on real ranks: as they are, and under what finds their
-//! errors.
+//! C programs end to end with real ranks: a launcher with a tool, run plainly, under valgrind and
+//! with sanitizers; a program that passes invalid arguments; and the example.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -8,9 +8,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{compiler, environment, has, run, source, together};
+use common::{compiler, environment, has, run, run_launcher_and_tool, source};
 
-/// Both, compiled with `flags`.
+/// Compiles the launcher and the tool with `flags`.
 fn programs(flags: &[&str]) -> Option<(common::Compiler, PathBuf, PathBuf)> {
     let compiler = compiler()?;
     let launcher = compiler.program(&source("launcher.c"), flags);
@@ -21,13 +21,13 @@ fn programs(flags: &[&str]) -> Option<(common::Compiler, PathBuf, PathBuf)> {
 #[test]
 fn a_launcher_and_a_tool_work_together() {
     let Some((_files, launcher, tool)) = programs(&[]) else { return };
-    together(&launcher, &tool, &[], &[], &[]);
+    run_launcher_and_tool(&launcher, &tool, &[], &[], &[]);
 }
 
 #[test]
 fn a_tool_with_an_event_loop_of_its_own_needs_no_thread() {
     let Some((_files, launcher, tool)) = programs(&[]) else { return };
-    together(&launcher, &tool, &[], &["own-loop"], &[]);
+    run_launcher_and_tool(&launcher, &tool, &[], &["own-loop"], &[]);
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn valgrind_finds_no_error_and_no_leak() {
         return;
     }
     let Some((_files, launcher, tool)) = programs(&[]) else { return };
-    let how = [
+    let valgrind = [
         "valgrind",
         "--quiet",
         "--error-exitcode=99",
@@ -45,30 +45,30 @@ fn valgrind_finds_no_error_and_no_leak() {
         "--show-leak-kinds=definite",
         "--fair-sched=yes",
     ];
-    together(&launcher, &tool, &how, &[], &[]);
+    run_launcher_and_tool(&launcher, &tool, &valgrind, &[], &[]);
 }
 
-/// What finds errors at run time, if the compiler has it.
+/// Returns the compiler flags of the sanitizers, or none if the compiler does not support them.
 fn sanitizers() -> &'static [&'static str] {
     const FLAGS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let Some(compiler) = compiler() else { return &[] };
-    let mut trial = compiler.syntax("int main(void) { return 0; }\n");
-    let made = compiler.directory.path().join("trial");
-    if trial.args(FLAGS).arg("-o").arg(made).status().unwrap().success() {
+    let mut trial = compiler.command("int main(void) { return 0; }\n");
+    let program = compiler.directory.path().join("trial");
+    if trial.args(FLAGS).arg("-o").arg(program).status().unwrap().success() {
         return FLAGS;
     }
-    eprintln!("skipped: the compiler has no sanitizers here");
+    eprintln!("skipped: the compiler does not support sanitizers");
     &[]
 }
 
 #[test]
-fn the_address_sanitizer_finds_nothing() {
+fn the_sanitizers_find_no_error() {
     let Some((_files, launcher, tool)) = programs(sanitizers()) else { return };
-    together(&launcher, &tool, &[], &[], &[]);
+    run_launcher_and_tool(&launcher, &tool, &[], &[], &[]);
 }
 
 #[test]
-fn whatever_a_program_hands_over_nothing_crashes_and_all_works_afterwards() {
+fn invalid_arguments_crash_nothing_and_the_library_works_afterwards() {
     let Some(compiler) = compiler() else { return };
     let hostile = compiler.program(&source("hostile.c"), sanitizers());
     let sockets = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn whatever_a_program_hands_over_nothing_crashes_and_all_works_afterwards() {
 }
 
 #[test]
-fn the_example_runs_ranks_prints_their_lines_and_ends_with_their_exit_code() {
+fn the_example_runs_ranks_prints_their_lines_and_returns_their_exit_code() {
     let Some(compiler) = compiler() else { return };
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/launcher.c");
     let launcher = compiler.program(&example, &[]);
@@ -102,11 +102,11 @@ fn the_example_runs_ranks_prints_their_lines_and_ends_with_their_exit_code() {
     expected.push(String::new());
     expected.sort_unstable();
     assert_eq!(lines, expected.iter().map(String::as_bytes).collect::<Vec<_>>());
-    let mut said: Vec<u8> = output.stderr;
-    said.sort_unstable();
-    assert_eq!(said, b"\n\n\n\n0123");
+    let mut stderr: Vec<u8> = output.stderr;
+    stderr.sort_unstable();
+    assert_eq!(stderr, b"\n\n\n\n0123");
 
-    // And gives rank 0 its stdin.
+    // The example forwards its stdin to rank 0.
     let mut command = Command::new(&launcher);
     environment(&mut command, &launcher, sockets.path())
         .args(["2", "cat"])

@@ -1,41 +1,41 @@
-//! PMIx's own names for the functions of the C library, for a tool that is compiled against the
-//! system's `pmix.h`: linked with `libiof-pmix.so` in place of `libpmix.so`, or with that
-//! preloaded, it works with an engine of iof, unchanged.
+//! The functions of the C library under PMIx's own names, for tools that are compiled against the
+//! system's `pmix.h`. Such a tool works unchanged with an engine of iof if it is linked with
+//! `libiof-pmix.so` instead of `libpmix.so`, or if `libiof-pmix.so` is preloaded.
 //!
-//! Structures and numbers are the same, so each function here is the one that has the same name
-//! behind the prefix `iof_`. What PMIx's tool API has besides exists, and says that it is not
-//! supported. `include/iof_pmix.h` lists both.
-#![allow(non_snake_case, reason = "names are PMIx's")]
-#![allow(clippy::missing_safety_doc, reason = "iof.h says it")]
+//! Structures and constants are identical, so each function forwards to the function of the same
+//! name with the prefix `iof_`. The other functions of PMIx's tool API exist, too, and report that
+//! they are not supported. `include/iof_pmix.h` lists both kinds.
+#![allow(non_snake_case, reason = "the names are PMIx's")]
+#![allow(clippy::missing_safety_doc, reason = "iof.h documents the contracts")]
 
 use std::ffi::{c_char, c_int, c_void};
 
 use iof::*;
 
-/// `iof_tool_init`
+/// Forwards to [`iof_tool_init`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_tool_init(
     proc: *mut iof_proc_t,
     info: *mut iof_info_t,
     ninfo: usize,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_tool_init(proc, info, ninfo) }
 }
 
-/// `iof_tool_finalize`
+/// Forwards to [`iof_tool_finalize`].
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_tool_finalize() -> iof_status_t {
     iof_tool_finalize()
 }
 
-/// `iof_Initialized`
+/// Forwards to [`iof_Initialized`].
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Initialized() -> c_int {
     iof_Initialized()
 }
 
-/// `iof_IOF_pull`
+/// Forwards to [`iof_IOF_pull`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_IOF_pull(
     procs: *const iof_proc_t,
@@ -47,11 +47,11 @@ pub unsafe extern "C" fn PMIx_IOF_pull(
     regcbfunc: iof_hdlr_reg_cbfunc_t,
     regcbdata: *mut c_void,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_IOF_pull(procs, nprocs, directives, ndirs, channel, cbfunc, regcbfunc, regcbdata) }
 }
 
-/// `iof_IOF_deregister`
+/// Forwards to [`iof_IOF_deregister`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_IOF_deregister(
     iofhdlr: usize,
@@ -60,11 +60,11 @@ pub unsafe extern "C" fn PMIx_IOF_deregister(
     cbfunc: iof_op_cbfunc_t,
     cbdata: *mut c_void,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_IOF_deregister(iofhdlr, directives, ndirs, cbfunc, cbdata) }
 }
 
-/// `iof_IOF_push`
+/// Forwards to [`iof_IOF_push`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_IOF_push(
     targets: *const iof_proc_t,
@@ -75,11 +75,11 @@ pub unsafe extern "C" fn PMIx_IOF_push(
     cbfunc: iof_op_cbfunc_t,
     cbdata: *mut c_void,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_IOF_push(targets, ntargets, bo, directives, ndirs, cbfunc, cbdata) }
 }
 
-/// `iof_Query_info`
+/// Forwards to [`iof_Query_info`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Query_info(
     queries: *mut iof_query_t,
@@ -87,11 +87,11 @@ pub unsafe extern "C" fn PMIx_Query_info(
     results: *mut *mut iof_info_t,
     nresults: *mut usize,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Query_info(queries, nqueries, results, nresults) }
 }
 
-/// `iof_Query_info_nb`
+/// Forwards to [`iof_Query_info_nb`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Query_info_nb(
     queries: *mut iof_query_t,
@@ -99,11 +99,11 @@ pub unsafe extern "C" fn PMIx_Query_info_nb(
     cbfunc: iof_info_cbfunc_t,
     cbdata: *mut c_void,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Query_info_nb(queries, nqueries, cbfunc, cbdata) }
 }
 
-/// `iof_Log`
+/// Forwards to [`iof_Log`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Log(
     data: *const iof_info_t,
@@ -111,11 +111,11 @@ pub unsafe extern "C" fn PMIx_Log(
     directives: *const iof_info_t,
     ndirs: usize,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Log(data, ndata, directives, ndirs) }
 }
 
-/// `iof_Log_nb`
+/// Forwards to [`iof_Log_nb`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Log_nb(
     data: *const iof_info_t,
@@ -125,11 +125,11 @@ pub unsafe extern "C" fn PMIx_Log_nb(
     cbfunc: iof_op_cbfunc_t,
     cbdata: *mut c_void,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Log_nb(data, ndata, directives, ndirs, cbfunc, cbdata) }
 }
 
-/// `iof_Register_event_handler`
+/// Forwards to [`iof_Register_event_handler`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Register_event_handler(
     codes: *mut iof_status_t,
@@ -140,101 +140,101 @@ pub unsafe extern "C" fn PMIx_Register_event_handler(
     cbfunc: iof_hdlr_reg_cbfunc_t,
     cbdata: *mut c_void,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Register_event_handler(codes, ncodes, info, ninfo, evhdlr, cbfunc, cbdata) }
 }
 
-/// `iof_Deregister_event_handler`
+/// Forwards to [`iof_Deregister_event_handler`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Deregister_event_handler(
     evhdlr_ref: usize,
     cbfunc: iof_op_cbfunc_t,
     cbdata: *mut c_void,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Deregister_event_handler(evhdlr_ref, cbfunc, cbdata) }
 }
 
-/// `iof_Progress`
+/// Forwards to [`iof_Progress`].
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Progress() {
     iof_Progress()
 }
 
-/// `iof_Get_version`
+/// Forwards to [`iof_Get_version`].
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Get_version() -> *const c_char {
     iof_Get_version()
 }
 
-/// `iof_Error_string`
+/// Forwards to [`iof_Error_string`].
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Error_string(status: iof_status_t) -> *const c_char {
     iof_Error_string(status)
 }
 
-/// `iof_IOF_channel_string`
+/// Forwards to [`iof_IOF_channel_string`].
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_IOF_channel_string(channel: iof_iof_channel_t) -> *const c_char {
     iof_IOF_channel_string(channel)
 }
 
-/// `iof_Proc_state_string`
+/// Forwards to [`iof_Proc_state_string`].
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Proc_state_string(state: iof_proc_state_t) -> *const c_char {
     iof_Proc_state_string(state)
 }
 
-/// `iof_Data_type_string`
+/// Forwards to [`iof_Data_type_string`].
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Data_type_string(r#type: iof_data_type_t) -> *const c_char {
     iof_Data_type_string(r#type)
 }
 
-/// `iof_Value_load`
+/// Forwards to [`iof_Value_load`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Value_load(
     val: *mut iof_value_t,
     data: *const c_void,
     r#type: iof_data_type_t,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Value_load(val, data, r#type) }
 }
 
-/// `iof_Value_unload`
+/// Forwards to [`iof_Value_unload`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Value_unload(
     val: *mut iof_value_t,
     data: *mut *mut c_void,
     sz: *mut usize,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Value_unload(val, data, sz) }
 }
 
-/// `iof_Value_destruct`
+/// Forwards to [`iof_Value_destruct`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Value_destruct(val: *mut iof_value_t) {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Value_destruct(val) }
 }
 
-/// `iof_Value_xfer`
+/// Forwards to [`iof_Value_xfer`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Value_xfer(dest: *mut iof_value_t, src: *const iof_value_t) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Value_xfer(dest, src) }
 }
 
-/// `iof_Data_array_destruct`
+/// Forwards to [`iof_Data_array_destruct`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Data_array_destruct(d: *mut iof_data_array_t) {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Data_array_destruct(d) }
 }
 
-/// `iof_Info_load`
+/// Forwards to [`iof_Info_load`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Info_load(
     info: *mut iof_info_t,
@@ -242,24 +242,24 @@ pub unsafe extern "C" fn PMIx_Info_load(
     data: *const c_void,
     r#type: iof_data_type_t,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Info_load(info, key, data, r#type) }
 }
 
-/// `iof_Info_xfer`
+/// Forwards to [`iof_Info_xfer`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Info_xfer(dest: *mut iof_info_t, src: *const iof_info_t) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Info_xfer(dest, src) }
 }
 
-/// `iof_Info_list_start`
+/// Forwards to [`iof_Info_list_start`].
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Info_list_start() -> *mut c_void {
     iof_Info_list_start()
 }
 
-/// `iof_Info_list_add`
+/// Forwards to [`iof_Info_list_add`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Info_list_add(
     ptr: *mut c_void,
@@ -267,38 +267,38 @@ pub unsafe extern "C" fn PMIx_Info_list_add(
     value: *const c_void,
     r#type: iof_data_type_t,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Info_list_add(ptr, key, value, r#type) }
 }
 
-/// `iof_Info_list_xfer`
+/// Forwards to [`iof_Info_list_xfer`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Info_list_xfer(ptr: *mut c_void, info: *const iof_info_t) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Info_list_xfer(ptr, info) }
 }
 
-/// `iof_Info_list_convert`
+/// Forwards to [`iof_Info_list_convert`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Info_list_convert(
     ptr: *mut c_void,
     par: *mut iof_data_array_t,
 ) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Info_list_convert(ptr, par) }
 }
 
-/// `iof_Info_list_release`
+/// Forwards to [`iof_Info_list_release`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Info_list_release(ptr: *mut c_void) {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Info_list_release(ptr) }
 }
 
-/// `iof_Info_list_xfer`
+/// Forwards to [`iof_Info_list_xfer`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Info_list_insert(ptr: *mut c_void, info: *mut iof_info_t) -> iof_status_t {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller keeps the contract, which is that of the function called.
     unsafe { iof_Info_list_xfer(ptr, info) }
 }
 

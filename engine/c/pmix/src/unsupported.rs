@@ -1,7 +1,8 @@
-//! What PMIx has and this library has not: never a missing symbol, always the same answer.
+//! The functions of PMIx's tool API that this library does not support. They exist, so that no
+//! symbol is missing, and always return the same value.
 //!
-//! Arguments are not looked at. By the C calling conventions of all systems that Linux runs on, a
-//! function may be called with more of them than it takes.
+//! They take no arguments. The C calling conventions of all platforms of Linux allow a caller to
+//! pass more arguments than a function takes.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -92,7 +93,7 @@ not_supported! {
     PMIx_tool_set_server
 }
 
-macro_rules! not_known {
+macro_rules! not_supported_string {
     ($($name:ident)+) => {
         $(
             #[unsafe(no_mangle)]
@@ -103,8 +104,8 @@ macro_rules! not_known {
     };
 }
 
-// Their texts are never freed.
-not_known! {
+// The caller does not free these strings.
+not_supported_string! {
     PMIx_Alloc_directive_string
     PMIx_Data_range_string
     PMIx_Device_type_string
@@ -117,7 +118,7 @@ not_known! {
     PMIx_Value_comparison_string
 }
 
-macro_rules! nothing {
+macro_rules! null_string {
     ($($name:ident)+) => {
         $(
             #[unsafe(no_mangle)]
@@ -128,34 +129,34 @@ macro_rules! nothing {
     };
 }
 
-// Their texts would be freed by who gets them.
-nothing! {
+// The caller would free these strings.
+null_string! {
     PMIx_Info_directives_string
     PMIx_Info_string
     PMIx_Value_string
 }
 
-/// There is nothing that was constructed.
+/// Does nothing: no function of this library constructs a topology.
 #[unsafe(no_mangle)]
 extern "C" fn PMIx_Topology_destruct() {}
 
-/// Likewise.
+/// Does nothing: no function of this library constructs a set of CPUs.
 #[unsafe(no_mangle)]
 extern "C" fn PMIx_Cpuset_destruct() {}
 
-/// Bytes stay as they are.
+/// Returns `false`: the data was not compressed.
 #[unsafe(no_mangle)]
 extern "C" fn PMIx_Data_compress() -> bool {
     false
 }
 
-/// Likewise.
+/// Returns `false`: the data was not decompressed.
 #[unsafe(no_mangle)]
 extern "C" fn PMIx_Data_decompress() -> bool {
     false
 }
 
-/// `PMIX_VALUE_COMPARISON_NOT_AVAIL`
+/// Returns `PMIX_VALUE_COMPARISON_NOT_AVAIL`.
 #[unsafe(no_mangle)]
 extern "C" fn PMIx_Value_compare() -> c_int {
     5

@@ -1,4 +1,4 @@
-//! A tool that knows nothing but the system's pmix.h, with our library in place of PMIx's.
+//! A tool that is compiled against the system's pmix.h, with this library in place of PMIx's.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 #[path = "../../tests/common/mod.rs"]
@@ -9,12 +9,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{built, compiler, environment, has, pmix_flags, run, source, together};
+use common::{compiler, environment, has, library_directory, pmix_flags, run, run_launcher_and_tool, source};
 
-/// How the system's header is found, without its warnings.
+/// Returns the compiler flags that select the system's header and suppress its warnings.
 fn flags() -> Option<Vec<String>> {
-    let quietly = |flag: String| flag.replacen("-I", "-isystem", 1);
-    Some(["-DPMIX".to_owned()].into_iter().chain(pmix_flags()?.into_iter().map(quietly)).collect())
+    let as_system = |flag: String| flag.replacen("-I", "-isystem", 1);
+    Some(["-DPMIX".to_owned()].into_iter().chain(pmix_flags()?.into_iter().map(as_system)).collect())
 }
 
 fn strs(flags: &[String]) -> Vec<&str> {
@@ -22,27 +22,27 @@ fn strs(flags: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn a_tool_that_is_compiled_against_the_systems_pmix_works_when_it_is_linked_with_ours() {
+fn a_tool_compiled_against_the_systems_pmix_works_when_linked_with_this_library() {
     let (Some(compiler), Some(flags)) = (compiler(), flags()) else { return };
     let launcher = compiler.program(&source("launcher.c"), &[]);
     let tool = compiler.linked(&source("tool.c"), &strs(&flags), "-liof-pmix");
-    together(&launcher, &tool, &[], &[], &[]);
+    run_launcher_and_tool(&launcher, &tool, &[], &[], &[]);
 }
 
 #[test]
-fn a_tool_that_is_linked_with_the_systems_pmix_works_when_ours_is_preloaded() {
+fn a_tool_linked_with_the_systems_pmix_works_when_this_library_is_preloaded() {
     let (Some(compiler), Some(flags)) = (compiler(), flags()) else { return };
     let launcher = compiler.program(&source("launcher.c"), &[]);
     let libs = Command::new("pkg-config").args(["--libs", "pmix"]).output().unwrap();
     let tool = compiler.linked(&source("tool.c"), &strs(&flags), &String::from_utf8(libs.stdout).unwrap());
     let preload = compiler.directory.path().join("libiof-pmix.so");
-    together(&launcher, &tool, &[], &[], &[("LD_PRELOAD", &preload)]);
+    run_launcher_and_tool(&launcher, &tool, &[], &[], &[("LD_PRELOAD", &preload)]);
 }
 
-/// What the tool API declares, in pmix.h and what it brings and pmix_tool.h.
+/// Returns the functions that PMIx's tool API declares in its headers.
 fn declared(flags: &[String]) -> BTreeSet<String> {
-    let directories = flags.iter().filter_map(|flag| flag.strip_prefix("-I"));
-    let directory = directories.map(Path::new).find(|at| at.join("pmix_tool.h").exists()).unwrap();
+    let mut directories = flags.iter().filter_map(|flag| flag.strip_prefix("-I")).map(Path::new);
+    let directory = directories.find(|directory| directory.join("pmix_tool.h").exists()).unwrap();
     let mut names = BTreeSet::new();
     for header in ["pmix.h", "pmix_tool.h", "pmix_deprecated.h"] {
         let text = fs::read_to_string(directory.join(header)).unwrap();
@@ -60,21 +60,23 @@ fn no_function_of_the_tool_api_is_missing() {
     if !has("nm") {
         return;
     }
-    let output = run(Command::new("nm").args(["-D", "--defined-only"]).arg(built().join("libiof_pmix.so")));
+    let output = run(Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(library_directory().join("libiof_pmix.so")));
     let listed = String::from_utf8(output.stdout).unwrap();
-    let ours: BTreeSet<&str> = listed.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    let exported: BTreeSet<&str> = listed.lines().filter_map(|line| line.rsplit(' ').next()).collect();
     let declared = declared(&flags);
     assert!(declared.len() > 100, "{declared:?}");
-    let missing: Vec<&String> = declared.iter().filter(|name| !ours.contains(name.as_str())).collect();
+    let missing: Vec<&String> = declared.iter().filter(|name| !exported.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "{missing:?}");
-    // And nothing else is exported than PMIx's names and our own.
-    let strange: Vec<&&str> =
-        ours.iter().filter(|name| !name.starts_with("iof_") && !declared.contains(**name)).collect();
-    assert!(strange.is_empty(), "{strange:?}");
+    // All exported names belong to PMIx or have the prefix iof_.
+    let unexpected: Vec<&&str> =
+        exported.iter().filter(|name| !name.starts_with("iof_") && !declared.contains(**name)).collect();
+    assert!(unexpected.is_empty(), "{unexpected:?}");
 }
 
 #[test]
-fn what_is_not_offered_says_so_by_its_own_name() {
+fn unsupported_functions_exist_and_return_not_supported() {
     let (Some(compiler), Some(flags)) = (compiler(), flags()) else { return };
     let program = "#include <iof_pmix.h>\n#include <assert.h>\n\
         int main(void) {\n\
@@ -90,7 +92,7 @@ fn what_is_not_offered_says_so_by_its_own_name() {
         }\n";
     let source = compiler.directory.path().join("unsupported.c");
     fs::write(&source, program).unwrap();
-    let made = compiler.linked(&source, &strs(&flags), "-liof-pmix");
+    let program = compiler.linked(&source, &strs(&flags), "-liof-pmix");
     let sockets = tempfile::tempdir().unwrap();
-    run(environment(&mut Command::new(&made), &made, sockets.path()));
+    run(environment(&mut Command::new(&program), &program, sockets.path()));
 }

@@ -1,5 +1,5 @@
-/* What programs do at the edges: finalize when they exit or while others wait, fork, call from within callbacks. The
- * first argument says what; each is over only if nothing hangs. */
+/* Programs in unusual situations: they finalize at exit or while other threads wait, fork, and call the library from
+ * within callbacks. The first argument selects the scenario. Each ends only if nothing hangs. */
 #define _GNU_SOURCE
 #include <assert.h>
 #include <fcntl.h>
@@ -18,9 +18,10 @@
 static _Atomic int reached, answered;
 static iof_proc_t all, rank0;
 
-static void until(_Atomic int *what, int count)
+/* Waits until a counter reaches `count`. */
+static void wait_for(_Atomic int *counter, int count)
 {
-    while (*what < count) {
+    while (*counter < count) {
         poll(NULL, 0, 1);
     }
 }
@@ -51,14 +52,14 @@ static void spawn(const char *script, int with_stdin)
     iof_Value_destruct(&infos[0].value);
 }
 
-/* Ourselves again, as a tool of the engine that is here. */
-static pid_t as_tool(const char *what)
+/* Starts this program as a tool of the engine in this process. */
+static pid_t start_tool(const char *scenario)
 {
     setenv("IOF_SERVER", iof_server_uri(), 1);
     pid_t child = fork();
     assert(child >= 0);
     if (child == 0) {
-        execl("/proc/self/exe", "edges", what, (char *)NULL);
+        execl("/proc/self/exe", "edges", scenario, (char *)NULL);
         abort();
     }
     return child;
@@ -97,6 +98,7 @@ static void forked(void)
     iof_Info_free(results, nresults);
 }
 
+/* A thread that pushes more than a rank reads, until the library is finalized. */
 static void *pushes(void *arg)
 {
     static char bytes[4 << 20];
@@ -106,7 +108,7 @@ static void *pushes(void *arg)
     return NULL;
 }
 
-/* One thread waits, and so progresses the library; others wait for other things, ask, and finalize. */
+/* One thread waits for its push and thereby progresses the library. The other queries, and finalizes. */
 static void tool_with_threads(void)
 {
     pthread_t thread;
@@ -118,7 +120,7 @@ static void tool_with_threads(void)
     assert(iof_tool_init(NULL, &own_loop, 1) == IOF_SUCCESS);
     assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL) > 0);
     assert(pthread_create(&thread, NULL, pushes, NULL) == 0);
-    until(&reached, 1); /* It has got some of it. */
+    wait_for(&reached, 1); /* The rank has read some of the push. */
     iof_Progress();
     iof_progress_timeout();
     assert(iof_Query_info(&query, 1, &results, &nresults) == IOF_SUCCESS);
@@ -127,7 +129,7 @@ static void tool_with_threads(void)
     assert(pthread_join(thread, NULL) == 0);
 }
 
-static void tool_that_asks(void)
+static void tool_with_query(void)
 {
     iof_info_t *results;
     size_t nresults;
@@ -147,7 +149,7 @@ static void *answer_data;
 static iof_proc_t *asker;
 static _Atomic int asked, goes_on;
 
-/* As launchers do: it is answered later, on a thread of their own. */
+/* Takes a query, which is answered later on another thread, as launchers do. */
 static iof_status_t query_later(iof_proc_t *proc, iof_query_t *queries, size_t nqueries, iof_info_cbfunc_t cbfunc,
                                 void *cbdata)
 {
@@ -162,8 +164,8 @@ static iof_status_t query_that_calls(iof_proc_t *proc, iof_query_t *queries, siz
 {
     static iof_status_t ignored;
     query_later(proc, queries, nqueries, cbfunc, cbdata);
-    until(&goes_on, 1);
-    for (int times = 0; times < 100; times++) { /* Meanwhile it is being begun what these need. */
+    wait_for(&goes_on, 1);
+    for (int times = 0; times < 100; times++) { /* The main thread creates the session meanwhile. */
         iof_Progress(), iof_progress_fd(), iof_Initialized();
         iof_IOF_deregister(1, NULL, 0, op, &ignored);
         poll(NULL, 0, 1);
@@ -175,7 +177,7 @@ static void answer_it(void)
 {
     iof_info_t info;
     assert(asker->nspace[0] == 0 && asker->rank == IOF_RANK_UNDEF);
-    assert(iof_Info_load(&info, "site.key", "as told", IOF_STRING) == IOF_SUCCESS);
+    assert(iof_Info_load(&info, "site.key", "value", IOF_STRING) == IOF_SUCCESS);
     answer(IOF_SUCCESS, &info, 1, answer_data, NULL, NULL);
     iof_Value_destruct(&info.value);
 }
@@ -194,13 +196,13 @@ static void *waits(void *arg)
     int exit_code = 77;
     reached++;
     iof_status_t status = iof_server_wait("job", &exit_code);
-    /* IOF_ERR_INIT: it came too late to find anything. */
+    /* IOF_ERR_INIT: the library was finalized before the call. */
     assert((status == IOF_ERR_UNREACH || status == IOF_ERR_INIT) && exit_code == 77);
     (void)arg;
     return NULL;
 }
 
-/* Copies what comes from one descriptor to another, to its end. */
+/* Copies one descriptor to another until end of file. */
 static void *copies(void *arg)
 {
     int *pair = arg;
@@ -212,7 +214,7 @@ static void *copies(void *arg)
     return NULL;
 }
 
-/* What is refused as a bad parameter stays the launcher's. */
+/* The descriptors of an adoption that is refused as a bad parameter stay open. */
 static void refused_adoptions(void)
 {
     int out[2];
@@ -230,76 +232,76 @@ static void refused_adoptions(void)
 
 int main(int argc, char **argv)
 {
-    const char *what = argc > 1 ? argv[1] : "";
+    const char *scenario = argc > 1 ? argv[1] : "";
     iof_server_module_t module = {0};
     pthread_t thread;
     assert(iof_Load_procid(&all, "job", IOF_RANK_WILDCARD) == IOF_SUCCESS);
     assert(iof_Load_procid(&rank0, "job", 0) == IOF_SUCCESS);
-    if (!strcmp(what, "tool-with-threads")) {
+    if (!strcmp(scenario, "tool-with-threads")) {
         return tool_with_threads(), 0;
     }
-    if (!strcmp(what, "tool-that-asks")) {
-        return tool_that_asks(), 0;
+    if (!strcmp(scenario, "tool-with-query")) {
+        return tool_with_query(), 0;
     }
-    module.query = !strcmp(what, "upcall") ? query_that_calls : query_later;
-    if (!strcmp(what, "exit")) {
+    module.query = !strcmp(scenario, "upcall") ? query_that_calls : query_later;
+    if (!strcmp(scenario, "exit")) {
         atexit(at_exit);
     }
     assert(iof_server_init(&module, NULL, 0) == IOF_SUCCESS);
-    if (!strcmp(what, "exit")) {
+    if (!strcmp(scenario, "exit")) {
         return 0;
     }
-    if (!strcmp(what, "fork")) {
+    if (!strcmp(scenario, "fork")) {
         forked();
-    } else if (!strcmp(what, "threads")) {
+    } else if (!strcmp(scenario, "threads")) {
         spawn("head -c 1; exec sleep 1000", 1);
-        ends_well(as_tool("tool-with-threads"));
+        ends_well(start_tool("tool-with-threads"));
         assert(iof_server_signal("job", SIGKILL) == IOF_SUCCESS);
-    } else if (!strcmp(what, "upcall")) {
-        pid_t tool = as_tool("tool-that-asks");
-        until(&asked, 1);
+    } else if (!strcmp(scenario, "upcall")) {
+        pid_t tool = start_tool("tool-with-query");
+        wait_for(&asked, 1);
         goes_on = 1;
         assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL) > 0);
         answer_it();
         ends_well(tool);
-    } else if (!strcmp(what, "unanswered")) {
+    } else if (!strcmp(scenario, "unanswered")) {
         setenv("ENDS", "1", 1);
-        pid_t tool = as_tool("tool-that-asks");
-        until(&asked, 1);
+        pid_t tool = start_tool("tool-with-query");
+        wait_for(&asked, 1);
         assert(iof_server_finalize() == IOF_SUCCESS);
         ends_well(tool);
-        answer(IOF_SUCCESS, NULL, 0, answer_data, NULL, NULL); /* To nobody. */
-        printf("over\n");
+        answer(IOF_SUCCESS, NULL, 0, answer_data, NULL, NULL); /* Has no effect. */
+        printf("done\n");
         return 0;
-    } else if (!strcmp(what, "busy")) {
-        spawn("trap '' HUP; while echo; do sleep 0.1; done", 0); /* Until the engine has gone. */
+    } else if (!strcmp(scenario, "busy")) {
+        spawn("trap '' HUP; while echo; do sleep 0.1; done", 0); /* Runs until the engine ends. */
         assert(pthread_create(&thread, NULL, signals, NULL) == 0);
-        until(&reached, 1000);
+        wait_for(&reached, 1000);
         assert(iof_server_finalize() == IOF_SUCCESS);
         assert(pthread_join(thread, NULL) == 0);
-        printf("over\n");
+        printf("done\n");
         return 0;
-    } else if (!strcmp(what, "wait")) {
-        spawn("while echo; do sleep 0.1; done", 0); /* Until the engine has gone. */
+    } else if (!strcmp(scenario, "wait")) {
+        spawn("while echo; do sleep 0.1; done", 0); /* Runs until the engine ends. */
         assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL) > 0);
         assert(pthread_create(&thread, NULL, waits, NULL) == 0);
-        until(&reached, 1);
+        wait_for(&reached, 1);
         poll(NULL, 0, 10);
         assert(iof_server_finalize() == IOF_SUCCESS);
         assert(pthread_join(thread, NULL) == 0);
-        printf("over\n");
+        printf("done\n");
         return 0;
-    } else if (!strcmp(what, "adopt")) {
+    } else if (!strcmp(scenario, "adopt")) {
         refused_adoptions();
-    } else if (!strcmp(what, "huge")) {
-        /* More than there is memory for; nobody looks at it. */
+    } else if (!strcmp(scenario, "huge")) {
+        /* More bytes than there is memory. They are never accessed. */
         size_t size = (size_t)1 << 45;
         iof_byte_object_t bo = {mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0), size};
         iof_status_t status;
         assert(bo.bytes != MAP_FAILED);
         assert(iof_IOF_push(&rank0, 1, &bo, NULL, 0, op, &status) == IOF_ERR_NOMEM && *iof_last_error());
-    } else if (!strcmp(what, "slow")) {
-        /* Nobody reads what is printed before the rank has written all of it. */
+    } else if (!strcmp(scenario, "slow")) {
+        /* The printed output is read only after the rank has written everything. */
         int pipes[2], pair[2], written[2];
         char script[64];
         assert(pipe2(pipes, O_CLOEXEC) == 0 && pipe(written) == 0);
@@ -313,7 +315,7 @@ int main(int argc, char **argv)
         assert(iof_server_wait("job", NULL) == IOF_SUCCESS && iof_server_finalize() == IOF_SUCCESS);
         assert(close(1) == 0 && pthread_join(thread, NULL) == 0);
         return 0;
-    } else if (!strcmp(what, "nonblocking")) {
+    } else if (!strcmp(scenario, "nonblocking")) {
         assert(fcntl(1, F_SETFL, fcntl(1, F_GETFL) | O_NONBLOCK) == 0);
         assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, NULL, NULL, NULL) > 0);
         spawn("seq 100000", 0);
@@ -324,6 +326,6 @@ int main(int argc, char **argv)
         return 2;
     }
     assert(iof_server_finalize() == IOF_SUCCESS);
-    printf("over\n");
+    printf("done\n");
     return 0;
 }

@@ -1,4 +1,4 @@
-/* A launcher with callbacks and a host of its own. It spawns ranks and is told by lines on its stdin what to do. */
+/* A launcher with all host callbacks. It takes its commands from lines on stdin, and spawns ranks. */
 #define _GNU_SOURCE
 #include <assert.h>
 #include <fcntl.h>
@@ -32,12 +32,12 @@ static void output(size_t handler, iof_iof_channel_t channel, iof_proc_t *source
     assert(handler > 0 && channel && source && payload && ninfo > 0);
     pthread_mutex_lock(&lock);
     bytes += payload->size;
-    for (size_t at = 0; at < ninfo; at++) {
-        if (!strcmp(info[at].key, IOF_IOF_COMPLETE)) {
+    for (size_t i = 0; i < ninfo; i++) {
+        if (!strcmp(info[i].key, IOF_IOF_COMPLETE)) {
             ends++;
         }
-        if (!strcmp(info[at].key, IOF_LOST)) {
-            lost += info[at].value.data.uint64;
+        if (!strcmp(info[i].key, IOF_LOST)) {
+            lost += info[i].value.data.uint64;
         }
     }
     pthread_mutex_unlock(&lock);
@@ -47,8 +47,8 @@ static iof_status_t pull(const iof_proc_t procs[], size_t nprocs, const iof_info
                          iof_iof_channel_t channels, iof_op_cbfunc_t cbfunc, void *cbdata)
 {
     assert(procs && nprocs > 0 && channels && cbfunc);
-    for (size_t at = 0; at < ndirs; at++) {
-        if (!strcmp(directives[at].key, IOF_IOF_STOP)) {
+    for (size_t i = 0; i < ndirs; i++) {
+        if (!strcmp(directives[i].key, IOF_IOF_STOP)) {
             stops++;
             return IOF_OPERATION_SUCCEEDED;
         }
@@ -58,7 +58,7 @@ static iof_status_t pull(const iof_proc_t procs[], size_t nprocs, const iof_info
     }
     pulls++;
     cbfunc(IOF_SUCCESS, cbdata);
-    cbfunc(IOF_SUCCESS, cbdata); /* Once too often, which is nothing. */
+    cbfunc(IOF_SUCCESS, cbdata); /* A second answer has no effect. */
     return IOF_SUCCESS;
 }
 
@@ -93,7 +93,7 @@ static iof_status_t query(iof_proc_t *proct, iof_query_t *queries, size_t nqueri
 static void tool_connected(iof_info_t *info, size_t ninfo, iof_tool_connection_cbfunc_t cbfunc, void *cbdata)
 {
     assert(ninfo == 3 && !strcmp(info[0].key, IOF_USERID) && info[0].value.data.uint32 == getuid());
-    /* What would wait for the engine is refused. */
+    /* Calls that would wait for the engine are refused. */
     assert(iof_server_finalize() == IOF_ERR_WOULD_BLOCK && iof_server_wait("job", NULL) == IOF_ERR_WOULD_BLOCK);
     tools++;
     cbfunc(IOF_SUCCESS, NULL, cbdata);
@@ -114,9 +114,9 @@ static void delivered(iof_status_t status, void *cbdata)
     __atomic_add_fetch(&deliveries, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Starts ranks as launchers do that have their own way, and hands over their pipes. Their ends are ours to find out, or
- * else the library's. */
-static void adopt(const char *nspace, const char *script, int count, pid_t *pids, bool ours)
+/* Starts ranks without the library, as many launchers do, and hands over their pipes. If `reap`, the launcher waits for
+ * the ranks and reports their exits; otherwise the library does. */
+static void adopt(const char *nspace, const char *script, int count, pid_t *pids, bool reap)
 {
     iof_adopted_t ranks[8];
     assert(count <= 8);
@@ -137,7 +137,7 @@ static void adopt(const char *nspace, const char *script, int count, pid_t *pids
         close(err[1]);
         ranks[rank] = (iof_adopted_t){.rank = rank, .executable = "sh", .stdin_fd = in[1], .stdout_fd = out[0],
                                       .stderr_fd = err[0], .stddiag_fd = -1, .pidfd = -1,
-                                      .pid = ours ? 0 : pids[rank]};
+                                      .pid = reap ? 0 : pids[rank]};
     }
     CHECK(iof_server_adopt(nspace, ranks, count, NULL, 0));
 }
@@ -148,10 +148,10 @@ struct job {
     pid_t pids[8];
 };
 
-/* Says how the ranks of a job ended, when they have. */
-static void *report(void *of)
+/* Waits for the ranks of a job and reports their exits. */
+static void *report(void *arg)
 {
-    struct job *job = of;
+    struct job *job = arg;
     for (int rank = 0; rank < job->count; rank++) {
         iof_proc_t proc;
         int status;
@@ -163,20 +163,20 @@ static void *report(void *of)
     return NULL;
 }
 
-static void adopt_one(bool ours)
+static void adopt_one(bool reap)
 {
     struct job job = {.nspace = "adopted", .count = 1};
     iof_proc_t all;
     int exit_code = 0;
     CHECK(iof_Load_procid(&all, "adopted", IOF_RANK_WILDCARD));
     CHECK(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL));
-    adopt("adopted", "echo adopted; exit 7", 1, job.pids, ours);
-    if (ours) {
+    adopt("adopted", "echo adopted; exit 7", 1, job.pids, reap);
+    if (reap) {
         report(&job);
     }
     CHECK(iof_server_wait("adopted", &exit_code));
     assert(exit_code == 7);
-    /* The end of its stream comes behind its bytes. */
+    /* The end of the stream comes after its bytes. */
     for (bool ended = false; !ended; poll(NULL, 0, 1)) {
         pthread_mutex_lock(&lock);
         assert(bytes == 8);
@@ -188,7 +188,7 @@ static void adopt_one(bool ours)
     assert(iof_server_forget("adopted") == IOF_ERR_NOT_FOUND);
 }
 
-/* Output of ranks elsewhere, whose stdin tools push to. */
+/* Delivers output of a rank on another node. Tools push to the stdin of this rank. */
 static void deliver(void)
 {
     iof_proc_t far;
@@ -210,8 +210,8 @@ int main(void)
     char line[64];
     const char *backend = getenv("IOF_TEST_BACKEND");
     const char *script = "seq 1000; echo oops >&2; read line; echo \"got $line\"";
-    /* Where the kernel gives no pidfds, as under valgrind. */
-    bool ours = getenv("IOF_TEST_ADOPT");
+    /* Set where pidfds are not available, as under valgrind. */
+    bool reap = getenv("IOF_TEST_ADOPT");
     struct job job = {.nspace = "job"};
     pthread_t reporter;
     CHECK(iof_Info_load(&infos[0], IOF_DROP_NONE, NULL, IOF_BOOL));
@@ -221,7 +221,7 @@ int main(void)
     iof_Value_destruct(&infos[1].value);
     assert(iof_Initialized() && iof_server_init(NULL, NULL, 0) == IOF_ERR_EXISTS);
     assert(iof_tool_init(NULL, NULL, 0) == IOF_ERR_INIT);
-    adopt_one(ours);
+    adopt_one(reap);
     deliver();
     printf("uri %s\n", iof_server_uri());
     fflush(stdout);
@@ -240,8 +240,8 @@ int main(void)
             CHECK(iof_Info_load(&info[1], IOF_STDIN_TGT, &any, IOF_PROC_RANK));
             CHECK(iof_Load_procid(&all, "job", IOF_RANK_WILDCARD));
             CHECK(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL | IOF_FWD_STDERR_CHANNEL, output, NULL, NULL));
-            if (ours) {
-                adopt("job", script, job.count, job.pids, ours);
+            if (reap) {
+                adopt("job", script, job.count, job.pids, reap);
                 assert(!pthread_create(&reporter, NULL, report, &job));
             } else {
                 CHECK(iof_server_spawn(info, 2, &app, 1, nspace));
@@ -251,7 +251,7 @@ int main(void)
             printf("spawned\n");
         } else if (!strcmp(line, "wait\n")) {
             int exit_code = -1;
-            if (ours) {
+            if (reap) {
                 assert(!pthread_join(reporter, NULL));
             }
             CHECK(iof_server_wait("job", &exit_code));

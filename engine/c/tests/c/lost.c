@@ -1,4 +1,4 @@
-/* A tool whose engine goes, and which pushes its own stdin before. */
+/* A tool that pushes its own stdin and then loses its engine. */
 #include <assert.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -8,7 +8,7 @@
 
 #include <iof.h>
 
-static volatile bool gone, lost, heard;
+static volatile bool gone, lost, received;
 static volatile int answered;
 static volatile iof_status_t answer;
 
@@ -17,9 +17,9 @@ static void output(size_t handler, iof_iof_channel_t channel, iof_proc_t *source
 {
     (void)handler, (void)channel, (void)source;
     assert(!gone);
-    heard = heard || (payload->size >= 6 && !memcmp(payload->bytes, "pushed", 6));
-    for (size_t at = 0; at < ninfo; at++) {
-        gone = gone || !strcmp(info[at].key, IOF_GONE);
+    received = received || (payload->size >= 6 && !memcmp(payload->bytes, "pushed", 6));
+    for (size_t i = 0; i < ninfo; i++) {
+        gone = gone || !strcmp(info[i].key, IOF_GONE);
     }
 }
 
@@ -55,18 +55,18 @@ int main(int argc, char **argv)
 
     assert(iof_Info_load(&info, IOF_IOF_PUSH_STDIN, NULL, IOF_BOOL) == IOF_SUCCESS);
     assert(iof_IOF_push(&rank, 1, NULL, &info, 1, done, NULL) == IOF_SUCCESS);
-    while (!answered || !heard) {
+    while (!answered || !received) {
         poll(NULL, 0, 1);
     }
     assert(answer == IOF_SUCCESS);
-    /* There is nobody who could be pushed to any more. */
+    /* The rank's stdin is closed, so another push fails. */
     assert(iof_IOF_push(&rank, 1, &bo, NULL, 0, NULL, NULL) < 0 && *iof_last_error());
-    printf("heard\n");
+    printf("received\n");
     fflush(stdout);
     while (!lost) {
         poll(NULL, 0, 1);
     }
-    /* What is asked now is answered, too. */
+    /* Calls without an engine are answered, too. */
     assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL) == IOF_ERR_UNREACH);
     assert(iof_IOF_push(&rank, 1, &bo, NULL, 0, done, NULL) == IOF_SUCCESS);
     while (answered < 2) {

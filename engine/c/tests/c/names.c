@@ -1,4 +1,4 @@
-/* A tool that reads a name of jobs that is used again and again, and counts. */
+/* A tool that reads consecutive jobs of one nspace and counts their bytes, ends and losses. */
 #include <assert.h>
 #include <poll.h>
 #include <stdio.h>
@@ -14,10 +14,10 @@ static void output(size_t handler, iof_iof_channel_t channel, iof_proc_t *source
 {
     (void)handler, (void)channel, (void)source;
     bytes += payload->size;
-    for (size_t at = 0; at < ninfo; at++) {
-        ends += !strcmp(info[at].key, IOF_IOF_COMPLETE);
-        if (!strcmp(info[at].key, IOF_LOST)) {
-            lost += info[at].value.data.uint64;
+    for (size_t i = 0; i < ninfo; i++) {
+        ends += !strcmp(info[i].key, IOF_IOF_COMPLETE);
+        if (!strcmp(info[i].key, IOF_LOST)) {
+            lost += info[i].value.data.uint64;
         }
     }
 }
@@ -45,7 +45,7 @@ int main(int argc, char **argv)
     assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL) > 0);
     printf("ready\n");
     fflush(stdout);
-    /* Each line is a number of jobs: it is answered when so many have ended. */
+    /* Each line is a number of jobs. The answer comes when this many jobs have ended. */
     while (fgets(line, sizeof line, stdin)) {
         while (jobs < strtoul(line, NULL, 10)) {
             poll(NULL, 0, 1);

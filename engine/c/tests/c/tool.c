@@ -1,5 +1,5 @@
-/* A tool of some ranks of a job called `job`: pulls, pushes, asks, logs. Compiled with -DPMIX it uses PMIx's own header
- * and names, and nothing else. */
+/* A tool for the job `job`. It pulls, pushes, queries and logs. Compiled with -DPMIX, it uses only PMIx's own header
+ * and names. */
 #include <assert.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -28,10 +28,11 @@
         }                                                                                                  \
     } while (0)
 
-static volatile size_t bytes, ends, job_ended, registered, calls, handler_told;
+static volatile size_t bytes, ends, job_ended, registered, calls, registered_handler;
 static volatile bool blocked;
 static bool own_loop;
 
+/* Progresses the library, or lets its thread run. */
 static void turn(void)
 {
 #ifndef PMIX
@@ -60,13 +61,13 @@ static void output(size_t handler, T(iof_channel) channel, T(proc) *source, T(by
     assert(handler && source && payload && source->rank < 8);
     assert(channel == C(FWD_STDOUT_CHANNEL) || channel == C(FWD_STDERR_CHANNEL));
     bytes += payload->size;
-    for (size_t at = 0; at < ninfo; at++) {
-        if (!strcmp(info[at].key, C(IOF_COMPLETE))) {
-            assert(payload->size == 0 && info[at].value.type == C(BOOL) && info[at].value.data.flag);
+    for (size_t i = 0; i < ninfo; i++) {
+        if (!strcmp(info[i].key, C(IOF_COMPLETE))) {
+            assert(payload->size == 0 && info[i].value.type == C(BOOL) && info[i].value.data.flag);
             ends++;
         }
     }
-    /* What would wait for us is refused, and nothing hangs. */
+    /* Calls that would wait for this callback are refused with -15, IOF_ERR_WOULD_BLOCK. */
     query.keys = keys;
     if (F(Query_info)(&query, 1, &results, &nresults) == -15 && F(tool_finalize)() == -15
         && F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == -15) {
@@ -78,7 +79,7 @@ static void is_registered(T(status) status, size_t id, void *cbdata)
 {
     assert(cbdata == &registered);
     CHECK(status);
-    handler_told = id;
+    registered_handler = id;
     registered++;
 }
 
@@ -108,17 +109,17 @@ static void event(size_t id, T(status) status, const T(proc) *source, T(info) in
 {
     (void)results, (void)nresults;
     assert(id > 0 && status == C(EVENT_JOB_END) && !strcmp(source->nspace, "job"));
-    for (size_t at = 0; at < ninfo; at++) {
-        if (!strcmp(info[at].key, C(EXIT_CODE))) {
-            assert(info[at].value.data.integer == 0);
+    for (size_t i = 0; i < ninfo; i++) {
+        if (!strcmp(info[i].key, C(EXIT_CODE))) {
+            assert(info[i].value.data.integer == 0);
         }
     }
     job_ended++;
     cbfunc(C(SUCCESS), NULL, 0, NULL, NULL, cbdata);
 }
 
-/* What the process table has, and what the launcher knows. */
-static void ask(int ranks)
+/* Queries the process table, which the engine answers, and the list of queues, which the launcher answers. */
+static void query_job(int ranks)
 {
     char *keys[] = {C(QUERY_LOCAL_PROC_TABLE), C(QUERY_QUEUE_LIST), NULL};
     T(query) query = {.keys = keys};
@@ -158,7 +159,7 @@ int main(int argc, char **argv)
     far.rank = 3;
     assert(F(IOF_pull)(&all, 1, NULL, 0, C(FWD_STDOUT_CHANNEL), output, NULL, NULL) == C(ERR_INIT));
 
-    /* Nobody listens there. */
+    /* There is no server at this path. */
     CHECK(F(Info_load)(&info[0], C(SERVER_URI), "/nowhere/at/all", C(STRING)));
     assert(F(tool_init)(&self, info, 1) == C(ERR_UNREACH));
     F(Value_destruct)(&info[0].value);
@@ -177,22 +178,22 @@ int main(int argc, char **argv)
     WAIT(registered == 1);
     int handler = F(IOF_pull)(&all, 1, NULL, 0, C(FWD_STDOUT_CHANNEL), output, NULL, NULL);
     CHECK(handler);
-    assert(handler != (int)handler_told);
+    assert(handler != (int)registered_handler);
 
-    /* What is denied. */
+    /* Pulls that the launcher or the engine refuses. */
     T(proc) secret = all;
     strcpy(secret.nspace, "secret");
     assert(F(IOF_pull)(&secret, 1, NULL, 0, C(FWD_STDOUT_CHANNEL), output, NULL, NULL) == C(ERR_NO_PERMISSIONS));
     assert(F(IOF_pull)(&all, 1, NULL, 0, C(FWD_STDIN_CHANNEL), output, NULL, NULL) == C(ERR_NOT_SUPPORTED));
 
-    /* What is there already comes to both, and then the second goes. */
-    size_t written = 3893 + 5, there = ranks * (written + 3893);
-    WAIT(bytes >= there);
+    /* Both registrations receive the output so far. Then the second is removed. */
+    size_t written = 3893 + 5, so_far = ranks * (written + 3893);
+    WAIT(bytes >= so_far);
     assert(F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == C(SUCCESS));
     assert(F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == C(ERR_NOT_FOUND));
-    assert(blocked && bytes == there);
+    assert(blocked && bytes == so_far);
 
-    ask(ranks);
+    query_job(ranks);
     char *keys[] = {C(QUERY_NAMESPACES), NULL};
     T(query) query = {.keys = keys};
     CHECK(F(Query_info_nb)(&query, 1, answered, (void *)&calls));
@@ -205,7 +206,7 @@ int main(int argc, char **argv)
     F(Value_destruct)(&info[0].value);
     CHECK(F(Info_load)(&info[0], "site.nowhere", "lost", C(STRING)));
 
-    /* To ranks elsewhere, and to those here: with a callback, and to be waited for. */
+    /* Push to a rank on another node and to the ranks here, with a callback and blocking. */
     T(byte_object) bo = {"hello\n", 6};
     T(info) end;
     CHECK(F(Info_load)(&end, C(IOF_COMPLETE), NULL, C(BOOL)));
@@ -215,9 +216,9 @@ int main(int argc, char **argv)
     CHECK(F(IOF_push)(&all, 1, &bo, &end, 1, NULL, NULL));
     F(Value_destruct)(&info[0].value);
 
-    /* All of it, the ends, and then the job's. */
+    /* The end of the job comes after all bytes and the ends of all streams. */
     WAIT(job_ended == 1);
-    assert(bytes == there + ranks * strlen("got hello\n"));
+    assert(bytes == so_far + ranks * strlen("got hello\n"));
     assert(ends == 2 * (size_t)ranks);
     volatile int status = 0;
     CHECK(F(IOF_push)(&all, 1, &bo, &end, 1, refused, (void *)&status));

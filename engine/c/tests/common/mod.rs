@@ -1,4 +1,4 @@
-//! Programs in C that are compiled and run, with what the system has.
+//! Compiles and runs C programs with the system's compiler.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
@@ -12,58 +12,59 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Nothing here takes so long: whoever waits longer has failed.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// The longest time that a program may take. None takes as long.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Whether `program` can be run.
+/// Returns whether `program` can be run. If it cannot, prints that the test is skipped.
 pub fn has(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if found.is_err() {
-        eprintln!("skipped: there is no {program} here");
+    let status = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if status.is_err() {
+        eprintln!("skipped: {program} is not installed");
     }
-    found.is_ok()
+    status.is_ok()
 }
 
-/// The system's compiler, and a place for what it makes.
+/// The system's compiler, and a directory for the compiled programs and their libraries.
 pub struct Compiler {
     pub directory: TempDir,
 }
 
+/// Returns the system's compiler, or `None` if there is none.
 pub fn compiler() -> Option<Compiler> {
     if !has("cc") {
         return None;
     }
-    // By the names that programs ask for.
+    // Link the libraries under their installed names.
     let directory = tempfile::tempdir().unwrap();
     for name in ["libiof.so", "libiof.so.0", "libiof-pmix.so", "libiof-pmix.so.0"] {
-        let of = name.trim_end_matches(".0").replace('-', "_");
-        symlink(built().join(of), directory.path().join(name)).unwrap();
+        let built = name.trim_end_matches(".0").replace('-', "_");
+        symlink(library_directory().join(built), directory.path().join(name)).unwrap();
     }
     Some(Compiler { directory })
 }
 
-/// How to compile against the system's PMIx.
+/// Returns the compiler flags for the system's PMIx, or `None` if it is not installed.
 pub fn pmix_flags() -> Option<Vec<String>> {
     if !has("pkg-config") {
         return None;
     }
-    let asked = Command::new("pkg-config").args(["--cflags", "pmix"]).output().unwrap();
-    if !asked.status.success() {
-        eprintln!("skipped: there is no pmix.h here (libpmix-dev)");
+    let output = Command::new("pkg-config").args(["--cflags", "pmix"]).output().unwrap();
+    if !output.status.success() {
+        eprintln!("skipped: pmix.h is not installed (libpmix-dev)");
         return None;
     }
-    Some(String::from_utf8(asked.stdout).unwrap().split_whitespace().map(str::to_owned).collect())
+    Some(String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect())
 }
 
-/// Where cargo has put the libraries: beside this test.
-pub fn built() -> PathBuf {
+/// Returns the directory of the built libraries, which is that of the running test.
+pub fn library_directory() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// The folder engine/c, whichever of its packages is tested.
+/// Returns the directory engine/c, for the tests of both of its packages.
 pub fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    if here.ends_with("pmix") { here.parent().unwrap().to_owned() } else { here.to_owned() }
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if manifest.ends_with("pmix") { manifest.parent().unwrap().to_owned() } else { manifest.to_owned() }
 }
 
 pub fn include() -> PathBuf {
@@ -71,8 +72,8 @@ pub fn include() -> PathBuf {
 }
 
 impl Compiler {
-    /// A command that looks at `program`.
-    pub fn syntax(&self, program: &str) -> Command {
+    /// Returns a compiler command for the source text `program`.
+    pub fn command(&self, program: &str) -> Command {
         let source = self.directory.path().join("program.c");
         std::fs::write(&source, program).unwrap();
         let mut command = Command::new("cc");
@@ -80,95 +81,103 @@ impl Compiler {
         command
     }
 
-    /// Compiles `source`, and links it with the C library.
+    /// Compiles `source` and links it with the C library. Returns the program.
     pub fn program(&self, source: &Path, flags: &[&str]) -> PathBuf {
         self.linked(source, flags, "-liof")
     }
 
-    /// The same with another library.
+    /// Compiles `source` and links it with `library`, a list of linker flags. Returns the program.
     pub fn linked(&self, source: &Path, flags: &[&str], library: &str) -> PathBuf {
         let name = source.file_stem().unwrap();
-        let made = self.directory.path().join(name);
+        let program = self.directory.path().join(name);
         let mut command = Command::new("cc");
-        command.args(["-std=gnu17", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&made);
+        command.args(["-std=gnu17", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
         command.arg(source).args(flags).arg("-I").arg(include());
         command.arg("-L").arg(self.directory.path()).args(library.split_whitespace());
         run(&mut command);
-        made
+        program
     }
 }
 
-/// A program of tests/c.
+/// Returns the path of a source file in tests/c.
 pub fn source(name: &str) -> PathBuf {
     root().join("tests/c").join(name)
 }
 
 const RANKS: &str = "3";
-/// `seq 1000`, `oops`, and what the ranks got, of three ranks.
+/// Output of three ranks: `seq 1000`, `oops`, and the line that each reads from stdin.
 const BYTES: usize = 3 * (3893 + 5 + 10);
 
-/// Runs the launcher of tests/c, and its tool beside it, each as `how` says, to their ends.
-pub fn together(launcher: &Path, tool: &Path, how: &[&str], tool_args: &[&str], tool_env: &[(&str, &Path)]) {
+/// Runs the launcher of tests/c with its tool, both under `wrapper`, a command with arguments or
+/// nothing.
+pub fn run_launcher_and_tool(
+    launcher: &Path,
+    tool: &Path,
+    wrapper: &[&str],
+    tool_args: &[&str],
+    tool_env: &[(&str, &Path)],
+) {
     let sockets = tempfile::tempdir().unwrap();
     let command = |program: &Path| {
-        let patience = PATIENCE.as_secs().to_string();
+        let timeout = TIMEOUT.as_secs().to_string();
         let mut command = Command::new("timeout");
-        command.args(["--signal=KILL", &patience]).args(how).arg(program);
+        command.args(["--signal=KILL", &timeout]).args(wrapper).arg(program);
         environment(&mut command, program, sockets.path());
         command
     };
     let mut starting = command(launcher);
-    if how.first() == Some(&"valgrind") {
-        // Under valgrind a thread that sleeps in io_uring_enter(2) lets no other run, and there is no
-        // pidfd_open(2).
+    if wrapper.first() == Some(&"valgrind") {
+        // Under valgrind a thread that sleeps in io_uring_enter(2) lets no other thread run, and
+        // pidfd_open(2) does not exist.
         starting.env("IOF_TEST_BACKEND", "epoll").env("IOF_TEST_ADOPT", "1");
     }
     let mut running = Running(starting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
-    let mut said = BufReader::new(running.0.stdout.take().unwrap()).lines();
-    let mut hear = || said.next().expect("the launcher says no more").unwrap();
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    let mut next_line = || lines.next().expect("a line of the launcher").unwrap();
 
-    let uri = hear().strip_prefix("uri ").unwrap().to_owned();
-    running.say(&format!("spawn {RANKS}\n"));
-    assert_eq!(hear(), "spawned");
+    let uri = next_line().strip_prefix("uri ").unwrap().to_owned();
+    running.write(&format!("spawn {RANKS}\n"));
+    assert_eq!(next_line(), "spawned");
     run(command(tool).args([&uri, RANKS]).args(tool_args).envs(tool_env.iter().copied()));
-    running.say("wait\n");
-    // What two pulls ask for alike the launcher is asked for once; its own it is not.
+    running.write("wait\n");
+    // The engine asks the launcher once for two equal pulls of the tool, and not for the launcher's own
+    // pull.
     let expected = format!("exit 0 bytes {BYTES} lost 0 pulls 1 tools 1 logs 2 pushed hello");
-    assert_eq!(hear(), expected);
-    assert_eq!(hear(), "$");
+    assert_eq!(next_line(), expected);
+    assert_eq!(next_line(), "$");
     drop(running.0.stdin.take());
-    let last = hear();
+    let last = next_line();
     assert!(last.starts_with("ends 6 stops "), "{last}");
     assert!(running.0.wait().unwrap().success());
 }
 
-/// Runs a command, which must succeed.
+/// Runs a command, which must succeed. Returns its output.
 pub fn run(command: &mut Command) -> Output {
     let output = output(command.stdin(Stdio::null()));
-    let said = [&output.stdout[..], &output.stderr[..]].concat();
-    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&said));
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&text));
     output
 }
 
-/// Runs a command to its end, which must come.
+/// Runs a command, which must exit within [`TIMEOUT`]. Returns its output.
 pub fn output(command: &mut Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
     let waiting = thread::spawn(move || child.wait_with_output().unwrap());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !waiting.is_finished() {
         if Instant::now() > deadline {
             let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
             let output = waiting.join().unwrap();
-            panic!("{command:?} does not end: {output:?}");
+            panic!("{command:?} does not exit: {output:?}");
         }
         thread::sleep(Duration::from_millis(5));
     }
     waiting.join().unwrap()
 }
 
-/// With the libraries beside `program`, where the loader finds them, and sockets where nobody
-/// else's are.
+/// Sets the environment of a command: the loader finds the libraries beside `program`, and sockets
+/// are created in the directory `sockets`.
 pub fn environment<'c>(command: &'c mut Command, program: &Path, sockets: &Path) -> &'c mut Command {
     command
         .env("LD_LIBRARY_PATH", program.parent().unwrap())
@@ -176,7 +185,7 @@ pub fn environment<'c>(command: &'c mut Command, program: &Path, sockets: &Path)
         .env_remove("IOF_SERVER")
 }
 
-/// A process that is killed when the test fails.
+/// A child process that is killed when this is dropped.
 pub struct Running(pub Child);
 
 impl Drop for Running {
@@ -187,7 +196,8 @@ impl Drop for Running {
 }
 
 impl Running {
-    pub fn say(&mut self, line: &str) {
+    /// Writes a line to the process's stdin.
+    pub fn write(&mut self, line: &str) {
         self.0.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
     }
 }
