@@ -7,9 +7,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::killpg;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid};
+
+use crate::signal::Signal;
 
 /// A child of this process that has not been reaped. Dropping it neither ends nor reaps the child.
 ///
@@ -60,13 +62,13 @@ impl Signaller {
     fn send_by_number(&self, signal: Signal, group: Pid) -> io::Result<()> {
         // Fails once the leader is reaped. Until then no other group can have the number.
         self.send_with(None, 0)?;
-        Ok(killpg(group, signal)?)
+        Ok(killpg(group, signal.to_nix())?)
     }
 
     /// Calls pidfd_send_signal(2). Without a signal, only checks whether one could be sent.
     fn send_with(&self, signal: Option<Signal>, flags: libc::c_uint) -> io::Result<()> {
         let none = std::ptr::null::<libc::siginfo_t>();
-        let signal = signal.map_or(0, |signal| signal as libc::c_int);
+        let signal = signal.map_or(0, Signal::number);
         // SAFETY: the arguments are numbers and a null pointer, which means "no siginfo". The call
         // writes no memory.
         let sent = unsafe {
@@ -200,7 +202,7 @@ mod tests {
     fn a_signal_reaches_the_group_after_its_leader_has_ended() {
         for way in [0, 1] {
             let (child, mut stdout) = run_until_leader_ends(LEAVE_A_CHILD);
-            ways_to_send(&child)[way](Signal::SIGKILL).unwrap();
+            ways_to_send(&child)[way](Signal::KILL).unwrap();
             assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
             assert!(child.try_wait().unwrap().unwrap().success(), "the leader had ended before");
         }
@@ -211,14 +213,14 @@ mod tests {
         let (child, mut stdout) = run_until_leader_ends(LEAVE_A_CHILD);
         child.try_wait().unwrap().unwrap();
         let [by_pidfd, by_number] = ways_to_send(&child);
-        assert_eq!(by_number(Signal::SIGKILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(by_number(Signal::KILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         if child.signaller.send_with(None, PROCESS_GROUP).is_ok() {
-            by_pidfd(Signal::SIGKILL).unwrap();
+            by_pidfd(Signal::KILL).unwrap();
             assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
         } else {
             // The kernel cannot signal the group. The test must not leave it behind.
-            assert_eq!(by_pidfd(Signal::SIGKILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
-            killpg(child.signaller.group.unwrap(), Signal::SIGKILL).unwrap();
+            assert_eq!(by_pidfd(Signal::KILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+            killpg(child.signaller.group.unwrap(), Signal::KILL.to_nix()).unwrap();
         }
     }
 
@@ -227,7 +229,7 @@ mod tests {
         let (child, _) = run_until_leader_ends("exit 0");
         child.try_wait().unwrap().unwrap();
         for send in ways_to_send(&child) {
-            assert_eq!(send(Signal::SIGKILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+            assert_eq!(send(Signal::KILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         }
     }
 }

@@ -71,6 +71,7 @@ mod push;
 mod queue;
 mod remote_call;
 mod room_bells;
+mod signal;
 mod slots;
 mod source;
 mod sources;
@@ -89,6 +90,7 @@ pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, Target
 pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use pty::{Pty, PtyMaster, WindowSize};
 pub use room_bells::RoomBell;
+pub use signal::{Signal, SignalError};
 pub use source::READ_MAX;
 pub use spawn::{ProcessGroup, ProcessSpec, STDDIAG_FD, Spawned, Stdin, spawn};
 pub use spawn_error::{SpawnError, check};

@@ -33,7 +33,7 @@ fn with_sigchld_ignored_exits_are_reported_without_status_and_spawn_errors_work(
         let (signaller, mut ready) = (sleeper.child.signaller(), [0; 6]);
         rig.capture.watch(ProcessId(50), sleeper.child).unwrap();
         std::fs::File::from(sleeper.stdout).read_exact(&mut ready).unwrap();
-        signaller.send(Signal::SIGKILL).unwrap();
+        signaller.send(iof_capture::Signal::KILL).unwrap();
         let mut ended: Vec<u64> = (0..=50)
             .map(|_| match next(&rig.events) {
                 Event::Exited { process, status: Err(_) } => process.0,
@@ -42,7 +42,7 @@ fn with_sigchld_ignored_exits_are_reported_without_status_and_spawn_errors_work(
             .collect();
         ended.sort_unstable();
         assert!(ended.into_iter().eq(0..=50));
-        assert!(signaller.send(Signal::SIGKILL).is_err(), "the process has exited");
+        assert!(signaller.send(iof_capture::Signal::KILL).is_err(), "the process has exited");
     }
 
     // Children do not inherit the disposition, so they can wait for children of their own.

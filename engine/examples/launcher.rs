@@ -9,11 +9,10 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::{env, io, process};
 
-use iof_engine::{App, Config, Engine, Grant, JobSpec, Policy, Stdin};
+use iof_engine::{App, Config, Engine, Grant, JobSpec, Policy, Signal, Stdin};
 use iof_output::{Options, Output, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::Pull;
-use nix::sys::signal::Signal;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = env::args_os().skip(1);
@@ -46,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // job is ended, because nothing reads its output.
     let written = out.join().and_then(|_| err.join());
     if written.is_err() {
-        job.signal(Signal::SIGTERM);
+        job.signal(Signal::TERM);
     }
     let status = job.wait_exit();
     // Dropping the engine gives tools time to take their last messages; `exit` would not drop it.

@@ -5,10 +5,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io, mem, thread};
 
-use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signaller, SourceId, TargetId, WindowSize};
+use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signal, Signaller, SourceId, TargetId, WindowSize};
 use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Channels, Nspace, Rank, StdinUnavailable};
-use nix::sys::signal::Signal;
 
 use crate::exit::Exit;
 use crate::state::{State, Tables};

@@ -7,11 +7,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use iof_capture::{
-    ProcessGroup, ProcessId, ProcessSpec, SpawnError, Spawned, Stdin, check, check_files, check_maps, spawn,
+    ProcessGroup, ProcessId, ProcessSpec, Signal, SpawnError, Spawned, Stdin, check, check_files, check_maps,
+    spawn,
 };
 use iof_proto::rendezvous::SERVER_VARIABLE;
 use iof_proto::{Nspace, Rank, StdinUnavailable};
-use nix::sys::signal::Signal;
 use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec};
@@ -91,7 +91,7 @@ impl Engine {
             spawned.try_for_each(|(planned, process)| self.register_spawned(spec, &planned, process))
         });
         if started.is_err() {
-            signallers.iter().for_each(|process| drop(process.send(Signal::SIGKILL)));
+            signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
             for (_, process) in spawned {
                 // Only to reap it: its exit status is not used.
                 let _ = self.capture.watch(UNNAMED, process.child);

@@ -73,7 +73,8 @@ pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;
 pub use host::{ApprovalReply, Host, Remedy, Reply, Standalone, ViaGateway, same_user};
 pub use iof_capture::{
-    BackendKind, ProcessGroup, Pty, PtyMaster, StartError as CaptureError, Stdin, WindowSize,
+    BackendKind, ProcessGroup, Pty, PtyMaster, Signal, SignalError, StartError as CaptureError, Stdin,
+    WindowSize,
 };
 pub use iof_log::{
     MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,

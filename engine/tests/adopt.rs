@@ -210,7 +210,7 @@ fn signals_reach_the_process_group_of_a_watched_rank_but_no_reported_one() {
     let reported = Process::Reported { pid: other.id() };
     let job = adopt(&engine, [rank(0, out, Process::Pid(child.id())), rank(1, read, reported)]).unwrap();
     assert_eq!(job.rank_of_group(child.id()), Some(Rank(0)));
-    assert_eq!(job.signal(Signal::SIGTERM), 1);
+    assert_eq!(job.signal(iof_engine::Signal::TERM), 1);
     assert!(other.try_wait().unwrap().is_none());
     other.kill().unwrap();
     other.wait().unwrap();

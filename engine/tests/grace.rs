@@ -8,7 +8,6 @@ use std::time::Duration;
 use common::{Output, engine, shell, spec, wait};
 use iof_engine::JobSpec;
 use iof_proto::{Channel, Channels, Rank};
-use nix::sys::signal::Signal;
 
 #[test]
 fn the_status_names_exactly_the_streams_that_the_grace_period_cut_off() {
@@ -25,5 +24,5 @@ fn the_status_names_exactly_the_streams_that_the_grace_period_cut_off() {
         status.cut_off.iter().filter(|(rank, _)| *rank == Rank(1)).map(|(_, channel)| *channel).collect();
     assert_eq!(channels.len(), status.cut_off.len(), "rank 0 had its ends of file: {status:?}");
     assert!(channels.contains(&Channel::Stdout) && !channels.contains(&Channel::Stderr), "{status:?}");
-    job.signal(Signal::SIGKILL);
+    job.signal(iof_engine::Signal::KILL);
 }

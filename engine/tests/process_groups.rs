@@ -33,8 +33,8 @@ fn signals_reach_each_ranks_whole_group_unless_it_is_the_embedders() {
             assert!(rank.is_none_or(|Rank(rank)| rank < 2));
         }
         // SIGCONT for processes that the terminal did not signal.
-        assert_eq!(job.signal_groups(Signal::SIGCONT), if own { 2 } else { 0 });
-        assert_eq!(job.signal(Signal::SIGTERM), 2);
+        assert_eq!(job.signal_groups(iof_engine::Signal::CONT), if own { 2 } else { 0 });
+        assert_eq!(job.signal(iof_engine::Signal::TERM), 2);
         if !own {
             assert_eq!(job.wait_exit().code(), 143);
             pids.chunks(2).for_each(|pair| kill(pair[1], Signal::SIGKILL).expect("it lives"));

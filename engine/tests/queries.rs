@@ -19,7 +19,6 @@ use iof_proto::{
     Status, ToTool, Value,
 };
 use iof_tool::{Delivery, Reply, RequestError, Tool};
-use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 /// A host that passes each request to the test, which answers it.
@@ -374,6 +373,6 @@ fn many_tools_that_query_counters_share_one_read_of_the_streams() {
     }
     // One read each 10 ms, and those caused by the first bytes and the rank's start.
     let most = began.elapsed().as_millis() / STATS_AGE.as_millis() + 6;
-    job.signal(Signal::SIGKILL);
+    job.signal(iof_engine::Signal::KILL);
     assert!((figures.len() as u128) < most, "{} reads, expected fewer than {most}", figures.len());
 }

@@ -7,7 +7,6 @@ use common::{Received, engine, nspace, shell, spec, wait, wait_for};
 use iof_engine::{App, Grant};
 use iof_proto::{Channels, Proc, Rank};
 use iof_tool::Pull;
-use nix::sys::signal::Signal;
 
 #[test]
 fn removed_jobs_leave_nothing_behind_and_their_readers_read_to_the_end() {
@@ -37,7 +36,7 @@ fn a_running_job_cannot_be_removed() {
     let engine = engine();
     let job = engine.spawn(&spec([shell("exec sleep 1000")])).unwrap();
     assert!(!engine.remove(&nspace()));
-    job.signal(Signal::SIGKILL);
+    job.signal(iof_engine::Signal::KILL);
     wait(&job);
     assert!(engine.remove(&nspace()));
     assert!(!engine.remove(&nspace()));

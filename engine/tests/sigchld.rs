@@ -32,6 +32,6 @@ fn with_sigchld_ignored_output_is_complete_and_exits_are_unknown() {
     // Signals still reach running ranks.
     let nspace = iof_proto::Nspace::new("second").unwrap();
     let job = engine.spawn(&JobSpec { nspace, ..spec([shell("exec sleep 1000")]) }).unwrap();
-    assert_eq!(job.signal(Signal::SIGTERM), 1);
+    assert_eq!(job.signal(iof_engine::Signal::TERM), 1);
     assert!(matches!(wait(&job).first_failure, Some((_, Exit::Unknown))));
 }

@@ -265,7 +265,7 @@ fn a_signal_reaches_grandchildren_only_if_the_child_has_its_own_process_group() 
         stdout.read_line(&mut pid).unwrap();
         let pid = nix::unistd::Pid::from_raw(pid.trim().parse().unwrap());
         assert_eq!(child.signaller().has_group(), reached);
-        child.signaller().send(Signal::SIGTERM).unwrap();
+        child.signaller().send(iof_capture::Signal::TERM).unwrap();
         if !reached {
             nix::sys::signal::kill(pid, Signal::SIGKILL).expect("the grandchild is alive");
         }

@@ -12,11 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_engine::{
     AdoptSpec, AdoptedRank, App, BackendKind, Config, DeliverError, Engine, Exit, Grant, Job, JobSpec,
-    JobStatus, LaunchError, MAX_RANKS, Policy, Process, Rendezvous, Stdin,
+    JobStatus, LaunchError, MAX_RANKS, Policy, Process, Rendezvous, Signal, Stdin,
 };
 use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
-use nix::sys::signal::Signal;
 
 use crate::call::{self, CbData};
 use crate::callbacks::{iof_op_cbfunc_t, iof_server_module_t};

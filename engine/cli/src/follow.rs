@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
-use iof_engine::{Job, JobStatus, Remedy};
+use iof_engine::{Job, JobStatus, Remedy, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
@@ -132,7 +132,7 @@ impl RunningJob {
 
     fn grace_is_over(&mut self) {
         match self.grace.take() {
-            Some((_, AfterGrace::Kill)) => drop(self.job.signal(Signal::SIGKILL)),
+            Some((_, AfterGrace::Kill)) => drop(self.job.signal(RankSignal::KILL)),
             Some((_, AfterGrace::Leave(signal))) => self.failure = Some(Failure::Signal(signal)),
             None => {}
         }
@@ -161,12 +161,12 @@ impl RunningJob {
         }
         let asks_to_end = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
         if asks_to_end && mem::replace(&mut self.asked_to_end, true) {
-            self.job.signal(Signal::SIGKILL);
+            self.job.signal(RankSignal::KILL);
             self.grace = Some((Instant::now() + GRACE, AfterGrace::Leave(signal)));
         } else {
             self.send(received);
             if self.stopped {
-                self.job.signal(Signal::SIGCONT);
+                self.job.signal(RankSignal::CONT);
             }
         }
     }
@@ -174,6 +174,7 @@ impl RunningJob {
     /// Sends a received signal to the ranks. Ranks in the command's own process group have already
     /// received a signal that came from the terminal.
     fn send(&self, ReceivedSignal { signal, from_terminal }: ReceivedSignal) {
+        let Ok(signal) = RankSignal::try_from(signal as i32) else { return };
         if from_terminal {
             self.job.signal_groups(signal);
         } else {
@@ -191,7 +192,7 @@ impl RunningJob {
             None => stop(),
         }
         self.job.resize(window_size());
-        self.job.signal(Signal::SIGCONT);
+        self.job.signal(RankSignal::CONT);
     }
 
     /// Reports ranks that were stopped because they used the terminal.
@@ -227,7 +228,7 @@ impl RunningJob {
                 message.push_str("; the job was ended because of this error");
             }
             self.failure = Some(failure);
-            self.job.signal(Signal::SIGTERM);
+            self.job.signal(RankSignal::TERM);
             self.grace = Some((Instant::now() + GRACE, AfterGrace::Kill));
         }
     }

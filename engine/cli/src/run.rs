@@ -10,11 +10,10 @@ use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{
-    CaptureError, Config, Engine, Grant, Host, Job, JobSpec, Pty, Remedy, Rendezvous, StartError,
+    CaptureError, Config, Engine, Grant, Host, Job, JobSpec, Pty, Remedy, Rendezvous, Signal, StartError,
 };
 use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_tool::{Pull, Tool};
-use nix::sys::signal::Signal;
 
 use crate::account::JobAccount;
 use crate::app::apps;
@@ -74,7 +73,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         .and_then(|()| give_keyboard(&job, stdin.inherits()));
     if keyboard.is_err() {
         // The ranks would run without a launcher.
-        job.signal(Signal::SIGKILL);
+        job.signal(Signal::KILL);
     }
     let (result, forwarded) = RunningJob::new(job, event_queue, outputs, keyboard?).wait_for_end();
     if args.timings || args.summary {
