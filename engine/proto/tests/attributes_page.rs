@@ -1,11 +1,11 @@
-//! The attribute tables of the book, made from the keys' own documentation.
+//! Generates the attribute tables of the book from the documentation of the keys.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// A table: its heading, and the source file whose `mod key` it lists.
+/// The tables: the heading, and the source file whose `mod key` the table lists.
 const TABLES: [(&str, &str); 3] = [
     ("I/O forwarding (RFC0025)", "engine/proto/src/directive.rs"),
     ("Queries (RFC0001, RFC0010)", "engine/proto/src/query.rs"),
@@ -17,16 +17,16 @@ const HEAD: &str = "\
 
 <!-- Generated: IOF_BLESS=1 cargo test -p iof-proto --test attributes_page -->
 
-An attribute is a key with a value. The type of the value stands in brackets. Keys that begin with
-`pmix.` are PMIx's; keys that begin with `iof.` are extensions. `iof query ATTRIBUTE_SUPPORT` lists
-the keys that an engine understands, with those of its host.
+An attribute is a key with a value. The type of the value is given in brackets. Keys that begin with
+`pmix.` are defined by PMIx; keys that begin with `iof.` are extensions. `iof query
+ATTRIBUTE_SUPPORT` lists the keys that an engine and its host support.
 ";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The constants of a file's `mod key`: name, key and documentation.
+/// Returns the constants of a file's `mod key`: name, key and documentation.
 fn keys(source: &str) -> Vec<(String, String, String)> {
     let mut keys = Vec::new();
     let mut doc: Vec<&str> = Vec::new();
@@ -47,14 +47,14 @@ fn keys(source: &str) -> Vec<(String, String, String)> {
     keys
 }
 
-/// Replaces rustdoc's links by their text.
+/// Replaces rustdoc links by their text.
 fn without_links(doc: &str) -> String {
     let mut text = String::new();
     let mut rest = doc;
     while let Some((before, link)) = rest.split_once('[') {
-        let (shown, after) = link.split_once(']').unwrap_or((link, ""));
+        let (label, after) = link.split_once(']').unwrap_or((link, ""));
         text += before;
-        text += shown;
+        text += label;
         rest = match after.strip_prefix('(').and_then(|target| target.split_once(')')) {
             Some((_, after)) => after,
             None => after,
@@ -69,7 +69,7 @@ fn page() -> String {
         page += &format!("\n## {heading}\n\n| name | key | meaning |\n|---|---|---|\n");
         let source = fs::read_to_string(root().join(file)).unwrap();
         let keys = keys(&source);
-        assert!(keys.len() >= 10, "the keys of {file} are not found: {keys:?}");
+        assert!(keys.len() >= 10, "too few keys found in {file}: {keys:?}");
         for (name, key, doc) in keys {
             page += &format!("| `{name}` | `{key}` | {doc} |\n");
         }
@@ -78,13 +78,13 @@ fn page() -> String {
 }
 
 #[test]
-fn the_books_attribute_tables_are_those_of_the_keys() {
+fn the_attribute_page_matches_the_keys() {
     let file = root().join("docs/src/attributes.md");
-    let made = page();
+    let expected = page();
     if env::var_os("IOF_BLESS").is_some() {
-        fs::write(&file, &made).unwrap();
+        fs::write(&file, &expected).unwrap();
     }
-    let kept = fs::read_to_string(&file).unwrap_or_default();
-    let how = "IOF_BLESS=1 cargo test -p iof-proto --test attributes_page";
-    assert!(kept == made, "docs/src/attributes.md is stale: run {how}");
+    let actual = fs::read_to_string(&file).unwrap_or_default();
+    let command = "IOF_BLESS=1 cargo test -p iof-proto --test attributes_page";
+    assert!(actual == expected, "docs/src/attributes.md is outdated: run {command}");
 }

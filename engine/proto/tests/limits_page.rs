@@ -1,4 +1,4 @@
-//! The book's table of limits, compared with the constants.
+//! Compares the tables of limits in the book with the constants.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
-/// Where limits are defined.
+/// The directories whose files define limits.
 const SOURCES: [&str; 7] = [
     "shm-ring/src",
     "capture/src",
@@ -24,7 +24,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every file with Rust source below `directory`.
+/// Returns all Rust source files below `directory`.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let below = |path: PathBuf| match path.extension() {
@@ -35,12 +35,13 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     entries.flat_map(below).collect()
 }
 
-/// The limits that a source file defines: `MAX_...` everywhere, and all constants of `limits.rs`.
+/// Returns the limits that a source file defines: all constants `MAX_...`, and in `limits.rs` all
+/// constants.
 fn defined(path: &Path) -> Vec<Limit> {
-    let all = path.ends_with("limits.rs");
+    let lists_all = path.ends_with("limits.rs");
     let text = fs::read_to_string(path).unwrap();
     let constants = constants(&text);
-    let is_limit = |(name, _): &&(&str, &str)| all || name.starts_with("MAX_");
+    let is_limit = |(name, _): &&(&str, &str)| lists_all || name.starts_with("MAX_");
     let limit = |(name, expression): &(&str, &str)| {
         let value = evaluate(expression, &constants);
         (name.to_string(), value.unwrap_or_else(|| panic!("{}: {name} = {expression}", path.display())))
@@ -48,17 +49,17 @@ fn defined(path: &Path) -> Vec<Limit> {
     constants.iter().filter(is_limit).map(limit).collect()
 }
 
-/// The constants of a source, with the expressions of their values.
+/// Returns the constants of a source text with the expressions of their values.
 fn constants(source: &str) -> Vec<(&str, &str)> {
     let mut previous = "";
     let mut constants = Vec::new();
     for line in source.lines().map(str::trim) {
-        // Loom and Miri have smaller ones.
-        let is_real = !matches!(previous, "#[cfg(loom)]" | "#[cfg(miri)]");
+        // Loom and Miri use smaller limits.
+        let is_regular = !matches!(previous, "#[cfg(loom)]" | "#[cfg(miri)]");
         previous = line;
         let line = line.strip_prefix("pub(crate) ").or_else(|| line.strip_prefix("pub ")).unwrap_or(line);
         let constant = line.strip_prefix("const ").and_then(|rest| rest.split_once(": "));
-        if let Some((name, rest)) = constant.filter(|_| is_real)
+        if let Some((name, rest)) = constant.filter(|_| is_regular)
             && let Some((_, expression)) = rest.trim_end_matches(';').split_once(" = ")
         {
             constants.push((name, expression));
@@ -67,34 +68,34 @@ fn constants(source: &str) -> Vec<(&str, &str)> {
     constants
 }
 
-/// The value of a constant's expression, which may name other `constants`.
+/// Returns the value of a constant's expression, which may name other `constants`.
 fn evaluate(expression: &str, constants: &[(&str, &str)]) -> Option<u64> {
     let value = |expression: &str| evaluate(expression, constants);
-    let within = |prefix: &str| expression.strip_prefix(prefix)?.strip_suffix(')');
-    if let Some(seconds) = within("Duration::from_secs(") {
+    let argument = |prefix: &str| expression.strip_prefix(prefix)?.strip_suffix(')');
+    if let Some(seconds) = argument("Duration::from_secs(") {
         return value(seconds)?.checked_mul(1000);
     }
-    if let Some(milliseconds) = within("Duration::from_millis(") {
+    if let Some(milliseconds) = argument("Duration::from_millis(") {
         return value(milliseconds);
     }
     if let Some((number, bits)) = expression.split_once(" << ") {
         return value(number)?.checked_shl(value(bits)?.try_into().ok()?);
     }
-    // The last operator is applied last.
-    if let Some(at) = expression.rfind(['*', '/']) {
-        let (left, right) = (value(expression[..at].trim())?, value(expression[at + 1..].trim())?);
-        return if expression[at..].starts_with('*') {
+    // Both operators associate to the left, so the last one is evaluated last.
+    if let Some(index) = expression.rfind(['*', '/']) {
+        let (left, right) = (value(expression[..index].trim())?, value(expression[index + 1..].trim())?);
+        return if expression[index..].starts_with('*') {
             left.checked_mul(right)
         } else {
             left.checked_div(right)
         };
     }
     let named = constants.iter().find(|(name, _)| *name == expression);
-    named.map_or_else(|| expression.replace('_', "").parse().ok(), |(_, of)| value(of))
+    named.map_or_else(|| expression.replace('_', "").parse().ok(), |(_, expression)| value(expression))
 }
 
-/// The value of a figure as the page has it: `1,024`, `64 KiB`, `5 s`.
-fn read(figure: &str) -> Option<u64> {
+/// Returns the value of a figure of the page, such as `1,024`, `64 KiB` or `5 s`.
+fn parse_figure(figure: &str) -> Option<u64> {
     let (number, unit) = figure.split_once(' ').unwrap_or((figure, ""));
     let number: u64 = number.replace(',', "").parse().ok()?;
     let factor = match unit {
@@ -108,30 +109,33 @@ fn read(figure: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// The rows of the page's tables.
+/// Returns the rows of the page's tables.
 fn listed() -> BTreeSet<Limit> {
     let page = fs::read_to_string(root().join("docs/src/limits.md")).unwrap();
     let row = |line: &str| {
         let cells: Vec<&str> = line.strip_prefix("| `")?.split('|').map(str::trim).collect();
-        let [name, figure, counts, beyond, ""] = cells[..] else { panic!("not five cells: {line}") };
-        assert!(!counts.is_empty() && !beyond.is_empty(), "an empty cell: {line}");
-        let value = read(figure).unwrap_or_else(|| panic!("not a figure: {line}"));
+        let [name, figure, counted, effect, ""] = cells[..] else { panic!("not five cells: {line}") };
+        assert!(!counted.is_empty() && !effect.is_empty(), "an empty cell: {line}");
+        let value = parse_figure(figure).unwrap_or_else(|| panic!("not a figure: {line}"));
         Some((name.trim_end_matches('`').to_owned(), value))
     };
     page.lines().filter_map(row).collect()
 }
 
 #[test]
-fn every_limit_is_in_the_books_table_with_its_figure() {
+fn the_limits_page_lists_every_limit_with_its_value() {
     let listed = listed();
     let sources = SOURCES.iter().flat_map(|source| files(&root().join(source)));
     let tool = iter::once(root().join("engine/tool/src/tool.rs"));
     let defined: BTreeSet<Limit> = sources.chain(tool).flat_map(|path| defined(&path)).collect();
     let missing: Vec<&Limit> = defined.difference(&listed).collect();
     assert!(missing.is_empty(), "docs/src/limits.md does not list {missing:?}");
-    assert!(defined.len() > 50, "only {} limits are found", defined.len());
-    // `..._LIMIT`s are rows, too, and are defined under these names somewhere.
+    assert!(defined.len() > 50, "found only {} limits", defined.len());
+    // Rows with other names, such as `..._LIMIT`, are not checked for a definition.
     let unknown = listed.difference(&defined).filter(|(name, _)| name.starts_with("MAX_"));
     let unknown: Vec<&Limit> = unknown.collect();
-    assert!(unknown.is_empty(), "docs/src/limits.md lists {unknown:?}, which is not defined so");
+    assert!(
+        unknown.is_empty(),
+        "docs/src/limits.md lists {unknown:?}, but no constant has this name and value"
+    );
 }

@@ -1,4 +1,5 @@
-//! What descriptor passing promises. One test, because it counts the descriptors of its process.
+//! Tests of descriptor passing. They are one test function because it counts the descriptors of its
+//! process.
 #![allow(clippy::unwrap_used, reason = "a test, helpers included, fails by panicking")]
 
 use std::collections::VecDeque;
@@ -17,21 +18,21 @@ fn open_fds() -> usize {
 }
 
 #[test]
-fn descriptors_arrive_with_their_frame_or_not_at_all() {
+fn descriptors_arrive_with_their_frame_or_are_closed() {
     let before = open_fds();
-    arrive_in_order_with_their_frames();
+    descriptors_arrive_in_order_with_their_frames();
     assert_eq!(open_fds(), before);
-    unaccepted_ones_are_closed();
+    unaccepted_descriptors_are_closed();
     assert_eq!(open_fds(), before);
-    too_many_are_an_error_and_are_closed();
+    too_many_descriptors_are_an_error_and_are_closed();
     assert_eq!(open_fds(), before);
-    a_full_socket_takes_nothing();
+    a_full_socket_accepts_no_bytes_and_no_descriptors();
     assert_eq!(open_fds(), before);
-    the_kernel_knows_what_was_received();
+    the_number_of_unread_messages_is_bounded_from_above();
     assert_eq!(open_fds(), before);
 }
 
-fn arrive_in_order_with_their_frames() {
+fn descriptors_arrive_in_order_with_their_frames() {
     let (engine, tool) = UnixStream::pair().unwrap();
     let mut pipes: Vec<_> = (0..3).map(|_| io::pipe().unwrap()).collect();
     let sent = [
@@ -58,7 +59,7 @@ fn arrive_in_order_with_their_frames() {
     for message in &sent {
         let frame = encode(message).unwrap();
         let fds: Vec<_> = writers.by_ref().take(message.fds().into()).collect();
-        // As a full socket would cut it: descriptors with the first byte, the rest without.
+        // A full socket can cut a frame like this: the descriptors go with the first byte.
         assert_eq!(send(&engine, &frame[..1], &fds).unwrap(), 1);
         assert_eq!(send(&engine, &frame[1..], &[]).unwrap(), frame.len() - 1);
     }
@@ -89,7 +90,7 @@ fn arrive_in_order_with_their_frames() {
     }
 }
 
-fn unaccepted_ones_are_closed() {
+fn unaccepted_descriptors_are_closed() {
     let (tool, engine) = UnixStream::pair().unwrap();
     let (mut reader, writer) = io::pipe().unwrap();
     assert_eq!(send(&tool, b"x", &[writer.as_fd(), writer.as_fd()]).unwrap(), 1);
@@ -99,11 +100,11 @@ fn unaccepted_ones_are_closed() {
     assert_eq!(receive(&engine, &mut buffer, &mut fds, false, false).unwrap(), 1);
     assert!(fds.is_empty());
     assert_eq!(open_fds(), before);
-    // The pipe has ended, so nobody holds its writer.
+    // The pipe is at its end of file, so no process holds the writer.
     assert_eq!(reader.read(&mut buffer).unwrap(), 0);
 }
 
-fn too_many_are_an_error_and_are_closed() {
+fn too_many_descriptors_are_an_error_and_are_closed() {
     let (engine, tool) = UnixStream::pair().unwrap();
     let (mut reader, writer) = io::pipe().unwrap();
     let raw = [writer.as_raw_fd(); 4];
@@ -119,7 +120,7 @@ fn too_many_are_an_error_and_are_closed() {
     assert_eq!(reader.read(&mut buffer).unwrap(), 0);
 }
 
-fn a_full_socket_takes_nothing() {
+fn a_full_socket_accepts_no_bytes_and_no_descriptors() {
     let (engine, tool) = UnixStream::pair().unwrap();
     let (mut fds, mut buffer) = (VecDeque::new(), vec![0; 1 << 16]);
     let nothing = receive(&tool, &mut buffer, &mut fds, true, false).unwrap_err();
@@ -136,7 +137,7 @@ fn a_full_socket_takes_nothing() {
     assert!(fds.is_empty());
 }
 
-fn the_kernel_knows_what_was_received() {
+fn the_number_of_unread_messages_is_bounded_from_above() {
     let (engine, tool) = UnixStream::pair().unwrap();
     let (mut fds, mut buffer) = (VecDeque::new(), [0; 8]);
     assert_eq!(unread(&engine).unwrap(), 0);
@@ -151,5 +152,5 @@ fn the_kernel_knows_what_was_received() {
     }
     send(&engine, b"x", &[engine.as_fd()]).unwrap();
     drop(tool);
-    assert_eq!(unread(&engine).unwrap(), 0, "what can't be received any more is not unread");
+    assert_eq!(unread(&engine).unwrap(), 0, "bytes that can no longer be received do not count");
 }

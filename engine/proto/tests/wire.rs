@@ -1,4 +1,4 @@
-//! What the framing promises, to friend and foe.
+//! Tests of the frames, with regular and with hostile peers.
 #![allow(clippy::unwrap_used, reason = "a test, helpers included, fails by panicking")]
 
 use iof_proto::limits::{
@@ -54,13 +54,13 @@ fn from_tool() -> Vec<FromTool> {
             request: 4,
             log: Log { directives: vec![Info::new("x", true)], ..Log::to(["pmix.log.email", "y"], "text") },
         },
-        FromTool::Log { request: 5, log: Log { data: odd_entries(), directives: vec![] } },
+        FromTool::Log { request: 5, log: Log { data: varied_entries(), directives: vec![] } },
     ]
 }
 
-/// Entries that share messages and do not, emails with none, with more than one, and with one among
-/// other fields.
-fn odd_entries() -> Vec<LogEntry> {
+/// Returns entries with shared and with distinct messages, and emails with no message, with several
+/// messages, and with a message between other fields.
+fn varied_entries() -> Vec<LogEntry> {
     let message = |text: &str| Info::new(log::PMIX_LOG_EMAIL_MSG, text);
     let field = || Info::required("pmix.log.emsub", "a");
     let required = Info { required: true, ..message("b") };
@@ -215,36 +215,36 @@ fn decode_all<M: Message>(mut bytes: &[u8]) -> Result<Vec<M>, DecodeError> {
     Ok(messages)
 }
 
-/// A frame by hand, as a hostile peer makes it.
+/// Returns a frame with any header and body, as a hostile peer can send it.
 fn frame(length: u32, fds: u8, body: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes(), &[fds][..], body].concat()
 }
 
-fn survives_any_cut<M: Message + PartialEq + std::fmt::Debug>(messages: &[M]) {
+fn assert_survives_any_cut<M: Message + PartialEq + std::fmt::Debug>(messages: &[M]) {
     let bytes: Vec<u8> = messages.iter().flat_map(|message| encode(message).unwrap()).collect();
     assert_eq!(decode_all::<M>(&bytes).unwrap(), messages);
     for cut in 0..=bytes.len() {
         let mut decoder = Decoder::<M>::new();
-        let mut seen = Vec::new();
+        let mut decoded = Vec::new();
         let (first, second) = bytes.split_at(cut);
         for mut part in [first, second] {
             while let Some(message) = decoder.decode(&mut part).unwrap() {
-                seen.push(message);
+                decoded.push(message);
             }
             assert!(part.is_empty());
         }
-        assert_eq!(seen, messages, "cut at {cut}");
+        assert_eq!(decoded, messages, "cut at {cut}");
     }
 }
 
 #[test]
 fn every_message_survives_a_cut_at_every_byte() {
-    survives_any_cut(&from_tool());
-    survives_any_cut(&to_tool());
+    assert_survives_any_cut(&from_tool());
+    assert_survives_any_cut(&to_tool());
 }
 
 #[test]
-fn greetings_keep_their_bytes_for_ever() {
+fn the_encoding_of_hello_welcome_and_refused_never_changes() {
     let hello = encode(&FromTool::Hello { version: 1, pid: 2, name: "t".into() }).unwrap();
     assert_eq!(hello, [5, 0, 0, 0, 0, 0, 1, 2, 1, b't']);
     let welcome = encode(&ToTool::Welcome { version: 1, engine_pid: 2, may_block: false }).unwrap();
@@ -254,7 +254,7 @@ fn greetings_keep_their_bytes_for_ever() {
 }
 
 #[test]
-fn an_oversize_length_is_refused_before_its_body_comes() {
+fn an_oversize_length_is_refused_before_the_body_arrives() {
     let too_long = u32::try_from(MAX_MESSAGE + 1).unwrap();
     let error = decode_all::<FromTool>(&frame(too_long, 0, &[])).unwrap_err();
     assert!(
@@ -265,7 +265,7 @@ fn an_oversize_length_is_refused_before_its_body_comes() {
 }
 
 #[test]
-fn a_decoder_that_saw_an_oversize_length_refuses_everything_after_it() {
+fn a_decoder_refuses_everything_after_an_oversize_length() {
     let mut decoder = Decoder::<FromTool>::new();
     let bytes = [frame(u32::MAX, 0, &[]), encode(&FromTool::Follow { slot: 1 }).unwrap()].concat();
     let mut rest = &bytes[..];
@@ -288,7 +288,7 @@ fn a_truncated_body_and_trailing_bytes_are_refused() {
 }
 
 #[test]
-fn a_descriptor_count_that_is_not_the_messages_is_refused() {
+fn a_wrong_descriptor_count_is_refused() {
     let mut bytes = encode(&FromTool::Follow { slot: 1 }).unwrap();
     bytes[4] = 1;
     assert!(matches!(decode_all::<FromTool>(&bytes), Err(DecodeError::WrongFds { announced: 1, due: 0 })));
@@ -297,7 +297,7 @@ fn a_descriptor_count_that_is_not_the_messages_is_refused() {
 }
 
 #[test]
-fn a_push_that_is_granted_comes_with_its_inlet_and_one_that_is_refused_without() {
+fn only_a_granted_push_comes_with_a_descriptor() {
     let granted = PushGranted { push: 1, skipped: Vec::new(), ignored: Vec::new() };
     assert_eq!(ToTool::PushBegun { request: 1, result: Ok(granted) }.fds(), 1);
     let failure = Failure { status: Status::ERR_BAD_PARAM, reason: String::new() };
@@ -306,7 +306,7 @@ fn a_push_that_is_granted_comes_with_its_inlet_and_one_that_is_refused_without()
 }
 
 #[test]
-fn limits_hold_on_both_sides() {
+fn sender_and_receiver_enforce_the_limits() {
     let pull = |procs| FromTool::Pull {
         request: 1,
         procs: vec![source(Rank(0)); procs],
@@ -321,7 +321,7 @@ fn limits_hold_on_both_sides() {
         size: None,
         directives: vec![Info::new("k", true); directives],
     };
-    let excessive = [
+    let too_large = [
         pull(MAX_PROCS_PER_PULL + 1),
         push(MAX_PROCS_PER_PULL + 1, 0),
         push(1, MAX_DIRECTIVES + 1),
@@ -330,50 +330,52 @@ fn limits_hold_on_both_sides() {
         FromTool::Query { request: 1, queries: vec![Query::new(["k".repeat(MAX_TEXT + 1)])] },
         FromTool::Log { request: 1, log: Log::new("x".repeat(MAX_LOG_TEXT + 1)) },
         FromTool::Log { request: 1, log: Log::to([log::PMIX_LOG_EMAIL], &"x".repeat(MAX_LOG_TEXT + 1)) },
-        FromTool::Log { request: 1, log: Log { directives: fat_fields(17), ..Log::new("text") } },
+        FromTool::Log { request: 1, log: Log { directives: large_directives(17), ..Log::new("text") } },
         FromTool::Hello { version: 1, pid: 1, name: "n".repeat(MAX_TEXT + 1) },
         FromTool::Drained { slots: vec![0; MAX_SLOTS_PER_MESSAGE + 1] },
     ];
     encode(&FromTool::Drained { slots: vec![u32::MAX; MAX_SLOTS_PER_MESSAGE] }).unwrap();
     encode(&pull(MAX_PROCS_PER_PULL)).unwrap();
     encode(&push(MAX_PROCS_PER_PULL, MAX_DIRECTIVES)).unwrap();
-    for message in excessive {
+    for message in too_large {
         assert!(matches!(encode(&message), Err(EncodeError::Limit(_))));
         let body = postcard::to_stdvec(&message).unwrap();
         let bytes = frame(u32::try_from(body.len()).unwrap(), 0, &body);
         assert!(matches!(decode_all::<FromTool>(&bytes), Err(DecodeError::Limit(_))));
     }
-    let mut long = source(Rank(0));
-    long.nspace = Nspace::new("x".repeat(255)).unwrap();
-    let fat = FromTool::Pull {
+    let mut long_name = source(Rank(0));
+    long_name.nspace = Nspace::new("x".repeat(255)).unwrap();
+    let too_long = FromTool::Pull {
         request: 1,
-        procs: vec![long; 1000],
+        procs: vec![long_name; 1000],
         channels: Channels::STDOUT,
         backlog: false,
         persistent: false,
         directives: Vec::new(),
     };
-    assert!(matches!(encode(&fat), Err(EncodeError::TooLong { cap: MAX_MESSAGE, .. })));
+    assert!(matches!(encode(&too_long), Err(EncodeError::TooLong { cap: MAX_MESSAGE, .. })));
 }
 
-/// Directives with so many KiB of text.
-fn fat_fields(count: usize) -> Vec<Info> {
+/// Returns `count` directives with 1 KiB of text each.
+fn large_directives(count: usize) -> Vec<Info> {
     vec![Info::new("k", "x".repeat(1024).as_str()); count]
 }
 
 #[test]
-fn the_longest_message_goes_to_every_channel_in_one_request() {
+fn the_longest_text_can_be_logged_to_all_channels_in_one_request() {
     let channels = [log::PMIX_LOG_EMAIL].into_iter().chain(vec!["x"; MAX_LOG_ENTRIES - 1]);
     let text = "x".repeat(MAX_LOG_TEXT);
-    let message =
-        FromTool::Log { request: 1, log: Log { directives: fat_fields(15), ..Log::to(channels, &text) } };
+    let message = FromTool::Log {
+        request: 1,
+        log: Log { directives: large_directives(15), ..Log::to(channels, &text) },
+    };
     let bytes = encode(&message).unwrap();
     assert_eq!(decode_all::<FromTool>(&bytes).unwrap(), [message]);
     assert!(bytes.len() < MAX_LOG_TEXT + MAX_LOG_FIELDS + 1024, "{} bytes", bytes.len());
 }
 
 #[test]
-fn a_small_request_does_not_become_a_large_one_where_it_arrives() {
+fn a_small_request_does_not_become_large_when_decoded() {
     let log = |channels: usize| FromTool::Log { request: 1, log: Log::to(vec!["x"; channels], "text") };
     let limit = encode(&log(MAX_LOG_ENTRIES + 1)).unwrap_err();
     assert!(matches!(limit, EncodeError::Limit(_)), "{limit}");
@@ -381,10 +383,10 @@ fn a_small_request_does_not_become_a_large_one_where_it_arrives() {
     let bytes = frame(u32::try_from(body.len()).unwrap(), 0, &body);
     let refused = decode_all::<FromTool>(&bytes).unwrap_err();
     assert!(matches!(refused, DecodeError::Body { .. }), "{refused}");
-    // A message that is not there.
+    // An entry that refers to a missing message.
     let mut body = postcard::to_stdvec(&log(1)).unwrap();
-    let place = body.windows(3).position(|bytes| bytes == [b'x', 0, 0]).unwrap() + 2;
-    body[place] = 1;
+    let index = body.windows(3).position(|bytes| bytes == [b'x', 0, 0]).unwrap() + 2;
+    body[index] = 1;
     let bytes = frame(u32::try_from(body.len()).unwrap(), 0, &body);
     assert!(matches!(decode_all::<FromTool>(&bytes), Err(DecodeError::Body { .. })));
 }
