@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 /// The longest delay.
-const MAX_DELAY: Duration = Duration::from_micros(200);
+const LONGEST_DELAY: Duration = Duration::from_micros(200);
 /// The first delay that is tried, and the shortest that is kept.
 const MIN_DELAY: Duration = Duration::from_micros(50);
 /// Traffic is dense while no turn takes longer than this in addition to its delay.
@@ -109,7 +109,7 @@ impl Coalescing {
     fn adjust(&mut self, largest: usize) {
         let (quarter, half) = (self.delay / 4, self.delay / 2);
         if largest < LARGE_READ / 2 {
-            self.delay = self.delay.saturating_add(quarter).min(MAX_DELAY);
+            self.delay = self.delay.saturating_add(quarter).min(LONGEST_DELAY);
         } else if largest >= LARGE_READ && half < MIN_DELAY {
             self.enter(Phase::HoldOff(SAMPLE_TURNS), Duration::ZERO);
         } else if largest >= LARGE_READ {
@@ -161,7 +161,7 @@ mod tests {
     fn dense_lines_raise_the_delay_up_to_the_limit() {
         let mut coalescing = Coalescing::new();
         run(&mut coalescing, 100, SOON, dense);
-        assert_eq!(coalescing.delay(), MAX_DELAY);
+        assert_eq!(coalescing.delay(), LONGEST_DELAY);
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
         let mut coalescing = Coalescing::new();
         run(&mut coalescing, 100, SOON, dense);
         run(&mut coalescing, 1, SOON, |_| LARGE_READ as u64);
-        assert_eq!(coalescing.delay(), MAX_DELAY / 2);
+        assert_eq!(coalescing.delay(), LONGEST_DELAY / 2);
         run(&mut coalescing, 2, SOON, |_| LARGE_READ as u64);
         assert_eq!(coalescing.delay(), Duration::ZERO);
     }
