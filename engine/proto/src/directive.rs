@@ -61,8 +61,8 @@ pub struct Info {
     pub key: String,
     /// The value.
     pub value: InfoValue,
-    /// Whether the request fails if the directive cannot be honoured (`PMIX_INFO_REQD`). An optional
-    /// directive is ignored instead.
+    /// Whether the request fails if the directive cannot be honoured (`PMIX_INFO_REQD`). An
+    /// optional directive is ignored instead.
     pub required: bool,
 }
 
@@ -188,9 +188,9 @@ pub(crate) enum DirectiveError {
 }
 
 impl Directives {
-    /// Reads `infos`, which were given at `level`. Also returns the keys of optional directives that
-    /// are ignored because they are unknown, of the wrong type, out of range, or not applicable at
-    /// this level. If a key is repeated, its last value counts.
+    /// Reads `infos`, which were given at `level`. Also returns the keys of optional directives
+    /// that are ignored because they are unknown, of the wrong type, out of range, or not
+    /// applicable at this level. If a key is repeated, its last value counts.
     ///
     /// # Errors
     /// A required directive cannot be honoured, or both drop policies are set.

@@ -7,7 +7,7 @@
 //! | [`names`]      | processes: [`Nspace`], [`Rank`], [`Proc`]; their channels: [`Channel`], [`Channels`] |
 //! | [`directive`]  | forwarding attributes: [`Info`] as in PMIx, [`Directives`] as typed values       |
 //! | [`status`]     | results: [`Status`], with PMIx's numbers                                         |
-//! | [`limits`]     | the limits on what a peer may send                                               |
+//! | [`limits`]     | the limits on messages, connections and requests                                 |
 //! | [`message`]    | the control protocol: [`FromTool`], [`ToTool`]                                   |
 //! | [`push`]       | stdin: [`PushDirectives`], [`PushReport`]                                        |
 //! | [`query`]      | queries of a tool: [`Query`], [`Answer`]                                         |

@@ -1,7 +1,7 @@
-//! The limits on what a peer may ask of the other side.
+//! The limits on the demands of a peer.
 //!
-//! A constant's documentation states what is counted, in which unit, and what happens when the
-//! limit is reached. Some limits apply to one message: the sender's [`encode`](crate::encode) fails
+//! Each constant's documentation states the counted quantity, its unit and the effect of reaching
+//! the limit. Some limits apply to one message: the sender's [`encode`](crate::encode) fails
 //! with [`EncodeError`](crate::EncodeError), and a receiver that gets such a message nevertheless
 //! closes the connection. Such a message is called malformed below.
 
@@ -18,8 +18,8 @@ pub const MAX_MESSAGE: usize = 64 << 10;
 ///
 /// In place of a longer answer the engine sends
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). It shortens the lists in
-/// [`ToTool::Pushed`](crate::ToTool::Pushed) and [`ToTool::SlowTargets`](crate::ToTool::SlowTargets)
-/// instead.
+/// [`ToTool::Pushed`](crate::ToTool::Pushed) and
+/// [`ToTool::SlowTargets`](crate::ToTool::SlowTargets) instead.
 pub const MAX_ANSWER: usize = 16 << 20;
 
 /// Maximum number of file descriptors that accompany one message. A message with more is malformed.
@@ -115,8 +115,8 @@ pub const MAX_LOG_BYTES: usize = 64 << 20;
 /// Maximum size of a log request without its texts, in bytes: channels, directives and the fields
 /// of emails. A message with more is malformed.
 ///
-/// Together with a text of [`MAX_LOG_TEXT`], and with what an engine adds that relays the request
-/// to a gateway, the request stays below [`MAX_MESSAGE`].
+/// Together with a text of [`MAX_LOG_TEXT`] and with the fields that an engine adds when it relays
+/// the request to a gateway, the request stays below [`MAX_MESSAGE`].
 pub const MAX_LOG_FIELDS: usize = 16 << 10;
 
 /// Maximum number of registrations of one tool, including those that wait for the host's approval.
@@ -253,17 +253,17 @@ pub const JOB_WAIT: Duration = Duration::from_secs(5);
 
 /// The error for a message that exceeds one of the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{count} {what} in one message exceed the limit of {limit}")]
+#[error("{count} {counted} in one message exceed the limit of {limit}")]
 pub struct Excess {
-    /// What is counted, in the plural.
-    pub what: &'static str,
+    /// The counted items, in the plural.
+    pub counted: &'static str,
     /// The count in the message.
     pub count: usize,
     /// The limit: one of the constants of this module.
     pub limit: usize,
 }
 
-/// Checks that `count` is within `limit`; `what` names in the plural what is counted.
-pub(crate) fn check_limit(what: &'static str, count: usize, limit: usize) -> Result<(), Excess> {
-    if count > limit { Err(Excess { what, count, limit }) } else { Ok(()) }
+/// Checks that `count` is within `limit`; `counted` names the counted items in the plural.
+pub(crate) fn check_limit(counted: &'static str, count: usize, limit: usize) -> Result<(), Excess> {
+    if count > limit { Err(Excess { counted, count, limit }) } else { Ok(()) }
 }

@@ -6,8 +6,8 @@
 //! sources are created.
 //!
 //! The encoding identifies a variant by its index, so every change to a message requires a new
-//! [`PROTOCOL_VERSION`]. `Hello`, `Welcome` and `Refused` keep their index and layout for ever: with
-//! them, two versions detect that they differ.
+//! [`PROTOCOL_VERSION`]. `Hello`, `Welcome` and `Refused` keep their index and layout for ever:
+//! with them, two versions detect that they differ.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -50,8 +50,8 @@ pub enum FromTool {
     Hello {
         /// The tool's [`PROTOCOL_VERSION`].
         version: u32,
-        /// The tool's pid in its own pid namespace. For display only: the engine trusts only the pid
-        /// that the kernel reports.
+        /// The tool's pid in its own pid namespace. For display only: the engine trusts only the
+        /// pid that the kernel reports.
         pid: u32,
         /// The tool's name. For display only.
         name: String,
@@ -64,7 +64,8 @@ pub enum FromTool {
         procs: Vec<Proc>,
         /// The channels of these sources. Stdin cannot be pulled.
         channels: Channels,
-        /// Whether to start at the oldest byte that is still in the ring instead of at the next byte.
+        /// Whether to start at the oldest byte that is still in the ring instead of at the next
+        /// byte.
         backlog: bool,
         /// Whether the registration continues when its jobs have ended, for later jobs of the same
         /// names, until the tool deregisters it. Otherwise it covers only the first job of each
@@ -193,7 +194,8 @@ pub enum ToTool {
         /// The registration.
         result: Result<Granted, Failure>,
     },
-    /// A stream of a registration, or its next generation. Comes with one file descriptor: the ring.
+    /// A stream of a registration, or its next generation. Comes with one file descriptor: the
+    /// ring.
     Ring {
         /// The handler id of the registration.
         handler: u32,
@@ -235,7 +237,8 @@ pub enum ToTool {
         handler: u32,
         /// The name of the job.
         nspace: Nspace,
-        /// The number of this job among the jobs that had this name. A later job has a higher number.
+        /// The number of this job among the jobs that had this name. A later job has a higher
+        /// number.
         run: u64,
         /// The job's exit code as a shell shows it; `None` if unknown to this engine.
         exit_code: Option<i32>,
@@ -273,8 +276,9 @@ pub enum ToTool {
         /// The push.
         result: Result<PushGranted, Failure>,
     },
-    /// Every target of a push has received the bytes before a position, so the inlet has room again.
-    /// The free room is the inlet's capacity less the bytes that were filled after this position.
+    /// Every target of a push has received the bytes before a position, so the inlet has room
+    /// again. The free room is the inlet's capacity less the bytes that were filled after this
+    /// position.
     Room {
         /// The number of the push.
         push: u32,

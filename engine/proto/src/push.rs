@@ -75,8 +75,9 @@ impl PushDirectives {
 pub struct PushGranted {
     /// The number of the push, 1 or more.
     pub push: u32,
-    /// The targets that are left out (at most [`MAX_PROCS_PER_PULL`](crate::limits::MAX_PROCS_PER_PULL)
-    /// are listed). Empty without [`IOF_PARTIAL`](crate::directive::key::IOF_PARTIAL).
+    /// The targets that are left out (at most
+    /// [`MAX_PROCS_PER_PULL`](crate::limits::MAX_PROCS_PER_PULL) are listed). Empty without
+    /// [`IOF_PARTIAL`](crate::directive::key::IOF_PARTIAL).
     pub skipped: Vec<Skipped>,
     /// The keys of optional directives that could not be honoured.
     pub ignored: Vec<String>,

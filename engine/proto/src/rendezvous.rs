@@ -12,8 +12,8 @@
 //!
 //! The names have the form of the RFCs' names but do not begin with `pmix.`. PMIx libraries search
 //! the same directories and their subdirectories for `pmix.<host>.tool*` and `pmix.sys.<host>`, and
-//! read each match as a file with a URI. With another prefix neither side mistakes the other's files
-//! for its own.
+//! read each match as a file with a URI. With another prefix neither side mistakes the other's
+//! files for its own.
 //!
 //! An engine that was killed leaves its files behind. The next engine in the same directory removes
 //! them. Until then they do no harm: a search ignores sockets without a listener.

@@ -123,9 +123,9 @@ pub fn unread(socket: impl AsFd) -> io::Result<usize> {
 }
 
 /// A lower bound for the bytes that the kernel charges to the sender's socket for each buffer until
-/// the receiver has emptied it. The charge is the buffer's contents and its own memory (`truesize`),
-/// which alone exceeds this bound. While the kernel frees a buffer, less than this bound remains
-/// charged.
+/// the receiver has emptied it. The charge is the buffer's contents and its own memory
+/// (`truesize`), which alone exceeds this bound. While the kernel frees a buffer, less than this
+/// bound remains charged.
 const SEND_CHARGE: usize = 512;
 
 /// Receives bytes into `buffer` and, with `accept_fds`, appends received file descriptors to `fds`.
@@ -142,8 +142,8 @@ const SEND_CHARGE: usize = 512;
 /// * [`WouldBlock`](io::ErrorKind::WouldBlock): nothing has arrived.
 /// * [`Interrupted`](io::ErrorKind::Interrupted): a signal arrived during the wait. The caller can
 ///   check what the signal handler recorded and repeat the call.
-/// * [`InvalidData`](io::ErrorKind::InvalidData): some descriptors could not be received. The others
-///   are closed and bytes are lost: the caller must close the connection.
+/// * [`InvalidData`](io::ErrorKind::InvalidData): some descriptors could not be received. The
+///   others are closed and bytes are lost: the caller must close the connection.
 /// * Anything else is from recvmsg(2), and the connection is over.
 pub fn receive(
     socket: impl AsFd,

@@ -143,8 +143,8 @@ impl<M: Message> Decoder<M> {
     }
 
     /// Consumes bytes from the front of `input` until a message is complete or `input` is empty.
-    /// Returns `None` if `input` is empty and no message is complete, so the caller repeats the call
-    /// until then.
+    /// Returns `None` if `input` is empty and no message is complete, so the caller repeats the
+    /// call until then.
     ///
     /// When a message is complete, its [`Message::fds`] file descriptors are at the front of the
     /// queue that [`receive`](crate::socket::receive) fills. If they are missing, the peer violates

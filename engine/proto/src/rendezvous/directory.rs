@@ -1,7 +1,7 @@
 //! The rendezvous directory: its location and the checks that make it trustworthy.
 //!
-//! An open directory is used only through its file descriptor. The directory in use is therefore the
-//! one that was checked, even if its name changes. Its path may have any length, although the
+//! An open directory is used only through its file descriptor. The directory in use is therefore
+//! the one that was checked, even if its name changes. Its path may have any length, although the
 //! address of a Unix socket is limited to 108 bytes (unix(7)).
 
 use std::ffi::OsString;
@@ -186,8 +186,8 @@ impl Drop for DirectoryLock<'_> {
 }
 
 impl Directory {
-    /// Opens a directory only to connect to a socket in it. This does not need permission to list the
-    /// directory.
+    /// Opens a directory only to connect to a socket in it. This does not need permission to list
+    /// the directory.
     pub(super) fn open_path(path: &Path) -> io::Result<Directory> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path)?;
         Ok(Directory { file, path: path.to_owned() })
@@ -208,9 +208,9 @@ impl Directory {
         self.file.metadata()
     }
 
-    /// Locks the directory. Blocks for at most [`LOCK_TIMEOUT`], because any process that can read the
-    /// directory can hold the lock. The lock is a flock(2) on the directory itself, so that no lock
-    /// file remains.
+    /// Locks the directory. Blocks for at most [`LOCK_TIMEOUT`], because any process that can read
+    /// the directory can hold the lock. The lock is a flock(2) on the directory itself, so that
+    /// no lock file remains.
     pub(super) fn lock(&self) -> io::Result<DirectoryLock<'_>> {
         let deadline = Instant::now().checked_add(LOCK_TIMEOUT);
         loop {

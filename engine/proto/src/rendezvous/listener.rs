@@ -23,7 +23,8 @@ pub enum BindError {
     /// The directory is unusable.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// An engine of this process, or the node's system-level engine, already listens on this socket.
+    /// An engine of this process, or the node's system-level engine, already listens on this
+    /// socket.
     #[error("an engine already listens on {}: end it, or choose another directory", .0.display())]
     InUse(PathBuf),
     /// The path of the socket exists but is not a socket.
@@ -49,8 +50,8 @@ pub struct AnnounceError {
     pub nspace: Nspace,
     /// The path of the link.
     pub path: PathBuf,
-    /// The error. `ENAMETOOLONG` means that the host name, the pid and the job's name together exceed
-    /// the 255 bytes of a file name.
+    /// The error. `ENAMETOOLONG` means that the host name, the pid and the job's name together
+    /// exceed the 255 bytes of a file name.
     pub source: io::Error,
 }
 
@@ -62,9 +63,9 @@ fn failed(path: &Path, step: &'static str) -> impl FnOnce(io::Error) -> BindErro
 /// The listening socket of an engine. Dropping it removes the socket's file.
 ///
 /// The socket is non-blocking and close-on-exec. Only the engine's own user can connect to a
-/// session-level socket (mode 0600). All users can connect to a system-level socket (mode 0666): the
-/// engine gets their credentials from the kernel ([`socket::peer`](crate::socket::peer)) and decides
-/// whether to accept them.
+/// session-level socket (mode 0600). All users can connect to a system-level socket (mode 0666):
+/// the engine gets their credentials from the kernel ([`socket::peer`](crate::socket::peer)) and
+/// decides whether to accept them.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
@@ -159,9 +160,9 @@ impl Listener {
         &self.path
     }
 
-    /// Creates the link by which tools find this engine by the name of its job `nspace`. Dropping the
-    /// returned value removes the link. Returns `None` at the system level, where tools do not search
-    /// by job: any user could claim to have the job.
+    /// Creates the link by which tools find this engine by the name of its job `nspace`. Dropping
+    /// the returned value removes the link. Returns `None` at the system level, where tools do
+    /// not search by job: any user could claim to have the job.
     ///
     /// # Errors
     /// [`AnnounceError`], usually because the name is too long for a file name.
@@ -211,9 +212,9 @@ impl Drop for Listener {
     }
 }
 
-/// Removes a socket without a listener. Any other file is an error. `short` and `path` are two paths
-/// of the same file; errors name `path`. The caller holds the directory's lock, so that only one of
-/// several starting engines does this at a time.
+/// Removes a socket without a listener. Any other file is an error. `short` and `path` are two
+/// paths of the same file; errors name `path`. The caller holds the directory's lock, so that only
+/// one of several starting engines does this at a time.
 fn remove_stale_socket(short: &Path, path: &Path) -> Result<(), BindError> {
     match metadata_if_exists(short).map_err(failed(path, "inspect the existing file"))? {
         None => return Ok(()),

@@ -8,8 +8,8 @@ use nix::unistd::gethostname;
 
 use crate::names::Nspace;
 
-/// The file names of the engines on one host. They contain the host's name because hosts may share a
-/// directory.
+/// The file names of the engines on one host. They contain the host's name because hosts may share
+/// a directory.
 #[derive(Debug, Clone)]
 pub(super) struct FileNames {
     host: String,
@@ -36,8 +36,8 @@ impl FileNames {
         format!("iof.{}.nspace.{pid}.{nspace}", self.host)
     }
 
-    /// Returns the name of a socket before it listens. Only the holder of the directory's lock creates
-    /// such a socket.
+    /// Returns the name of a socket before it listens. Only the holder of the directory's lock
+    /// creates such a socket.
     pub(super) fn temporary(&self) -> String {
         format!(".iof.{}.new", self.host)
     }
@@ -50,8 +50,8 @@ impl FileNames {
         (self.session(pid) == name).then_some(pid)
     }
 
-    /// Returns the pid and the job in `name` if [`FileNames::job_link`] returns exactly this name for
-    /// them.
+    /// Returns the pid and the job in `name` if [`FileNames::job_link`] returns exactly this name
+    /// for them.
     pub(super) fn job_link_parts(&self, name: &OsStr) -> Option<(u32, Nspace)> {
         let name = name.to_str()?;
         let (digits, nspace) = name.strip_prefix(&format!("iof.{}.nspace.", self.host))?.split_once('.')?;

@@ -19,8 +19,8 @@ pub(super) fn metadata_if_exists(path: &Path) -> io::Result<Option<Metadata>> {
     }
 }
 
-/// Returns whether `path` is a socket that may have a listener. The pid in its name is not evidence:
-/// the pid may have been reused, or may belong to another pid namespace.
+/// Returns whether `path` is a socket that may have a listener. The pid in its name is not
+/// evidence: the pid may have been reused, or may belong to another pid namespace.
 pub(super) fn is_live_socket(path: &Path) -> bool {
     let is_socket = metadata_if_exists(path)
         .is_ok_and(|metadata| metadata.is_some_and(|metadata| metadata.file_type().is_socket()));

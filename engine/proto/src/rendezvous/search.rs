@@ -14,16 +14,16 @@ use super::probe::{is_live_socket, metadata_if_exists};
 use super::{ConnectError, Level, connect};
 use crate::names::Nspace;
 
-/// The environment variable with the absolute path of the engine's socket. An engine sets it for its
-/// ranks, whose child processes inherit it; it is empty if the engine has no socket.
+/// The environment variable with the absolute path of the engine's socket. An engine sets it for
+/// its ranks, whose child processes inherit it; it is empty if the engine has no socket.
 pub const SERVER_VARIABLE: &str = "IOF_SERVER";
 
 /// The engine to which a tool wants to connect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Target {
-    /// Any engine. If [`SERVER_VARIABLE`] is set and the tool chooses no directory, the engine that it
-    /// names. Otherwise the system-level engine or, if there is none or it refuses the tool, the only
-    /// session-level engine.
+    /// Any engine. If [`SERVER_VARIABLE`] is set and the tool chooses no directory, the engine that
+    /// it names. Otherwise the system-level engine or, if there is none or it refuses the tool,
+    /// the only session-level engine.
     #[default]
     Any,
     /// The engine that listens on this socket (`PMIX_SERVER_URI`).
