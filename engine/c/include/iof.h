@@ -34,7 +34,8 @@
 #include <sys/types.h>
 #include <time.h>
 
-// For init (bool): the program calls iof_Progress itself; there is no thread of the library for callbacks.
+// For init (bool): the program calls iof_Progress itself; there is no thread of the library for
+// callbacks.
 #define IOF_EXTERNAL_PROGRESS "pmix.evext"
 
 // For iof_server_init (bool): tools may connect, which is so unless this is false.
@@ -136,7 +137,8 @@
 // For init, spawn and pull (bool): a full cache loses its oldest bytes.
 #define IOF_IOF_DROP_OLDEST "pmix.iof.old"
 
-// For init, spawn and pull (bool): a full cache takes no more; for push: who does not read is cut off.
+// For init, spawn and pull (bool): a full cache takes no more; for push: who does not read is cut
+// off.
 #define IOF_IOF_DROP_NEWEST "pmix.iof.new"
 
 // For init, spawn and pull (uint32): so many bytes at a time.
@@ -256,12 +258,13 @@
 // Of a payload (uint64): the place of its first byte in the stream. Ours.
 #define IOF_OFFSET "iof.offset"
 
-// Of a payload, and for deliver (uint64): when it was read from its source, in nanoseconds since 1970. Ours.
+// Of a payload, and for deliver (uint64): when it was read from its source, in nanoseconds since
+// 1970. Ours.
 #define IOF_READ_TIME "iof.time"
 
-// Of a payload (uint64): so many bytes before it are missing. With the wildcard rank as its source and no bytes: so many
-
-// bytes of streams that do not come, because this tool read too little for too long. Ours.
+// Of a payload (uint64): so many bytes before it are missing. With the wildcard rank as its source
+// and no bytes: so many bytes of streams that do not come, because this tool read too little for
+// too long. Ours.
 #define IOF_LOST "iof.lost"
 
 // Of a payload (bool): it was logged on behalf of the source. Ours.
@@ -279,7 +282,8 @@
 // For pull (bool): not what is cached, only what comes. Ours.
 #define IOF_NO_BACKLOG "iof.pull.now"
 
-// For iof_server_init (bool): where a cache is full, ranks wait for the launcher's own registrations. Ours.
+// For iof_server_init (bool): where a cache is full, ranks wait for the launcher's own
+// registrations. Ours.
 #define IOF_DROP_NONE "iof.drop.none"
 
 // For iof_server_spawn (rank): who has the launcher's own stdin. Ours.
@@ -288,7 +292,8 @@
 // For iof_server_spawn and iof_server_adopt (bool): the job has other ranks, on other nodes. Ours.
 #define IOF_ELSEWHERE "iof.elsewhere"
 
-// For iof_server_init (string): what ranks' pipes are read with, io-uring or epoll; else the better one that there is. Ours.
+// For iof_server_init (string): what ranks' pipes are read with, io-uring or epoll; else the
+// better one that there is. Ours.
 #define IOF_BACKEND "iof.backend"
 
 
@@ -456,10 +461,11 @@ typedef uint16_t iof_iof_channel_t;
 
 // Something comes of the registration iofhdlr, from one channel of source.
 //
-// The payload lies in the ring itself, which the engine has mapped as well: it is read in place, is valid until the
-// callback returns, and nobody writes there meanwhile. It can't be written to. Neither can the other arguments be kept.
-// A payload without bytes comes once for each stream, at its end, with IOF_IOF_COMPLETE or, if the engine has gone
-// before that, with IOF_GONE. The infos say more:
+// The payload lies in the ring itself, which the engine has mapped as well: it is read in place,
+// is valid until the callback returns, and nobody writes there meanwhile. It can't be written to.
+// Neither can the other arguments be kept. A payload without bytes comes once for each stream, at
+// its end, with IOF_IOF_COMPLETE or, if the engine has gone before that, with IOF_GONE. The infos
+// say more:
 //
 //   IOF_OFFSET         how many bytes the source had produced before these; always
 //   IOF_READ_TIME      when they were read from the source, if that is known
@@ -468,7 +474,8 @@ typedef uint16_t iof_iof_channel_t;
 //   IOF_IOF_COMPLETE   there is no more of this stream
 //   IOF_GONE           the engine has gone, and what else was written is not known
 //
-// That a job has ended is told to event handlers, see iof_Register_event_handler, after the end of its last stream.
+// That a job has ended is told to event handlers, see iof_Register_event_handler, after the end of
+// its last stream.
 typedef void (*iof_iof_cbfunc_t)(size_t iofhdlr,
                                  iof_iof_channel_t channel,
                                  struct iof_proc_t *source,
@@ -495,8 +502,9 @@ typedef struct iof_query_t {
 // What was handed out with a callback is no longer needed.
 typedef void (*iof_release_cbfunc_t)(void *cbdata);
 
-// A query is answered. The infos are the library's, until release_fn is called with release_cbdata, which must be done
-// once, in the callback or later on any thread, if it is not NULL.
+// A query is answered. The infos are the library's, until release_fn is called with
+// release_cbdata, which must be done once, in the callback or later on any thread, if it is not
+// NULL.
 typedef void (*iof_info_cbfunc_t)(iof_status_t status,
                                   struct iof_info_t *info,
                                   size_t ninfo,
@@ -512,7 +520,8 @@ typedef void (*iof_event_notification_cbfunc_fn_t)(iof_status_t status,
                                                    void *thiscbdata,
                                                    void *notification_cbdata);
 
-// Something has happened, see iof_Register_event_handler. cbfunc may be called with cbdata, or not.
+// Something has happened, see iof_Register_event_handler. cbfunc may be called with cbdata, or
+// not.
 typedef void (*iof_notification_fn_t)(size_t evhdlr_registration_id,
                                       iof_status_t status,
                                       const struct iof_proc_t *source,
@@ -526,9 +535,9 @@ typedef void (*iof_notification_fn_t)(size_t evhdlr_registration_id,
 // A callback that PMIx has and this library never calls.
 typedef int (*iof_server_unused_fn_t)(void);
 
-// A tool asks what the engine does not know. IOF_SUCCESS: cbfunc will be called with cbdata, now or later, on any
-// thread; anything else: it will not, and nothing is known. The arguments are valid until cbfunc is called, and what
-// that is called with is copied at once.
+// A tool asks what the engine does not know. IOF_SUCCESS: cbfunc will be called with cbdata, now
+// or later, on any thread; anything else: it will not, and nothing is known. The arguments are
+// valid until cbfunc is called, and what that is called with is copied at once.
 typedef iof_status_t (*iof_server_query_fn_t)(struct iof_proc_t *proct,
                                               struct iof_query_t *queries,
                                               size_t nqueries,
@@ -538,16 +547,17 @@ typedef iof_status_t (*iof_server_query_fn_t)(struct iof_proc_t *proct,
 // The host's answer to whether a tool may connect: IOF_SUCCESS, or why not. proc may be NULL.
 typedef void (*iof_tool_connection_cbfunc_t)(iof_status_t status, struct iof_proc_t *proc, void *cbdata);
 
-// A tool has connected. The infos name it: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits until cbfunc is called
-// with cbdata, in the callback or later, on any thread; others are served meanwhile. After four seconds the tool is
-// refused. The infos are valid until this returns.
+// A tool has connected. The infos name it: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits
+// until cbfunc is called with cbdata, in the callback or later, on any thread; others are served
+// meanwhile. After four seconds the tool is refused. The infos are valid until this returns.
 typedef void (*iof_server_tool_connection_fn_t)(struct iof_info_t *info,
                                                 size_t ninfo,
                                                 iof_tool_connection_cbfunc_t cbfunc,
                                                 void *cbdata);
 
-// Something is to be logged on a channel that the engine does not know. cbfunc must be called with cbdata, now or
-// later, on any thread; until then the arguments are valid. Must not be handed back to iof_Log.
+// Something is to be logged on a channel that the engine does not know. cbfunc must be called with
+// cbdata, now or later, on any thread; until then the arguments are valid. Must not be handed back
+// to iof_Log.
 typedef void (*iof_server_log_fn_t)(const struct iof_proc_t *client,
                                     const struct iof_info_t *data,
                                     size_t ndata,
@@ -556,10 +566,11 @@ typedef void (*iof_server_log_fn_t)(const struct iof_proc_t *client,
                                     iof_op_cbfunc_t cbfunc,
                                     void *cbdata);
 
-// Tools want output of processes of which nothing was granted before: the host is to see to it that it arrives, by
-// iof_server_IOF_deliver if they run elsewhere, or to deny it. With IOF_IOF_STOP among the directives: nobody wants it
-// any more. IOF_SUCCESS: cbfunc will be called with cbdata, now or later, on any thread; IOF_OPERATION_SUCCEEDED: it is
-// granted, and cbfunc is not called; anything else: it is denied. The arguments are valid until this returns.
+// Tools want output of processes of which nothing was granted before: the host is to see to it
+// that it arrives, by iof_server_IOF_deliver if they run elsewhere, or to deny it. With
+// IOF_IOF_STOP among the directives: nobody wants it any more. IOF_SUCCESS: cbfunc will be called
+// with cbdata, now or later, on any thread; IOF_OPERATION_SUCCEEDED: it is granted, and cbfunc is
+// not called; anything else: it is denied. The arguments are valid until this returns.
 typedef iof_status_t (*iof_server_iof_fn_t)(const struct iof_proc_t *procs,
                                             size_t nprocs,
                                             const struct iof_info_t *directives,
@@ -568,8 +579,9 @@ typedef iof_status_t (*iof_server_iof_fn_t)(const struct iof_proc_t *procs,
                                             iof_op_cbfunc_t cbfunc,
                                             void *cbdata);
 
-// Bytes for the stdin of processes that run elsewhere; none: it is to be closed. The next come when cbfunc was called.
-// The status as with iof_server_iof_fn_t. The arguments, the bytes included, are valid until this returns.
+// Bytes for the stdin of processes that run elsewhere; none: it is to be closed. The next come
+// when cbfunc was called. The status as with iof_server_iof_fn_t. The arguments, the bytes
+// included, are valid until this returns.
 typedef iof_status_t (*iof_server_stdin_fn_t)(const struct iof_proc_t *source,
                                               const struct iof_proc_t *targets,
                                               size_t ntargets,
@@ -579,9 +591,9 @@ typedef iof_status_t (*iof_server_stdin_fn_t)(const struct iof_proc_t *source,
                                               iof_op_cbfunc_t cbfunc,
                                               void *cbdata);
 
-// The host's part: callbacks of a launcher, each of which may be NULL. They come one after the other, on a thread of
-// the library's that serves no tool meanwhile, so they must return soon, and must not wait for the library. In them
-// every function may be called that does not wait.
+// The host's part: callbacks of a launcher, each of which may be NULL. They come one after the
+// other, on a thread of the library's that serves no tool meanwhile, so they must return soon, and
+// must not wait for the library. In them every function may be called that does not wait.
 typedef struct iof_server_module_t {
     // Not called.
     iof_server_unused_fn_t client_connected;
@@ -647,7 +659,8 @@ typedef struct iof_app_t {
     char *cmd;
     // Its arguments with its own name before them, an array that ends with NULL; NULL for none.
     char **argv;
-    // NAME=VALUE, added to the launcher's environment, an array that ends with NULL; NULL for none.
+    // NAME=VALUE, added to the launcher's environment, an array that ends with NULL; NULL for
+    // none.
     char **env;
     // Where they start; NULL for where the launcher is.
     char *cwd;
@@ -659,8 +672,8 @@ typedef struct iof_app_t {
     size_t ninfo;
 } iof_app_t;
 
-// A process that the launcher has started itself, see iof_server_adopt. A descriptor is -1 where there is none; the
-// others are the library's from then on, which closes them.
+// A process that the launcher has started itself, see iof_server_adopt. A descriptor is -1 where
+// there is none; the others are the library's from then on, which closes them.
 typedef struct iof_adopted_t {
     // Its number in the job.
     iof_rank_t rank;
@@ -668,7 +681,8 @@ typedef struct iof_adopted_t {
     const char *executable;
     // Where its stdin is written: the write end of a pipe that nobody else writes.
     int stdin_fd;
-    // Where its stdout is read: the read end of a pipe, a connected stream socket, or a pty's master.
+    // Where its stdout is read: the read end of a pipe, a connected stream socket, or a pty's
+    // master.
     int stdout_fd;
     // Likewise.
     int stderr_fd;
@@ -676,8 +690,8 @@ typedef struct iof_adopted_t {
     int stddiag_fd;
     // Its pidfd, see pidfd_open(2), or -1.
     int pidfd;
-    // If there is no pidfd: its pid, which the library waits for; nobody else may then. 0: the launcher waits for it,
-    // and says so by iof_server_report_exit.
+    // If there is no pidfd: its pid, which the library waits for; nobody else may then. 0: the
+    // launcher waits for it, and says so by iof_server_report_exit.
     pid_t pid;
 } iof_adopted_t;
 
@@ -931,37 +945,39 @@ typedef struct iof_adopted_t {
 extern "C" {
 #endif // __cplusplus
 
-// Connects to an engine, as PMIx_tool_init does; proc, which may be NULL, gets what the tool is called. Without infos
-// it looks for the engine that has started the process (IOF_SERVER in the environment), else for the node's
-// system-level one, else for the only one of the user's session. Each further call is counted, and changes nothing.
+// Connects to an engine, as PMIx_tool_init does; proc, which may be NULL, gets what the tool is
+// called. Without infos it looks for the engine that has started the process (IOF_SERVER in the
+// environment), else for the node's system-level one, else for the only one of the user's session.
+// Each further call is counted, and changes nothing.
 //
-// Infos: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM, IOF_CONNECT_SYSTEM_FIRST,
-// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_TOOL_NSPACE, IOF_TOOL_RANK, IOF_TOOL_DO_NOT_CONNECT,
-// IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS.
+// Infos: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
+// IOF_CONNECT_SYSTEM_FIRST, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_TOOL_NSPACE, IOF_TOOL_RANK,
+// IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS.
 //
-// IOF_ERR_UNREACH: there is no engine, or more than one; IOF_ERR_TIMEOUT: it does not answer; IOF_ERR_INIT: this
-// process is a server. Waits for the engine's welcome, five seconds at most; not in a callback.
-iof_status_t iof_tool_init(struct iof_proc_t *proc,
-                           struct iof_info_t *info,
-                           size_t ninfo);
+// IOF_ERR_UNREACH: there is no engine, or more than one; IOF_ERR_TIMEOUT: it does not answer;
+// IOF_ERR_INIT: this process is a server. Waits for the engine's welcome, five seconds at most;
+// not in a callback.
+iof_status_t iof_tool_init(struct iof_proc_t *proc, struct iof_info_t *info, size_t ninfo);
 
-// Ends the connection, when it was called as often as iof_tool_init. What is under way is answered with
-// IOF_ERR_UNREACH before it returns; no callback comes afterwards. What was pushed stays pushed. Not in a callback.
+// Ends the connection, when it was called as often as iof_tool_init. What is under way is answered
+// with IOF_ERR_UNREACH before it returns; no callback comes afterwards. What was pushed stays
+// pushed. Not in a callback.
 iof_status_t iof_tool_finalize(void);
 
 // 1 if the process is a tool or a server, else 0.
 int iof_Initialized(void);
 
-// Registers for the output of processes, which need not exist yet. What they wrote before and is still cached comes
-// first. For the callback see iof_iof_cbfunc_t; without one, output goes to the program's own stdout and stderr, in
-// whole lines, and what is missing is told on stderr.
+// Registers for the output of processes, which need not exist yet. What they wrote before and is
+// still cached comes first. For the callback see iof_iof_cbfunc_t; without one, output goes to the
+// program's own stdout and stderr, in whole lines, and what is missing is told on stderr.
 //
-// Without regcbfunc it waits, and gives the handler's number, 1 or more. With one it gives IOF_SUCCESS, and regcbfunc
-// is called with the number or the error, before anything comes of the registration.
+// Without regcbfunc it waits, and gives the handler's number, 1 or more. With one it gives
+// IOF_SUCCESS, and regcbfunc is called with the number or the error, before anything comes of the
+// registration.
 //
-// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE,
-// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG. IOF_ERR_NOT_SUPPORTED: stdin, or a directive that is
-// required and can't be honoured.
+// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG.
+// IOF_ERR_NOT_SUPPORTED: stdin, or a directive that is required and can't be honoured.
 iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
                           size_t nprocs,
                           const struct iof_info_t *directives,
@@ -971,25 +987,28 @@ iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
                           iof_hdlr_reg_cbfunc_t regcbfunc,
                           void *regcbdata);
 
-// Ends a registration. What was written before and is not handed out yet still comes, and then cbfunc is called, after
-// which nothing does; without cbfunc this waits for that. There are no directives. IOF_ERR_NOT_FOUND: there is no such
-// registration.
+// Ends a registration. What was written before and is not handed out yet still comes, and then
+// cbfunc is called, after which nothing does; without cbfunc this waits for that. There are no
+// directives. IOF_ERR_NOT_FOUND: there is no such registration.
 iof_status_t iof_IOF_deregister(size_t iofhdlr,
                                 const struct iof_info_t *directives,
                                 size_t ndirs,
                                 iof_op_cbfunc_t cbfunc,
                                 void *cbdata);
 
-// Pushes bytes into the stdin of processes, and closes it behind them with IOF_IOF_COMPLETE (bo may be NULL or empty
-// then). When all targets have them, cbfunc is called, for which they are copied; without it this waits, and nothing is
-// copied. At a target the bytes of one push come in one piece, behind those of pushes that came before.
+// Pushes bytes into the stdin of processes, and closes it behind them with IOF_IOF_COMPLETE (bo
+// may be NULL or empty then). When all targets have them, cbfunc is called, for which they are
+// copied; without it this waits, and nothing is copied. At a target the bytes of one push come in
+// one piece, behind those of pushes that came before.
 //
-// With IOF_IOF_PUSH_STDIN and without bo, the library reads the program's own stdin until its end and pushes that; it
-// answers when it has begun. A thread of its own goes on reading until then, also when the library is finalized.
+// With IOF_IOF_PUSH_STDIN and without bo, the library reads the program's own stdin until its end
+// and pushes that; it answers when it has begun. A thread of its own goes on reading until then,
+// also when the library is finalized.
 //
-// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL, IOF_IOF_CACHE_SIZE.
-// IOF_ERR_PARTIAL_SUCCESS: some targets did not get all; IOF_ERR_IOF_FAILURE: none did. While a target does not read,
-// this waits, unless IOF_IOF_DROP_NEWEST says that it is to be cut off after a second.
+// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
+// IOF_IOF_CACHE_SIZE. IOF_ERR_PARTIAL_SUCCESS: some targets did not get all; IOF_ERR_IOF_FAILURE:
+// none did. While a target does not read, this waits, unless IOF_IOF_DROP_NEWEST says that it is
+// to be cut off after a second.
 iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
                           size_t ntargets,
                           struct iof_byte_object_t *bo,
@@ -998,9 +1017,9 @@ iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
                           iof_op_cbfunc_t cbfunc,
                           void *cbdata);
 
-// Asks what the engine and its host know, and waits for the answer: an array of infos, one for each key of which
-// something is known, to be freed by iof_Info_free. On any status but IOF_SUCCESS and IOF_ERR_PARTIAL_SUCCESS, *results
-// is NULL. IOF_ERR_NOT_FOUND: nothing is known.
+// Asks what the engine and its host know, and waits for the answer: an array of infos, one for
+// each key of which something is known, to be freed by iof_Info_free. On any status but
+// IOF_SUCCESS and IOF_ERR_PARTIAL_SUCCESS, *results is NULL. IOF_ERR_NOT_FOUND: nothing is known.
 iof_status_t iof_Query_info(struct iof_query_t *queries,
                             size_t nqueries,
                             struct iof_info_t **results,
@@ -1012,9 +1031,10 @@ iof_status_t iof_Query_info_nb(struct iof_query_t *queries,
                                iof_info_cbfunc_t cbfunc,
                                void *cbdata);
 
-// Has something logged, and waits until that is done: data name channels and have texts, directives say how. Without
-// IOF_LOG_SOURCE the source is the process of a job that we are, if we are one. IOF_ERR_PARTIAL_SUCCESS: some channels
-// have it; IOF_ERR_OPERATION_FAILED: none has, or a required one has not.
+// Has something logged, and waits until that is done: data name channels and have texts,
+// directives say how. Without IOF_LOG_SOURCE the source is the process of a job that we are, if we
+// are one. IOF_ERR_PARTIAL_SUCCESS: some channels have it; IOF_ERR_OPERATION_FAILED: none has, or
+// a required one has not.
 iof_status_t iof_Log(const struct iof_info_t *data,
                      size_t ndata,
                      const struct iof_info_t *directives,
@@ -1028,13 +1048,14 @@ iof_status_t iof_Log_nb(const struct iof_info_t *data,
                         iof_op_cbfunc_t cbfunc,
                         void *cbdata);
 
-// Registers a callback for events: IOF_EVENT_JOB_END, when a job that something was pulled from has ended, behind the
-// last bytes of its last stream, with IOF_EVENT_AFFECTED_PROC, IOF_JOB_TERM_STATUS and, if it is known, IOF_EXIT_CODE
-// (as a shell would show it); IOF_ERR_LOST_CONNECTION, when the engine has gone. No codes: all of them. Infos are not
+// Registers a callback for events: IOF_EVENT_JOB_END, when a job that something was pulled from
+// has ended, behind the last bytes of its last stream, with IOF_EVENT_AFFECTED_PROC,
+// IOF_JOB_TERM_STATUS and, if it is known, IOF_EXIT_CODE (as a shell would show it);
+// IOF_ERR_LOST_CONNECTION, when the engine has gone. No codes: all of them. Infos are not
 // understood.
 //
-// Without cbfunc it gives the handler's number, 1 or more, and does not wait; with one it gives IOF_SUCCESS, and cbfunc
-// is called with it.
+// Without cbfunc it gives the handler's number, 1 or more, and does not wait; with one it gives
+// IOF_SUCCESS, and cbfunc is called with it.
 iof_status_t iof_Register_event_handler(iof_status_t *codes,
                                         size_t ncodes,
                                         struct iof_info_t *info,
@@ -1043,42 +1064,41 @@ iof_status_t iof_Register_event_handler(iof_status_t *codes,
                                         iof_hdlr_reg_cbfunc_t cbfunc,
                                         void *cbdata);
 
-// Takes an event handler away; it may still be called once. cbfunc, which may be NULL, is called then.
+// Takes an event handler away; it may still be called once. cbfunc, which may be NULL, is called
+// then.
 iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbfunc, void *cbdata);
 
-// Does what there is to do, and calls callbacks, without a wait, if the program has said IOF_EXTERNAL_PROGRESS; else
-// nothing. Functions that wait do the same meanwhile. To be called when iof_progress_fd is readable, or the time of
-// iof_progress_timeout is over. In a callback it does nothing.
+// Does what there is to do, and calls callbacks, without a wait, if the program has said
+// IOF_EXTERNAL_PROGRESS; else nothing. Functions that wait do the same meanwhile. To be called
+// when iof_progress_fd is readable, or the time of iof_progress_timeout is over. In a callback it
+// does nothing.
 void iof_Progress(void);
 
-// A descriptor for the program's own event loop (poll, epoll): it is readable when iof_Progress is to be called. It
-// stays the library's. Below zero: there is none, without IOF_EXTERNAL_PROGRESS. A server has it once it has called
-// iof_IOF_pull or another function of a tool.
+// A descriptor for the program's own event loop (poll, epoll): it is readable when iof_Progress is
+// to be called. It stays the library's. Below zero: there is none, without IOF_EXTERNAL_PROGRESS.
+// A server has it once it has called iof_IOF_pull or another function of a tool.
 int iof_progress_fd(void);
 
-// For how many milliseconds at most the event loop may wait for iof_progress_fd, to be asked before each wait; -1:
-// without end.
+// For how many milliseconds at most the event loop may wait for iof_progress_fd, to be asked
+// before each wait; -1: without end.
 int iof_progress_timeout(void);
 
-// Why the last call on this thread failed that gave an error, in words, and what to do about it; empty if nobody
-// knows more than the status. It stays where it is until the thread ends, and says something else after the thread's
-// next call.
+// Why the last call on this thread failed that gave an error, in words, and what to do about it;
+// empty if nobody knows more than the status. It stays where it is until the thread ends, and says
+// something else after the thread's next call.
 const char *iof_last_error(void);
 
 // Fills a process.
 iof_status_t iof_Load_procid(struct iof_proc_t *p, const char *ns, iof_rank_t rk);
 
-// Fills a value with a copy of data, of which the type says what it points to; of IOF_STRING it is the text itself, of
-// IOF_POINTER the value itself, of IOF_BOOL NULL stands for true. What was in the value before is not freed.
-iof_status_t iof_Value_load(struct iof_value_t *val,
-                            const void *data,
-                            iof_data_type_t type);
+// Fills a value with a copy of data, of which the type says what it points to; of IOF_STRING it is
+// the text itself, of IOF_POINTER the value itself, of IOF_BOOL NULL stands for true. What was in
+// the value before is not freed.
+iof_status_t iof_Value_load(struct iof_value_t *val, const void *data, iof_data_type_t type);
 
-// Gives a copy of what a value holds: numbers and flags into what *data points to, others as memory to be freed. *sz
-// is how many bytes it has.
-iof_status_t iof_Value_unload(struct iof_value_t *val,
-                              void **data,
-                              size_t *sz);
+// Gives a copy of what a value holds: numbers and flags into what *data points to, others as
+// memory to be freed. *sz is how many bytes it has.
+iof_status_t iof_Value_unload(struct iof_value_t *val, void **data, size_t *sz);
 
 // Frees what a value points to, not the value itself.
 void iof_Value_destruct(struct iof_value_t *val);
@@ -1101,7 +1121,8 @@ void iof_Info_free(struct iof_info_t *info, size_t ninfo);
 // Copies an info with all that its value points to. Frees nothing.
 iof_status_t iof_Info_xfer(struct iof_info_t *dest, const struct iof_info_t *src);
 
-// Begins a list of infos, to be used by one thread at a time and given back by iof_Info_list_release.
+// Begins a list of infos, to be used by one thread at a time and given back by
+// iof_Info_list_release.
 void *iof_Info_list_start(void);
 
 // Adds an info as iof_Info_load makes it.
@@ -1131,87 +1152,89 @@ const char *iof_Proc_state_string(iof_proc_state_t state);
 // The name of a type.
 const char *iof_Data_type_string(iof_data_type_t type);
 
-// Starts the engine: there is one in a process, which is no tool then. Tools of the same user find it (iof_tool_init),
-// unless the module or the infos say otherwise. The module may be NULL: a launcher that forwards what its own ranks
-// write has no part to play.
+// Starts the engine: there is one in a process, which is no tool then. Tools of the same user find
+// it (iof_tool_init), unless the module or the infos say otherwise. The module may be NULL: a
+// launcher that forwards what its own ranks write has no part to play.
 //
-// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY,
-// IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE, IOF_IOF_BUFFERING_SIZE,
-// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND.
+// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR,
+// IOF_SERVER_GATEWAY, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE,
+// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS,
+// IOF_BACKEND.
 //
-// It installs no signal handlers, and raises the limit on open files. IOF_ERR_EXISTS: there is one already;
-// IOF_ERR_INIT: the process is a tool; IOF_ERR_OUT_OF_RESOURCE: threads or files are short, or the directory of the
-// sockets will not do.
-iof_status_t iof_server_init(struct iof_server_module_t *module,
-                             struct iof_info_t *info,
-                             size_t ninfo);
+// It installs no signal handlers, and raises the limit on open files. IOF_ERR_EXISTS: there is one
+// already; IOF_ERR_INIT: the process is a tool; IOF_ERR_OUT_OF_RESOURCE: threads or files are
+// short, or the directory of the sockets will not do.
+iof_status_t iof_server_init(struct iof_server_module_t *module, struct iof_info_t *info, size_t ninfo);
 
-// Ends the engine. Ranks that still run lose their pipes, so wait for the jobs first. Tools get what they are due, for
-// half a second at most; the launcher's own callbacks are called with all that there is before it returns. Not in a
-// callback.
+// Ends the engine. Ranks that still run lose their pipes, so wait for the jobs first. Tools get
+// what they are due, for half a second at most; the launcher's own callbacks are called with all
+// that there is before it returns. Not in a callback.
 iof_status_t iof_server_finalize(void);
 
-// The path of the socket that tools connect to (IOF_SERVER_URI); NULL if there is none. Valid until
-// iof_server_finalize.
+// The path of the socket that tools connect to (IOF_SERVER_URI); NULL if there is none. Valid
+// until iof_server_finalize.
 const char *iof_server_uri(void);
 
-// Starts the processes of a job, as PMIx_Spawn has it done by a host: ranks are numbered on from one program to the
-// next, and have in their environment IOF_NSPACE, IOF_RANK, IOF_NPROCS, IOF_APPNUM, IOF_SERVER and IOF_STDDIAG_FD.
-// nspace, which may be NULL, gets the job's name. Each rank has a process group of its own. Until it returns, the other
-// functions for launchers give IOF_ERR_NOT_FOUND for the job, in callbacks as well.
+// Starts the processes of a job, as PMIx_Spawn has it done by a host: ranks are numbered on from
+// one program to the next, and have in their environment IOF_NSPACE, IOF_RANK, IOF_NPROCS,
+// IOF_APPNUM, IOF_SERVER and IOF_STDDIAG_FD. nspace, which may be NULL, gets the job's name. Each
+// rank has a process group of its own. Until it returns, the other functions for launchers give
+// IOF_ERR_NOT_FOUND for the job, in callbacks as well.
 //
-// Infos of the job: IOF_NSPACE (its name; else one is made), IOF_STDIN_TGT, IOF_STDIN_INHERIT, IOF_ELSEWHERE,
-// IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST,
-// IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
+// Infos of the job: IOF_NSPACE (its name; else one is made), IOF_STDIN_TGT, IOF_STDIN_INHERIT,
+// IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG,
+// IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE,
+// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
 //
-// IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_OUT_OF_RESOURCE: files, memory or processes are short;
-// IOF_ERR_JOB_FAILED_TO_LAUNCH: a program can't be started; nothing runs then.
+// IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_OUT_OF_RESOURCE: files, memory or processes
+// are short; IOF_ERR_JOB_FAILED_TO_LAUNCH: a program can't be started; nothing runs then.
 iof_status_t iof_server_spawn(const struct iof_info_t *job_info,
                               size_t ninfo,
                               const struct iof_app_t *apps,
                               size_t napps,
                               char *nspace);
 
-// Forwards what processes write that the launcher has started itself, as one job. The descriptors are the library's
-// from this call on, and closed if it fails, unless that is with IOF_ERR_BAD_PARAM or IOF_ERR_INIT. Infos: as
-// iof_server_spawn, those of stdin and the name excepted.
+// Forwards what processes write that the launcher has started itself, as one job. The descriptors
+// are the library's from this call on, and closed if it fails, unless that is with
+// IOF_ERR_BAD_PARAM or IOF_ERR_INIT. Infos: as iof_server_spawn, those of stdin and the name
+// excepted.
 //
-// IOF_ERR_BAD_PARAM: there is no rank, or a number that no rank can have or that two have; or a descriptor is not open,
-// or named twice; IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_NOT_SUPPORTED: a descriptor is of a kind that
-// can't be read, or a process is not the launcher's child.
+// IOF_ERR_BAD_PARAM: there is no rank, or a number that no rank can have or that two have; or a
+// descriptor is not open, or named twice; IOF_ERR_EXISTS: there is a job of that name;
+// IOF_ERR_NOT_SUPPORTED: a descriptor is of a kind that can't be read, or a process is not the
+// launcher's child.
 iof_status_t iof_server_adopt(const char *nspace,
                               const struct iof_adopted_t *ranks,
                               size_t nranks,
                               const struct iof_info_t *info,
                               size_t ninfo);
 
-// Says how an adopted process ended that the launcher waits for itself, with the status of wait(2). IOF_ERR_NOT_FOUND:
-// it is none of these, or that was said before.
-iof_status_t iof_server_report_exit(const struct iof_proc_t *proc,
-                                    int wait_status);
+// Says how an adopted process ended that the launcher waits for itself, with the status of
+// wait(2). IOF_ERR_NOT_FOUND: it is none of these, or that was said before.
+iof_status_t iof_server_report_exit(const struct iof_proc_t *proc, int wait_status);
 
-// Waits until every process of a job that runs here has ended, all that they wrote was read, and the launcher's own
-// registrations have it. exit_code, which may be NULL, gets the exit code of the process that failed first, 128 + n if
-// signal n ended it, or 0. Not in a callback. IOF_ERR_UNREACH: the library was finalized meanwhile, or the job forgotten.
-iof_status_t iof_server_wait(const char *nspace,
-                             int *exit_code);
+// Waits until every process of a job that runs here has ended, all that they wrote was read, and
+// the launcher's own registrations have it. exit_code, which may be NULL, gets the exit code of
+// the process that failed first, 128 + n if signal n ended it, or 0. Not in a callback.
+// IOF_ERR_UNREACH: the library was finalized meanwhile, or the job forgotten.
+iof_status_t iof_server_wait(const char *nspace, int *exit_code);
 
-// Sends a signal to every process of a job, with the children that they have in their process groups.
-// IOF_ERR_BAD_PARAM: it is no signal, or 0, or a real-time one.
+// Sends a signal to every process of a job, with the children that they have in their process
+// groups. IOF_ERR_BAD_PARAM: it is no signal, or 0, or a real-time one.
 iof_status_t iof_server_signal(const char *nspace, int signal);
 
-// Forgets a job that has ended, with what is cached of it; its name is free again. IOF_ERR_NOT_FOUND: there is no such
-// job; IOF_ERR_RESOURCE_BUSY: it has not ended.
+// Forgets a job that has ended, with what is cached of it; its name is free again.
+// IOF_ERR_NOT_FOUND: there is no such job; IOF_ERR_RESOURCE_BUSY: it has not ended.
 iof_status_t iof_server_forget(const char *nspace);
 
-// Takes output that the launcher has received from another node, of one process and one channel; with IOF_IOF_COMPLETE
-// it is the last of the stream, and bo may be NULL or empty. cbfunc, which may be NULL, is called when the bytes are in
-// the ring or were dropped; they were copied before this returns, which does not wait. Infos: IOF_IOF_COMPLETE,
-// IOF_READ_TIME.
+// Takes output that the launcher has received from another node, of one process and one channel;
+// with IOF_IOF_COMPLETE it is the last of the stream, and bo may be NULL or empty. cbfunc, which
+// may be NULL, is called when the bytes are in the ring or were dropped; they were copied before
+// this returns, which does not wait. Infos: IOF_IOF_COMPLETE, IOF_READ_TIME.
 //
-// IOF_ERR_IOF_XOFF: a registration of the launcher's own holds the stream back, deliver again when cbfunc was called
-// for what was delivered before; IOF_ERR_IOF_COMPLETE: the stream is complete; IOF_ERR_BAD_PARAM: the process runs
-// here, or the channel is no output.
+// IOF_ERR_IOF_XOFF: a registration of the launcher's own holds the stream back, deliver again when
+// cbfunc was called for what was delivered before; IOF_ERR_IOF_COMPLETE: the stream is complete;
+// IOF_ERR_BAD_PARAM: the process runs here, or the channel is no output.
 iof_status_t iof_server_IOF_deliver(const struct iof_proc_t *source,
                                     iof_iof_channel_t channel,
                                     const struct iof_byte_object_t *bo,
@@ -1220,11 +1243,10 @@ iof_status_t iof_server_IOF_deliver(const struct iof_proc_t *source,
                                     iof_op_cbfunc_t cbfunc,
                                     void *cbdata);
 
-// Says that the processes of a job that run elsewhere have ended and all that they wrote was delivered. exit_code: that
-// of the job, as far as it is known there; below zero if it is not. IOF_ERR_NOT_FOUND: it was said before, or all of
-// them run here.
-iof_status_t iof_server_end_job(const char *nspace,
-                                int exit_code);
+// Says that the processes of a job that run elsewhere have ended and all that they wrote was
+// delivered. exit_code: that of the job, as far as it is known there; below zero if it is not.
+// IOF_ERR_NOT_FOUND: it was said before, or all of them run here.
+iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -11,14 +11,17 @@ use common::{compiler, pmix_flags, run};
 /// Returns the keys as C macros, which cbindgen cannot generate.
 fn keys(source: &str) -> String {
     let mut keys = String::new();
+    let mut in_doc = false;
     for line in source.lines() {
         if let Some(doc) = line.strip_prefix("/// ") {
-            keys += &format!("\n// {doc}\n");
+            keys += if in_doc { "" } else { "\n" };
+            keys += &format!("// {doc}\n");
         } else if let Some((name, text)) =
             line.strip_prefix("pub const ").and_then(|constant| constant.split_once(": &str = "))
         {
             keys += &format!("#define {name} {}\n", text.trim_end_matches(';'));
         }
+        in_doc = line.starts_with("/// ");
     }
     keys
 }
