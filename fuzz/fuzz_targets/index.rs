@@ -165,10 +165,10 @@ fuzz_target!(|input: Input| {
                 }
             }
             Op::Copy(n) => {
-                let mut into = vec![0; n.into()];
-                match reader.copy(&mut into) {
+                let mut buffer = vec![0; n.into()];
+                match reader.copy(&mut buffer) {
                     Copied::Bytes(n) => {
-                        file.check(&into[..n]);
+                        file.check(&buffer[..n]);
                         delivered += n as u64;
                     }
                     Copied::Nothing(peek) => assert_ne!(peek, Peek::Bytes),

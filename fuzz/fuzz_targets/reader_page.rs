@@ -95,7 +95,7 @@ impl Liar {
 struct Honest {
     page: Arc<ReaderPage>,
     reader: Reader,
-    at: u64,
+    place: u64,
     lost: u64,
 }
 
@@ -106,7 +106,7 @@ impl Honest {
         let given = stream.attach(&page, slot, Start::Oldest, true).ok()?;
         // SAFETY: this target owns the stream, and moves and detaches readers only when they are done.
         let reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.ok()?;
-        Some(Honest { page, reader, at: 0, lost: 0 })
+        Some(Honest { page, reader, place: 0, lost: 0 })
     }
 
     fn step(&mut self, stream: &mut Stream, consume: usize) -> Peek {
@@ -114,14 +114,14 @@ impl Honest {
         match peek {
             Peek::Bytes => {
                 let bytes = self.reader.bytes();
-                assert!(bytes.iter().zip(self.at..).all(|(byte, i)| *byte == (i % 251) as u8));
+                assert!(bytes.iter().zip(self.place..).all(|(byte, i)| *byte == (i % 251) as u8));
                 let n = bytes.len().min(consume);
                 self.reader.consume(n);
-                self.at += n as u64;
+                self.place += n as u64;
             }
             Peek::Gap(gap) => {
-                assert_eq!(gap.offset, self.at);
-                self.at += gap.lost;
+                assert_eq!(gap.offset, self.place);
+                self.place += gap.lost;
                 self.lost += gap.lost;
             }
             Peek::Sealed => {
@@ -152,7 +152,7 @@ fuzz_target!(|input: Input| {
                 let n = u64::from(n % 8192);
                 let bytes: Vec<u8> = (produced..produced + n).map(|i| (i % 251) as u8).collect();
                 let taken = stream.push(&bytes, 1) as u64;
-                let may_wait = policy == Policy::Block && tail + n > honest.at + CAPACITY / 2;
+                let may_wait = policy == Policy::Block && tail + n > honest.place + CAPACITY / 2;
                 assert!(taken == n || may_wait, "only the honest one may hold the source back");
                 produced += taken;
                 assert_eq!(stream.stats().produced, produced);
@@ -197,7 +197,7 @@ fuzz_target!(|input: Input| {
             break;
         }
     }
-    assert_eq!(honest.at, produced);
+    assert_eq!(honest.place, produced);
     assert!(policy != Policy::Block || honest.lost == 0, "a reader that blocks lost a byte");
 });
 

@@ -59,6 +59,7 @@ fn check_within(preemptions: usize, model: fn()) {
 }
 
 /// A stream on the heap whose payload is modelled.
+#[derive(Debug)]
 pub struct Model {
     /// The stream under test.
     pub stream: Stream,
@@ -220,8 +221,8 @@ pub fn check_borrowed(reader: &Reader, payload: &Payload) {
 pub fn copy_once(reader: &mut Reader, payload: &Payload, most: usize) -> Copied {
     accounted(reader, |reader| {
         let (first, mut found) = (reader.produced(), Vec::new());
-        let copied = reader.copy_with(most, |ring, from, len| {
-            found = payload.copy(ring.generation(), from, len);
+        let copied = reader.copy_with(most, |ring, position, len| {
+            found = payload.copy(ring.generation(), position, len);
         });
         if let Copied::Bytes(len) = copied {
             assert_eq!(found.len(), len);

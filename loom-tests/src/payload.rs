@@ -1,6 +1,7 @@
 //! The bytes of a stream, which the kernel writes and readers read, in a form that loom can track.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use iof_shm_ring::StreamStats;
@@ -24,6 +25,15 @@ pub struct Payload {
     capacity: usize,
     /// Loom does not track this lock; no switch between threads happens while it is held.
     generations: Mutex<HashMap<u64, Arc<Cells>>>,
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Payload")
+            .field("tracking", &self.tracking)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
 }
 
 struct Cells {

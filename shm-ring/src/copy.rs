@@ -6,30 +6,30 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-/// Copies `into.len()` bytes from `from`, which may change during the copy.
+/// Copies `buffer.len()` bytes from `source`, which may change during the copy.
 ///
 /// # Safety
-/// `into.len()` bytes from `from` on must be mapped and readable for the duration of the call.
-pub(crate) unsafe fn copy_racy(from: *const u8, into: &mut [u8]) {
-    let (words_start, len) = (from.align_offset(align_of::<u64>()).min(into.len()), into.len());
+/// `buffer.len()` bytes from `source` on must be mapped and readable for the duration of the call.
+pub(crate) unsafe fn copy_racy(source: *const u8, buffer: &mut [u8]) {
+    let (words_start, len) = (source.align_offset(align_of::<u64>()).min(buffer.len()), buffer.len());
     let words = len.saturating_sub(words_start) / size_of::<u64>();
     let words_end = words_start.saturating_add(words.saturating_mul(size_of::<u64>()));
-    for (i, byte) in into.iter_mut().enumerate().take(words_start) {
+    for (i, byte) in buffer.iter_mut().enumerate().take(words_start) {
         // SAFETY: `i` is below `len`, and an AtomicU8 has an alignment of 1. (A cast, not
         // `from_ptr`: the map is read-only.)
-        *byte = unsafe { &*from.add(i).cast::<AtomicU8>() }.load(Relaxed);
+        *byte = unsafe { &*source.add(i).cast::<AtomicU8>() }.load(Relaxed);
     }
-    if let Some(middle) = into.get_mut(words_start..words_end) {
+    if let Some(middle) = buffer.get_mut(words_start..words_end) {
         for (i, chunk) in middle.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             // SAFETY: word `i` ends at or below `words_end`, so it lies within the range. It is
             // aligned, because `words_start` is.
-            let word = unsafe { &*from.add(words_start).cast::<AtomicU64>().add(i) };
+            let word = unsafe { &*source.add(words_start).cast::<AtomicU64>().add(i) };
             *chunk = word.load(Relaxed).to_ne_bytes();
         }
     }
-    for (i, byte) in into.iter_mut().enumerate().skip(words_end) {
+    for (i, byte) in buffer.iter_mut().enumerate().skip(words_end) {
         // SAFETY: as for the first bytes.
-        *byte = unsafe { &*from.add(i).cast::<AtomicU8>() }.load(Relaxed);
+        *byte = unsafe { &*source.add(i).cast::<AtomicU8>() }.load(Relaxed);
     }
 }
 
@@ -42,10 +42,10 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).collect();
         for start in 0..16 {
             for len in 0..64 {
-                let mut into = vec![0; len];
+                let mut buffer = vec![0; len];
                 // SAFETY: `start + len` is below 256.
-                unsafe { copy_racy(bytes.as_ptr().add(start), &mut into) };
-                assert_eq!(into, &bytes[start..start + len]);
+                unsafe { copy_racy(bytes.as_ptr().add(start), &mut buffer) };
+                assert_eq!(buffer, &bytes[start..start + len]);
             }
         }
     }

@@ -155,14 +155,14 @@ pub(crate) fn dropped_at(ring: &Ring, position: u64) -> Option<u64> {
     marks.find(|mark| mark.offset <= position).map(|mark| mark.dropped)
 }
 
-/// Finds the first drop above `seen` in the index, from entry `from` on.
+/// Finds the first drop above `seen` in the index, from entry `first_entry` on.
 ///
 /// Returns the entry to continue the search from and, if there is such a drop, its offset and the
 /// new drop count.
-pub(crate) fn next_gap(ring: &Ring, from: u64, seen: u64) -> (u64, Option<(u64, u64)>) {
+pub(crate) fn next_gap(ring: &Ring, first_entry: u64, seen: u64) -> (u64, Option<(u64, u64)>) {
     let index = ring.index();
     let Range { start, end: tail } = index.published();
-    let mut i = from.max(start);
+    let mut i = first_entry.max(start);
     while i < tail {
         // An entry that was retired meanwhile covers bytes before the reader's; those behind it are
         // still valid.

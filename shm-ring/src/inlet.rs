@@ -94,15 +94,15 @@ impl Inlet {
         Lent { ptr: self.map.data().wrapping_add(offset), len: len.min(self.capacity) as usize }
     }
 
-    /// Copies the bytes at `position` into `into`, at most [`capacity`](Inlet::capacity), and
+    /// Copies the bytes at `position` into `buffer`, at most [`capacity`](Inlet::capacity), and
     /// returns their number.
-    pub fn copy(&self, position: u64, into: &mut [u8]) -> usize {
-        let Lent { ptr, len } = self.lend(position, into.len() as u64);
-        let into = into.get_mut(..len).unwrap_or_default();
+    pub fn copy(&self, position: u64, buffer: &mut [u8]) -> usize {
+        let Lent { ptr, len } = self.lend(position, buffer.len() as u64);
+        let buffer = buffer.get_mut(..len).unwrap_or_default();
         // SAFETY: the data is mapped twice, back to back, for as long as `self` lives. `ptr` points
         // into the first map, and `len` is at most its length, so the whole range is mapped and
         // readable. The file cannot shrink, because it is sealed.
-        unsafe { copy_racy(ptr, into) };
+        unsafe { copy_racy(ptr, buffer) };
         len
     }
 }

@@ -323,8 +323,8 @@ impl Ring {
             // The page in which entry `i` ends. All pages before it have their memory already.
             let end = layout::round_up(head.saturating_add(i.saturating_add(1).saturating_mul(size)), page);
             if end > page {
-                let from = end.saturating_sub(page.saturating_mul(2));
-                file::populate(file, from, end.saturating_sub(from)).ok()?;
+                let start = end.saturating_sub(page.saturating_mul(2));
+                file::populate(file, start, end.saturating_sub(start)).ok()?;
             }
             return Some(end.saturating_sub(head) / size);
         }
@@ -332,20 +332,20 @@ impl Ring {
         Some(self.entry_count)
     }
 
-    /// Allocates the memory of the bytes at positions from `from` to `to`, at most a capacity
+    /// Allocates the memory of the bytes at positions from `start` to `end`, at most a capacity
     /// apart, so that storing them cannot fault. Returns the position up to which all bytes have
     /// their memory now, or `None` if the kernel has no memory.
-    pub(crate) fn populate_data(&self, from: u64, to: u64) -> Option<u64> {
-        let Some(file) = &self.file else { return Some(to) };
+    pub(crate) fn populate_data(&self, start: u64, end: u64) -> Option<u64> {
+        let Some(file) = &self.file else { return Some(end) };
         let meta = layout::meta_len(self.entry_count, file::page_size());
-        let (offset, len) = (self.offset_of(from), to.saturating_sub(from));
+        let (offset, len) = (self.offset_of(start), end.saturating_sub(start));
         let until_seam = len.min(self.capacity.saturating_sub(offset));
         for (offset, len) in [(offset, until_seam), (0, len.saturating_sub(until_seam))] {
             if len > 0 {
                 file::populate(file, meta.saturating_add(offset), len).ok()?;
             }
         }
-        Some(layout::round_up(to, file::page_size()))
+        Some(layout::round_up(end, file::page_size()))
     }
 
     /// Returns the offset of the byte at `position` in the data area.
@@ -379,15 +379,15 @@ impl Ring {
         }
     }
 
-    /// Copies at most `capacity` bytes from `position` on into `into`, while the writer may be
+    /// Copies at most `capacity` bytes from `position` on into `buffer`, while the writer may be
     /// overwriting them. The copy is valid only if the claimed position shows afterwards that they
     /// were not overwritten.
-    pub(crate) fn copy(&self, position: u64, into: &mut [u8]) {
-        let len = into.len().min(usize::try_from(self.capacity).unwrap_or(usize::MAX));
-        if let Some(into) = into.get_mut(..len) {
-            // SAFETY: `capacity` bytes are mapped and readable from that address on, and `into` is
+    pub(crate) fn copy(&self, position: u64, buffer: &mut [u8]) {
+        let len = buffer.len().min(usize::try_from(self.capacity).unwrap_or(usize::MAX));
+        if let Some(buffer) = buffer.get_mut(..len) {
+            // SAFETY: `capacity` bytes are mapped and readable from that address on, and `buffer` is
             // at most that long.
-            unsafe { copy_racy(self.address(self.offset_of(position)), into) };
+            unsafe { copy_racy(self.address(self.offset_of(position)), buffer) };
         }
     }
 

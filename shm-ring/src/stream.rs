@@ -77,7 +77,7 @@ pub enum Reserve {
     /// them.
     Discard,
     /// The cache is full and the source must wait. A reader rings the room bell when there is room.
-    /// Call again also when a reader was detached or followed to another generation.
+    /// Call again also when a reader was detached or has followed to another generation.
     Wait,
     /// The cache is full, a reader that must not lose bytes could continue, and the kernel has no
     /// memory or descriptor for another generation. Call again after a short time.

@@ -58,10 +58,10 @@ pub(crate) fn times_of(ring: &Ring, positions: Range<u64>, dropped: u64, times: 
     // ignored.
     let mut until = positions.end;
     for mark in newest_first(ring) {
-        let from = mark.offset.max(positions.start);
-        if from < until {
-            times.push((from.saturating_add(dropped), mark.time));
-            until = from;
+        let run_start = mark.offset.max(positions.start);
+        if run_start < until {
+            times.push((run_start.saturating_add(dropped), mark.time));
+            until = run_start;
         }
         if mark.offset <= positions.start {
             break;

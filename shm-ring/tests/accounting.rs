@@ -125,7 +125,7 @@ impl Client {
         assert_eq!(gap.offset, self.place() as u64, "a gap begins where the last byte ended");
         self.lost += gap.lost;
         let end = self.place() as u64;
-        assert!(self.lossless_from.is_none_or(|from| end <= from), "a reader that blocks lost a byte");
+        assert!(self.lossless_from.is_none_or(|first| end <= first), "a reader that blocks lost a byte");
         let within = !self.was_far_behind && end > self.attached_at;
         assert!(!within, "a reader that was well within its cache lost a byte");
         assert_eq!(self.reader.lost(), self.lost);
@@ -148,10 +148,10 @@ impl Client {
 
     fn copy(&mut self, len: usize, produced: &[u8]) {
         let place = self.place();
-        let mut into = vec![0; len];
-        match self.reader.copy(&mut into) {
+        let mut buffer = vec![0; len];
+        match self.reader.copy(&mut buffer) {
             Copied::Bytes(n) => {
-                assert_eq!(into[..n], produced[place..place + n]);
+                assert_eq!(buffer[..n], produced[place..place + n]);
                 self.delivered += n as u64;
             }
             Copied::Nothing(Peek::Gap(gap)) => self.count_gap(gap),
@@ -259,8 +259,8 @@ impl World {
     }
 
     fn push(&mut self, n: usize) {
-        let from = self.produced.len();
-        let bytes: Vec<u8> = (from..from + n).map(|i| (i % 251) as u8).collect();
+        let first = self.produced.len();
+        let bytes: Vec<u8> = (first..first + n).map(|i| (i % 251) as u8).collect();
         let taken = self.stream.push(&bytes, 1);
         let granted = self.opening || self.clients.iter().any(|client| client.may_block);
         let blocked = self.may_block && granted;

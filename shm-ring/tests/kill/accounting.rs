@@ -109,7 +109,7 @@ impl Accounting {
         let peek = self.reader.peek();
         if peek == Peek::Bytes {
             let bytes = self.reader.bytes();
-            assert!(bytes == pattern(self.place(), bytes.len()), "a byte is does not have its number");
+            assert!(bytes == pattern(self.place(), bytes.len()), "a byte does not have its number");
             let n = match dice.below(4) {
                 0 => dice.below(bytes.len() as u64 + 1) as usize,
                 _ => bytes.len(),
@@ -121,10 +121,10 @@ impl Accounting {
     }
 
     fn copy(&mut self, dice: &mut Dice) -> Peek {
-        let mut into = [0; 5000];
-        match self.reader.copy(&mut into[..1 + dice.below(4999) as usize]) {
+        let mut buffer = [0; 5000];
+        match self.reader.copy(&mut buffer[..1 + dice.below(4999) as usize]) {
             Copied::Bytes(n) => {
-                assert!(into[..n] == *pattern(self.place(), n), "a copied byte is does not have its number");
+                assert!(buffer[..n] == *pattern(self.place(), n), "a copied byte does not have its number");
                 self.delivered += n as u64;
                 Peek::Bytes
             }

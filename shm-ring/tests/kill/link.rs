@@ -64,9 +64,9 @@ impl Link {
 
     fn receive(&self, flags: MsgFlags) -> Received {
         let (mut bytes, mut room) = ([0u8; 128], nix::cmsg_space!([RawFd; 4]));
-        let mut into = [IoSliceMut::new(&mut bytes)];
+        let mut buffer = [IoSliceMut::new(&mut bytes)];
         let flags = flags | MsgFlags::MSG_CMSG_CLOEXEC;
-        let received = match recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut into, Some(&mut room), flags) {
+        let received = match recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut buffer, Some(&mut room), flags) {
             Ok(received) => received,
             Err(Errno::EAGAIN) => return Received::Nothing,
             Err(Errno::ECONNRESET) => return Received::Gone,

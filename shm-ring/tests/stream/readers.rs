@@ -106,12 +106,12 @@ fn a_writer_that_is_gone_is_reported_after_the_last_byte() {
 fn a_copying_reader_never_makes_the_stream_move() {
     let (mut stream, tool) = (stream(Policy::DropOldest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
-    let (all, mut into, mut accounted) = (bytes(20 * CAPACITY as usize), vec![0; 3000], 0u64);
+    let (all, mut buffer, mut accounted) = (bytes(20 * CAPACITY as usize), vec![0; 3000], 0u64);
     for part in all.chunks(70_000) {
         stream.push(part, 1);
-        match reader.copy(&mut into) {
+        match reader.copy(&mut buffer) {
             Copied::Bytes(n) => {
-                assert_eq!(into[..n], all[accounted as usize..accounted as usize + n]);
+                assert_eq!(buffer[..n], all[accounted as usize..accounted as usize + n]);
                 accounted += n as u64;
             }
             Copied::Nothing(Peek::Gap(gap)) => accounted += gap.lost,
@@ -279,9 +279,9 @@ fn a_non_gating_reader_does_not_delay_the_writer() {
             assert_eq!(read(&mut keeps_up), bytes(CAPACITY as usize / 4));
         }
         assert_eq!(stream.stats().generation, 0);
-        let mut into = vec![0; CAPACITY as usize];
-        assert!(matches!(non_gating.copy(&mut into), Copied::Nothing(Peek::Gap(gap)) if gap.offset == 0));
-        let Copied::Bytes(n) = non_gating.copy(&mut into) else { panic!("there are bytes behind the gap") };
+        let mut buffer = vec![0; CAPACITY as usize];
+        assert!(matches!(non_gating.copy(&mut buffer), Copied::Nothing(Peek::Gap(gap)) if gap.offset == 0));
+        let Copied::Bytes(n) = non_gating.copy(&mut buffer) else { panic!("there are bytes behind the gap") };
         assert_eq!(non_gating.lost() + n as u64, stream.stats().produced);
     }
 }
