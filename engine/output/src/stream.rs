@@ -15,7 +15,7 @@ use crate::style::{Label, OpenLine, Run};
 
 /// The beginning of a line may fill the ring's capacity divided by this number. A longer one is
 /// copied out of the ring.
-const MAX_PART_DIVISOR: u64 = 4;
+const PART_DIVISOR: u64 = 4;
 
 /// The key of the next stream, unique among all printers of this process.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
@@ -124,7 +124,7 @@ impl Stream {
             self.partial.wait = None;
             return Outcome { consumed: count, ..Outcome::nothing(ready.id) };
         }
-        if behind == Behind::Bytes && part as u64 <= bytes.capacity() / MAX_PART_DIVISOR {
+        if behind == Behind::Bytes && part as u64 <= bytes.capacity() / PART_DIVISOR {
             return Outcome { id: ready.id, consumed: count, defer: true, waits };
         }
         self.copy_part(bytes, count, builder.times);

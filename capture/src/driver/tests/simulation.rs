@@ -31,7 +31,7 @@ const PUSHED: u64 = 10_000;
 const UNREAD: usize = 3000;
 /// Turns within which everything must end when nothing fails any more. Each read is of at least a
 /// KiB.
-const MAX_SETTLE_TURNS: usize = 10_000;
+const SETTLE_TURNS: usize = 10_000;
 
 /// The payload of a planned panic in `on_event`.
 pub(super) struct InjectedPanic;
@@ -324,7 +324,7 @@ impl Simulation {
     /// Brings everything to its end: pushes and pipes end, readers read, requests succeed.
     fn settle(&mut self) {
         self.settle_turns += 1;
-        assert!(self.settle_turns < MAX_SETTLE_TURNS, "the driver hangs: {:?}", self.requests);
+        assert!(self.settle_turns < SETTLE_TURNS, "the driver hangs: {:?}", self.requests);
         for number in 0..self.pipes.len() {
             self.hang_up(number);
             self.pipes[number].consume(number, usize::MAX);
