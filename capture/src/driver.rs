@@ -25,7 +25,7 @@ use crate::isolated::{ReadOutcome, ThreadId};
 use crate::remote_call::RemoteCall;
 use crate::room_bells::RoomBells;
 use crate::slots::Slots;
-use crate::source::{Close, Next, PACKET_MAX, Ready, Source, Step};
+use crate::source::{Close, PACKET_MAX, Ready, Source, SourceAction, Step};
 use crate::sources::{OnEvent, Sources};
 use crate::streams::Streams;
 use crate::targets::Targets;
@@ -220,24 +220,24 @@ impl<B: Backend> Driver<B> {
             // the answer. If this thread unwinds or the kernel fails, `Drop` below collects the
             // answers first, or leaks the streams. `Streams`, the only other access to a stream,
             // neither writes nor drops it. The source itself may move; the span does not.
-            Next::Read(pipe, span) => unsafe { self.backend.read(Token::Source(index), pipe, span) },
-            Next::Poll(pipe) => self.backend.poll(Token::Source(index), pipe),
-            Next::Drain(pipe) => {
+            SourceAction::Read(pipe, span) => unsafe { self.backend.read(Token::Source(index), pipe, span) },
+            SourceAction::Poll(pipe) => self.backend.poll(Token::Source(index), pipe),
+            SourceAction::Drain(pipe) => {
                 // One call a turn, so that a source without readers cannot starve the others.
                 let result = self.backend.discard(pipe);
                 let step = source.drained(result, self.time);
                 self.advance(index, step);
             }
-            Next::Fetch(pipe) => {
+            SourceAction::Fetch(pipe) => {
                 let mut packet = [0; PACKET_MAX];
                 let result = self.backend.fetch(pipe, &mut packet);
                 let result = result.map(|n| packet.get(..n).unwrap_or_default());
                 let step = source.fetched(result, self.time);
                 self.advance(index, step);
             }
-            Next::Wait => self.waiting.push(index),
-            Next::Pause => self.backend.pause(Token::Source(index)),
-            Next::Nothing => {}
+            SourceAction::Wait => self.waiting.push(index),
+            SourceAction::Pause => self.backend.pause(Token::Source(index)),
+            SourceAction::Nothing => {}
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) const PACKET_MAX: usize = libc::PIPE_BUF;
 
 /// The state of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SourceState {
     /// No request is in flight.
     Idle,
     /// A read into the stream is in flight, so the stream must neither be written nor dropped.
@@ -53,7 +53,7 @@ enum State {
 
 /// The next action for a source.
 #[derive(Debug)]
-pub(crate) enum Next<'a> {
+pub(crate) enum SourceAction<'a> {
     /// Read from the pipe into the span, then call [`Source::done`].
     Read(BorrowedFd<'a>, Span),
     /// Wait until the pipe is readable, then call [`Source::done`].
@@ -130,7 +130,7 @@ pub(crate) struct Source {
     id: SourceId,
     input: Input,
     stream: Stream,
-    state: State,
+    state: SourceState,
     closing: bool,
     finish: Option<Finish>,
     /// Whether the pipe moves to a thread of its own once nothing is in flight.
@@ -163,7 +163,7 @@ impl Source {
             id,
             input,
             stream,
-            state: State::Idle,
+            state: SourceState::Idle,
             closing: false,
             finish: None,
             isolating: false,
@@ -206,11 +206,11 @@ impl Source {
 
     /// Returns whether a request is in flight.
     pub(crate) fn in_flight(&self) -> bool {
-        matches!(self.state, State::Reading | State::Polling | State::Pausing)
+        matches!(self.state, SourceState::Reading | SourceState::Polling | SourceState::Pausing)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.state == State::Ended
+        self.state == SourceState::Ended
     }
 
     /// Returns whether the stream has changed for its readers since the last call: bytes, a gap, a
@@ -220,31 +220,31 @@ impl Source {
     }
 
     /// Returns the next action. `readable` tells that the pipe has bytes or is at the end of file.
-    pub(crate) fn next(&mut self, readable: bool) -> Next<'_> {
+    pub(crate) fn next(&mut self, readable: bool) -> SourceAction<'_> {
         if self.in_flight() {
-            return Next::Nothing;
+            return SourceAction::Nothing;
         }
-        let Input::Pipe(pipe) = &self.input else { return Next::Nothing };
+        let Input::Pipe(pipe) = &self.input else { return SourceAction::Nothing };
         let pipe = pipe.as_fd();
         if mem::take(&mut self.hung_up) {
-            self.state = State::Pausing;
-            return Next::Pause;
+            self.state = SourceState::Pausing;
+            return SourceAction::Pause;
         }
         if mem::take(&mut self.would_block) && !readable {
-            self.state = State::Polling;
-            return Next::Poll(pipe);
+            self.state = SourceState::Polling;
+            return SourceAction::Poll(pipe);
         }
         if self.no_memory {
             let waits = matches!(self.stream.without_memory(), Reserve::Later);
             // Poll first, because it is unknown whether the pipe has the bytes that had no memory.
             self.no_memory = !waits && !readable;
-            self.state = if waits { State::Pausing } else { State::Polling };
+            self.state = if waits { SourceState::Pausing } else { SourceState::Polling };
             return match (waits, readable) {
-                (true, _) => Next::Pause,
-                (false, false) => Next::Poll(pipe),
+                (true, _) => SourceAction::Pause,
+                (false, false) => SourceAction::Poll(pipe),
                 (false, true) => {
-                    self.state = State::Idle;
-                    Next::Drain(pipe)
+                    self.state = SourceState::Idle;
+                    SourceAction::Drain(pipe)
                 }
             };
         }
@@ -254,29 +254,29 @@ impl Source {
         let drops_newest = self.stream.policy() == Policy::DropNewest;
         match reserve {
             Reserve::Ready(span) if span.len >= PACKET_MAX || !drops_newest => {
-                self.state = State::Reading;
-                Next::Read(pipe, span)
+                self.state = SourceState::Reading;
+                SourceAction::Read(pipe, span)
             }
             // Poll first, because readers may make room before the next bytes arrive.
             Reserve::Ready(_) | Reserve::Discard if !readable => {
-                self.state = State::Polling;
-                Next::Poll(pipe)
+                self.state = SourceState::Polling;
+                SourceAction::Poll(pipe)
             }
             Reserve::Ready(_) => {
-                self.state = State::Idle;
-                Next::Fetch(pipe)
+                self.state = SourceState::Idle;
+                SourceAction::Fetch(pipe)
             }
             Reserve::Discard => {
-                self.state = State::Idle;
-                Next::Drain(pipe)
+                self.state = SourceState::Idle;
+                SourceAction::Drain(pipe)
             }
             Reserve::Wait => {
-                self.state = State::Waiting;
-                Next::Wait
+                self.state = SourceState::Waiting;
+                SourceAction::Wait
             }
             Reserve::Later => {
-                self.state = State::Pausing;
-                Next::Pause
+                self.state = SourceState::Pausing;
+                SourceAction::Pause
             }
         }
     }
@@ -284,8 +284,8 @@ impl Source {
     /// Takes the answer, at `time`, to the request in flight: a read with its bytes, a poll or a
     /// pause.
     pub(crate) fn done(&mut self, result: io::Result<usize>, time: u64) -> Step {
-        match mem::replace(&mut self.state, State::Idle) {
-            State::Reading => {
+        match mem::replace(&mut self.state, SourceState::Idle) {
+            SourceState::Reading => {
                 if let Ok(n @ 1..) = result {
                     self.stream.commit(n, time);
                     self.is_ready = true;
@@ -298,12 +298,14 @@ impl Source {
                     result => self.after_read(result),
                 }
             }
-            State::Polling if result.is_err() || self.closing => self.after_read(result),
+            SourceState::Polling if result.is_err() || self.closing => self.after_read(result),
             // Whether the pause was cancelled or elapsed makes no difference.
-            State::Pausing if self.closing => Step::End(End::Closed),
-            State::Polling | State::Pausing if self.finish == Some(Finish::Requested) => Step::Measure,
-            State::Polling => Step::Go { readable: true },
-            State::Pausing => Step::Go { readable: false },
+            SourceState::Pausing if self.closing => Step::End(End::Closed),
+            SourceState::Polling | SourceState::Pausing if self.finish == Some(Finish::Requested) => {
+                Step::Measure
+            }
+            SourceState::Polling => Step::Go { readable: true },
+            SourceState::Pausing => Step::Go { readable: false },
             // No request was in flight.
             other => {
                 self.state = other;
@@ -312,7 +314,7 @@ impl Source {
         }
     }
 
-    /// Takes the result of [`Next::Drain`] at `time`.
+    /// Takes the result of [`SourceAction::Drain`] at `time`.
     pub(crate) fn drained(&mut self, result: io::Result<usize>, time: u64) -> Step {
         if let Ok(n @ 1..) = result {
             self.stream.discard(n as u64, time);
@@ -321,7 +323,7 @@ impl Source {
         self.after_read(result)
     }
 
-    /// Takes the result of [`Next::Fetch`] at `time`. Stores as many bytes as the stream has room
+    /// Takes the result of [`SourceAction::Fetch`] at `time`. Stores as many bytes as the stream has room
     /// for, and counts the others as dropped.
     pub(crate) fn fetched(&mut self, result: io::Result<&[u8]>, time: u64) -> Step {
         if let Ok(bytes @ [_, ..]) = result {
@@ -396,7 +398,7 @@ impl Source {
     /// Nothing may be in flight.
     pub(crate) fn isolated(&mut self, reader: Option<IsolatedReader>) -> Step {
         self.isolating = false;
-        self.state = State::Idle;
+        self.state = SourceState::Idle;
         match reader {
             Some(reader) => {
                 if self.finish.is_some() {
@@ -447,7 +449,7 @@ impl Source {
 
     /// Returns whether the queue can be poured now.
     fn ready(&self) -> Ready {
-        if self.state == State::Idle { Ready::Now } else { Ready::Later }
+        if self.state == SourceState::Idle { Ready::Now } else { Ready::Later }
     }
 
     /// Queues a delivery. Returns `None`, and drops it, if the source has a pipe, is finished or
@@ -484,21 +486,21 @@ impl Source {
 
     /// Moves queued bytes into the stream until the queue is empty or the stream takes no more.
     pub(crate) fn pour(&mut self) -> (Dequeued, AfterPour) {
-        if self.state == State::Pausing {
+        if self.state == SourceState::Pausing {
             return (Dequeued::default(), AfterPour::Nothing);
         }
         let (Input::Queue(queue) | Input::Isolated(queue, _)) = &mut self.input else {
             return (Dequeued::default(), AfterPour::Nothing);
         };
         let before = (self.stream.stats().generation, self.stream.stats().produced);
-        let (taken, then) = queue.pour(&mut self.stream);
+        let (dequeued, after_pour) = queue.pour(&mut self.stream);
         self.is_ready |= before != (self.stream.stats().generation, self.stream.stats().produced);
-        self.state = match then {
-            AfterPour::Wait => State::Waiting,
-            AfterPour::Pause => State::Pausing,
-            AfterPour::Nothing | AfterPour::End => State::Idle,
+        self.state = match after_pour {
+            AfterPour::Wait => SourceState::Waiting,
+            AfterPour::Pause => SourceState::Pausing,
+            AfterPour::Nothing | AfterPour::End => SourceState::Idle,
         };
-        (taken, then)
+        (dequeued, after_pour)
     }
 
     /// Discards the bytes that were delivered, or read by a thread of its own, and are not in the
@@ -507,13 +509,13 @@ impl Source {
         let (Input::Queue(queue) | Input::Isolated(queue, _)) = &mut self.input else {
             return Dequeued::default();
         };
-        let taken = queue.drop_queued(&mut self.stream);
+        let dequeued = queue.drop_queued(&mut self.stream);
         if let Input::Isolated(_, reader) = &self.input
             && let untaken @ 1.. = reader.untaken()
         {
             self.stream.discard(untaken, time);
         }
-        taken
+        dequeued
     }
 
     /// Requests the end of the source once the bytes that the pipe has now are read. Only the first
@@ -541,16 +543,16 @@ impl Source {
     pub(crate) fn close(&mut self) -> Close {
         self.closing = true;
         match self.state {
-            State::Reading | State::Polling | State::Pausing => Close::Cancel,
-            State::Idle | State::Waiting => Close::Now,
-            State::Ended => Close::Already,
+            SourceState::Reading | SourceState::Polling | SourceState::Pausing => Close::Cancel,
+            SourceState::Idle | SourceState::Waiting => Close::Now,
+            SourceState::Ended => Close::Already,
         }
     }
 
     /// Closes the pipe and completes the stream. Nothing may be in flight.
     pub(crate) fn end(&mut self) {
         self.input = Input::Ended;
-        self.state = State::Ended;
+        self.state = SourceState::Ended;
         self.stream.complete();
         self.is_ready = true;
     }

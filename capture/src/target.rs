@@ -22,7 +22,7 @@ use crate::slots::Slots;
 
 /// The state of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TargetState {
     /// No request is in flight.
     Idle,
     /// A write of the first push's bytes is in flight, so that push must not be dropped.
@@ -33,7 +33,7 @@ enum State {
 
 /// The next action for a target.
 #[derive(Debug)]
-pub(crate) enum Next<'a> {
+pub(crate) enum TargetAction<'a> {
     /// Write some of these bytes, which stay in place until [`Target::done`].
     Write(BorrowedFd<'a>, Lent),
     /// Wait until the pipe is writable, then call [`Target::done`].
@@ -59,10 +59,10 @@ pub(crate) struct Target {
     pipe: Arc<OwnedFd>,
     /// The indices of the pushes, in the order of their turns.
     turns: VecDeque<usize>,
-    state: State,
+    state: TargetState,
     /// The reason for which the target is to be closed once nothing is in flight.
     closing: Option<PushEnd>,
-    /// Whether the pipe was full at the last write, see [`State::Polling`].
+    /// Whether the pipe was full at the last write, see [`TargetState::Polling`].
     would_block: bool,
 }
 
@@ -72,7 +72,7 @@ impl Target {
             id,
             pipe: Arc::new(pipe),
             turns: VecDeque::new(),
-            state: State::Idle,
+            state: TargetState::Idle,
             closing: None,
             would_block: false,
         }
@@ -92,7 +92,7 @@ impl Target {
     }
 
     pub(crate) fn in_flight(&self) -> bool {
-        self.state != State::Idle
+        self.state != TargetState::Idle
     }
 
     /// Adds a push after those that wait.
@@ -112,36 +112,36 @@ impl Target {
     }
 
     /// Returns the next action. `index` is this target's index.
-    pub(crate) fn next(&mut self, index: usize, pushes: &Slots<Push>) -> Next<'_> {
+    pub(crate) fn next(&mut self, index: usize, pushes: &Slots<Push>) -> TargetAction<'_> {
         if self.in_flight() {
-            return Next::Nothing;
+            return TargetAction::Nothing;
         }
         if mem::take(&mut self.would_block) {
-            self.state = State::Polling;
-            return Next::Poll(self.pipe.as_fd());
+            self.state = TargetState::Polling;
+            return TargetAction::Poll(self.pipe.as_fd());
         }
-        let Some(push) = self.turn().and_then(|turn| pushes.get(turn)) else { return Next::Nothing };
+        let Some(push) = self.turn().and_then(|turn| pushes.get(turn)) else { return TargetAction::Nothing };
         match push.share(index) {
-            Share::Nothing => Next::Nothing,
-            Share::All => Next::TurnOver,
+            Share::Nothing => TargetAction::Nothing,
+            Share::All => TargetAction::TurnOver,
             Share::Bytes(bytes) => {
-                self.state = State::Writing;
-                Next::Write(self.pipe.as_fd(), bytes)
+                self.state = TargetState::Writing;
+                TargetAction::Write(self.pipe.as_fd(), bytes)
             }
         }
     }
 
     /// Takes the answer to the request in flight.
     pub(crate) fn done(&mut self, result: io::Result<usize>) -> Done {
-        let state = mem::replace(&mut self.state, State::Idle);
+        let state = mem::replace(&mut self.state, TargetState::Idle);
         let written = match &result {
-            Ok(n) if state == State::Writing => *n,
+            Ok(n) if state == TargetState::Writing => *n,
             _ => 0,
         };
         let closing = self.closing.take();
         let end = match result {
             // Pipes never return 0. Writing again could loop for ever.
-            Ok(0) if state == State::Writing && closing.is_none() => {
+            Ok(0) if state == TargetState::Writing && closing.is_none() => {
                 Some(PushEnd::Error(io::ErrorKind::WriteZero.into()))
             }
             Err(error) if error.raw_os_error() == Some(libc::EPIPE) => Some(PushEnd::Closed),

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::event::{Event, PushEnd, PushId, TargetId};
 use crate::push::Push;
 use crate::slots::Slots;
-use crate::target::{Next, Target};
+use crate::target::{Target, TargetAction};
 
 /// The targets, and the pushes that feed them.
 #[derive(Default)]
@@ -70,8 +70,8 @@ impl Targets {
     }
 
     /// Returns the next action for a target.
-    pub(crate) fn next(&mut self, index: usize) -> Next<'_> {
-        self.targets.get_mut(index).map_or(Next::Nothing, |target| target.next(index, &self.pushes))
+    pub(crate) fn next(&mut self, index: usize) -> TargetAction<'_> {
+        self.targets.get_mut(index).map_or(TargetAction::Nothing, |target| target.next(index, &self.pushes))
     }
 
     /// Adds a push and enqueues it at its targets. Returns the events for targets that do not

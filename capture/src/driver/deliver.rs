@@ -23,13 +23,13 @@ impl<B: Backend> Driver<B> {
     pub(super) fn pour(&mut self, index: usize) {
         let Some(source) = self.sources.mark_ready(index) else { return };
         let id = source.id();
-        let (taken, then) = source.pour();
+        let (dequeued, after_pour) = source.pour();
         if !source.is_isolated() {
-            self.report_dequeued(id, taken);
-        } else if taken.deliveries > 0 {
+            self.report_dequeued(id, dequeued);
+        } else if dequeued.deliveries > 0 {
             source.go_on_isolated();
         }
-        match then {
+        match after_pour {
             AfterPour::Nothing => {}
             AfterPour::Wait => self.waiting.push(index),
             AfterPour::Pause => self.backend.pause(Token::Source(index)),

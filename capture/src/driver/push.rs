@@ -1,7 +1,7 @@
 //! Pushing: the part of the capture thread that writes pushed bytes to targets.
 
 use super::*;
-use crate::target::{Done, Next};
+use crate::target::{Done, TargetAction};
 
 impl<B: Backend> Driver<B> {
     /// Adds the write end of a pipe as target `id` and registers it with the backend.
@@ -42,10 +42,12 @@ impl<B: Backend> Driver<B> {
                 // write in flight leaves no push (`Target::close`) before `Target::done`, which is called
                 // with the answer, in `wrote`. If this thread unwinds or the kernel fails, `Drop` of the
                 // driver gets the answers first, or leaks the pushes.
-                Next::Write(pipe, bytes) => unsafe { self.backend.write(Token::Target(index), pipe, bytes) },
-                Next::Poll(pipe) => self.backend.poll(Token::Target(index), pipe),
-                Next::Nothing => {}
-                Next::TurnOver => {
+                TargetAction::Write(pipe, bytes) => unsafe {
+                    self.backend.write(Token::Target(index), pipe, bytes)
+                },
+                TargetAction::Poll(pipe) => self.backend.poll(Token::Target(index), pipe),
+                TargetAction::Nothing => {}
+                TargetAction::TurnOver => {
                     let turn = self.targets.get_mut(index).and_then(|target| target.turn());
                     if turn.and_then(|turn| self.targets.push_mut(turn)).is_some_and(|push| push.closes()) {
                         return self.end_target(index, PushEnd::Complete);

@@ -25,7 +25,7 @@ fn attach_idle_reader(source: &mut Source, may_block: bool) {
 
 /// Answers reads with as many bytes as requested until the stream is full.
 fn fill(source: &mut Source) {
-    while let Next::Read(_, span) = source.next(false) {
+    while let SourceAction::Read(_, span) = source.next(false) {
         let n = span.len;
         assert!(matches!(source.done(Ok(n), 1), Step::Go { readable: false }));
     }
@@ -34,12 +34,12 @@ fn fill(source: &mut Source) {
 #[test]
 fn only_one_read_is_in_flight_at_a_time() {
     let (mut source, _write) = source(Policy::DropNewest);
-    assert!(matches!(source.next(false), Next::Read(..)));
-    assert!(matches!(source.next(false), Next::Nothing));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Nothing));
     assert!(matches!(source.done(Ok(3), 1), Step::Go { readable: false }));
     assert!(source.take_ready());
     assert!(!source.take_ready());
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
 }
 
 #[test]
@@ -49,10 +49,10 @@ fn a_source_with_a_full_stream_polls_before_it_drops() {
     fill(&mut source);
     assert!(source.in_flight(), "the source must poll");
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-    assert!(matches!(source.next(true), Next::Drain(_)));
+    assert!(matches!(source.next(true), SourceAction::Drain(_)));
     assert!(matches!(source.drained(Ok(10), 1), Step::Go { readable: false }));
     assert_eq!(source.stream().stats().dropped, 10);
-    assert!(matches!(source.next(false), Next::Poll(_)));
+    assert!(matches!(source.next(false), SourceAction::Poll(_)));
 }
 
 #[test]
@@ -60,23 +60,26 @@ fn a_packet_larger_than_the_room_is_read_whole_and_its_rest_is_counted_as_droppe
     let (mut source, _write) = source(Policy::DropNewest);
     attach_idle_reader(&mut source, false);
     for _ in 0..3 {
-        assert!(matches!(source.next(false), Next::Read(..)));
+        assert!(matches!(source.next(false), SourceAction::Read(..)));
         assert!(matches!(source.done(Ok(PACKET_MAX), 1), Step::Go { readable: false }));
     }
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert!(matches!(source.done(Ok(100), 1), Step::Go { readable: false }));
-    assert!(matches!(source.next(false), Next::Poll(_)), "a reader may make room before the next bytes");
+    assert!(
+        matches!(source.next(false), SourceAction::Poll(_)),
+        "a reader may make room before the next bytes"
+    );
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-    assert!(matches!(source.next(true), Next::Fetch(_)));
+    assert!(matches!(source.next(true), SourceAction::Fetch(_)));
     source.take_ready();
     assert!(matches!(source.fetched(Ok(&[7; PACKET_MAX]), 1), Step::Go { readable: false }));
     assert!(source.take_ready());
     let stats = source.stream().stats();
     assert_eq!((stats.produced, stats.dropped), (CAPACITY + 100, 100));
     assert_eq!(stats.cached, CAPACITY);
-    assert!(matches!(source.next(false), Next::Poll(_)));
+    assert!(matches!(source.next(false), SourceAction::Poll(_)));
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-    assert!(matches!(source.next(true), Next::Drain(_)), "the stream is full");
+    assert!(matches!(source.next(true), SourceAction::Drain(_)), "the stream is full");
     assert!(matches!(source.drained(Ok(0), 1), Step::End(End::EndOfFile)));
 }
 
@@ -86,7 +89,7 @@ fn under_other_policies_each_read_has_room_for_a_packet() {
         let (mut source, _write) = source(policy);
         attach_idle_reader(&mut source, policy == Policy::Block);
         for _ in 0..50 {
-            let Next::Read(_, span) = source.next(false) else { break };
+            let SourceAction::Read(_, span) = source.next(false) else { break };
             assert!(span.len >= PACKET_MAX, "{policy:?}");
             source.done(Ok(1000), 1);
         }
@@ -108,7 +111,7 @@ fn a_new_generation_marks_the_source_ready() {
     reader.consume(usize::MAX);
     assert!(source.take_ready());
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-    assert!(matches!(source.next(true), Next::Read(..)));
+    assert!(matches!(source.next(true), SourceAction::Read(..)));
     assert_eq!(source.stream().stats().generation, 1);
     assert!(source.take_ready(), "readers of the old generation must move");
 }
@@ -119,36 +122,36 @@ fn a_blocked_source_has_nothing_in_flight() {
     attach_idle_reader(&mut source, true);
     fill(&mut source);
     assert!(!source.in_flight());
-    assert!(matches!(source.next(false), Next::Wait));
+    assert!(matches!(source.next(false), SourceAction::Wait));
     assert_eq!(source.close(), Close::Now);
 }
 
 #[test]
 fn a_pipe_that_would_block_is_polled_and_then_read() {
     let (mut source, _write) = source(Policy::DropNewest);
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     let again = io::Error::from(io::ErrorKind::WouldBlock);
     assert!(matches!(source.done(Err(again), 1), Step::Go { readable: false }));
-    assert!(matches!(source.next(false), Next::Poll(_)));
+    assert!(matches!(source.next(false), SourceAction::Poll(_)));
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-    assert!(matches!(source.next(true), Next::Read(..)));
+    assert!(matches!(source.next(true), SourceAction::Read(..)));
 }
 
 #[test]
 fn an_error_ends_the_source_with_that_error() {
     let (mut source, _write) = source(Policy::DropNewest);
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     let broken = io::Error::from_raw_os_error(libc::EIO);
     assert!(matches!(source.done(Err(broken), 1), Step::End(End::Error(_))));
     source.end();
-    assert!(matches!(source.next(true), Next::Nothing));
+    assert!(matches!(source.next(true), SourceAction::Nothing));
     assert_eq!(source.close(), Close::Already);
 }
 
 #[test]
 fn bytes_of_a_read_that_was_cancelled_too_late_count() {
     let (mut source, _write) = source(Policy::DropNewest);
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert_eq!(source.close(), Close::Cancel);
     assert!(matches!(source.done(Ok(3), 1), Step::End(End::Closed)));
     source.end();
@@ -158,7 +161,7 @@ fn bytes_of_a_read_that_was_cancelled_too_late_count() {
 #[test]
 fn an_end_of_file_of_a_read_that_was_cancelled_too_late_counts() {
     let (mut source, _write) = source(Policy::DropNewest);
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert_eq!(source.close(), Close::Cancel);
     assert!(matches!(source.done(Ok(0), 1), Step::End(End::EndOfFile)));
 }
@@ -167,7 +170,7 @@ fn an_end_of_file_of_a_read_that_was_cancelled_too_late_counts() {
 /// means that it was cancelled.
 fn finishing(bytes: usize) -> (Source, OwnedFd) {
     let (mut source, write) = source(Policy::DropNewest);
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert_eq!(source.finish(), Close::Cancel);
     let result = if bytes == 0 { errno(libc::ECANCELED) } else { Ok(bytes) };
     assert!(matches!(source.done(result, 1), Step::Measure));
@@ -179,11 +182,11 @@ fn finishing_reads_the_bytes_that_the_pipe_had_and_no_more() {
     for in_flight in [0, 100] {
         let (mut source, _write) = finishing(in_flight);
         assert!(matches!(source.measured(10), Step::Go { .. }));
-        assert!(matches!(source.next(false), Next::Read(..)));
+        assert!(matches!(source.next(false), SourceAction::Read(..)));
         assert_eq!(source.finish(), Close::Already);
         assert!(matches!(source.done(Ok(4), 1), Step::Measure));
         assert!(matches!(source.measured(50), Step::Go { .. }), "the pipe is still being written");
-        assert!(matches!(source.next(false), Next::Read(..)));
+        assert!(matches!(source.next(false), SourceAction::Read(..)));
         assert!(matches!(source.done(Ok(7), 1), Step::Measure));
         assert!(matches!(source.measured(43), Step::End(End::Closed)));
         source.end();
@@ -196,7 +199,7 @@ fn finishing_reads_the_bytes_that_the_pipe_had_and_no_more() {
 fn finishing_does_not_wait_for_bytes_that_have_disappeared() {
     let (mut source, _write) = finishing(0);
     assert!(matches!(source.measured(1000), Step::Go { .. }));
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     // For example, the rest of a packet was lost.
     assert!(matches!(source.done(Ok(10), 1), Step::Measure));
     assert!(matches!(source.measured(0), Step::End(End::Closed)));
@@ -207,7 +210,7 @@ fn finishing_an_empty_pipe_closes_it_unless_end_of_file_comes_first() {
     let (mut source, _write) = finishing(0);
     assert!(matches!(source.measured(0), Step::End(End::Closed)));
     let (mut source, _write) = self::source(Policy::DropNewest);
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert_eq!(source.finish(), Close::Cancel);
     assert!(matches!(source.done(Ok(0), 1), Step::End(End::EndOfFile)));
 }
@@ -220,9 +223,9 @@ fn dropped_bytes_count_as_read_when_finishing() {
     assert_eq!(source.finish(), Close::Cancel);
     assert!(matches!(source.done(Ok(1), 1), Step::Measure));
     assert!(matches!(source.measured(10), Step::Go { .. }));
-    assert!(matches!(source.next(false), Next::Poll(_)));
+    assert!(matches!(source.next(false), SourceAction::Poll(_)));
     assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
-    assert!(matches!(source.next(true), Next::Drain(_)));
+    assert!(matches!(source.next(true), SourceAction::Drain(_)));
     assert!(matches!(source.drained(Ok(10), 1), Step::Measure));
     assert!(matches!(source.measured(5), Step::End(End::Closed)));
 }
@@ -245,7 +248,7 @@ fn pauses_without_memory(source: &mut Source) -> bool {
         let arch = std::env::consts::ARCH.try_into().unwrap();
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
         seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
-        matches!(source.next(false), Next::Pause)
+        matches!(source.next(false), SourceAction::Pause)
     };
     std::thread::scope(|scope| scope.spawn(next_is_pause).join().unwrap())
 }
@@ -275,9 +278,9 @@ fn hung_up() -> (Source, OwnedFd) {
     let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::Block }, "test").unwrap();
     let mut source = Source::new(SourceId(1), master.into(), stream);
     source.set_reopenable(true);
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert!(matches!(source.done(errno(libc::EIO), 1), Step::Go { readable: false }));
-    assert!(matches!(source.next(false), Next::Pause));
+    assert!(matches!(source.next(false), SourceAction::Pause));
     (source, slave)
 }
 
@@ -287,9 +290,9 @@ fn after_a_pause_with_any_answer_the_source_continues_to_read() {
         for end in pause_answers() {
             let (mut source, _write) = pausing();
             assert!(source.in_flight());
-            assert!(matches!(source.next(true), Next::Nothing), "one pause at a time");
+            assert!(matches!(source.next(true), SourceAction::Nothing), "one pause at a time");
             assert!(matches!(source.done(end, 1), Step::Go { readable: false }));
-            assert!(matches!(source.next(false), Next::Read(..)));
+            assert!(matches!(source.next(false), SourceAction::Read(..)));
             assert_eq!(source.stream().stats().dropped, 0);
         }
     }
@@ -304,7 +307,7 @@ fn without_memory_the_source_pauses_repeatedly_and_drops_nothing() {
     }
     assert_eq!(source.stream().stats().dropped, 0);
     assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Go { readable: false }));
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert_eq!(source.stream().stats().generation, 1);
 }
 
@@ -314,7 +317,7 @@ fn closing_cancels_a_pause_and_any_answer_to_the_pause_ends_the_source() {
         for end in pause_answers() {
             let (mut source, _write) = pausing();
             assert_eq!(source.close(), Close::Cancel);
-            assert!(matches!(source.next(true), Next::Nothing), "the pause is in flight");
+            assert!(matches!(source.next(true), SourceAction::Nothing), "the pause is in flight");
             assert!(matches!(source.done(end, 1), Step::End(End::Closed)));
             source.end();
             assert_eq!(source.close(), Close::Already);
@@ -331,7 +334,7 @@ fn an_answer_after_the_end_changes_nothing() {
         source.end();
         let before = source.stream().stats();
         assert!(matches!(source.done(end, 1), Step::Go { readable: false }));
-        assert!(matches!(source.next(true), Next::Nothing));
+        assert!(matches!(source.next(true), SourceAction::Nothing));
         assert!(source.has_ended());
         assert_eq!(source.stream().stats(), before);
     }
@@ -350,7 +353,7 @@ fn finishing_during_a_pause_ends_the_pause_and_reads_the_remaining_bytes() {
                 continue;
             }
             assert!(matches!(step, Step::Go { readable: false }));
-            assert!(matches!(source.next(false), Next::Read(..)));
+            assert!(matches!(source.next(false), SourceAction::Read(..)));
             assert!(matches!(source.done(Ok(10), 1), Step::Measure));
             assert!(matches!(source.measured(0), Step::End(End::Closed)));
         }
@@ -373,7 +376,7 @@ fn finishing_a_hung_up_terminal_whose_bytes_are_lost_is_its_end_of_file() {
     assert_eq!(source.finish(), Close::Cancel);
     assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Measure));
     assert!(matches!(source.measured(10), Step::Go { .. }));
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert!(matches!(source.done(errno(libc::EIO), 1), Step::End(End::EndOfFile)));
 }
 
@@ -382,9 +385,9 @@ fn a_terminal_whose_leader_exits_during_a_pause_is_read_once_more() {
     let (mut source, _slave) = hung_up();
     source.set_reopenable(false);
     assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Go { readable: false }));
-    assert!(matches!(source.next(false), Next::Read(..)), "the last bytes must be read");
+    assert!(matches!(source.next(false), SourceAction::Read(..)), "the last bytes must be read");
     assert!(matches!(source.done(Ok(3), 1), Step::Go { readable: false }));
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert!(matches!(source.done(errno(libc::EIO), 1), Step::End(End::EndOfFile)));
 }
 
@@ -392,14 +395,14 @@ fn a_terminal_whose_leader_exits_during_a_pause_is_read_once_more() {
 fn eio_of_a_file_that_is_not_a_terminal_is_an_error() {
     let (mut source, _write) = source(Policy::Block);
     source.set_reopenable(true);
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert!(matches!(source.done(errno(libc::EIO), 1), Step::End(End::Error(_))));
 }
 
 #[test]
 fn a_finished_source_whose_thread_cannot_start_is_measured_without_a_read() {
     let (mut source, _write) = source(Policy::DropNewest);
-    assert!(matches!(source.next(false), Next::Read(..)));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert_eq!(source.isolate(), Close::Cancel);
     assert_eq!(source.finish(), Close::Cancel);
     let cancelled = Err(io::Error::from_raw_os_error(libc::ECANCELED));

@@ -41,13 +41,13 @@ impl TargetRig {
         self.pushes.get_mut(push).unwrap().fill(bytes.len() as u64, over);
     }
 
-    fn next(&mut self) -> Next<'_> {
+    fn next(&mut self) -> TargetAction<'_> {
         self.target.next(TARGET, &self.pushes)
     }
 
     /// Starts the next write and returns its bytes.
     fn start_write(&mut self) -> Vec<u8> {
-        let Next::Write(_, lent) = self.next() else { panic!("the target has nothing to write") };
+        let TargetAction::Write(_, lent) = self.next() else { panic!("the target has nothing to write") };
         // SAFETY: the bytes lie in the inlet of a push, which stays mapped, and which only this thread
         // fills.
         unsafe { std::slice::from_raw_parts(lent.ptr, lent.len) }.to_vec()
@@ -73,38 +73,38 @@ fn errno(errno: i32) -> io::Result<usize> {
 #[test]
 fn only_one_write_is_in_flight_and_a_partial_write_continues_behind_its_bytes() {
     let mut rig = TargetRig::new(1);
-    assert!(matches!(rig.next(), Next::Nothing));
+    assert!(matches!(rig.next(), TargetAction::Nothing));
     rig.fill(0, b"abcdef", false);
     assert_eq!(rig.start_write(), b"abcdef");
     rig.fill(0, b"ghi", false);
-    assert!(matches!(rig.next(), Next::Nothing));
+    assert!(matches!(rig.next(), TargetAction::Nothing));
     assert!(rig.done(Ok(4)).is_none());
     assert_eq!(rig.start_write(), b"efghi");
     assert!(rig.done(errno(libc::EINTR)).is_none());
     assert_eq!(rig.start_write(), b"efghi");
     assert!(rig.done(Ok(5)).is_none());
-    assert!(matches!(rig.next(), Next::Nothing));
+    assert!(matches!(rig.next(), TargetAction::Nothing));
     rig.fill(0, b"", true);
-    assert!(matches!(rig.next(), Next::TurnOver));
+    assert!(matches!(rig.next(), TargetAction::TurnOver));
 }
 
 #[test]
 fn a_push_waits_for_its_turn_until_the_one_before_is_over_not_only_empty() {
     let mut rig = TargetRig::new(2);
     rig.fill(1, b"second", true);
-    assert!(matches!(rig.next(), Next::Nothing), "the first has no bytes yet");
+    assert!(matches!(rig.next(), TargetAction::Nothing), "the first has no bytes yet");
     rig.fill(0, b"first", false);
     assert_eq!(rig.start_write(), b"first");
     assert!(rig.done(Ok(5)).is_none());
-    assert!(matches!(rig.next(), Next::Nothing), "the first has no bytes now");
+    assert!(matches!(rig.next(), TargetAction::Nothing), "the first has no bytes now");
     rig.fill(0, b"", true);
-    assert!(matches!(rig.next(), Next::TurnOver));
+    assert!(matches!(rig.next(), TargetAction::TurnOver));
     assert_eq!(rig.target.turn_over(), Some(0));
     assert_eq!(rig.start_write(), b"second");
     assert!(rig.done(Ok(6)).is_none());
-    assert!(matches!(rig.next(), Next::TurnOver));
+    assert!(matches!(rig.next(), TargetAction::TurnOver));
     assert_eq!(rig.target.turn_over(), Some(1));
-    assert!(matches!(rig.next(), Next::Nothing));
+    assert!(matches!(rig.next(), TargetAction::Nothing));
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn a_pipe_that_would_block_is_polled() {
     rig.fill(0, b"abc", false);
     assert_eq!(rig.start_write(), b"abc");
     assert!(rig.done(errno(libc::EAGAIN)).is_none());
-    assert!(matches!(rig.next(), Next::Poll(_)));
-    assert!(matches!(rig.next(), Next::Nothing));
+    assert!(matches!(rig.next(), TargetAction::Poll(_)));
+    assert!(matches!(rig.next(), TargetAction::Nothing));
     assert!(rig.done(Ok(1)).is_none(), "the result of a poll is not a byte");
     assert_eq!(rig.start_write(), b"abc");
 }
@@ -142,7 +142,7 @@ fn bytes_written_before_the_cancellation_count_and_the_first_reason_wins() {
     assert_eq!(rig.start_write(), b"abc");
     assert!(rig.target.close(PushEnd::CutOff).is_ok());
     assert!(rig.target.close(PushEnd::Stopped).is_ok());
-    assert!(matches!(rig.next(), Next::Nothing));
+    assert!(matches!(rig.next(), TargetAction::Nothing));
     assert!(matches!(rig.done(Ok(2)), Some(PushEnd::CutOff)));
     assert_eq!(rig.pushes.get_mut(0).unwrap().remove_target(TARGET), 2);
 }
