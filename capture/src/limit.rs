@@ -31,7 +31,7 @@ pub fn raise_file_limit() -> io::Result<u64> {
 /// An error: the limit on open files is too low for the files that are about to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{needed} open files are needed besides the {open} in use, and RLIMIT_NOFILE is {limit}: raise it to {} \
+    "{needed} open files are needed besides the {open} that are open, and RLIMIT_NOFILE is {limit}: raise it to {} \
      (`ulimit -n`)",
     needed.saturating_add(*open)
 )]
