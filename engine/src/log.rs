@@ -39,8 +39,8 @@ const MAX_NAME_CHARS: usize = 64;
 pub struct LogConfig {
     /// The channels for messages that name none, in order of preference (`plog_base_order`).
     pub order: Order,
-    /// Whether a message goes only to the first channel that accepts it, unless the message specifies
-    /// otherwise (`plog_base_log_once`).
+    /// Whether a message goes only to the first channel that accepts it, unless the message
+    /// specifies otherwise (`plog_base_log_once`).
     pub once: bool,
     /// The syslog of this node.
     pub syslog: Syslog,

@@ -417,9 +417,9 @@ impl State {
         }
     }
 
-    /// Removes from `wanted` (streams, each with a number of bytes) the streams from which that many
-    /// bytes were captured and read by the embedder's own readers. Returns `false` if the capture
-    /// thread has ended.
+    /// Removes from `wanted` (streams, each with a number of bytes) the streams from which that
+    /// many bytes were captured and read by the embedder's own readers. Returns `false` if the
+    /// capture thread has ended.
     pub(crate) fn retain_unflushed(&self, capture: &Capture, wanted: &mut Vec<(SourceId, u64)>) -> bool {
         let own = self.peers.values().filter(|peer| peer.own);
         let mut readers: Vec<(SourceId, u32, &Arc<ReaderPage>)> = own

@@ -278,22 +278,22 @@ fn invalid_deliveries_are_refused_with_a_reason() {
             .deliver(from, channel, b"x".to_vec(), infos, || panic!("the delivery was refused"))
             .unwrap_err()
     };
-    let far = Proc { nspace: iof_proto::Nspace::new("far").unwrap(), rank: Rank(0) };
+    let remote = Proc { nspace: iof_proto::Nspace::new("far").unwrap(), rank: Rank(0) };
     assert!(matches!(refused(&rank(1), Channel::Stdout, &[]), DeliverError::AllHere(_)));
     assert!(!engine.end_job(&nspace(), None), "all its ranks run here");
     assert!(matches!(refused(&rank(0), Channel::Stdout, &[]), DeliverError::Captured(_)));
-    assert!(matches!(refused(&far, Channel::Stdin, &[]), DeliverError::NoSource { .. }));
-    let all = Proc { rank: Rank::WILDCARD, ..far.clone() };
+    assert!(matches!(refused(&remote, Channel::Stdin, &[]), DeliverError::NoSource { .. }));
+    let all = Proc { rank: Rank::WILDCARD, ..remote.clone() };
     assert!(matches!(refused(&all, Channel::Stdout, &[]), DeliverError::NoSource { .. }));
     for (key, value, status) in [
         ("site.colour", InfoValue::Bool(true), Status::ERR_NOT_SUPPORTED),
         (key::PMIX_IOF_COMPLETE, InfoValue::Number(1), Status::ERR_BAD_PARAM),
         (key::IOF_TIME, InfoValue::Bool(true), Status::ERR_BAD_PARAM),
     ] {
-        assert_eq!(refused(&far, Channel::Stdout, &[Info::required(key, value.clone())]).status(), status);
+        assert_eq!(refused(&remote, Channel::Stdout, &[Info::required(key, value.clone())]).status(), status);
         // None of these optional directives ends the stream.
         let optional = Info { key: key.into(), value, required: false };
-        engine.deliver(&far, Channel::Stdout, Vec::new(), &[optional], || {}).unwrap();
+        engine.deliver(&remote, Channel::Stdout, Vec::new(), &[optional], || {}).unwrap();
     }
 }
 

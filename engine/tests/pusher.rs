@@ -223,8 +223,8 @@ fn a_pusher_that_waits_for_input_ends_when_the_engine_ends() {
     let (read, _write) = pipe();
     let pusher = start(&engine, &final_push(all_ranks()), &read);
     drop(engine);
-    let gone = join(pusher);
-    assert!(matches!(gone, Err(PushError::Request(RequestError::Lost(LostError::Closed)))), "{gone:?}");
+    let result = join(pusher);
+    assert!(matches!(result, Err(PushError::Request(RequestError::Lost(LostError::Closed)))), "{result:?}");
 }
 
 #[test]

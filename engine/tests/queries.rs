@@ -192,12 +192,12 @@ fn a_job_counts_as_started_until_all_its_ranks_have_ended_everywhere() {
     let engine = common::engine();
     let status = || value(&engine, Query::new([key::PMIX_QUERY_JOB_STATUS]));
     let job = iof_engine::JobSpec { elsewhere: true, ..spec([shell("kill -9 $$")]) };
-    let far = Proc { nspace: nspace(), rank: Rank(7) };
+    let remote = Proc { nspace: nspace(), rank: Rank(7) };
     engine.spawn(&job).unwrap().wait();
-    engine.deliver(&far, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
+    engine.deliver(&remote, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
     assert_eq!(status(), Value::Status(Status::EVENT_JOB_START));
     let Value::Procs(procs) = value(&engine, Query::new([key::PMIX_QUERY_PROC_TABLE])) else { panic!() };
-    assert_eq!((procs.len(), &procs[1].proc, procs[1].state), (2, &far, ProcState::Unknown));
+    assert_eq!((procs.len(), &procs[1].proc, procs[1].state), (2, &remote, ProcState::Unknown));
     let local = value(&engine, Query::new([key::PMIX_QUERY_LOCAL_PROC_TABLE]));
     assert_eq!(local, Value::Procs(vec![procs[0].clone()]));
     engine.end_job(&nspace(), None);
@@ -249,8 +249,8 @@ fn the_host_answers_what_the_engine_does_not_know() {
 fn answers_of_the_engine_and_its_host_are_combined() {
     let fixture = fixture();
     run(&fixture.engine, &spec([shell(":")]));
-    let far = Proc { nspace: Nspace::new("far").unwrap(), rank: Rank(0) };
-    fixture.engine.deliver(&far, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
+    let remote = Proc { nspace: Nspace::new("far").unwrap(), rank: Rank(0) };
+    fixture.engine.deliver(&remote, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
     let row = |proc: &Proc, pid| ProcInfo {
         proc: proc.clone(),
         pid,
@@ -259,8 +259,8 @@ fn answers_of_the_engine_and_its_host_are_combined() {
         state: ProcState::Running,
         exit_code: None,
     };
-    let near = Proc { nspace: nspace(), rank: Rank(0) };
-    let theirs = vec![row(&near, 1), row(&far, 22)];
+    let local_proc = Proc { nspace: nspace(), rank: Rank(0) };
+    let theirs = vec![row(&local_proc, 1), row(&remote, 22)];
     let queries = vec![Query::new([key::PMIX_QUERY_PROC_TABLE, key::PMIX_QUERY_NAMESPACES])];
     let (received, answer) = fixture.ask(queries.clone(), |reply| {
         let found = |key: &str, value| Found { query: 0, key: key.into(), value };
@@ -273,7 +273,7 @@ fn answers_of_the_engine_and_its_host_are_combined() {
     let Answer { status, found } = answer.unwrap();
     let Value::Procs(procs) = &found[0].value else { panic!("{found:?}") };
     assert_eq!(status, Status::SUCCESS);
-    assert_eq!(procs[0], row(&far, 22), "only the host knows it");
+    assert_eq!(procs[0], row(&remote, 22), "only the host knows it");
     assert_eq!(
         (procs.len(), procs[1].state),
         (2, ProcState::Terminated),

@@ -337,7 +337,7 @@ fn an_unsupported_directive_is_refused_if_required_and_ignored_if_optional() {
         assert_eq!(granted.ignored, [key]);
         tool.fill(granted.push, 0, true).unwrap();
     }
-    // Who collects the bytes is up to the tool.
+    // How the bytes are collected is up to the tool.
     let collected = push_with(all_ranks(), &[key::PMIX_IOF_PUSH_STDIN, key::PMIX_IOF_COMPLETE]);
     assert_eq!(tool.push(&collected, b"only this", |_| {}).unwrap(), complete_report(9, 1));
     assert_eq!(ranks.rest(0), b"only this");
@@ -489,8 +489,11 @@ fn when_the_engine_ends_pushes_fail_and_the_ranks_see_the_end() {
         ranks.wait_for_bytes(1);
         let (mut tool, push) = stuck(&engine, procs(&[1]));
         drop(engine);
-        let gone = pushing.result();
-        assert!(matches!(gone, Err(PushError::Request(RequestError::Lost(LostError::Closed)))), "{gone:?}");
+        let result = pushing.result();
+        assert!(
+            matches!(result, Err(PushError::Request(RequestError::Lost(LostError::Closed)))),
+            "{result:?}"
+        );
         assert!(pattern(9_000_000).starts_with(&ranks.rest(0)));
         // A tool with its own event loop and one that only sends requests get the same error.
         while tool.dispatch(Some(std::time::Duration::ZERO)).unwrap() {}

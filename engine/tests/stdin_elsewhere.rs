@@ -17,7 +17,7 @@ use iof_proto::{Info, PartialCause, PartialDelivery, PushReport, Rank, SlowTarge
 use iof_tool::{LostError, Push, PushError, RequestError, Tool};
 
 /// Ranks 0 and 1 of the job run here, all others elsewhere.
-const HERE: u32 = 2;
+const LOCAL_RANKS: u32 = 2;
 
 struct Piece {
     stdin: StdinPush,
@@ -47,7 +47,7 @@ impl Host for ForwardingHost {
 struct Fixture {
     engine: Engine,
     pieces: Receiver<Piece>,
-    here: Stdins,
+    local: Stdins,
 }
 
 fn fixture() -> Fixture {
@@ -58,8 +58,8 @@ fn fixture_at(rendezvous: Rendezvous) -> Fixture {
     let (sender, pieces) = channel();
     let config = Config { rendezvous, cache_size: 65_536, ..Config::default() };
     let engine = Engine::start_with(config, Arc::new(ForwardingHost(Mutex::new(sender)))).unwrap();
-    let here = Stdins::adopt_job(&engine, nspace(), HERE, true);
-    Fixture { engine, pieces, here }
+    let local = Stdins::adopt_job(&engine, nspace(), LOCAL_RANKS, true);
+    Fixture { engine, pieces, local }
 }
 
 impl Fixture {
@@ -151,8 +151,8 @@ fn ranks_here_and_elsewhere_receive_the_same_bytes_completely() {
     let mut fixture = fixture();
     let bytes = pattern(500_000);
     let pushing = pushing(&fixture.engine, &final_push(all_ranks()), bytes.clone());
-    let here = [0, 1].map(|rank| fixture.here.take(rank));
-    let here = here.map(|file| {
+    let local = [0, 1].map(|rank| fixture.local.take(rank));
+    let local = local.map(|file| {
         thread::spawn(move || {
             let mut got = Vec::new();
             std::io::Read::read_to_end(&mut &file, &mut got).unwrap();
@@ -166,7 +166,7 @@ fn ranks_here_and_elsewhere_receive_the_same_bytes_completely() {
     fixture.assert_end();
     assert_eq!(pushing.report(), complete_report(bytes.len(), 3));
     assert!(elsewhere == bytes);
-    for got in here {
+    for got in local {
         assert!(got.join().unwrap() == bytes);
     }
 }
@@ -176,8 +176,8 @@ fn a_host_that_denies_a_piece_ends_the_push_for_its_ranks_only() {
     let mut fixture = fixture();
     let bytes = pattern(400_000);
     let pushing = pushing(&fixture.engine, &final_push(procs(&[0, 8])), bytes.clone());
-    let file = fixture.here.take(0);
-    let here = thread::spawn(move || {
+    let file = fixture.local.take(0);
+    let local = thread::spawn(move || {
         let mut got = Vec::new();
         std::io::Read::read_to_end(&mut &file, &mut got).unwrap();
         got
@@ -186,7 +186,7 @@ fn a_host_that_denies_a_piece_ends_the_push_for_its_ranks_only() {
     reply.grant();
     fixture.next().reply.deny(Status(-1234), "that node is down");
     let report = pushing.report();
-    assert!(here.join().unwrap() == bytes);
+    assert!(local.join().unwrap() == bytes);
     assert_eq!((report.bytes, report.complete), (400_000, 1));
     let [PartialDelivery { target, delivered, cause: PartialCause::Failed(why) }] = report.partial.as_slice()
     else {
@@ -217,7 +217,7 @@ fn a_dropping_push_cuts_off_a_silent_host_whose_late_answer_changes_nothing() {
     let push = push_with(procs(&[0, 8]), &[key::PMIX_IOF_DROP_NEWEST, key::PMIX_IOF_COMPLETE]);
     let pushing = pushing(&fixture.engine, &push, bytes.clone());
     let silent = fixture.next();
-    assert!(fixture.here.read(0, bytes.len()) == bytes);
+    assert!(fixture.local.read(0, bytes.len()) == bytes);
     let report = pushing.report();
     assert_eq!((report.bytes, report.complete), (300_000, 1));
     assert_eq!(report.partial, [partial_delivery(8, 0, PartialCause::CutOff)]);
@@ -242,29 +242,29 @@ fn bytes_of_a_disconnected_tool_still_reach_the_host() {
 
 #[test]
 fn an_engine_that_ends_during_a_piece_fails_the_push() {
-    let Fixture { engine, pieces, here: _here } = fixture();
+    let Fixture { engine, pieces, local: _local } = fixture();
     let pushing = pushing(&engine, &final_push(procs(&[8])), pattern(300_000));
     let silent = pieces.recv_timeout(TIMEOUT).unwrap();
     drop(engine);
-    let gone = pushing.result();
-    assert!(matches!(gone, Err(PushError::Request(RequestError::Lost(LostError::Closed)))), "{gone:?}");
+    let result = pushing.result();
+    assert!(matches!(result, Err(PushError::Request(RequestError::Lost(LostError::Closed)))), "{result:?}");
     silent.reply.grant();
 }
 
 #[test]
 fn without_a_forwarding_host_ranks_elsewhere_are_refused_or_skipped() {
     let engine = engine_with_cache(65_536);
-    let mut here = Stdins::adopt_job(&engine, nspace(), HERE, true);
+    let mut local = Stdins::adopt_job(&engine, nspace(), LOCAL_RANKS, true);
     let mut tool = tool(&engine);
     for targets in [procs(&[0, 8]), all_ranks()] {
         let refused = refusal(tool.push(&push_to(targets), b"x", |_| {}));
         assert_eq!(refused.status, Status::ERR_NOT_SUPPORTED);
         assert!(refused.reason.contains("runs on another node, to which no stdin is forwarded"), "{refused}");
-        assert!(here.is_quiet(0));
+        assert!(local.is_quiet(0));
     }
     let push = push_with(procs(&[0, 8]), &[key::IOF_PARTIAL, key::PMIX_IOF_COMPLETE]);
     assert_eq!(tool.push(&push, b"here", |_| {}).unwrap(), complete_report(4, 1));
-    assert_eq!(here.rest(0), b"here");
+    assert_eq!(local.rest(0), b"here");
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn pushes_to_the_same_ranks_elsewhere_wait_for_each_other_and_others_do_not() {
     next(&[6]).grant();
     let complete = begun.into_iter().map(|push| report(&mut tool, push).complete);
     assert_eq!(complete.collect::<Vec<_>>(), [0, 2, 1, 3, 1]);
-    assert_eq!(fixture.here.read(0, 1), [4]);
+    assert_eq!(fixture.local.read(0, 1), [4]);
 }
 
 #[test]
@@ -348,14 +348,14 @@ fn pushes_that_wait_for_the_host_at_one_rank_are_limited() {
 fn a_report_with_too_many_reasons_is_shortened_until_it_fits() {
     const TARGETS: u32 = 1000;
     let fixture = fixture();
-    let ranks: Vec<u32> = (HERE..HERE + TARGETS).collect();
+    let ranks: Vec<u32> = (LOCAL_RANKS..LOCAL_RANKS + TARGETS).collect();
     let pushing = pushing(&fixture.engine, &push_to(procs(&ranks)), b"x".into());
     let reason = "no ".repeat(10_000);
     assert!(TARGETS as usize * reason.len() > MAX_ANSWER);
     fixture.next().reply.deny(Status::ERR_NOT_SUPPORTED, reason.as_str());
     let report = pushing.report();
     assert_eq!((report.bytes, report.complete, report.partial.len()), (1, 0, 500));
-    let named = (HERE..).zip(&report.partial).all(|(rank, short)| {
+    let named = (LOCAL_RANKS..).zip(&report.partial).all(|(rank, short)| {
         let PartialDelivery { target, delivered: 0, cause: PartialCause::Failed(why) } = short else {
             return false;
         };
@@ -393,10 +393,10 @@ fn a_tool_with_many_messages_does_not_delay_the_turns_of_others() {
     let host = BlockingHost { received: Mutex::new(sender), barrier: Mutex::new(wait) };
     let config = Config { rendezvous: Rendezvous::None, cache_size: 65_536, ..Config::default() };
     let engine = Engine::start_with(config, Arc::new(host)).unwrap();
-    let _here = Stdins::adopt_job(&engine, nspace(), HERE, true);
+    let _local = Stdins::adopt_job(&engine, nspace(), LOCAL_RANKS, true);
     let (mut busy, mut other) = (tool(&engine), tool(&engine));
     let much = busy.begin_push(&push_to(procs(&[5])), None).unwrap().push;
-    let behind = busy.begin_push(&push_to(procs(&[7])), None).unwrap().push;
+    let waiting = busy.begin_push(&push_to(procs(&[7])), None).unwrap().push;
     let others = other.begin_push(&push_to(procs(&[8])), None).unwrap().push;
     busy.fill(much, 1, false).unwrap();
     assert_eq!(received.recv_timeout(TIMEOUT).unwrap(), Rank(5));
@@ -404,7 +404,7 @@ fn a_tool_with_many_messages_does_not_delay_the_turns_of_others() {
     for _ in 0..100 {
         busy.fill(much, 1, false).unwrap();
     }
-    busy.fill(behind, 1, false).unwrap();
+    busy.fill(waiting, 1, false).unwrap();
     other.fill(others, 1, false).unwrap();
     drop(barrier);
     let mut order = (0..).map(|_| received.recv_timeout(TIMEOUT).unwrap()).filter(|rank| *rank != Rank(5));
@@ -415,9 +415,9 @@ fn a_tool_with_many_messages_does_not_delay_the_turns_of_others() {
 fn pushes_left_behind_by_one_process_are_limited_whatever_their_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let Fixture { engine, pieces, here: _here } = fixture_at(rendezvous);
+    let Fixture { engine, pieces, local: _local } = fixture_at(rendezvous);
     let connect = || Tool::connect(engine.socket().unwrap(), "leaves").unwrap();
-    let mut ranks = HERE..;
+    let mut ranks = LOCAL_RANKS..;
     for _ in 0..MAX_PUSHES_PER_PROCESS / MAX_PUSHES_PER_TOOL {
         let mut tool = connect();
         for rank in ranks.by_ref().take(MAX_PUSHES_PER_TOOL) {

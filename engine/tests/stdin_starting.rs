@@ -66,18 +66,18 @@ fn tools_from_outside_cannot_push_to_the_embedders_own_stdin() {
 fn a_dropping_push_cuts_off_a_rank_stalled_by_a_disconnected_tools_push() {
     let engine = engine_with_cache(65_536);
     let mut ranks = Stdins::adopt(&engine, 2);
-    let mut gone = tool(&engine);
-    let granted = gone.begin_push(&push_to(procs(&[0])), None).unwrap();
+    let mut first = tool(&engine);
+    let granted = first.begin_push(&push_to(procs(&[0])), None).unwrap();
     // More than the pipe holds.
     for _ in 0..4 {
-        let n = gone.push_room(granted.push).len();
-        gone.fill(granted.push, n, false).unwrap();
+        let n = first.push_room(granted.push).len();
+        first.fill(granted.push, n, false).unwrap();
         ranks.wait_for_bytes(0);
-        while gone.push_room(granted.push).is_empty()
-            && gone.slow_targets(granted.push, None).unwrap().position == 0
+        while first.push_room(granted.push).is_empty()
+            && first.slow_targets(granted.push, None).unwrap().position == 0
         {}
     }
-    drop(gone);
+    drop(first);
     let pushed =
         tool(&engine).push(&push_with(procs(&[0, 1]), &[key::PMIX_IOF_DROP_NEWEST]), b"after", |_| {});
     let expected =
