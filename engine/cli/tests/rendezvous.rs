@@ -107,7 +107,7 @@ fn a_job_whose_name_is_too_long_for_a_file_name_is_found_by_pid() {
     assert_found(&site.query(&["namespaces", "--pid", &run.pid().to_string()]), &name);
     let done = run.finish();
     assert_eq!(done.code, 0);
-    assert!(done.stderr.contains("tools cannot find nnn"), "{done:?}");
+    assert!(done.stderr.contains("by which tools find job nnn"), "{done:?}");
 }
 
 #[test]
