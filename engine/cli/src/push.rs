@@ -31,7 +31,7 @@ pub struct PushArgs {
     #[arg(long, value_name = "LIST|all", default_value = "0", value_parser = ranks)]
     rank: Ranks,
 
-    /// Leave their stdin open for the next push
+    /// Keep stdin of the ranks open for the next push
     #[arg(long)]
     keep_open: bool,
 

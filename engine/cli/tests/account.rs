@@ -33,9 +33,9 @@ fn channel(done: &Done, name: &str) -> (u64, u64) {
 /// Returns the sum of user and system CPU seconds.
 fn cpu(done: &Done) -> f64 {
     let (_, cpu) = done.stderr.split_once(" s, CPU of iof itself ").unwrap();
-    let words: Vec<&str> = cpu.lines().next().unwrap().split(' ').collect();
-    assert_eq!((words[1], words[2], words[3], words[5], words[6]), ("s", "user", "and", "s", "system"));
-    words[0].parse::<f64>().unwrap() + words[4].parse::<f64>().unwrap()
+    let fields: Vec<&str> = cpu.lines().next().unwrap().split(' ').collect();
+    assert_eq!((fields[1], fields[2], fields[3], fields[5], fields[6]), ("s", "user", "and", "s", "system"));
+    fields[0].parse::<f64>().unwrap() + fields[4].parse::<f64>().unwrap()
 }
 
 #[test]

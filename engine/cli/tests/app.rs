@@ -1,4 +1,4 @@
-//! Several programs in one job: which rank runs what, where, and with which environment.
+//! Several programs in one job: the program, the directory and the environment of each rank.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -67,10 +67,10 @@ fn a_relative_program_is_searched_in_the_directory_and_path_of_its_app() {
     let script = site.path().join("here.sh");
     std::fs::write(&script, "#!/bin/sh\necho found $IOF_RANK\n").unwrap();
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let here = site.path().to_str().unwrap();
-    let path = format!("PATH={here}:/usr/bin:/bin");
+    let directory = site.path().to_str().unwrap();
+    let path = format!("PATH={directory}:/usr/bin:/bin");
     let program = ["./here.sh", ":", "-x", path.as_str(), "here.sh"];
-    assert_eq!(lines(&site.run(&["--wdir", here], program).finish()), ["found 0", "found 1"]);
+    assert_eq!(lines(&site.run(&["--wdir", directory], program).finish()), ["found 0", "found 1"]);
 }
 
 #[test]

@@ -103,8 +103,8 @@ fn late_pull(complete: bool) {
     let stream = site.wait_for_stream(0, "stdout", |stream| stream.is_complete() == complete);
     let cached = stream.number("cached");
     // The bytes below the region that is claimed for the next read are no longer cached.
-    let least = if complete { CACHE } else { CACHE - (64 << 10) };
-    assert!((least..=CACHE).contains(&cached), "{stream:?}");
+    let min_cached = if complete { CACHE } else { CACHE - (64 << 10) };
+    assert!((min_cached..=CACHE).contains(&cached), "{stream:?}");
     let mut pull = site.pull(&["--channel", "stdout"]);
     let (stdout, stderr) = pull.collect();
     if complete {

@@ -26,7 +26,7 @@ fn assert_refused(done: &Done, message: &str) {
 #[test]
 fn an_invalid_command_line_is_rejected_with_the_cause() {
     let site = Site::new();
-    let here = site.path().to_str().unwrap();
+    let directory = site.path().to_str().unwrap();
     let long = "n".repeat(256);
     for (args, message) in [
         (&[][..], "run, pull, push, top, query, log, inspect, completions, man"),
@@ -55,13 +55,16 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "--rendezvous-dir", "/dev/null", "--", "true"], "/dev/null"),
         (&["run", "--rendezvous-dir", "/nowhere/at/all", "--", "true"], "/nowhere/at/all"),
         (
-            &["run", "--rendezvous-dir", here, "--", "/no/such/program"],
+            &["run", "--rendezvous-dir", directory, "--", "/no/such/program"],
             "program '/no/such/program' not found",
         ),
-        (&["run", "--rendezvous-dir", here, "--", "no-such-program"], "program 'no-such-program' not found"),
-        (&["run", "--rendezvous-dir", here, "-n", "3", "--", "/etc/passwd"], "not executable"),
-        (&["run", "--rendezvous-dir", here, "--", "/"], "/"),
-        (&["run", "--rendezvous-dir", here, "--", ""], "not found"),
+        (
+            &["run", "--rendezvous-dir", directory, "--", "no-such-program"],
+            "program 'no-such-program' not found",
+        ),
+        (&["run", "--rendezvous-dir", directory, "-n", "3", "--", "/etc/passwd"], "not executable"),
+        (&["run", "--rendezvous-dir", directory, "--", "/"], "/"),
+        (&["run", "--rendezvous-dir", directory, "--", ""], "not found"),
         (&["run", "--grace", "-1", "--", "true"], "-1"),
         (&["run", "--grace", "soon", "--", "true"], "invalid time 'soon'"),
         (&["run", "-x", "=value", "--", "true"], "expected NAME or NAME=VALUE"),
@@ -74,15 +77,18 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "true", ":", "--drop", "newest", "true"], "before the first program"),
         (&["run", "-n", "600000", "true", ":", "-n", "600000", "true"], "1200000 ranks"),
         (
-            &["run", "--rendezvous-dir", here, "-n", "2", "true", ":", "no-such"],
+            &["run", "--rendezvous-dir", directory, "-n", "2", "true", ":", "no-such"],
             "program 'no-such' not found",
         ),
-        (&["run", "--rendezvous-dir", here, "-n", "2", "true", ":", "no-such"], "(rank 2 of app 1)"),
+        (&["run", "--rendezvous-dir", directory, "-n", "2", "true", ":", "no-such"], "(rank 2 of app 1)"),
         (
-            &["run", "--rendezvous-dir", here, "--wdir", "/no/where", "true"],
+            &["run", "--rendezvous-dir", directory, "--wdir", "/no/where", "true"],
             "cannot start 'true' in '/no/where'",
         ),
-        (&["run", "--rendezvous-dir", here, "true", ":", "--wdir", "/etc/passwd", "true"], "Not a directory"),
+        (
+            &["run", "--rendezvous-dir", directory, "true", ":", "--wdir", "/etc/passwd", "true"],
+            "Not a directory",
+        ),
         (&["pull", "frobnicate"], "frobnicate"),
         (&["pull", "--rank", "x"], "invalid rank 'x'"),
         (&["pull", "--rank", ""], "invalid rank ''"),
@@ -157,20 +163,20 @@ fn an_app_that_cannot_start_prevents_the_start_of_all_apps() {
 #[test]
 fn a_pull_or_a_query_without_an_engine_names_the_searched_place() {
     let site = Site::new();
-    let here = site.path().to_str().unwrap();
+    let directory = site.path().to_str().unwrap();
     let missing = site.path().join("missing");
     for command in [&["pull"][..], &["query", "stats"]] {
         let run_with = |options: &[&str]| start(&[command, options].concat());
-        assert_refused(&run_with(&["--rendezvous-dir", here]), here);
+        assert_refused(&run_with(&["--rendezvous-dir", directory]), directory);
         assert_refused(&run_with(&["--rendezvous-dir", missing.to_str().unwrap()]), "missing");
         assert_refused(&run_with(&["--rendezvous-dir", "/dev/null"]), "/dev/null");
-        assert_refused(&run_with(&["--rendezvous-dir", here, "--pid", "4000000000"]), "4000000000");
-        assert_refused(&run_with(&["--rendezvous-dir", here, "--nspace", "nobody"]), "has a job nobody");
-        assert_refused(&run_with(&["--rendezvous-dir", here, "--system"]), "no system-level engine");
-        assert_refused(&run_with(&["--rendezvous-dir", here, "--session"]), here);
+        assert_refused(&run_with(&["--rendezvous-dir", directory, "--pid", "4000000000"]), "4000000000");
+        assert_refused(&run_with(&["--rendezvous-dir", directory, "--nspace", "nobody"]), "has a job nobody");
+        assert_refused(&run_with(&["--rendezvous-dir", directory, "--system"]), "no system-level engine");
+        assert_refused(&run_with(&["--rendezvous-dir", directory, "--session"]), directory);
         assert_refused(&run_with(&["--server", missing.to_str().unwrap()]), "missing");
         assert_refused(&run_with(&["--server", "/"]), "/");
-        assert_refused(&run_with(&["--server", here]), here);
+        assert_refused(&run_with(&["--server", directory]), directory);
         assert_refused(&run_with(&["--server", ""]), "--server");
     }
 }

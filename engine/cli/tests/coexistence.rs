@@ -139,11 +139,11 @@ fn files_of_a_pmix_server_are_neither_used_nor_changed() {
     let names: Vec<_> = names.into_iter().chain([format!("pmix.sys.{}", host())]).collect();
     assert!(names.iter().all(|name| is_pmix(name)));
     // The files are also in the directory of iof, which lies below the PMIx library's.
-    let ours = shared.path().join(format!("iof-{}", nix::unistd::geteuid()));
-    fs::DirBuilder::new().create(&ours).unwrap();
-    fs::set_permissions(&ours, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let iof_directory = shared.path().join(format!("iof-{}", nix::unistd::geteuid()));
+    fs::DirBuilder::new().create(&iof_directory).unwrap();
+    fs::set_permissions(&iof_directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     let paths: Vec<_> =
-        [shared.path(), &ours].iter().flat_map(|dir| names.iter().map(|n| dir.join(n))).collect();
+        [shared.path(), &iof_directory].iter().flat_map(|dir| names.iter().map(|n| dir.join(n))).collect();
     paths.iter().for_each(|path| fs::write(path, &text).unwrap());
 
     let pid = pid.to_string();

@@ -148,7 +148,7 @@ fn the_ring_of_a_killed_writer_can_be_read_through_a_descriptor() {
     let file = File::open(job.ring("demo.0 stdout", 10)).unwrap();
     let number = inherited(&file);
     job.signal(Signal::SIGKILL);
-    // Not reaped yet, so that no other process can have its number.
+    // The process is not reaped yet, so that its pid is not reused.
     let report = wait_for("the end", || Some(json(&number)).filter(|report| report["writer"] == "dead"));
     assert_eq!(report["complete"], Value::Null);
     assert_eq!(bytes(&number), b"last words");

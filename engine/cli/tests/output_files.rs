@@ -40,10 +40,10 @@ fn files(wanted: &[(&str, &str)]) -> Vec<(String, String)> {
 #[test]
 fn files_are_placed_as_by_prterun_and_only_copied_output_is_shown() {
     let site = Site::new();
-    let at = site.path().join("made/out");
-    let at = at.to_str().unwrap();
+    let out = site.path().join("made/out");
+    let out = out.to_str().unwrap();
     let script = "echo out $IOF_RANK; [ $IOF_RANK = 1 ] || echo err >&2";
-    let done = run(&site, &["-n", "2", "--output", &format!("dir={at}")], script);
+    let done = run(&site, &["-n", "2", "--output", &format!("dir={out}")], script);
     assert_eq!((done.text(), done.stderr.as_str()), ("", ""));
     let wanted = [
         ("launcher@1/rank.0/stderr", "err\n"),
@@ -51,8 +51,8 @@ fn files_are_placed_as_by_prterun_and_only_copied_output_is_shown() {
         ("launcher@1/rank.1/stderr", ""),
         ("launcher@1/rank.1/stdout", "out 1\n"),
     ];
-    assert_eq!(tree(Path::new(at)), files(&wanted));
-    let mode = |path: &str| fs::metadata(Path::new(at).join(path)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(tree(Path::new(out)), files(&wanted));
+    let mode = |path: &str| fs::metadata(Path::new(out).join(path)).unwrap().permissions().mode() & 0o7777;
     // The umask may remove more permissions.
     assert_eq!(mode("launcher@1/rank.0") & 0o027, 0);
     assert_eq!(mode("launcher@1/rank.0/stdout") & 0o133, 0);
@@ -93,11 +93,11 @@ fn several_output_options_are_joined_and_file_names_need_not_be_utf8() {
 #[test]
 fn only_the_listed_ranks_are_shown_and_files_get_all_ranks() {
     let site = Site::new();
-    let at = site.path().join("out");
-    let list = format!("dir={}:copy", at.display());
+    let out = site.path().join("out");
+    let list = format!("dir={}:copy", out.display());
     let done = run(&site, &["-n", "4", "--ranks", "1,3", "--output", &list], "echo $IOF_RANK");
     assert_eq!(lines(done.text()), BTreeSet::from(["1", "3"]));
-    assert_eq!(tree(&at).iter().filter(|(_, text)| !text.is_empty()).count(), 4);
+    assert_eq!(tree(&out).iter().filter(|(_, text)| !text.is_empty()).count(), 4);
     let many = "head -c 10000000 /dev/zero; echo $IOF_RANK done >&2";
     let done = run(&site, &["-n", "2", "--ranks", "1", "--cache-size", "16K"], many);
     assert_eq!(
@@ -111,8 +111,8 @@ fn only_the_listed_ranks_are_shown_and_files_get_all_ranks() {
 fn channels_that_are_not_forwarded_are_drained_and_can_be_pulled() {
     let site = Site::new();
     let mut gate = site.gate("gate");
-    let at = site.path().join("out");
-    let list = format!("dir={}:copy", at.display());
+    let out = site.path().join("out");
+    let list = format!("dir={}:copy", out.display());
     let script =
         format!("echo early; head -c 3000000 /dev/zero; echo err >&2; : < {}; echo late", gate.path());
     let run = site.run_sh(&["--no-forward", "stdout,stddiag", "--output", &list], &script);
@@ -124,7 +124,7 @@ fn channels_that_are_not_forwarded_are_drained_and_can_be_pulled() {
     assert_eq!((pulled.get(), pull.wait()), (b"late\n".to_vec(), 0));
     let done = run.finish();
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", "err\n"));
-    assert!(tree(&at).iter().all(|(name, text)| name.ends_with("rank.0/stderr") && text == "err\n"));
+    assert!(tree(&out).iter().all(|(name, text)| name.ends_with("rank.0/stderr") && text == "err\n"));
     let nothing =
         common::site::Site::new().run_sh(&["--no-forward", "stdout,stderr,stddiag"], "seq 100000; exit 3");
     let done = nothing.finish();
@@ -134,14 +134,14 @@ fn channels_that_are_not_forwarded_are_drained_and_can_be_pulled() {
 #[test]
 fn files_are_truncated_or_appended_to_and_rotated_when_full() {
     let site = Site::new();
-    let at = site.path().join("out");
-    let list = format!("file={}/f", at.display());
+    let out = site.path().join("out");
+    let list = format!("file={}/f", out.display());
     for (options, wanted) in
         [(&[][..], "x\n"), (&["--open-mode", "append"], "x\nx\n"), (&["--open-mode", "truncate"], "x\n")]
     {
         run(&site, &[&["--output", &list], options].concat(), "echo x");
         assert_eq!(
-            tree(&at),
+            tree(&out),
             files(&[("f.launcher@1.0.err", ""), ("f.launcher@1.0.out", wanted)]),
             "{options:?}"
         );
@@ -156,10 +156,10 @@ fn files_are_truncated_or_appended_to_and_rotated_when_full() {
         ("f.launcher@1.0.out.1", &numbers(11364..=12045)),
         ("f.launcher@1.0.out.2", &numbers(10682..=11363)),
     ];
-    assert_eq!(tree(&at), files(&wanted.map(|(name, text)| (name, text.as_str()))));
+    assert_eq!(tree(&out), files(&wanted.map(|(name, text)| (name, text.as_str()))));
     run(&site, &["--output", &list], "echo new >&2");
     let wanted = [("f.launcher@1.0.err", "new\n"), ("f.launcher@1.0.out", "")];
-    assert_eq!(tree(&at), files(&wanted), "files of an earlier run are removed");
+    assert_eq!(tree(&out), files(&wanted), "files of an earlier run are removed");
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn there_may_be_more_files_than_descriptors() {
 #[test]
 fn a_file_that_cannot_be_written_ends_the_run_and_is_reported_with_its_rank() {
     let site = Site::new();
-    let at = site.path().join("out");
-    fs::create_dir_all(at.join("launcher@1/rank.0/stdout")).unwrap();
-    let options = ["--nspace", "launcher@1", "--output", &format!("dir={}", at.display())];
+    let out = site.path().join("out");
+    fs::create_dir_all(out.join("launcher@1/rank.0/stdout")).unwrap();
+    let options = ["--nspace", "launcher@1", "--output", &format!("dir={}", out.display())];
     let done = site.run_sh(&options, "echo x; exec sleep 1000").finish();
     assert_eq!(done.code, 1, "{done:?}");
     let cause = "iof: cannot write the stdout of rank 0: ";
@@ -220,14 +220,14 @@ fn a_file_that_cannot_be_written_ends_the_run_and_is_reported_with_its_rank() {
 #[test]
 fn a_pull_has_the_same_output_options() {
     let site = Site::new();
-    let at = site.path().join("out");
+    let out = site.path().join("out");
     let mut gate = site.gate("gate");
     let script = format!("echo out; echo err >&2; : < {}", gate.path());
     let run = site.run_sh(&["-n", "10", "--nspace", "launcher@1", "--no-forward", "stderr"], &script);
     for rank in 0..10 {
         site.wait_for_bytes(rank, "stderr", 4);
     }
-    let list = format!("tag,merge,dir={}:copy", at.display());
+    let list = format!("tag,merge,dir={}:copy", out.display());
     let mut pull = site.pull(&["--rank", "2-4", "--ranks", "0,3", "--output", &list]);
     let pulled = pull.collect();
     for rank in 2..=4 {
@@ -237,7 +237,7 @@ fn a_pull_has_the_same_output_options() {
     let shown = BTreeSet::from(["[1,3]<stdout>: out", "[1,3]<stderr>: err"]);
     assert_eq!(lines(std::str::from_utf8(&pulled.0.get()).unwrap()), shown);
     assert_eq!((pulled.1.get(), pull.wait()), (Vec::new(), 0));
-    let names: Vec<String> = tree(&at).into_iter().map(|(name, _)| name).collect();
+    let names: Vec<String> = tree(&out).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["02", "03", "04"].map(|rank| format!("launcher@1/rank.{rank}/stdout")));
     assert_eq!(run.finish().code, 0);
 }
@@ -245,8 +245,8 @@ fn a_pull_has_the_same_output_options() {
 #[test]
 fn messages_logged_for_the_job_are_shown_with_any_ranks_and_have_their_own_file() {
     let site = Site::new();
-    let at = site.path().join("out");
-    let list = format!("dir={}:copy,json", at.display());
+    let out = site.path().join("out");
+    let list = format!("dir={}:copy,json", out.display());
     let iof = iof();
     let log = format!(
         "{} log --rendezvous-dir {} --nspace job --channel stdout",
@@ -271,7 +271,7 @@ fn messages_logged_for_the_job_are_shown_with_any_ranks_and_have_their_own_file(
     assert_eq!(done.code, 0, "{done:?}");
     let line: serde_json::Value = serde_json::from_str(done.text()).unwrap();
     assert_eq!((&line["rank"], &line["data"]), (&serde_json::Value::Null, &"all\n".into()));
-    let files = tree(&at);
+    let files = tree(&out);
     let written: Vec<_> = files.iter().filter(|(_, text)| !text.is_empty()).collect();
     assert_eq!((written.len(), written[0].0.as_str()), (1, "job/job/stdout"), "{files:?}");
 }

@@ -158,8 +158,8 @@ fn ranks_that_read_a_part_are_reported_and_the_others_get_all_bytes() {
     let short =
         |rank: u32| done.stderr.lines().find(|line| line.starts_with(&format!("iof: rank {rank} got ")));
     let line = short(1).unwrap_or_else(|| panic!("{done:?}"));
-    let words: Vec<&str> = line.split(' ').collect();
-    let delivered: usize = words[4].parse().unwrap();
+    let fields: Vec<&str> = line.split(' ').collect();
+    let delivered: usize = fields[4].parse().unwrap();
     assert!((1000..LARGE).contains(&delivered), "{line}");
     let rest = format!("of {LARGE} bytes: it has closed its stdin or ended");
     assert!(line.ends_with(&rest), "{line}");

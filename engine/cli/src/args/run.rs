@@ -146,9 +146,9 @@ impl From<Drop> for Policy {
 /// The backend that reads the ranks' output.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Backend {
-    /// With io_uring: the cheapest, but not permitted everywhere
+    /// io_uring: cheapest, but not permitted everywhere
     IoUring,
-    /// With epoll: works everywhere
+    /// epoll: works everywhere
     Epoll,
 }
 

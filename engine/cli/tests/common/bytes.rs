@@ -32,10 +32,10 @@ impl<T: Send + 'static> Pending<T> {
 }
 
 /// Reads to the end.
-pub fn collect(mut from: impl Read + Send + 'static) -> Pending<Vec<u8>> {
+pub fn collect(mut input: impl Read + Send + 'static) -> Pending<Vec<u8>> {
     Pending::start(move || {
         let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes).unwrap();
+        input.read_to_end(&mut bytes).unwrap();
         bytes
     })
 }
@@ -47,12 +47,12 @@ pub struct Sum {
     pub sha256: String,
 }
 
-fn sum_of(mut from: impl Read) -> Sum {
+fn read_sum(mut input: impl Read) -> Sum {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 18];
     let mut length = 0;
     loop {
-        match from.read(&mut buffer) {
+        match input.read(&mut buffer) {
             Ok(0) => break,
             Ok(n) => {
                 hash.update(&buffer[..n]);
@@ -67,8 +67,8 @@ fn sum_of(mut from: impl Read) -> Sum {
 }
 
 /// Reads to the end, and keeps only the sum.
-pub fn sum(from: impl Read + Send + 'static) -> Pending<Sum> {
-    Pending::start(move || sum_of(from))
+pub fn sum(input: impl Read + Send + 'static) -> Pending<Sum> {
+    Pending::start(move || read_sum(input))
 }
 
 /// Returns the sum of the first `length` bytes that `rank` writes to `channel`.
@@ -86,11 +86,11 @@ pub fn noise(rank: u32, channel: &str, offset: u64, length: usize) -> Vec<u8> {
 }
 
 /// Compares many bytes. On failure, shows where they differ instead of all bytes.
-pub fn assert_same(what: &str, got: &[u8], wanted: &[u8]) {
-    let difference = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);
-    let lengths = format!("{} bytes received, {} expected", got.len(), wanted.len());
+pub fn assert_same(what: &str, received: &[u8], wanted: &[u8]) {
+    let difference = received.iter().zip(wanted).position(|(received, wanted)| received != wanted);
+    let lengths = format!("{} bytes received, {} expected", received.len(), wanted.len());
     assert_eq!(difference, None, "{what}: the first wrong byte ({lengths})");
-    assert_eq!(got.len(), wanted.len(), "{what}: the length");
+    assert_eq!(received.len(), wanted.len(), "{what}: the length");
 }
 
 /// A loss, as `iof` reports it.
