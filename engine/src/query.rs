@@ -218,7 +218,7 @@ fn conclude(
         .collect();
     if found.is_empty() {
         let keys: Vec<&str> = requested.iter().map(|(_, key)| key.as_str()).collect();
-        let reason = format!("nothing is known of {}", keys.join(", "));
+        let reason = format!("no answer for {}", keys.join(", "));
         return Err(failure.unwrap_or(Failure { status: Status::ERR_NOT_FOUND, reason }));
     }
     let status = if found.len() == requested.len() { Status::SUCCESS } else { Status::ERR_PARTIAL_SUCCESS };

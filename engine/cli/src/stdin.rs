@@ -130,7 +130,7 @@ impl StdinPlan {
         } else {
             Push { directives: vec![Info::new(key::IOF_PARTIAL, true)], ..Push::new(targets) }
         };
-        // Attaches before a rank can end, and the engine with the job.
+        // Attaches before a rank can end.
         let mut closer = (!closes_all && !closed.is_empty()).then(attach).transpose()?;
         let pusher = match Pusher::start(attach()?, &push, io::stdin(), report_wait) {
             Ok(pusher) => pusher,
