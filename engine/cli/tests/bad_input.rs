@@ -50,7 +50,7 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "--nspace", "", "--", "true"], "--nspace"),
         (&["run", "--nspace", "a/b", "--", "true"], "'/'"),
         (&["run", "--nspace", "..", "--", "true"], "expected a name other than"),
-        (&["run", "--nspace", "a\nb", "--", "true"], "control characters"),
+        (&["run", "--nspace", "a\nb", "--", "true"], "control character"),
         (&["run", "--nspace", &long, "--", "true"], "256 bytes"),
         (&["run", "--rendezvous-dir", "/dev/null", "--", "true"], "/dev/null"),
         (&["run", "--rendezvous-dir", "/nowhere/at/all", "--", "true"], "/nowhere/at/all"),

@@ -40,7 +40,7 @@ fn a_tiny_limit_on_open_files_is_reported_with_the_needed_number() {
     let site = Site::new();
     for limit in [6, 8, 12, 16, 20, 24, 28, 32, 40] {
         let done = limited(&site, &format!("ulimit -n {limit}"), &["true"]).finish();
-        assert_refused(&done, &[&format!("RLIMIT_NOFILE is {limit}:"), " in use, and ", "ulimit -n"]);
+        assert_refused(&done, &[&format!("RLIMIT_NOFILE is {limit}:"), "that are open", "ulimit -n"]);
         assert!(number_after(&done.stderr, "too few files for an engine and one rank: ") > 40, "{done:?}");
     }
 }
