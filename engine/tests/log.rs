@@ -157,6 +157,7 @@ fn queries_report_log_channels_and_logged_streams() {
         key::PMIX_LOG_STDERR,
         key::PMIX_LOG_SYSLOG,
         key::PMIX_LOG_LOCAL_SYSLOG,
+        #[cfg(feature = "mail")]
         key::PMIX_LOG_EMAIL,
         key::PMIX_LOG_JOB_RECORD,
         key::PMIX_LOG_GLOBAL_DATASTORE,
