@@ -79,7 +79,7 @@ fn iof(input: &Path, targets: u32, inlet: Option<u32>) -> Duration {
     let size = inlet.map(|bytes| Info::required(key::PMIX_IOF_CACHE_SIZE, bytes));
     let push = Push {
         directives: [Info::new(key::PMIX_IOF_COMPLETE, true)].into_iter().chain(size).collect(),
-        ..Push::new(vec![Proc { nspace, rank: Rank::WILDCARD }])
+        ..Push::new(vec![Proc::all(nspace)])
     };
     let before = cpu::current_process();
     let pusher = Pusher::start(tool, &push, File::open(input).unwrap(), |_| {}).unwrap();

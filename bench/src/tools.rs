@@ -85,7 +85,7 @@ fn engine() -> Engine {
 
 fn all() -> Pull {
     let nspace = Nspace::new("bench").unwrap();
-    Pull::new(vec![Proc { nspace, rank: Rank::WILDCARD }], Channels::STDOUT)
+    Pull::new(vec![Proc::all(nspace)], Channels::STDOUT)
 }
 
 /// Adopts ranks that have exited and whose stdout, one of `pipes` each, is still open.

@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::start(Config { policy: Policy::Block, ..Config::default() })?;
     let nspace = Nspace::new(format!("adopt-{}", process::id()))?;
     let mut tool = engine.attach("adopt", Grant::Block)?;
-    let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
+    let all = Proc::all(nspace.clone());
     tool.pull(&Pull::new(vec![all], Channels::STDOUT | Channels::STDERR))?;
     let output = Output::new(io::stdout())?;
     let printer = Printer::start(tool, output, Options::default(), |_, _, _| {})?;

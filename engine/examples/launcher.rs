@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The launcher's outputs are ordinary readers, which are attached before the first byte.
     let printer = |channels, output: BorrowedFd| -> Result<Printer, Box<dyn Error>> {
         let mut tool = engine.attach("launcher", Grant::Block)?;
-        let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
+        let all = Proc::all(nspace.clone());
         tool.pull(&Pull::new(vec![all], channels))?;
         Ok(Printer::start(tool, Output::new(output)?, Options::default(), |_, _, _| {})?)
     };

@@ -405,7 +405,7 @@ pub(crate) fn check_spare_files(file: BorrowedFd<'_>) -> Result<(), Failure> {
     let reason = format!(
         "too many open files: the limit is {limit}, and the engine keeps the last {RESERVED_FILES} for its job"
     );
-    Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason })
+    Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason))
 }
 
 /// Returns this node's name, as process tables show it.

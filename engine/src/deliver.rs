@@ -164,12 +164,12 @@ impl DeliveryAttributes {
                 (key::IOF_TIME, InfoValue::Number(time)) => attributes.time = Some(*time),
                 (key::PMIX_IOF_COMPLETE | key::IOF_TIME, _) if *required => {
                     let reason = format!("value of the wrong type for {key}");
-                    return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
+                    return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
                 }
                 _ if *required => {
                     let reason =
                         format!("attribute {key:?} does not apply to deliveries: do not mark it as required");
-                    return Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason });
+                    return Err(Failure::new(Status::ERR_NOT_SUPPORTED, reason));
                 }
                 _ => {}
             }
@@ -209,7 +209,7 @@ impl Engine {
     ///
     /// let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
     /// let nspace = Nspace::new("far")?;
-    /// let rank = Proc { nspace: nspace.clone(), rank: Rank(7) };
+    /// let rank = Proc::new(nspace.clone(), Rank(7));
     /// engine.deliver(&rank, Channel::Stdout, b"hello\n".to_vec(), &[], || {})?;
     /// engine.deliver(&rank, Channel::Stdout, Vec::new(), &[Info::new(key::PMIX_IOF_COMPLETE, true)], || {})?;
     /// engine.end_job(&nspace, Some(0));

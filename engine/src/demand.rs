@@ -275,7 +275,7 @@ fn group_by_channels(sources: Vec<Source>) -> Vec<(Sources, Vec<Source>)> {
     for ((nspace, rank), proc_sources) in by_proc {
         let channels: Channels = proc_sources.iter().map(|source| Channels::from(source.channel)).collect();
         let (procs, sources) = by_channels.entry(channels.bits()).or_default();
-        procs.push(Proc { nspace: Nspace::clone(&nspace), rank });
+        procs.push(Proc::new(Nspace::clone(&nspace), rank));
         sources.extend(proc_sources);
     }
     let list = |(bits, (procs, sources))| {

@@ -67,7 +67,7 @@ pub enum Grant {
 /// let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
 /// let nspace = Nspace::new("job1")?;
 /// let mut tool = engine.attach("terminal", Grant::Block)?;
-/// let all = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
+/// let all = Proc::all(nspace.clone());
 /// tool.pull(&Pull::new(vec![all], Channels::STDOUT))?;
 /// let output = Output::new(std::io::stdout())?;
 /// let printer = Printer::start(tool, output, Options::default(), |_, _, _| {})?;

@@ -242,7 +242,7 @@ pub fn same_user(tool: &socket::PeerCredentials) -> Result<Grant, Failure> {
         return Ok(Grant::Never);
     }
     let reason = format!("user {} may not attach to an engine of user {}", tool.uid, geteuid());
-    Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason })
+    Err(Failure::new(Status::ERR_NO_PERMISSIONS, reason))
 }
 
 /// The subject of an upcall that the host answers.
@@ -278,7 +278,7 @@ impl Reply {
 
     /// Denies the request with `status` and `reason`, which the tool receives.
     pub fn deny(mut self, status: Status, reason: impl Into<String>) {
-        self.send(Err(Failure { status, reason: reason.into() }));
+        self.send(Err(Failure::new(status, reason)));
     }
 
     fn send(&mut self, answer: Result<(), Failure>) {
@@ -290,8 +290,8 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        let reason = "the host dropped the request without an answer".into();
-        self.send(Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason }));
+        let reason = "the host dropped the request without an answer";
+        self.send(Err(Failure::new(Status::ERR_NOT_AVAILABLE, reason)));
     }
 }
 
@@ -324,8 +324,8 @@ impl ApprovalReply {
 
 impl Drop for ApprovalReply {
     fn drop(&mut self) {
-        let reason = "the host dropped the request without an answer".into();
-        self.send(Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason }));
+        let reason = "the host dropped the request without an answer";
+        self.send(Err(Failure::new(Status::ERR_NOT_AVAILABLE, reason)));
     }
 }
 

@@ -168,13 +168,13 @@ impl Logs {
                 return Ok(());
             }
             let reason = format!("{limit} messages{of_requester} are being logged: try again");
-            Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
+            Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
         };
         check_limit("", MAX_LOGS, &|_| true)?;
         let all = self.ongoing.values().map(|ongoing| ongoing.bytes).fold(bytes, usize::saturating_add);
         if all > MAX_LOG_BYTES {
             let reason = format!("messages of {MAX_LOG_BYTES} bytes are being logged: try again");
-            return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
+            return Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason));
         }
         let ReplyTo::Tool { peer: tool, client, .. } = reply_to else { return Ok(()) };
         let is_of_tool = |other: &ReplyTo| matches!(other, ReplyTo::Tool { peer, .. } if peer == tool);
@@ -243,8 +243,8 @@ impl State {
         let (mut options, mut ignored) = LogOptions::parse(&log.directives, &self.host_keys)?;
         let relayed = options.relayed.is_some();
         if relayed && !self.logs.channels.config.gateway {
-            let reason = "this engine is not a gateway: it does not log relayed messages".into();
-            return Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason });
+            let reason = "this engine is not a gateway: it does not log relayed messages";
+            return Err(Failure::new(Status::ERR_NOT_SUPPORTED, reason));
         }
         self.check_source(requester, &options)?;
         if options.source.is_none() && !relayed {
@@ -278,7 +278,7 @@ impl State {
     fn only_job(&self) -> Option<Proc> {
         let mut jobs = self.jobs.keys();
         let (Some(nspace), None) = (jobs.next(), jobs.next()) else { return None };
-        Some(Proc { nspace: nspace.clone(), rank: Rank::UNDEF })
+        Some(Proc::new(nspace.clone(), Rank::UNDEF))
     }
 
     /// Checks that the source of a message may be its source. A source that is unknown here may be
@@ -297,7 +297,7 @@ impl State {
             return Ok(());
         }
         let reason = format!("the source {source} does not exist here: name another source or none");
-        Err(Failure { status: Status::ERR_NOT_FOUND, reason })
+        Err(Failure::new(Status::ERR_NOT_FOUND, reason))
     }
 
     /// Records the result of a step that another thread or the host has done.

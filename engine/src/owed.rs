@@ -33,7 +33,7 @@ impl Owed {
                 "user {uid} has requests of {owed} bytes that the host has not answered, and the limit is \
                  {MAX_OWED_BYTES_PER_USER}: try again"
             );
-            return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
+            return Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason));
         }
         *owed = owed.saturating_add(bytes);
         self.calls.insert(call, (uid, bytes));

@@ -77,7 +77,7 @@ impl PendingPeer {
                     "protocol version {version} of the tool differs from version {PROTOCOL_VERSION} of the engine: update the \
                      older one"
                 );
-                Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason }.into())
+                Err(Failure::new(Status::ERR_NOT_SUPPORTED, reason).into())
             }
             Some(_) => Err(DisconnectReason::Unexpected("a request before a hello").into()),
             None => Ok(None),
@@ -93,7 +93,7 @@ impl PendingPeer {
                 format!("no approval received from the launcher for {} s", APPROVAL_LIMIT.as_secs())
             }
         };
-        Some(Failure { status: Status::ERR_TIMEOUT, reason })
+        Some(Failure::new(Status::ERR_TIMEOUT, reason))
     }
 }
 
@@ -127,7 +127,7 @@ fn refuse(socket: &UnixStream, Failure { status, reason }: Failure) {
 }
 
 fn internal(error: &io::Error) -> Failure {
-    Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("engine error: {error}") }
+    Failure::new(Status::ERR_OUT_OF_RESOURCE, format!("engine error: {error}"))
 }
 
 impl State {
@@ -211,8 +211,8 @@ impl State {
         let Some(id) = self.pending.iter().find(|(_, pending)| silent(pending)).map(|(id, _)| *id) else {
             return false;
         };
-        let reason = "replaced by another connection: no hello was received".into();
-        self.end_pending(registry, id, Failure { status: Status::ERR_OUT_OF_RESOURCE, reason }.into());
+        let reason = "replaced by another connection: no hello was received";
+        self.end_pending(registry, id, Failure::new(Status::ERR_OUT_OF_RESOURCE, reason).into());
         true
     }
 

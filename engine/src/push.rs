@@ -109,7 +109,7 @@ impl State {
         let begun = if peer.pushes.len().saturating_add(waiting) >= MAX_PUSHES_PER_TOOL {
             let reason =
                 format!("a tool may have {MAX_PUSHES_PER_TOOL} pushes under way: wait for one to end");
-            Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason })
+            Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason))
         } else if targets.iter().any(|target| self.is_starting(target)) {
             let targets = targets.to_vec();
             return self.deferred.push(Deferred { peer_id, request, targets, size, infos });
@@ -170,7 +170,7 @@ impl State {
             Elsewhere::new(id, elsewhere, infos, waits_for)
         });
         let Some(peer) = self.peers.get_mut(&peer_id) else {
-            return Err(Failure { status: Status::ERR_UNREACH, reason: "the tool has disconnected".into() });
+            return Err(Failure::new(Status::ERR_UNREACH, "the tool has disconnected"));
         };
         peer.last_push = peer.last_push.saturating_add(1);
         peer.pushes.insert(peer.last_push, id);

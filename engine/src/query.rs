@@ -99,7 +99,7 @@ impl State {
             Ok(_) if self.queries.waiting_of(peer_id) >= MAX_WAITING_PER_TOOL => {
                 let reason =
                     format!("{MAX_WAITING_PER_TOOL} queries of this tool wait for the host: try again");
-                Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
+                Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
             }
             Ok(looked_up) => match self.ask_host(peer_id, request, looked_up) {
                 Ok(()) => return,
@@ -219,7 +219,7 @@ fn conclude(
     if found.is_empty() {
         let keys: Vec<&str> = requested.iter().map(|(_, key)| key.as_str()).collect();
         let reason = format!("no answer for {}", keys.join(", "));
-        return Err(failure.unwrap_or(Failure { status: Status::ERR_NOT_FOUND, reason }));
+        return Err(failure.unwrap_or(Failure::new(Status::ERR_NOT_FOUND, reason)));
     }
     let status = if found.len() == requested.len() { Status::SUCCESS } else { Status::ERR_PARTIAL_SUCCESS };
     Ok(Answer { status, found })
@@ -248,7 +248,7 @@ impl QueryReply {
     /// Answers that nothing is known. The tool receives this reason if the engine knows nothing
     /// either.
     pub fn deny(mut self, status: Status, reason: impl Into<String>) {
-        self.send(Err(Failure { status, reason: reason.into() }));
+        self.send(Err(Failure::new(status, reason)));
     }
 
     fn send(&mut self, answer: Result<Vec<Found>, Failure>) {

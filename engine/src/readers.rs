@@ -248,7 +248,7 @@ impl State {
                 Ok(slot) => wanted.push((*source, slot, options)),
                 Err(reason) => {
                     wanted.iter().for_each(|(_, slot, _)| peer.page.return_slot(*slot));
-                    return Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
+                    return Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
                 }
             }
         }

@@ -112,7 +112,7 @@ impl Engine {
         directives: &Directives,
     ) -> Result<[Stream; CHANNELS.len()], CreateError> {
         let config = StreamOptions::of(&self.config).under(directives).config();
-        let source = Proc { nspace: nspace.clone(), rank };
+        let source = Proc::new(nspace.clone(), rank);
         let stream = |channel: Channel| Stream::create(config, &format!("{source} {channel}"));
         let [first, second, third] = CHANNELS;
         Ok([stream(first)?, stream(second)?, stream(third)?])
@@ -129,7 +129,7 @@ impl Engine {
         mut streams: [Stream; CHANNELS.len()],
     ) -> Result<(), AddError> {
         let RunningRank { rank, child, stdin, own_stdin, pipes, pty } = rank;
-        let source = Proc { nspace: nspace.clone(), rank };
+        let source = Proc::new(nspace.clone(), rank);
         let mut state = self.tables.lock();
         // `begin` has created the job and noted this rank.
         let job = state.jobs.get_mut(nspace);

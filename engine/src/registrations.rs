@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     fn proc(job: &str, rank: Rank) -> Proc {
-        Proc { nspace: Nspace::new(job).unwrap(), rank }
+        Proc::new(Nspace::new(job).unwrap(), rank)
     }
 
     fn registration(procs: Vec<Proc>) -> Registration {

@@ -15,7 +15,7 @@ use crate::state::{PeerId, State};
 use crate::stream_options::limit_cache_size;
 
 fn failure(status: Status, reason: impl Into<String>) -> Failure {
-    Failure { status, reason: reason.into() }
+    Failure::new(status, reason)
 }
 
 /// Serves the request `message` of the tool `peer_id`.

@@ -81,7 +81,7 @@ pub(crate) fn limit_cache_size(
     let key = key::PMIX_IOF_CACHE_SIZE;
     if infos.iter().any(|info| info.key == key && info.required) {
         let reason = format!("cache size {requested} is too large: the limit is {limit} bytes");
-        return Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
+        return Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
     }
     ignored.push(key.to_owned());
     Ok(())

@@ -157,7 +157,7 @@ impl Accounting {
 }
 
 fn all(channels: Channels) -> Pull {
-    Pull::new(vec![Proc { nspace: nspace(), rank: Rank::WILDCARD }], channels)
+    Pull::new(vec![Proc::all(nspace())], channels)
 }
 
 fn directives(random: &mut Random) -> Vec<Info> {

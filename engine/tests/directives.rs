@@ -21,7 +21,7 @@ fn engine(policy: Policy) -> Engine {
 }
 
 fn rank() -> Proc {
-    Proc { nspace: nspace(), rank: Rank(0) }
+    Proc::new(nspace(), Rank(0))
 }
 
 fn stdout_stats(tool: &mut Tool) -> StreamStats {

@@ -40,7 +40,7 @@ struct RefusingHost;
 
 impl Host for RefusingHost {
     fn approve(&self, _: &socket::PeerCredentials, reply: ApprovalReply) {
-        reply.answer(Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason: "not you".into() }));
+        reply.answer(Err(Failure::new(Status::ERR_NO_PERMISSIONS, "not you")));
     }
 }
 

@@ -59,7 +59,7 @@ fn tools_that_receive_nothing_do_not_keep_other_tools_out_confined() {
         process: Process::Reported { pid: 0 },
     });
     let job = engine.adopt(AdoptSpec::new(nspace(), ranks.collect())).unwrap();
-    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    let all = Proc::all(nspace());
     let outputs = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
     let mut silent: Vec<RawTool> = (0..8).map(|_| RawTool::connect(&engine)).collect();
     for raw in &mut silent {

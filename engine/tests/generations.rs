@@ -38,7 +38,7 @@ fn engine() -> (Engine, TempDir) {
 }
 
 fn rank() -> Proc {
-    Proc { nspace: nspace(), rank: Rank(0) }
+    Proc::new(nspace(), Rank(0))
 }
 
 /// Returns the inodes of the ring files that this process has open.

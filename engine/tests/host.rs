@@ -242,7 +242,7 @@ fn a_denied_tool_receives_the_reason_and_no_output() {
     let pulling = fixture.pull(whole_job(), Channels::STDOUT);
     fixture.next_pull().2.deny(Status(-1234), "not today");
     let (mut tool, failure) = denied(pulling);
-    assert_eq!(failure, Failure { status: Status(-1234), reason: "not today".into() });
+    assert_eq!(failure, Failure::new(Status(-1234), "not today"));
     wait(&job);
     assert_eq!(read(&mut tool), b"");
     assert_eq!(fixture.readers(), 0);
@@ -415,7 +415,7 @@ fn the_host_approves_tools_by_their_credentials() {
         let seen = Arc::clone(&seen);
         move |tool| {
             seen.set(*tool).unwrap();
-            Err(Failure { status: Status::ERR_NO_PERMISSIONS, reason: format!("not group {}", tool.gid) })
+            Err(Failure::new(Status::ERR_NO_PERMISSIONS, format!("not group {}", tool.gid)))
         }
     });
     let refused = Tool::connect(fixture.engine.socket().unwrap(), "test").err();

@@ -24,7 +24,7 @@ fn engine_with(policy: Policy) -> Engine {
 }
 
 fn rank(rank: u32) -> Proc {
-    Proc { nspace: nspace(), rank: Rank(rank) }
+    Proc::new(nspace(), Rank(rank))
 }
 
 fn whole_job() -> Proc {
@@ -278,7 +278,7 @@ fn invalid_deliveries_are_refused_with_a_reason() {
             .deliver(from, channel, b"x".to_vec(), infos, || panic!("the delivery was refused"))
             .unwrap_err()
     };
-    let remote = Proc { nspace: iof_proto::Nspace::new("far").unwrap(), rank: Rank(0) };
+    let remote = Proc::new(iof_proto::Nspace::new("far").unwrap(), Rank(0));
     assert!(matches!(refused(&rank(1), Channel::Stdout, &[]), DeliverError::AllHere(_)));
     assert!(!engine.end_job(&nspace(), None), "all its ranks run here");
     assert!(matches!(refused(&rank(0), Channel::Stdout, &[]), DeliverError::Captured(_)));

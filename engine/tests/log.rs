@@ -44,7 +44,7 @@ fn logged_output_is_a_separate_stream_that_completes_before_its_job_ends() {
     let fixture = fixture(config(), Standalone);
     let job = WaitingJob::start(&fixture);
     let mut reader = fixture.tool();
-    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    let all = Proc::all(nspace());
     reader.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
     let log = |directives, text: &str| {
         let report = fixture.log(&with(directives, Log::to([key::PMIX_LOG_STDOUT], text)));
@@ -57,7 +57,7 @@ fn logged_output_is_a_separate_stream_that_completes_before_its_job_ends() {
     log(vec![source(Rank::WILDCARD), flag(key::PMIX_LOG_XML_OUTPUT)], "<4>");
     // A late reader receives it, too, separate from the rank's own output.
     let mut late = fixture.tool();
-    late.pull(&Pull::new(vec![Proc { nspace: nspace(), rank: Rank(0) }], Channels::STDOUT)).unwrap();
+    late.pull(&Pull::new(vec![Proc::new(nspace(), Rank(0))], Channels::STDOUT)).unwrap();
     job.end();
     let read = |tool: &mut Tool| {
         let (mut streams, mut complete) = (std::collections::BTreeMap::new(), 0);
@@ -434,7 +434,7 @@ fn messages_logged_to_a_job_that_fails_to_start_reach_their_readers() {
     fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).unwrap();
     let apps = [App { nprocs: 50, ..App::new("true", [""; 0]) }, App::new(bad, [""; 0])];
     let mut reader = fixture.tool();
-    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    let all = Proc::all(nspace());
     reader.pull(&Pull::new(vec![all], Channels::STDERR)).unwrap();
     let log = with(vec![source(Rank(50))], Log::to([key::PMIX_LOG_STDERR], "early"));
     let mut tool = fixture.tool();

@@ -296,7 +296,7 @@ fn logged_output_that_a_stalled_reader_holds_back_is_limited() {
     let fixture = fixture(config(), Standalone);
     let job = WaitingJob::start(&fixture);
     let mut stalled = fixture.engine.attach("stalled", Grant::Block).unwrap();
-    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    let all = Proc::all(nspace());
     stalled.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
     let log = Log::to([key::PMIX_LOG_STDOUT], &"x".repeat(MAX_LOG_TEXT));
     let mut tool = fixture.tool();

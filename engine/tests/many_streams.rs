@@ -32,7 +32,7 @@ fn read(tool: &mut Tool) -> (usize, usize) {
 fn a_busy_tool_receives_all_streams_and_ends_of_many_registrations() {
     let engine = engine();
     let mut tool = engine.attach("test", Grant::Never).unwrap();
-    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    let all = Proc::all(nspace());
     for handler in 1..=32 {
         let granted = tool.pull(&Pull::new(vec![all.clone()], Channels::STDOUT)).unwrap();
         assert_eq!(granted.handler, handler);

@@ -168,7 +168,7 @@ fn a_pusher_that_waits_for_input_ends_when_all_its_targets_have_exited() {
 
     let (read, _write) = pipe();
     let mut ranks = Stdins::adopt_job(&engine, Nspace::new("second").unwrap(), 1, false);
-    let target = Proc { nspace: Nspace::new("second").unwrap(), rank: Rank(0) };
+    let target = Proc::new(Nspace::new("second").unwrap(), Rank(0));
     let pusher = start(&engine, &final_push(vec![target.clone()]), &read);
     ranks.close(0);
     assert!(ranks.job.report_exit(Rank(0), Exit::Unknown));

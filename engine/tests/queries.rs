@@ -118,7 +118,7 @@ fn qualifiers_select_jobs_and_ranks() {
     assert_eq!(procs(vec![Info::new("site.optional", true), name("other")]), ["other.0"]);
     let proc = Info {
         key: key::PMIX_PROCID.into(),
-        value: iof_proto::InfoValue::Proc(Proc { nspace: nspace(), rank: Rank(1) }),
+        value: iof_proto::InfoValue::Proc(Proc::new(nspace(), Rank(1))),
         required: true,
     };
     assert_eq!(procs(vec![proc.clone()]), ["job.1"]);
@@ -192,7 +192,7 @@ fn a_job_counts_as_started_until_all_its_ranks_have_ended_everywhere() {
     let engine = common::engine();
     let status = || value(&engine, Query::new([key::PMIX_QUERY_JOB_STATUS]));
     let job = iof_engine::JobSpec { elsewhere: true, ..spec([shell("kill -9 $$")]) };
-    let remote = Proc { nspace: nspace(), rank: Rank(7) };
+    let remote = Proc::new(nspace(), Rank(7));
     engine.spawn(&job).unwrap().wait();
     engine.deliver(&remote, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
     assert_eq!(status(), Value::Status(Status::EVENT_JOB_START));
@@ -249,7 +249,7 @@ fn the_host_answers_what_the_engine_does_not_know() {
 fn answers_of_the_engine_and_its_host_are_combined() {
     let fixture = fixture();
     run(&fixture.engine, &spec([shell(":")]));
-    let remote = Proc { nspace: Nspace::new("far").unwrap(), rank: Rank(0) };
+    let remote = Proc::new(Nspace::new("far").unwrap(), Rank(0));
     fixture.engine.deliver(&remote, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
     let row = |proc: &Proc, pid| ProcInfo {
         proc: proc.clone(),
@@ -259,7 +259,7 @@ fn answers_of_the_engine_and_its_host_are_combined() {
         state: ProcState::Running,
         exit_code: None,
     };
-    let local_proc = Proc { nspace: nspace(), rank: Rank(0) };
+    let local_proc = Proc::new(nspace(), Rank(0));
     let theirs = vec![row(&local_proc, 1), row(&remote, 22)];
     let queries = vec![Query::new([key::PMIX_QUERY_PROC_TABLE, key::PMIX_QUERY_NAMESPACES])];
     let (received, answer) = fixture.ask(queries.clone(), |reply| {

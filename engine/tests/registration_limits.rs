@@ -61,7 +61,7 @@ fn registrations_are_bounded_and_do_not_affect_other_tools() {
     assert!(grown < 64, "{MAX_PROCS_PER_PROCESS} processes cost {grown} MiB");
     println!("{MAX_PROCS_PER_PROCESS} processes cost {grown} MiB");
 
-    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    let all = Proc::all(nspace());
     honest.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
     wait(&engine.spawn(&spec([shell("seq 1000")])).unwrap());
     let got = Received::read_all(&mut honest);
@@ -70,7 +70,7 @@ fn registrations_are_bounded_and_do_not_affect_other_tools() {
     // Released budget is available again, also after the tool has disconnected.
     drop((first, others));
     let mut many = RawTool::connect(&engine);
-    let later = Proc { nspace: Nspace::new("later").unwrap(), rank: Rank::WILDCARD };
+    let later = Proc::all(Nspace::new("later").unwrap());
     for _ in 0..MAX_REGISTRATIONS_PER_TOOL {
         many.pull(vec![later.clone()], Channels::STDERR);
         many.next_pulled().expect("as many registrations as there are ranks on a node");

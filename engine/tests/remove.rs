@@ -5,7 +5,7 @@ mod common;
 
 use common::{Received, engine, nspace, shell, spec, wait, wait_for};
 use iof_engine::{App, Grant};
-use iof_proto::{Channels, Proc, Rank};
+use iof_proto::{Channels, Proc};
 use iof_tool::Pull;
 
 #[test]
@@ -16,7 +16,7 @@ fn removed_jobs_leave_nothing_behind_and_their_readers_read_to_the_end() {
     let mut opened = 0;
     for round in 0..20 {
         let mut tool = engine.attach("late", Grant::Never).unwrap();
-        let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+        let all = Proc::all(nspace());
         tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
         assert!(!engine.remove(&nspace()), "the job does not exist yet");
         wait(&engine.spawn(&job()).unwrap());

@@ -172,7 +172,7 @@ fn read_more_streams_than_slots(engine: &Engine, tool: &mut Tool) {
     tool.pull(&persistent(Channels::STDOUT)).unwrap();
     for job in 0..MAX_SLOTS / RANKS + 2 {
         for rank in 0..RANKS {
-            let from = Proc { nspace: name(), rank: Rank(u32::try_from(rank).unwrap()) };
+            let from = Proc::new(name(), Rank(u32::try_from(rank).unwrap()));
             engine.deliver(&from, Channel::Stdout, vec![b'x'; 10], &[], || {}).unwrap();
         }
         assert!(engine.end_job(&name(), Some(0)));
@@ -238,7 +238,7 @@ fn account(tool: &mut Tool, jobs: u64) -> Account {
 fn run_many(engine: &Engine, jobs: u64, mut after: impl FnMut()) {
     for _ in 0..jobs {
         for rank in 0..3 {
-            let from = Proc { nspace: name(), rank: Rank(rank) };
+            let from = Proc::new(name(), Rank(rank));
             engine.deliver(&from, Channel::Stdout, vec![b'x'; 10], &[], || {}).unwrap();
         }
         assert!(engine.end_job(&name(), Some(0)));

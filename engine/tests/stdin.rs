@@ -377,7 +377,7 @@ fn pushes_to_unknown_ranks_and_jobs_are_refused_by_name() {
         (failure.status, failure.reason.as_str()),
         (Status::ERR_NOT_FOUND, "rank 2 does not exist: the last rank of job is 1")
     );
-    let elsewhere = Proc { nspace: Nspace::new("other").unwrap(), rank: Rank(0) };
+    let elsewhere = Proc::new(Nspace::new("other").unwrap(), Rank(0));
     let failure = refusal(tool.push(&push_to(vec![procs(&[0]).remove(0), elsewhere]), b"x", |_| {}));
     assert_eq!(
         (failure.status, failure.reason.as_str()),
@@ -393,7 +393,7 @@ fn one_push_can_reach_ranks_of_several_jobs() {
     let engine = engine_with_cache(65_536);
     let mut first = Stdins::adopt(&engine, 2);
     let mut second = Stdins::adopt_job(&engine, Nspace::new("second").unwrap(), 1, false);
-    let other = Proc { nspace: Nspace::new("second").unwrap(), rank: Rank::WILDCARD };
+    let other = Proc::all(Nspace::new("second").unwrap());
     let targets = vec![procs(&[1]).remove(0), other];
     assert_eq!(push(&engine, &final_push(targets.clone()), b"both"), complete_report(4, 2));
     assert_eq!((first.rest(1), second.rest(0)), (b"both".into(), b"both".into()));

@@ -18,7 +18,7 @@ use iof_proto::{Channels, Info, Log, Proc, Rank, Status};
 use iof_tool::{Delivery, Pull, Reply, Tool};
 
 fn all() -> Pull {
-    Pull::new(vec![Proc { nspace: nspace(), rank: Rank::WILDCARD }], Channels::STDOUT)
+    Pull::new(vec![Proc::all(nspace())], Channels::STDOUT)
 }
 
 /// Returns the next delivery, which must be a reply.

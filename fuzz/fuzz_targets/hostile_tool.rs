@@ -259,7 +259,7 @@ impl World {
         let config = Config { rendezvous, cache_size: CACHE, policy: Policy::Block, ..Config::default() };
         let engine = Engine::start(config).unwrap();
         let mut other = engine.attach("other", Grant::Block).unwrap();
-        let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+        let all = Proc::all(nspace());
         other.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
         let (read, write) = nix::unistd::pipe().unwrap();
         let (stdin, pushed) = nix::unistd::pipe2(OFlag::O_NONBLOCK).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::directive::key::PMIX_IOF_DROP_NEWEST;
-use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc, Rank};
+use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc};
 use iof_tool::{Bytes, Delivery, Gap, Origin, Pull, Push, Reply, RequestError, Tool};
 
 use crate::callbacks::iof_iof_cbfunc_t;
@@ -220,7 +220,7 @@ impl Core {
                 self.job_ended(handler, nspace, run, exit_code);
             }
             Ok(Some(Delivery::Missed { handler, missed })) => {
-                let source = Proc { nspace: missed.nspace, rank: Rank::WILDCARD };
+                let source = Proc::all(missed.nspace);
                 let origin = Origin { handler, source: &source, channel: missed.channel, logged: false };
                 if handlers.get(&handler).is_some_and(|handler| handler.callback.is_none()) {
                     prints.missing(&origin, &Gap { offset: 0, lost: missed.bytes });
@@ -358,15 +358,13 @@ fn logged(report: &LogReport) -> Result<(), Failure> {
         Some(format!("{}: {}", outcome.channel, outcome.result.as_ref().err()?.reason))
     };
     let reasons: Vec<String> = report.outcomes.iter().filter_map(why).collect();
-    Err(Failure { status: report.status, reason: reasons.join("; ") })
+    Err(Failure::new(report.status, reasons.join("; ")))
 }
 
 fn failure(error: RequestError) -> Failure {
     match error {
         RequestError::Denied(failure) => failure,
-        RequestError::Unsendable(error) => {
-            Failure { status: iof_proto::Status::ERR_BAD_PARAM, reason: error.to_string() }
-        }
+        RequestError::Unsendable(error) => Failure::new(iof_proto::Status::ERR_BAD_PARAM, error.to_string()),
         lost => gone(lost),
     }
 }

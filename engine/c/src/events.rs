@@ -1,6 +1,6 @@
 //! Event handlers: who is told that a job has ended, or the engine has gone.
 
-use iof_proto::{Nspace, Proc, Rank, Status};
+use iof_proto::{Nspace, Proc, Status};
 
 use crate::callbacks::iof_notification_fn_t;
 use crate::constants::*;
@@ -76,7 +76,7 @@ impl Event {
         match self {
             Event::Lost => call::notify(callback, id, self.status(), &nobody, &mut []),
             Event::JobEnded { nspace, exit_code } => {
-                let job = Proc { nspace: nspace.clone(), rank: Rank::WILDCARD };
+                let job = Proc::all(nspace.clone());
                 let how = match exit_code {
                     Some(0) => Status::SUCCESS,
                     Some(code) if *code > 128 => Status::ERR_JOB_ABORTED_BY_SIG,

@@ -235,7 +235,7 @@ fn log_entry(entry: &iof_proto::LogEntry) -> Option<Info> {
 }
 
 fn denial(status: iof_status_t, reason: &str) -> Failure {
-    Failure { status: Status(status.min(IOF_ERROR)), reason: reason.to_owned() }
+    Failure::new(Status(status.min(IOF_ERROR)), reason.to_owned())
 }
 
 /// An upcall has returned: unless it was successful, or is answered already, that is the answer.

@@ -145,10 +145,10 @@ fn outcome(report: &PushReport) -> Result<(), Failure> {
         target = first.target,
         got = first.delivered
     );
-    Err(Failure { status, reason })
+    Err(Failure::new(status, reason))
 }
 
 /// The engine has gone.
 pub(crate) fn gone(why: impl std::fmt::Display) -> Failure {
-    Failure { status: Status::ERR_UNREACH, reason: why.to_string() }
+    Failure::new(Status::ERR_UNREACH, why.to_string())
 }

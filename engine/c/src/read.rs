@@ -111,7 +111,7 @@ pub(crate) fn nspace(name: &str) -> Outcome<Nspace> {
 }
 
 pub(crate) fn proc(from: &iof_proc_t) -> Outcome<Proc> {
-    Ok(Proc { nspace: nspace(text_within(&from.nspace)?)?, rank: Rank(from.rank) })
+    Ok(Proc::new(nspace(text_within(&from.nspace)?)?, Rank(from.rank)))
 }
 
 /// Processes, one at least.

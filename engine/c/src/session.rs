@@ -155,7 +155,7 @@ impl Session {
             Some(gone("the library is being finalized"))
         } else if queue.commands.len() >= MAX_COMMANDS {
             let reason = format!("{MAX_COMMANDS} requests wait already: ask again when some are answered");
-            Some(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
+            Some(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
         } else {
             None
         };

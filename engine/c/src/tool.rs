@@ -76,7 +76,7 @@ pub unsafe extern "C" fn iof_tool_init(
 fn begin(infos: &mut Infos) -> Outcome<Tool> {
     let name = infos.text(IOF_TOOL_NSPACE)?.unwrap_or_else(|| format!("iof-tool-{}", process::id()));
     let rank = infos.rank(IOF_TOOL_RANK)?.unwrap_or(Rank(0));
-    let proc = Proc { nspace: read::nspace(&name)?, rank };
+    let proc = Proc::new(read::nspace(&name)?, rank);
     let stays_alone = infos.flag(IOF_TOOL_DO_NOT_CONNECT)? == Some(true);
     let may_fail = infos.flag(IOF_TOOL_CONNECT_OPTIONAL)? == Some(true);
     let own_thread = infos.flag(IOF_EXTERNAL_PROGRESS)? != Some(true);

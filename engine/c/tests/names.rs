@@ -34,7 +34,7 @@ fn a_c_registration_reads_each_job_of_a_name_and_more_streams_than_slots() {
     let nspace = Nspace::new("job").unwrap();
     for job in 1..=STREAMS / RANKS {
         for rank in 0..RANKS {
-            let from = Proc { nspace: nspace.clone(), rank: Rank(u32::try_from(rank).unwrap()) };
+            let from = Proc::new(nspace.clone(), Rank(u32::try_from(rank).unwrap()));
             engine.deliver(&from, Channel::Stdout, vec![b'x'; 10], &[], || {}).unwrap();
         }
         assert!(engine.end_job(&nspace, Some(0)));

@@ -9,7 +9,7 @@ use common::site::{Site, found, rank};
 use common::wait_for;
 use iof_engine::{Config, Engine, Host, QueryReply, Rendezvous};
 use iof_proto::query::key;
-use iof_proto::{self as proto, Channels, Found, Info, Nspace, Proc, Query, Rank};
+use iof_proto::{self as proto, Channels, Found, Info, Nspace, Proc, Query};
 use iof_tool::{Pull, Tool};
 use nix::sys::signal::Signal;
 use nix::unistd::gethostname;
@@ -256,7 +256,7 @@ fn names_from_other_processes_are_printed_without_control_characters() {
     let run = site.run(&["--nspace", "job"], [&program]);
     site.wait_for_ranks(1);
     let mut tool = Tool::connect(&site.sockets()[0], "evil\x1b[2J").unwrap();
-    let all = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank::WILDCARD };
+    let all = Proc::all(Nspace::new("job").unwrap());
     tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
     for (keys, shows) in
         [(&["stats"][..], "evil?[2J"), (&["procs", "NAMESPACE_INFO", "a.\x1b"], "a?]0;x??2Jb")]

@@ -23,7 +23,7 @@ fn attach(site: &Site) -> Tool {
 }
 
 fn pull(directives: &[Info]) -> Pull {
-    let all = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank::WILDCARD };
+    let all = Proc::all(Nspace::new("job").unwrap());
     Pull { directives: directives.to_vec(), ..Pull::new(vec![all], Channels::STDOUT | Channels::STDERR) }
 }
 

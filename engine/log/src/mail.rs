@@ -39,7 +39,7 @@ struct Fields<'a> {
 }
 
 fn bad(reason: impl ToString) -> Failure {
-    Failure { status: Status::ERR_BAD_PARAM, reason: reason.to_string() }
+    Failure::new(Status::ERR_BAD_PARAM, reason.to_string())
 }
 
 impl<'a> Fields<'a> {
@@ -75,7 +75,7 @@ impl<'a> Fields<'a> {
                     let reason = format!(
                         "unknown email attribute {key:?} is marked as required: drop it or make it optional"
                     );
-                    return Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason });
+                    return Err(Failure::new(Status::ERR_NOT_SUPPORTED, reason));
                 }
                 _ => {}
             }
@@ -155,7 +155,7 @@ impl Mail {
                 }
                 error => format!("{server} {error}"),
             };
-            Failure { status: Status::ERR_NOT_AVAILABLE, reason }
+            Failure::new(Status::ERR_NOT_AVAILABLE, reason)
         })
     }
 }

@@ -80,7 +80,7 @@ impl LogOptions {
     fn apply(&mut self, info: &Info) -> Result<(), Failure> {
         let bad = |expected: &str| {
             let reason = format!("invalid value of {}: expected {expected}", info.key);
-            Failure { status: Status::ERR_BAD_PARAM, reason }
+            Failure::new(Status::ERR_BAD_PARAM, reason)
         };
         match (info.key.as_str(), &info.value) {
             (key::PMIX_LOG_ONCE, InfoValue::Bool(once)) => self.once = Some(*once),
@@ -150,7 +150,7 @@ impl LogOptions {
                     "unknown directive {:?} is marked as required: drop it or make it optional",
                     info.key
                 );
-                return Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason });
+                return Err(Failure::new(Status::ERR_NOT_SUPPORTED, reason));
             }
         }
         Ok(())
@@ -165,7 +165,7 @@ impl LogOptions {
         match self.style.first() {
             Some(key) if !kind.has_style() => {
                 let reason = format!("{key} applies to stdout and stderr only: do not require it here");
-                Err(Failure { status: Status::ERR_NOT_SUPPORTED, reason })
+                Err(Failure::new(Status::ERR_NOT_SUPPORTED, reason))
             }
             _ => Ok(()),
         }

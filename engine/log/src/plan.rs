@@ -69,7 +69,7 @@ pub fn resolve_channels(
     }
     if once.is_empty() {
         let reason = "no log channel is available here: name one".to_owned();
-        return Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason });
+        return Err(Failure::new(Status::ERR_NOT_AVAILABLE, reason));
     }
     Ok(once)
 }
@@ -200,7 +200,7 @@ mod tests {
             assert!(!once || (started.len() <= 1 && plan.start_next().is_empty()), "one at a time");
             for step in started {
                 let name = plan.entry(step).unwrap().channel.clone();
-                let failure = Failure { status: Status::ERR_NOT_AVAILABLE, reason: name.clone() };
+                let failure = Failure::new(Status::ERR_NOT_AVAILABLE, name.clone());
                 plan.complete(step, if working.contains(&name.as_str()) { Ok(()) } else { Err(failure) });
             }
         }

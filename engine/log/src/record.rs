@@ -82,7 +82,7 @@ impl JobRecord {
         if length.saturating_add(line.len() as u64) > MAX_RECORD {
             let reason =
                 format!("the job record {} is full ({MAX_RECORD} bytes): move it away", self.path.display());
-            return Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
+            return Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
         }
         file.write_all(line.as_bytes()).map_err(|error| {
             // A full disk may have accepted a part of the line.

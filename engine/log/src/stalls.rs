@@ -40,7 +40,7 @@ impl Stalls {
         let Some(rest) = rest.filter(|rest| !rest.is_zero()) else { return Ok(()) };
         let (all, rest) = (STALL_COOLDOWN.as_secs(), rest.as_secs().saturating_add(1));
         let reason = format!("{server} stalled and is skipped for {all} s: try again in {rest} s");
-        Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason })
+        Err(Failure::new(Status::ERR_NOT_AVAILABLE, reason))
     }
 }
 

@@ -128,6 +128,6 @@ impl Syslog {
             }
             _ => format!("{daemon}: {error}"),
         };
-        Failure { status: Status::ERR_NOT_AVAILABLE, reason }
+        Failure::new(Status::ERR_NOT_AVAILABLE, reason)
     }
 }

@@ -65,7 +65,7 @@ pub fn output(text: &str, source: &Proc, channel: Channel, options: &LogOptions)
             "with tags the message's {lines} lines are {length} bytes, more than the limit of {MAX_OUTPUT}: \
              drop the tags or shorten the message"
         );
-        return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
+        return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
     }
     Ok(text.split('\n').map(|line| format!("{before}{line}\n")).collect::<String>().into_bytes())
 }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     fn shown(text: &str, nspace: &str, keys: &[&str]) -> String {
-        let source = Proc { nspace: Nspace::new(nspace).unwrap(), rank: Rank(2) };
+        let source = Proc::new(Nspace::new(nspace).unwrap(), Rank(2));
         String::from_utf8(output(text, &source, Channel::Stdout, &options(keys)).unwrap()).unwrap()
     }
 
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn tags_on_many_lines_do_not_make_a_message_exceed_its_limit() {
-        let source = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank(2) };
+        let source = Proc::new(Nspace::new("job").unwrap(), Rank(2));
         let lines = "\n".repeat(MAX_LOG_TEXT);
         let shown = |options: &LogOptions| output(&lines, &source, Channel::Stdout, options);
         let failure = shown(&options(&[key::PMIX_LOG_TAG_OUTPUT])).unwrap_err();
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_syslog_line_names_severity_and_source() {
-        let source = Some(Proc { nspace: Nspace::new("job").unwrap(), rank: Rank::UNDEF });
+        let source = Some(Proc::new(Nspace::new("job").unwrap(), Rank::UNDEF));
         let origin = LogOrigin { source, requester: "tool 7".into() };
         assert_eq!(
             syslog_line("hi", &origin, "n1", &options(&[])),

@@ -40,12 +40,12 @@ impl Worker {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => {
                 let reason = format!("{MAX_QUEUED} messages are already queued for logging: try again later");
-                Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
+                Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
             }
             Err(TrySendError::Disconnected(_)) => {
                 self.queue = None;
-                let reason = "the logging thread has died: try again".into();
-                Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason })
+                let reason = "the logging thread has died: try again";
+                Err(Failure::new(Status::ERR_NOT_AVAILABLE, reason))
             }
         }
     }
@@ -57,7 +57,7 @@ impl Worker {
         started.map(|_| queue).map_err(|error| {
             let reason =
                 format!("the logging thread could not be started: {error}: raise RLIMIT_NPROC (`ulimit -u`)");
-            Failure { status: Status::ERR_OUT_OF_RESOURCE, reason }
+            Failure::new(Status::ERR_OUT_OF_RESOURCE, reason)
         })
     }
 }

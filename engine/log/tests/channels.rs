@@ -27,7 +27,7 @@ fn options(directives: &[Info]) -> LogOptions {
 }
 
 fn origin() -> LogOrigin {
-    let source = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank(3) };
+    let source = Proc::new(Nspace::new("job").unwrap(), Rank(3));
     LogOrigin { source: Some(source), requester: "tool (pid 7)".into() }
 }
 

@@ -8,7 +8,7 @@ use std::mem;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use iof_proto::{Channel, Missed, Proc, Rank};
+use iof_proto::{Channel, Missed, Proc};
 use iof_tool::{FeedId, Gap, LostError, Origin, Peeked, PollReady, Tool};
 
 use crate::batch::Batch;
@@ -234,7 +234,7 @@ impl PrinterTask {
         if bytes > 0 {
             let lost = self.report.lost.entry(channel).or_default();
             *lost = lost.saturating_add(bytes);
-            on_gap(&Proc { nspace, rank: Rank::WILDCARD }, channel, Gap { offset: 0, lost: bytes });
+            on_gap(&Proc::all(nspace), channel, Gap { offset: 0, lost: bytes });
         }
     }
 
@@ -302,7 +302,7 @@ impl PrinterTask {
                 let count = || self.processes.count(tool, &source.nspace);
                 let file = open.file_for(&source, count);
                 open.begin(file).map_err(|error| {
-                    let proc = Proc { nspace: source.nspace.clone(), rank: source.rank };
+                    let proc = Proc::new(source.nspace.clone(), source.rank);
                     PrintError::File { proc, channel, error }
                 })?;
                 (Some(file), open.files.has_own_file(channel))

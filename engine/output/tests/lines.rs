@@ -103,7 +103,7 @@ impl Rig {
 }
 
 fn all() -> Proc {
-    Proc { nspace: Nspace::new("launcher@7").unwrap(), rank: Rank::WILDCARD }
+    Proc::all(Nspace::new("launcher@7").unwrap())
 }
 
 /// Lets all ranks write at the same time and returns what was printed.

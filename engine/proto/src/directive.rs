@@ -276,7 +276,7 @@ impl DirectiveReader {
                     key::PMIX_IOF_DROP_OLDEST,
                     key::PMIX_IOF_DROP_NEWEST
                 );
-                return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
+                return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
             }
             (true, false) => Some(DropPolicy::Oldest),
             (false, true) => Some(DropPolicy::Newest),
@@ -310,7 +310,7 @@ impl DirectiveError {
                 format!("required attribute {key:?} does not apply here: drop it or make it optional"),
             ),
         };
-        Failure { status, reason }
+        Failure::new(status, reason)
     }
 }
 

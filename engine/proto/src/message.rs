@@ -367,3 +367,10 @@ pub struct Failure {
     /// The reason, as text for the tool's user.
     pub reason: String,
 }
+
+impl Failure {
+    /// Returns a failure of the kind `status`, with the reason as text for the tool's user.
+    pub fn new(status: Status, reason: impl Into<String>) -> Failure {
+        Failure { status, reason: reason.into() }
+    }
+}

@@ -18,6 +18,12 @@ impl Rank {
     pub const WILDCARD: Rank = Rank(u32::MAX - 1);
 }
 
+impl From<u32> for Rank {
+    fn from(number: u32) -> Rank {
+        Rank(number)
+    }
+}
+
 impl fmt::Display for Rank {
     /// Writes the number, `*` for the wildcard or `-` for an undefined rank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -136,6 +142,26 @@ pub struct Proc {
     pub nspace: Nspace,
     /// The number of the process in the job.
     pub rank: Rank,
+}
+
+impl Proc {
+    /// Returns the process `rank` of the job `nspace`.
+    pub fn new(nspace: Nspace, rank: impl Into<Rank>) -> Proc {
+        Proc { nspace, rank: rank.into() }
+    }
+
+    /// Returns all processes of the job `nspace`.
+    ///
+    /// ```
+    /// use iof_proto::{Proc, Rank};
+    ///
+    /// let job = Proc::all("job".parse()?);
+    /// assert_eq!(job.rank, Rank::WILDCARD);
+    /// # Ok::<(), iof_proto::NspaceError>(())
+    /// ```
+    pub fn all(nspace: Nspace) -> Proc {
+        Proc { nspace, rank: Rank::WILDCARD }
+    }
 }
 
 impl fmt::Display for Proc {
@@ -301,7 +327,7 @@ mod tests {
 
     #[test]
     fn procs_and_channels_are_displayed_as_users_write_them() {
-        let mut source = Proc { nspace: Nspace::new("job").unwrap(), rank: Rank(3) };
+        let mut source = Proc::new(Nspace::new("job").unwrap(), Rank(3));
         assert_eq!(source.to_string(), "job.3");
         source.rank = Rank::WILDCARD;
         assert_eq!(source.to_string(), "job.*");

@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn push_stdin_is_accepted_with_any_value() {
         let nspace = crate::names::Nspace::new("job").unwrap();
-        let proc = InfoValue::Proc(Proc { nspace, rank: crate::names::Rank(0) });
+        let proc = InfoValue::Proc(Proc::new(nspace, crate::names::Rank(0)));
         for value in [true.into(), false.into(), proc] {
             let infos = [Info::required(key::PMIX_IOF_PUSH_STDIN, value)];
             assert_eq!(PushDirectives::read(&infos).unwrap(), (PushDirectives::default(), vec![]));

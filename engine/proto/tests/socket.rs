@@ -40,10 +40,7 @@ fn descriptors_arrive_in_order_with_their_frames() {
         ToTool::Announced { handler: 1 },
         ToTool::Ring {
             handler: 1,
-            source: iof_proto::Proc {
-                nspace: iof_proto::Nspace::new("job").unwrap(),
-                rank: iof_proto::Rank(0),
-            },
+            source: iof_proto::Proc::new(iof_proto::Nspace::new("job").unwrap(), iof_proto::Rank(0)),
             channel: iof_proto::Channel::Stdout,
             logged: false,
             run: 1,

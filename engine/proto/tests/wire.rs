@@ -16,7 +16,7 @@ use iof_proto::{
 use proptest::prelude::*;
 
 fn source(rank: Rank) -> Proc {
-    Proc { nspace: Nspace::new("job").unwrap(), rank }
+    Proc::new(Nspace::new("job").unwrap(), rank)
 }
 
 fn from_tool() -> Vec<FromTool> {
@@ -78,7 +78,7 @@ fn varied_entries() -> Vec<LogEntry> {
 }
 
 fn to_tool() -> Vec<ToTool> {
-    let failure = Failure { status: Status::ERR_BAD_PARAM, reason: "no".into() };
+    let failure = Failure::new(Status::ERR_BAD_PARAM, "no");
     let proc = ProcInfo {
         proc: source(Rank(0)),
         pid: 9,
@@ -300,7 +300,7 @@ fn a_wrong_descriptor_count_is_refused() {
 fn only_a_granted_push_comes_with_a_descriptor() {
     let granted = PushGranted { push: 1, skipped: Vec::new(), ignored: Vec::new() };
     assert_eq!(ToTool::PushBegun { request: 1, result: Ok(granted) }.fds(), 1);
-    let failure = Failure { status: Status::ERR_BAD_PARAM, reason: String::new() };
+    let failure = Failure::new(Status::ERR_BAD_PARAM, String::new());
     assert_eq!(ToTool::PushBegun { request: 1, result: Err(failure) }.fds(), 0);
     assert_eq!(ToTool::Room { push: 1, position: 0 }.fds(), 0);
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 const ALL: Rank = Rank::WILDCARD;
 
 fn proc(nspace: &str, rank: Rank) -> Proc {
-    Proc { nspace: Nspace::new(nspace).unwrap(), rank }
+    Proc::new(Nspace::new(nspace).unwrap(), rank)
 }
 
 fn procs(ranks: &[Rank]) -> Vec<Proc> {

@@ -173,8 +173,8 @@ impl LogChannels {
         let (node, stalls) = (self.node.clone(), self.stalls.clone());
         let job = job(&self.reports, entry.step, move || {
             if entry.requester.as_ref().is_some_and(|requester| requester.strong_count() == 0) {
-                let reason = "the requester has disconnected".into();
-                return Err(Failure { status: Status::ERR_NOT_AVAILABLE, reason });
+                let reason = "the requester has disconnected";
+                return Err(Failure::new(Status::ERR_NOT_AVAILABLE, reason));
             }
             Mail::new(fields(&entry), &entry.options, &server, &node)?.send(&stalls)
         });
@@ -214,7 +214,7 @@ fn submission(submitted: Result<(), Failure>) -> Submission {
 }
 
 fn failed(status: Status, reason: &str) -> Submission {
-    Submission::Done(Err(Failure { status, reason: reason.to_owned() }))
+    Submission::Done(Err(Failure::new(status, reason.to_owned())))
 }
 
 fn text(entry: &ChannelEntry) -> &str {

@@ -48,7 +48,7 @@ pub(super) fn relay(socket: &Path, log: &Log, stalls: &Stalls) -> Result<(), Fai
     stalls.check(&name)?;
     let failed = |error: &dyn ToString| {
         let reason = format!("{name}: {}", error.to_string());
-        Failure { status: Status::ERR_NOT_AVAILABLE, reason }
+        Failure::new(Status::ERR_NOT_AVAILABLE, reason)
     };
     let mut gateway = Tool::connect(socket, "iof gateway").map_err(|error| {
         if matches!(error, AttachError::Silent { .. } | AttachError::Connect(ConnectError::Full(_))) {

@@ -17,7 +17,7 @@ use crate::register::TRANSIENT_FDS;
 use crate::state::{State, StreamName};
 
 fn unavailable(reason: String) -> Failure {
-    Failure { status: Status::ERR_NOT_AVAILABLE, reason }
+    Failure::new(Status::ERR_NOT_AVAILABLE, reason)
 }
 
 impl State {
@@ -29,13 +29,13 @@ impl State {
             Some(source) => source.clone(),
             None => {
                 let reason = "the message has no source: name a process or a job as its source";
-                return Err(Failure { status: Status::ERR_BAD_PARAM, reason: reason.into() });
+                return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
             }
         };
         let job = self.jobs.get(&target.nspace);
         let Some(job) = job.filter(|job| target.rank == Rank::UNDEF || job.has_rank(target.rank)) else {
             let reason = format!("{target} does not exist here: name another source");
-            return Err(Failure { status: Status::ERR_NOT_FOUND, reason });
+            return Err(Failure::new(Status::ERR_NOT_FOUND, reason));
         };
         if job.is_output_complete() {
             return Err(unavailable(format!("job {} has ended: nothing can be logged to it", target.nspace)));
@@ -80,7 +80,7 @@ impl State {
         put.map_err(|error| match error {
             DeliverError::Full { waiting } => {
                 let reason = format!("{waiting} logged bytes wait for a reader: try again later");
-                Failure { status: Status::ERR_RESOURCE_BUSY, reason }
+                Failure::new(Status::ERR_RESOURCE_BUSY, reason)
             }
             error => unavailable(error.to_string()),
         })

@@ -15,7 +15,7 @@ fn peer() -> Peer {
 }
 
 fn target(rank: u32) -> Proc {
-    Proc { nspace: Nspace::new("n".repeat(255)).unwrap(), rank: Rank(rank) }
+    Proc::new(Nspace::new("n".repeat(255)).unwrap(), Rank(rank))
 }
 
 /// Returns the messages that wait to be sent.

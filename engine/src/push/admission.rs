@@ -91,8 +91,8 @@ impl State {
     ) -> Result<Admitted, Failure> {
         let mut admitted = Admitted::default();
         if procs.is_empty() {
-            let reason = "a push must name at least one process".into();
-            return Err(Failure { status: Status::ERR_BAD_PARAM, reason });
+            let reason = "a push must name at least one process";
+            return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
         }
         for proc in procs.iter().collect::<BTreeSet<_>>() {
             let unknown = |reason| Failure { status: Status::ERR_NOT_FOUND, reason };
@@ -100,7 +100,7 @@ impl State {
             let job = job.ok_or_else(|| unknown(format!("job {} does not exist", proc.nspace)))?;
             if proc.rank == Rank::WILDCARD {
                 for (rank, state) in &job.ranks {
-                    admitted.admit(Proc { nspace: proc.nspace.clone(), rank: *rank }, state, own);
+                    admitted.admit(Proc::new(proc.nspace.clone(), *rank), state, own);
                 }
                 if job.remote == RemoteRanks::Running {
                     self.admit_elsewhere(&mut admitted, proc);
@@ -118,7 +118,7 @@ impl State {
         }
         if self.earlier_elsewhere(&admitted.elsewhere).len() >= MAX_PUSHES_PER_TARGET {
             let reason = format!("{MAX_PUSHES_PER_TARGET} pushes wait for the host: wait for one to end");
-            return Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason });
+            return Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason));
         }
         self.exclude_closed(capture, &mut admitted);
         match admitted.local.iter().find(|(target, _)| self.waiting(**target) >= MAX_PUSHES_PER_TARGET) {
@@ -126,7 +126,7 @@ impl State {
             Some((_, Proc { rank, .. })) => {
                 let reason =
                     format!("{MAX_PUSHES_PER_TARGET} pushes wait at rank {rank}: wait for one to end");
-                Err(Failure { status: Status::ERR_RESOURCE_BUSY, reason })
+                Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
             }
         }
     }
@@ -186,7 +186,7 @@ fn check_limit<'a>(
     } else {
         return Ok(());
     };
-    Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: format!("{limit}: wait for one to end") })
+    Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, format!("{limit}: wait for one to end")))
 }
 
 /// Returns the reason why nothing was pushed, with the targets that cannot be reached.
@@ -203,7 +203,7 @@ pub(super) fn refusal(unavailable: &BTreeMap<Proc, StdinUnavailable>) -> Failure
         // Writing to a string cannot fail.
         let _ = write!(reason, "{separator} {}: {why}", names(procs));
     }
-    Failure { status, reason }
+    Failure::new(status, reason)
 }
 
 /// Formats ranks as "rank 1" or "ranks 1,3-5", with the job's name if there are several jobs.
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     fn proc(job: &str, rank: u32) -> Proc {
-        Proc { nspace: Nspace::new(job).unwrap(), rank: Rank(rank) }
+        Proc::new(Nspace::new(job).unwrap(), Rank(rank))
     }
 
     #[test]

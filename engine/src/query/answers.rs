@@ -206,7 +206,7 @@ fn one_job<'a>(state: &'a State, scope: &Scope) -> Result<Option<&'a JobState>, 
     }
     let key = key::PMIX_QUERY_JOB_STATUS;
     let reason = format!("{key} requires one job: name it with the qualifier {}", key::PMIX_NSPACE);
-    Err(Failure { status: Status::ERR_BAD_PARAM, reason })
+    Err(Failure::new(Status::ERR_BAD_PARAM, reason))
 }
 
 fn status(job: &JobState) -> Status {
@@ -373,7 +373,7 @@ fn launching_streams(state: &State, scope: &Scope) -> impl Iterator<Item = Strea
         .iter()
         .flat_map(|(nspace, job)| job.launching.keys().map(move |rank| (nspace, *rank, job.run)));
     ranks.filter(|(nspace, rank, _)| scope.has(nspace, *rank)).flat_map(|(nspace, rank, run)| {
-        let source = Proc { nspace: nspace.clone(), rank };
+        let source = Proc::new(nspace.clone(), rank);
         CHANNELS
             .map(|channel| zero_counters(&StreamName { source: source.clone(), channel, logged: false, run }))
     })

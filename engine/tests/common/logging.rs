@@ -74,7 +74,7 @@ impl WaitingJob {
 }
 
 pub fn source(rank: Rank) -> Info {
-    let value = InfoValue::Proc(Proc { nspace: nspace(), rank });
+    let value = InfoValue::Proc(Proc::new(nspace(), rank));
     Info { key: key::PMIX_LOG_SOURCE.into(), value, required: true }
 }
 

@@ -55,7 +55,7 @@ pub struct Output {
 impl Output {
     pub fn start(engine: &Engine, channels: Channels) -> Output {
         let mut tool = engine.attach("test", Grant::Block).unwrap();
-        let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+        let all = Proc::all(nspace());
         tool.pull(&Pull::new(vec![all], channels)).unwrap();
         let file = tempfile::tempfile().unwrap();
         let output = iof_output::Output::new(&file).unwrap();
@@ -170,7 +170,7 @@ pub fn adopt_pipe(engine: &Engine, directives: &[Info]) -> (Job, File) {
 /// Attaches a tool that pulls the stdout of rank 0.
 pub fn puller(engine: &Engine, grant: Grant, directives: Vec<Info>) -> Tool {
     let mut tool = engine.attach("test", grant).unwrap();
-    let rank = Proc { nspace: nspace(), rank: Rank(0) };
+    let rank = Proc::new(nspace(), Rank(0));
     tool.pull(&Pull { directives, ..Pull::new(vec![rank], Channels::STDOUT) }).unwrap();
     tool
 }

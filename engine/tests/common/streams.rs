@@ -20,7 +20,7 @@ pub fn engine_with_policy(policy: Policy, cache_size: u32) -> Engine {
 }
 
 pub fn all_of(nspace: &str) -> Proc {
-    Proc { nspace: Nspace::new(nspace).unwrap(), rank: Rank::WILDCARD }
+    Proc::all(Nspace::new(nspace).unwrap())
 }
 
 /// A job whose ranks' stdouts the test writes.
@@ -74,7 +74,7 @@ impl Pipes {
 
 /// Blocks until the engine has read at least `bytes` bytes of a rank's stdout. `tool` queries it.
 pub fn wait_for_produced(tool: &mut Tool, nspace: &str, rank: u32, bytes: u64) {
-    let proc = Proc { nspace: Nspace::new(nspace).unwrap(), rank: Rank(rank) };
+    let proc = Proc::new(Nspace::new(nspace).unwrap(), Rank(rank));
     wait_for("bytes to be read", || {
         let found = tool.query(&[key::IOF_STATS]).unwrap();
         let Value::Streams(streams) = &found[0].value else { panic!("{found:?}") };
@@ -148,7 +148,7 @@ impl DeliveryRecord {
 
     /// Returns the record of one rank's stdout.
     pub fn stdout(&self, handler: u32, nspace: &str, rank: u32) -> &Stream {
-        let source = Proc { nspace: Nspace::new(nspace).unwrap(), rank: Rank(rank) };
+        let source = Proc::new(Nspace::new(nspace).unwrap(), Rank(rank));
         &self.streams[&(handler, source.to_string(), Channel::Stdout)]
     }
 }

@@ -9,7 +9,7 @@ use std::env;
 use std::error::Error;
 
 use iof_proto::rendezvous::{Search, Target};
-use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_proto::{Channels, Nspace, Proc};
 use iof_tool::{Delivery, Pull, Tool};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let nspace = Nspace::new(args.next().ok_or("usage: watch NSPACE")?)?;
     let search = Search { target: Target::Nspace(nspace.clone()), ..Search::default() };
     let mut tool = Tool::find(&search, "watch")?;
-    let all = Proc { nspace, rank: Rank::WILDCARD };
+    let all = Proc::all(nspace);
     tool.pull(&Pull::new(vec![all], Channels::STDOUT | Channels::STDERR | Channels::STDDIAG))?;
     while let Some(delivery) = tool.next(None)? {
         match delivery {

@@ -15,7 +15,7 @@
 //! # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
 //! # let mut tool = engine.attach("example", Grant::Never)?;
 //! // In another process: let mut tool = Tool::find(&Search::default(), "my-tool")?;
-//! let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
+//! let all = Proc::all(Nspace::new("job1")?);
 //! tool.pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
 //! # let app = App { nprocs: 2, ..App::new("echo", ["hello"]) };
 //! # let job = engine.spawn(&JobSpec::new(all.nspace, vec![app]))?;
@@ -45,7 +45,7 @@
 //! # use iof_tool::{Delivery, Pull};
 //! # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
 //! # let mut tool = engine.attach("example", Grant::Never)?;
-//! # let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
+//! # let all = Proc::all(Nspace::new("job1")?);
 //! let total = Arc::new(AtomicUsize::new(0));
 //! let counted = Arc::clone(&total);
 //! tool.pull_with(&Pull::new(vec![all.clone()], Channels::STDOUT), move |delivery| {
@@ -69,7 +69,7 @@
 //! # use iof_tool::{Delivery, Pull};
 //! # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
 //! # let mut tool = engine.attach("example", Grant::Never)?;
-//! # let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
+//! # let all = Proc::all(Nspace::new("job1")?);
 //! # let mut total = 0;
 //! tool.pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
 //! # let job = engine.spawn(&JobSpec::new(all.nspace, vec![App::new("echo", ["hello"])]))?;

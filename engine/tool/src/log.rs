@@ -15,7 +15,7 @@ use crate::tool::Tool;
 pub fn own_proc() -> Option<Proc> {
     let nspace = Nspace::new(env::var("IOF_NSPACE").ok()?).ok()?;
     let rank = env::var("IOF_RANK").ok()?.parse().ok()?;
-    Some(Proc { nspace, rank: Rank(rank) })
+    Some(Proc::new(nspace, Rank(rank)))
 }
 
 impl Tool {

@@ -145,7 +145,7 @@ impl Tool {
     /// let stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]);
     /// let app = App { nprocs: 3, ..App::new("grep", ["-q", "hello"]) };
     /// let job = engine.spawn(&JobSpec { stdin, ..JobSpec::new(nspace.clone(), vec![app]) })?;
-    /// let all = Proc { nspace, rank: Rank::WILDCARD };
+    /// let all = Proc::all(nspace);
     /// let push = Push { directives: vec![Info::new(key::PMIX_IOF_COMPLETE, true)], ..Push::new(vec![all]) };
     /// let report = tool.push(&push, b"hello\n", |waits| eprintln!("waiting for {waits:?}"))?;
     /// assert_eq!((report.bytes, report.complete), (6, 3));

@@ -36,7 +36,7 @@ use crate::tool::Tool;
 /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
 /// # let tool = engine.attach("example", Grant::Never)?;
 /// # let stdin = BTreeMap::from([(Rank(0), Stdin::Pipe)]);
-/// # let rank = Proc { nspace: Nspace::new("job1")?, rank: Rank(0) };
+/// # let rank = Proc::new(Nspace::new("job1")?, Rank(0));
 /// # let spec = JobSpec { stdin, ..JobSpec::new(rank.nspace.clone(), vec![App::new("wc", ["-c"])]) };
 /// # let job = engine.spawn(&spec)?;
 /// let push = Push { directives: vec![Info::new(key::PMIX_IOF_COMPLETE, true)], ..Push::new(vec![rank]) };

@@ -42,7 +42,7 @@ pub(crate) enum Pending {
 ///
 /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
 /// # let mut tool = engine.attach("example", Grant::Never)?;
-/// let all = Proc { nspace: Nspace::new("job1")?, rank: Rank::WILDCARD };
+/// let all = Proc::all(Nspace::new("job1")?);
 /// let submitted = tool.submit_pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
 /// match tool.next(None)? {
 ///     Some(Delivery::Reply { request, reply: Reply::Pulled(Ok(granted)) }) => {

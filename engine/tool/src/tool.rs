@@ -284,7 +284,7 @@ impl Tool {
         let registration = self.registrations.get_mut(&handler).filter(|found| found.closing == Closing::No);
         let Some(registration) = registration else {
             let reason = format!("this tool has no registration {handler}");
-            return Err(Failure { status: Status::ERR_NOT_FOUND, reason }.into());
+            return Err(Failure::new(Status::ERR_NOT_FOUND, reason).into());
         };
         let request = self.last_request.wrapping_add(1);
         registration.closing = Closing::Awaiting(request);

@@ -60,7 +60,7 @@ fn nspace() -> Nspace {
 fn pull(engine: &Engine, tool: &mut Tool, with: &[ToTool]) {
     let result = Ok(Granted { handler: 1, ignored: Vec::new() });
     engine.send(&[&[ToTool::Pulled { request: 1, result }], with].concat());
-    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    let all = Proc::all(nspace());
     assert_eq!(tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap().handler, 1);
     engine.receive();
 }
@@ -102,7 +102,7 @@ fn messages_that_arrive_with_the_answer_to_a_pull_are_delivered_once() {
 /// Answers the query that serves as a barrier when a tool deregisters.
 fn answer_the_barrier(engine: &Engine) {
     assert_eq!(engine.receive(), FromTool::Query { request: 2, queries: Vec::new() });
-    let refused = Failure { status: Status::ERR_NOT_FOUND, reason: "no key".into() };
+    let refused = Failure::new(Status::ERR_NOT_FOUND, "no key");
     engine.send(&[ToTool::Answer { request: 2, result: Err(refused) }]);
 }
 
@@ -179,7 +179,7 @@ fn ring() -> Vec<u8> {
 fn an_engine_that_ends_during_a_request_fails_it_and_drops_the_callback() {
     let (engine, mut tool) = connect();
     drop(engine);
-    let all = Proc { nspace: nspace(), rank: Rank::WILDCARD };
+    let all = Proc::all(nspace());
     let lost = tool.pull_with(&Pull::new(vec![all], Channels::STDOUT), |_| {}).unwrap_err();
     assert!(matches!(lost, RequestError::Lost(LostError::Closed)), "{lost}");
     assert_eq!(lost.to_string(), "the engine has ended or closed the connection");
@@ -194,7 +194,7 @@ fn a_tool_that_only_pushes_reports_what_arrived_with_an_answer_as_ready() {
     let granted = PushGranted { push: 1, skipped: Vec::new(), ignored: Vec::new() };
     let begun = encode(&ToTool::PushBegun { request: 1, result: Ok(granted) }).unwrap();
     socket::send(&engine.socket, &begun, &[inlet.as_fd()]).unwrap();
-    let target = Proc { nspace: nspace(), rank: Rank(0) };
+    let target = Proc::new(nspace(), Rank(0));
     assert_eq!(tool.begin_push(&Push::new(vec![target]), None).unwrap().push, 1);
     assert!(matches!(engine.receive(), FromTool::Push { request: 1, .. }));
     assert!(!tool.dispatch(Some(Duration::ZERO)).unwrap());
@@ -222,7 +222,7 @@ fn room_for_unfilled_bytes_is_an_error_and_for_unknown_pushes_is_ignored() {
     let granted = PushGranted { push: 1, skipped: Vec::new(), ignored: Vec::new() };
     let begun = encode(&ToTool::PushBegun { request: 1, result: Ok(granted) }).unwrap();
     socket::send(&engine.socket, &begun, &[inlet.as_fd()]).unwrap();
-    tool.begin_push(&Push::new(vec![Proc { nspace: nspace(), rank: Rank(0) }]), None).unwrap();
+    tool.begin_push(&Push::new(vec![Proc::new(nspace(), Rank(0))]), None).unwrap();
     tool.fill(1, 10, false).unwrap();
     engine.send(&[ToTool::Room { push: 1, position: 11 }]);
     let error = tool.dispatch(Some(Duration::ZERO));
