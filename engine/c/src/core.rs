@@ -196,7 +196,7 @@ impl Core {
         let end = |produced, how| {
             vec![make::info(IOF_OFFSET, make::uint64(produced)), make::info(how, make::boolean(true))]
         };
-        match tool.next(Some(Duration::ZERO)) {
+        match tool.try_recv() {
             Ok(None) => return false,
             // What the engine spoke is nonsense: it is told once, and counts as gone from then on.
             Err(_) => {}

@@ -16,11 +16,11 @@ fn a_program_can_be_built_with_pkg_config_flags_both_shared_and_static() {
         return;
     }
     let files = compiler.directory.path();
-    // This package's tests build only libiof. It stands in for libiof_pmix, too.
+    // This package's tests build only libiof_c. It stands in for libiof_pmix, too.
     let libraries = files.join("built");
     std::fs::create_dir(&libraries).unwrap();
     for (name, built) in
-        [("libiof.so", "libiof.so"), ("libiof.a", "libiof.a"), ("libiof_pmix.so", "libiof.so")]
+        [("libiof_c.so", "libiof_c.so"), ("libiof_c.a", "libiof_c.a"), ("libiof_pmix.so", "libiof_c.so")]
     {
         symlink(library_directory().join(built), libraries.join(name)).unwrap();
     }

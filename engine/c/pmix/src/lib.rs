@@ -10,7 +10,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use iof::*;
+use iof_c::*;
 
 /// Forwards to [`iof_tool_init`].
 #[unsafe(no_mangle)]

@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
-use iof::{IOF_ERR_NOT_SUPPORTED, iof_status_t};
+use iof_c::{IOF_ERR_NOT_SUPPORTED, iof_status_t};
 
 macro_rules! not_supported {
     ($($name:ident)+) => {

@@ -36,9 +36,10 @@ pub fn compiler() -> Option<Compiler> {
     }
     // Link the libraries under their installed names.
     let directory = tempfile::tempdir().unwrap();
-    for name in ["libiof.so", "libiof.so.0", "libiof-pmix.so", "libiof-pmix.so.0"] {
-        let built = name.trim_end_matches(".0").replace('-', "_");
-        symlink(library_directory().join(built), directory.path().join(name)).unwrap();
+    for (name, built) in [("libiof", "libiof_c.so"), ("libiof-pmix", "libiof_pmix.so")] {
+        for installed in [format!("{name}.so"), format!("{name}.so.0")] {
+            symlink(library_directory().join(built), directory.path().join(installed)).unwrap();
+        }
     }
     Some(Compiler { directory })
 }
