@@ -118,7 +118,7 @@ fn cost(write: WriteArgs, tools: usize) -> f64 {
         .map(|_| {
             let mut tool = Tool::connect(engine.socket().unwrap(), "bench").unwrap();
             tool.pull(&all()).unwrap();
-            thread::spawn(move || while tool.next(None).unwrap().is_some() {})
+            thread::spawn(move || while tool.recv().unwrap().is_some() {})
         })
         .collect();
     let job = adopt(&engine, std::mem::take(&mut load.pipes));
@@ -164,7 +164,7 @@ fn attach(sources: u32) -> Duration {
     tool.pull(&all()).unwrap();
     let mut received = 0;
     while received < expected {
-        if let Some(Delivery::Bytes(bytes)) = tool.next(None).unwrap() {
+        if let Some(Delivery::Bytes(bytes)) = tool.recv().unwrap() {
             received += bytes.len() as u64;
         }
     }

@@ -119,7 +119,11 @@ struct Accounting {
 impl Accounting {
     /// Processes one delivery. Returns `false` if nothing more will follow.
     fn take(&mut self, tool: &mut Tool, timeout: Option<Duration>) -> bool {
-        let Some(delivery) = tool.next(timeout).unwrap() else { return !tool.is_done() };
+        let delivery = match timeout {
+            Some(timeout) => tool.recv_timeout(timeout),
+            None => tool.recv(),
+        };
+        let Some(delivery) = delivery.unwrap() else { return !tool.is_done() };
         match &delivery {
             Delivery::Bytes(bytes) => {
                 let origin = bytes.origin();

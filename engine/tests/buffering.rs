@@ -41,7 +41,7 @@ fn setup(policy: Policy) -> (Engine, Tool, Tool, Pipes) {
 }
 
 fn bytes(tool: &mut Tool, timeout: Duration) -> Option<Vec<u8>> {
-    match tool.next(Some(timeout)).unwrap() {
+    match tool.recv_timeout(timeout).unwrap() {
         Some(Delivery::Bytes(bytes)) => Some(bytes.to_vec()),
         None => None,
         other => panic!("{other:?}"),
@@ -127,7 +127,7 @@ fn deregistering_delivers_buffered_bytes_then_the_confirmation_then_nothing() {
         wait_for_produced(&mut observer, "job", 0, 9);
         let mut record = DeliveryRecord::default();
         record.add_until(&mut tool, |record| record.streams.len() == 1);
-        assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+        assert!(tool.try_recv().unwrap().is_none());
         tool.deregister(handler).unwrap();
         pipes.write(0, b", too late");
         wait_for_produced(&mut observer, "job", 0, 19);
@@ -149,12 +149,12 @@ fn a_registration_without_any_stream_ends_at_once() {
     let handler = tool.pull(&never).unwrap().handler;
     tool.deregister(handler).unwrap();
     assert!(!tool.is_done());
-    let delivery = tool.next(None).unwrap();
+    let delivery = tool.recv().unwrap();
     assert!(
         matches!(delivery, Some(Delivery::Deregistered { handler: ended }) if ended == handler),
         "{delivery:?}"
     );
-    assert!(tool.is_done() && tool.next(None).unwrap().is_none());
+    assert!(tool.is_done() && tool.recv().unwrap().is_none());
     assert_ne!(tool.pull(&never).unwrap().handler, handler);
 }
 
@@ -197,7 +197,7 @@ fn a_reader_in_an_old_generation_is_flushed_up_to_the_newest_byte() {
     let (engine, mut tool, mut observer, pipes) = setup(Policy::DropNewest);
     let handler = tool.pull(&pull([])).unwrap().handler;
     // The stream is announced to this tool, which reads nothing from now on.
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
     let mut other = engine.attach("other", Grant::Never).unwrap();
     other.pull(&pull([])).unwrap();
     let mut record = DeliveryRecord::default();

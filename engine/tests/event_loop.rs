@@ -62,7 +62,7 @@ fn the_descriptor_and_the_timeout_suffice_to_receive_everything() {
         let mut record = DeliveryRecord::default();
         while !tool.is_done() {
             sleep(&tool);
-            while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+            while let Some(delivery) = tool.try_recv().unwrap() {
                 record.add(&delivery);
             }
         }
@@ -102,7 +102,7 @@ fn no_wake_up_is_ever_missed() {
     let mut requests = 0u32;
     while lines < RANKS * LINES as usize {
         sleep(&tool);
-        while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+        while let Some(delivery) = tool.try_recv().unwrap() {
             let Delivery::Bytes(bytes) = delivery else { panic!("{delivery:?}") };
             assert_eq!(&*bytes, b"a line\n");
             let rank = bytes.origin().source.rank.0 as usize;
@@ -146,7 +146,7 @@ fn messages_that_arrive_with_an_answer_wake_the_tool() {
         let mut record = DeliveryRecord::default();
         while record.job_ends.is_empty() {
             sleep(&tool);
-            while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+            while let Some(delivery) = tool.try_recv().unwrap() {
                 record.add(&delivery);
                 if let Delivery::Complete { origin, .. } = delivery {
                     assert_eq!(origin.handler, round + 1);
@@ -157,7 +157,7 @@ fn messages_that_arrive_with_an_answer_wake_the_tool() {
         tool.deregister(round + 1).unwrap();
         while record.deregistered.is_empty() {
             sleep(&tool);
-            while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+            while let Some(delivery) = tool.try_recv().unwrap() {
                 record.add(&delivery);
             }
         }
@@ -169,11 +169,11 @@ fn an_engine_that_ends_wakes_its_tools() {
     let engine = engine_with_policy(Policy::DropNewest, 65_536);
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)).unwrap();
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
     let end = thread::spawn(move || drop(engine));
     while !tool.is_done() {
         sleep(&tool);
-        assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+        assert!(tool.try_recv().unwrap().is_none());
     }
     end.join().unwrap();
 }

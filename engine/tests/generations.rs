@@ -80,7 +80,7 @@ impl HonestReader {
         self.stdout.write_all(&piece).unwrap();
         let mut got = Vec::new();
         while got.len() < bytes {
-            match self.honest.next(Some(TIMEOUT)).unwrap() {
+            match self.honest.recv_timeout(TIMEOUT).unwrap() {
                 Some(Delivery::Bytes(bytes)) => got.extend_from_slice(&bytes),
                 other => panic!("the honest tool got {other:?} after {} bytes", self.written),
             }

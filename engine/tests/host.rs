@@ -178,7 +178,7 @@ fn denied(pulling: Pulled) -> (Tool, Failure) {
 /// Reads `tool` until its registrations have ended.
 fn read(tool: &mut Tool) -> Vec<u8> {
     let mut bytes = Vec::new();
-    while let Some(delivery) = tool.next(Some(TIMEOUT)).unwrap() {
+    while let Some(delivery) = tool.recv_timeout(TIMEOUT).unwrap() {
         if let Delivery::Bytes(some) = delivery {
             bytes.extend_from_slice(&some);
         }
@@ -360,7 +360,7 @@ fn the_host_is_informed_once_of_sources_that_no_tool_wants_any_more() {
     let mut second = fixture.tool();
     second.pull(&Pull::new(procs(&[1]), Channels::STDOUT)).unwrap();
     first.deregister(registration.handler).unwrap();
-    let ended = first.next(Some(TIMEOUT)).unwrap();
+    let ended = first.recv_timeout(TIMEOUT).unwrap();
     assert!(matches!(ended, Some(Delivery::Deregistered { .. })), "{ended:?}");
     assert_eq!(fixture.next_stop(), (procs(&[0]), Channels::STDOUT));
     drop(second);

@@ -62,7 +62,7 @@ struct Received {
 fn read(tool: &mut Tool, enough: impl Fn(&BTreeMap<u32, Received>) -> bool) -> BTreeMap<u32, Received> {
     let mut all: BTreeMap<u32, Received> = BTreeMap::new();
     while !enough(&all) {
-        let Some(delivery) = tool.next(Some(TIMEOUT)).unwrap() else { break };
+        let Some(delivery) = tool.recv_timeout(TIMEOUT).unwrap() else { break };
         let Some(origin) = delivery.origin() else { continue };
         let got = all.entry(origin.source.rank.0).or_default();
         match &delivery {

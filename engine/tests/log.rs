@@ -62,7 +62,7 @@ fn logged_output_is_a_separate_stream_that_completes_before_its_job_ends() {
     let read = |tool: &mut Tool| {
         let (mut streams, mut complete) = (std::collections::BTreeMap::new(), 0);
         loop {
-            match tool.next(Some(TIMEOUT)).unwrap().expect("the end of the job") {
+            match tool.recv_timeout(TIMEOUT).unwrap().expect("the end of the job") {
                 Delivery::Bytes(bytes) => {
                     let origin = bytes.origin();
                     assert_eq!(origin.channel, Channel::Stdout);
@@ -452,7 +452,7 @@ fn messages_logged_to_a_job_that_fails_to_start_reach_their_readers() {
     });
     let mut text = Vec::new();
     loop {
-        match reader.next(Some(TIMEOUT)).unwrap().expect("the end of the job") {
+        match reader.recv_timeout(TIMEOUT).unwrap().expect("the end of the job") {
             Delivery::Bytes(bytes) => text.extend_from_slice(&bytes),
             Delivery::JobEnded { .. } => break,
             _ => {}

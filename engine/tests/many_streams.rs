@@ -19,7 +19,7 @@ fn engine() -> Engine {
 fn read(tool: &mut Tool) -> (usize, usize) {
     let (mut complete, mut ended) = (0, 0);
     wait_for("the end", || {
-        while let Some(delivery) = tool.next(Some(std::time::Duration::ZERO)).unwrap() {
+        while let Some(delivery) = tool.try_recv().unwrap() {
             complete += usize::from(matches!(delivery, Delivery::Complete { .. }));
             ended += usize::from(matches!(delivery, Delivery::JobEnded { .. }));
         }

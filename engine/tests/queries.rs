@@ -364,7 +364,7 @@ fn many_tools_that_query_counters_share_one_read_of_the_streams() {
     let mut figures = BTreeSet::new();
     for _ in 0..500 {
         let Some(Delivery::Reply { reply: Reply::Answered(Ok(answer)), .. }) =
-            tool.next(Some(TIMEOUT)).unwrap()
+            tool.recv_timeout(TIMEOUT).unwrap()
         else {
             panic!("expected an answer")
         };

@@ -53,7 +53,7 @@ fn remove(engine: &Engine) {
 fn take(tool: &mut Tool, jobs: usize) -> (String, Vec<u64>) {
     let (mut bytes, mut runs) = (Vec::new(), Vec::new());
     while runs.len() < jobs {
-        match tool.next(Some(TIMEOUT)).unwrap().expect("expected more deliveries") {
+        match tool.recv_timeout(TIMEOUT).unwrap().expect("expected more deliveries") {
             Delivery::Bytes(got) => bytes.extend_from_slice(&got),
             Delivery::JobEnded { run, .. } => runs.push(run),
             Delivery::Complete { counts, .. } => assert_eq!(counts.lost, 0),
@@ -74,7 +74,7 @@ fn a_persistent_registration_receives_every_job_of_a_reused_name() {
     assert_eq!(bytes, lines.concat());
     assert!(runs.is_sorted_by(|one, next| one < next), "{runs:?}");
     assert!(!tool.is_done());
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_tool_sleeps_between_two_jobs_of_a_reused_name() {
     run(&engine, "first\n");
     take(&mut tool, 1);
     let before = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
-    let waits = (0..20).filter(|_| tool.next(Some(Duration::from_millis(10))).unwrap().is_none()).count();
+    let waits = (0..20).filter(|_| tool.recv_timeout(Duration::from_millis(10)).unwrap().is_none()).count();
     let after = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
     assert_eq!(waits, 20);
     assert!(Duration::from(after - before) < Duration::from_millis(100), "the tool spins");
@@ -123,7 +123,7 @@ fn a_registration_that_is_not_persistent_ends_with_the_first_job_of_its_name() {
     run(&engine, "first\n");
     run(&engine, "second\n");
     assert_eq!(take(&mut tool, 1).0, "first\n");
-    assert!(tool.next(None).unwrap().is_none() && tool.is_done());
+    assert!(tool.recv().unwrap().is_none() && tool.is_done());
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn the_readers_of_a_tool_on_one_stream_are_limited_and_the_loss_is_reported() {
     wait(&pipes.end(0));
     let (mut bytes, mut missed) = (0, (0, 0));
     while bytes < 7 * MAX_READERS_PER_TOOL || missed == (0, 0) {
-        match tool.next(Some(TIMEOUT)).unwrap().expect("expected more deliveries") {
+        match tool.recv_timeout(TIMEOUT).unwrap().expect("expected more deliveries") {
             Delivery::Bytes(got) => bytes += got.len(),
             Delivery::Missed { missed: lost, .. } => missed = (lost.streams, lost.bytes),
             _ => {}
@@ -211,7 +211,7 @@ struct Account {
 fn account(tool: &mut Tool, jobs: u64) -> Account {
     let mut account = Account::default();
     while account.jobs < jobs {
-        match tool.next(Some(TIMEOUT)).unwrap().expect("expected more deliveries") {
+        match tool.recv_timeout(TIMEOUT).unwrap().expect("expected more deliveries") {
             Delivery::Bytes(got) => account.bytes += got.len() as u64,
             Delivery::Complete { counts, .. } => {
                 assert_eq!(counts.lost, 0);
@@ -249,7 +249,7 @@ fn run_many(engine: &Engine, jobs: u64, mut after: impl FnMut()) {
 
 /// Asserts that a tool which has read everything receives another job completely.
 fn assert_has_room(engine: &Engine, tool: &mut Tool) {
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
     tool.query(&[PMIX_QUERY_NAMESPACES]).expect("the engine knows what the tool has read");
     run(engine, "there is room again\n");
     assert_eq!(take(tool, 1).0, "there is room again\n");

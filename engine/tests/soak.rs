@@ -329,7 +329,7 @@ impl Reader {
     /// Processes the next delivery.
     fn take(&mut self) {
         let report = &mut self.report;
-        match self.tool.next(Some(Duration::from_millis(2))).unwrap() {
+        match self.tool.recv_timeout(Duration::from_millis(2)).unwrap() {
             Some(Delivery::Bytes(bytes)) => report.bytes += bytes.len() as u64,
             Some(Delivery::Complete { .. }) => report.streams += 1,
             Some(Delivery::JobEnded { skipped, .. }) => {

@@ -6,7 +6,6 @@ mod common;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use common::stdins::{Stdins, engine_with_cache, final_push, procs};
 use common::{TIMEOUT, engine, nspace, shell, spec, wait};
@@ -23,7 +22,7 @@ fn all() -> Pull {
 
 /// Returns the next delivery, which must be a reply.
 fn reply(tool: &mut Tool) -> (u32, Reply) {
-    match tool.next(Some(TIMEOUT)).unwrap() {
+    match tool.recv_timeout(TIMEOUT).unwrap() {
         Some(Delivery::Reply { request, reply }) => (request, reply),
         other => panic!("{other:?}"),
     }
@@ -39,9 +38,9 @@ fn the_reply_to_a_pull_arrives_before_its_first_byte() {
     assert!(!tool.is_done(), "the reply is outstanding");
     let (request, Reply::Pulled(Ok(granted))) = reply(&mut tool) else { panic!() };
     assert_eq!((request, granted.handler), (submitted, 1));
-    let Some(Delivery::Bytes(bytes)) = tool.next(Some(TIMEOUT)).unwrap() else { panic!() };
+    let Some(Delivery::Bytes(bytes)) = tool.recv_timeout(TIMEOUT).unwrap() else { panic!() };
     assert_eq!((&bytes[..], bytes.origin().handler), (&b"hello\n"[..], 1));
-    while tool.next(Some(TIMEOUT)).unwrap().is_some() {}
+    while tool.recv_timeout(TIMEOUT).unwrap().is_some() {}
     assert!(tool.is_done());
 }
 
@@ -86,7 +85,7 @@ fn the_reply_to_a_log_request_carries_its_number() {
     let (request, Reply::Logged(Ok(report))) = reply(&mut tool) else { panic!() };
     assert_eq!((request, report.status), (submitted, Status::ERR_OPERATION_FAILED));
     drop(engine);
-    assert!(tool.next(Some(TIMEOUT)).unwrap().is_none() && tool.is_gone());
+    assert!(tool.recv_timeout(TIMEOUT).unwrap().is_none() && tool.is_gone());
 }
 
 /// A host that passes the reply to the test.
@@ -108,7 +107,7 @@ fn a_tool_works_while_the_host_is_slow_and_sees_the_end_of_the_engine() {
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     let submitted = tool.submit_pull(&all()).unwrap();
     let open = replies.recv_timeout(TIMEOUT).unwrap();
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none() && !tool.is_done());
+    assert!(tool.try_recv().unwrap().is_none() && !tool.is_done());
     assert_eq!(tool.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap().len(), 1);
     drop(engine);
     let (request, Reply::Pulled(Err(failure))) = reply(&mut tool) else { panic!() };

@@ -5,7 +5,6 @@
 mod common;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use common::streams::{DeliveryRecord, Pipes, all_of, assert_gone, engine_with_policy, wait_for_produced};
 use common::{TIMEOUT, shell, wait};
@@ -62,7 +61,7 @@ fn jobs_can_be_registered_for_before_they_exist_and_end_independently() {
     let mut tool = engine.attach("test", Grant::Block).unwrap();
     let one_rank = Proc { rank: Rank(1), ..all_of("second") };
     tool.pull(&Pull::new(vec![all_of("first"), one_rank], Channels::STDOUT)).unwrap();
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
     let second = Pipes::adopt(&engine, "second", 2);
     second.write(0, b"not asked for");
     second.write(1, b"second");
@@ -136,7 +135,7 @@ fn unconsumed_bytes_are_delivered_again_and_streams_take_turns() {
     }
     let mut turns: Vec<(u32, Vec<u8>)> = Vec::new();
     while turns.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() < 20 {
-        let Some(Delivery::Bytes(bytes)) = tool.next(Some(TIMEOUT)).unwrap() else { panic!("no bytes") };
+        let Some(Delivery::Bytes(bytes)) = tool.recv_timeout(TIMEOUT).unwrap() else { panic!("no bytes") };
         let rank = bytes.origin().source.rank.0;
         turns.push((rank, bytes[..5].to_vec()));
         tool.consume(5);
@@ -172,7 +171,7 @@ fn each_registration_uses_its_callback_and_others_are_left_for_next() {
             assert!(called < 100, "more calls than deliveries");
         }
         assert!(!tool.dispatch(None).unwrap(), "deliveries without a callback stay for next");
-        if let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+        if let Some(delivery) = tool.try_recv().unwrap() {
             assert_eq!(delivery.handler(), 3);
             rest.add(&delivery);
         }
@@ -194,7 +193,7 @@ fn requests_between_deliveries_lose_nothing() {
     engine.spawn(&JobSpec::new(Nspace::new("job").unwrap(), vec![app])).unwrap();
     let mut record = DeliveryRecord::default();
     let mut more = 0;
-    while let Some(delivery) = tool.next(None).unwrap() {
+    while let Some(delivery) = tool.recv().unwrap() {
         record.add(&delivery);
         tool.query(&[key::PMIX_QUERY_NAMESPACES]).unwrap();
         assert!(matches!(tool.query(&["no.such.key"]), Err(RequestError::Denied(_))));
@@ -241,5 +240,5 @@ fn after_the_engine_ends_every_stream_is_drained_once_and_requests_fail() {
     assert_gone(tool.query(&[key::PMIX_QUERY_NAMESPACES]));
     assert_gone(tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)));
     assert_gone(tool.deregister(1));
-    assert!(tool.next(None).unwrap().is_none());
+    assert!(tool.recv().unwrap().is_none());
 }

@@ -319,7 +319,7 @@ impl World {
 
     /// Waits for the next delivery, and checks it.
     fn take(&mut self) {
-        match self.other.next(None).unwrap() {
+        match self.other.recv().unwrap() {
             Some(Delivery::Bytes(bytes)) => {
                 let right = bytes.iter().zip(self.read..).all(|(got, number)| *got == byte(number));
                 assert!(right, "not what was written, from {} on", self.read);

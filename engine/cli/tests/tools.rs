@@ -5,7 +5,6 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
-use std::time::Duration;
 
 use common::process::Process;
 use common::site::Site;
@@ -38,7 +37,7 @@ struct StreamCount {
 /// Reads all deliveries after the engine was killed, and counts them by rank and channel. The ranks
 /// write `line` repeatedly.
 fn drain(tool: &mut Tool, streams: &mut BTreeMap<(Rank, Channel), StreamCount>, line: &str) {
-    while let Some(delivery) = tool.next(Some(DEADLINE)).unwrap() {
+    while let Some(delivery) = tool.recv_timeout(DEADLINE).unwrap() {
         note(&delivery, streams, line);
     }
     assert!(tool.is_done());
@@ -84,7 +83,7 @@ fn after_the_engine_was_killed_cached_bytes_are_read_then_each_stream_is_gone() 
     let mut tool = attach(&site);
     // The buffering size holds the bytes back while more may arrive.
     tool.pull(&pull(&[Info::required(key::PMIX_IOF_BUFFERING_SIZE, 1000u32)])).unwrap();
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
     site.wait_for_stream(2, "stdout", |stream| stream.readers("test").len() == 1);
     kill(&run);
     let mut streams = BTreeMap::new();
@@ -120,7 +119,7 @@ fn an_engine_killed_under_load_leaves_correct_bytes_and_counters() {
         let mut streams = BTreeMap::new();
         let mut deliveries = 0;
         while deliveries < 500 {
-            if let Some(delivery) = tool.next(Some(DEADLINE)).unwrap() {
+            if let Some(delivery) = tool.recv_timeout(DEADLINE).unwrap() {
                 note(&delivery, &mut streams, &line);
                 deliveries += 1;
             }

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use iof_proto::{Channel, Missed, Proc};
-use iof_tool::{FeedId, Gap, LostError, Origin, Peeked, PollReady, Tool};
+use iof_tool::{BatchReader, FeedId, Gap, LostError, Origin, Peeked, PollReady, Tool};
 
 use crate::batch::Batch;
 use crate::choice::Choice;
@@ -162,8 +162,9 @@ impl Printer {
             ended: Vec::new(),
             report: PrintReport::default(),
         };
-        let thread =
-            thread::Builder::new().name("iof-printer".into()).spawn(move || task.run(tool, on_gap))?;
+        let thread = thread::Builder::new()
+            .name("iof-printer".into())
+            .spawn(move || task.run(BatchReader::new(tool), on_gap))?;
         Ok(Printer { thread })
     }
 
@@ -204,27 +205,27 @@ struct PrinterTask {
 impl PrinterTask {
     fn run(
         mut self,
-        mut tool: Tool,
+        mut reader: BatchReader,
         mut on_gap: impl FnMut(&Proc, Channel, Gap),
     ) -> Result<PrintReport, PrintError> {
         let mut ids = Vec::new();
         loop {
             let deadline = self.due.first().map(|(time, _)| *time);
-            let polled = tool.poll_ready(deadline, &mut ids)?;
-            while let Some(missed) = tool.take_missed() {
+            let polled = reader.poll_ready(deadline, &mut ids)?;
+            while let Some(missed) = reader.take_missed() {
                 self.report_missed(missed, &mut on_gap);
             }
             if polled == PollReady::Done {
-                self.report.misses_streams = tool.misses_streams();
+                self.report.misses_streams = reader.tool().misses_streams();
                 return Ok(self.report);
             }
             self.clock.advance(Instant::now());
             for chunk in ids.chunks(MAX_STREAMS) {
-                let ready = self.peek_all(&mut tool, chunk, &mut on_gap)?;
-                self.print(&mut tool, &ready)?;
+                let ready = self.peek_all(&mut reader, chunk, &mut on_gap)?;
+                self.print(&mut reader, &ready)?;
                 self.remove_ended();
             }
-            self.rearm_due(&mut tool);
+            self.rearm_due(&mut reader);
         }
     }
 
@@ -242,22 +243,22 @@ impl PrinterTask {
     /// something to write.
     fn peek_all(
         &mut self,
-        tool: &mut Tool,
+        reader: &mut BatchReader,
         ids: &[FeedId],
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
     ) -> Result<Vec<ReadyStream>, PrintError> {
         let mut ready = Vec::with_capacity(ids.len());
         for &id in ids {
-            let peeked = tool.peek(id);
+            let peeked = reader.peek(id);
             // Files are created as soon as their streams exist.
             let wants_stream =
                 peeked == Peeked::Bytes || matches!(self.destination, OpenDestination::Files(_));
             if self.stream(id).is_none() && wants_stream {
-                self.add(tool, id)?;
+                self.add(reader, id)?;
             }
             match peeked {
                 Peeked::Gap(gap) => {
-                    if let Some(origin) = tool.origin(id) {
+                    if let Some(origin) = reader.origin(id) {
                         let lost = self.report.lost.entry(origin.channel).or_default();
                         *lost = lost.saturating_add(gap.lost);
                         on_gap(origin.source, origin.channel, gap);
@@ -289,17 +290,17 @@ impl PrinterTask {
     }
 
     /// Adds a stream: determines its label, and creates its file if it has one.
-    fn add(&mut self, tool: &mut Tool, id: FeedId) -> Result<(), PrintError> {
-        let Some(Origin { source, channel, logged, .. }) = tool.origin(id) else { return Ok(()) };
+    fn add(&mut self, reader: &mut BatchReader, id: FeedId) -> Result<(), PrintError> {
+        let Some(Origin { source, channel, logged, .. }) = reader.origin(id) else { return Ok(()) };
         let proc = source.clone();
         let shows_process = self.options.style.shows_process()
             || matches!(&self.destination, OpenDestination::Files(open) if open.files.shows_host());
-        let (host, pid) = if shows_process { self.processes.find(tool, &proc) } else { (None, None) };
+        let (host, pid) = if shows_process { self.processes.find(reader, &proc) } else { (None, None) };
         let source = Source { nspace: proc.nspace, rank: proc.rank, channel, logged, host, pid };
         let (file, sole) = match &mut self.destination {
             OpenDestination::Output(_) => (None, false),
             OpenDestination::Files(open) => {
-                let count = || self.processes.count(tool, &source.nspace);
+                let count = || self.processes.count(reader, &source.nspace);
                 let file = open.file_for(&source, count);
                 open.begin(file).map_err(|error| {
                     let proc = Proc::new(source.nspace.clone(), source.rank);
@@ -329,7 +330,7 @@ impl PrinterTask {
     }
 
     /// Rearms the streams whose waiting parts of lines are to be checked again by now.
-    fn rearm_due(&mut self, tool: &mut Tool) {
+    fn rearm_due(&mut self, reader: &mut BatchReader) {
         if self.due.is_empty() {
             return;
         }
@@ -339,12 +340,12 @@ impl PrinterTask {
             if let Some(stream) = self.stream(id) {
                 stream.due = None;
             }
-            tool.rearm(id);
+            reader.rearm(id);
         }
     }
 
     /// Writes what the streams of `ready` have.
-    fn print(&mut self, tool: &mut Tool, ready: &[ReadyStream]) -> Result<(), PrintError> {
+    fn print(&mut self, reader: &mut BatchReader, ready: &[ReadyStream]) -> Result<(), PrintError> {
         let mut rest = ready;
         while let [first, ..] = rest {
             let outcomes = match &mut self.destination {
@@ -352,7 +353,7 @@ impl PrinterTask {
                     let exclusive = !output.is_shared();
                     let output = output.clone();
                     let mut open = output.lock();
-                    let (batch, outcomes) = self.assemble(tool, rest, (&mut open, exclusive));
+                    let (batch, outcomes) = self.assemble(reader, rest, (&mut open, exclusive));
                     output.write(&mut batch.slices()).map_err(PrintError::Write)?;
                     self.buffer = batch.into_buffer();
                     outcomes
@@ -360,11 +361,11 @@ impl PrinterTask {
                 OpenDestination::Files(files) => {
                     let stream = self.streams.get(first.id.index());
                     let file = stream.and_then(|stream| stream.as_ref()?.file);
-                    let (Some(file), Some(origin)) = (file, tool.origin(first.id)) else { return Ok(()) };
+                    let (Some(file), Some(origin)) = (file, reader.origin(first.id)) else { return Ok(()) };
                     let mut open = files.open_line(file);
                     // Each file needs its own write.
                     let (batch, outcomes) =
-                        self.assemble(tool, rest.get(..1).unwrap_or_default(), (&mut open, true));
+                        self.assemble(reader, rest.get(..1).unwrap_or_default(), (&mut open, true));
                     if let OpenDestination::Files(files) = &mut self.destination {
                         files.write(file, batch.slices(), open).map_err(|error| {
                             let (proc, channel) = (origin.source.clone(), origin.channel);
@@ -377,7 +378,7 @@ impl PrinterTask {
             };
             rest = rest.get(outcomes.len()..).unwrap_or_default();
             for outcome in outcomes {
-                self.apply(tool, &outcome);
+                self.apply(reader, &outcome);
             }
         }
         Ok(())
@@ -385,11 +386,11 @@ impl PrinterTask {
 
     /// Consumes the written bytes of a stream, and schedules its next check if a part of a line
     /// waits.
-    fn apply(&mut self, tool: &mut Tool, outcome: &Outcome) {
+    fn apply(&mut self, reader: &mut BatchReader, outcome: &Outcome) {
         let id = outcome.id;
-        tool.consume_from(id, outcome.consumed);
+        reader.consume(id, outcome.consumed);
         if outcome.defer {
-            tool.defer(id);
+            reader.defer(id);
         }
         let next = self.clock.next_check().filter(|_| outcome.waits);
         let Some(stream) = self.stream(id).filter(|stream| stream.due.is_none()) else { return };
@@ -402,7 +403,7 @@ impl PrinterTask {
     /// the line open at the destination; `exclusive` specifies that no other printer writes there.
     fn assemble<'a>(
         &mut self,
-        tool: &'a Tool,
+        reader: &'a BatchReader,
         ready: &[ReadyStream],
         (open, exclusive): (&mut OpenLine, bool),
     ) -> (Batch<'a>, Vec<Outcome>) {
@@ -425,7 +426,7 @@ impl PrinterTask {
                 break;
             }
             outcomes.push(match stream {
-                Some(stream) => stream.print(ready, tool, room, &mut builder),
+                Some(stream) => stream.print(ready, reader, room, &mut builder),
                 None => Outcome::nothing(ready.id),
             });
         }

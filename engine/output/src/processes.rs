@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use iof_proto::query::key::PMIX_QUERY_PROC_TABLE;
 use iof_proto::{Nspace, Proc, Value};
-use iof_tool::Tool;
+use iof_tool::BatchReader;
 
 /// A cache of the engine's answers.
 #[derive(Debug, Default)]
@@ -17,9 +17,9 @@ pub(crate) struct Processes {
 impl Processes {
     /// Returns the host and pid of `proc`, as far as they are known. May query the engine and block
     /// for its answer.
-    pub fn find(&mut self, tool: &mut Tool, proc: &Proc) -> (Option<String>, Option<u32>) {
+    pub fn find(&mut self, reader: &mut BatchReader, proc: &Proc) -> (Option<String>, Option<u32>) {
         if !self.known.contains_key(proc) {
-            self.refresh(tool);
+            self.refresh(reader);
         }
         match self.known.entry(proc.clone()).or_default() {
             Some((host, pid)) => (Some(host.clone()), (*pid != 0).then_some(*pid)),
@@ -28,15 +28,15 @@ impl Processes {
     }
 
     /// Returns the number of known ranks of `nspace`. Queries the engine and blocks for its answer.
-    pub fn count(&mut self, tool: &mut Tool, nspace: &Nspace) -> u32 {
-        self.refresh(tool);
+    pub fn count(&mut self, reader: &mut BatchReader, nspace: &Nspace) -> u32 {
+        self.refresh(reader);
         let count = self.known.keys().filter(|proc| proc.nspace == *nspace).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Updates the cache from the engine. Does nothing if the engine is gone.
-    fn refresh(&mut self, tool: &mut Tool) {
-        for found in tool.query(&[PMIX_QUERY_PROC_TABLE]).unwrap_or_default() {
+    fn refresh(&mut self, reader: &mut BatchReader) {
+        for found in reader.query(&[PMIX_QUERY_PROC_TABLE]).unwrap_or_default() {
             let Value::Procs(procs) = found.value else { continue };
             self.known.extend(procs.into_iter().map(|info| (info.proc, Some((info.host, info.pid)))));
         }

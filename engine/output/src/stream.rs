@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use iof_tool::{Behind, Bytes, FeedId, Tool};
+use iof_tool::{BatchReader, Behind, Bytes, FeedId};
 use memchr::memchr;
 
 use crate::batch::Batch;
@@ -87,19 +87,19 @@ impl Stream {
     pub fn print<'a>(
         &mut self,
         ready: &ReadyStream,
-        tool: &'a Tool,
+        reader: &'a BatchReader,
         room: usize,
         builder: &mut BatchBuilder<'_, 'a>,
     ) -> Outcome {
         builder.times.clear();
-        let Some(bytes) = tool.bytes(ready.id).filter(|_| ready.has_bytes) else {
-            return self.print_without_bytes(ready, tool, builder);
+        let Some(bytes) = reader.bytes(ready.id).filter(|_| ready.has_bytes) else {
+            return self.print_without_bytes(ready, reader, builder);
         };
         if builder.options.style.shows_time() {
             bytes.times(builder.times);
         }
         let max_line = builder.options.flush_timeout.max_line;
-        let Cut { ready: mut count, part } = if self.ignores_lines(tool, builder) {
+        let Cut { ready: mut count, part } = if self.ignores_lines(reader, builder) {
             Cut { ready: bytes.len().min(room), part: 0 }
         } else {
             cut(&bytes, self.partial.bytes.len(), room, max_line)
@@ -112,8 +112,8 @@ impl Stream {
         let waits = part > 0
             && !ready.ends
             && !matches!(behind, Behind::Gap | Behind::Nothing)
-            && !self.may_write_parts(tool, builder)
-            && self.must_wait(part, ready.id, tool, builder);
+            && !self.may_write_parts(reader, builder)
+            && self.must_wait(part, ready.id, reader, builder);
         if part > 0 && !waits {
             count = bytes.len();
         }
@@ -136,11 +136,11 @@ impl Stream {
     fn print_without_bytes(
         &mut self,
         ready: &ReadyStream,
-        tool: &Tool,
+        reader: &BatchReader,
         builder: &mut BatchBuilder<'_, '_>,
     ) -> Outcome {
         let has_part = !self.partial.bytes.is_empty();
-        if has_part && !ready.ends && self.must_wait(0, ready.id, tool, builder) {
+        if has_part && !ready.ends && self.must_wait(0, ready.id, reader, builder) {
             return Outcome { waits: true, ..Outcome::nothing(ready.id) };
         }
         if has_part {
@@ -155,12 +155,18 @@ impl Stream {
 
     /// Returns whether a part of a line has to wait for its rest. The part consists of what was
     /// copied out of the ring and of `part` bytes in the ring.
-    fn must_wait(&mut self, part: usize, id: FeedId, tool: &Tool, builder: &BatchBuilder<'_, '_>) -> bool {
+    fn must_wait(
+        &mut self,
+        part: usize,
+        id: FeedId,
+        reader: &BatchReader,
+        builder: &BatchBuilder<'_, '_>,
+    ) -> bool {
         let len = self.partial.bytes.len().saturating_add(part);
         let clock = builder.clock;
         let wait = match &mut self.partial.wait {
             Some(wait) => {
-                wait.update(len, tool.is_stalled(id), clock);
+                wait.update(len, reader.is_stalled(id), clock);
                 wait
             }
             wait => wait.insert(Wait::begin(len, clock)),
@@ -170,24 +176,24 @@ impl Stream {
 
     /// Returns whether a part of a line may be written at once, because no other stream can write
     /// into its line or because the options permit that.
-    fn may_write_parts(&self, tool: &Tool, builder: &BatchBuilder<'_, '_>) -> bool {
+    fn may_write_parts(&self, reader: &BatchReader, builder: &BatchBuilder<'_, '_>) -> bool {
         let style = &builder.options.style;
         let continues = *builder.open == Some(self.key);
         builder.options.raw
             || style.is_by_fragment()
-            || (style.joins_parts() && (continues || self.is_sole_writer(tool, builder)))
+            || (style.joins_parts() && (continues || self.is_sole_writer(reader, builder)))
     }
 
     /// Returns whether nothing else writes to the destination.
-    fn is_sole_writer(&self, tool: &Tool, builder: &BatchBuilder<'_, '_>) -> bool {
-        builder.exclusive && (self.sole || tool.has_one_stream())
+    fn is_sole_writer(&self, reader: &BatchReader, builder: &BatchBuilder<'_, '_>) -> bool {
+        builder.exclusive && (self.sole || reader.has_one_stream())
     }
 
     /// Returns whether the ends of lines do not matter and need not be searched.
-    fn ignores_lines(&self, tool: &Tool, builder: &BatchBuilder<'_, '_>) -> bool {
+    fn ignores_lines(&self, reader: &BatchReader, builder: &BatchBuilder<'_, '_>) -> bool {
         builder.options.style.is_plain()
             && self.partial.bytes.is_empty()
-            && self.is_sole_writer(tool, builder)
+            && self.is_sole_writer(reader, builder)
     }
 
     fn print_bytes<'a>(&mut self, bytes: Bytes<'a>, count: usize, builder: &mut BatchBuilder<'_, 'a>) {

@@ -129,7 +129,7 @@ impl Received {
 
     /// Receives what `tool` has without blocking. Returns whether nothing more will follow.
     pub fn take_available(&mut self, tool: &mut Tool) -> bool {
-        while let Some(delivery) = tool.next(Some(Duration::ZERO)).unwrap() {
+        while let Some(delivery) = tool.try_recv().unwrap() {
             match delivery {
                 Delivery::Bytes(bytes) => self.bytes.extend_from_slice(&bytes),
                 Delivery::Gap { gap, .. } => self.gaps.push((gap.offset, gap.lost)),

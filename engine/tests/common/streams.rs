@@ -137,7 +137,7 @@ impl DeliveryRecord {
     /// Records deliveries until `enough` returns true or no more will follow.
     pub fn add_until(&mut self, tool: &mut Tool, enough: impl Fn(&DeliveryRecord) -> bool) {
         while !enough(self) {
-            if let Some(delivery) = tool.next(Some(TIMEOUT)).unwrap() {
+            if let Some(delivery) = tool.recv_timeout(TIMEOUT).unwrap() {
                 self.add(&delivery);
                 continue;
             }

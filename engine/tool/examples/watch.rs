@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut tool = Tool::find(&search, "watch")?;
     let all = Proc::all(nspace);
     tool.pull(&Pull::new(vec![all], Channels::STDOUT | Channels::STDERR | Channels::STDDIAG))?;
-    while let Some(delivery) = tool.next(None)? {
+    while let Some(delivery) = tool.recv()? {
         match delivery {
             // The library counts them.
             Delivery::Bytes(_) => {}

@@ -1,21 +1,22 @@
 //! Reading many streams in batches, for tools that pass bytes on in few calls.
 //!
-//! [`Tool::next`] returns one delivery after the other. [`Tool::poll_ready`] instead lists all
-//! streams that may have something to read. The tool [peeks](Tool::peek) at each of them once. It
-//! may borrow the bytes of many streams together, and consumes or defers each stream separately.
+//! [`Tool::recv`] returns one delivery after the other. [`BatchReader::poll_ready`] instead lists all
+//! streams that may have something to read. The caller [peeks](BatchReader::peek) at each of them
+//! once. It may borrow the bytes of many streams together, and consumes or defers each separately.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
-use iof_proto::Missed;
+use iof_proto::{Found, Missed};
 use iof_shm_ring::Gap;
 
 use crate::delivery::{Bytes, Origin, origin};
-use crate::error::LostError;
+use crate::error::{LostError, RequestError};
 use crate::feed::{Counts, Feed, Item};
 use crate::feeds::FeedId;
 use crate::tool::{Event, Poll, Tool};
 
-/// The result of [`Tool::poll_ready`].
+/// The result of [`BatchReader::poll_ready`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollReady {
     /// Some streams may have something to read.
@@ -26,10 +27,10 @@ pub enum PollReady {
     Done,
 }
 
-/// The next item of a stream, see [`Tool::peek`].
+/// The next item of a stream, see [`BatchReader::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peeked {
-    /// Bytes, which [`Tool::bytes`] returns.
+    /// Bytes, which [`BatchReader::bytes`] returns.
     Bytes,
     /// Missing bytes at this position.
     Gap(Gap),
@@ -43,30 +44,71 @@ pub enum Peeked {
     Flushed,
 }
 
-impl Tool {
-    /// Blocks until streams may have something to read, or until `deadline` (`None`: without
-    /// limit), and stores these streams in `streams`. A stream is listed again by every call until
-    /// [`Tool::peek`] finds nothing in it or it is [deferred](Tool::defer).
-    ///
-    /// This reads streams only: it does not report the ends of jobs and calls no callbacks.
-    /// [`Tool::take_missed`] reports streams that are not delivered. Do not mix it with
-    /// [`Tool::next`] and [`Tool::dispatch`].
+/// A reader of everything that a tool has registered for, in batches.
+///
+/// ```no_run
+/// use iof_tool::{BatchReader, Peeked, PollReady, Tool};
+///
+/// # fn read(tool: Tool) -> Result<(), iof_tool::LostError> {
+/// let (mut reader, mut streams) = (BatchReader::new(tool), Vec::new());
+/// while reader.poll_ready(None, &mut streams)? != PollReady::Done {
+///     for stream in &streams {
+///         if reader.peek(*stream) == Peeked::Bytes {
+///             // Use `reader.bytes(*stream)`.
+///             reader.consume(*stream, usize::MAX);
+///         }
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct BatchReader {
+    tool: Tool,
+    missed: VecDeque<Missed>,
+}
+
+impl BatchReader {
+    /// Returns a reader of the registrations of `tool`. Their callbacks are not called.
+    pub fn new(tool: Tool) -> BatchReader {
+        BatchReader { tool, missed: VecDeque::new() }
+    }
+
+    /// Returns the tool.
+    pub fn tool(&self) -> &Tool {
+        &self.tool
+    }
+
+    /// Queries the engine, as [`Tool::query`] does.
     ///
     /// # Errors
-    /// The same as [`Tool::next`].
+    /// The same as [`Tool::query`].
+    pub fn query(&mut self, keys: &[&str]) -> Result<Vec<Found>, RequestError> {
+        self.tool.query(keys)
+    }
+
+    /// Blocks until streams may have something to read, or until `deadline` (`None`: without
+    /// limit), and stores these streams in `streams`. A stream is listed again by every call until
+    /// [`BatchReader::peek`] finds nothing in it or it is [deferred](BatchReader::defer).
+    ///
+    /// The ends of jobs are not reported. [`BatchReader::take_missed`] reports streams that are not
+    /// delivered.
+    ///
+    /// # Errors
+    /// The same as [`Tool::recv`].
     pub fn poll_ready(
         &mut self,
         deadline: Option<Instant>,
         streams: &mut Vec<FeedId>,
     ) -> Result<PollReady, LostError> {
         streams.clear();
-        let poll = self.poll(deadline, Tool::is_drained)?;
-        if !self.events.is_empty() {
+        let poll = self.tool.poll(deadline, Tool::is_drained)?;
+        if !self.tool.events.is_empty() {
             let missed = |event| if let Event::Missed { missed, .. } = event { Some(missed) } else { None };
-            self.missed.extend(self.events.drain(..).filter_map(missed));
-            self.registrations.retain(|_, registration| !registration.is_over());
+            self.missed.extend(self.tool.events.drain(..).filter_map(missed));
+            self.tool.registrations.retain(|_, registration| !registration.is_over());
         }
-        streams.extend_from_slice(self.feeds.active());
+        streams.extend_from_slice(self.tool.feeds.active());
         Ok(match poll {
             Poll::Ready => PollReady::Ready,
             Poll::Quiet => PollReady::Quiet,
@@ -75,14 +117,14 @@ impl Tool {
     }
 
     /// Returns the next report of streams that are not delivered because this tool reads too
-    /// slowly, see [`Delivery::Missed`](crate::Delivery), if [`Tool::poll_ready`] has received any.
+    /// slowly, see [`Delivery::Missed`](crate::Delivery), if [`BatchReader::poll_ready`] has received any.
     pub fn take_missed(&mut self) -> Option<Missed> {
         self.missed.pop_front()
     }
 
     /// Returns the next item of a stream without consuming bytes. A gap or an end is returned once.
     pub fn peek(&mut self, stream: FeedId) -> Peeked {
-        let Some(feed) = self.feeds.get_mut(stream).filter(|feed| !feed.is_over()) else {
+        let Some(feed) = self.tool.feeds.get_mut(stream).filter(|feed| !feed.is_over()) else {
             return Peeked::Nothing;
         };
         match feed.next() {
@@ -95,48 +137,48 @@ impl Tool {
         }
     }
 
-    /// Returns the bytes that [`Tool::peek`] found. They may be borrowed together with those of
+    /// Returns the bytes that [`BatchReader::peek`] found. They may be borrowed together with those of
     /// other streams.
     pub fn bytes(&self, stream: FeedId) -> Option<Bytes<'_>> {
-        self.feeds.get(stream).map(|feed| Bytes { feed })
+        self.tool.feeds.get(stream).map(|feed| Bytes { feed })
     }
 
     /// Returns the source, channel and registration of a stream.
     pub fn origin(&self, stream: FeedId) -> Option<Origin<'_>> {
-        self.feeds.get(stream).map(origin)
+        self.tool.feeds.get(stream).map(origin)
     }
 
     /// Returns whether a stream cannot proceed although its source may have more: either the source
     /// waits until a reader makes room, or the stream continues in a ring that has not arrived yet.
     pub fn is_stalled(&self, stream: FeedId) -> bool {
-        self.feeds.get(stream).is_some_and(Feed::is_stalled)
+        self.tool.feeds.get(stream).is_some_and(Feed::is_stalled)
     }
 
-    /// Consumes the first `n` of the bytes that [`Tool::peek`] found (at most all), which makes
+    /// Consumes the first `n` of the bytes that [`BatchReader::peek`] found (at most all), which makes
     /// room for the source. The remaining bytes are found again.
-    pub fn consume_from(&mut self, stream: FeedId, n: usize) {
-        if let Some(feed) = self.feeds.get_mut(stream) {
+    pub fn consume(&mut self, stream: FeedId, n: usize) {
+        if let Some(feed) = self.tool.feeds.get_mut(stream) {
             feed.consume(feed.bytes().len().min(n));
             feed.release();
         }
     }
 
-    /// Leaves what [`Tool::peek`] found unread. [`Tool::poll_ready`] lists the stream again once
+    /// Leaves what [`BatchReader::peek`] found unread. [`BatchReader::poll_ready`] lists the stream again once
     /// more bytes or an end have arrived.
     pub fn defer(&mut self, stream: FeedId) {
-        if let Some(feed) = self.feeds.get_mut(stream) {
+        if let Some(feed) = self.tool.feeds.get_mut(stream) {
             feed.defer();
         }
     }
 
-    /// Makes the next [`Tool::poll_ready`] list a deferred stream and return at once.
+    /// Makes the next [`BatchReader::poll_ready`] list a deferred stream and return at once.
     pub fn rearm(&mut self, stream: FeedId) {
-        self.feeds.activate(stream);
+        self.tool.feeds.activate(stream);
     }
 
     /// Returns whether everything still to be read belongs to one stream: one channel of one
     /// process.
     pub fn has_one_stream(&self) -> bool {
-        self.all_announced() && self.feeds.len() <= 1
+        self.tool.all_announced() && self.tool.feeds.len() <= 1
     }
 }

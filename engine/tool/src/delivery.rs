@@ -1,4 +1,4 @@
-//! The deliveries of a tool, one after the other: [`Tool::next`], on which callbacks and event
+//! The deliveries of a tool, one after the other: [`Tool::recv`], on which callbacks and event
 //! loops are built.
 
 use std::fmt;
@@ -220,13 +220,12 @@ enum Step {
 }
 
 impl Tool {
-    /// Returns the next delivery of any registration. Blocks until there is one, for `timeout` at
-    /// most (`None`: without limit, zero: not at all).
+    /// Returns the next delivery of any registration. Blocks until there is one.
     ///
-    /// Returns `None` if the time is over, and at once if nothing more will be delivered, see
-    /// [`Tool::is_done`]; with a [persistent](crate::Pull::persistent) registration this is only
-    /// the case once the engine has gone. Deliveries of a registration made by [`Tool::pull_with`]
-    /// are passed to its callback on the way.
+    /// Returns `None` if nothing more will be delivered, see [`Tool::is_done`]; with a
+    /// [persistent](crate::Pull::persistent) registration this is only the case once the engine has
+    /// gone. Deliveries of a registration made by [`Tool::pull_with`] are passed to its callback on
+    /// the way.
     ///
     /// The next call consumes the bytes, which makes room for the source, unless [`Tool::consume`]
     /// has consumed some of them.
@@ -238,8 +237,29 @@ impl Tool {
     /// # Errors
     /// Returns [`LostError`] once if the engine has violated the protocol. From then on the engine
     /// counts as gone; what is in memory is still delivered. An engine that ends is not an error.
-    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Delivery<'_>>, LostError> {
-        let deadline = deadline(timeout);
+    pub fn recv(&mut self) -> Result<Option<Delivery<'_>>, LostError> {
+        self.next_delivery(None)
+    }
+
+    /// Returns the next delivery as [`Tool::recv`] does, but blocks for `timeout` at most. Returns
+    /// `None` also if the time is over.
+    ///
+    /// # Errors
+    /// The same as [`Tool::recv`].
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Delivery<'_>>, LostError> {
+        self.next_delivery(deadline(Some(timeout)))
+    }
+
+    /// Returns the next delivery as [`Tool::recv`] does, but does not block. Returns `None` also if
+    /// there is no delivery now. For event loops, see the [crate's documentation](crate).
+    ///
+    /// # Errors
+    /// The same as [`Tool::recv`].
+    pub fn try_recv(&mut self) -> Result<Option<Delivery<'_>>, LostError> {
+        self.next_delivery(deadline(Some(Duration::ZERO)))
+    }
+
+    fn next_delivery(&mut self, deadline: Option<Instant>) -> Result<Option<Delivery<'_>>, LostError> {
         loop {
             match self.step(deadline)? {
                 Step::Found(next) => return Ok(self.lend(next)),
@@ -249,16 +269,16 @@ impl Tool {
         }
     }
 
-    /// Passes the next delivery to its callback. Blocks until there is one, as [`Tool::next`] does.
-    /// Returns `false` if the delivery has no callback, the time is over, or nothing more will be
+    /// Passes the next delivery to its callback. Blocks until there is one, as [`Tool::recv`] does, for
+    /// `timeout` at most (`None`: without limit). Returns `false` if the delivery has no callback, the time is over, or nothing more will be
     /// delivered.
     ///
     /// This is for tools that only use [`Tool::pull_with`]. A delivery without a callback is kept
-    /// for [`Tool::next`], and until that is called this returns `false` at once. A tool that uses
-    /// both kinds of registration therefore calls [`Tool::next`] instead.
+    /// for [`Tool::recv`], and until that is called this returns `false` at once. A tool that uses
+    /// both kinds of registration therefore calls [`Tool::recv`] instead.
     ///
     /// # Errors
-    /// The same as [`Tool::next`].
+    /// The same as [`Tool::recv`].
     pub fn dispatch(&mut self, timeout: Option<Duration>) -> Result<bool, LostError> {
         match self.step(deadline(timeout))? {
             Step::Found(next) => {

@@ -2,7 +2,7 @@
 //! stdin, query, log.
 //!
 //! A [`Tool`] is a connection to an engine. [`Tool::pull`] registers for the output of processes,
-//! which need not exist yet. [`Tool::next`] returns the next delivery of any registration: bytes in
+//! which need not exist yet. [`Tool::recv`] returns the next delivery of any registration: bytes in
 //! the engine's shared memory, a gap with its exact size, the end of a stream with its byte
 //! counters, or the end of a job. There are three ways to use it.
 //!
@@ -21,7 +21,7 @@
 //! # let job = engine.spawn(&JobSpec::new(all.nspace, vec![app]))?;
 //! let mut complete = 0;
 //! // `next` returns None when nothing more will be delivered.
-//! while let Some(delivery) = tool.next(None)? {
+//! while let Some(delivery) = tool.recv()? {
 //!     match delivery {
 //!         Delivery::Bytes(bytes) => println!("{}: {} bytes", bytes.origin().source, bytes.len()),
 //!         Delivery::Gap { origin, gap } => println!("{}: {} bytes are missing", origin.source, gap.lost),
@@ -81,7 +81,7 @@
 //!     };
 //!     // The tool's other descriptors can be added here.
 //!     poll(&mut [PollFd::new(tool.as_fd(), PollFlags::POLLIN)], timeout)?;
-//!     while let Some(delivery) = tool.next(Some(Duration::ZERO))? {
+//!     while let Some(delivery) = tool.try_recv()? {
 //!         if let Delivery::Bytes(bytes) = delivery {
 //!             total += bytes.len();
 //!         }
@@ -92,7 +92,7 @@
 //! ```
 //!
 //! To write output to a file or terminal, use `Printer` of `iof-output`. To pass the bytes of many
-//! streams on in batches, use [`Tool::poll_ready`].
+//! streams on in batches, use [`BatchReader`].
 //!
 //! # Stdin
 //! [`Tool::push`] pushes a slice and blocks; [`Tool::begin_push`] is for event loops; a [`Pusher`]
@@ -110,7 +110,7 @@
 //! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
 //! | `Tool::submit_*` | the same, and [`Delivery::Reply`] | as above |
 //! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
-//! | [`Tool::next`], [`Tool::dispatch`] | [`LostError`], once | the engine is gone; what is in memory can be read |
+//! | [`Tool::recv`], [`Tool::dispatch`] | [`LostError`], once | the engine is gone; what is in memory can be read |
 //! | [`Tool::fill`], [`Tool::take_report`] | [`LostError`] | the engine is gone; it is unknown how much arrived |
 //!
 //! # Threads
@@ -123,6 +123,7 @@ mod delivery;
 mod error;
 mod feed;
 mod feeds;
+mod lines;
 mod link;
 mod log;
 mod push;
@@ -133,12 +134,13 @@ mod submit;
 mod tool;
 mod wakeup;
 
-pub use batch_reader::{Peeked, PollReady};
+pub use batch_reader::{BatchReader, Peeked, PollReady};
 pub use delivery::{Bytes, Delivery, Origin};
 pub use error::{AttachError, LostError, PushError, RequestError};
 pub use feed::Counts;
 pub use feeds::FeedId;
 pub use iof_shm_ring::{Behind, Gap};
+pub use lines::{LONGEST_LINE, Line, Lines};
 pub use log::own_proc;
 pub use push::{Push, STALL_TIMEOUT};
 pub use pusher::Pusher;

@@ -166,7 +166,7 @@ impl Tool {
     /// granted it. This is for tools with their own event loop.
     ///
     /// Afterwards, store bytes in the slice that [`Tool::push_room`] returns and hand them over
-    /// with [`Tool::fill`]. New room may appear whenever [`Tool::next`] or [`Tool::dispatch`] has
+    /// with [`Tool::fill`]. New room may appear whenever [`Tool::recv`] or [`Tool::dispatch`] has
     /// handled the engine's messages. Once all targets have received everything or have ended,
     /// [`Tool::take_report`] returns the result. If the tool ends before, the bytes handed over are
     /// still pushed.

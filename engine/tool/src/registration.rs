@@ -16,7 +16,7 @@ pub(crate) struct Registration {
     pub start: Start,
     /// Whether the engine has announced all streams of this registration.
     pub announced: bool,
-    /// The callback that receives the deliveries; without one, [`Tool::next`](crate::Tool::next)
+    /// The callback that receives the deliveries; without one, [`Tool::recv`](crate::Tool::recv)
     /// returns them.
     pub callback: Option<Callback>,
     pub closing: Closing,

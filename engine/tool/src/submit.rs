@@ -44,7 +44,7 @@ pub(crate) enum Pending {
 /// # let mut tool = engine.attach("example", Grant::Never)?;
 /// let all = Proc::all(Nspace::new("job1")?);
 /// let submitted = tool.submit_pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
-/// match tool.next(None)? {
+/// match tool.recv()? {
 ///     Some(Delivery::Reply { request, reply: Reply::Pulled(Ok(granted)) }) => {
 ///         assert_eq!((request, granted.handler), (submitted, 1));
 ///     }
@@ -62,7 +62,7 @@ impl Tool {
     }
 
     /// Sends the request of [`Tool::pull_with`] without waiting for the answer. The reply is
-    /// delivered by [`Tool::next`], not to `callback`.
+    /// delivered by [`Tool::recv`], not to `callback`.
     ///
     /// # Errors
     /// The same as [`Tool::submit_pull`].

@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::rendezvous::{self, FindError, Search};
-use iof_proto::{
-    Channels, Failure, FromTool, Granted, Info, Missed, PROTOCOL_VERSION, Proc, Status, ToTool, socket,
-};
+use iof_proto::{Channels, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, Status, ToTool, socket};
 use iof_shm_ring::{Bell, ReaderPage, Ringer};
 use nix::unistd::geteuid;
 
@@ -93,8 +91,6 @@ pub struct Tool {
     /// The non-blocking requests that are not answered yet, by their numbers.
     pub(crate) pending: BTreeMap<u32, Pending>,
     pub(crate) events: VecDeque<Event>,
-    /// The reports that [`Tool::take_missed`] returns.
-    pub(crate) missed: VecDeque<Missed>,
     /// The feeds that have not been read yet in the current round.
     pub(crate) turn: Vec<FeedId>,
     /// What was found but not delivered yet.
@@ -196,7 +192,6 @@ impl Tool {
             pushes: BTreeMap::new(),
             pending: BTreeMap::new(),
             events: VecDeque::new(),
-            missed: VecDeque::new(),
             turn: Vec::new(),
             put_back: None,
             lent: None,
@@ -224,7 +219,7 @@ impl Tool {
     }
 
     /// Registers for output (`PMIx_IOF_pull`). Returns the handler id, 1 or more, and the optional
-    /// directives that the engine ignores. [`Tool::next`] delivers the output.
+    /// directives that the engine ignores. [`Tool::recv`] delivers the output.
     ///
     /// # Errors
     /// Returns [`RequestError`] if a source does not exist and never will, a required directive
@@ -234,7 +229,7 @@ impl Tool {
     }
 
     /// Registers like [`Tool::pull`], but passes the output to `callback`. [`Tool::dispatch`] and
-    /// [`Tool::next`] call it, on the thread that calls them.
+    /// [`Tool::recv`] call it, on the thread that calls them.
     ///
     /// The callback corresponds to RFC0025's `pmix_iof_cbfunc_t`: a delivery has a handler, source,
     /// channel and payload, and [`Delivery::Complete`] stands for `PMIX_IOF_COMPLETE`. The bytes
@@ -260,7 +255,7 @@ impl Tool {
         Ok(granted)
     }
 
-    /// Begins to end a registration (`PMIx_IOF_deregister`) without blocking. [`Tool::next`] and
+    /// Begins to end a registration (`PMIx_IOF_deregister`) without blocking. [`Tool::recv`] and
     /// [`Tool::dispatch`] do the rest.
     ///
     /// Everything unread at this moment is still delivered as usual, as gaps or bytes in place, in
@@ -388,7 +383,7 @@ impl Tool {
     }
 
     /// Returns how long an event loop may wait for the descriptor to become readable before it
-    /// calls [`Tool::next`] or [`Tool::dispatch`] in any case; `None` means without limit. The
+    /// calls [`Tool::recv`] or [`Tool::dispatch`] in any case; `None` means without limit. The
     /// result is zero unless the last such call found nothing, and zero after requests whose answer
     /// arrived together with other messages.
     pub fn timeout(&self) -> Option<Duration> {
@@ -403,7 +398,7 @@ impl Tool {
 
 /// A descriptor for event loops, readable when there is something to deliver.
 ///
-/// Wait until it is readable, for [`Tool::timeout`] at most, and then call [`Tool::next`] (or
+/// Wait until it is readable, for [`Tool::timeout`] at most, and then call [`Tool::recv`] (or
 /// [`Tool::dispatch`]) with a timeout of zero until it finds nothing. Level-triggered and
 /// edge-triggered loops both work. The descriptor stays readable when the engine is gone: stop when
 /// [`Tool::is_done`] returns true.

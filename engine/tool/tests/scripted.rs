@@ -11,7 +11,7 @@ use iof_proto::{
     Rank, SlowTargets, Status, ToTool, Value, encode, socket,
 };
 use iof_shm_ring::{Inlet, ReaderPage, doorbell};
-use iof_tool::{Delivery, LostError, PollReady, Pull, Push, RequestError, Tool};
+use iof_tool::{BatchReader, Delivery, LostError, PollReady, Pull, Push, RequestError, Tool};
 
 /// The engine's end of a connection.
 struct Engine {
@@ -79,14 +79,14 @@ fn assert_job_ended(delivery: Option<Delivery<'_>>) {
 fn messages_that_arrive_with_an_answer_make_the_timeout_zero() {
     let (engine, mut tool) = connect();
     pull(&engine, &mut tool, &[]);
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
     assert_eq!(tool.timeout(), None);
     let found = iof_proto::Found { query: 0, key: "key".into(), value: Value::Text(String::new()) };
     let answer = iof_proto::Answer { status: Status::SUCCESS, found: vec![found] };
     engine.send(&[ToTool::Answer { request: 2, result: Ok(answer) }, job_ended()]);
     tool.query(&["key"]).unwrap();
     assert_eq!(tool.timeout(), Some(Duration::ZERO));
-    assert_job_ended(tool.next(Some(Duration::ZERO)).unwrap());
+    assert_job_ended(tool.try_recv().unwrap());
     assert!(tool.is_done());
     assert_eq!(tool.timeout(), None);
 }
@@ -95,8 +95,8 @@ fn messages_that_arrive_with_an_answer_make_the_timeout_zero() {
 fn messages_that_arrive_with_the_answer_to_a_pull_are_delivered_once() {
     let (engine, mut tool) = connect();
     pull(&engine, &mut tool, &[ToTool::Announced { handler: 1 }, job_ended(), job_ended()]);
-    assert_job_ended(tool.next(None).unwrap());
-    assert!(tool.next(None).unwrap().is_none());
+    assert_job_ended(tool.recv().unwrap());
+    assert!(tool.recv().unwrap().is_none());
 }
 
 /// Answers the query that serves as a barrier when a tool deregisters.
@@ -111,10 +111,10 @@ fn a_registration_is_ended_only_after_everything_on_its_way_has_arrived() {
     let (engine, mut tool) = connect();
     pull(&engine, &mut tool, &[]);
     tool.deregister(1).unwrap();
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
     // The tool reads one message, which is not an end, and asks the engine for the end.
     answer_the_barrier(&engine);
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
     assert_eq!(engine.receive(), FromTool::Deregister { request: 3, handler: 1 });
 }
 
@@ -124,17 +124,17 @@ fn the_confirmation_of_a_deregistration_is_awaited_without_blocking() {
     pull(&engine, &mut tool, &[]);
     tool.deregister(1).unwrap();
     answer_the_barrier(&engine);
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
     assert_eq!(engine.receive(), FromTool::Deregister { request: 3, handler: 1 });
     assert!(!tool.is_done());
     // The confirmation of another request.
     engine.send(&[ToTool::Deregistered { request: 77, result: Ok(()) }, job_ended()]);
-    assert!(tool.next(Some(Duration::ZERO)).unwrap().is_none());
+    assert!(tool.try_recv().unwrap().is_none());
     let confirm = thread::spawn(move || {
         engine.send(&[ToTool::Deregistered { request: 3, result: Ok(()) }]);
         engine
     });
-    let delivery = tool.next(None).unwrap();
+    let delivery = tool.recv().unwrap();
     assert!(matches!(delivery, Some(Delivery::Deregistered { handler: 1 })), "{delivery:?}");
     confirm.join().unwrap();
 }
@@ -150,9 +150,9 @@ fn an_engine_that_violates_the_protocol_is_an_error_once_and_then_gone() {
             let bytes: &[u8] = if case == "bytes that are not a message" { &[0xff; 64] } else { &ring() };
             socket::send(&engine.socket, bytes, &[]).unwrap();
         }
-        let lost = tool.next(None).unwrap_err();
+        let lost = tool.recv().unwrap_err();
         assert!(!matches!(lost, LostError::Closed), "{lost}");
-        assert!(tool.next(None).unwrap().is_none() && tool.is_done());
+        assert!(tool.recv().unwrap().is_none() && tool.is_done());
         let error = tool.query(&["key"]).unwrap_err();
         assert!(matches!(error, RequestError::Lost(LostError::Closed)), "{error}");
     }
@@ -231,9 +231,10 @@ fn room_for_unfilled_bytes_is_an_error_and_for_unknown_pushes_is_ignored() {
 }
 
 /// Polls until nothing more is announced.
-fn drain(tool: &mut Tool) {
-    let mut streams = Vec::new();
-    while tool.poll_ready(None, &mut streams).unwrap() != PollReady::Done {}
+fn drain(tool: Tool) -> BatchReader {
+    let (mut reader, mut streams) = (BatchReader::new(tool), Vec::new());
+    while reader.poll_ready(None, &mut streams).unwrap() != PollReady::Done {}
+    reader
 }
 
 #[test]
@@ -242,7 +243,7 @@ fn an_engine_that_ends_before_announcing_all_streams_leaves_some_missing() {
         let (engine, mut tool) = connect();
         pull(&engine, &mut tool, &with);
         drop(engine);
-        drain(&mut tool);
-        assert_eq!(tool.misses_streams(), misses, "{with:?}");
+        let reader = drain(tool);
+        assert_eq!(reader.tool().misses_streams(), misses, "{with:?}");
     }
 }
