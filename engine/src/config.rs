@@ -166,6 +166,12 @@ impl App {
         let args = args.into_iter().map(Into::into).collect();
         App { nprocs: 1, program: program.into(), args, env: Vec::new(), cwd: None }
     }
+
+    /// Sets the number of ranks that run the program.
+    pub fn ranks(mut self, nprocs: u32) -> App {
+        self.nprocs = nprocs;
+        self
+    }
 }
 
 /// A job: a list of programs, and the number of ranks that run each. The ranks of an app are

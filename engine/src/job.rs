@@ -1,6 +1,7 @@
 //! A job: its ranks, their streams and their exit statuses.
 
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io, mem, thread};
@@ -247,6 +248,14 @@ impl JobStatus {
     /// Returns the exit code of the rank that failed first, or 0 if none failed.
     pub fn code(&self) -> i32 {
         self.first_failure.map_or(0, |(_, exit)| exit.code())
+    }
+}
+
+impl From<JobStatus> for ExitCode {
+    /// Returns [`JobStatus::code`] as the exit code of this process.
+    fn from(status: JobStatus) -> ExitCode {
+        // wait(2) reports no greater codes than 255.
+        ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))
     }
 }
 

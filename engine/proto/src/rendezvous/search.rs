@@ -51,6 +51,18 @@ pub struct Search {
     pub directory: Option<PathBuf>,
 }
 
+impl Search {
+    /// Returns a search for the engine that runs the job `nspace`.
+    pub fn nspace(nspace: Nspace) -> Search {
+        Search { target: Target::Nspace(nspace), ..Search::default() }
+    }
+
+    /// Returns a search for the engine of the process `pid`.
+    pub fn pid(pid: u32) -> Search {
+        Search { target: Target::Pid(pid), ..Search::default() }
+    }
+}
+
 /// An engine to which a tool can connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {

@@ -1,0 +1,61 @@
+//! I/O forwarding for launchers and tools: one crate to depend on.
+//!
+//! A *launcher* starts the processes of a job, the *ranks*. This crate moves their stdout, stderr,
+//! stddiag and stdin, exactly and in bounded memory. A *tool* is another process (a debugger, a log
+//! shipper) that reads the output of a running job in place, from shared memory.
+//!
+//! | feature | default | contents |
+//! |---|---|---|
+//! | `engine` | yes | [`engine`]: what a launcher embeds; [`Launcher`]: the common launcher in one call |
+//! | `tool` | yes | [`tool`]: what a tool links |
+//! | `output` | yes | [`output`]: printers that write a job's output to terminals, pipes and files |
+//! | `log` | no | [`log`]: the channels of log requests (RFC0032) |
+//! | `mail` | no | the email channel, with a mail client |
+//!
+//! Each module is a crate of its own, re-exported. Names that launchers and tools need every day
+//! are in the [`prelude`].
+//!
+//! # A launcher
+//!
+//! ```
+//! use iof::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let hello = App::new("sh", ["-c", "echo hello from rank $IOF_RANK"]).ranks(4);
+//! let status = Launcher::new("demo".parse()?).app(hello).run()?;
+//! assert_eq!(status.code(), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A tool
+//!
+//! ```no_run
+//! use iof::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let demo: Nspace = "demo".parse()?;
+//! let mut tool = Tool::find(&Search::nspace(demo.clone()), "example")?;
+//! tool.pull(&Pull::new(vec![Proc::all(demo)], Channels::STDOUT))?;
+//! while let Some(delivery) = tool.recv()? {
+//!     println!("{delivery:?}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+#[cfg(all(feature = "engine", feature = "output"))]
+mod launcher;
+pub mod prelude;
+
+#[cfg(feature = "engine")]
+pub use iof_engine as engine;
+#[cfg(feature = "log")]
+pub use iof_log as log;
+#[cfg(feature = "output")]
+pub use iof_output as output;
+pub use iof_proto as proto;
+#[cfg(feature = "tool")]
+pub use iof_tool as tool;
+#[cfg(all(feature = "engine", feature = "output"))]
+pub use launcher::{Launcher, RunError};
