@@ -100,7 +100,7 @@ fn a_kernel_without_io_uring_is_reported_as_the_cause() {
         }
     });
     assert_eq!(cause, Cause::OldKernel);
-    assert!(log.contains("use a newer kernel"), "{log}");
+    assert!(log.contains("use another kernel"), "{log}");
 }
 
 #[test]
