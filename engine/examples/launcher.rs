@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::{env, io, process};
 
-use iof_engine::{App, Config, Engine, Grant, JobSpec, Policy, Signal, Stdin};
+use iof_engine::{App, Config, Engine, Grant, JobSpec, Signal, Stdin};
 use iof_output::{Options, Output, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::Pull;
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Tools find the engine in the user's rendezvous directory. Under `Policy::Block`, ranks wait
     // for readers with the grant to block, so that these lose nothing.
-    let engine = Engine::start(Config { policy: Policy::Block, ..Config::default() })?;
+    let engine = Engine::start(Config::default())?;
     let nspace = Nspace::new(format!("launcher-{}", process::id()))?;
 
     // The launcher's outputs are ordinary readers, which are attached before the first byte.

@@ -109,13 +109,14 @@ pub(crate) fn policy(drop: Option<DropPolicy>) -> Option<Policy> {
 }
 
 impl Default for Config {
-    /// Returns the default configuration: a cache of 1 MiB for each stream, drop newest (the
-    /// default of the RFC), the best backend that the kernel permits, and the user's rendezvous
-    /// directory.
+    /// Returns the default configuration: a cache of 1 MiB for each stream, sources that wait for
+    /// the embedder's own readers with [`Grant::Block`](crate::Grant::Block), the best backend that
+    /// the kernel permits, and the user's rendezvous directory. No tool can hold back a source: for
+    /// tools a full cache drops the newest bytes.
     fn default() -> Self {
         Config {
             cache_size: DEFAULT_CACHE_SIZE,
-            policy: Policy::DropNewest,
+            policy: Policy::Block,
             buffering: Buffering::default(),
             max_cache_size: MAX_CACHE_SIZE,
             backend: None,

@@ -150,7 +150,7 @@ fn config(infos: &mut Infos) -> Outcome<Config> {
         (true, true) => Rendezvous::System(directory),
         (true, false) => Rendezvous::Session(directory),
     };
-    let block = infos.flag(IOF_DROP_NONE)? == Some(true);
+    let block = infos.flag(IOF_DROP_NONE)?;
     config.backend = match infos.text(IOF_BACKEND)?.as_deref() {
         None => None,
         Some("io-uring") => Some(BackendKind::IoUring),
@@ -158,8 +158,10 @@ fn config(infos: &mut Infos) -> Outcome<Config> {
         Some(_) => return Err(IOF_ERR_BAD_PARAM),
     };
     or_failure(config.direct(&infos.0))?;
-    if block {
-        config.policy = Policy::Block;
+    match block {
+        Some(true) => config.policy = Policy::Block,
+        Some(false) if config.policy == Policy::Block => config.policy = Policy::DropNewest,
+        _ => {}
     }
     Ok(config)
 }

@@ -2,9 +2,7 @@
 
 use std::io;
 
-use iof_engine::{
-    App, Config, Engine, Grant, JobSpec, JobStatus, LaunchError, Policy, Signal, StartError, Stdin,
-};
+use iof_engine::{App, Config, Engine, Grant, JobSpec, JobStatus, LaunchError, Signal, StartError, Stdin};
 use iof_output::{Options, Output, PrintError, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{AttachError, Pull, RequestError};
@@ -60,7 +58,7 @@ impl Launcher {
     pub fn new(nspace: Nspace) -> Launcher {
         let stdin = [(Rank(0), Stdin::Inherit)].into();
         Launcher {
-            config: Config { policy: Policy::Block, ..Config::default() },
+            config: Config::default(),
             spec: JobSpec { stdin, ..JobSpec::new(nspace, Vec::new()) },
             options: Options::default(),
         }
@@ -86,7 +84,7 @@ impl Launcher {
         self
     }
 
-    /// Changes the configuration of the engine. With a policy other than [`Policy::Block`] the
+    /// Changes the configuration of the engine. With a policy other than [`Policy::Block`](iof_engine::Policy::Block) the
     /// output may lose bytes.
     pub fn config(mut self, change: impl FnOnce(&mut Config)) -> Launcher {
         change(&mut self.config);
