@@ -75,7 +75,7 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "true", ":", "true", ":", "-n", "3"], "app 2 has no program"),
         (&["run", "true", ":", "-n", "0", "true"], "app 1: invalid value '0'"),
         (&["run", "true", ":", "--drop", "newest", "true"], "before the first program"),
-        (&["run", "-n", "600000", "true", ":", "-n", "600000", "true"], "1200000 ranks"),
+        (&["run", "-n", "600000", "true", ":", "-n", "600000", "true"], "number of ranks 1200000"),
         (
             &["run", "--rendezvous-dir", directory, "-n", "2", "true", ":", "no-such"],
             "program 'no-such' not found",
