@@ -221,7 +221,7 @@ pub fn check_borrowed(reader: &Reader, payload: &Payload) {
 pub fn copy_once(reader: &mut Reader, payload: &Payload, most: usize) -> Copied {
     accounted(reader, |reader| {
         let (first, mut found) = (reader.produced(), Vec::new());
-        let copied = reader.copy_with(most, |ring, position, len| {
+        let copied = reader.copy_by(most, |ring, position, len| {
             found = payload.copy(ring.generation(), position, len);
         });
         if let Copied::Bytes(len) = copied {

@@ -18,6 +18,9 @@ use crate::layout::{LAYOUT_VERSION, PAGE_MAGIC};
 use crate::layout::{MAX_SLOTS, PageTable, Slot};
 use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 
+#[cfg(any(loom, feature = "test-utils"))]
+mod heap;
+
 /// One tool's shared words, mapped. The engine creates the page, the tool opens it.
 pub struct ReaderPage {
     table: *const PageTable,
@@ -67,17 +70,8 @@ impl FreeSlots {
 #[expect(dead_code, reason = "held only to be dropped with the page")]
 enum Memory {
     Mapped(MmapRaw),
-    Heap(Heap),
-}
-
-struct Heap(*mut PageTable);
-
-impl Drop for Heap {
-    fn drop(&mut self) {
-        // SAFETY: the pointer came from `Box::into_raw` in `ReaderPage::on_heap` and is freed once,
-        // here.
-        drop(unsafe { Box::from_raw(self.0) });
-    }
+    #[cfg(any(loom, feature = "test-utils"))]
+    Heap(heap::Heap),
 }
 
 // SAFETY: `table` points into `_memory`, which lives as long as the reader page; all of its words
@@ -115,19 +109,6 @@ impl ReaderPage {
         page.table().head.version.store(LAYOUT_VERSION, Relaxed);
         page.table().head.magic.store(PAGE_MAGIC, Relaxed);
         Ok(page)
-    }
-
-    /// Creates a reader page on the heap that serves as both sides: for the model checker, Miri and
-    /// benchmarks.
-    #[doc(hidden)]
-    pub fn on_heap(ringer: Ringer) -> ReaderPage {
-        let heap = Heap(zeroed_table());
-        let owner = OwnerSide {
-            ringer,
-            file: None,
-            free: Mutex::new(FreeSlots { populated: u64::MAX, ..FreeSlots::default() }),
-        };
-        ReaderPage { table: heap.0, owner: Some(owner), _memory: Memory::Heap(heap) }
     }
 
     /// Maps the reader page that the engine created for this tool.
@@ -307,28 +288,4 @@ fn layout_len() -> u64 {
 fn slot_offset(slot: u32) -> u64 {
     (std::mem::offset_of!(PageTable, slots) as u64)
         .saturating_add(u64::from(slot).saturating_mul(size_of::<Slot>() as u64))
-}
-
-#[cfg(not(loom))]
-fn zeroed_table() -> *mut PageTable {
-    // SAFETY: all words of the table are integers, for which zero is valid. (A table built on the
-    // stack and moved would need a megabyte there.)
-    Box::into_raw(unsafe { Box::<PageTable>::new_zeroed().assume_init() })
-}
-
-#[cfg(loom)]
-fn zeroed_table() -> *mut PageTable {
-    use crate::layout::PageHead;
-    use crate::sync::AtomicU64;
-    let zero = || AtomicU64::new(0);
-    Box::into_raw(Box::new(PageTable {
-        head: PageHead { magic: zero(), version: zero(), armed: zero() },
-        ready: std::array::from_fn(|_| zero()),
-        slots: std::array::from_fn(|_| Slot {
-            pinned: zero(),
-            cursor: zero(),
-            threshold: zero(),
-            dropped: zero(),
-        }),
-    }))
 }

@@ -6,7 +6,6 @@
 //! serves both and loom checks it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::{fmt, slice};
 
 use crate::copy::copy_racy;
@@ -15,7 +14,10 @@ use crate::file::{self, Writers};
 use crate::layout::{self, Control, Entry, LAYOUT_VERSION, MAX_CAPACITY, MIN_CAPACITY, NONE, RING_MAGIC};
 use crate::map::{Access, DoubleMap};
 use crate::marks::Marks;
-use crate::sync::{AtomicU64, Ordering::Relaxed, Ordering::Release, Point, fence_at, order_at};
+use crate::sync::{Ordering::Relaxed, Ordering::Release, Point, fence_at, order_at};
+
+#[cfg(any(loom, feature = "test-utils"))]
+mod heap;
 
 /// The parameters of a new ring.
 #[derive(Clone, Copy)]
@@ -58,49 +60,8 @@ pub struct Ring {
 enum Memory {
     #[expect(dead_code, reason = "held only to be unmapped with the ring")]
     Mapped(DoubleMap),
-    Heap(Arc<Heap>),
-}
-
-/// A ring's parts on the heap, as raw pointers, because moving a `Box` invalidates pointers derived
-/// from it.
-struct Heap {
-    control: *mut Control,
-    entries: *mut [Entry],
-    data: *mut [u8],
-}
-
-// SAFETY: as for `Ring` below, whose memory it is.
-unsafe impl Send for Heap {}
-// SAFETY: as above.
-unsafe impl Sync for Heap {}
-
-impl Heap {
-    /// Repeats the bytes stored at `start` in the other half, as a double map would show them.
-    fn mirror(&self, start: *mut u8, bytes: &[u8]) {
-        let data: *mut u8 = self.data.cast();
-        let len = self.data.len();
-        let twin = start.addr().wrapping_sub(data.addr()).wrapping_add(len / 2) % len.max(1);
-        let (first, rest) = bytes.split_at(bytes.len().min(len.wrapping_sub(twin)));
-        // SAFETY: `first` ends at or below the length of `data`, and `rest`, which is shorter than
-        // half of it, begins at 0. Both ranges are claimed, like the bytes that they repeat, and
-        // `bytes` is borrowed from other memory.
-        unsafe {
-            data.wrapping_add(twin).copy_from_nonoverlapping(first.as_ptr(), first.len());
-            data.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
-        }
-    }
-}
-
-impl Drop for Heap {
-    fn drop(&mut self) {
-        // SAFETY: all three pointers came from `Box::into_raw` in `Ring::on_heap` and are freed
-        // once, here.
-        unsafe {
-            drop(Box::from_raw(self.control));
-            drop(Box::from_raw(self.entries));
-            drop(Box::from_raw(self.data));
-        }
-    }
+    #[cfg(any(loom, feature = "test-utils"))]
+    Heap(std::sync::Arc<heap::Heap>),
 }
 
 // SAFETY: the pointers point into `memory`, which moves with the ring and is unmapped only with it.
@@ -154,42 +115,6 @@ impl Ring {
         };
         ring.initialise(shape);
         Ok(ring)
-    }
-
-    /// Creates a ring on the heap, for the model checker and Miri, which do not support shared
-    /// maps.
-    pub(crate) fn on_heap(shape: Shape<'_>) -> Result<Ring, CreateError> {
-        let capacity = heap_capacity(shape.capacity)?;
-        let entry_count = if cfg!(loom) { 8 } else { layout::entries_for(capacity) };
-        let twice = usize::try_from(capacity.saturating_mul(2)).unwrap_or(usize::MAX);
-        let heap = Heap {
-            control: Box::into_raw(Box::new(zeroed_control())),
-            entries: Box::into_raw((0..entry_count).map(|_| zeroed_entry()).collect()),
-            data: Box::into_raw(vec![0u8; twice].into_boxed_slice()),
-        };
-        let ring = Ring {
-            control: heap.control,
-            entries: heap.entries.cast(),
-            data: heap.data.cast(),
-            capacity,
-            entry_count,
-            base: shape.base,
-            generation: shape.generation,
-            overwrite: shape.overwrite,
-            reused: false,
-            file: None,
-            memory: Memory::Heap(Arc::new(heap)),
-        };
-        ring.initialise(shape);
-        Ok(ring)
-    }
-
-    /// Returns a second view of a ring on the heap, like another map of a file, for the model
-    /// checker.
-    #[doc(hidden)]
-    pub fn beside(&self) -> Option<Ring> {
-        let Memory::Heap(heap) = &self.memory else { return None };
-        Some(Ring { memory: Memory::Heap(Arc::clone(heap)), file: None, ..*self })
     }
 
     /// Maps a ring that the engine sent. An invalid file can neither cause a fault nor a read out
@@ -374,6 +299,7 @@ impl Ring {
         // SAFETY: `capacity` bytes are mapped from `start` on. The writer (the only caller) has
         // claimed them, so no reader pins them, and `bytes` is borrowed from other memory.
         unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        #[cfg(any(loom, feature = "test-utils"))]
         if let Memory::Heap(heap) = &self.memory {
             heap.mirror(start, bytes);
         }
@@ -413,10 +339,10 @@ impl Ring {
 
     /// Returns the capacity of another ring of this kind if it is created for `requested` bytes.
     pub(crate) fn capacity_for(&self, requested: u64) -> Result<u64, CreateError> {
-        if self.file.is_some() {
-            checked_capacity(requested, file::page_size())
-        } else {
-            heap_capacity(requested)
+        match &self.memory {
+            Memory::Mapped(_) => checked_capacity(requested, file::page_size()),
+            #[cfg(any(loom, feature = "test-utils"))]
+            Memory::Heap(_) => heap::capacity(requested),
         }
     }
 
@@ -438,11 +364,6 @@ impl Ring {
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
-}
-
-/// The model checker uses smaller rings than any other user.
-fn heap_capacity(requested: u64) -> Result<u64, CreateError> {
-    if cfg!(loom) { Ok(requested) } else { checked_capacity(requested, 1) }
 }
 
 fn checked_capacity(requested: u64, page: u64) -> Result<u64, CreateError> {
@@ -489,36 +410,4 @@ impl Head {
         }
         Ok(Head { capacity, entries, generation, base, overwrite })
     }
-}
-
-fn zeroed_control() -> Control {
-    use crate::layout::{Claimed, Identity, Published};
-    let zero = || AtomicU64::new(0);
-    Control {
-        identity: Identity {
-            magic: zero(),
-            version: zero(),
-            capacity: zero(),
-            entries: zero(),
-            generation: zero(),
-            base: zero(),
-            overwrite: zero(),
-            writer_pid: zero(),
-            label: std::array::from_fn(|_| zero()),
-        },
-        published: Published {
-            tail: zero(),
-            index_tail: zero(),
-            dropped: zero(),
-            sealed: zero(),
-            complete: zero(),
-            recent_tail: zero(),
-        },
-        claimed: Claimed { position: zero(), index_head: zero(), wanted: zero(), recent_head: zero() },
-        recent: std::array::from_fn(|_| zeroed_entry()),
-    }
-}
-
-fn zeroed_entry() -> Entry {
-    Entry { offset: AtomicU64::new(0), time: AtomicU64::new(0), dropped: AtomicU64::new(0) }
 }

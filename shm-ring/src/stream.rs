@@ -10,8 +10,6 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::attach::{Attached, Start};
 use crate::error::CreateError;
 use crate::layout::NONE;
@@ -36,7 +34,7 @@ const CLAIM_PART: u64 = 4;
 const CLAIM_TRIES: u32 = 4;
 
 /// The action when a cache is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// New bytes are dropped until there is room (`PMIX_IOF_DROP_NEWEST`, the RFC's default).
     DropNewest,
@@ -152,7 +150,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Stream::create`].
-    #[doc(hidden)]
+    #[cfg(any(loom, feature = "test-utils"))]
     pub fn on_heap(config: StreamConfig) -> Result<Stream, CreateError> {
         Stream::with(config, "", Ring::on_heap)
     }

@@ -27,11 +27,15 @@ impl Reader {
         })
     }
 
-    /// [`Reader::copy`] of at most `most` bytes. `copy` copies the given number of bytes from a
-    /// position on. The model checker passes its own function, which tracks the writing thread of
-    /// each byte.
-    #[doc(hidden)]
-    pub fn copy_with(&mut self, most: usize, mut copy: impl FnMut(&Ring, u64, usize)) -> Copied {
+    /// [`Reader::copy`] with a function of the model checker, which tracks the writing thread of
+    /// each byte. `copy` copies the given number of bytes, at most `most`, from a position on.
+    #[cfg(any(loom, feature = "test-utils"))]
+    pub fn copy_by(&mut self, most: usize, copy: impl FnMut(&Ring, u64, usize)) -> Copied {
+        self.copy_with(most, copy)
+    }
+
+    /// Copies at most `most` bytes by `copy`, which copies the given number from a position on.
+    fn copy_with(&mut self, most: usize, mut copy: impl FnMut(&Ring, u64, usize)) -> Copied {
         self.release();
         for _ in 0..CATCH_UP_TRIES {
             let end = match self.find(Self::is_cursor_unclaimed) {

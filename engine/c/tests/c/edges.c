@@ -247,7 +247,9 @@ int main(int argc, char **argv)
     if (!strcmp(scenario, "exit")) {
         atexit(at_exit);
     }
-    assert(iof_server_init(&module, NULL, 0) == IOF_SUCCESS);
+    iof_info_t drop;
+    assert(iof_Info_load(&drop, IOF_IOF_DROP_NEWEST, NULL, IOF_BOOL) == IOF_SUCCESS);
+    assert(iof_server_init(&module, &drop, !strcmp(scenario, "slow")) == IOF_SUCCESS);
     if (!strcmp(scenario, "exit")) {
         return 0;
     }
