@@ -28,6 +28,9 @@ const DISCARD_MAX: usize = 1 << 20;
 /// The most bytes that one call discards where they have to be copied.
 const COPY_MAX: usize = 16 * 1024;
 
+/// The most bytes that one read asks for: the default capacity of a pipe, see pipe(7).
+pub const READ_MAX: usize = 64 * 1024;
+
 /// The longest time until a [`Backend::pause`] is answered.
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -171,7 +171,8 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     use super::*;
-    use crate::spawn::{ProcessGroup, ProcessSpec, Spawned, spawn};
+    use crate::process_spec::{ProcessGroup, ProcessSpec};
+    use crate::spawn::{Spawned, spawn};
 
     /// Runs `script` in a process group of its own and waits until the group's leader has ended.
     /// The leader is not reaped.

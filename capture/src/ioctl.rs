@@ -3,8 +3,6 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::pty::WindowSize;
-
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -18,17 +16,17 @@ pub(crate) fn unread(file: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Returns the size of a terminal, see TIOCGWINSZ in ioctl_tty(2).
-pub(crate) fn window_size(terminal: BorrowedFd<'_>) -> io::Result<WindowSize> {
+/// Returns the rows and columns of a terminal, see TIOCGWINSZ in ioctl_tty(2).
+pub(crate) fn window_size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the call writes one winsize, to `size`, which outlives it.
     checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) })?;
-    Ok(WindowSize { rows: size.ws_row, columns: size.ws_col })
+    Ok((size.ws_row, size.ws_col))
 }
 
-/// Changes the size of a terminal, see TIOCSWINSZ in ioctl_tty(2).
-pub(crate) fn set_window_size(terminal: BorrowedFd<'_>, size: WindowSize) -> io::Result<()> {
-    let size = libc::winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+/// Changes the rows and columns of a terminal, see TIOCSWINSZ in ioctl_tty(2).
+pub(crate) fn set_window_size(terminal: BorrowedFd<'_>, (rows, columns): (u16, u16)) -> io::Result<()> {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the call reads one winsize, `size`, which outlives it.
     checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).map(drop)
 }

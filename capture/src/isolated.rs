@@ -18,10 +18,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::read;
 
-use crate::driver::now;
+use crate::backend::READ_MAX;
+use crate::clock::now;
 use crate::event::End;
 use crate::ioctl;
-use crate::source::READ_MAX;
 
 /// How long the thread sleeps when the kernel has no memory for poll(2).
 const PAUSE: Duration = Duration::from_millis(20);

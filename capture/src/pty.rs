@@ -28,7 +28,8 @@ impl WindowSize {
     /// # Errors
     /// `ENOTTY` if `file` is not a terminal.
     pub fn of(file: impl AsFd) -> io::Result<WindowSize> {
-        ioctl::window_size(file.as_fd())
+        let (rows, columns) = ioctl::window_size(file.as_fd())?;
+        Ok(WindowSize { rows, columns })
     }
 }
 
@@ -60,7 +61,7 @@ impl PtyMaster {
     /// # Errors
     /// The kernel's error, see ioctl_tty(2).
     pub fn resize(&self, size: WindowSize) -> io::Result<()> {
-        ioctl::set_window_size(self.0.as_fd(), size)
+        ioctl::set_window_size(self.0.as_fd(), (size.rows, size.columns))
     }
 
     /// Types `keys` at the terminal. Returns how many bytes the terminal took.

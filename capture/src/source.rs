@@ -22,12 +22,11 @@ use std::sync::Arc;
 use iof_shm_ring::{Policy, Reserve, Span, Stream};
 use nix::unistd::isatty;
 
+use crate::backend::READ_MAX;
 use crate::event::{End, SourceId};
 use crate::isolated::{IsolatedReader, ThreadId};
 use crate::queue::{AfterPour, DeliveryQueue, Dequeued};
 
-/// The most bytes that one read asks for: the default capacity of a pipe, see pipe(7).
-pub const READ_MAX: usize = 64 * 1024;
 /// The largest packet of a pipe in packet mode (O_DIRECT), see pipe(2). A read that asks for fewer
 /// bytes loses the rest of the packet without an error.
 pub(crate) const PACKET_MAX: usize = libc::PIPE_BUF;

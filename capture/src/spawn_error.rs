@@ -14,7 +14,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 
-use crate::spawn::{ProcessSpec, Stdin};
+use crate::process_spec::{ProcessSpec, Stdin};
 
 /// The search path for programs if `PATH` is not set, as in execvp(3).
 pub(crate) const DEFAULT_PATH: &str = "/bin:/usr/bin";

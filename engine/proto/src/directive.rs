@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::failure::Failure;
 use crate::limits::{Excess, MAX_DIRECTIVES, MAX_TEXT, check_limit};
-use crate::message::Failure;
 use crate::names::{Channels, Proc};
 use crate::status::Status;
 

@@ -27,6 +27,7 @@
 compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");
 
 pub mod directive;
+mod failure;
 pub mod limits;
 pub mod log;
 pub mod message;
@@ -40,8 +41,9 @@ pub mod status;
 pub mod wire;
 
 pub use directive::{Directives, Info, InfoValue};
+pub use failure::Failure;
 pub use log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
-pub use message::{EffectiveOptions, Failure, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, ToTool};
+pub use message::{EffectiveOptions, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, ToTool};
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
 pub use push::{
     PartialCause, PartialDelivery, PushDirectives, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets,

@@ -5,10 +5,10 @@ mod wire;
 use serde::{Deserialize, Serialize};
 
 use crate::directive::{Info, InfoValue};
+use crate::failure::Failure;
 use crate::limits::{
     Excess, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_FIELDS, MAX_LOG_TEXT, MAX_TEXT, check_limit,
 };
-use crate::message::Failure;
 use crate::status::Status;
 
 /// The keys of a log request. A data key names a channel, and its value is the message. The other

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::directive::Info;
+use crate::failure::Failure;
 use crate::limits::{
     Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_SLOTS_PER_MESSAGE, MAX_TEXT, check_limit,
 };
@@ -356,21 +357,4 @@ pub struct EffectiveOptions {
     pub buffering_size: u64,
     /// Longest time for which bytes are collected, in microseconds; `None` sets no bound.
     pub buffering_time: Option<u64>,
-}
-
-/// The failure of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{reason} ({status})")]
-pub struct Failure {
-    /// The kind of failure.
-    pub status: Status,
-    /// The reason, as text for the tool's user.
-    pub reason: String,
-}
-
-impl Failure {
-    /// Returns a failure of the kind `status`, with the reason as text for the tool's user.
-    pub fn new(status: Status, reason: impl Into<String>) -> Failure {
-        Failure { status, reason: reason.into() }
-    }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::directive::{DirectiveError, Info, bool_value, key, size_value};
-use crate::message::Failure;
+use crate::failure::Failure;
 use crate::names::Proc;
 
 /// The typed directives of a push.
