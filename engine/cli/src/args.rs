@@ -1,19 +1,19 @@
 //! The command line.
 
+pub mod engine;
 mod run;
-mod values;
+pub mod values;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use iof_proto::rendezvous::{Search, Target};
-use iof_proto::{Channels, Nspace};
+use iof_proto::Channels;
 
+use self::engine::EngineArgs;
 pub use self::run::{AppArgs, RunArgs, Variable};
-use self::values::interval;
-pub use self::values::{ChannelList, Ranks, bytes, file_count, file_size, ranks, seconds};
+use self::values::{ChannelList, Ranks, interval, ranks};
 use crate::log::LogArgs;
 use crate::output::OutputArgs;
 use crate::push::PushArgs;
@@ -53,57 +53,6 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Write the manual pages
     Man(ManArgs),
-}
-
-/// The options that select the engine to attach to.
-#[derive(Args)]
-pub struct EngineArgs {
-    /// Attach to the `iof run` with this pid
-    #[arg(long, value_name = "PID", group = "target")]
-    pub pid: Option<u32>,
-
-    /// Attach to the `iof run` of the job with this name
-    #[arg(long, value_name = "NAME", group = "target")]
-    pub nspace: Option<Nspace>,
-
-    /// Attach to the engine that listens on this socket
-    #[arg(long, value_name = "PATH", group = "target", conflicts_with = "rendezvous_dir")]
-    pub server: Option<PathBuf>,
-
-    /// Attach to the node's system-level engine
-    #[arg(long, group = "target")]
-    pub system: bool,
-
-    /// Do not attach to the node's system-level engine
-    #[arg(long, group = "target")]
-    pub session: bool,
-
-    /// Look for engines in this directory
-    #[arg(long, value_name = "DIR")]
-    pub rendezvous_dir: Option<PathBuf>,
-}
-
-impl EngineArgs {
-    /// Returns `true` if no option selects an engine.
-    pub fn is_any(&self) -> bool {
-        let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;
-        let named = pid.is_some() || nspace.is_some() || server.is_some() || rendezvous_dir.is_some();
-        !(named || *system || *session)
-    }
-
-    /// Returns the search that the options describe.
-    pub fn search(&self) -> Search {
-        let EngineArgs { pid, nspace, server, system, session, rendezvous_dir } = self;
-        let target = match (pid, nspace, server) {
-            (Some(pid), _, _) => Target::Pid(*pid),
-            (_, Some(nspace), _) => Target::Nspace(nspace.clone()),
-            (_, _, Some(path)) => Target::Server(path.clone()),
-            _ if *system => Target::System,
-            _ if *session => Target::Session,
-            _ => Target::Any,
-        };
-        Search { target, directory: rendezvous_dir.clone() }
-    }
 }
 
 #[derive(Args)]

@@ -5,7 +5,7 @@ use iof_proto::{Found, Nspace, Value};
 use iof_tool::{AttachError, Tool};
 
 use crate::Failure;
-use crate::args::EngineArgs;
+use crate::args::engine::EngineArgs;
 
 /// The name of a tool, as queries show it.
 pub enum ToolName {

@@ -14,7 +14,7 @@ use iof_proto::names::sanitize;
 use iof_proto::{Info, InfoValue, Log, LogEntry, LogOutcome, LogReport, Proc, Rank, Status};
 use iof_tool::{RequestError, own_proc};
 
-use crate::args::EngineArgs;
+use crate::args::engine::EngineArgs;
 use crate::attach::{ToolName, attach};
 use crate::{Failure, print_message};
 

@@ -16,7 +16,7 @@ use iof_proto::{Channel, Channels, Proc, Rank};
 use iof_tool::{Gap, Tool};
 use nix::sys::signal::Signal;
 
-use crate::args::{ChannelList, Ranks, bytes, file_count, file_size, ranks, seconds};
+use crate::args::values::{ChannelList, Ranks, bytes, file_count, file_size, ranks, seconds};
 use crate::message::beside_output;
 use crate::{Failure, print_message};
 

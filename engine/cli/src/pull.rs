@@ -10,7 +10,8 @@ use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, RequestError, Tool};
 
 use crate::Failure;
-use crate::args::{PullArgs, Ranks};
+use crate::args::PullArgs;
+use crate::args::values::Ranks;
 use crate::attach::{ToolName, attach_several, namespaces};
 use crate::output::{Part, with_job};
 

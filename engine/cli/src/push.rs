@@ -13,7 +13,8 @@ use iof_proto::directive::{Info, key};
 use iof_proto::{Nspace, PartialDelivery, Proc, PushReport, Rank, Skipped, SlowTarget, SlowTargets, Status};
 use iof_tool::{Push, PushError, Pusher, RequestError};
 
-use crate::args::{EngineArgs, Ranks, ranks};
+use crate::args::engine::EngineArgs;
+use crate::args::values::{Ranks, ranks};
 use crate::attach::{ToolName, attach, namespaces};
 use crate::{Failure, print_message};
 

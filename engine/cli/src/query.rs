@@ -15,7 +15,8 @@ use iof_tool::RequestError;
 use serde_json::json;
 
 use crate::Failure;
-use crate::args::{EngineArgs, Ranks, ranks};
+use crate::args::engine::EngineArgs;
+use crate::args::values::{Ranks, ranks};
 use crate::attach::{ToolName, attach};
 use crate::print::{table, write};
 

@@ -11,7 +11,7 @@ use iof_proto::directive::{Info, key};
 use iof_proto::{Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTargets};
 use iof_tool::{Push, PushError, Pusher};
 
-use crate::args::{Ranks, ranks};
+use crate::args::values::{Ranks, ranks};
 use crate::push::report_wait;
 use crate::{Failure, print_message};
 

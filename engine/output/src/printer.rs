@@ -12,13 +12,13 @@ use iof_proto::{Channel, Missed, Proc};
 use iof_tool::{BatchReader, FeedId, Gap, LostError, Origin, Peeked, PollReady, Tool};
 
 use crate::batch::Batch;
-use crate::choice::Choice;
 use crate::files::{FileError, Files, OpenFiles};
-use crate::lines::{FlushClock, FlushTimeout};
+use crate::lines::FlushClock;
+use crate::options::Options;
 use crate::output::Output;
 use crate::processes::Processes;
 use crate::stream::{BatchBuilder, Outcome, ReadyStream, Stream};
-use crate::style::{Finish, OpenLine, Source, Style};
+use crate::style::{OpenLine, Source};
 
 /// The largest number of streams in one write. A larger number saves hardly anything.
 const MAX_STREAMS: usize = 64;
@@ -89,29 +89,10 @@ impl From<Files> for Destination {
     }
 }
 
-/// The options of a printer.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The format of lines.
-    pub style: Style,
-    /// The limits beyond which a part of a line is written without its end.
-    pub flush_timeout: FlushTimeout,
-    /// Whether parts of lines are written at once.
-    pub raw: bool,
-}
-
-impl Default for Options {
-    /// Returns options that leave the bytes unchanged and write whole lines.
-    fn default() -> Options {
-        let style = Style::new(&Choice::default(), &Finish::default());
-        Options { style, flush_timeout: FlushTimeout::default(), raw: false }
-    }
-}
-
 /// A thread that writes everything that a tool pulls.
 ///
 /// The order within each source and channel is kept, and lines of different sources do not mix. A
-/// line is written in one piece, unless its end is late, see [`FlushTimeout`]; then its beginning
+/// line is written in one piece, unless its end is late, see [`FlushTimeout`](crate::FlushTimeout); then its beginning
 /// is written. If lines are tagged, such a line is ended with a newline before a line of another
 /// source begins, and where bytes are missing. A stream that is alone on its output or file has
 /// nothing to mix with, so its bytes are written at once.

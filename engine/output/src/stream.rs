@@ -10,7 +10,7 @@ use memchr::memchr;
 use crate::batch::Batch;
 use crate::files::FileId;
 use crate::lines::{Cut, FlushClock, PartialLine, Wait, cut};
-use crate::printer::Options;
+use crate::options::Options;
 use crate::style::{Label, OpenLine, Run};
 
 /// The beginning of a line may fill the ring's capacity divided by this number. A longer one is

@@ -1,0 +1,24 @@
+//! The options of a printer.
+
+use crate::choice::Choice;
+use crate::lines::FlushTimeout;
+use crate::style::{Finish, Style};
+
+/// The options of a printer.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The format of lines.
+    pub style: Style,
+    /// The limits beyond which a part of a line is written without its end.
+    pub flush_timeout: FlushTimeout,
+    /// Whether parts of lines are written at once.
+    pub raw: bool,
+}
+
+impl Default for Options {
+    /// Returns options that leave the bytes unchanged and write whole lines.
+    fn default() -> Options {
+        let style = Style::new(&Choice::default(), &Finish::default());
+        Options { style, flush_timeout: FlushTimeout::default(), raw: false }
+    }
+}
