@@ -1,8 +1,8 @@
-//! The name by which programs that are linked with the shared library ask for it.
+//! Sets the shared library's soname, which programs that are linked with it look for.
 
 fn main() {
-    // An argument for cdylibs would get into that of `iof-pmix` as well, which depends on this package.
-    // For the tests, which are no shared objects, it means nothing.
+    // An argument for cdylibs only would also apply to the cdylib of `iof-pmix`, which depends on this
+    // package. The tests are not shared objects, and the linker ignores the argument for them.
     println!("cargo:rustc-link-arg=-Wl,-soname,libiof.so.0");
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -1,8 +1,8 @@
-//! Calling back into C.
+//! Calls C's callbacks.
 //!
-//! The promise behind every `unsafe` here is the program's, which the header asks of it: a callback
-//! can be called from any thread with the arguments that its type has, as long as it is registered,
-//! and returns.
+//! The contract behind every `unsafe` block of this module is the program's, as the header states
+//! it: a callback can be called from any thread with arguments of its type as long as it is
+//! registered, and it returns.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -17,28 +17,28 @@ use crate::guard::calling;
 use crate::types::{iof_byte_object_t, iof_info_t, iof_proc_t, iof_status_t};
 use crate::{make, memory, value};
 
-/// What C wants to have back with a callback. Nothing is done with it here.
+/// The pointer that C passes with a callback and receives back. It is never dereferenced here.
 #[derive(Clone, Copy)]
 pub(crate) struct CbData(pub *mut c_void);
 
-// SAFETY: it is never looked at, only given back; C says by using callbacks that another thread may
-// have it.
+// SAFETY: it is never dereferenced, only given back. By using callbacks, C agrees that another
+// thread may receive it.
 unsafe impl Send for CbData {}
 
-/// The status of a result.
+/// Returns the status of a result.
 pub(crate) fn status_of<T>(result: &Result<T, Failure>) -> iof_status_t {
     result.as_ref().err().map_or(IOF_SUCCESS, |failure| failure.status.0)
 }
 
-/// An operation is done.
+/// Reports that an operation is done.
 pub(crate) fn op(callback: iof_op_cbfunc_t, status: iof_status_t, CbData(cbdata): CbData) {
     if let Some(callback) = callback {
-        // SAFETY: the module's promise.
+        // SAFETY: the module's contract.
         calling(|| unsafe { callback(status, cbdata) });
     }
 }
 
-/// A handler is registered, or is not.
+/// Reports that a handler is registered, or the error.
 pub(crate) fn registered(
     callback: iof_hdlr_reg_cbfunc_t,
     result: &Result<usize, Failure>,
@@ -46,18 +46,18 @@ pub(crate) fn registered(
 ) {
     if let Some(callback) = callback {
         let id = result.as_ref().copied().unwrap_or(0);
-        // SAFETY: the module's promise.
+        // SAFETY: the module's contract.
         calling(|| unsafe { callback(status_of(result), id, cbdata) });
     }
 }
 
-/// Infos that C gives back by [`release`].
+/// Infos that C owns until it calls [`release`].
 struct Given {
     infos: *mut iof_info_t,
     count: usize,
 }
 
-/// A query is answered.
+/// Reports the answer to a query.
 pub(crate) fn answered(
     callback: iof_info_cbfunc_t,
     result: &Result<Answer, Failure>,
@@ -69,22 +69,22 @@ pub(crate) fn answered(
         Err(failure) => (failure.status, Vec::new()),
     };
     let array = memory::give(&infos);
-    // Without memory for an answer there is none.
+    // If memory is exhausted, the answer is an error.
     let (status, count) =
         if array.is_null() && !infos.is_empty() { (IOF_ERR_NOMEM, 0) } else { (status, infos.len()) };
     let given = Box::new(Given { infos: array, count });
     let given = Box::into_raw(given).cast();
-    // SAFETY: the module's promise; what is to be released is given back once, as the header asks.
+    // SAFETY: the module's contract; C releases the infos once, as the header requires.
     calling(|| unsafe { callback(status, array, count, cbdata, Some(release), given) });
 }
 
-/// What C calls when it needs an answer no more.
+/// Frees an answer. C calls it when it no longer needs the infos.
 unsafe extern "C" fn release(given: *mut c_void) {
     crate::guard::guard_or((), || {
         if given.is_null() {
             return;
         }
-        // SAFETY: it is what `answered` gave, and C gives it back once.
+        // SAFETY: `answered` has created it, and C gives it back once.
         unsafe {
             let Given { infos, count } = *Box::from_raw(given.cast::<Given>());
             value::free_infos(infos, count);
@@ -92,7 +92,7 @@ unsafe extern "C" fn release(given: *mut c_void) {
     });
 }
 
-/// Something comes of a registration.
+/// Calls the callback of a registration.
 pub(crate) fn deliver(
     callback: iof_iof_cbfunc_t,
     handler: u32,
@@ -102,16 +102,16 @@ pub(crate) fn deliver(
     infos: &mut [iof_info_t],
 ) {
     let Some(callback) = callback else { return };
-    // The bytes lie in memory that is mapped for reading alone: that they are `char *` is PMIx's word.
-    let at = if bytes.is_empty() { ptr::null_mut() } else { bytes.as_ptr().cast_mut().cast() };
-    let mut payload = iof_byte_object_t { bytes: at, size: bytes.len() };
-    // SAFETY: the module's promise; the arguments live until the callback returns.
+    // The bytes are in memory that is mapped for reading only. PMIx declares them as `char *`.
+    let start = if bytes.is_empty() { ptr::null_mut() } else { bytes.as_ptr().cast_mut().cast() };
+    let mut payload = iof_byte_object_t { bytes: start, size: bytes.len() };
+    // SAFETY: the module's contract; the arguments live until the callback returns.
     calling(|| unsafe {
         callback(handler as usize, channel, &mut source, &mut payload, infos.as_mut_ptr(), infos.len());
     });
 }
 
-/// Something has happened.
+/// Calls an event handler.
 pub(crate) fn notify(
     callback: iof_notification_fn_t,
     id: usize,
@@ -121,13 +121,13 @@ pub(crate) fn notify(
 ) {
     let Some(callback) = callback else { return };
     let (none, done) = (ptr::null_mut(), Some(notified as unsafe extern "C" fn(_, _, _, _, _, _)));
-    // SAFETY: the module's promise; the arguments live until the callback returns.
+    // SAFETY: the module's contract; the arguments live until the callback returns.
     calling(|| unsafe {
         callback(id, status, source, infos.as_mut_ptr(), infos.len(), none, 0, done, ptr::null_mut());
     });
 }
 
-/// What an event handler calls when it is done. There is no chain of handlers that would wait for
+/// Called by an event handler when it is done. There is no chain of handlers that would wait for
 /// it.
 unsafe extern "C" fn notified(
     _status: iof_status_t,

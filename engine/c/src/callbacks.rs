@@ -4,19 +4,19 @@ use std::ffi::{c_int, c_void};
 
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t};
 
-/// An operation is done, with this status.
+/// Called when an operation is done, with its status.
 pub type iof_op_cbfunc_t = Option<unsafe extern "C" fn(status: iof_status_t, cbdata: *mut c_void)>;
 
-/// A handler is registered, with this number, or is not.
+/// Called when a handler is registered, with its number in refid, or with the error.
 pub type iof_hdlr_reg_cbfunc_t =
     Option<unsafe extern "C" fn(status: iof_status_t, refid: usize, cbdata: *mut c_void)>;
 
-/// What was handed out with a callback is no longer needed.
+/// Called when the receiver no longer needs the data of a callback.
 pub type iof_release_cbfunc_t = Option<unsafe extern "C" fn(cbdata: *mut c_void)>;
 
-/// A query is answered. The infos are the library's, until release_fn is called with
-/// release_cbdata, which must be done once, in the callback or later on any thread, if it is not
-/// NULL.
+/// Called with the answer to a query. The infos belong to the caller of the callback. The receiver
+/// must call release_fn with release_cbdata once, in the callback or later on any thread, unless
+/// release_fn is NULL; until then the infos are valid.
 pub type iof_info_cbfunc_t = Option<
     unsafe extern "C" fn(
         status: iof_status_t,
@@ -28,23 +28,26 @@ pub type iof_info_cbfunc_t = Option<
     ),
 >;
 
-/// Something comes of the registration iofhdlr, from one channel of source.
+/// Called with output of one channel of source, for the registration iofhdlr.
 ///
-/// The payload lies in the ring itself, which the engine has mapped as well: it is read in place,
-/// is valid until the callback returns, and nobody writes there meanwhile. It can't be written to.
-/// Neither can the other arguments be kept. A payload without bytes comes once for each stream, at
-/// its end, with IOF_IOF_COMPLETE or, if the engine has gone before that, with IOF_GONE. The infos
-/// say more:
+/// The payload lies in the engine's shared memory and is read in place. It is mapped for reading
+/// only, is valid until the callback returns, and is not overwritten until then. The other
+/// arguments are valid until the callback returns, too. A payload without bytes is delivered once
+/// for each stream, at its end: with IOF_IOF_COMPLETE, or with IOF_GONE if the engine ended before
+/// the stream was complete. The infos contain:
 ///
-///   IOF_OFFSET         how many bytes the source had produced before these; always
-///   IOF_READ_TIME      when they were read from the source, if that is known
-///   IOF_LOST           so many bytes before these are missing, if some are
-///   IOF_LOGGED         they were not written by the source, but logged on its behalf
-///   IOF_IOF_COMPLETE   there is no more of this stream
-///   IOF_GONE           the engine has gone, and what else was written is not known
+///   IOF_OFFSET         the number of bytes that the source had produced before these; always
+///   IOF_READ_TIME      the time at which they were read from the source, if known
+///   IOF_LOST           the number of bytes that are missing before these, if any
+///   IOF_LOGGED         the bytes were logged on behalf of the source, which did not write them
+///   IOF_IOF_COMPLETE   the stream is complete
+///   IOF_GONE           the engine has ended; whether the source wrote more is unknown
 ///
-/// That a job has ended is told to event handlers, see iof_Register_event_handler, after the end of
-/// its last stream.
+/// Bytes that this tool was too slow to receive are reported by a payload without bytes whose
+/// source has the wildcard rank, with IOF_LOST alone.
+///
+/// The end of a job is reported to event handlers, after the end of its last stream: see
+/// iof_Register_event_handler.
 pub type iof_iof_cbfunc_t = Option<
     unsafe extern "C" fn(
         iofhdlr: usize,
@@ -56,7 +59,8 @@ pub type iof_iof_cbfunc_t = Option<
     ),
 >;
 
-/// To be called by an event handler when it is done; the arguments but the last say nothing here.
+/// Called by an event handler when it is done. Only cbfunc and thiscbdata are used: cbfunc, which
+/// may be NULL, is called with thiscbdata.
 pub type iof_event_notification_cbfunc_fn_t = Option<
     unsafe extern "C" fn(
         status: iof_status_t,
@@ -68,8 +72,8 @@ pub type iof_event_notification_cbfunc_fn_t = Option<
     ),
 >;
 
-/// Something has happened, see iof_Register_event_handler. cbfunc may be called with cbdata, or
-/// not.
+/// Called for an event: see iof_Register_event_handler. The arguments are valid until it returns.
+/// It may call cbfunc with cbdata, but need not.
 pub type iof_notification_fn_t = Option<
     unsafe extern "C" fn(
         evhdlr_registration_id: usize,
@@ -84,13 +88,15 @@ pub type iof_notification_fn_t = Option<
     ),
 >;
 
-/// The host's answer to whether a tool may connect: IOF_SUCCESS, or why not. proc may be NULL.
+/// Called by the launcher to approve a tool (IOF_SUCCESS) or to refuse it (an error). proc may be
+/// NULL.
 pub type iof_tool_connection_cbfunc_t =
     Option<unsafe extern "C" fn(status: iof_status_t, proc: *mut iof_proc_t, cbdata: *mut c_void)>;
 
-/// A tool has connected. The infos name it: IOF_USERID, IOF_GRPID, IOF_PROC_PID. The tool waits
-/// until cbfunc is called with cbdata, in the callback or later, on any thread; others are served
-/// meanwhile. After four seconds the tool is refused. The infos are valid until this returns.
+/// Asks the launcher to approve a tool that has connected. The infos identify it: IOF_USERID,
+/// IOF_GRPID, IOF_PROC_PID. They are valid until this returns. The tool waits until cbfunc is
+/// called with cbdata, during the call or later, on any thread. Other tools are served meanwhile.
+/// Without an answer within four seconds the tool is refused.
 pub type iof_server_tool_connection_fn_t = Option<
     unsafe extern "C" fn(
         info: *mut iof_info_t,
@@ -100,9 +106,10 @@ pub type iof_server_tool_connection_fn_t = Option<
     ),
 >;
 
-/// A tool asks what the engine does not know. IOF_SUCCESS: cbfunc will be called with cbdata, now
-/// or later, on any thread; anything else: it will not, and nothing is known. The arguments are
-/// valid until cbfunc is called, and what that is called with is copied at once.
+/// Asks the launcher for what the engine does not know. If it returns IOF_SUCCESS, the launcher
+/// must call cbfunc with cbdata, during the call or later, on any thread. Any other status means
+/// that nothing is known and that cbfunc is not called. The arguments are valid until cbfunc is
+/// called. cbfunc copies the infos that it receives before it returns.
 pub type iof_server_query_fn_t = Option<
     unsafe extern "C" fn(
         proct: *mut iof_proc_t,
@@ -113,9 +120,9 @@ pub type iof_server_query_fn_t = Option<
     ) -> iof_status_t,
 >;
 
-/// Something is to be logged on a channel that the engine does not know. cbfunc must be called with
-/// cbdata, now or later, on any thread; until then the arguments are valid. Must not be handed back
-/// to iof_Log.
+/// Asks the launcher to log data on a channel that the engine does not know. The launcher must call
+/// cbfunc with cbdata, during the call or later, on any thread. The arguments are valid until then.
+/// The launcher must not pass the request to iof_Log.
 pub type iof_server_log_fn_t = Option<
     unsafe extern "C" fn(
         client: *const iof_proc_t,
@@ -128,11 +135,12 @@ pub type iof_server_log_fn_t = Option<
     ),
 >;
 
-/// Tools want output of processes of which nothing was granted before: the host is to see to it
-/// that it arrives, by iof_server_IOF_deliver if they run elsewhere, or to deny it. With
-/// IOF_IOF_STOP among the directives: nobody wants it any more. IOF_SUCCESS: cbfunc will be called
-/// with cbdata, now or later, on any thread; IOF_OPERATION_SUCCEEDED: it is granted, and cbfunc is
-/// not called; anything else: it is denied. The arguments are valid until this returns.
+/// Asks the launcher for output of processes that was not granted before. The launcher either
+/// grants it, and calls iof_server_IOF_deliver for processes on other nodes, or denies it. With the
+/// directive IOF_IOF_STOP: no tool wants this output any more. The arguments are valid until this
+/// returns. The result is IOF_SUCCESS if cbfunc is called with cbdata, during the call or later, on
+/// any thread; IOF_OPERATION_SUCCEEDED if the output is granted and cbfunc is not called; any other
+/// status denies it.
 pub type iof_server_iof_fn_t = Option<
     unsafe extern "C" fn(
         procs: *const iof_proc_t,
@@ -145,9 +153,9 @@ pub type iof_server_iof_fn_t = Option<
     ) -> iof_status_t,
 >;
 
-/// Bytes for the stdin of processes that run elsewhere; none: it is to be closed. The next come
-/// when cbfunc was called. The status as with iof_server_iof_fn_t. The arguments, the bytes
-/// included, are valid until this returns.
+/// Passes bytes to the launcher for the stdin of processes on other nodes. No bytes: the stdin is
+/// to be closed. The next bytes follow when cbfunc was called. The result is that of
+/// iof_server_iof_fn_t. The arguments, including the bytes, are valid until this returns.
 pub type iof_server_stdin_fn_t = Option<
     unsafe extern "C" fn(
         source: *const iof_proc_t,
@@ -161,14 +169,14 @@ pub type iof_server_stdin_fn_t = Option<
     ) -> iof_status_t,
 >;
 
-/// A callback that PMIx has and this library never calls.
+/// A callback of PMIx that this library never calls.
 pub type iof_server_unused_fn_t = Option<unsafe extern "C" fn() -> c_int>;
 
-/// The host's part: callbacks of a launcher, each of which may be NULL. They come one after the
-/// other, on a thread of the library's that serves no tool meanwhile, so they must return soon, and
-/// must not wait for the library. In them every function may be called that does not wait.
+/// The callbacks of a launcher. Each may be NULL. The library calls them one at a time on the
+/// thread of the engine that serves tools, so they must return soon. They may call any function
+/// that does not block.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct iof_server_module_t {
     /// Not called.
     pub client_connected: iof_server_unused_fn_t,
@@ -200,11 +208,12 @@ pub struct iof_server_module_t {
     pub listener: iof_server_unused_fn_t,
     /// Not called.
     pub notify_event: iof_server_unused_fn_t,
-    /// Without it, what the engine does not know is not found.
+    /// Answers queries. If NULL, queries about what the engine does not know are answered with
+    /// IOF_ERR_NOT_FOUND.
     pub query: iof_server_query_fn_t,
-    /// Without it, tools of the same user and of root are let in.
+    /// Approves tools. If NULL, tools of the same user and of root are approved.
     pub tool_connected: iof_server_tool_connection_fn_t,
-    /// Without it, there are the engine's own channels only.
+    /// Logs data. If NULL, only the channels of the engine exist.
     pub log: iof_server_log_fn_t,
     /// Not called.
     pub allocate: iof_server_unused_fn_t,
@@ -216,9 +225,9 @@ pub struct iof_server_module_t {
     pub get_credential: iof_server_unused_fn_t,
     /// Not called.
     pub validate_credential: iof_server_unused_fn_t,
-    /// Without it, everything is granted.
+    /// Grants output. If NULL, all output is granted.
     pub iof_pull: iof_server_iof_fn_t,
-    /// Without it, nothing can be pushed to processes that run elsewhere.
+    /// Pushes bytes to processes on other nodes. If NULL, their stdin cannot be pushed to.
     pub push_stdin: iof_server_stdin_fn_t,
     /// Not called.
     pub group: iof_server_unused_fn_t,

@@ -1,79 +1,80 @@
-//! The numbers, with PMIx's values. Those that PMIx does not have are named so.
+//! The numbers, with PMIx's values. The comment of a constant that PMIx lacks calls it an extension
+//! of iof.
 
 use crate::types::{
     iof_data_type_t, iof_info_directives_t, iof_iof_channel_t, iof_proc_state_t, iof_rank_t, iof_status_t,
 };
 
-/// The longest name of a job, without its terminator.
+/// The longest name of a job, in bytes without the terminator.
 pub const IOF_MAX_NSLEN: usize = 255;
-/// The longest key, without its terminator.
+/// The longest key, in bytes without the terminator.
 pub const IOF_MAX_KEYLEN: usize = 511;
 
 /// No rank.
 pub const IOF_RANK_UNDEF: iof_rank_t = 4294967295u32;
-/// Every rank of a job.
+/// All ranks of a job.
 pub const IOF_RANK_WILDCARD: iof_rank_t = 4294967294u32;
 
-/// It worked.
+/// The function succeeded.
 pub const IOF_SUCCESS: iof_status_t = 0;
-/// A bug of the library.
+/// An internal error of the library.
 pub const IOF_ERROR: iof_status_t = -1;
-/// There is such a thing already.
+/// The name or the engine exists already.
 pub const IOF_ERR_EXISTS: iof_status_t = -11;
-/// Called in a callback, where it would wait for what comes after the callback.
+/// The function would block, and was called in a callback.
 pub const IOF_ERR_WOULD_BLOCK: iof_status_t = -15;
-/// It is not allowed.
+/// The request is not permitted.
 pub const IOF_ERR_NO_PERMISSIONS: iof_status_t = -23;
-/// It took too long.
+/// No answer within the time limit.
 pub const IOF_ERR_TIMEOUT: iof_status_t = -24;
-/// There is no engine, or it has gone.
+/// No engine can be reached, or the connection is closed.
 pub const IOF_ERR_UNREACH: iof_status_t = -25;
-/// An argument makes no sense.
+/// An argument is invalid.
 pub const IOF_ERR_BAD_PARAM: iof_status_t = -27;
-/// Something is in the way that may pass: try again.
+/// The resource is in use; the request may succeed later.
 pub const IOF_ERR_RESOURCE_BUSY: iof_status_t = -28;
 /// A limit is reached.
 pub const IOF_ERR_OUT_OF_RESOURCE: iof_status_t = -29;
-/// Not initialized, or as something else.
+/// The library is not initialized, or not for this function.
 pub const IOF_ERR_INIT: iof_status_t = -31;
-/// No memory.
+/// Out of memory.
 pub const IOF_ERR_NOMEM: iof_status_t = -32;
-/// Nothing is known of it.
+/// Not found.
 pub const IOF_ERR_NOT_FOUND: iof_status_t = -46;
-/// It makes sense, but is not offered.
+/// The request is valid but not supported.
 pub const IOF_ERR_NOT_SUPPORTED: iof_status_t = -47;
-/// A value is of another type.
+/// A value has the wrong type.
 pub const IOF_ERR_TYPE_MISMATCH: iof_status_t = -18;
-/// A type that this library does not handle.
+/// The library does not support the data type.
 pub const IOF_ERR_UNKNOWN_DATA_TYPE: iof_status_t = -16;
-/// Some of it worked.
+/// Only a part of the request succeeded.
 pub const IOF_ERR_PARTIAL_SUCCESS: iof_status_t = -52;
-/// The engine has gone.
+/// The connection to the engine was lost.
 pub const IOF_ERR_LOST_CONNECTION: iof_status_t = -61;
-/// It is not to be had now.
+/// Not available in this state.
 pub const IOF_ERR_NOT_AVAILABLE: iof_status_t = -64;
-/// A job has ended, with exit code 0.
+/// A job has ended. As the status of a job: with exit code 0.
 pub const IOF_EVENT_JOB_END: iof_status_t = -145;
-/// It worked at once; no callback follows.
+/// The operation has succeeded already, and no callback follows.
 pub const IOF_OPERATION_SUCCEEDED: iof_status_t = -157;
-/// Forwarding itself failed.
+/// I/O forwarding failed.
 pub const IOF_ERR_IOF_FAILURE: iof_status_t = -172;
-/// The stream is complete: nothing will follow.
+/// The stream is complete and accepts no more bytes.
 pub const IOF_ERR_IOF_COMPLETE: iof_status_t = -173;
-/// A signal ended the process of a job that failed first.
+/// A job failed: a signal ended the process that failed first.
 pub const IOF_ERR_JOB_ABORTED_BY_SIG: iof_status_t = -184;
-/// A process of a job ended with another exit code than 0.
+/// A job failed: a process ended with a non-zero exit code.
 pub const IOF_ERR_JOB_NON_ZERO_TERM: iof_status_t = -187;
 /// A job could not be started.
 pub const IOF_ERR_JOB_FAILED_TO_LAUNCH: iof_status_t = -181;
-/// A job has started.
+/// A job has started. As the status of a job: it runs.
 pub const IOF_EVENT_JOB_START: iof_status_t = -191;
-/// Send no more until told. Ours.
+/// The receiver accepts no bytes now; send them again later. An extension of iof.
 pub const IOF_ERR_IOF_XOFF: iof_status_t = -405;
-/// Nobody could log it (RFC0032). Ours.
+/// No channel could log the message (RFC0032). An extension of iof.
 pub const IOF_ERR_OPERATION_FAILED: iof_status_t = -3331;
 
-/// Type: nothing.
+/// Type: no value
 pub const IOF_UNDEF: iof_data_type_t = 0;
 /// Type: bool
 pub const IOF_BOOL: iof_data_type_t = 1;
@@ -144,37 +145,37 @@ pub const IOF_REGATTR: iof_data_type_t = 48;
 /// Type: iof_nspace_t
 pub const IOF_PROC_NSPACE: iof_data_type_t = 60;
 
-/// Flag: required.
+/// Flag: the receiver must honour the info, or refuse the request.
 pub const IOF_INFO_REQD: iof_info_directives_t = 0x1;
-/// Flag: the last of an array.
+/// Flag: the last info of an array.
 pub const IOF_INFO_ARRAY_END: iof_info_directives_t = 0x2;
-/// Flag: the value is not to be freed with the info.
+/// Flag: freeing the info does not free its value.
 pub const IOF_INFO_PERSISTENT: iof_info_directives_t = 0x10;
 
-/// None.
+/// No channels.
 pub const IOF_FWD_NO_CHANNELS: iof_iof_channel_t = 0x0;
-/// What a process reads.
+/// Standard input.
 pub const IOF_FWD_STDIN_CHANNEL: iof_iof_channel_t = 0x1;
-/// Its ordinary output.
+/// Standard output.
 pub const IOF_FWD_STDOUT_CHANNEL: iof_iof_channel_t = 0x2;
-/// Its errors.
+/// Standard error.
 pub const IOF_FWD_STDERR_CHANNEL: iof_iof_channel_t = 0x4;
-/// Its diagnostics.
+/// Diagnostics, a fourth channel.
 pub const IOF_FWD_STDDIAG_CHANNEL: iof_iof_channel_t = 0x8;
-/// All that there are and will be.
+/// All channels, including those of future versions.
 pub const IOF_FWD_ALL_CHANNELS: iof_iof_channel_t = 0xff;
 
-/// Nobody knows.
+/// Unknown.
 pub const IOF_PROC_STATE_UNDEF: iof_proc_state_t = 0;
 /// Being started.
 pub const IOF_PROC_STATE_LAUNCH_UNDERWAY: iof_proc_state_t = 2;
 /// Running.
 pub const IOF_PROC_STATE_RUNNING: iof_proc_state_t = 5;
-/// Ended, with exit code 0.
+/// Ended with exit code 0.
 pub const IOF_PROC_STATE_TERMINATED: iof_proc_state_t = 20;
 /// Could not be started.
 pub const IOF_PROC_STATE_FAILED_TO_START: iof_proc_state_t = 53;
-/// A signal ended it.
+/// Ended by a signal.
 pub const IOF_PROC_STATE_ABORTED_BY_SIG: iof_proc_state_t = 54;
-/// Ended, with another exit code.
+/// Ended with a non-zero exit code.
 pub const IOF_PROC_STATE_TERM_NON_ZERO: iof_proc_state_t = 62;

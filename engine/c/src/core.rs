@@ -1,5 +1,5 @@
-//! The core of a session: whoever has it asks the engine what the program wants, and calls the
-//! program back.
+//! The core of a session. The thread that has it sends the program's requests to the engine, and
+//! calls the program's callbacks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,46 +12,46 @@ use iof_tool::{Bytes, Delivery, Gap, Origin, Pull, Push, Reply, RequestError, To
 use crate::callbacks::iof_iof_cbfunc_t;
 use crate::events::Event;
 use crate::keys::*;
-use crate::print::Prints;
+use crate::print::LinePrinter;
 use crate::pushes::{Payload, Pushes, gone};
 use crate::session::{Command, Done, Shared, lock};
 use crate::types::iof_info_t;
 use crate::{call, make, memory};
 
-/// Callbacks between two looks at what the program wants.
-const TURN: usize = 64;
+/// The maximum number of deliveries between two checks for commands.
+const DELIVERIES_PER_TURN: usize = 64;
 
-/// Whose answer is still to come.
-enum Asked {
+/// A request whose answer is pending.
+enum UnansweredRequest {
     Pull(iof_iof_cbfunc_t, BTreeMap<Nspace, u64>, Done<usize>),
     Push(Payload, bool, Done<()>),
     Query(Done<Answer>),
     Log(Done<()>),
 }
 
-/// One registration.
-struct Handler {
-    /// None: what comes is printed.
+/// A registration.
+struct Registration {
+    /// `None`: output is printed.
     callback: iof_iof_cbfunc_t,
-    /// The names of its jobs, each with the last run of whose end it was told; 0 for none.
+    /// The names of its jobs, each with the last run whose end was reported to it; 0 for none.
     jobs: BTreeMap<Nspace, u64>,
 }
 
-/// See the module.
+/// The connection of a session with its requests and registrations, see the module.
 pub(crate) struct Core {
     tool: Tool,
     shared: Arc<Shared>,
-    asked: BTreeMap<u32, Asked>,
-    handlers: BTreeMap<u32, Handler>,
-    /// Registrations that end.
+    pending: BTreeMap<u32, UnansweredRequest>,
+    handlers: BTreeMap<u32, Registration>,
+    /// Registrations that are being ended.
     ending: BTreeMap<u32, Done<()>>,
-    /// Ends of jobs, by name and run, of which some registrations were not told yet.
+    /// Ends of jobs, by name and run, that were not reported to all registrations yet.
     ends: BTreeMap<Nspace, BTreeMap<u64, Option<i32>>>,
-    /// Bytes that are missing before the next ones of a stream.
+    /// The number of bytes that are missing before the next ones of a stream.
     lost: BTreeMap<Stream, u64>,
     pushes: Pushes,
-    prints: Prints,
-    /// When something of our own is due.
+    printer: LinePrinter,
+    /// The time at which a push or an unfinished line needs the next turn.
     due: Option<Instant>,
     stopped: bool,
     gone: bool,
@@ -62,13 +62,13 @@ impl Core {
         Core {
             tool,
             shared,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             handlers: BTreeMap::new(),
             ending: BTreeMap::new(),
             ends: BTreeMap::new(),
             lost: BTreeMap::new(),
             pushes: Pushes::default(),
-            prints: Prints::default(),
+            printer: LinePrinter::default(),
             due: None,
             stopped: false,
             gone: false,
@@ -79,69 +79,70 @@ impl Core {
         &self.shared
     }
 
-    /// Whether the program wants no more.
+    /// Whether the program has ended the session.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Does what there is to do without a wait; gives for how long the next wait may last.
+    /// Processes what is pending, without waiting. Returns the longest time for which the caller
+    /// may wait before the next turn.
     pub(crate) fn turn(&mut self) -> Option<Duration> {
         let (commands, stopped) = self.shared.take();
         self.stopped = stopped;
         for command in commands {
-            self.obey(command);
+            self.run_command(command);
         }
         let mut quiet = false;
-        for _ in 0..TURN {
-            quiet = !self.hand_out();
+        for _ in 0..DELIVERIES_PER_TURN {
+            quiet = !self.deliver_next();
             if quiet {
                 break;
             }
         }
         let due = self.pushes.advance(&mut self.tool);
-        self.due = self.prints.flush().into_iter().chain(due).min();
+        self.due = self.printer.flush().into_iter().chain(due).min();
         if quiet && self.tool.is_gone() && !self.gone {
             self.lose();
         }
         if quiet { self.timeout() } else { Some(Duration::ZERO) }
     }
 
-    /// For how long a wait may last.
+    /// Returns the longest time for which the caller may wait before the next turn.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         let due = self.due.map(|due| due.saturating_duration_since(Instant::now()));
         self.tool.timeout().into_iter().chain(due).min()
     }
 
-    /// Ends it.
+    /// Runs the last turn, and ends the session.
     pub(crate) fn last_turn(&mut self) {
         self.turn();
-        if self.shared.is_after_all() {
-            while self.hand_out() {}
+        if self.shared.drains() {
+            while self.deliver_next() {}
         }
         self.end();
     }
 
-    /// Tells all that wait that nothing will come.
+    /// Fails all pending requests.
     fn end(&mut self) {
-        let why = || gone("the library was finalized");
-        for asked in std::mem::take(&mut self.asked).into_values() {
-            asked.fail(why());
+        let ended = || gone("the library was finalized");
+        for pending in std::mem::take(&mut self.pending).into_values() {
+            pending.fail(ended());
         }
         for done in std::mem::take(&mut self.ending).into_values() {
-            done(Err(why()));
+            done(Err(ended()));
         }
-        self.pushes.fail(&why());
+        self.pushes.fail(&ended());
         for command in self.shared.take().0 {
-            command.fail(why());
+            command.fail(ended());
         }
-        self.prints.end();
+        self.printer.end();
     }
 
-    fn obey(&mut self, command: Command) {
+    fn run_command(&mut self, command: Command) {
         match command {
             Command::Pull(pull, callback, done) => {
                 let jobs = pull.procs.iter().map(|proc| (proc.nspace.clone(), 0)).collect();
-                self.ask(Tool::submit_pull, &pull, Asked::Pull(callback, jobs, done));
+                self.ask(Tool::submit_pull, &pull, UnansweredRequest::Pull(callback, jobs, done));
             }
             Command::Push(push, payload, done) => {
                 let size = payload.len() as u64;
@@ -150,12 +151,16 @@ impl Core {
                     .iter()
                     .any(|info| info.key == PMIX_IOF_DROP_NEWEST && info.value == InfoValue::Bool(true));
                 let begin = |tool: &mut Tool, push: &Push| tool.submit_push(push, Some(size));
-                self.ask(begin, &push, Asked::Push(payload, drop, done));
+                self.ask(begin, &push, UnansweredRequest::Push(payload, drop, done));
             }
             Command::Query(queries, done) => {
-                self.ask(|tool, queries| tool.submit_query(queries.clone()), &queries, Asked::Query(done));
+                self.ask(
+                    |tool, queries| tool.submit_query(queries.clone()),
+                    &queries,
+                    UnansweredRequest::Query(done),
+                );
             }
-            Command::Log(log, done) => self.ask(Tool::submit_log, &log, Asked::Log(done)),
+            Command::Log(log, done) => self.ask(Tool::submit_log, &log, UnansweredRequest::Log(done)),
             Command::Deregister(handler, done) => self.deregister(handler, done),
             Command::Call(done) => done(Ok(())),
         }
@@ -165,11 +170,11 @@ impl Core {
         &mut self,
         send: impl FnOnce(&mut Tool, &T) -> Result<u32, RequestError>,
         what: &T,
-        asked: Asked,
+        pending: UnansweredRequest,
     ) {
         match send(&mut self.tool, what) {
-            Ok(request) => drop(self.asked.insert(request, asked)),
-            Err(error) => asked.fail(failure(error)),
+            Ok(request) => drop(self.pending.insert(request, pending)),
+            Err(error) => pending.fail(failure(error)),
         }
     }
 
@@ -181,30 +186,31 @@ impl Core {
         }
     }
 
-    /// Hands out what comes next, if something does.
-    fn hand_out(&mut self) -> bool {
-        let Core { tool, handlers, lost, prints, .. } = self;
+    /// Delivers what the engine has sent next. Returns `false` if there is nothing.
+    fn deliver_next(&mut self) -> bool {
+        let Core { tool, handlers, lost, printer, .. } = self;
         let mut deliver = |origin: &Origin<'_>, bytes: &[u8], infos| {
-            // None for a registration that has ended: its last is what was due to it.
-            let handler = handlers.get(&origin.handler);
-            match handler.map(|handler| handler.callback) {
-                Some(None) => prints.print(origin, bytes),
+            // A registration that has ended receives nothing more.
+            let registration = handlers.get(&origin.handler);
+            match registration.map(|registration| registration.callback) {
+                Some(None) => printer.print(origin, bytes),
                 Some(callback) => call_with(callback, origin, bytes, infos, lost),
                 None => {}
             }
         };
-        let end = |produced, how| {
-            vec![make::info(IOF_OFFSET, make::uint64(produced)), make::info(how, make::boolean(true))]
+        let end = |produced, key| {
+            vec![make::info(IOF_OFFSET, make::uint64(produced)), make::info(key, make::boolean(true))]
         };
         match tool.try_recv() {
             Ok(None) => return false,
-            // What the engine spoke is nonsense: it is told once, and counts as gone from then on.
+            // The engine violated the protocol. This is returned once, and the engine counts as
+            // gone.
             Err(_) => {}
             Ok(Some(Delivery::Bytes(bytes))) => deliver(&bytes.origin(), bytes.as_slice(), describe(&bytes)),
             Ok(Some(Delivery::Gap { origin, gap }))
                 if handlers.get(&origin.handler).is_some_and(|handler| handler.callback.is_none()) =>
             {
-                prints.missing(&origin, &gap);
+                printer.missing(&origin, &gap);
             }
             Ok(Some(Delivery::Gap { origin, gap })) => {
                 let so_far = lost.entry(stream(&origin)).or_default();
@@ -223,101 +229,105 @@ impl Core {
                 let source = Proc::all(missed.nspace);
                 let origin = Origin { handler, source: &source, channel: missed.channel, logged: false };
                 if handlers.get(&handler).is_some_and(|handler| handler.callback.is_none()) {
-                    prints.missing(&origin, &Gap { offset: 0, lost: missed.bytes });
+                    printer.missing(&origin, &Gap { offset: 0, lost: missed.bytes });
                 } else {
                     deliver(&origin, &[], vec![make::info(IOF_LOST, make::uint64(missed.bytes))]);
                 }
             }
             Ok(Some(Delivery::Reply { request, reply })) => self.answered(request, reply),
             Ok(Some(Delivery::Deregistered { handler })) => {
-                let jobs = self.handlers.remove(&handler).map_or_else(BTreeMap::new, |of| of.jobs);
-                jobs.keys().for_each(|nspace| self.tell_ends(nspace));
+                let jobs = self.handlers.remove(&handler).map_or_else(BTreeMap::new, |ended| ended.jobs);
+                jobs.keys().for_each(|nspace| self.report_ends(nspace));
                 if let Some(done) = self.ending.remove(&handler) {
                     done(Ok(()));
                 }
             }
-            // A kind of news that did not exist when this was written.
+            // A kind of delivery that this version does not know.
             Ok(Some(_)) => {}
         }
         true
     }
 
     fn answered(&mut self, request: u32, reply: Reply) {
-        let Some(asked) = self.asked.remove(&request) else { return };
-        match (asked, reply) {
-            (Asked::Pull(callback, jobs, done), Reply::Pulled(result)) => {
+        let Some(pending) = self.pending.remove(&request) else { return };
+        match (pending, reply) {
+            (UnansweredRequest::Pull(callback, jobs, done), Reply::Pulled(result)) => {
                 if let Ok(granted) = &result {
-                    self.handlers.insert(granted.handler, Handler { callback, jobs });
+                    self.handlers.insert(granted.handler, Registration { callback, jobs });
                 }
                 done(result.map(|granted| granted.handler as usize));
             }
-            (Asked::Push(payload, drop, done), Reply::PushBegun(Ok(granted))) => {
+            (UnansweredRequest::Push(payload, drop, done), Reply::PushBegun(Ok(granted))) => {
                 self.pushes.begin(granted.push, payload, drop, done);
             }
-            (Asked::Query(done), Reply::Answered(result)) => done(result),
-            (Asked::Log(done), Reply::Logged(result)) => done(result.and_then(|report| logged(&report))),
-            (asked, Reply::PushBegun(Err(failure))) => asked.fail(failure),
-            (asked, _) => asked.fail(gone("the engine answers something else")),
+            (UnansweredRequest::Query(done), Reply::Answered(result)) => done(result),
+            (UnansweredRequest::Log(done), Reply::Logged(result)) => {
+                done(result.and_then(|report| logged(&report)))
+            }
+            (pending, Reply::PushBegun(Err(failure))) => pending.fail(failure),
+            (pending, _) => pending.fail(gone("the engine's answer does not match the request")),
         }
     }
 
-    /// Notes that a registration was told of the end of run `run` of `nspace`.
+    /// Notes that the end of run `run` of `nspace` was reported to a registration.
     fn job_ended(&mut self, handler: u32, nspace: Nspace, run: u64, exit_code: Option<i32>) {
-        if let Some(told) = self.handlers.get_mut(&handler).and_then(|of| of.jobs.get_mut(&nspace)) {
-            *told = run;
+        if let Some(reported) =
+            self.handlers.get_mut(&handler).and_then(|registration| registration.jobs.get_mut(&nspace))
+        {
+            *reported = run;
         }
         self.ends.entry(nspace.clone()).or_default().insert(run, exit_code);
-        self.tell_ends(&nspace);
+        self.report_ends(&nspace);
     }
 
-    /// Tells of the ends of those jobs called `nspace` of which all registrations that name it were
-    /// told.
-    fn tell_ends(&mut self, nspace: &Nspace) {
-        let told = self.handlers.values().filter_map(|of| of.jobs.get(nspace)).min().copied();
-        let told = told.unwrap_or(u64::MAX);
+    /// Reports to event handlers the ends of those jobs called `nspace` that were reported to all
+    /// registrations that name it.
+    fn report_ends(&mut self, nspace: &Nspace) {
+        let runs = self.handlers.values().filter_map(|registration| registration.jobs.get(nspace));
+        let reported = runs.min().copied().unwrap_or(u64::MAX);
         while let Some(ends) = self.ends.get_mut(nspace) {
-            let Some(end) = ends.first_entry().filter(|end| *end.key() <= told) else { break };
+            let Some(end) = ends.first_entry().filter(|end| *end.key() <= reported) else { break };
             let exit_code = end.remove();
             if ends.is_empty() {
                 self.ends.remove(nspace);
             }
-            self.tell(&Event::JobEnded { nspace: nspace.clone(), exit_code });
+            self.notify(&Event::JobEnded { nspace: nspace.clone(), exit_code });
         }
     }
 
-    /// The engine has gone, and all that was in memory was handed out.
+    /// Reports that the engine has gone. Everything in memory must have been delivered.
     fn lose(&mut self) {
         self.gone = true;
-        self.shared.leave(&self.tool);
+        self.shared.unregister(&self.tool);
         for done in std::mem::take(&mut self.ending).into_values() {
             done(Err(gone("the engine has ended")));
         }
-        self.tell(&Event::Lost);
+        self.notify(&Event::Lost);
     }
 
-    fn tell(&self, event: &Event) {
-        let handlers = lock(&self.shared.events).of(event);
+    fn notify(&self, event: &Event) {
+        let handlers = lock(&self.shared.events).handlers_for(event);
         for (id, callback) in handlers {
-            event.tell(id, callback);
+            event.notify(id, callback);
         }
     }
 }
 
-impl Asked {
+impl UnansweredRequest {
     fn fail(self, failure: Failure) {
         match self {
-            Asked::Pull(_, _, done) => done(Err(failure)),
-            Asked::Push(payload, _, done) => {
+            UnansweredRequest::Pull(_, _, done) => done(Err(failure)),
+            UnansweredRequest::Push(payload, _, done) => {
                 drop(payload);
                 done(Err(failure));
             }
-            Asked::Query(done) => done(Err(failure)),
-            Asked::Log(done) => done(Err(failure)),
+            UnansweredRequest::Query(done) => done(Err(failure)),
+            UnansweredRequest::Log(done) => done(Err(failure)),
         }
     }
 }
 
-/// One stream of one registration.
+/// A stream of a registration.
 type Stream = (u32, Proc, Channel, bool);
 
 fn stream(origin: &Origin<'_>) -> Stream {
@@ -330,7 +340,7 @@ fn describe(bytes: &Bytes<'_>) -> Vec<iof_info_t> {
     infos
 }
 
-/// Calls the callback of a registration.
+/// Calls the callback of a registration, with the infos that apply to its stream.
 fn call_with(
     callback: iof_iof_cbfunc_t,
     origin: &Origin<'_>,
@@ -349,15 +359,15 @@ fn call_with(
     call::deliver(callback, origin.handler, make::channel(origin.channel), source, bytes, &mut infos);
 }
 
-/// What C is told of a log request.
+/// Returns the result of a log request.
 fn logged(report: &LogReport) -> Result<(), Failure> {
     if report.status == iof_proto::Status::SUCCESS {
         return Ok(());
     }
-    let why = |outcome: &iof_proto::LogOutcome| {
+    let reason = |outcome: &iof_proto::LogOutcome| {
         Some(format!("{}: {}", outcome.channel, outcome.result.as_ref().err()?.reason))
     };
-    let reasons: Vec<String> = report.outcomes.iter().filter_map(why).collect();
+    let reasons: Vec<String> = report.outcomes.iter().filter_map(reason).collect();
     Err(Failure::new(report.status, reasons.join("; ")))
 }
 
@@ -369,12 +379,12 @@ fn failure(error: RequestError) -> Failure {
     }
 }
 
-/// A pull with the directives of C's, some of which are ours to understand.
+/// Returns a pull with the directives of C. The library itself honours IOF_NO_BACKLOG.
 pub(crate) fn pull(procs: Vec<Proc>, channels: iof_proto::Channels, infos: Vec<iof_proto::Info>) -> Pull {
-    let (now, directives): (Vec<_>, Vec<_>) = infos
+    let (no_backlog, directives): (Vec<_>, Vec<_>) = infos
         .into_iter()
         .partition(|info| info.key == IOF_NO_BACKLOG && matches!(info.value, InfoValue::Bool(_)));
-    let backlog = !now.iter().any(|info| info.value == InfoValue::Bool(true));
+    let backlog = !no_backlog.iter().any(|info| info.value == InfoValue::Bool(true));
     // PMIx's registrations last until they are deregistered.
     Pull { backlog, persistent: true, directives, ..Pull::new(procs, channels) }
 }

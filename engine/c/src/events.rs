@@ -1,4 +1,4 @@
-//! Event handlers: who is told that a job has ended, or the engine has gone.
+//! Event handlers: the callbacks for the end of a job, and for the loss of the engine.
 
 use iof_proto::{Nspace, Proc, Status};
 
@@ -9,33 +9,33 @@ use crate::keys::*;
 use crate::types::{iof_info_t, iof_proc_t, iof_status_t};
 use crate::{call, make, memory};
 
-/// Handlers at a time.
+/// The maximum number of handlers at a time.
 const MAX_HANDLERS: usize = 64;
-/// Statuses that one handler may name.
+/// The maximum number of statuses of a handler.
 pub(crate) const MAX_CODES: usize = 64;
 
-struct Handler {
+struct EventHandler {
     id: usize,
-    /// None: all.
+    /// The events that it receives. Empty: all.
     codes: Vec<iof_status_t>,
     callback: iof_notification_fn_t,
 }
 
-/// All of them.
+/// All event handlers of a session.
 #[derive(Default)]
 pub(crate) struct Events {
-    handlers: Vec<Handler>,
+    handlers: Vec<EventHandler>,
     last: usize,
 }
 
-/// What has happened.
+/// An event.
 pub(crate) enum Event {
     JobEnded { nspace: Nspace, exit_code: Option<i32> },
     Lost,
 }
 
 impl Events {
-    /// Gives the handler's number.
+    /// Registers a handler, and returns its number.
     pub(crate) fn register(
         &mut self,
         codes: Vec<iof_status_t>,
@@ -45,19 +45,20 @@ impl Events {
             return Err(IOF_ERR_OUT_OF_RESOURCE);
         }
         self.last = self.last.saturating_add(1);
-        self.handlers.push(Handler { id: self.last, codes, callback });
+        self.handlers.push(EventHandler { id: self.last, codes, callback });
         Ok(self.last)
     }
 
     pub(crate) fn deregister(&mut self, id: usize) -> Outcome<()> {
-        let at = self.handlers.iter().position(|handler| handler.id == id).ok_or(IOF_ERR_NOT_FOUND)?;
-        self.handlers.remove(at);
+        let index = self.handlers.iter().position(|handler| handler.id == id).ok_or(IOF_ERR_NOT_FOUND)?;
+        self.handlers.remove(index);
         Ok(())
     }
 
-    /// Those that want to hear of it, to be called without the lock.
-    pub(crate) fn of(&self, event: &Event) -> Vec<(usize, iof_notification_fn_t)> {
-        let wanted = |handler: &&Handler| handler.codes.is_empty() || handler.codes.contains(&event.status());
+    /// Returns the handlers that receive `event`. They are to be called without the lock.
+    pub(crate) fn handlers_for(&self, event: &Event) -> Vec<(usize, iof_notification_fn_t)> {
+        let wanted =
+            |handler: &&EventHandler| handler.codes.is_empty() || handler.codes.contains(&event.status());
         self.handlers.iter().filter(wanted).map(|handler| (handler.id, handler.callback)).collect()
     }
 }
@@ -70,21 +71,21 @@ impl Event {
         }
     }
 
-    /// Tells a handler.
-    pub(crate) fn tell(&self, id: usize, callback: iof_notification_fn_t) {
-        let nobody = iof_proc_t { nspace: [0; 256], rank: IOF_RANK_UNDEF };
+    /// Calls a handler.
+    pub(crate) fn notify(&self, id: usize, callback: iof_notification_fn_t) {
+        let no_proc = iof_proc_t { nspace: [0; 256], rank: IOF_RANK_UNDEF };
         match self {
-            Event::Lost => call::notify(callback, id, self.status(), &nobody, &mut []),
+            Event::Lost => call::notify(callback, id, self.status(), &no_proc, &mut []),
             Event::JobEnded { nspace, exit_code } => {
                 let job = Proc::all(nspace.clone());
-                let how = match exit_code {
+                let end = match exit_code {
                     Some(0) => Status::SUCCESS,
                     Some(code) if *code > 128 => Status::ERR_JOB_ABORTED_BY_SIG,
                     _ => Status::ERR_JOB_NON_ZERO_TERM,
                 };
                 let mut source = memory::proc(&job);
                 let affected = with_proc(&mut source);
-                let mut infos = vec![affected, make::info(IOF_JOB_TERM_STATUS, make::status(how))];
+                let mut infos = vec![affected, make::info(IOF_JOB_TERM_STATUS, make::status(end))];
                 infos.extend(exit_code.map(|code| make::info(IOF_EXIT_CODE, make::integer(code))));
                 call::notify(callback, id, self.status(), &memory::proc(&job), &mut infos);
             }
@@ -92,7 +93,7 @@ impl Event {
     }
 }
 
-/// Whom it is about; not to be freed.
+/// Returns the info that names the affected process. It borrows the process, so it is not freed.
 fn with_proc(proc: &mut iof_proc_t) -> iof_info_t {
     let mut value = crate::value::NOTHING;
     value.r#type = IOF_PROC;

@@ -1,5 +1,4 @@
-//! The one door between C and Rust: no panic gets out, and nobody waits in a callback for what
-//! comes after it.
+//! The border between C and Rust: no panic crosses it, and no function blocks in a callback.
 
 use std::cell::Cell;
 use std::ffi::c_char;
@@ -11,20 +10,20 @@ use iof_proto::{Failure, Status};
 use crate::constants::{IOF_ERR_WOULD_BLOCK, IOF_ERROR};
 use crate::types::iof_status_t;
 
-/// What an operation comes to, or the status that says why not.
+/// The result of an operation, or the status of its error.
 pub(crate) type Outcome<T> = Result<T, iof_status_t>;
 
-/// Runs the body of an entry point that gives a status. A panic, which is a bug of ours, has been
-/// told on stderr by the hook of the process; C gets [`IOF_ERROR`].
+/// Runs the body of an entry point that returns a status. A panic, which is a bug of the library,
+/// is reported on stderr by the process's panic hook, and C receives [`IOF_ERROR`].
 pub(crate) fn guard(body: impl FnOnce() -> Outcome<iof_status_t>) -> iof_status_t {
-    note("");
+    set_reason("");
     guard_or(IOF_ERROR, || body().unwrap_or_else(|status| status))
 }
 
-/// Runs the body of one that gives something else.
+/// Runs the body of an entry point that returns another type. Returns `instead` after a panic.
 pub(crate) fn guard_or<T>(instead: T, body: impl FnOnce() -> T) -> T {
-    // What a body leaves half done is behind a lock, whose poison the next one ignores: the tables are
-    // of our own process, and each entry of them is whole.
+    // Unwind safety: shared state is behind locks whose poisoning is ignored. The tables contain
+    // only state of this process, and each of their entries is complete.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(instead)
 }
 
@@ -45,50 +44,50 @@ pub(crate) fn is_in_callback() -> bool {
     IN_CALLBACK.get()
 }
 
-/// Refuses what waits, in a callback.
+/// Fails with [`IOF_ERR_WOULD_BLOCK`] in a callback. Functions that block call it first.
 pub(crate) fn may_wait() -> Outcome<()> {
     if is_in_callback() { Err(IOF_ERR_WOULD_BLOCK) } else { Ok(()) }
 }
 
-/// What cannot be done, for C: a status, and a reason that is kept for who asks.
+/// Converts an error into a status for C, and keeps its text for `iof_last_error`.
 pub(crate) trait OrStatus<T> {
-    /// Notes the reason and gives `status`.
+    /// Keeps the text of the error, and returns `status` in its place.
     fn or_status(self, status: iof_status_t) -> Outcome<T>;
 }
 
 impl<T, E: Display> OrStatus<T> for Result<T, E> {
     fn or_status(self, status: iof_status_t) -> Outcome<T> {
         self.map_err(|reason| {
-            note(&reason.to_string());
+            set_reason(&reason.to_string());
             status
         })
     }
 }
 
-/// The same, of what comes with its status.
+/// Like [`OrStatus::or_status`], for an error that has a status.
 pub(crate) fn or_failure<T>(result: Result<T, Failure>) -> Outcome<T> {
     let Status(status) = result.as_ref().err().map_or(Status::SUCCESS, |failure| failure.status);
-    // C takes what is not below zero for success.
+    // C treats a status of 0 or more as success.
     result.map_err(|failure| failure.reason).or_status(status.min(-1))
 }
 
-/// Bytes of a reason, with its terminator.
+/// The size of a reason in bytes, including its terminator.
 const MAX_REASON: usize = 1024;
 
 thread_local! {
-    // Its place stays, so that who still has an older reason reads no freed memory; and nothing is to be dropped, so that
-    // it is there in handlers of atexit(3) as well.
+    // The memory stays in place, so that a program that kept the pointer never reads freed memory.
+    // It has no destructor, so that it exists in handlers of atexit(3) as well.
     static REASON: [Cell<c_char>; MAX_REASON] = const { [const { Cell::new(0) }; MAX_REASON] };
 }
 
-/// Keeps why a call has failed.
-fn note(reason: &str) {
+/// Keeps the reason why a call failed.
+fn set_reason(reason: &str) {
     let end = reason.floor_char_boundary(MAX_REASON.saturating_sub(1));
     let bytes = reason.bytes().take(end).map(|byte| byte.cast_signed() as c_char);
-    REASON.with(|place| place.iter().zip(bytes.chain([0])).for_each(|(to, byte)| to.set(byte)));
+    REASON.with(|place| place.iter().zip(bytes.chain([0])).for_each(|(cell, byte)| cell.set(byte)));
 }
 
-/// Why the last call on this thread failed.
+/// Returns the reason why the last call on this thread failed.
 pub(crate) fn reason() -> *const c_char {
     REASON.with(|place| place.as_ptr().cast())
 }
@@ -99,26 +98,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_a_status() {
-        assert_eq!(guard(|| panic!("as a test")), IOF_ERROR);
-        assert_eq!(guard_or(7, || panic!("as a test")), 7);
+    fn a_panic_becomes_a_status() {
+        assert_eq!(guard(|| panic!("test")), IOF_ERROR);
+        assert_eq!(guard_or(7, || panic!("test")), 7);
     }
 
     #[test]
-    fn a_reason_is_cut_between_characters_and_stays_where_it_is() {
+    fn a_reason_is_truncated_between_characters_and_keeps_its_address() {
         let shown = || {
-            // SAFETY: it is terminated.
+            // SAFETY: the reason is terminated.
             unsafe { std::ffi::CStr::from_ptr(reason()) }.to_str().map(str::to_owned)
         };
-        note(&"ü".repeat(MAX_REASON));
+        set_reason(&"ü".repeat(MAX_REASON));
         let before = reason();
         assert_eq!(shown(), Ok("ü".repeat(511)));
-        note("short");
+        set_reason("short");
         assert_eq!((reason(), shown()), (before, Ok("short".to_owned())));
     }
 
     #[test]
-    fn only_a_callback_may_not_wait() {
+    fn only_callbacks_may_not_wait() {
         assert_eq!(may_wait(), Ok(()));
         calling(|| {
             calling(|| {});

@@ -1,5 +1,5 @@
-//! The functions with which C fills, copies and frees values, infos and processes. They need no
-//! initialization.
+//! The functions with which C programs fill, copy and free values, infos and processes. They need
+//! no initialization.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -11,7 +11,8 @@ use crate::types::{
 };
 use crate::{memory, read, value};
 
-/// Fills a process.
+/// Fills a process with a copy of the name and the rank. Errors: IOF_ERR_BAD_PARAM if the name is
+/// too long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Load_procid(
     p: *mut iof_proc_t,
@@ -19,16 +20,17 @@ pub unsafe extern "C" fn iof_Load_procid(
     rk: iof_rank_t,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let (place, name) = unsafe { (read::place(p)?, read::text(ns, IOF_MAX_NSLEN)?) };
         *place = iof_proc_t { nspace: memory::nspace(name), rank: rk };
         Ok(IOF_SUCCESS)
     })
 }
 
-/// Fills a value with a copy of data, of which the type says what it points to; of IOF_STRING it is
-/// the text itself, of IOF_POINTER the value itself, of IOF_BOOL NULL stands for true. What was in
-/// the value before is not freed.
+/// Fills a value with a copy of data, to be freed by iof_Value_destruct. data points to a value of
+/// the type; for IOF_STRING it is the text itself, for IOF_POINTER the pointer itself, and for
+/// IOF_BOOL NULL means true. The previous contents of val are not freed. Errors:
+/// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_load(
     val: *mut iof_value_t,
@@ -36,7 +38,7 @@ pub unsafe extern "C" fn iof_Value_load(
     r#type: iof_data_type_t,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         unsafe {
             let place = read::place(val)?;
             *place = value::load(data, r#type)?;
@@ -45,8 +47,11 @@ pub unsafe extern "C" fn iof_Value_load(
     })
 }
 
-/// Gives a copy of what a value holds: numbers and flags into what *data points to, others as
-/// memory to be freed. *sz is how many bytes it has.
+/// Copies the contents of a value, and stores their size in bytes in *sz. Numbers and flags are
+/// copied to the memory that *data points to. For other types *data receives a new copy, which the
+/// program frees; for IOF_POINTER it receives the pointer itself. Errors: IOF_ERR_BAD_PARAM if
+/// *data is NULL for a number or flag; IOF_ERR_NOT_FOUND if a text is NULL;
+/// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_unload(
     val: *mut iof_value_t,
@@ -54,22 +59,23 @@ pub unsafe extern "C" fn iof_Value_unload(
     sz: *mut usize,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let (val, data, size) = unsafe { (read::one(val)?, read::place(data)?, read::place(sz)?) };
         if let Some(plain) = value::plain_size(val.r#type) {
             if val.r#type == IOF_POINTER {
-                // SAFETY: the type says so.
+                // SAFETY: the type specifies this field.
                 *data = unsafe { val.data.ptr };
             } else if data.is_null() {
                 return Err(IOF_ERR_BAD_PARAM);
             } else {
-                // SAFETY: all fields begin where the union does; C says that there is room for one.
+                // SAFETY: all fields begin at the start of the union; by the contract in the header
+                // `*data` has room for one of the type.
                 unsafe { ptr::copy_nonoverlapping((&raw const val.data).cast::<u8>(), data.cast(), plain) };
             }
             *size = plain;
             return Ok(IOF_SUCCESS);
         }
-        // SAFETY: the header's promise; the type says which field there is, and a copy is C's own.
+        // SAFETY: the contract in the header; the type specifies the field, and C owns the copy.
         unsafe {
             let copy = value::copy(val, 0)?;
             (*data, *size) = match copy.r#type {
@@ -91,23 +97,24 @@ pub unsafe extern "C" fn iof_Value_unload(
     })
 }
 
-/// Frees what a value points to, not the value itself.
+/// Frees what a value points to, and makes it empty. Does not free the value itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_destruct(val: *mut iof_value_t) {
     guard_or((), || {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         if let Ok(val) = unsafe { read::place(val) } {
-            // SAFETY: the header's promise.
+            // SAFETY: the contract in the header.
             unsafe { value::destroy(val, 0) };
         }
     });
 }
 
-/// Copies a value with all that it points to. What was in dest before is not freed.
+/// Copies a value and all that it points to. The previous contents of dest are not freed. Errors:
+/// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_xfer(dest: *mut iof_value_t, src: *const iof_value_t) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         unsafe {
             let place = read::place(dest)?;
             *place = value::copy(read::one(src)?, 0)?;
@@ -116,19 +123,21 @@ pub unsafe extern "C" fn iof_Value_xfer(dest: *mut iof_value_t, src: *const iof_
     })
 }
 
-/// Frees the elements of an array, not the structure itself.
+/// Frees the elements of an array, and makes it empty. Does not free the structure itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Data_array_destruct(d: *mut iof_data_array_t) {
     guard_or((), || {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         if let Ok(array) = unsafe { read::place(d) } {
-            // SAFETY: the header's promise.
+            // SAFETY: the contract in the header.
             unsafe { value::destroy_array(array, 0) };
         }
     });
 }
 
-/// Fills an info, as iof_Value_load does with its value; it is not required. Frees nothing.
+/// Fills an info with copies of the key and of data, as iof_Value_load does. The info is optional
+/// (iof_Info_required). Its previous contents are not freed. Errors: those of iof_Value_load, and
+/// IOF_ERR_BAD_PARAM if the key is too long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_load(
     info: *mut iof_info_t,
@@ -137,7 +146,7 @@ pub unsafe extern "C" fn iof_Info_load(
     r#type: iof_data_type_t,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         unsafe {
             let place = read::place(info)?;
             place.write_info(key, value::load(data, r#type)?)
@@ -146,17 +155,19 @@ pub unsafe extern "C" fn iof_Info_load(
 }
 
 impl iof_info_t {
+    /// Fills the info. Frees `value` on an error.
+    ///
     /// # Safety
     /// That of [`read`], for `key`.
     unsafe fn write_info(&mut self, key: *const c_char, mut value: iof_value_t) -> Outcome<iof_status_t> {
-        // SAFETY: as promised to us.
+        // SAFETY: the caller's promise.
         match unsafe { read::text(key, IOF_MAX_KEYLEN) } {
             Ok(key) => {
                 *self = iof_info_t { key: memory::key(key), flags: 0, value };
                 Ok(IOF_SUCCESS)
             }
             Err(status) => {
-                // SAFETY: it was made here.
+                // SAFETY: the library has created it, and nothing else refers to it.
                 unsafe { value::destroy(&mut value, 0) };
                 Err(status)
             }
@@ -164,29 +175,31 @@ impl iof_info_t {
     }
 }
 
-/// Says that who can't honour an info is to refuse what it comes with.
+/// Marks an info as required: the receiver must honour it, or refuse the request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_required(info: *mut iof_info_t) {
     guard_or((), || {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         if let Ok(info) = unsafe { read::place(info) } {
             info.flags |= IOF_INFO_REQD;
         }
     });
 }
 
-/// Frees an array of infos that the library gave, or PMIX_INFO_CREATE, with all their values.
+/// Frees an array of infos and all their values. The array comes from the library or from
+/// PMIX_INFO_CREATE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_free(info: *mut iof_info_t, ninfo: usize) {
-    // SAFETY: the header's promise.
+    // SAFETY: the contract in the header.
     guard_or((), || unsafe { value::free_infos(info, ninfo) });
 }
 
-/// Copies an info with all that its value points to. Frees nothing.
+/// Copies an info and all that its value points to. The previous contents of dest are not freed.
+/// Errors: IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_xfer(dest: *mut iof_info_t, src: *const iof_info_t) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         unsafe {
             let place = read::place(dest)?;
             *place = copied(read::one(src)?)?;
@@ -195,46 +208,52 @@ pub unsafe extern "C" fn iof_Info_xfer(dest: *mut iof_info_t, src: *const iof_in
     })
 }
 
+/// Returns a copy of an info.
+///
 /// # Safety
 /// That of [`value`].
 unsafe fn copied(from: &iof_info_t) -> Outcome<iof_info_t> {
     read::key(from)?;
-    // SAFETY: as promised to us.
+    // SAFETY: the caller's promise.
     let value = unsafe { value::copy(&from.value, 0) }?;
     Ok(iof_info_t { flags: from.flags & !IOF_INFO_PERSISTENT, value, ..*from })
 }
 
-/// A list of infos that grows. Its mark is looked at before anything else is.
+/// A growable list of infos. [`list`] checks the mark before it uses anything else.
 struct List {
     mark: u64,
     infos: Vec<iof_info_t>,
 }
 
+/// The mark of a list that is not released: "iof_list" in ASCII.
 const MARK: u64 = 0x696f_665f_6c69_7374;
-/// Infos in a list.
+/// The maximum number of infos in a list.
 const MAX_LISTED: usize = 1 << 16;
 
+/// Returns the list behind a handle.
+///
 /// # Safety
-/// `list` is one of ours and was not released, or else eight bytes of memory at least that are
-/// none.
+/// `list` was returned by [`iof_Info_list_start`] and is not released, or it points to at least
+/// eight bytes of other memory.
 unsafe fn list<'a>(list: *mut c_void) -> Outcome<&'a mut List> {
     let list: *mut List = list.cast();
-    // SAFETY: as promised to us.
+    // SAFETY: the caller's promise.
     if list.is_null() || !list.is_aligned() || unsafe { (&raw const (*list).mark).read() } != MARK {
         return Err(IOF_ERR_BAD_PARAM);
     }
-    // SAFETY: it is one of ours.
+    // SAFETY: the mark shows that it is a list.
     Ok(unsafe { &mut *list })
 }
 
-/// Begins a list of infos, to be used by one thread at a time and given back by
-/// iof_Info_list_release.
+/// Creates a list of infos, to be used by one thread at a time and freed by iof_Info_list_release.
+/// Returns NULL on an internal error.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Info_list_start() -> *mut c_void {
     guard_or(ptr::null_mut(), || Box::into_raw(Box::new(List { mark: MARK, infos: Vec::new() })).cast())
 }
 
-/// Adds an info as iof_Info_load makes it.
+/// Adds an info that iof_Info_load would make. Errors: those of iof_Info_load;
+/// IOF_ERR_OUT_OF_RESOURCE if the list is full.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_list_add(
     ptr: *mut c_void,
@@ -243,7 +262,7 @@ pub unsafe extern "C" fn iof_Info_list_add(
     r#type: iof_data_type_t,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         unsafe {
             let list = list(ptr)?;
             let mut info = iof_info_t { key: [0; 512], flags: 0, value: value::NOTHING };
@@ -253,11 +272,12 @@ pub unsafe extern "C" fn iof_Info_list_add(
     })
 }
 
-/// Adds a copy of an info.
+/// Adds a copy of an info. Errors: those of iof_Info_xfer; IOF_ERR_OUT_OF_RESOURCE if the list is
+/// full.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_list_xfer(ptr: *mut c_void, info: *const iof_info_t) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         unsafe { list(ptr)?.push(copied(read::one(info)?)?) }
     })
 }
@@ -265,7 +285,7 @@ pub unsafe extern "C" fn iof_Info_list_xfer(ptr: *mut c_void, info: *const iof_i
 impl List {
     fn push(&mut self, mut info: iof_info_t) -> Outcome<iof_status_t> {
         if self.infos.len() >= MAX_LISTED {
-            // SAFETY: it was made for this list.
+            // SAFETY: the info is a copy that the list would have owned.
             unsafe { value::destroy(&mut info.value, 0) };
             return Err(IOF_ERR_OUT_OF_RESOURCE);
         }
@@ -274,11 +294,13 @@ impl List {
     }
 }
 
-/// Makes an array of copies of what is in a list; IOF_ERR_NOT_FOUND if that is nothing.
+/// Stores an array with copies of the infos of a list in *par, to be freed by
+/// iof_Data_array_destruct. The list remains. Errors: IOF_ERR_NOT_FOUND if the list is empty;
+/// IOF_ERR_NOMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_list_convert(ptr: *mut c_void, par: *mut iof_data_array_t) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let (list, place) = unsafe { (list(ptr)?, read::place(par)?) };
         if list.infos.is_empty() {
             return Err(IOF_ERR_NOT_FOUND);
@@ -291,17 +313,18 @@ pub unsafe extern "C" fn iof_Info_list_convert(ptr: *mut c_void, par: *mut iof_d
     })
 }
 
-/// Frees a list with all that is in it.
+/// Frees a list and all its infos.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_list_release(ptr: *mut c_void) {
     guard_or((), || {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let Ok(list) = (unsafe { list(ptr) }) else { return };
         list.mark = 0;
-        // SAFETY: it is one of ours, given back once.
+        // SAFETY: it was created by `iof_Info_list_start`, and its mark shows that it is not
+        // released.
         let mut list = unsafe { Box::from_raw(&raw mut *list) };
         for info in &mut list.infos {
-            // SAFETY: what is in a list was made for it.
+            // SAFETY: the list owns its infos.
             unsafe { value::destroy(&mut info.value, 0) };
         }
     });

@@ -1,9 +1,9 @@
-//! The host's part: upcalls of the engine become calls of the launcher's module, and its callbacks
-//! become replies.
+//! The host's part: upcalls of the engine become calls of the launcher's module, and the launcher's
+//! answers become replies.
 //!
-//! A launcher answers with the number of a request, which is what its `cbdata` is: so an answer
-//! that comes twice, or to something that nobody asked, is an unknown number and nothing else. What
-//! an upcall points to stays until the answer.
+//! The `cbdata` of an upcall is the number of its request. An answer that arrives twice, or without
+//! a request, therefore has an unknown number and no effect. The arguments of an upcall are kept
+//! until its answer.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -28,43 +28,44 @@ use crate::types::{
 };
 use crate::{make, memory, read};
 
-/// Infos of one answer.
+/// The maximum number of infos or processes in an answer.
 const MAX_ANSWER: usize = 1 << 16;
 
-/// What waits for the launcher's word, by number, with what the launcher was given.
-struct Waiting<T> {
+/// The requests that wait for the launcher's answer, by number, each with the arguments of its
+/// upcall.
+struct PendingRequests<T> {
     last: usize,
     all: BTreeMap<usize, (T, Option<Arc<Args>>)>,
 }
 
-impl<T> Waiting<T> {
-    const fn new() -> Waiting<T> {
-        Waiting { last: 0, all: BTreeMap::new() }
+impl<T> PendingRequests<T> {
+    const fn new() -> PendingRequests<T> {
+        PendingRequests { last: 0, all: BTreeMap::new() }
     }
 }
 
-/// What one is called by.
-fn note<T>(waiting: &Mutex<Waiting<T>>, what: T, args: Option<Arc<Args>>) -> *mut c_void {
-    let mut waiting = lock(waiting);
-    waiting.last = waiting.last.wrapping_add(1);
-    let number = waiting.last;
-    waiting.all.insert(number, (what, args));
+/// Adds a request, and returns its number as `cbdata`.
+fn add<T>(requests: &Mutex<PendingRequests<T>>, request: T, args: Option<Arc<Args>>) -> *mut c_void {
+    let mut requests = lock(requests);
+    requests.last = requests.last.wrapping_add(1);
+    let number = requests.last;
+    requests.all.insert(number, (request, args));
     ptr::without_provenance_mut(number)
 }
 
-/// What it stood for, once.
-fn take<T>(waiting: &Mutex<Waiting<T>>, number: *mut c_void) -> Option<T> {
-    let taken = lock(waiting).all.remove(&number.addr());
-    taken.map(|(what, _)| what)
+/// Removes and returns the request with this number, if it is pending.
+fn take<T>(requests: &Mutex<PendingRequests<T>>, number: *mut c_void) -> Option<T> {
+    let taken = lock(requests).all.remove(&number.addr());
+    taken.map(|(request, _)| request)
 }
 
-static REPLIES: Mutex<Waiting<Reply>> = Mutex::new(Waiting::new());
-static QUERIES: Mutex<Waiting<(QueryReply, Vec<Query>)>> = Mutex::new(Waiting::new());
-static APPROVALS: Mutex<Waiting<ApprovalReply>> = Mutex::new(Waiting::new());
+static REPLIES: Mutex<PendingRequests<Reply>> = Mutex::new(PendingRequests::new());
+static QUERIES: Mutex<PendingRequests<(QueryReply, Vec<Query>)>> = Mutex::new(PendingRequests::new());
+static APPROVALS: Mutex<PendingRequests<ApprovalReply>> = Mutex::new(PendingRequests::new());
 
-/// What one upcall points to.
+/// The arguments of an upcall.
 struct Args {
-    /// Who asks, as far as that is known.
+    /// The process that asks, if known.
     asker: iof_proc_t,
     procs: Vec<iof_proc_t>,
     data: OwnedInfos,
@@ -88,13 +89,12 @@ impl Default for Args {
     }
 }
 
-// SAFETY: all that it points to is its own, and is looked at by the launcher alone until it has
-// answered.
+// SAFETY: it owns all that it points to, and only the launcher reads that until it has answered.
 unsafe impl Send for Args {}
-// SAFETY: as above; nothing in it is changed after it was made.
+// SAFETY: as above; it is not modified after its creation.
 unsafe impl Sync for Args {}
 
-/// The launcher.
+/// The launcher as the engine's host.
 pub(crate) struct CHost(pub iof_server_module_t);
 
 impl Host for CHost {
@@ -105,20 +105,20 @@ impl Host for CHost {
             make::info(IOF_GRPID, make::uint32(tool.gid)),
             make::info(IOF_PROC_PID, make::pid(tool.pid)),
         ];
-        let number = note(&APPROVALS, reply, None);
-        // SAFETY: the header's promise; the infos live until it returns.
+        let number = add(&APPROVALS, reply, None);
+        // SAFETY: the contract in the header; the infos live until it returns.
         calling(|| unsafe { tool_connected(infos.as_mut_ptr(), infos.len(), Some(approved), number) });
     }
 
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
         let Some(_) = self.0.iof_pull else { return reply.grant() };
-        let args = Args { directives: OwnedInfos::of(directives), ..args_of(procs) };
+        let args = Args { directives: OwnedInfos::new(directives), ..args_for(procs) };
         self.call_pull(args, channels, Some(reply));
     }
 
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
         let stop = [Info::new(IOF_IOF_STOP, true)];
-        self.call_pull(Args { directives: OwnedInfos::of(&stop), ..args_of(procs) }, channels, None);
+        self.call_pull(Args { directives: OwnedInfos::new(&stop), ..args_for(procs) }, channels, None);
     }
 
     fn forwards_stdin(&self) -> bool {
@@ -127,15 +127,15 @@ impl Host for CHost {
 
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
         let Some(push_stdin) = self.0.push_stdin else { return drop(reply) };
-        let mut args = Args { directives: OwnedInfos::of(&stdin.directives), ..args_of(&stdin.targets) };
+        let mut args = Args { directives: OwnedInfos::new(&stdin.directives), ..args_for(&stdin.targets) };
         args.bytes = bytes.to_vec();
-        let at = if bytes.is_empty() { ptr::null_mut() } else { args.bytes.as_mut_ptr().cast() };
-        args.bo = Some(iof_byte_object_t { bytes: at, size: bytes.len() });
+        let start = if bytes.is_empty() { ptr::null_mut() } else { args.bytes.as_mut_ptr().cast() };
+        args.bo = Some(iof_byte_object_t { bytes: start, size: bytes.len() });
         let args = Arc::new(args);
-        let number = note(&REPLIES, reply, Some(Arc::clone(&args)));
+        let number = add(&REPLIES, reply, Some(Arc::clone(&args)));
         let (targets, directives) = (&args.procs, args.directives.as_slice());
         let bo = args.bo.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: the header's promise; what it points to lives as long as `args`.
+        // SAFETY: the contract in the header; the arguments live as long as `args`.
         let status = calling(|| unsafe {
             push_stdin(
                 &args.asker,
@@ -153,23 +153,23 @@ impl Host for CHost {
 
     fn query(&self, queries: &[Query], reply: QueryReply) {
         let Some(query) = self.0.query else { return drop(reply) };
-        let args = Arc::new(Args { queries: OwnedQueries::of(queries), ..Args::default() });
-        let number = note(&QUERIES, (reply, queries.to_vec()), Some(Arc::clone(&args)));
+        let args = Arc::new(Args { queries: OwnedQueries::new(queries), ..Args::default() });
+        let number = add(&QUERIES, (reply, queries.to_vec()), Some(Arc::clone(&args)));
         let (asker, asked) = (ptr::from_ref(&args.asker).cast_mut(), args.queries.as_slice());
-        // SAFETY: the header's promise; what it points to lives as long as `args`.
+        // SAFETY: the contract in the header; the arguments live as long as `args`.
         let status = calling(|| unsafe {
             query(asker, asked.as_ptr().cast_mut(), asked.len(), Some(answered), number)
         });
         if status != IOF_SUCCESS
             && let Some((reply, _)) = take(&QUERIES, number)
         {
-            reply.deny(Status(status.min(IOF_ERROR)), "the launcher knows nothing of it");
+            reply.deny(Status(status.min(IOF_ERROR)), "the launcher does not know the keys of this query");
         }
     }
 
     fn log(&self, log: &Log, reply: Reply) {
         let Some(call) = self.0.log else {
-            return reply.deny(Status::ERR_NOT_SUPPORTED, "the launcher logs nothing");
+            return reply.deny(Status::ERR_NOT_SUPPORTED, "the launcher does not log messages");
         };
         let source = log.directives.iter().find(|info| info.key == PMIX_LOG_SOURCE);
         let asker = match source.map(|info| &info.value) {
@@ -177,11 +177,11 @@ impl Host for CHost {
             _ => Args::default().asker,
         };
         let data: Vec<Info> = log.data.iter().filter_map(log_entry).collect();
-        let (data, directives) = (OwnedInfos::of(&data), OwnedInfos::of(&log.directives));
+        let (data, directives) = (OwnedInfos::new(&data), OwnedInfos::new(&log.directives));
         let args = Arc::new(Args { asker, data, directives, ..Args::default() });
-        let number = note(&REPLIES, reply, Some(Arc::clone(&args)));
+        let number = add(&REPLIES, reply, Some(Arc::clone(&args)));
         let (data, directives) = (args.data.as_slice(), args.directives.as_slice());
-        // SAFETY: the header's promise; what it points to lives as long as `args`.
+        // SAFETY: the contract in the header; the arguments live as long as `args`.
         calling(|| unsafe {
             call(
                 &args.asker,
@@ -197,17 +197,17 @@ impl Host for CHost {
 }
 
 impl CHost {
-    /// `reply` is None where nobody waits for the answer.
+    /// Calls the launcher's `iof_pull`. `reply` is `None` if the request needs no answer.
     fn call_pull(&self, args: Args, channels: Channels, reply: Option<Reply>) {
         let Some(iof_pull) = self.0.iof_pull else { return };
         let args = Arc::new(args);
         let number = match reply {
-            Some(reply) => note(&REPLIES, reply, Some(Arc::clone(&args))),
-            // Of no request.
+            Some(reply) => add(&REPLIES, reply, Some(Arc::clone(&args))),
+            // The number of no request.
             None => ptr::null_mut(),
         };
         let (procs, directives) = (&args.procs, args.directives.as_slice());
-        // SAFETY: the header's promise; what it points to lives as long as `args`.
+        // SAFETY: the contract in the header; the arguments live as long as `args`.
         let status = calling(|| unsafe {
             iof_pull(
                 procs.as_ptr(),
@@ -223,11 +223,11 @@ impl CHost {
     }
 }
 
-fn args_of(procs: &[Proc]) -> Args {
+fn args_for(procs: &[Proc]) -> Args {
     Args { procs: procs.iter().map(memory::proc).collect(), ..Args::default() }
 }
 
-/// What a launcher logs is text; an email the engine sends itself.
+/// Returns an entry of a log request for the launcher. Emails are left out: the engine sends them.
 fn log_entry(entry: &iof_proto::LogEntry) -> Option<Info> {
     let LogValue::Text(text) = &entry.value else { return None };
     let value = InfoValue::Text(text.clone());
@@ -238,7 +238,8 @@ fn denial(status: iof_status_t, reason: &str) -> Failure {
     Failure::new(Status(status.min(IOF_ERROR)), reason.to_owned())
 }
 
-/// An upcall has returned: unless it was successful, or is answered already, that is the answer.
+/// Handles the return of an upcall: a status other than success is the answer, unless the request
+/// is answered already.
 fn returned(number: *mut c_void, status: iof_status_t) {
     if status != IOF_SUCCESS {
         reply(number, status);
@@ -249,11 +250,11 @@ fn reply(number: *mut c_void, status: iof_status_t) {
     match (take(&REPLIES, number), status) {
         (None, _) => {}
         (Some(reply), IOF_SUCCESS | IOF_OPERATION_SUCCEEDED) => reply.grant(),
-        (Some(reply), status) => reply.deny(Status(status.min(IOF_ERROR)), "the launcher refuses"),
+        (Some(reply), status) => reply.deny(Status(status.min(IOF_ERROR)), "the launcher denied the request"),
     }
 }
 
-/// What the launcher calls with its answer.
+/// The callback for the launcher's answer to a request.
 unsafe extern "C" fn done(status: iof_status_t, number: *mut c_void) {
     guard_or((), || reply(number, status));
 }
@@ -263,7 +264,7 @@ unsafe extern "C" fn approved(status: iof_status_t, _proc: *mut iof_proc_t, numb
         let Some(reply) = take(&APPROVALS, number) else { return };
         reply.answer(match status {
             IOF_SUCCESS | IOF_OPERATION_SUCCEEDED => Ok(Grant::Never),
-            status => Err(denial(status, "the launcher does not let this tool in")),
+            status => Err(denial(status, "the launcher refused this tool")),
         });
     });
 }
@@ -279,41 +280,45 @@ unsafe extern "C" fn answered(
     guard_or((), || {
         if let Some((reply, queries)) = take(&QUERIES, number) {
             let known = matches!(status, IOF_SUCCESS | IOF_ERR_PARTIAL_SUCCESS);
-            // SAFETY: the header's promise.
+            // SAFETY: the contract in the header.
             match unsafe { found(&queries, info, ninfo) } {
                 Ok(found) if known => reply.answer(found),
-                Ok(_) => reply.deny(Status(status.min(IOF_ERROR)), "the launcher knows nothing of it"),
-                Err(status) => reply.deny(Status(status), "the launcher's answer can't be understood"),
+                Ok(_) => reply
+                    .deny(Status(status.min(IOF_ERROR)), "the launcher does not know the keys of this query"),
+                Err(status) => reply.deny(Status(status), "the launcher's answer is invalid"),
             }
         }
         if let Some(release) = release_fn {
-            // SAFETY: the launcher has given both for that.
+            // SAFETY: the launcher has passed the function and its argument for this call.
             calling(|| unsafe { release(release_cbdata) });
         }
     });
 }
 
-/// Which infos answer which queries.
+/// Assigns the infos of an answer to queries.
 ///
 /// # Safety
 /// That of [`read`].
 unsafe fn found(queries: &[Query], infos: *const iof_info_t, count: usize) -> Outcome<Vec<Found>> {
     let mut found: Vec<Found> = Vec::new();
-    // SAFETY: as promised to us.
+    // SAFETY: the caller's promise.
     for info in unsafe { read::slice(infos, count, MAX_ANSWER) }? {
         let key = read::key(info)?;
-        // The first that asks for it and has no answer.
-        let asks = |(at, query): &(u32, &Query)| {
-            query.keys.iter().any(|of| of == key) && !found.iter().any(|of| of.query == *at && of.key == key)
+        // The first query that asks for the key and has no answer yet.
+        let asks = |(index, query): &(u32, &Query)| {
+            let is_answered = found.iter().any(|found| found.query == *index && found.key == key);
+            query.keys.iter().any(|asked| asked == key) && !is_answered
         };
         let Some((query, _)) = (0..).zip(queries).find(asks) else { continue };
-        // SAFETY: as promised to us.
+        // SAFETY: the caller's promise.
         let value = unsafe { answer(key, &info.value) }?;
         found.push(Found { query, key: key.to_owned(), value });
     }
     Ok(found)
 }
 
+/// Reads the value of an answer.
+///
 /// # Safety
 /// That of [`read`].
 unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
@@ -322,9 +327,9 @@ unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
         return status.map(|status| Value::Status(Status(status))).ok_or(IOF_ERR_BAD_PARAM);
     }
     if from.r#type == IOF_DATA_ARRAY {
-        // SAFETY: the type says what is there.
+        // SAFETY: the type specifies the field.
         let array: &iof_data_array_t = unsafe { read::one(from.data.darray) }?;
-        // SAFETY: and so does the array's.
+        // SAFETY: the array's type specifies its elements.
         return unsafe {
             match array.r#type {
                 IOF_PROC_INFO => {
@@ -336,22 +341,24 @@ unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
             }
         };
     }
-    // SAFETY: as promised to us.
+    // SAFETY: the caller's promise.
     Ok(match unsafe { read::value(from, iof_proto::limits::MAX_LOG_TEXT) }? {
         InfoValue::Text(text) => Value::Text(text),
         value => Value::Infos(vec![Info { key: key.to_owned(), value, required: false }]),
     })
 }
 
+/// Reads an entry of a process table.
+///
 /// # Safety
 /// That of [`read`].
 unsafe fn proc_info(from: &iof_proc_info_t) -> Outcome<ProcInfo> {
-    // SAFETY: as promised to us.
-    let name = |at| unsafe {
-        let known = if ptr::addr_eq::<_, ()>(at, ptr::null()) {
+    // SAFETY: the caller's promise.
+    let name = |text| unsafe {
+        let known = if ptr::addr_eq::<_, ()>(text, ptr::null()) {
             ""
         } else {
-            read::text(at, iof_proto::limits::MAX_TEXT)?
+            read::text(text, iof_proto::limits::MAX_TEXT)?
         };
         Ok::<_, iof_status_t>(known.to_owned())
     };

@@ -1,4 +1,4 @@
-//! The infos of an init: each of its keys has one meaning, whoever is initialized.
+//! The infos of `iof_tool_init` and `iof_server_init`. A key has the same meaning in both.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use crate::guard::Outcome;
 use crate::keys::*;
 use crate::read;
 
-/// Infos, of which those that are understood are taken out.
+/// Infos. The methods remove those that they read.
 pub(crate) struct Infos(pub Vec<Info>);
 
 impl Infos {
     fn take(&mut self, key: &str) -> Option<InfoValue> {
-        let at = self.0.iter().rposition(|info| info.key == key)?;
-        let value = self.0.remove(at).value;
+        let index = self.0.iter().rposition(|info| info.key == key)?;
+        let value = self.0.remove(index).value;
         self.0.retain(|info| info.key != key);
         Some(value)
     }
@@ -41,7 +41,7 @@ impl Infos {
         self.take(key).map(number).transpose()
     }
 
-    /// A rank, by itself or as that of a process.
+    /// Takes a rank, given as a number or as a process.
     pub(crate) fn rank(&mut self, key: &str) -> Outcome<Option<Rank>> {
         let rank = |value| match value {
             InfoValue::Number(number) => u32::try_from(number).map(Rank).map_err(|_| IOF_ERR_BAD_PARAM),
@@ -51,12 +51,13 @@ impl Infos {
         self.take(key).map(rank).transpose()
     }
 
-    /// Those that are left are understood by nobody: an error if one is required.
+    /// Fails if one of the infos that remain, which no method has read, is required.
     pub(crate) fn done(self) -> Outcome<()> {
         if self.0.iter().any(|info| info.required) { Err(IOF_ERR_NOT_SUPPORTED) } else { Ok(()) }
     }
 
-    /// How a tool looks for an engine. Of several ways that are named the first of these counts.
+    /// Takes the way in which a tool finds its engine. If several are given, the first of these
+    /// applies: path, pid, name of a job, system-level engine only, system-level engine first.
     pub(crate) fn search(&mut self) -> Outcome<Search> {
         let (uri, pid) = (self.text(IOF_SERVER_URI)?, self.number(IOF_SERVER_PIDINFO)?);
         let nspace = self.text(IOF_SERVER_NSPACE)?;
@@ -78,7 +79,7 @@ impl Infos {
         Ok(Search { target, directory: self.directory()? })
     }
 
-    /// Where sockets are.
+    /// Takes the directory of the sockets.
     pub(crate) fn directory(&mut self) -> Outcome<Option<PathBuf>> {
         let (session, system) = (self.text(IOF_SERVER_TMPDIR)?, self.text(IOF_SYSTEM_TMPDIR)?);
         Ok(session.or(system).map(PathBuf::from))

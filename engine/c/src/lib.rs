@@ -1,29 +1,29 @@
-//! The C library: what a launcher or a tool that is written in C links, shaped as PMIx is.
+//! The C library, for launchers and tools written in C. Its functions have the form of PMIx's.
 //!
-//! `include/iof.h`, which is made of this crate, is its documentation. Names are PMIx's with
-//! another prefix, and so are the order of arguments, structures and numbers. The crate `iof-pmix`
-//! exports the same functions by PMIx's own names.
+//! `include/iof.h` is its documentation, and is generated from this crate. Names differ from PMIx's
+//! in the prefix. The order of arguments, the structures and the numbers are the same. The crate
+//! `iof-pmix` exports the same functions by PMIx's own names.
 //!
 //! | module | concept |
 //! |---|---|
-//! | `types`, `callbacks`, `constants`, `keys` | what the header declares |
-//! | `guard` | the door of every entry point: no panic gets out, nobody waits in a callback |
-//! | `read`, `make` | what C hands over, made into values of Rust; and back |
-//! | `memory`, `value`, `owned` | malloc's memory; values with all that they point to; what is lent to C |
-//! | `call` | calling back into C |
-//! | `library`, `init` | what the process has, a tool or a server; the infos of an init |
-//! | `session`, `core`, `turns` | one connection: who progresses it, what is under way |
-//! | `pushes`, `print`, `events` | pushes under way; output without a callback; event handlers |
+//! | `types`, `callbacks`, `constants`, `keys` | the declarations of the header |
+//! | `guard` | the border around every entry point: no panic crosses it, and nothing blocks in a callback |
+//! | `read`, `make` | conversion of C's values into Rust's, and back |
+//! | `memory`, `value`, `owned` | memory of malloc(3); values with all that they point to; arrays lent to C |
+//! | `call` | calls of C's callbacks |
+//! | `library`, `init` | the state of the process: nothing, a tool or a server; the infos of its initialization |
+//! | `session`, `core`, `turns` | one connection: the thread that progresses it, and pending requests |
+//! | `pushes`, `print`, `events` | pushes in progress; output without a callback; event handlers |
 //! | `tool`, `progress`, `helpers`, `strings` | entry points of tools |
 //! | `server`, `host` | entry points of launchers; the engine's upcalls |
 //!
 //! # Safety
-//! What an entry point asks of C is in the header: pointers that are not NULL point to what their
-//! type says. What can be looked at without that is: NULL, alignment, lengths, terminators,
-//! numbers.
-#![allow(non_camel_case_types, reason = "names are C's")]
-#![allow(non_snake_case, reason = "names are PMIx's")]
-#![allow(clippy::missing_safety_doc, reason = "it would stand in the header, whose head says it once")]
+//! The header states the contract of the entry points: pointers that are not NULL point to values
+//! of their type. The library checks what can be checked without that: NULL, alignment, lengths,
+//! terminators and numbers.
+#![allow(non_camel_case_types, reason = "C's names")]
+#![allow(non_snake_case, reason = "PMIx's names")]
+#![allow(clippy::missing_safety_doc, reason = "the head of the header states the contract once")]
 
 mod call;
 mod callbacks;

@@ -1,5 +1,5 @@
-//! What the process has: nothing, a tool or a server. PMIx's functions name none of them, so there
-//! is one of each at most.
+//! The state of the library in this process: nothing, a tool or a server. PMIx's functions name no
+//! connection, so a process has at most one.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -14,7 +14,7 @@ use crate::guard::{OrStatus, Outcome};
 use crate::server::Server;
 use crate::session::{Session, lock};
 
-/// What the process has.
+/// The state of the library in this process.
 #[derive(Default)]
 pub(crate) enum Library {
     #[default]
@@ -25,39 +25,42 @@ pub(crate) enum Library {
 
 /// A tool.
 pub(crate) struct Tool {
-    /// How often it was initialized: it is finalized as often.
+    /// The number of calls of `iof_tool_init` that are not yet matched by `iof_tool_finalize`.
     pub count: usize,
     pub proc: Proc,
-    /// None: it has not connected, which it said is all right.
+    /// `None` if the tool chose to run without a connection.
     pub session: Option<Arc<Session>>,
 }
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library::Nothing);
 
-/// The process that has initialized the library; 0: none has.
+/// The process that initialized the library, or 0.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// What this process has. A child that it has forked has nothing: our threads are not there, and
-/// what they held is held for ever.
+/// Locks and returns the state of this process.
+///
+/// # Errors
+/// Fails in a child of fork(2): the library's threads do not exist there, and a lock that one of
+/// them held is never released.
 pub(crate) fn library() -> Outcome<MutexGuard<'static, Library>> {
     let owner = OWNER.load(Relaxed);
     if owner != 0 && owner != process::id() {
         let reason = format!(
-            "process {owner} has initialized the library, and this is a child of it: call exec first"
+            "the library was initialized by process {owner}, of which this is a forked child: call exec(3) first"
         );
         return Err(reason).or_status(IOF_ERR_INIT);
     }
     Ok(lock(&LIBRARY))
 }
 
-/// The same, to initialize it.
+/// Like [`library`], for initialization: makes this process the owner.
 pub(crate) fn library_to_begin() -> Outcome<MutexGuard<'static, Library>> {
     let library = library()?;
     OWNER.store(process::id(), Relaxed);
     Ok(library)
 }
 
-/// The session of this process; a server's begins when it is first needed.
+/// Returns the session of this process. A server's session begins when it is first needed.
 pub(crate) fn session() -> Outcome<Arc<Session>> {
     if let Library::Tool(Tool { session, .. }) = &*library()? {
         return session.clone().ok_or(IOF_ERR_UNREACH);
@@ -65,7 +68,7 @@ pub(crate) fn session() -> Outcome<Arc<Session>> {
     server()?.session()
 }
 
-/// The session, if there is one already.
+/// Returns the session of this process, if it has begun.
 pub(crate) fn session_so_far() -> Option<Arc<Session>> {
     match &*library().ok()? {
         Library::Nothing => None,
@@ -74,13 +77,14 @@ pub(crate) fn session_so_far() -> Option<Arc<Session>> {
     }
 }
 
-/// The server of this process, which does not end as long as this is there.
+/// A use of the server of this process. The server does not end before it is dropped.
 pub(crate) struct InUse(ManuallyDrop<Arc<Server>>);
 
-/// Held while a use ends, and by who waits for that.
+/// Locked while a use ends, and while a thread waits for the last one.
 static USES: Mutex<()> = Mutex::new(());
 static UNUSED: Condvar = Condvar::new();
 
+/// Returns a use of the server of this process.
 pub(crate) fn server() -> Outcome<InUse> {
     match &*library()? {
         Library::Server(server) => Ok(InUse(ManuallyDrop::new(Arc::clone(server)))),
@@ -99,15 +103,16 @@ impl Deref for InUse {
 impl Drop for InUse {
     fn drop(&mut self) {
         let uses = lock(&USES);
-        // SAFETY: it is dropped here alone, and nobody looks at it afterwards.
+        // SAFETY: it is dropped only here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.0) };
         drop(uses);
         UNUSED.notify_all();
     }
 }
 
-/// A server that nobody finds any more, as soon as nobody uses it: calls of other threads are over
-/// soon.
+/// Waits for the last use of a server, and returns it. The server must no longer be in the state of
+/// the library, so that no use can begin. Uses that exist end soon, because none
+/// of them blocks for long.
 pub(crate) fn unused(mut server: Arc<Server>) -> Server {
     let mut uses = lock(&USES);
     loop {

@@ -1,4 +1,4 @@
-//! What Rust answers, made into values of C. Where there is no memory, a text is NULL and an array
+//! Makes values of C from values of Rust. If memory is exhausted, a text is NULL and an array
 //! empty.
 
 use std::ffi::c_void;
@@ -14,7 +14,7 @@ use crate::types::{
 };
 use crate::value::NOTHING;
 
-/// An info that is not required.
+/// Returns an optional info.
 pub(crate) fn info(key: &str, value: iof_value_t) -> iof_info_t {
     iof_info_t { key: memory::key(key), flags: 0, value }
 }
@@ -51,7 +51,7 @@ pub(crate) fn proc(proc: &iof_proto::Proc) -> iof_value_t {
     with(IOF_PROC, |data| data.proc = boxed(memory::proc(proc)))
 }
 
-/// With all bits of the union set, so that it can be copied as it is.
+/// Returns a value with all bits of the union initialized, so that it can be copied as it is.
 fn with(r#type: iof_data_type_t, fill: impl FnOnce(&mut iof_value_data_t)) -> iof_value_t {
     let mut value = iof_value_t { r#type, ..NOTHING };
     fill(&mut value.data);
@@ -61,7 +61,7 @@ fn with(r#type: iof_data_type_t, fill: impl FnOnce(&mut iof_value_data_t)) -> io
 fn boxed<T>(value: T) -> *mut T {
     let place: *mut T = memory::zeroed(1);
     if !place.is_null() {
-        // SAFETY: there is room for one, and nobody else has it.
+        // SAFETY: there is room for one value, and nothing else refers to it.
         unsafe { place.write(value) };
     }
     place
@@ -71,7 +71,7 @@ fn array<T: Copy>(r#type: iof_data_type_t, elements: &[T]) -> iof_value_t {
     let place: *mut T = memory::zeroed(elements.len());
     let size = if place.is_null() { 0 } else { elements.len() };
     if size > 0 {
-        // SAFETY: there is room for so many.
+        // SAFETY: there is room for all elements.
         unsafe { std::ptr::copy_nonoverlapping(elements.as_ptr(), place, size) };
     }
     let array = iof_data_array_t { r#type, size, array: place.cast::<c_void>() };
@@ -82,32 +82,32 @@ fn infos(infos: &[iof_info_t]) -> iof_value_t {
     array(IOF_INFO, infos)
 }
 
-/// Infos as they are: directives, or what a host said.
+/// Converts infos: directives, or the answer of a host.
 pub(crate) fn from_infos(from: &[Info]) -> Vec<iof_info_t> {
-    let one = |Info { key, value, required }: &Info| {
+    let convert = |Info { key, value, required }: &Info| {
         let value = match value {
             InfoValue::Bool(flag) => boolean(*flag),
             InfoValue::Number(number) => match u32::try_from(*number) {
                 Ok(number) => uint32(number),
                 Err(_) => uint64(*number),
             },
-            InfoValue::Text(of) => text(of),
-            InfoValue::Proc(of) => proc(of),
+            InfoValue::Text(string) => text(string),
+            InfoValue::Proc(process) => proc(process),
         };
         iof_info_t { flags: if *required { IOF_INFO_REQD } else { 0 }, ..info(key, value) }
     };
-    from.iter().map(one).collect()
+    from.iter().map(convert).collect()
 }
 
-/// The answer to a query: one info for each key of which something is known.
+/// Converts the answer to a query: one info for each key that is known.
 pub(crate) fn answer(answer: &Answer) -> Vec<iof_info_t> {
     answer.found.iter().map(|Found { key, value, .. }| info(key, found(value))).collect()
 }
 
 fn found(value: &Value) -> iof_value_t {
     match value {
-        Value::Text(of) => text(of),
-        Value::Status(of) => status(*of),
+        Value::Text(string) => text(string),
+        Value::Status(code) => status(*code),
         Value::Procs(procs) => array(IOF_PROC_INFO, &procs.iter().map(proc_info).collect::<Vec<_>>()),
         Value::Streams(streams) => infos(&streams.iter().map(stream).collect::<Vec<_>>()),
         Value::Jobs(jobs) => infos(&jobs.iter().map(job).collect::<Vec<_>>()),
@@ -131,18 +131,18 @@ fn proc_info(from: &ProcInfo) -> iof_proc_info_t {
 }
 
 fn job(from: &JobInfo) -> iof_info_t {
-    let mut of = vec![
+    let mut fields = vec![
         info(IOF_NSPACE, text(from.nspace.as_str())),
         info(IOF_JOB_SIZE, uint32(from.procs)),
         info(IOF_QUERY_JOB_STATUS, status(from.status)),
         info(IOF_CMD_LINE, text(&from.command)),
     ];
-    of.extend(from.exit_code.map(|code| info(IOF_EXIT_CODE, integer(code))));
-    info(IOF_QUERY_NAMESPACE_INFO, infos(&of))
+    fields.extend(from.exit_code.map(|code| info(IOF_EXIT_CODE, integer(code))));
+    info(IOF_QUERY_NAMESPACE_INFO, infos(&fields))
 }
 
 fn stream(from: &StreamStats) -> iof_info_t {
-    let of = [
+    let fields = [
         info(IOF_PROCID, proc(&from.source)),
         info("iof.channel", with(IOF_IOF_CHANNEL, |data| data.uint16 = channel(from.channel))),
         info(IOF_LOGGED, boolean(from.logged)),
@@ -153,10 +153,10 @@ fn stream(from: &StreamStats) -> iof_info_t {
         info("iof.readers", uint32(from.readers.len().try_into().unwrap_or(u32::MAX))),
         info(IOF_IOF_COMPLETE, boolean(from.complete)),
     ];
-    info(IOF_QUERY_STATS, infos(&of))
+    info(IOF_QUERY_STATS, infos(&fields))
 }
 
-/// The bit of a channel.
+/// Returns the bit of a channel.
 pub(crate) fn channel(channel: iof_proto::Channel) -> u16 {
     iof_proto::Channels::from(channel).bits()
 }

@@ -1,4 +1,4 @@
-//! Memory that C may free: malloc's.
+//! Memory of malloc(3), which C may free.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -7,43 +7,43 @@ use crate::constants::IOF_ERR_NOMEM;
 use crate::guard::{OrStatus, Outcome};
 use crate::types::{iof_info_t, iof_key_t, iof_nspace_t, iof_proc_t};
 
-/// Room for `count` values, all zero; NULL if there is no memory, or for none.
+/// Allocates `count` values, all zero. Returns NULL if `count` is 0 or memory is exhausted.
 pub(crate) fn zeroed<T>(count: usize) -> *mut T {
     if count == 0 {
         return ptr::null_mut();
     }
-    // SAFETY: calloc checks the product, and what it gives is aligned for every type of C.
+    // SAFETY: calloc checks the product, and returns memory that is aligned for every type of C.
     unsafe { libc::calloc(count, size_of::<T>()) }.cast()
 }
 
-/// A terminated copy, up to the first NUL of `text`; NULL if there is no memory.
+/// Returns a terminated copy of `text` up to its first NUL, or NULL if memory is exhausted.
 pub(crate) fn text(text: &[u8]) -> *mut c_char {
     let length = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
     let copy: *mut u8 = zeroed(length.saturating_add(1));
     if !copy.is_null() {
-        // SAFETY: there is room for so many bytes and a terminator, which is there already.
+        // SAFETY: there is room for `length` bytes and a terminator, which is already zero.
         unsafe { ptr::copy_nonoverlapping(text.as_ptr(), copy, length) };
     }
     copy.cast()
 }
 
-/// A copy of `size` bytes at `from`; NULL if there is no memory, or for none.
+/// Returns a copy of `size` bytes at `from`, or NULL if there are none or memory is exhausted.
 ///
 /// # Safety
-/// They can be read.
+/// The bytes are readable.
 pub(crate) unsafe fn copied(from: *const c_char, size: usize) -> *mut c_char {
     if from.is_null() {
         return ptr::null_mut();
     }
     let copy: *mut c_char = zeroed(size);
     if !copy.is_null() {
-        // SAFETY: there is room for so many.
+        // SAFETY: there is room for `size` bytes.
         unsafe { ptr::copy_nonoverlapping(from, copy, size) };
     }
     copy
 }
 
-/// A copy for ourselves, of what may be more than there is memory for.
+/// Returns a copy on the Rust heap. Fails, instead of aborting, if memory is exhausted.
 pub(crate) fn owned(bytes: &[u8]) -> Outcome<Vec<u8>> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len()).or_status(IOF_ERR_NOMEM)?;
@@ -51,21 +51,21 @@ pub(crate) fn owned(bytes: &[u8]) -> Outcome<Vec<u8>> {
     Ok(copy)
 }
 
-/// Gives back what one of the above gave, or what C has of malloc.
+/// Frees memory that a function of this module returned, or that C has from malloc.
 ///
 /// # Safety
-/// Nobody uses it any more.
+/// The memory is not used any more.
 pub(crate) unsafe fn free<T>(memory: *mut T) {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller's promise.
     unsafe { libc::free(memory.cast::<c_void>()) };
 }
 
-/// `text` as far as it fits, terminated, and zeros behind it.
+/// Copies as much of `text` as fits, with a terminator, and fills the rest with zeros.
 pub(crate) fn fill(array: &mut [c_char], text: &[u8]) {
     array.fill(0);
     let room = array.len().saturating_sub(1);
-    for (to, from) in array.iter_mut().take(room).zip(text) {
-        *to = from.cast_signed() as c_char;
+    for (place, byte) in array.iter_mut().take(room).zip(text) {
+        *place = byte.cast_signed() as c_char;
     }
 }
 
@@ -85,11 +85,11 @@ pub(crate) fn proc(from: &iof_proto::Proc) -> iof_proc_t {
     iof_proc_t { nspace: nspace(from.nspace.as_str()), rank: from.rank.0 }
 }
 
-/// An array of infos that were given away, to be freed by C.
+/// Copies infos into an array that C frees. Their values then belong to the array.
 pub(crate) fn give(infos: &[iof_info_t]) -> *mut iof_info_t {
     let array: *mut iof_info_t = zeroed(infos.len());
     if !array.is_null() {
-        // SAFETY: there is room for so many.
+        // SAFETY: there is room for all infos.
         unsafe { ptr::copy_nonoverlapping(infos.as_ptr(), array, infos.len()) };
     }
     array

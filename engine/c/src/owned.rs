@@ -1,4 +1,4 @@
-//! Arrays of C's structures that Rust lends out, and frees itself.
+//! Arrays of C's structures that Rust lends to C, and frees itself.
 
 use std::ffi::{CString, c_char};
 
@@ -7,12 +7,12 @@ use iof_proto::{Info, Query};
 use crate::types::{iof_info_t, iof_query_t};
 use crate::{make, value};
 
-/// Infos with all that their values point to.
+/// Infos that own all that their values point to.
 #[derive(Default)]
 pub(crate) struct OwnedInfos(Vec<iof_info_t>);
 
 impl OwnedInfos {
-    pub(crate) fn of(infos: &[Info]) -> OwnedInfos {
+    pub(crate) fn new(infos: &[Info]) -> OwnedInfos {
         OwnedInfos(make::from_infos(infos))
     }
 
@@ -24,33 +24,34 @@ impl OwnedInfos {
 impl Drop for OwnedInfos {
     fn drop(&mut self) {
         for info in &mut self.0 {
-            // SAFETY: the values were made here, and whom they were lent to is done with them.
+            // SAFETY: the values were created by `make`, and are no longer lent to C.
             unsafe { value::destroy(&mut info.value, 0) };
         }
     }
 }
 
-/// Queries with their keys and qualifiers.
+/// Queries that own their keys and qualifiers.
 #[derive(Default)]
 pub(crate) struct OwnedQueries {
     queries: Vec<iof_query_t>,
-    /// What these point to.
+    /// The memory that `queries` points to.
     _parts: Vec<Parts>,
 }
 
+/// The memory of one query.
 struct Parts {
     _keys: Vec<CString>,
-    at: Vec<*mut c_char>,
+    key_pointers: Vec<*mut c_char>,
     qualifiers: OwnedInfos,
 }
 
 impl OwnedQueries {
-    pub(crate) fn of(from: &[Query]) -> OwnedQueries {
-        let mut parts: Vec<Parts> = from.iter().map(Parts::of).collect();
-        let query = |of: &mut Parts| iof_query_t {
-            keys: of.at.as_mut_ptr(),
-            qualifiers: of.qualifiers.0.as_mut_ptr(),
-            nqual: of.qualifiers.0.len(),
+    pub(crate) fn new(queries: &[Query]) -> OwnedQueries {
+        let mut parts: Vec<Parts> = queries.iter().map(Parts::new).collect();
+        let query = |parts: &mut Parts| iof_query_t {
+            keys: parts.key_pointers.as_mut_ptr(),
+            qualifiers: parts.qualifiers.0.as_mut_ptr(),
+            nqual: parts.qualifiers.0.len(),
         };
         OwnedQueries { queries: parts.iter_mut().map(query).collect(), _parts: parts }
     }
@@ -61,12 +62,12 @@ impl OwnedQueries {
 }
 
 impl Parts {
-    fn of(query: &Query) -> Parts {
-        // A key with a NUL came from no tool of C's: nobody knows it.
+    fn new(query: &Query) -> Parts {
+        // C cannot express a key that contains a NUL. It becomes the empty key, which is unknown.
         let keys = query.keys.iter().map(|key| CString::new(key.as_str()).unwrap_or_default());
         let keys: Vec<CString> = keys.collect();
-        let mut at: Vec<*mut c_char> = keys.iter().map(|key| key.as_ptr().cast_mut()).collect();
-        at.push(std::ptr::null_mut());
-        Parts { _keys: keys, at, qualifiers: OwnedInfos::of(&query.qualifiers) }
+        let mut key_pointers: Vec<*mut c_char> = keys.iter().map(|key| key.as_ptr().cast_mut()).collect();
+        key_pointers.push(std::ptr::null_mut());
+        Parts { _keys: keys, key_pointers, qualifiers: OwnedInfos::new(&query.qualifiers) }
     }
 }

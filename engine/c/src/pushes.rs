@@ -1,4 +1,4 @@
-//! Pushes under way: bytes of C's go into inlets as there is room.
+//! Pushes in progress: bytes of the program are copied into inlets as there is room.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,25 +8,25 @@ use iof_tool::{STALL_TIMEOUT, Tool};
 
 use crate::session::Done;
 
-/// Bytes to be pushed.
+/// The bytes of a push.
 pub(crate) enum Payload {
-    /// Our own copy: C does not wait.
+    /// A copy: the call has returned.
     Copied(Vec<u8>),
-    /// C's: the call that has them waits until we are done with them.
+    /// The program's own bytes: the call blocks until the push has ended.
     Lent(*const u8, usize),
 }
 
-// SAFETY: it is read only while its owner waits, see `Payload::bytes`.
+// SAFETY: the bytes are read only while the call that owns them blocks, see `Payload::bytes`.
 unsafe impl Send for Payload {}
 
 impl Payload {
     fn bytes(&self) -> &[u8] {
         match self {
             Payload::Copied(bytes) => bytes,
-            // SAFETY: the call that made it has checked the pointer, and returns only when what has it is
-            // gone: it waits for the answer, or for the end of the one who could give it
-            // (`Session::blocking`).
-            Payload::Lent(at, size) => unsafe { std::slice::from_raw_parts(*at, *size) },
+            // SAFETY: the call that lent the bytes has checked the pointer. It returns only after
+            // the payload is dropped: it waits for the answer, or for the end of the core that
+            // would give it (`Session::blocking`).
+            Payload::Lent(start, size) => unsafe { std::slice::from_raw_parts(*start, *size) },
         }
     }
 
@@ -35,30 +35,32 @@ impl Payload {
     }
 }
 
-/// One of them.
+/// A push in progress.
 struct Pushing {
     payload: Payload,
-    at: usize,
-    over: bool,
-    /// Who takes nothing for a while is cut off.
-    drop: bool,
-    /// Since when nothing has moved, and how far it was when somebody looked.
+    /// The number of bytes that are in the inlet.
+    filled: usize,
+    /// Whether all bytes are in the inlet.
+    complete: bool,
+    /// Whether targets that read nothing for [`STALL_TIMEOUT`] are cut off.
+    drop_slow: bool,
+    /// The time of the last progress or check, and the position at that check.
     stall: (Instant, Option<u64>),
     done: Done<()>,
 }
 
-/// All of them, by number.
+/// All pushes in progress, by number.
 #[derive(Default)]
 pub(crate) struct Pushes(BTreeMap<u32, Pushing>);
 
 impl Pushes {
-    pub(crate) fn begin(&mut self, push: u32, payload: Payload, drop: bool, done: Done<()>) {
+    pub(crate) fn begin(&mut self, push: u32, payload: Payload, drop_slow: bool, done: Done<()>) {
         let stall = (Instant::now(), None);
-        self.0.insert(push, Pushing { payload, at: 0, over: false, drop, stall, done });
+        self.0.insert(push, Pushing { payload, filled: 0, complete: false, drop_slow, stall, done });
     }
 
-    /// Puts bytes where there is room, and tells what became of pushes that are over. Gives when to
-    /// look again.
+    /// Fills inlets that have room, and reports the results of pushes that have ended. Returns the
+    /// time at which it must be called again.
     pub(crate) fn advance(&mut self, tool: &mut Tool) -> Option<Instant> {
         let mut due = None;
         let numbers: Vec<u32> = self.0.keys().copied().collect();
@@ -70,7 +72,7 @@ impl Pushes {
             if let Some(result) = result
                 && let Some(pushing) = self.0.remove(&push)
             {
-                // C may have its bytes back.
+                // The payload is dropped first: `done` lets the call that owns the bytes return.
                 let Pushing { payload, done, .. } = pushing;
                 drop(payload);
                 done(result);
@@ -79,7 +81,7 @@ impl Pushes {
         due
     }
 
-    /// Nothing will come of any.
+    /// Fails all pushes.
     pub(crate) fn fail(&mut self, failure: &Failure) {
         for Pushing { payload, done, .. } in std::mem::take(&mut self.0).into_values() {
             drop(payload);
@@ -101,10 +103,11 @@ impl Pushing {
             Ok(None) => {}
             Err(lost) => return Some(Err(gone(lost))),
         }
-        if self.drop {
+        if self.drop_slow {
             let until = self.stall.0.checked_add(STALL_TIMEOUT)?;
             if Instant::now() >= until {
-                // Those that took nothing since the last look, if there was one.
+                // Cuts off the targets that have read nothing since the last check, if there was
+                // one.
                 let lagging = tool.slow_targets(push, self.stall.1).ok()?;
                 self.stall = (Instant::now(), Some(lagging.position));
             }
@@ -115,8 +118,8 @@ impl Pushing {
     }
 
     fn fill(&mut self, push: u32, tool: &mut Tool) {
-        while !self.over {
-            let rest = self.payload.bytes().get(self.at..).unwrap_or_default();
+        while !self.complete {
+            let rest = self.payload.bytes().get(self.filled..).unwrap_or_default();
             let room = tool.push_room(push);
             let count = rest.len().min(room.len());
             if count == 0 && !rest.is_empty() {
@@ -125,30 +128,30 @@ impl Pushing {
             if let (Some(room), Some(rest)) = (room.get_mut(..count), rest.get(..count)) {
                 room.copy_from_slice(rest);
             }
-            self.at = self.at.saturating_add(count);
-            self.over = count == rest.len();
+            self.filled = self.filled.saturating_add(count);
+            self.complete = count == rest.len();
             self.stall = (Instant::now(), None);
-            if tool.fill(push, count, self.over).is_err() {
+            if tool.fill(push, count, self.complete).is_err() {
                 return;
             }
         }
     }
 }
 
-/// What C is told of a push that is over.
+/// Returns the result of a push that has ended.
 fn outcome(report: &PushReport) -> Result<(), Failure> {
     let Some(first) = report.partial.first() else { return Ok(()) };
     let status = if report.complete > 0 { Status::ERR_PARTIAL_SUCCESS } else { Status::ERR_IOF_FAILURE };
-    let (short, all) = (report.partial.len(), report.bytes);
+    let (count, total) = (report.partial.len(), report.bytes);
     let reason = format!(
-        "{short} targets did not get all of {all} bytes; {target} got {got}",
+        "{count} targets did not receive all {total} bytes; {target} received {received}",
         target = first.target,
-        got = first.delivered
+        received = first.delivered
     );
     Err(Failure::new(status, reason))
 }
 
-/// The engine has gone.
-pub(crate) fn gone(why: impl std::fmt::Display) -> Failure {
-    Failure::new(Status::ERR_UNREACH, why.to_string())
+/// Returns the failure of a request whose connection has ended.
+pub(crate) fn gone(reason: impl std::fmt::Display) -> Failure {
+    Failure::new(Status::ERR_UNREACH, reason.to_string())
 }

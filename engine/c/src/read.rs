@@ -1,9 +1,9 @@
-//! What C hands over, made into values of Rust: pointers are looked at here, and texts and arrays
-//! have their limits.
+//! Converts what C passes into values of Rust. This module checks pointers, and limits the lengths
+//! of texts and arrays.
 //!
-//! The promise behind every `unsafe` here is the caller's, which the head of the header asks of C:
-//! a pointer that is not NULL points to what its type says, as many of them as the number beside it
-//! says, readable until the call returns.
+//! The contract behind every `unsafe` block of this module is the caller's, as the head of the
+//! header states it: a pointer that is not NULL points to values of its type, as many as the number
+//! beside it specifies, which are readable until the call returns.
 
 use std::ffi::c_char;
 use std::slice;
@@ -20,87 +20,88 @@ use crate::types::{
     iof_byte_object_t, iof_data_array_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_value_t,
 };
 
-/// `count` values at `at`, at most `limit`.
+/// Returns `count` values, at most `limit`, that begin at `start`.
 ///
 /// # Safety
-/// The module's promise.
-pub(crate) unsafe fn slice<'a, T>(at: *const T, count: usize, limit: usize) -> Outcome<&'a [T]> {
+/// The module's contract.
+pub(crate) unsafe fn slice<'a, T>(start: *const T, count: usize, limit: usize) -> Outcome<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
     }
-    if at.is_null() || !at.is_aligned() || count > limit {
+    if start.is_null() || !start.is_aligned() || count > limit {
         return Err(IOF_ERR_BAD_PARAM);
     }
-    // SAFETY: not NULL and aligned; the rest is promised. Our types have no values that are not
-    // allowed, but for the union's bool, which is never read as one.
-    Ok(unsafe { slice::from_raw_parts(at, count) })
+    // SAFETY: the pointer is aligned and not NULL; the rest is the module's contract. All bit
+    // patterns are valid for the types of the header, except for the union's bool, which is never
+    // read as a bool.
+    Ok(unsafe { slice::from_raw_parts(start, count) })
 }
 
-/// What is at `at`.
+/// Returns the value at `place`.
 ///
 /// # Safety
-/// The module's promise.
-pub(crate) unsafe fn one<'a, T>(at: *const T) -> Outcome<&'a T> {
-    // SAFETY: as promised to us.
-    unsafe { slice(at, 1, 1) }?.first().ok_or(IOF_ERR_BAD_PARAM)
+/// The module's contract.
+pub(crate) unsafe fn one<'a, T>(place: *const T) -> Outcome<&'a T> {
+    // SAFETY: the module's contract.
+    unsafe { slice(place, 1, 1) }?.first().ok_or(IOF_ERR_BAD_PARAM)
 }
 
-/// The bytes that `at` describes, at most `limit`; none if it is NULL.
+/// Returns the bytes of an object, at most `limit`; none if `object` is NULL.
 ///
 /// # Safety
-/// The module's promise.
-pub(crate) unsafe fn payload<'a>(at: *const iof_byte_object_t, limit: usize) -> Outcome<&'a [u8]> {
-    if at.is_null() {
+/// The module's contract.
+pub(crate) unsafe fn payload<'a>(object: *const iof_byte_object_t, limit: usize) -> Outcome<&'a [u8]> {
+    if object.is_null() {
         return Ok(&[]);
     }
-    // SAFETY: as promised to us.
+    // SAFETY: the module's contract.
     unsafe {
-        let object = one(at)?;
+        let object = one(object)?;
         slice(object.bytes.cast(), object.size, limit)
     }
 }
 
-/// A place to put something.
+/// Returns a place for a result.
 ///
 /// # Safety
-/// The module's promise, for writing, and nobody else uses it meanwhile.
-pub(crate) unsafe fn place<'a, T>(at: *mut T) -> Outcome<&'a mut T> {
-    if at.is_null() || !at.is_aligned() {
+/// The module's contract, for writing; nothing else uses the place until the call returns.
+pub(crate) unsafe fn place<'a, T>(place: *mut T) -> Outcome<&'a mut T> {
+    if place.is_null() || !place.is_aligned() {
         return Err(IOF_ERR_BAD_PARAM);
     }
-    // SAFETY: not NULL and aligned; the rest is promised.
-    Ok(unsafe { &mut *at })
+    // SAFETY: the pointer is aligned and not NULL; the rest is the caller's promise.
+    Ok(unsafe { &mut *place })
 }
 
-/// The bytes of a terminated text of at most `limit` bytes.
+/// Returns the bytes of a terminated text of at most `limit` bytes.
 ///
 /// # Safety
-/// The module's promise, up to the terminator or the limit.
-pub(crate) unsafe fn bytes<'a>(at: *const c_char, limit: usize) -> Outcome<&'a [u8]> {
-    if at.is_null() {
+/// The module's contract, up to the terminator or the limit.
+pub(crate) unsafe fn bytes<'a>(start: *const c_char, limit: usize) -> Outcome<&'a [u8]> {
+    if start.is_null() {
         return Err(IOF_ERR_BAD_PARAM);
     }
-    // SAFETY: looks at no byte behind the terminator or the limit.
-    let length = unsafe { libc::strnlen(at, limit.saturating_add(1)) };
+    // SAFETY: strnlen reads no byte after the terminator or the limit.
+    let length = unsafe { libc::strnlen(start, limit.saturating_add(1)) };
     if length > limit {
         return Err(IOF_ERR_BAD_PARAM);
     }
-    // SAFETY: so many were just looked at.
-    Ok(unsafe { slice::from_raw_parts(at.cast(), length) })
+    // SAFETY: strnlen has just read `length` bytes.
+    Ok(unsafe { slice::from_raw_parts(start.cast(), length) })
 }
 
-/// A terminated text.
+/// Returns a terminated text, which must be UTF-8.
 ///
 /// # Safety
 /// As [`bytes`].
-pub(crate) unsafe fn text<'a>(at: *const c_char, limit: usize) -> Outcome<&'a str> {
-    // SAFETY: as promised to us.
-    str::from_utf8(unsafe { bytes(at, limit) }?).map_err(|_| IOF_ERR_BAD_PARAM)
+pub(crate) unsafe fn text<'a>(start: *const c_char, limit: usize) -> Outcome<&'a str> {
+    // SAFETY: the module's contract.
+    str::from_utf8(unsafe { bytes(start, limit) }?).map_err(|_| IOF_ERR_BAD_PARAM)
 }
 
-/// A text that stands in an array, where its terminator must be, too.
+/// Returns the text in an array, which must contain its terminator.
 fn text_within(array: &[c_char]) -> Outcome<&str> {
-    // SAFETY: char and u8 are laid out alike.
+    // SAFETY: `c_char` and `u8` have the same layout.
     let bytes: &[u8] = unsafe { slice::from_raw_parts(array.as_ptr().cast(), array.len()) };
     let end = bytes.iter().position(|byte| *byte == 0).ok_or(IOF_ERR_BAD_PARAM)?;
     str::from_utf8(bytes.get(..end).unwrap_or_default()).map_err(|_| IOF_ERR_BAD_PARAM)
@@ -114,13 +115,13 @@ pub(crate) fn proc(from: &iof_proc_t) -> Outcome<Proc> {
     Ok(Proc::new(nspace(text_within(&from.nspace)?)?, Rank(from.rank)))
 }
 
-/// Processes, one at least.
+/// Reads processes, at least one.
 ///
 /// # Safety
-/// The module's promise.
-pub(crate) unsafe fn procs(at: *const iof_proc_t, count: usize) -> Outcome<Vec<Proc>> {
-    // SAFETY: as promised to us.
-    let all = unsafe { slice(at, count, MAX_PROCS_PER_PULL) }?;
+/// The module's contract.
+pub(crate) unsafe fn procs(start: *const iof_proc_t, count: usize) -> Outcome<Vec<Proc>> {
+    // SAFETY: the module's contract.
+    let all = unsafe { slice(start, count, MAX_PROCS_PER_PULL) }?;
     if all.is_empty() {
         return Err(IOF_ERR_BAD_PARAM);
     }
@@ -131,19 +132,19 @@ pub(crate) fn channels(channels: iof_iof_channel_t) -> Outcome<Channels> {
     Channels::try_from(channels).ok().filter(|channels| !channels.is_empty()).ok_or(IOF_ERR_BAD_PARAM)
 }
 
-/// Directives. One whose value has a type that none of ours has is refused if it is required, and
-/// else left out.
+/// Reads directives. If the type of a value is not supported, a required directive is refused, and
+/// an optional one is left out.
 ///
 /// # Safety
-/// The module's promise, for all that values point to as well.
-pub(crate) unsafe fn infos(at: *const iof_info_t, count: usize) -> Outcome<Vec<Info>> {
-    // SAFETY: as promised to us.
-    let all = unsafe { slice(at, count, MAX_DIRECTIVES) }?;
+/// The module's contract, also for all that the values point to.
+pub(crate) unsafe fn infos(start: *const iof_info_t, count: usize) -> Outcome<Vec<Info>> {
+    // SAFETY: the module's contract.
+    let all = unsafe { slice(start, count, MAX_DIRECTIVES) }?;
     let mut infos = Vec::with_capacity(all.len());
     for from in all {
         let key = key(from)?;
         let required = from.flags & IOF_INFO_REQD != 0;
-        // SAFETY: as promised to us.
+        // SAFETY: the module's contract.
         match unsafe { value(&from.value, MAX_TEXT) } {
             Ok(value) => infos.push(Info { key: key.to_owned(), value, required }),
             Err(IOF_ERR_NOT_SUPPORTED) if !required => {}
@@ -153,30 +154,29 @@ pub(crate) unsafe fn infos(at: *const iof_info_t, count: usize) -> Outcome<Vec<I
     Ok(infos)
 }
 
-/// The key of an info.
+/// Returns the key of an info.
 pub(crate) fn key(info: &iof_info_t) -> Outcome<&str> {
     text_within(&info.key)
 }
 
-/// A value, whose text may have `limit` bytes.
+/// Reads a value whose text has at most `limit` bytes.
 ///
 /// # Safety
-/// The module's promise, for what the value points to.
+/// The module's contract, for what the value points to.
 pub(crate) unsafe fn value(from: &iof_value_t, limit: usize) -> Outcome<InfoValue> {
     if let Some(number) = number(from) {
-        // What is below zero is nothing that we have a directive for.
+        // No directive has a negative value.
         return u64::try_from(number).map(InfoValue::Number).map_err(|_| IOF_ERR_BAD_PARAM);
     }
     let iof_value_t { r#type, data } = from;
-    // SAFETY: the type says which one is there, and C promises that it does; a bool is looked at as the
-    // byte that it is.
+    // SAFETY: the type specifies the field, by the module's contract; a bool is read as a byte.
     unsafe {
         Ok(match *r#type {
-            // PMIx's macros make a bool without a value of a flag that is just there.
+            // PMIx's macros express a flag without a value in this way.
             IOF_UNDEF => InfoValue::Bool(true),
             IOF_BOOL => InfoValue::Bool(data.byte != 0),
             IOF_STRING => InfoValue::Text(text(data.string, limit)?.to_owned()),
-            IOF_BYTE_OBJECT => InfoValue::Text(text_of(&data.bo, limit)?),
+            IOF_BYTE_OBJECT => InfoValue::Text(byte_object_text(&data.bo, limit)?),
             IOF_PROC => InfoValue::Proc(proc(one(data.proc)?)?),
             IOF_PROC_NSPACE => InfoValue::Text(text_within(one(data.nspace)?)?.to_owned()),
             _ => return Err(IOF_ERR_NOT_SUPPORTED),
@@ -184,18 +184,18 @@ pub(crate) unsafe fn value(from: &iof_value_t, limit: usize) -> Outcome<InfoValu
     }
 }
 
-/// A text in a byte object, with or without a terminator.
-unsafe fn text_of(bo: &iof_byte_object_t, limit: usize) -> Outcome<String> {
-    // SAFETY: as promised to us.
+/// Reads the text in a byte object, with or without a terminator.
+unsafe fn byte_object_text(bo: &iof_byte_object_t, limit: usize) -> Outcome<String> {
+    // SAFETY: the module's contract.
     let bytes: &[u8] = unsafe { slice(bo.bytes.cast(), bo.size, limit.saturating_add(1)) }?;
     let text = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     String::from_utf8(text.to_vec()).map_err(|_| IOF_ERR_BAD_PARAM)
 }
 
-/// The number that a value is, if it is one.
+/// Returns the number that a value contains, if its type is a number.
 pub(crate) fn number(from: &iof_value_t) -> Option<i128> {
     let iof_value_t { r#type, data } = from;
-    // SAFETY: all of these are numbers, for which any bits will do.
+    // SAFETY: all of these fields are integers, for which all bit patterns are valid.
     unsafe {
         Some(match *r#type {
             IOF_BYTE | IOF_UINT8 | IOF_PROC_STATE => data.uint8.into(),
@@ -212,44 +212,48 @@ pub(crate) fn number(from: &iof_value_t) -> Option<i128> {
     }
 }
 
-/// An array of terminated texts that ends with NULL.
+/// Reads an array of terminated texts that ends with NULL.
 ///
 /// # Safety
-/// The module's promise, up to the end or to `limit` of them.
-pub(crate) unsafe fn texts(at: *const *mut c_char, limit: usize, bytes_each: usize) -> Outcome<Vec<Vec<u8>>> {
+/// The module's contract, up to the end of the array or to `limit` texts.
+pub(crate) unsafe fn texts(
+    start: *const *mut c_char,
+    limit: usize,
+    bytes_each: usize,
+) -> Outcome<Vec<Vec<u8>>> {
     let mut texts = Vec::new();
-    if at.is_null() {
+    if start.is_null() {
         return Ok(texts);
     }
-    if !at.is_aligned() {
+    if !start.is_aligned() {
         return Err(IOF_ERR_BAD_PARAM);
     }
     loop {
-        // SAFETY: all before were not NULL, so this one is there as well.
-        let next = unsafe { *at.wrapping_add(texts.len()) };
+        // SAFETY: no earlier element is NULL, so the array has this one as well.
+        let next = unsafe { *start.wrapping_add(texts.len()) };
         if next.is_null() {
             return Ok(texts);
         }
         if texts.len() >= limit {
             return Err(IOF_ERR_BAD_PARAM);
         }
-        // SAFETY: as promised to us.
+        // SAFETY: the module's contract.
         texts.push(unsafe { bytes(next, bytes_each) }?.to_vec());
     }
 }
 
-/// Queries, one at least.
+/// Reads queries, at least one.
 ///
 /// # Safety
-/// The module's promise, for all that they point to as well.
-pub(crate) unsafe fn queries(at: *const iof_query_t, count: usize) -> Outcome<Vec<Query>> {
-    // SAFETY: as promised to us.
-    let all = unsafe { slice(at, count, MAX_QUERY_KEYS) }?;
+/// The module's contract, also for all that they point to.
+pub(crate) unsafe fn queries(start: *const iof_query_t, count: usize) -> Outcome<Vec<Query>> {
+    // SAFETY: the module's contract.
+    let all = unsafe { slice(start, count, MAX_QUERY_KEYS) }?;
     if all.is_empty() {
         return Err(IOF_ERR_BAD_PARAM);
     }
     let query = |from: &iof_query_t| {
-        // SAFETY: as promised to us.
+        // SAFETY: the module's contract.
         let (keys, qualifiers) =
             unsafe { (texts(from.keys, MAX_QUERY_KEYS, MAX_TEXT)?, infos(from.qualifiers, from.nqual)?) };
         let keys = keys.into_iter().map(|key| String::from_utf8(key).map_err(|_| IOF_ERR_BAD_PARAM));
@@ -259,19 +263,19 @@ pub(crate) unsafe fn queries(at: *const iof_query_t, count: usize) -> Outcome<Ve
     all.iter().map(query).collect()
 }
 
-/// The data of a log request, one entry at least.
+/// Reads the data of a log request, at least one entry.
 ///
 /// # Safety
-/// The module's promise, for all that values point to as well.
-pub(crate) unsafe fn log_entries(at: *const iof_info_t, count: usize) -> Outcome<Vec<LogEntry>> {
-    // SAFETY: as promised to us.
-    let all = unsafe { slice(at, count, MAX_LOG_ENTRIES) }?;
+/// The module's contract, also for all that the values point to.
+pub(crate) unsafe fn log_entries(start: *const iof_info_t, count: usize) -> Outcome<Vec<LogEntry>> {
+    // SAFETY: the module's contract.
+    let all = unsafe { slice(start, count, MAX_LOG_ENTRIES) }?;
     if all.is_empty() {
         return Err(IOF_ERR_BAD_PARAM);
     }
     let entry = |from: &iof_info_t| {
         let (channel, required) = (key(from)?.to_owned(), from.flags & IOF_INFO_REQD != 0);
-        // SAFETY: the type says what is there; all else as promised to us.
+        // SAFETY: the type specifies the field; the rest is the module's contract.
         let value = unsafe {
             if channel == PMIX_LOG_EMAIL && from.value.r#type == IOF_DATA_ARRAY {
                 LogValue::Email(email(one(from.value.data.darray)?)?)
@@ -287,16 +291,16 @@ pub(crate) unsafe fn log_entries(at: *const iof_info_t, count: usize) -> Outcome
     all.iter().map(entry).collect()
 }
 
-/// What an email has.
+/// Reads the fields of an email.
 unsafe fn email(array: &iof_data_array_t) -> Outcome<Vec<Info>> {
     if array.r#type != IOF_INFO {
         return Err(IOF_ERR_BAD_PARAM);
     }
-    // SAFETY: the type says what the array is of.
+    // SAFETY: the type specifies the elements.
     let fields: &[iof_info_t] = unsafe { slice(array.array.cast(), array.size, MAX_DIRECTIVES) }?;
     let field = |from: &iof_info_t| {
         let required = from.flags & IOF_INFO_REQD != 0;
-        // SAFETY: as promised to us.
+        // SAFETY: the module's contract.
         Ok(Info { key: key(from)?.to_owned(), value: unsafe { value(&from.value, MAX_LOG_TEXT) }?, required })
     };
     fields.iter().map(field).collect()

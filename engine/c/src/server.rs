@@ -1,4 +1,4 @@
-//! The launcher's functions: an engine, its jobs, and what it is brought from other nodes.
+//! The functions of launchers: the engine, its jobs, and output from other nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsString, c_char, c_int, c_void};
@@ -32,12 +32,13 @@ use crate::types::{
 };
 use crate::{memory, read};
 
-/// Programs of one job, and arguments and variables of one program.
+/// The maximum number of programs of a job.
 const MAX_APPS: usize = 4096;
+/// The maximum number of arguments, of variables and of adopted ranks.
 const MAX_ARGS: usize = 1 << 16;
-/// Bytes of one argument, as the kernel has it (MAX_ARG_STRLEN).
+/// The maximum length of an argument, in bytes: the kernel's MAX_ARG_STRLEN.
 const MAX_ARG: usize = 128 << 10;
-/// Bytes of one delivery.
+/// The maximum size of a delivery, in bytes.
 const MAX_DELIVERY: usize = 1 << 30;
 
 /// The engine of this process.
@@ -45,34 +46,35 @@ pub(crate) struct Server {
     engine: Engine,
     jobs: Mutex<BTreeMap<Nspace, Job>>,
     session: Mutex<Option<Arc<Session>>>,
-    /// Held by who begins the session.
+    /// Locked by the thread that begins the session.
     beginning: Mutex<()>,
     own_thread: bool,
-    /// The path of its socket, if it has one.
+    /// The path of the engine's socket, if it has one.
     socket: Option<CString>,
     spawned: AtomicU32,
 }
 
 impl Server {
-    /// The launcher's own session, in which its registrations may hold ranks back.
+    /// Returns the launcher's own session, and begins it if necessary. Its registrations may hold
+    /// ranks back.
     pub(crate) fn session(&self) -> Outcome<Arc<Session>> {
         if let Some(session) = self.session_so_far() {
             return Ok(session);
         }
-        // The engine's own thread, on which upcalls come, has a part in what follows: so nobody asks there
-        // for what is locked meanwhile.
+        // Attaching needs the engine's control thread, on which upcalls run. An upcall must
+        // therefore not wait for the lock below.
         may_wait()?;
-        let _one = lock(&self.beginning);
+        let _beginning = lock(&self.beginning);
         if let Some(session) = self.session_so_far() {
             return Ok(session);
         }
         let tool = self.engine.attach("launcher", Grant::Block);
         let status = tool.as_ref().err().map_or(IOF_SUCCESS, attach_status);
-        let again = || match server() {
+        let connect = || match server() {
             Ok(server) => server.engine.attach("launcher", Grant::Block),
             Err(_) => Err(iof_tool::LostError::Closed.into()),
         };
-        let begun = Session::begin(tool.or_status(status)?, Box::new(again), self.own_thread);
+        let begun = Session::begin(tool.or_status(status)?, Box::new(connect), self.own_thread);
         let begun = Arc::new(begun.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
         *lock(&self.session) = Some(Arc::clone(&begun));
         Ok(begun)
@@ -87,18 +89,19 @@ impl Server {
     }
 }
 
-/// Starts the engine: there is one in a process, which is no tool then. Tools of the same user find
-/// it (iof_tool_init), unless the module or the infos say otherwise. The module may be NULL: a
-/// launcher that forwards what its own ranks write has no part to play.
+/// Starts the engine. A process has at most one, and is then not a tool. Tools of the same user
+/// find it (iof_tool_init), unless the module or the infos specify otherwise. The module is copied.
+/// It may be NULL for a launcher that only forwards the output of its own ranks.
 ///
 /// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR,
 /// IOF_SERVER_GATEWAY, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE,
 /// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS,
 /// IOF_BACKEND.
 ///
-/// It installs no signal handlers, and raises the limit on open files. IOF_ERR_EXISTS: there is one
-/// already; IOF_ERR_INIT: the process is a tool; IOF_ERR_OUT_OF_RESOURCE: threads or files are
-/// short, or the directory of the sockets will not do.
+/// The engine installs no signal handlers, and raises the limit on open files. Not for callbacks.
+/// Errors: IOF_ERR_EXISTS if the process has an engine already; IOF_ERR_INIT if the process is a
+/// tool; IOF_ERR_OUT_OF_RESOURCE if threads or files are exhausted, or if the directory of the
+/// sockets cannot be used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_init(
     module: *mut iof_server_module_t,
@@ -107,9 +110,9 @@ pub unsafe extern "C" fn iof_server_init(
 ) -> iof_status_t {
     guard(|| {
         may_wait()?;
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let mut infos = Infos(unsafe { read::infos(info, ninfo) }?);
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let module = if module.is_null() { None } else { Some(*unsafe { read::one(module) }?) };
         let mut library = library_to_begin()?;
         match *library {
@@ -141,7 +144,7 @@ pub unsafe extern "C" fn iof_server_init(
 fn config(infos: &mut Infos) -> Outcome<Config> {
     let mut config = Config::default();
     let tools = infos.flag(IOF_SERVER_TOOL_SUPPORT)? != Some(false);
-    // It is so anyway.
+    // Accepted without effect: a session's engine is the default.
     infos.flag(IOF_SERVER_SESSION_SUPPORT)?;
     let system = infos.flag(IOF_SERVER_SYSTEM_SUPPORT)? == Some(true);
     let directory = infos.directory()?;
@@ -166,9 +169,9 @@ fn config(infos: &mut Infos) -> Outcome<Config> {
     Ok(config)
 }
 
-/// Ends the engine. Ranks that still run lose their pipes, so wait for the jobs first. Tools get
-/// what they are due, for half a second at most; the launcher's own callbacks are called with all
-/// that there is before it returns. Not in a callback.
+/// Ends the engine. Ranks that still run lose their pipes, so wait for the jobs first. Blocks until
+/// tools have received their output, for at most half a second, and until the launcher's own
+/// callbacks have received all of it. Not for callbacks.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_server_finalize() -> iof_status_t {
     guard(|| {
@@ -178,19 +181,19 @@ pub extern "C" fn iof_server_finalize() -> iof_status_t {
             return Err(IOF_ERR_INIT);
         }
         let found = std::mem::take(&mut *library);
-        // Callbacks that come meanwhile may want it.
+        // Callbacks that run until the session has ended may use the library.
         drop(library);
         let Library::Server(server) = found else { return Err(IOF_ERR_INIT) };
         let Server { engine, session, .. } = unused(server);
         drop(engine);
         let session = session.into_inner().unwrap_or_else(PoisonError::into_inner);
-        session.map_or(Ok(()), |session| session.end_after_all())?;
+        session.map_or(Ok(()), |session| session.drain_and_end())?;
         Ok(IOF_SUCCESS)
     })
 }
 
-/// The path of the socket that tools connect to (IOF_SERVER_URI); NULL if there is none. Valid
-/// until iof_server_finalize.
+/// Returns the path of the socket that tools connect to (IOF_SERVER_URI), or NULL if there is none.
+/// The text is valid until iof_server_finalize. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_server_uri() -> *const c_char {
     guard_or(std::ptr::null(), || match library().as_deref() {
@@ -199,19 +202,21 @@ pub extern "C" fn iof_server_uri() -> *const c_char {
     })
 }
 
-/// Starts the processes of a job, as PMIx_Spawn has it done by a host: ranks are numbered on from
-/// one program to the next, and have in their environment IOF_NSPACE, IOF_RANK, IOF_NPROCS,
-/// IOF_APPNUM, IOF_SERVER and IOF_STDDIAG_FD. nspace, which may be NULL, gets the job's name. Each
-/// rank has a process group of its own. Until it returns, the other functions for launchers give
+/// Starts the processes of a job. Ranks are numbered consecutively over the programs. The
+/// environment of each rank has IOF_NSPACE, IOF_RANK, IOF_NPROCS, IOF_APPNUM, IOF_SERVER and
+/// IOF_STDDIAG_FD. Each rank has its own process group. nspace, which may be NULL, points to an
+/// iof_nspace_t that receives the job's name. The other arguments are copied. Blocks until the
+/// processes are started. Until it returns, the other functions of launchers return
 /// IOF_ERR_NOT_FOUND for the job, in callbacks as well.
 ///
-/// Infos of the job: IOF_NSPACE (its name; else one is made), IOF_STDIN_TGT, IOF_STDIN_INHERIT,
-/// IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG,
-/// IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE,
-/// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
+/// Infos of the job: IOF_NSPACE (by default the library makes a name), IOF_STDIN_TGT,
+/// IOF_STDIN_INHERIT, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
+/// IOF_FWD_STDDIAG, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
 ///
-/// IOF_ERR_EXISTS: there is a job of that name; IOF_ERR_OUT_OF_RESOURCE: files, memory or processes
-/// are short; IOF_ERR_JOB_FAILED_TO_LAUNCH: a program can't be started; nothing runs then.
+/// Errors, after which nothing runs: IOF_ERR_EXISTS if a job has the name already;
+/// IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_JOB_FAILED_TO_LAUNCH if a
+/// program cannot be started.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_spawn(
     job_info: *const iof_info_t,
@@ -222,10 +227,10 @@ pub unsafe extern "C" fn iof_server_spawn(
 ) -> iof_status_t {
     guard(|| {
         let server = server()?;
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let (infos, apps) = unsafe { (read::infos(job_info, ninfo)?, read::slice(apps, napps, MAX_APPS)?) };
         let mut infos = Infos(infos);
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let apps = apps.iter().map(|from| unsafe { app(from) }).collect::<Outcome<Vec<App>>>()?;
         let name = match infos.text(IOF_NSPACE)? {
             Some(name) => name,
@@ -240,7 +245,7 @@ pub unsafe extern "C" fn iof_server_spawn(
         let status = job.as_ref().err().map_or(IOF_SUCCESS, launch_status);
         lock(&server.jobs).insert(spec.nspace.clone(), job.or_status(status)?);
         if !nspace.is_null() {
-            // SAFETY: the header's promise: it is an iof_nspace_t.
+            // SAFETY: the contract in the header: it is an iof_nspace_t.
             *unsafe { read::place(nspace.cast()) }? = memory::nspace(spec.nspace.as_str());
         }
         Ok(IOF_SUCCESS)
@@ -259,18 +264,20 @@ fn launch_status(error: &LaunchError) -> iof_status_t {
     }
 }
 
+/// Reads a program.
+///
 /// # Safety
 /// That of [`read`].
 unsafe fn app(from: &iof_app_t) -> Outcome<App> {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller's promise.
     unsafe {
         Infos(read::infos(from.info, from.ninfo)?).done()?;
         let text = |text: Vec<u8>| OsString::from_vec(text);
         let program = text(read::bytes(from.cmd, MAX_ARG)?.to_vec());
         let args = read::texts(from.argv, MAX_ARGS, MAX_ARG)?.into_iter().skip(1).map(text).collect();
         let variable = |pair: Vec<u8>| {
-            let at = pair.iter().position(|byte| *byte == b'=').ok_or(IOF_ERR_BAD_PARAM)?;
-            let (name, value) = pair.split_at(at);
+            let end = pair.iter().position(|byte| *byte == b'=').ok_or(IOF_ERR_BAD_PARAM)?;
+            let (name, value) = pair.split_at(end);
             Ok((text(name.to_vec()), text(value.get(1..).unwrap_or_default().to_vec())))
         };
         let env =
@@ -285,15 +292,15 @@ unsafe fn app(from: &iof_app_t) -> Outcome<App> {
     }
 }
 
-/// Forwards what processes write that the launcher has started itself, as one job. The descriptors
-/// are the library's from this call on, and closed if it fails, unless that is with
-/// IOF_ERR_BAD_PARAM or IOF_ERR_INIT. Infos: as iof_server_spawn, those of stdin and the name
-/// excepted.
+/// Forwards the output of processes that the launcher started itself, as one job. The library owns
+/// the descriptors from this call on, and closes them if it fails, except with IOF_ERR_BAD_PARAM or
+/// IOF_ERR_INIT. The other arguments are copied. Infos: those of iof_server_spawn, except the name
+/// and those of stdin. Does not wait for the processes.
 ///
-/// IOF_ERR_BAD_PARAM: there is no rank, or a number that no rank can have or that two have; or a
-/// descriptor is not open, or named twice; IOF_ERR_EXISTS: there is a job of that name;
-/// IOF_ERR_NOT_SUPPORTED: a descriptor is of a kind that can't be read, or a process is not the
-/// launcher's child.
+/// Errors: IOF_ERR_BAD_PARAM if there are no ranks, if a rank is out of range or appears twice, or
+/// if a descriptor is not open or appears twice; IOF_ERR_EXISTS if a job has the name already;
+/// IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_NOT_SUPPORTED if a descriptor
+/// cannot be read, or if a process is not the launcher's child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_adopt(
     nspace: *const c_char,
@@ -304,7 +311,7 @@ pub unsafe extern "C" fn iof_server_adopt(
 ) -> iof_status_t {
     guard(|| {
         let server = server()?;
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let (name, all, infos) = unsafe {
             let name = read::nspace(read::text(nspace, IOF_MAX_NSLEN)?)?;
             (name, read::slice(ranks, nranks, MAX_ARGS)?, read::infos(info, ninfo)?)
@@ -312,22 +319,25 @@ pub unsafe extern "C" fn iof_server_adopt(
         let mut infos = Infos(infos);
         let elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
         let directives = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0;
-        // SAFETY: the header's promise.
-        let names = all.iter().map(|of| unsafe { executable(of) }).collect::<Outcome<Vec<String>>>()?;
-        // Nothing is taken before all was looked at.
-        let numbers: BTreeSet<u32> = all.iter().map(|of| of.rank).filter(|rank| *rank < MAX_RANKS).collect();
+        // SAFETY: the contract in the header.
+        let names = all.iter().map(|rank| unsafe { executable(rank) }).collect::<Outcome<Vec<String>>>()?;
+        // All arguments are checked before the library takes any descriptor.
+        let numbers: BTreeSet<u32> =
+            all.iter().map(|entry| entry.rank).filter(|rank| *rank < MAX_RANKS).collect();
         if all.is_empty() || numbers.len() < all.len() {
             return Err(IOF_ERR_BAD_PARAM);
         }
-        for (at, of) in all.iter().enumerate() {
-            let same = |fd| all.iter().take(at).any(|other| descriptors(other).contains(&fd));
-            let own = descriptors(of);
-            let twice = |(at, fd): (usize, &c_int)| own.iter().take(at).any(|other| other == fd) || same(*fd);
-            if own.iter().enumerate().any(|(at, fd)| *fd >= 0 && (!is_open(*fd) || twice((at, fd)))) {
+        for (index, rank) in all.iter().enumerate() {
+            let in_earlier_rank = |fd| all.iter().take(index).any(|other| descriptors(other).contains(&fd));
+            let own = descriptors(rank);
+            let repeated = |(slot, fd): (usize, &c_int)| {
+                own.iter().take(slot).any(|other| other == fd) || in_earlier_rank(*fd)
+            };
+            if own.iter().enumerate().any(|(slot, fd)| *fd >= 0 && (!is_open(*fd) || repeated((slot, fd)))) {
                 return Err(IOF_ERR_BAD_PARAM);
             }
         }
-        let ranks = all.iter().zip(names).map(|(of, executable)| adopted(of, executable)).collect();
+        let ranks = all.iter().zip(names).map(|(rank, executable)| adopted(rank, executable)).collect();
         let spec = AdoptSpec { directives, elsewhere, ..AdoptSpec::new(name.clone(), ranks) };
         let job = server.engine.adopt(spec);
         let status = match &job {
@@ -344,73 +354,76 @@ pub unsafe extern "C" fn iof_server_adopt(
     })
 }
 
+/// Reads the name of a rank's program, which may be absent.
+///
 /// # Safety
 /// That of [`read`].
-unsafe fn executable(of: &iof_adopted_t) -> Outcome<String> {
-    if of.executable.is_null() {
+unsafe fn executable(rank: &iof_adopted_t) -> Outcome<String> {
+    if rank.executable.is_null() {
         return Ok(String::new());
     }
-    // SAFETY: as promised to us.
-    Ok(unsafe { read::text(of.executable, MAX_ARG) }?.to_owned())
+    // SAFETY: the caller's promise.
+    Ok(unsafe { read::text(rank.executable, MAX_ARG) }?.to_owned())
 }
 
-fn descriptors(of: &iof_adopted_t) -> [c_int; 5] {
-    [of.stdin_fd, of.stdout_fd, of.stderr_fd, of.stddiag_fd, of.pidfd]
+fn descriptors(rank: &iof_adopted_t) -> [c_int; 5] {
+    [rank.stdin_fd, rank.stdout_fd, rank.stderr_fd, rank.stddiag_fd, rank.pidfd]
 }
 
 fn is_open(fd: c_int) -> bool {
-    // SAFETY: asks for the flags of a descriptor, whatever it is.
+    // SAFETY: F_GETFD reads the flags of a descriptor and accepts any number.
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }
 
-fn adopted(of: &iof_adopted_t, executable: String) -> AdoptedRank {
-    // SAFETY: it is open, and the launcher has given it to us, once.
+fn adopted(entry: &iof_adopted_t, executable: String) -> AdoptedRank {
+    // SAFETY: it is open, and the launcher has passed its ownership to the library, once.
     let file = |fd: c_int| (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
-    let process = match (file(of.pidfd), u32::try_from(of.pid)) {
+    let process = match (file(entry.pidfd), u32::try_from(entry.pid)) {
         (Some(pidfd), _) => Process::Pidfd(pidfd),
         (None, Ok(pid)) if pid > 0 => Process::Pid(pid),
         _ => Process::Reported { pid: 0 },
     };
     AdoptedRank {
-        rank: Rank(of.rank),
+        rank: Rank(entry.rank),
         executable,
-        stdin: file(of.stdin_fd),
-        stdout: file(of.stdout_fd),
-        stderr: file(of.stderr_fd),
-        stddiag: file(of.stddiag_fd),
+        stdin: file(entry.stdin_fd),
+        stdout: file(entry.stdout_fd),
+        stderr: file(entry.stderr_fd),
+        stddiag: file(entry.stddiag_fd),
         process,
     }
 }
 
-/// Says how an adopted process ended that the launcher waits for itself, with the status of
-/// wait(2). IOF_ERR_NOT_FOUND: it is none of these, or that was said before.
+/// Reports the exit of an adopted process that the launcher itself waits for, with its status from
+/// wait(2). Does not block. Errors: IOF_ERR_NOT_FOUND if the process is not such a process, or if
+/// its exit was reported before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_status: c_int) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let Proc { nspace, rank } = read::proc(unsafe { read::one(proc) }?)?;
         let exit = Exit::Status(ExitStatus::from_raw(wait_status));
         if server()?.job(&nspace)?.report_exit(rank, exit) { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_NOT_FOUND) }
     })
 }
 
-/// Waits until every process of a job that runs here has ended, all that they wrote was read, and
-/// the launcher's own registrations have it. exit_code, which may be NULL, gets the exit code of
-/// the process that failed first, 128 + n if signal n ended it, or 0. Not in a callback.
-/// IOF_ERR_UNREACH: the library was finalized meanwhile, or the job forgotten.
+/// Blocks until all local processes of a job have ended, all their output is read, and the
+/// launcher's own registrations have received it. exit_code, which may be NULL, receives the exit
+/// code of the process that failed first, 128 + n if signal n ended it, or 0. Not for callbacks.
+/// Errors: IOF_ERR_UNREACH if the library is finalized or the job is forgotten meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut c_int) -> iof_status_t {
     guard(|| {
         may_wait()?;
         let server = server()?;
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let job = server.job(&read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?)?;
         let session = server.session_so_far();
-        // It must not keep the engine from ending.
+        // iof_server_finalize waits for uses of the server, and must not wait for this one.
         drop(server);
         let wait = move || -> Option<JobStatus> {
             job.wait();
-            // It fails when the engine ends.
+            // Returns early if the engine ends.
             job.flush(None);
             job.try_wait_exit()
         };
@@ -418,21 +431,21 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
             Some(session) => session.wait_while(wait)?,
             None => wait(),
         };
-        let status = status.ok_or("nobody knows how the job ended").or_status(IOF_ERR_UNREACH)?;
+        let status = status.ok_or("the exit status of the job is unknown").or_status(IOF_ERR_UNREACH)?;
         if !exit_code.is_null() {
-            // SAFETY: the header's promise.
+            // SAFETY: the contract in the header.
             *unsafe { read::place(exit_code) }? = status.code();
         }
         Ok(IOF_SUCCESS)
     })
 }
 
-/// Sends a signal to every process of a job, with the children that they have in their process
-/// groups. IOF_ERR_BAD_PARAM: it is no signal, or 0, or a real-time one.
+/// Sends a signal to the process group of each local process of a job. Does not block. Errors:
+/// IOF_ERR_BAD_PARAM if signal is not a signal, is 0, or is a real-time signal.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_signal(nspace: *const c_char, signal: c_int) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let name = read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?;
         let signal = Signal::try_from(signal).or_status(IOF_ERR_BAD_PARAM)?;
         server()?.job(&name)?.signal(signal);
@@ -440,15 +453,16 @@ pub unsafe extern "C" fn iof_server_signal(nspace: *const c_char, signal: c_int)
     })
 }
 
-/// Forgets a job that has ended, with what is cached of it; its name is free again.
-/// IOF_ERR_NOT_FOUND: there is no such job; IOF_ERR_RESOURCE_BUSY: it has not ended.
+/// Removes a job that has ended, and its cached output. Its name can be used again. Does not block.
+/// Errors: IOF_ERR_NOT_FOUND if the job does not exist; IOF_ERR_RESOURCE_BUSY if it has not ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_t {
     guard(|| {
         let server = server()?;
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let name = read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?;
-        // Held, or one that is started meanwhile by this name would be taken for it.
+        // The lock is held throughout: otherwise a new job of this name could be removed in its
+        // place.
         let mut jobs = lock(&server.jobs);
         if !jobs.contains_key(&name) {
             return Err(IOF_ERR_NOT_FOUND);
@@ -461,14 +475,16 @@ pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_
     })
 }
 
-/// Takes output that the launcher has received from another node, of one process and one channel;
-/// with IOF_IOF_COMPLETE it is the last of the stream, and bo may be NULL or empty. cbfunc, which
-/// may be NULL, is called when the bytes are in the ring or were dropped; they were copied before
-/// this returns, which does not wait. Infos: IOF_IOF_COMPLETE, IOF_READ_TIME.
+/// Delivers output that the launcher received from another node, of one process and one channel.
+/// With IOF_IOF_COMPLETE it is the last of the stream, and bo may be NULL or empty. The bytes are
+/// copied before the function returns. cbfunc, which may be NULL, is called on the engine's thread
+/// when they are in the ring or were dropped. Does not block. Infos: IOF_IOF_COMPLETE,
+/// IOF_READ_TIME.
 ///
-/// IOF_ERR_IOF_XOFF: a registration of the launcher's own holds the stream back, deliver again when
-/// cbfunc was called for what was delivered before; IOF_ERR_IOF_COMPLETE: the stream is complete;
-/// IOF_ERR_BAD_PARAM: the process runs here, or the channel is no output.
+/// Errors: IOF_ERR_IOF_XOFF if a registration of the launcher itself holds the stream back: deliver
+/// the bytes again when cbfunc was called for earlier ones; IOF_ERR_IOF_COMPLETE if the stream is
+/// complete; IOF_ERR_BAD_PARAM if the process runs on this node, or if the channel is not an output
+/// channel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_IOF_deliver(
     source: *const iof_proc_t,
@@ -480,7 +496,7 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let (source, infos) = unsafe { (read::proc(read::one(source)?)?, read::infos(info, ninfo)?) };
         let channel = match channel {
             IOF_FWD_STDOUT_CHANNEL => Channel::Stdout,
@@ -488,7 +504,7 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
             IOF_FWD_STDDIAG_CHANNEL => Channel::Stddiag,
             _ => return Err(IOF_ERR_BAD_PARAM),
         };
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let bytes = unsafe { read::payload(bo, MAX_DELIVERY) }?;
         let cbdata = CbData(cbdata);
         let taken = move || {
@@ -503,13 +519,14 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
     })
 }
 
-/// Says that the processes of a job that run elsewhere have ended and all that they wrote was
-/// delivered. exit_code: that of the job, as far as it is known there; below zero if it is not.
-/// IOF_ERR_NOT_FOUND: it was said before, or all of them run here.
+/// Reports that the processes of a job on other nodes have ended and that all their output was
+/// delivered. exit_code is the exit code of the job as known there, or below zero if unknown. Does
+/// not block. Errors: IOF_ERR_NOT_FOUND if this was reported before, or if all processes of the job
+/// are local.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_end_job(nspace: *const c_char, exit_code: c_int) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let name = read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?;
         let ended = server()?.engine.end_job(&name, (exit_code >= 0).then_some(exit_code));
         if ended { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_NOT_FOUND) }

@@ -1,8 +1,9 @@
-//! A session: one connection to an engine, what the program asks of it, and who progresses it.
+//! A session: one connection to an engine, the program's requests to it, and the thread that
+//! progresses it.
 //!
-//! The connection belongs to a [`Core`], which one thread at a time has: the session's own, or, if
-//! the program wants no such thread, those that call [`Session::progress`] and those that wait.
-//! Everybody else puts commands into a queue.
+//! The connection belongs to a [`Core`], which one thread at a time has. It is the session's own
+//! thread, or, if the program uses `IOF_EXTERNAL_PROGRESS`, a thread that calls
+//! [`Session::progress`] or that waits. Other threads put commands into a queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,25 +27,26 @@ use crate::guard::{OrStatus, Outcome, may_wait, or_failure};
 use crate::pushes::{Payload, gone};
 use crate::turns::{Turns, Waited};
 
-/// Commands that may wait for the thread.
+/// The maximum number of commands in the queue.
 const MAX_COMMANDS: usize = 1024;
 
-/// Is told what a request has come to, once; or never, if the session has died.
+/// Receives the result of a request, once. It is dropped without a call if the session's thread has
+/// panicked.
 pub(crate) type Done<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
 
-/// What the program wants.
+/// A request of the program.
 pub(crate) enum Command {
     Pull(Pull, iof_iof_cbfunc_t, Done<usize>),
     Deregister(usize, Done<()>),
     Push(Push, Payload, Done<()>),
     Query(Vec<Query>, Done<Answer>),
     Log(Log, Done<()>),
-    /// To be called back on the session's thread.
+    /// Calls back on the thread that has the core.
     Call(Done<()>),
 }
 
 impl Command {
-    /// Says that nothing will come of it.
+    /// Reports the failure of the command.
     pub(crate) fn fail(self, failure: Failure) {
         match self {
             Command::Pull(_, _, done) => done(Err(failure)),
@@ -59,11 +61,11 @@ impl Command {
     }
 }
 
-/// What threads share.
+/// The part of a session that all threads share.
 pub(crate) struct Shared {
     queue: Mutex<Queue>,
     wake: EventFd,
-    /// Readable when there is something to do.
+    /// Readable when the core has work.
     poll: Epoll,
     pub(crate) events: Mutex<Events>,
 }
@@ -72,14 +74,14 @@ pub(crate) struct Shared {
 struct Queue {
     commands: VecDeque<Command>,
     stopped: bool,
-    /// But only when all that there is was handed out.
-    after_all: bool,
+    /// Whether the session ends only after all pending output was delivered.
+    drain: bool,
 }
 
-/// Makes further connections to the same engine.
+/// Opens a further connection to the same engine.
 pub(crate) type Connect = Box<dyn Fn() -> Result<Tool, AttachError> + Send + Sync>;
 
-/// See the module.
+/// A connection to an engine, see the module.
 pub(crate) struct Session {
     shared: Arc<Shared>,
     progress: Progress,
@@ -96,37 +98,38 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Commands that came, and whether they are the last.
+    /// Takes the commands from the queue. The second value is whether the session has been stopped,
+    /// so that no further commands follow.
     pub(crate) fn take(&self) -> (VecDeque<Command>, bool) {
-        // Nothing to be read: nobody has woken us.
+        // An error means that no thread has written to the eventfd.
         let _ = self.wake.read();
         let mut queue = lock(&self.queue);
         (std::mem::take(&mut queue.commands), queue.stopped)
     }
 
-    /// Whether the end is to wait for all that there is.
-    pub(crate) fn is_after_all(&self) -> bool {
-        lock(&self.queue).after_all
+    /// Whether the session ends only after all pending output was delivered.
+    pub(crate) fn drains(&self) -> bool {
+        lock(&self.queue).drain
     }
 
-    /// Waits for something to do, for `timeout` at most.
+    /// Waits until the core has work, for `timeout` at most.
     fn wait(&self, timeout: Option<Duration>) {
-        // Rounded up, or a thread would spin for the last part of a millisecond.
+        // Rounded up: otherwise a thread would spin for the last part of a millisecond.
         let rounded = timeout.map(|timeout| timeout.as_micros().div_ceil(1000));
         let timeout = rounded.map_or(PollTimeout::NONE, |ms| ms.try_into().unwrap_or(PollTimeout::MAX));
-        // An interrupted wait is one that found nothing.
+        // An interrupted wait is treated like a timeout.
         let _ = poll(&mut [PollFd::new(self.poll.0.as_fd(), PollFlags::POLLIN)], timeout);
     }
 
-    /// The connection is of no more use: its descriptor would be readable for ever.
-    pub(crate) fn leave(&self, tool: &Tool) {
-        // It was there before, once.
+    /// Stops waiting for a connection that has ended: its descriptor would stay readable for ever.
+    pub(crate) fn unregister(&self, tool: &Tool) {
+        // It cannot fail: the descriptor was added once, and is removed once.
         let _ = self.poll.delete(tool);
     }
 }
 
 impl Session {
-    /// Begins one, over `tool`, with a thread of its own unless the program is to progress it.
+    /// Begins a session over `tool`, with its own thread unless the program progresses it.
     pub(crate) fn begin(tool: Tool, connect: Connect, own_thread: bool) -> io::Result<Session> {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let poll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -148,13 +151,14 @@ impl Session {
         lock(&self.shared.events)
     }
 
-    /// Has `command` done; waits for nothing. Where it is refused, nobody is told but the caller.
+    /// Queues a command, without blocking. If that fails, only the caller receives the error: the
+    /// command's callback is not called.
     pub(crate) fn submit(&self, command: Command) -> Outcome<()> {
         let mut queue = lock(&self.shared.queue);
         let refused = if queue.stopped {
             Some(gone("the library is being finalized"))
         } else if queue.commands.len() >= MAX_COMMANDS {
-            let reason = format!("{MAX_COMMANDS} requests wait already: ask again when some are answered");
+            let reason = format!("{MAX_COMMANDS} requests are pending: try again when some are answered");
             Some(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
         } else {
             None
@@ -169,39 +173,40 @@ impl Session {
     }
 
     fn wake(&self) {
-        // It counts to 2^64: what can't be added is there already.
+        // The write fails only if the counter is at its maximum, and then it is readable already.
         let _ = self.shared.wake.write(1);
     }
 
-    /// Has the command that `of` makes done, and waits for what it comes to.
-    pub(crate) fn blocking<T: Send + 'static>(&self, of: impl FnOnce(Done<T>) -> Command) -> Outcome<T> {
+    /// Submits the command that `command` returns, and blocks until its result arrives.
+    pub(crate) fn blocking<T: Send + 'static>(&self, command: impl FnOnce(Done<T>) -> Command) -> Outcome<T> {
         may_wait()?;
-        let (tell, told) = sync_channel(1);
-        // Who does not wait any more does not listen.
-        self.submit(of(Box::new(move |result| drop(tell.send(result)))))?;
-        or_failure(self.wait_for(&told))
+        let (sender, receiver) = sync_channel(1);
+        // Sending fails if the caller has stopped waiting.
+        self.submit(command(Box::new(move |result| drop(sender.send(result)))))?;
+        or_failure(self.wait_for(&receiver))
     }
 
-    fn wait_for<T>(&self, told: &Receiver<Result<T, Failure>>) -> Result<T, Failure> {
-        let ended = || gone("the library was finalized meanwhile");
+    fn wait_for<T>(&self, receiver: &Receiver<Result<T, Failure>>) -> Result<T, Failure> {
+        let ended = || gone("the library was finalized during the call");
         let turns = match &self.progress {
-            Progress::Thread(_) => return told.recv().unwrap_or_else(|_| Err(ended())),
+            Progress::Thread(_) => return receiver.recv().unwrap_or_else(|_| Err(ended())),
             Progress::Caller(turns) => turns,
         };
-        let hear = || match told.try_recv() {
+        let poll_result = || match receiver.try_recv() {
             Ok(result) => Some(result),
             Err(TryRecvError::Disconnected) => Some(Err(ended())),
             Err(TryRecvError::Empty) => None,
         };
         loop {
-            let mut turn = match turns.wait(hear) {
-                Waited::Heard(result) => return result,
+            let mut turn = match turns.wait(poll_result) {
+                Waited::Ready(result) => return result,
                 Waited::Ended => return Err(ended()),
                 Waited::Turn(turn) => turn,
             };
-            // Kept while we wait, so that nobody else takes what would have woken us.
+            // The thread keeps the core while it waits. Otherwise another thread could consume the
+            // event that would have woken it.
             while let Some(timeout) = turn.turn() {
-                if let Some(result) = hear() {
+                if let Some(result) = poll_result() {
                     return result;
                 }
                 self.shared.wait(timeout);
@@ -209,9 +214,9 @@ impl Session {
         }
     }
 
-    /// Does what there is to do, if that is the caller's part; not in a callback, which is called
-    /// from here. Who waits meanwhile on another thread does it himself, for as long as he
-    /// waits.
+    /// Runs a turn, if the program progresses the session. Must not be called in a callback, which
+    /// runs within a turn. Does nothing while another thread has the core: a thread that waits
+    /// progresses the session itself.
     pub(crate) fn progress(&self) {
         if let Progress::Caller(turns) = &self.progress
             && let Some(mut turn) = turns.take()
@@ -220,12 +225,13 @@ impl Session {
         }
     }
 
-    /// For an event loop that calls [`Session::progress`]: readable when it should, and for how
-    /// long it may wait.
+    /// Returns the descriptor for an event loop that calls [`Session::progress`] when it is
+    /// readable.
     pub(crate) fn descriptor(&self) -> Option<RawFd> {
         matches!(self.progress, Progress::Caller(_)).then(|| self.shared.poll.0.as_raw_fd())
     }
 
+    /// Returns the longest time for which that event loop may wait.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         match &self.progress {
             Progress::Caller(turns) => turns.timeout(),
@@ -233,7 +239,8 @@ impl Session {
         }
     }
 
-    /// What `wait` comes to, which waits for what is progressed here.
+    /// Returns the result of `wait`, which blocks until the session has made progress. If the
+    /// program progresses the session, `wait` runs on a thread of its own.
     pub(crate) fn wait_while<T: Send + 'static>(
         self: &Arc<Session>,
         wait: impl FnOnce() -> T + Send + 'static,
@@ -241,43 +248,43 @@ impl Session {
         if matches!(self.progress, Progress::Thread(_)) {
             return Ok(wait());
         }
-        let (tell, told) = sync_channel(1);
+        let (sender, receiver) = sync_channel(1);
         let session = Arc::clone(self);
         let waiting = thread::Builder::new().name("iof-c-wait".into()).spawn(move || {
             let result = wait();
-            let done = move |of: Result<(), Failure>| drop(tell.send(of.map(|()| result)));
-            // It is refused when the session ends, and `told` hears of that.
+            let done = move |called: Result<(), Failure>| drop(sender.send(called.map(|()| result)));
+            // If the session has ended, this fails, and `receiver` is disconnected.
             let _ = session.submit(Command::Call(Box::new(done)));
         });
         drop(waiting.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
-        or_failure(self.wait_for(&told))
+        or_failure(self.wait_for(&receiver))
     }
 
-    /// Ends it. What is under way is told so, before this returns.
+    /// Ends the session. Pending requests fail before this returns.
     pub(crate) fn end(&self) -> Outcome<()> {
         self.stop(false)
     }
 
-    /// The same, but all that there is comes before. For a session whose engine has gone, so that
-    /// this has an end.
-    pub(crate) fn end_after_all(&self) -> Outcome<()> {
+    /// Ends the session after all pending output was delivered. The engine must have ended, so that
+    /// the output is finite.
+    pub(crate) fn drain_and_end(&self) -> Outcome<()> {
         self.stop(true)
     }
 
-    fn stop(&self, after_all: bool) -> Outcome<()> {
+    fn stop(&self, drain: bool) -> Outcome<()> {
         may_wait()?;
         let mut queue = lock(&self.shared.queue);
-        (queue.stopped, queue.after_all) = (true, after_all);
+        (queue.stopped, queue.drain) = (true, drain);
         drop(queue);
         self.wake();
         match &self.progress {
             Progress::Thread(thread) => {
                 if let Some(thread) = lock(thread).take() {
-                    // Its panic, which never is, was told by the hook.
+                    // A panic of the thread, which would be a bug, was reported by the panic hook.
                     let _ = thread.join();
                 }
             }
-            // Who waits with it meanwhile may end it as well.
+            // A thread that waits and has the core may end it instead.
             Progress::Caller(turns) => {
                 if let Waited::Turn(mut turn) = turns.wait(|| None::<()>) {
                     turn.turn();
@@ -288,7 +295,7 @@ impl Session {
     }
 }
 
-/// The session's thread.
+/// Runs the session's own thread.
 fn run(mut core: Core) {
     loop {
         let timeout = core.turn();

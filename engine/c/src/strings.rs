@@ -1,4 +1,4 @@
-//! What numbers are called. The texts are the library's, and stay.
+//! The names of numbers. The library owns the texts, which are valid for ever.
 
 use std::ffi::{CStr, c_char};
 
@@ -8,20 +8,20 @@ fn name(text: &'static CStr) -> *const c_char {
     text.as_ptr()
 }
 
-/// The library's version.
+/// Returns the name and version of the library, as a constant text.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Get_version() -> *const c_char {
     name(VERSION)
 }
 
-/// Terminated, and without a NUL before.
+/// The text ends with its only NUL.
 const VERSION: &CStr =
     match CStr::from_bytes_with_nul(concat!("iof ", env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
         Ok(version) => version,
         Err(_) => c"iof",
     };
 
-/// The name of a status, as PMIx spells its constant.
+/// Returns the name of a status as a constant text, with PMIx's prefix.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Error_string(status: iof_status_t) -> *const c_char {
     name(match status {
@@ -184,7 +184,7 @@ pub extern "C" fn iof_Error_string(status: iof_status_t) -> *const c_char {
     })
 }
 
-/// The channels of a set, with spaces between them; NONE for none.
+/// Returns the names of a set of channels as a constant text, separated by spaces, or NONE.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_IOF_channel_string(channel: iof_iof_channel_t) -> *const c_char {
     name(match channel & 0xf {
@@ -207,7 +207,7 @@ pub extern "C" fn iof_IOF_channel_string(channel: iof_iof_channel_t) -> *const c
     })
 }
 
-/// The name of where a process is in its life.
+/// Returns the name of the state of a process, as a constant text.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Proc_state_string(state: iof_proc_state_t) -> *const c_char {
     name(match state {
@@ -238,7 +238,7 @@ pub extern "C" fn iof_Proc_state_string(state: iof_proc_state_t) -> *const c_cha
     })
 }
 
-/// The name of a type.
+/// Returns the name of a type as a constant text, with PMIx's prefix.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Data_type_string(r#type: iof_data_type_t) -> *const c_char {
     name(match r#type {

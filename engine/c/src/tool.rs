@@ -1,4 +1,4 @@
-//! The tool's functions, which a server may call as well: what its own terminal shows is an
+//! The functions of tools. A server may call them as well: the output on its own terminal is an
 //! ordinary registration.
 
 use std::ffi::{c_int, c_void};
@@ -27,18 +27,19 @@ use crate::session::{Command, Session};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t};
 use crate::{make, memory, read};
 
-/// Connects to an engine, as PMIx_tool_init does; proc, which may be NULL, gets what the tool is
-/// called. Without infos it looks for the engine that has started the process (IOF_SERVER in the
-/// environment), else for the node's system-level one, else for the only one of the user's session.
-/// Each further call is counted, and changes nothing.
+/// Connects to an engine, like PMIx_tool_init. proc, which may be NULL, receives the name and rank
+/// of the tool. Without infos the tool looks for the engine that started this process (IOF_SERVER
+/// in the environment), then for the node's system-level engine, then for the only engine of the
+/// user's session. If the process is a tool already, the call is counted and has no other effect.
 ///
 /// Infos: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
 /// IOF_CONNECT_SYSTEM_FIRST, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_TOOL_NSPACE, IOF_TOOL_RANK,
 /// IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS.
 ///
-/// IOF_ERR_UNREACH: there is no engine, or more than one; IOF_ERR_TIMEOUT: it does not answer;
-/// IOF_ERR_INIT: this process is a server. Waits for the engine's welcome, five seconds at most;
-/// not in a callback.
+/// Blocks until the engine has accepted the tool, for at most five seconds. Not for callbacks.
+/// Errors: IOF_ERR_UNREACH if there is no engine, or more than one; IOF_ERR_TIMEOUT if the engine
+/// does not answer; IOF_ERR_INIT if this process is a server; the engine's own status if it refuses
+/// the tool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_tool_init(
     proc: *mut iof_proc_t,
@@ -47,9 +48,9 @@ pub unsafe extern "C" fn iof_tool_init(
 ) -> iof_status_t {
     guard(|| {
         may_wait()?;
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let mut infos = Infos(unsafe { read::infos(info, ninfo) }?);
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let place = if proc.is_null() { None } else { Some(unsafe { read::place(proc) }?) };
         let mut library = library_to_begin()?;
         let name = match &mut *library {
@@ -77,11 +78,11 @@ fn begin(infos: &mut Infos) -> Outcome<Tool> {
     let name = infos.text(IOF_TOOL_NSPACE)?.unwrap_or_else(|| format!("iof-tool-{}", process::id()));
     let rank = infos.rank(IOF_TOOL_RANK)?.unwrap_or(Rank(0));
     let proc = Proc::new(read::nspace(&name)?, rank);
-    let stays_alone = infos.flag(IOF_TOOL_DO_NOT_CONNECT)? == Some(true);
+    let unconnected = infos.flag(IOF_TOOL_DO_NOT_CONNECT)? == Some(true);
     let may_fail = infos.flag(IOF_TOOL_CONNECT_OPTIONAL)? == Some(true);
     let own_thread = infos.flag(IOF_EXTERNAL_PROGRESS)? != Some(true);
     let search = infos.search()?;
-    let session = if stays_alone {
+    let session = if unconnected {
         None
     } else {
         match connect(&search, name, own_thread) {
@@ -93,9 +94,9 @@ fn begin(infos: &mut Infos) -> Outcome<Tool> {
     Ok(Tool { count: 1, proc, session })
 }
 
-/// Connects to the first engine that accepts, of those that are to be tried.
+/// Connects to the first engine of `search` that accepts the tool.
 fn connect(search: &Search, name: String, own_thread: bool) -> Outcome<Session> {
-    let mut why = Err(IOF_ERR_UNREACH);
+    let mut failed = Err(IOF_ERR_UNREACH);
     for socket in search.sockets() {
         let connected = socket.map_err(AttachError::from).and_then(|path| {
             let tool = iof_tool::Tool::connect(&path, &name)?;
@@ -103,19 +104,19 @@ fn connect(search: &Search, name: String, own_thread: bool) -> Outcome<Session> 
         });
         match connected {
             Ok((tool, path)) => {
-                let again = Box::new(move || iof_tool::Tool::connect(&path, &name));
-                return Session::begin(tool, again, own_thread).or_status(IOF_ERR_OUT_OF_RESOURCE);
+                let connect = Box::new(move || iof_tool::Tool::connect(&path, &name));
+                return Session::begin(tool, connect, own_thread).or_status(IOF_ERR_OUT_OF_RESOURCE);
             }
             Err(error) => {
                 let status = attach_status(&error);
-                why = Err(error).or_status(status);
+                failed = Err(error).or_status(status);
             }
         }
     }
-    why
+    failed
 }
 
-/// What C is told of an engine that could not be attached to.
+/// Returns the status for an engine that could not be attached to.
 pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
     match error {
         AttachError::Refused { status: Status(status), .. } => (*status).min(IOF_ERROR),
@@ -124,9 +125,9 @@ pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
     }
 }
 
-/// Ends the connection, when it was called as often as iof_tool_init. What is under way is answered
-/// with IOF_ERR_UNREACH before it returns; no callback comes afterwards. What was pushed stays
-/// pushed. Not in a callback.
+/// Closes the connection when it has been called as often as iof_tool_init. Pending requests are
+/// answered with IOF_ERR_UNREACH before it returns, and no callback is called afterwards. Bytes
+/// that were pushed remain pushed. Blocks until a running callback has returned. Not for callbacks.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_tool_finalize() -> iof_status_t {
     guard(|| {
@@ -139,30 +140,32 @@ pub extern "C" fn iof_tool_finalize() -> iof_status_t {
         }
         let session = tool.session.take();
         *library = Library::Nothing;
-        // Callbacks that come meanwhile may want it.
+        // Callbacks that run until the session has ended may use the library.
         drop(library);
         session.map_or(Ok(()), |session| session.end())?;
         Ok(IOF_SUCCESS)
     })
 }
 
-/// 1 if the process is a tool or a server, else 0.
+/// Returns 1 if the process is a tool or a server, otherwise 0. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Initialized() -> c_int {
     guard_or(0, || c_int::from(library().is_ok_and(|library| !matches!(*library, Library::Nothing))))
 }
 
-/// Registers for the output of processes, which need not exist yet. What they wrote before and is
-/// still cached comes first. For the callback see iof_iof_cbfunc_t; without one, output goes to the
-/// program's own stdout and stderr, in whole lines, and what is missing is told on stderr.
+/// Registers for the output of processes, which need not exist yet. Cached output from before the
+/// registration is delivered first. For cbfunc see iof_iof_cbfunc_t. If cbfunc is NULL, output is
+/// written to the program's own stdout and stderr in whole lines, and missing bytes are reported on
+/// stderr.
 ///
-/// Without regcbfunc it waits, and gives the handler's number, 1 or more. With one it gives
-/// IOF_SUCCESS, and regcbfunc is called with the number or the error, before anything comes of the
-/// registration.
+/// If regcbfunc is NULL, the function blocks until the engine has answered and returns the
+/// handler's number, 1 or more. Otherwise it returns IOF_SUCCESS without blocking, and regcbfunc is
+/// called with the number or the error before cbfunc is called for the first time. The arguments
+/// are copied.
 ///
 /// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
-/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG.
-/// IOF_ERR_NOT_SUPPORTED: stdin, or a directive that is required and can't be honoured.
+/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG. Errors:
+/// IOF_ERR_NOT_SUPPORTED if channel contains stdin, or if a required directive cannot be honoured.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_pull(
     procs: *const iof_proc_t,
@@ -175,7 +178,7 @@ pub unsafe extern "C" fn iof_IOF_pull(
     regcbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let (procs, infos) = unsafe { (read::procs(procs, nprocs)?, read::infos(directives, ndirs)?) };
         let pull = pull(procs, read::channels(channel)?, infos);
         let session = session()?;
@@ -190,9 +193,10 @@ pub unsafe extern "C" fn iof_IOF_pull(
     })
 }
 
-/// Ends a registration. What was written before and is not handed out yet still comes, and then
-/// cbfunc is called, after which nothing does; without cbfunc this waits for that. There are no
-/// directives. IOF_ERR_NOT_FOUND: there is no such registration.
+/// Ends a registration. Output from before the call is still delivered. Then cbfunc is called, and
+/// the registration's own callback is not called any more. If cbfunc is NULL, the function blocks
+/// until then instead. No directives are supported. Errors: IOF_ERR_NOT_FOUND if the registration
+/// does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_deregister(
     iofhdlr: usize,
@@ -202,25 +206,26 @@ pub unsafe extern "C" fn iof_IOF_deregister(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         Infos(unsafe { read::infos(directives, ndirs) }?).done()?;
         operate(cbfunc, cbdata, |done| Command::Deregister(iofhdlr, done))
     })
 }
 
-/// Pushes bytes into the stdin of processes, and closes it behind them with IOF_IOF_COMPLETE (bo
-/// may be NULL or empty then). When all targets have them, cbfunc is called, for which they are
-/// copied; without it this waits, and nothing is copied. At a target the bytes of one push come in
-/// one piece, behind those of pushes that came before.
+/// Pushes bytes to the stdin of processes, and with IOF_IOF_COMPLETE closes it after them; bo may
+/// then be NULL or empty. If cbfunc is NULL, the function blocks until all targets have received
+/// the bytes, and copies nothing. Otherwise it copies them and returns without blocking, and cbfunc
+/// is called when all targets have received them. Each target receives the bytes of one push in one
+/// piece, after those of earlier pushes.
 ///
 /// With IOF_IOF_PUSH_STDIN and without bo, the library reads the program's own stdin until its end
-/// and pushes that; it answers when it has begun. A thread of its own goes on reading until then,
-/// also when the library is finalized.
+/// and pushes it, from a thread of its own, which continues after the library is finalized. The
+/// function blocks until the push has begun, also with cbfunc, and is not for callbacks.
 ///
 /// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
-/// IOF_IOF_CACHE_SIZE. IOF_ERR_PARTIAL_SUCCESS: some targets did not get all; IOF_ERR_IOF_FAILURE:
-/// none did. While a target does not read, this waits, unless IOF_IOF_DROP_NEWEST says that it is
-/// to be cut off after a second.
+/// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST cuts
+/// it off after a second. Errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive all bytes;
+/// IOF_ERR_IOF_FAILURE if none did.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_push(
     targets: *const iof_proc_t,
@@ -232,7 +237,7 @@ pub unsafe extern "C" fn iof_IOF_push(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let (targets, infos) = unsafe { (read::procs(targets, ntargets)?, read::infos(directives, ndirs)?) };
         let mut infos = Infos(infos);
         let stdin = infos.flag(IOF_IOF_PUSH_STDIN)? == Some(true);
@@ -241,14 +246,14 @@ pub unsafe extern "C" fn iof_IOF_push(
             push.directives.push(Info::new(IOF_IOF_COMPLETE, true));
             return push_stdin(&push, cbfunc, CbData(cbdata));
         }
-        let ends = push
+        let completes = push
             .directives
             .iter()
             .any(|info| info.key == IOF_IOF_COMPLETE && info.value == InfoValue::Bool(true));
-        if bo.is_null() && !ends {
+        if bo.is_null() && !completes {
             return Err(IOF_ERR_BAD_PARAM);
         }
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let bytes = unsafe { read::payload(bo, isize::MAX.cast_unsigned()) }?;
         let payload = if cbfunc.is_some() {
             Payload::Copied(memory::owned(bytes)?)
@@ -259,14 +264,14 @@ pub unsafe extern "C" fn iof_IOF_push(
     })
 }
 
-/// Has our own stdin pushed, on a thread and a connection for that.
+/// Pushes the program's own stdin, on its own thread and its own connection.
 fn push_stdin(push: &Push, cbfunc: iof_op_cbfunc_t, cbdata: CbData) -> Outcome<iof_status_t> {
     may_wait()?;
     let session = session()?;
     let tool = (session.connect)();
     let status = tool.as_ref().err().map_or(IOF_SUCCESS, attach_status);
     let pusher = Pusher::start(tool.or_status(status)?, push, io::stdin(), |_| {});
-    // It goes on until the end of our stdin, or of its targets.
+    // The pusher's thread runs until stdin ends or all targets are closed.
     drop(pusher.or_status(IOF_ERR_IOF_FAILURE)?);
     if cbfunc.is_some() {
         let done = Box::new(move |result| call::op(cbfunc, call::status_of(&result), cbdata));
@@ -275,7 +280,7 @@ fn push_stdin(push: &Push, cbfunc: iof_op_cbfunc_t, cbdata: CbData) -> Outcome<i
     Ok(IOF_SUCCESS)
 }
 
-/// Submits a command whose end is a status; waits for it if there is nobody to call.
+/// Submits a command that ends with a status, and waits for that if there is no callback.
 fn operate(
     cbfunc: iof_op_cbfunc_t,
     cbdata: *mut c_void,
@@ -291,9 +296,10 @@ fn operate(
     Ok(IOF_SUCCESS)
 }
 
-/// Asks what the engine and its host know, and waits for the answer: an array of infos, one for
-/// each key of which something is known, to be freed by iof_Info_free. On any status but
-/// IOF_SUCCESS and IOF_ERR_PARTIAL_SUCCESS, *results is NULL. IOF_ERR_NOT_FOUND: nothing is known.
+/// Asks the engine and its launcher, and blocks until the answer arrives. *results receives an
+/// array of *nresults infos, one for each key that is known, which the program frees with
+/// iof_Info_free. It is NULL unless the function returns IOF_SUCCESS or IOF_ERR_PARTIAL_SUCCESS.
+/// Not for callbacks. Errors: IOF_ERR_NOT_FOUND if no key is known.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Query_info(
     queries: *mut iof_query_t,
@@ -302,10 +308,10 @@ pub unsafe extern "C" fn iof_Query_info(
     nresults: *mut usize,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let (results, nresults) = unsafe { (read::place(results)?, read::place(nresults)?) };
         (*results, *nresults) = (std::ptr::null_mut(), 0);
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let queries = unsafe { read::queries(queries, nqueries) }?;
         let answer = session()?.blocking(|done| Command::Query(queries, done))?;
         let infos = make::answer(&answer);
@@ -318,7 +324,8 @@ pub unsafe extern "C" fn iof_Query_info(
     })
 }
 
-/// The same, without a wait: cbfunc is called with the answer, and must not be NULL.
+/// The same as iof_Query_info, without blocking: cbfunc, which must not be NULL, is called with the
+/// answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Query_info_nb(
     queries: *mut iof_query_t,
@@ -327,7 +334,7 @@ pub unsafe extern "C" fn iof_Query_info_nb(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let queries = unsafe { read::queries(queries, nqueries) }?;
         if cbfunc.is_none() {
             return Err(IOF_ERR_BAD_PARAM);
@@ -339,10 +346,11 @@ pub unsafe extern "C" fn iof_Query_info_nb(
     })
 }
 
-/// Has something logged, and waits until that is done: data name channels and have texts,
-/// directives say how. Without IOF_LOG_SOURCE the source is the process of a job that we are, if we
-/// are one. IOF_ERR_PARTIAL_SUCCESS: some channels have it; IOF_ERR_OPERATION_FAILED: none has, or
-/// a required one has not.
+/// Logs data, and blocks until that is done. The keys of data name the channels, and the values are
+/// the texts. The directives have keys such as IOF_LOG_SYSLOG_PRI. Without IOF_LOG_SOURCE the
+/// source is this process, if it is a rank of a job. Not for callbacks. Errors:
+/// IOF_ERR_PARTIAL_SUCCESS if only some channels accepted the data; IOF_ERR_OPERATION_FAILED if
+/// none did, or if a required one did not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Log(
     data: *const iof_info_t,
@@ -351,14 +359,15 @@ pub unsafe extern "C" fn iof_Log(
     ndirs: usize,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let log = unsafe { log(data, ndata, directives, ndirs) }?;
         session()?.blocking(|done| Command::Log(log, done))?;
         Ok(IOF_SUCCESS)
     })
 }
 
-/// The same, without a wait: cbfunc is called when it is done, and may be NULL.
+/// The same as iof_Log, without blocking: the arguments are copied, and cbfunc, which may be NULL,
+/// is called when the data is logged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Log_nb(
     data: *const iof_info_t,
@@ -369,7 +378,7 @@ pub unsafe extern "C" fn iof_Log_nb(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let log = unsafe { log(data, ndata, directives, ndirs) }?;
         let cbdata = CbData(cbdata);
         let done = Box::new(move |result| call::op(cbfunc, call::status_of(&result), cbdata));
@@ -386,7 +395,7 @@ unsafe fn log(
     directives: *const iof_info_t,
     ndirs: usize,
 ) -> Outcome<Log> {
-    // SAFETY: as promised to us.
+    // SAFETY: the caller's promise.
     let (data, mut directives) =
         unsafe { (read::log_entries(data, ndata)?, read::infos(directives, ndirs)?) };
     if !directives.iter().any(|info| info.key == PMIX_LOG_SOURCE) {
@@ -397,14 +406,16 @@ unsafe fn log(
     Ok(Log { data, directives })
 }
 
-/// Registers a callback for events: IOF_EVENT_JOB_END, when a job that something was pulled from
-/// has ended, behind the last bytes of its last stream, with IOF_EVENT_AFFECTED_PROC,
-/// IOF_JOB_TERM_STATUS and, if it is known, IOF_EXIT_CODE (as a shell would show it);
-/// IOF_ERR_LOST_CONNECTION, when the engine has gone. No codes: all of them. Infos are not
-/// understood.
+/// Registers a callback for events. Without codes it receives all events. No infos are supported.
+/// The events are:
 ///
-/// Without cbfunc it gives the handler's number, 1 or more, and does not wait; with one it gives
-/// IOF_SUCCESS, and cbfunc is called with it.
+///   IOF_EVENT_JOB_END          a job that was pulled from has ended, after its last bytes;
+///                              infos: IOF_EVENT_AFFECTED_PROC, IOF_JOB_TERM_STATUS and, if known,
+///                              IOF_EXIT_CODE (128 + n if signal n ended the process)
+///   IOF_ERR_LOST_CONNECTION    the engine has ended; no infos
+///
+/// If cbfunc is NULL, the function returns the handler's number, 1 or more. Otherwise it returns
+/// IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Register_event_handler(
     codes: *mut iof_status_t,
@@ -416,9 +427,9 @@ pub unsafe extern "C" fn iof_Register_event_handler(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         let codes = unsafe { read::slice(codes.cast_const(), ncodes, MAX_CODES) }?.to_vec();
-        // SAFETY: the header's promise.
+        // SAFETY: the contract in the header.
         Infos(unsafe { read::infos(info, ninfo) }?).done()?;
         if evhdlr.is_none() {
             return Err(IOF_ERR_BAD_PARAM);
@@ -435,8 +446,8 @@ pub unsafe extern "C" fn iof_Register_event_handler(
     })
 }
 
-/// Takes an event handler away; it may still be called once. cbfunc, which may be NULL, is called
-/// then.
+/// Removes an event handler, without blocking. The handler may still be called once, before
+/// cbfunc, which may be NULL, is called. Errors: IOF_ERR_NOT_FOUND if the handler does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Deregister_event_handler(
     evhdlr_ref: usize,

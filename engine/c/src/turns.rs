@@ -1,5 +1,5 @@
-//! Turns at a core that the program progresses itself: one thread at a time has it, all others that
-//! wait hear of what it does.
+//! Turns at a core that the program progresses itself: one thread at a time has the core, and the
+//! other threads that wait are notified of its progress.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use crate::core::Core;
 use crate::session::lock;
 
-/// A core, and who has it.
+/// A core, and whether a thread has it.
 pub(crate) struct Turns {
-    place: Mutex<Place>,
-    /// It is back, or has done something.
-    moved: Condvar,
+    slot: Mutex<CoreSlot>,
+    /// Notified when the core has been returned or has made progress.
+    progressed: Condvar,
 }
 
-enum Place {
-    Here(Box<Core>),
+enum CoreSlot {
+    Idle(Box<Core>),
     Taken,
     Ended,
 }
 
-/// What a thread gets that waits for something.
+/// The result of a wait.
 pub(crate) enum Waited<'t, T> {
-    /// It.
-    Heard(T),
-    /// The core, with which it may bring it about.
+    /// The result that the thread waited for.
+    Ready(T),
+    /// The core, which the thread must progress itself.
     Turn(Turn<'t>),
     /// The core has ended.
     Ended,
@@ -33,67 +33,68 @@ pub(crate) enum Waited<'t, T> {
 
 impl Turns {
     pub(crate) fn new(core: Core) -> Turns {
-        Turns { place: Mutex::new(Place::Here(Box::new(core))), moved: Condvar::new() }
+        Turns { slot: Mutex::new(CoreSlot::Idle(Box::new(core))), progressed: Condvar::new() }
     }
 
-    /// The core, unless another has it, or we have it ourselves.
+    /// Takes the core, unless a thread has it, including this one.
     pub(crate) fn take(&self) -> Option<Turn<'_>> {
-        self.take_from(&mut lock(&self.place))
+        self.take_from(&mut lock(&self.slot))
     }
 
-    fn take_from(&self, place: &mut Place) -> Option<Turn<'_>> {
-        match std::mem::replace(place, Place::Taken) {
-            Place::Here(core) => Some(Turn { turns: self, core: Some(core) }),
+    fn take_from(&self, slot: &mut CoreSlot) -> Option<Turn<'_>> {
+        match std::mem::replace(slot, CoreSlot::Taken) {
+            CoreSlot::Idle(core) => Some(Turn { turns: self, core: Some(core) }),
             other => {
-                *place = other;
+                *slot = other;
                 None
             }
         }
     }
 
-    /// Waits until there is something to `hear`, or the core is to be had. Who has it says so
-    /// whenever there may be.
-    pub(crate) fn wait<T>(&self, mut hear: impl FnMut() -> Option<T>) -> Waited<'_, T> {
-        let mut place = lock(&self.place);
+    /// Blocks until `poll` returns a result, or until the core can be taken. The thread that has
+    /// the core wakes the waiting threads after each turn.
+    pub(crate) fn wait<T>(&self, mut poll: impl FnMut() -> Option<T>) -> Waited<'_, T> {
+        let mut slot = lock(&self.slot);
         loop {
-            if let Some(heard) = hear() {
-                return Waited::Heard(heard);
+            if let Some(result) = poll() {
+                return Waited::Ready(result);
             }
-            if let Some(turn) = self.take_from(&mut place) {
+            if let Some(turn) = self.take_from(&mut slot) {
                 return Waited::Turn(turn);
             }
-            if matches!(*place, Place::Ended) {
+            if matches!(*slot, CoreSlot::Ended) {
                 return Waited::Ended;
             }
-            place = self.moved.wait(place).unwrap_or_else(PoisonError::into_inner);
+            slot = self.progressed.wait(slot).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// For how long a wait of the program's loop may last, if nobody else has the core.
+    /// Returns the longest time for which the program's event loop may wait, if no thread has the
+    /// core.
     pub(crate) fn timeout(&self) -> Option<Duration> {
-        if let Place::Here(core) = &*lock(&self.place) { core.timeout() } else { None }
+        if let CoreSlot::Idle(core) = &*lock(&self.slot) { core.timeout() } else { None }
     }
 
-    /// Says that there may be something to hear.
-    fn tell(&self, place: Option<Place>) {
-        let mut here = lock(&self.place);
-        if let Some(place) = place {
-            *here = place;
+    /// Stores the state of the core, if given, and wakes the threads that wait.
+    fn notify(&self, slot: Option<CoreSlot>) {
+        let mut current = lock(&self.slot);
+        if let Some(slot) = slot {
+            *current = slot;
         }
-        drop(here);
-        self.moved.notify_all();
+        drop(current);
+        self.progressed.notify_all();
     }
 }
 
-/// The core, until this is dropped.
+/// The core, which is returned when this is dropped.
 pub(crate) struct Turn<'t> {
     turns: &'t Turns,
     core: Option<Box<Core>>,
 }
 
 impl Turn<'_> {
-    /// One turn of the core, see [`Core::turn`]; its last if the program wants no more, and then
-    /// there is none after it.
+    /// Runs one turn of the core, see [`Core::turn`]. Runs its last turn and returns `None` if the
+    /// program has ended the session.
     pub(crate) fn turn(&mut self) -> Option<Option<Duration>> {
         let core = self.core.as_mut()?;
         let timeout = core.turn();
@@ -102,15 +103,16 @@ impl Turn<'_> {
             self.core = None;
             return None;
         }
-        self.turns.tell(None);
+        self.turns.notify(None);
         Some(timeout)
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // After a panic it is of no more use, and may not keep what callers have lent it.
+        // After a panic the core is unusable. Dropping it gives back the bytes that callers have
+        // lent it.
         let core = self.core.take().filter(|_| !thread::panicking());
-        self.turns.tell(Some(core.map_or(Place::Ended, Place::Here)));
+        self.turns.notify(Some(core.map_or(CoreSlot::Ended, CoreSlot::Idle)));
     }
 }

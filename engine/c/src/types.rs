@@ -1,97 +1,98 @@
-//! The structures, as C sees them: laid out as those of pmix_common.h, which a test holds them
-//! against.
+//! The structures as C declares them. Their layouts are those of pmix_common.h; a test compares
+//! both.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::fmt;
 
 use libc::{pid_t, time_t, timeval};
 
-/// How something went: 0, or below zero an error.
+/// The result of a function: 0 or more on success, below zero an error.
 pub type iof_status_t = c_int;
 
 /// The number of a process in its job.
 pub type iof_rank_t = u32;
 
-/// A set of channels, the sum of IOF_FWD_STDOUT_CHANNEL and the like.
+/// A set of channels: the sum of constants such as IOF_FWD_STDOUT_CHANNEL.
 pub type iof_iof_channel_t = u16;
 
-/// What a value is of.
+/// The type of a value: IOF_BOOL and the like.
 pub type iof_data_type_t = u16;
 
-/// Flags of an iof_info_t.
+/// The flags of an iof_info_t.
 pub type iof_info_directives_t = u32;
 
-/// Where a process is in its life.
+/// The state of a process: IOF_PROC_STATE_RUNNING and the like.
 pub type iof_proc_state_t = u8;
 
-/// The name of a job, terminated.
+/// The name of a job, with its terminator.
 pub type iof_nspace_t = [c_char; 256];
 
-/// A key, terminated.
+/// A key, with its terminator.
 pub type iof_key_t = [c_char; 512];
 
 /// A process, or with IOF_RANK_WILDCARD all processes of a job.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_proc_t {
-    /// Its job.
+    /// The name of the job.
     pub nspace: iof_nspace_t,
     /// Its number in the job.
     pub rank: iof_rank_t,
 }
 
-/// Bytes.
+/// A sequence of bytes.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct iof_byte_object_t {
-    /// Where they are.
+    /// The first byte.
     pub bytes: *mut c_char,
-    /// How many.
+    /// The number of bytes.
     pub size: usize,
 }
 
-/// What an environment variable is to become.
+/// A change of an environment variable.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct iof_envar_t {
-    /// Its name.
+    /// The name of the variable.
     pub envar: *mut c_char,
     /// The value.
     pub value: *mut c_char,
-    /// What stands between parts of it.
+    /// The character that separates parts of the value.
     pub separator: c_char,
 }
 
 /// An array of values of one type.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct iof_data_array_t {
-    /// Of which type its elements are.
+    /// The type of the elements.
     pub r#type: iof_data_type_t,
-    /// How many elements.
+    /// The number of elements.
     pub size: usize,
     /// The elements.
     pub array: *mut c_void,
 }
 
-/// One line of a process table.
+/// An entry of a process table.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct iof_proc_info_t {
-    /// Which process.
+    /// The process.
     pub proc: iof_proc_t,
-    /// Where it runs; NULL if nobody knows.
+    /// The name of its node; NULL if unknown.
     pub hostname: *mut c_char,
-    /// What it runs; likewise.
+    /// The program that it runs; NULL if unknown.
     pub executable_name: *mut c_char,
-    /// Its pid there; 0 if nobody knows.
+    /// Its pid on that node; 0 if unknown.
     pub pid: pid_t,
-    /// Its exit code once it has ended, 128 + n if signal n ended it.
+    /// The exit code of a process that has ended: 128 + n if signal n ended it.
     pub exit_code: c_int,
-    /// Where it is in its life.
+    /// Its state.
     pub state: iof_proc_state_t,
 }
 
-/// What a value holds, see iof_value_t.
+/// The data of a value. iof_value_t specifies which field is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union iof_value_data_t {
@@ -159,92 +160,142 @@ pub union iof_value_data_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_value_t {
-    /// Which: IOF_BOOL and the like.
+    /// The type: IOF_BOOL and the like.
     pub r#type: iof_data_type_t,
-    /// It.
+    /// The field of that type.
     pub data: iof_value_data_t,
 }
 
-/// One piece of information, or one directive.
+/// A key with a value: a directive, or a piece of information.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_info_t {
-    /// What it is about.
+    /// The key.
     pub key: iof_key_t,
-    /// IOF_INFO_REQD: who can't honour it is to refuse what it comes with.
+    /// The flags. IOF_INFO_REQD: the receiver must honour the info, or refuse the request.
     pub flags: iof_info_directives_t,
-    /// What it says.
+    /// The value.
     pub value: iof_value_t,
 }
 
-/// One query: keys, and what they are to be answered of.
+/// A query: keys, and the qualifiers that select what they are about.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct iof_query_t {
-    /// What is asked, an array that ends with NULL.
+    /// The keys, an array that ends with NULL.
     pub keys: *mut *mut c_char,
-    /// Of what.
+    /// The qualifiers.
     pub qualifiers: *mut iof_info_t,
-    /// How many qualifiers.
+    /// The number of qualifiers.
     pub nqual: usize,
 }
 
-/// One program of a job, run by some of its ranks.
+/// A program of a job, run by some of its ranks.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct iof_app_t {
-    /// What they run: a path, or a name to be looked up in PATH.
+    /// The program: a path, or a name that is looked up in PATH.
     pub cmd: *mut c_char,
-    /// Its arguments with its own name before them, an array that ends with NULL; NULL for none.
+    /// Its arguments, beginning with its own name, an array that ends with NULL. NULL: no
+    /// arguments.
     pub argv: *mut *mut c_char,
-    /// NAME=VALUE, added to the launcher's environment, an array that ends with NULL; NULL for
-    /// none.
+    /// Variables NAME=VALUE that are added to the launcher's environment, an array that ends with
+    /// NULL. NULL: none.
     pub env: *mut *mut c_char,
-    /// Where they start; NULL for where the launcher is.
+    /// The working directory. NULL: the launcher's.
     pub cwd: *mut c_char,
-    /// How many ranks run it, 1 at least.
+    /// The number of ranks that run it, at least 1.
     pub maxprocs: c_int,
-    /// Nothing is understood here; what is required is refused.
+    /// Directives. None are supported: required ones are refused, others are ignored.
     pub info: *mut iof_info_t,
-    /// How many.
+    /// The number of directives.
     pub ninfo: usize,
 }
 
-/// What an operation understands, as an element of IOF_REGATTR arrays.
+/// An attribute that a function supports. Arrays of IOF_REGATTR have such elements.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_regattr_t {
-    /// The attribute.
+    /// The name of the attribute.
     pub name: *mut c_char,
     /// Its key.
     pub string: iof_key_t,
-    /// The type of its values; IOF_UNDEF if that is not told.
+    /// The type of its values; IOF_UNDEF if unspecified.
     pub r#type: iof_data_type_t,
-    /// NULL, or texts that end with NULL.
+    /// NULL, or an array of texts that ends with NULL.
     pub description: *mut *mut c_char,
 }
 
-/// A process that the launcher has started itself, see iof_server_adopt. A descriptor is -1 where
-/// there is none; the others are the library's from then on, which closes them.
+/// A process that the launcher started itself, for iof_server_adopt. A descriptor is -1 if the
+/// process has none. The library owns the other descriptors from that call on, and closes them.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct iof_adopted_t {
     /// Its number in the job.
     pub rank: iof_rank_t,
-    /// What the process table says that it runs; may be NULL.
+    /// The program that the process table shows. May be NULL.
     pub executable: *const c_char,
-    /// Where its stdin is written: the write end of a pipe that nobody else writes.
+    /// The write end of a pipe that is the stdin of the process. No other process writes to it.
     pub stdin_fd: c_int,
-    /// Where its stdout is read: the read end of a pipe, a connected stream socket, or a pty's
-    /// master.
+    /// The descriptor from which its stdout is read: the read end of a pipe, a connected stream
+    /// socket, or the master of a pty.
     pub stdout_fd: c_int,
-    /// Likewise.
+    /// The descriptor from which its stderr is read.
     pub stderr_fd: c_int,
-    /// Likewise.
+    /// The descriptor from which its diagnostics are read.
     pub stddiag_fd: c_int,
-    /// Its pidfd, see pidfd_open(2), or -1.
+    /// Its pidfd (pidfd_open(2)), or -1.
     pub pidfd: c_int,
-    /// If there is no pidfd: its pid, which the library waits for; nobody else may then. 0: the
-    /// launcher waits for it, and says so by iof_server_report_exit.
+    /// Its pid, if there is no pidfd. The library then waits for the process, and the launcher must
+    /// not. 0: the launcher waits for it and reports its exit (iof_server_report_exit).
     pub pid: pid_t,
+}
+
+/// The text of an array of characters up to its terminator.
+struct Text<'a>(&'a [c_char]);
+
+impl fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0.iter().map(|byte| u8::from_ne_bytes(byte.to_ne_bytes()));
+        let text: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        fmt::Debug::fmt(&String::from_utf8_lossy(&text), f)
+    }
+}
+
+impl fmt::Debug for iof_proc_t {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("iof_proc_t").field("nspace", &Text(&self.nspace)).field("rank", &self.rank).finish()
+    }
+}
+
+impl fmt::Debug for iof_value_data_t {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The field that is valid is known to the value alone.
+        f.debug_struct("iof_value_data_t").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for iof_value_t {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("iof_value_t").field("type", &self.r#type).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for iof_info_t {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("iof_info_t")
+            .field("key", &Text(&self.key))
+            .field("flags", &self.flags)
+            .field("value", &self.value)
+            .finish()
+    }
+}
+
+impl fmt::Debug for iof_regattr_t {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("iof_regattr_t")
+            .field("string", &Text(&self.string))
+            .field("type", &self.r#type)
+            .finish_non_exhaustive()
+    }
 }

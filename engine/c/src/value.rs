@@ -1,8 +1,9 @@
-//! Values: how they are filled, copied and freed, wherever they point. What is theirs is malloc's.
+//! Values: how they are filled, copied and freed, with all that they point to. A value owns memory
+//! of malloc(3).
 //!
-//! The promise behind every `unsafe` here is the caller's, as in [`read`](crate::read): a value's
-//! type says which field is there, and what that points to is there, too. What is freed or filled
-//! is nobody else's meanwhile.
+//! The contract behind every `unsafe` block of this module is the caller's, as in
+//! [`read`](crate::read): the type of a value specifies which field is valid, and what that field
+//! points to is valid, too. Nothing else uses a value while it is freed or filled.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -15,11 +16,11 @@ use crate::types::{
 };
 use crate::{memory, read};
 
-/// Arrays in arrays go this deep at most: what is deeper has no end.
+/// The maximum depth of arrays in arrays. A deeper value contains itself.
 const MAX_DEPTH: usize = 16;
-/// Elements of one array.
+/// The maximum number of elements of an array.
 const MAX_ELEMENTS: usize = 1 << 20;
-/// Bytes of one text.
+/// The maximum length of a text, in bytes.
 const MAX_BYTES: usize = 64 << 20;
 
 /// No value.
@@ -27,9 +28,10 @@ pub(crate) const NOTHING: iof_value_t =
     iof_value_t { r#type: IOF_UNDEF, data: iof_value_data_t { envar: NO_ENVAR } };
 const NO_ENVAR: iof_envar_t = iof_envar_t { envar: ptr::null_mut(), value: ptr::null_mut(), separator: 0 };
 
-/// How many bytes a plain value of this type has; `None` for others, and those that have pointers.
-pub(crate) fn plain_size(of: iof_data_type_t) -> Option<usize> {
-    Some(match of {
+/// Returns the size of a value of this type in bytes. Returns `None` if the type is unknown or its
+/// values point to other memory.
+pub(crate) fn plain_size(kind: iof_data_type_t) -> Option<usize> {
+    Some(match kind {
         IOF_BOOL | IOF_BYTE | IOF_INT8 | IOF_UINT8 | IOF_PROC_STATE => 1,
         IOF_INT16 | IOF_UINT16 | IOF_IOF_CHANNEL => 2,
         IOF_PID | IOF_INT | IOF_INT32 | IOF_UINT | IOF_UINT32 | IOF_FLOAT | IOF_STATUS | IOF_PROC_RANK => 4,
@@ -39,9 +41,9 @@ pub(crate) fn plain_size(of: iof_data_type_t) -> Option<usize> {
     })
 }
 
-/// How many bytes an element of an array of this type has.
-fn element_size(of: iof_data_type_t) -> Option<usize> {
-    Some(match of {
+/// Returns the size of an array's element of this type, in bytes.
+fn element_size(kind: iof_data_type_t) -> Option<usize> {
+    Some(match kind {
         IOF_STRING => size_of::<*mut c_char>(),
         IOF_VALUE => size_of::<iof_value_t>(),
         IOF_INFO => size_of::<iof_info_t>(),
@@ -52,19 +54,19 @@ fn element_size(of: iof_data_type_t) -> Option<usize> {
         IOF_ENVAR => size_of::<iof_envar_t>(),
         IOF_REGATTR => size_of::<iof_regattr_t>(),
         IOF_QUERY => size_of::<iof_query_t>(),
-        _ => return plain_size(of),
+        _ => return plain_size(kind),
     })
 }
 
-/// A value of `data`: what PMIx_Value_load is told.
+/// Returns a value with a copy of `data`, for `iof_Value_load`.
 ///
 /// # Safety
-/// The module's promise; `data` points to what `of` says, or is the text itself.
-pub(crate) unsafe fn load(data: *const c_void, of: iof_data_type_t) -> Outcome<iof_value_t> {
-    let mut value = iof_value_t { r#type: of, ..NOTHING };
+/// The module's contract; `data` points to a value of type `kind`, or is the text itself.
+pub(crate) unsafe fn load(data: *const c_void, kind: iof_data_type_t) -> Outcome<iof_value_t> {
+    let mut value = iof_value_t { r#type: kind, ..NOTHING };
     if data.is_null() {
-        return match of {
-            // A flag that is just there.
+        return match kind {
+            // A flag without a value.
             IOF_BOOL => {
                 value.data.flag = true;
                 Ok(value)
@@ -73,19 +75,20 @@ pub(crate) unsafe fn load(data: *const c_void, of: iof_data_type_t) -> Outcome<i
             _ => Err(IOF_ERR_BAD_PARAM),
         };
     }
-    if of == IOF_POINTER {
+    if kind == IOF_POINTER {
         value.data.ptr = data.cast_mut();
         return Ok(value);
     }
-    if let Some(size) = plain_size(of) {
-        // SAFETY: all fields begin where the union does, which has room for the largest of them.
+    if let Some(size) = plain_size(kind) {
+        // SAFETY: all fields begin at the start of the union, which has room for the largest of
+        // them.
         unsafe { ptr::copy_nonoverlapping(data.cast::<u8>(), (&raw mut value.data).cast(), size) };
         return Ok(value);
     }
-    let mut from = iof_value_t { r#type: of, ..NOTHING };
-    // SAFETY: as promised to us, and each is looked at as what the type says.
+    let mut from = iof_value_t { r#type: kind, ..NOTHING };
+    // SAFETY: the module's contract; `data` is used as a pointer to the type.
     unsafe {
-        match of {
+        match kind {
             IOF_STRING => from.data.string = data.cast_mut().cast(),
             IOF_PROC => from.data.proc = data.cast_mut().cast(),
             IOF_PROC_NSPACE => from.data.nspace = data.cast_mut().cast(),
@@ -99,13 +102,13 @@ pub(crate) unsafe fn load(data: *const c_void, of: iof_data_type_t) -> Outcome<i
     }
 }
 
-/// A copy of a value, with copies of all that it points to.
+/// Returns a copy of a value, with copies of all that it points to.
 ///
 /// # Safety
-/// The module's promise.
+/// The module's contract.
 pub(crate) unsafe fn copy(from: &iof_value_t, depth: usize) -> Outcome<iof_value_t> {
     let mut to = *from;
-    // SAFETY: as promised to us; the type says which field there is.
+    // SAFETY: the module's contract; the type specifies the field.
     unsafe {
         match from.r#type {
             IOF_STRING => to.data.string = copy_text(from.data.string)?,
@@ -118,20 +121,20 @@ pub(crate) unsafe fn copy(from: &iof_value_t, depth: usize) -> Outcome<iof_value
                 to.data.darray = boxed(copy_array(read::one(from.data.darray)?, depth)?)?;
             }
             IOF_UNDEF => {}
-            of if plain_size(of).is_some() => {}
+            kind if plain_size(kind).is_some() => {}
             _ => return Err(IOF_ERR_UNKNOWN_DATA_TYPE),
         }
     }
     Ok(to)
 }
 
-/// `value`, where it can be pointed to.
+/// Moves `value` into memory of its own.
 fn boxed<T>(value: T) -> Outcome<*mut T> {
     let place: *mut T = memory::zeroed(1);
     if place.is_null() {
         return Err(IOF_ERR_NOMEM);
     }
-    // SAFETY: there is room for one, and nobody else has it.
+    // SAFETY: there is room for one value, and nothing else refers to it.
     unsafe { place.write(value) };
     Ok(place)
 }
@@ -140,13 +143,13 @@ unsafe fn copy_text(from: *mut c_char) -> Outcome<*mut c_char> {
     if from.is_null() {
         return Ok(from);
     }
-    // SAFETY: as promised to us.
+    // SAFETY: the module's contract.
     let to = memory::text(unsafe { read::bytes(from, MAX_BYTES) }?);
     if to.is_null() { Err(IOF_ERR_NOMEM) } else { Ok(to) }
 }
 
 unsafe fn copy_bytes(from: &iof_byte_object_t) -> Outcome<iof_byte_object_t> {
-    // SAFETY: as promised to us.
+    // SAFETY: the module's contract.
     let bytes = unsafe { memory::copied(from.bytes, from.size) };
     if bytes.is_null() && from.size > 0 && !from.bytes.is_null() {
         return Err(IOF_ERR_NOMEM);
@@ -155,22 +158,22 @@ unsafe fn copy_bytes(from: &iof_byte_object_t) -> Outcome<iof_byte_object_t> {
 }
 
 unsafe fn copy_envar(from: &iof_envar_t) -> Outcome<iof_envar_t> {
-    // SAFETY: as promised to us.
+    // SAFETY: the module's contract.
     let (envar, value) = unsafe { (copy_text(from.envar)?, copy_text(from.value)?) };
     Ok(iof_envar_t { envar, value, ..*from })
 }
 
 unsafe fn copy_proc_info(from: &iof_proc_info_t) -> Outcome<iof_proc_info_t> {
-    // SAFETY: as promised to us.
+    // SAFETY: the module's contract.
     let (hostname, executable_name) =
         unsafe { (copy_text(from.hostname)?, copy_text(from.executable_name)?) };
     Ok(iof_proc_info_t { hostname, executable_name, ..*from })
 }
 
-/// A copy of an array with copies of all that its elements point to.
+/// Returns a copy of an array, with copies of all that its elements point to.
 ///
 /// # Safety
-/// The module's promise.
+/// The module's contract.
 pub(crate) unsafe fn copy_array(from: &iof_data_array_t, depth: usize) -> Outcome<iof_data_array_t> {
     let size = element_size(from.r#type).ok_or(IOF_ERR_UNKNOWN_DATA_TYPE)?;
     if depth >= MAX_DEPTH || from.size > MAX_ELEMENTS || (from.array.is_null() && from.size > 0) {
@@ -181,11 +184,12 @@ pub(crate) unsafe fn copy_array(from: &iof_data_array_t, depth: usize) -> Outcom
     if to.array.is_null() && total > 0 {
         return Err(IOF_ERR_NOMEM);
     }
-    for at in 0..from.size {
-        // SAFETY: as promised to us; elements that are not copied yet are zero, which is freed as nothing.
-        let copied = unsafe { copy_element(from.r#type, nth(from, at), nth(&to, at), depth) };
+    for index in 0..from.size {
+        // SAFETY: the module's contract; elements that are not copied yet are zero, and own no
+        // memory.
+        let copied = unsafe { copy_element(from.r#type, nth(from, index), nth(&to, index), depth) };
         if let Err(status) = copied {
-            // SAFETY: it is ours.
+            // SAFETY: the copy was created here.
             unsafe { destroy_array(&mut to, depth) };
             return Err(status);
         }
@@ -193,26 +197,31 @@ pub(crate) unsafe fn copy_array(from: &iof_data_array_t, depth: usize) -> Outcom
     Ok(to)
 }
 
-/// Where an element is.
-fn nth(array: &iof_data_array_t, at: usize) -> *mut c_void {
+/// Returns the address of an element.
+fn nth(array: &iof_data_array_t, index: usize) -> *mut c_void {
     let size = element_size(array.r#type).unwrap_or_default();
-    array.array.cast::<u8>().wrapping_add(at.saturating_mul(size)).cast()
+    array.array.cast::<u8>().wrapping_add(index.saturating_mul(size)).cast()
 }
 
-unsafe fn copy_element(of: iof_data_type_t, from: *mut c_void, to: *mut c_void, depth: usize) -> Outcome<()> {
-    /// One of these.
+unsafe fn copy_element(
+    kind: iof_data_type_t,
+    from: *mut c_void,
+    to: *mut c_void,
+    depth: usize,
+) -> Outcome<()> {
+    /// Copies one element of a type.
     ///
     /// # Safety
-    /// `from` and `to` are of this type.
+    /// `from` and `to` point to elements of this type.
     unsafe fn one<T>(from: *mut c_void, to: *mut c_void, copy: impl FnOnce(&T) -> Outcome<T>) -> Outcome<()> {
-        // SAFETY: as promised to us.
+        // SAFETY: the module's contract.
         unsafe { to.cast::<T>().write(copy(read::one(from.cast())?)?) };
         Ok(())
     }
     let deeper = depth.saturating_add(1);
-    // SAFETY: as promised to us; the type says what the elements are.
+    // SAFETY: the module's contract; the type specifies the elements.
     unsafe {
-        match of {
+        match kind {
             IOF_STRING => one(from, to, |text| copy_text(*text)),
             IOF_VALUE => one(from, to, |value| copy(value, deeper)),
             IOF_INFO => one(from, to, |info: &iof_info_t| {
@@ -230,7 +239,7 @@ unsafe fn copy_element(of: iof_data_type_t, from: *mut c_void, to: *mut c_void, 
             }),
             IOF_QUERY => Err(IOF_ERR_UNKNOWN_DATA_TYPE),
             _ => {
-                let size = element_size(of).unwrap_or_default();
+                let size = element_size(kind).unwrap_or_default();
                 ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), size);
                 Ok(())
             }
@@ -238,12 +247,12 @@ unsafe fn copy_element(of: iof_data_type_t, from: *mut c_void, to: *mut c_void, 
     }
 }
 
-/// Frees what a value points to, and leaves nothing there. What it can't know is left alone.
+/// Frees what a value points to, and makes it empty. Values of unknown types are not freed.
 ///
 /// # Safety
-/// The module's promise.
+/// The module's contract.
 pub(crate) unsafe fn destroy(value: &mut iof_value_t, depth: usize) {
-    // SAFETY: as promised to us; the type says which field there is.
+    // SAFETY: the module's contract; the type specifies the field.
     unsafe {
         match value.r#type {
             IOF_STRING => memory::free(value.data.string),
@@ -269,28 +278,28 @@ pub(crate) unsafe fn destroy(value: &mut iof_value_t, depth: usize) {
     *value = NOTHING;
 }
 
-/// Frees the elements of an array, and leaves it empty.
+/// Frees the elements of an array, and makes it empty.
 ///
 /// # Safety
-/// The module's promise.
+/// The module's contract.
 pub(crate) unsafe fn destroy_array(array: &mut iof_data_array_t, depth: usize) {
     if element_size(array.r#type).is_some() && depth < MAX_DEPTH && array.size <= MAX_ELEMENTS {
         let count = if array.array.is_null() { 0 } else { array.size };
-        for at in 0..count {
-            // SAFETY: as promised to us.
-            unsafe { destroy_element(array.r#type, nth(array, at), depth) };
+        for index in 0..count {
+            // SAFETY: the module's contract.
+            unsafe { destroy_element(array.r#type, nth(array, index), depth) };
         }
     }
-    // SAFETY: as promised to us.
+    // SAFETY: the module's contract.
     unsafe { memory::free(array.array) };
     *array = iof_data_array_t { r#type: IOF_UNDEF, size: 0, array: ptr::null_mut() };
 }
 
-unsafe fn destroy_element(of: iof_data_type_t, element: *mut c_void, depth: usize) {
+unsafe fn destroy_element(kind: iof_data_type_t, element: *mut c_void, depth: usize) {
     let deeper = depth.saturating_add(1);
-    // SAFETY: as promised to us; the type says what the elements are.
+    // SAFETY: the module's contract; the type specifies the elements.
     unsafe {
-        match of {
+        match kind {
             IOF_STRING => memory::free(*element.cast::<*mut c_char>()),
             IOF_VALUE => destroy(&mut *element.cast(), deeper),
             IOF_INFO => destroy_info(&mut *element.cast(), deeper),
@@ -313,7 +322,7 @@ unsafe fn destroy_element(of: iof_data_type_t, element: *mut c_void, depth: usiz
 }
 
 unsafe fn destroy_envar(envar: &iof_envar_t) {
-    // SAFETY: as promised to us.
+    // SAFETY: the module's contract.
     unsafe {
         memory::free(envar.envar);
         memory::free(envar.value);
@@ -321,7 +330,7 @@ unsafe fn destroy_envar(envar: &iof_envar_t) {
 }
 
 unsafe fn destroy_proc_info(info: &mut iof_proc_info_t) {
-    // SAFETY: as promised to us.
+    // SAFETY: the module's contract.
     unsafe {
         memory::free(info.hostname);
         memory::free(info.executable_name);
@@ -330,39 +339,39 @@ unsafe fn destroy_proc_info(info: &mut iof_proc_info_t) {
 
 unsafe fn destroy_info(info: &mut iof_info_t, depth: usize) {
     if info.flags & IOF_INFO_PERSISTENT == 0 {
-        // SAFETY: as promised to us.
+        // SAFETY: the module's contract.
         unsafe { destroy(&mut info.value, depth) };
     }
 }
 
-/// Frees texts that end with NULL, and their array.
+/// Frees an array of texts that ends with NULL, and its texts.
 unsafe fn free_texts(texts: *mut *mut c_char) {
     if texts.is_null() {
         return;
     }
-    let mut at = texts;
-    // SAFETY: as promised to us: the array ends with NULL.
+    let mut next = texts;
+    // SAFETY: the module's contract: the array ends with NULL.
     unsafe {
-        while !(*at).is_null() {
-            memory::free(*at);
-            at = at.wrapping_add(1);
+        while !(*next).is_null() {
+            memory::free(*next);
+            next = next.wrapping_add(1);
         }
         memory::free(texts);
     }
 }
 
-/// Frees an array of infos.
+/// Frees an array of infos and their values.
 ///
 /// # Safety
-/// The module's promise.
+/// The module's contract.
 pub(crate) unsafe fn free_infos(infos: *mut iof_info_t, count: usize) {
     if infos.is_null() || !infos.is_aligned() {
         return;
     }
-    for at in 0..count.min(MAX_ELEMENTS) {
-        // SAFETY: as promised to us.
-        unsafe { destroy_info(&mut *infos.wrapping_add(at), 0) };
+    for index in 0..count.min(MAX_ELEMENTS) {
+        // SAFETY: the module's contract.
+        unsafe { destroy_info(&mut *infos.wrapping_add(index), 0) };
     }
-    // SAFETY: as promised to us.
+    // SAFETY: the module's contract.
     unsafe { memory::free(infos) };
 }
