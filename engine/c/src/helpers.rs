@@ -158,7 +158,7 @@ impl iof_info_t {
     /// Fills the info. Frees `value` on an error.
     ///
     /// # Safety
-    /// That of [`read`], for `key`.
+    /// The contract of [`read`], for `key`.
     unsafe fn write_info(&mut self, key: *const c_char, mut value: iof_value_t) -> Outcome<iof_status_t> {
         // SAFETY: the caller's promise.
         match unsafe { read::text(key, IOF_MAX_KEYLEN) } {
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn iof_Info_xfer(dest: *mut iof_info_t, src: *const iof_in
 /// Returns a copy of an info.
 ///
 /// # Safety
-/// That of [`value`].
+/// The contract of [`value`].
 unsafe fn copied(from: &iof_info_t) -> Outcome<iof_info_t> {
     read::key(from)?;
     // SAFETY: the caller's promise.

@@ -298,7 +298,7 @@ unsafe extern "C" fn answered(
 /// Assigns the infos of an answer to queries.
 ///
 /// # Safety
-/// That of [`read`].
+/// The contract of [`read`].
 unsafe fn found(queries: &[Query], infos: *const iof_info_t, count: usize) -> Outcome<Vec<Found>> {
     let mut found: Vec<Found> = Vec::new();
     // SAFETY: the caller's promise.
@@ -320,7 +320,7 @@ unsafe fn found(queries: &[Query], infos: *const iof_info_t, count: usize) -> Ou
 /// Reads the value of an answer.
 ///
 /// # Safety
-/// That of [`read`].
+/// The contract of [`read`].
 unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
     if from.r#type == IOF_STATUS {
         let status = read::number(from).and_then(|number| i32::try_from(number).ok());
@@ -351,7 +351,7 @@ unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
 /// Reads an entry of a process table.
 ///
 /// # Safety
-/// That of [`read`].
+/// The contract of [`read`].
 unsafe fn proc_info(from: &iof_proc_info_t) -> Outcome<ProcInfo> {
     // SAFETY: the caller's promise.
     let name = |text| unsafe {

@@ -111,8 +111,8 @@ impl Drop for InUse {
 }
 
 /// Waits for the last use of a server, and returns it. The server must no longer be in the state of
-/// the library, so that no use can begin. Uses that exist end soon, because none
-/// of them blocks for long.
+/// the library, so that no use can begin. Uses that exist end soon, because none of them blocks for
+/// long.
 pub(crate) fn unused(mut server: Arc<Server>) -> Server {
     let mut uses = lock(&USES);
     loop {

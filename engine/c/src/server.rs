@@ -267,7 +267,7 @@ fn launch_status(error: &LaunchError) -> iof_status_t {
 /// Reads a program.
 ///
 /// # Safety
-/// That of [`read`].
+/// The contract of [`read`].
 unsafe fn app(from: &iof_app_t) -> Outcome<App> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -357,7 +357,7 @@ pub unsafe extern "C" fn iof_server_adopt(
 /// Reads the name of a rank's program, which may be absent.
 ///
 /// # Safety
-/// That of [`read`].
+/// The contract of [`read`].
 unsafe fn executable(rank: &iof_adopted_t) -> Outcome<String> {
     if rank.executable.is_null() {
         return Ok(String::new());

@@ -388,7 +388,7 @@ pub unsafe extern "C" fn iof_Log_nb(
 }
 
 /// # Safety
-/// That of [`read`].
+/// The contract of [`read`].
 unsafe fn log(
     data: *const iof_info_t,
     ndata: usize,

@@ -16,7 +16,7 @@ use crate::types::{
 };
 use crate::{memory, read};
 
-/// The maximum depth of arrays in arrays. A deeper value contains itself.
+/// The maximum depth of arrays in arrays. A deeper value is assumed to contain itself.
 const MAX_DEPTH: usize = 16;
 /// The maximum number of elements of an array.
 const MAX_ELEMENTS: usize = 1 << 20;
