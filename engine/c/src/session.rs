@@ -239,9 +239,9 @@ impl Session {
         }
     }
 
-    /// Returns the result of `wait`, which depends on the progress of this session.
-    /// If the program progresses the session, `wait` runs on a thread of its own, and the caller
-    /// progresses the session until then.
+    /// Returns the result of `wait`, which depends on the progress of this session. If the program
+    /// progresses the session, `wait` runs on a thread of its own, and the caller progresses the
+    /// session until then.
     pub(crate) fn wait_while<T: Send + 'static>(
         self: &Arc<Session>,
         wait: impl FnOnce() -> T + Send + 'static,
