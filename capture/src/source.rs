@@ -322,8 +322,8 @@ impl Source {
         self.after_read(result)
     }
 
-    /// Takes the result of [`SourceAction::Fetch`] at `time`. Stores as many bytes as the stream has room
-    /// for, and counts the others as dropped.
+    /// Takes the result of [`SourceAction::Fetch`] at `time`. Stores as many bytes as the stream
+    /// has room for, and counts the others as dropped.
     pub(crate) fn fetched(&mut self, result: io::Result<&[u8]>, time: u64) -> Step {
         if let Ok(bytes @ [_, ..]) = result {
             let stored = self.stream.push(bytes, time);

@@ -22,8 +22,8 @@ fn quick(workload: &str) -> Command {
     command
 }
 
-/// Builds `iof` into the directory of `iof-compare`, unless it is there already. Testing this package
-/// alone does not build the programs of other packages.
+/// Builds `iof` into the directory of `iof-compare`, unless it is there already. Testing this
+/// package alone does not build the programs of other packages.
 fn build_iof() {
     let profile = Path::new(COMPARE).parent().unwrap();
     if profile.join("iof").exists() {

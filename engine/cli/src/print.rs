@@ -24,8 +24,8 @@ pub fn failed(error: io::Error) -> Failure {
 const MAX_WIDTH: usize = 1024;
 
 /// Formats a table. A column is as wide as its widest cell, at most [`MAX_WIDTH`]; two blanks
-/// separate columns. Control characters in cells are replaced ([sanitized](sanitize)). The last column is not
-/// padded.
+/// separate columns. Control characters in cells are replaced ([sanitized](sanitize)). The last
+/// column is not padded.
 pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let rows = rows.map(|row| row.iter().map(|cell| sanitize(cell)).collect());
     let rows: Vec<Vec<String>> =

@@ -84,8 +84,8 @@ impl Launcher {
         self
     }
 
-    /// Changes the configuration of the engine. With a policy other than [`Policy::Block`](iof_engine::Policy::Block) the
-    /// output may lose bytes.
+    /// Changes the configuration of the engine. With a policy other than
+    /// [`Policy::Block`](iof_engine::Policy::Block) the output may lose bytes.
     pub fn config(mut self, change: impl FnOnce(&mut Config)) -> Launcher {
         change(&mut self.config);
         self

@@ -1,4 +1,5 @@
-//! [`iof::Launcher`] as a program that uses it runs it: in a process of its own, whose output is read.
+//! [`iof::Launcher`] as a program that uses it runs it: in a process of its own, whose output is
+//! read.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::File;

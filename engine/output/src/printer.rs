@@ -92,10 +92,10 @@ impl From<Files> for Destination {
 /// A thread that writes everything that a tool pulls.
 ///
 /// The order within each source and channel is kept, and lines of different sources do not mix. A
-/// line is written in one piece, unless its end is late, see [`FlushTimeout`](crate::FlushTimeout); then its beginning
-/// is written. If lines are tagged, such a line is ended with a newline before a line of another
-/// source begins, and where bytes are missing. A stream that is alone on its output or file has
-/// nothing to mix with, so its bytes are written at once.
+/// line is written in one piece, unless its end is late, see [`FlushTimeout`](crate::FlushTimeout);
+/// then its beginning is written. If lines are tagged, such a line is ended with a newline before a
+/// line of another source begins, and where bytes are missing. A stream that is alone on its output
+/// or file has nothing to mix with, so its bytes are written at once.
 ///
 /// Without tags, bytes are written from where the kernel put them.
 pub struct Printer {

@@ -20,7 +20,8 @@ use tokio::time::timeout;
 async fn main() -> Result<(), Box<dyn Error>> {
     let nspace = Nspace::new(env::args().nth(1).ok_or("usage: tokio NSPACE")?)?;
     let mut tool = Tool::find(&Search::nspace(nspace.clone()), "tokio")?;
-    // SAFETY: the duplicate is owned by the registration, and `OwnedFd` always returns the same descriptor.
+    // SAFETY: the duplicate is owned by the registration, and `OwnedFd` always returns the same
+    // descriptor.
     let readiness = unsafe { AsyncFd::register(tool.as_fd().try_clone_to_owned()?) }?;
     tool.pull(&Pull::new(vec![Proc::all(nspace)], Channels::STDOUT))?;
     loop {

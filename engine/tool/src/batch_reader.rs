@@ -1,8 +1,9 @@
 //! Reading many streams in batches, for tools that pass bytes on in few calls.
 //!
-//! [`Tool::recv`] returns one delivery after the other. [`BatchReader::poll_ready`] instead lists all
-//! streams that may have something to read. The caller [peeks](BatchReader::peek) at each of them
-//! once. It may borrow the bytes of many streams together, and consumes or defers each separately.
+//! [`Tool::recv`] returns one delivery after the other. [`BatchReader::poll_ready`] instead lists
+//! all streams that may have something to read. The caller [peeks](BatchReader::peek) at each of
+//! them once. It may borrow the bytes of many streams together, and consumes or defers each
+//! separately.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -117,7 +118,8 @@ impl BatchReader {
     }
 
     /// Returns the next report of streams that are not delivered because this tool reads too
-    /// slowly, see [`Delivery::Missed`](crate::Delivery), if [`BatchReader::poll_ready`] has received any.
+    /// slowly, see [`Delivery::Missed`](crate::Delivery), if [`BatchReader::poll_ready`] has
+    /// received any.
     pub fn take_missed(&mut self) -> Option<Missed> {
         self.missed.pop_front()
     }
@@ -137,8 +139,8 @@ impl BatchReader {
         }
     }
 
-    /// Returns the bytes that [`BatchReader::peek`] found. They may be borrowed together with those of
-    /// other streams.
+    /// Returns the bytes that [`BatchReader::peek`] found. They may be borrowed together with those
+    /// of other streams.
     pub fn bytes(&self, stream: FeedId) -> Option<Bytes<'_>> {
         self.tool.feeds.get(stream).map(|feed| Bytes { feed })
     }
@@ -154,8 +156,8 @@ impl BatchReader {
         self.tool.feeds.get(stream).is_some_and(Feed::is_stalled)
     }
 
-    /// Consumes the first `n` of the bytes that [`BatchReader::peek`] found (at most all), which makes
-    /// room for the source. The remaining bytes are found again.
+    /// Consumes the first `n` of the bytes that [`BatchReader::peek`] found (at most all), which
+    /// makes room for the source. The remaining bytes are found again.
     pub fn consume(&mut self, stream: FeedId, n: usize) {
         if let Some(feed) = self.tool.feeds.get_mut(stream) {
             feed.consume(feed.bytes().len().min(n));
@@ -163,8 +165,8 @@ impl BatchReader {
         }
     }
 
-    /// Leaves what [`BatchReader::peek`] found unread. [`BatchReader::poll_ready`] lists the stream again once
-    /// more bytes or an end have arrived.
+    /// Leaves what [`BatchReader::peek`] found unread. [`BatchReader::poll_ready`] lists the stream
+    /// again once more bytes or an end have arrived.
     pub fn defer(&mut self, stream: FeedId) {
         if let Some(feed) = self.tool.feeds.get_mut(stream) {
             feed.defer();

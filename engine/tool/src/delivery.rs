@@ -269,9 +269,9 @@ impl Tool {
         }
     }
 
-    /// Passes the next delivery to its callback. Blocks until there is one, as [`Tool::recv`] does, for
-    /// `timeout` at most (`None`: without limit). Returns `false` if the delivery has no callback, the time is over, or nothing more will be
-    /// delivered.
+    /// Passes the next delivery to its callback. Blocks until there is one, as [`Tool::recv`] does,
+    /// for `timeout` at most (`None`: without limit). Returns `false` if the delivery has no
+    /// callback, the time is over, or nothing more will be delivered.
     ///
     /// This is for tools that only use [`Tool::pull_with`]. A delivery without a callback is kept
     /// for [`Tool::recv`], and until that is called this returns `false` at once. A tool that uses

@@ -248,9 +248,9 @@ impl Tool {
         }
     }
 
-    /// Returns the targets that hold a push back. With `cut_off`, the engine first cuts off each
-    /// target whose turn it is and that has taken nothing beyond this position: its stdin ends
-    /// there. Blocks until the engine answers.
+    /// Returns the targets that hold a push back. With `cut_off`, the engine first cuts off
+    /// each target that could have read since this position and has taken nothing beyond it: the
+    /// target's stdin ends there. Blocks until the engine answers.
     ///
     /// # Errors
     /// Returns [`RequestError::Lost`] if the engine is gone.

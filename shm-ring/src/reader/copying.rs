@@ -15,10 +15,10 @@ pub enum Copied {
 }
 
 impl Reader {
-    /// Copies bytes from the cursor on into `buffer` and consumes them, without borrowing. Under drop
-    /// oldest, and after [`Reader::set_non_gating`], a reader that only copies never pins anything.
-    /// Such a reader loses bytes instead of making the stream move to another generation. Grouping
-    /// does not apply.
+    /// Copies bytes from the cursor on into `buffer` and consumes them, without borrowing. Under
+    /// drop oldest, and after [`Reader::set_non_gating`], a reader that only copies never pins
+    /// anything. Such a reader loses bytes instead of making the stream move to another
+    /// generation. Grouping does not apply.
     pub fn copy(&mut self, buffer: &mut [u8]) -> Copied {
         self.copy_with(buffer.len(), |ring, position, len| {
             if let Some(buffer) = buffer.get_mut(..len) {
