@@ -19,7 +19,7 @@ use crate::output::OutputArgs;
 use crate::push::PushArgs;
 use crate::query::QueryArgs;
 
-/// Forward the output of a job's ranks through shared memory
+/// Run jobs, forward their output and stdin, and attach to running jobs
 #[derive(Parser)]
 #[command(
     name = "iof",
@@ -41,13 +41,13 @@ pub enum Command {
     Pull(PullArgs),
     /// Push bytes into the stdin of a running job's ranks
     Push(PushArgs),
-    /// Watch a running job's streams: rates, caches, losses, lags
+    /// Watch the streams of running jobs: rates, caches, losses, lags
     Top(TopArgs),
-    /// Query a running job: its processes, its streams
+    /// Query running jobs: their processes, their streams
     Query(QueryArgs),
-    /// Log a message: syslog, email, a job's record or output
+    /// Log a message to syslog, email, a job record or a job's output
     Log(LogArgs),
-    /// Decode a ring, even if its writer is stopped or dead
+    /// Decode a stream's ring buffer, even of a stopped or dead writer
     Inspect(InspectArgs),
     /// Print shell completions
     Completions(CompletionsArgs),
@@ -61,12 +61,17 @@ pub struct PullArgs {
     pub engine: EngineArgs,
 
     /// Pull these ranks, such as 0,3-5
+    ///
+    /// Other ranks are neither shown nor written to files. In contrast, --ranks limits only what is
+    /// shown.
     #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks)]
     pub rank: Ranks,
 
-    /// Select channels
+    /// Pull these channels, such as stdout,stderr
+    ///
+    /// The third one is stddiag, PMIx's channel for diagnostics. By default all three are pulled.
     #[arg(long, value_name = "LIST", default_value = "stdout,stderr,stddiag", value_parser = ChannelList)]
-    #[arg(hide_possible_values = true)]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
     pub channel: Channels,
 
     /// Skip output that is already cached
@@ -79,8 +84,11 @@ pub struct PullArgs {
 
 #[derive(Args)]
 #[command(
-    after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag (again: in reverse order); \
-                  arrows, PgUp, PgDn, Home, End scroll; Ctrl-L redraws; q quits."
+    after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag, and reverse the order if pressed \
+                  again; arrows, PgUp, PgDn, Home, End scroll; Ctrl-L redraws; q quits.\n\n\
+                  Columns: RATE/s, the bytes per second that the rank writes; CACHED, the bytes in the cache; \
+                  DROPPED, the bytes that were dropped because the cache was full; LAG, the bytes that a tool has \
+                  not read yet."
 )]
 pub struct TopArgs {
     #[command(flatten)]
@@ -88,30 +96,32 @@ pub struct TopArgs {
 
     /// Update the screen at this interval
     ///
-    /// From 0.1 to 86400.
+    /// From 0.1 to 86400 seconds.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,
 }
 
 #[derive(Args)]
 pub struct CompletionsArgs {
-    /// Shell to print completions for
-    #[arg(value_enum)]
+    /// Shell: bash, elvish, fish, powershell or zsh
+    #[arg(value_enum, hide_possible_values = true)]
     pub shell: Shell,
 }
 
 #[derive(Args)]
 pub struct ManArgs {
-    /// Directory for iof.1, iof-run.1 and so on
+    /// Existing directory for iof.1, iof-run.1 and so on
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 }
 
 #[derive(Args)]
+#[command(override_usage = "iof inspect [OPTIONS] <FD|PATH>")]
 pub struct InspectArgs {
     /// Ring to decode: a descriptor, or a path such as /proc/PID/fd/N
     ///
-    /// `ls -l /proc/PID/fd | grep iof-ring` lists the rings of a process.
+    /// A ring is a stream's buffer in shared memory. `ls -l /proc/PID/fd | grep iof-ring` lists the
+    /// rings of a process.
     #[arg(value_name = "FD|PATH")]
     pub ring: Option<PathBuf>,
 

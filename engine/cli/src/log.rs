@@ -30,25 +30,26 @@ const MAIL_SERVER: &str = "IOF_MAIL_SERVER";
 const GATEWAY: &str = "IOF_GATEWAY";
 
 #[derive(Args)]
-#[command(after_help = "Channels: stdout and stderr of the calling rank, or of the job; local_syslog, \
-                        global_syslog, and syslog, which is the global one if it exists; email; job_record; \
-                        global_datastore; and channels of the launcher that embeds the engine, by a key with a dot. \
-                        `iof query LOG_CHANNELS` lists the available channels.")]
+#[command(after_help = "Channels: stdout and stderr (of the rank that runs this command, otherwise of the job); \
+                        local_syslog; global_syslog; syslog (global_syslog if available, otherwise local_syslog); \
+                        email; job_record (a file beside the engine's socket); global_datastore; and keys with a dot, \
+                        which name channels of the launcher that embeds the engine. `iof query LOG_CHANNELS` lists \
+                        the available channels.")]
 pub struct LogArgs {
     /// Log to these channels, in order of preference
     ///
-    /// The default is the order of the engine. If it has none, every available channel except
-    /// stdout.
+    /// By default the engine chooses: every available channel except stdout, unless its launcher
+    /// sets another order.
     #[arg(long, value_name = "LIST", value_parser = channels)]
     channel: Option<LogOrder>,
 
-    /// Log to these channels, and fail if one fails
+    /// Log to these channels even with --once
     ///
-    /// They are added to the channels of --channel.
+    /// They are added to the channels of --channel and tried before the others.
     #[arg(long, value_name = "LIST", value_parser = channels)]
     required: Option<LogOrder>,
 
-    /// Stop at the first channel that takes the message
+    /// Stop at the first channel that accepts the message
     #[arg(long)]
     once: bool,
 
@@ -68,7 +69,9 @@ pub struct LogArgs {
     #[arg(long)]
     timestamp: bool,
 
-    /// Print XML on stdout and stderr
+    /// Format the message as XML
+    ///
+    /// Applies to stdout and stderr.
     #[arg(long)]
     xml: bool,
 
@@ -91,9 +94,9 @@ pub struct LogArgs {
     #[command(flatten)]
     engine: EngineArgs,
 
-    /// Message to log [default: read from stdin, as with -]
+    /// Message to log, or - to read it from stdin [default: -]
     ///
-    /// At most 32 KiB.
+    /// UTF-8 of at most 32 KiB.
     #[arg(value_name = "MESSAGE")]
     message: Option<String>,
 }

@@ -27,15 +27,17 @@ const OUTPUT: &str = "Output options";
 pub struct OutputArgs {
     /// Set format and destination of output
     ///
-    /// As in prterun: tag, tag-detailed, tag-fullname, rank, timestamp[=ns|us|ms|rfc3339], xml,
-    /// json, merge-stderr-to-stdout, dir=DIR, file=NAME, with the qualifiers :copy, :nocopy,
-    /// :raw, :pattern. May be repeated.
+    /// Mostly as in `mpirun --output` of Open MPI 5 (prterun). tag, tag-detailed, tag-fullname, rank
+    /// and timestamp[=ns|us|ms|rfc3339] put the source or the time before each line. xml and json
+    /// mark up each line. merge-stderr-to-stdout, dir=DIR and file=NAME select the destination; dir
+    /// and file write separate files for each rank. The qualifiers are :copy, :nocopy, :raw,
+    /// :pattern. May be repeated.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
     pub output: Vec<OsString>,
 
-    /// Tag each line, or each fragment
+    /// Tag each line or each fragment
     ///
-    /// A fragment is all bytes that were read together.
+    /// A fragment is all bytes that were read from the rank at once.
     #[arg(long, help_heading = OUTPUT, value_enum, value_name = "WHAT", default_value_t = TagBy::Line)]
     #[arg(hide_possible_values = true)]
     pub tag_by: TagBy,
@@ -46,45 +48,50 @@ pub struct OutputArgs {
 
     /// Keep lines up to this size whole
     ///
-    /// In bytes, optionally with suffix K, M or G.
+    /// A longer line is written in parts, between which lines of other ranks may appear. In bytes,
+    /// optionally with suffix K, M or G.
     #[arg(long, help_heading = OUTPUT, value_name = "BYTES", default_value = "64K", value_parser = bytes)]
     pub max_line: u64,
 
     /// Wait this long for a line's end
     ///
-    /// An incomplete line is written when its stream was quiet for this time. A line of 4 KiB or
-    /// more, or one that keeps growing, waits ten times as long. Time in which iof cannot write, or
-    /// is stopped, does not count.
+    /// An incomplete line, such as a prompt, is written when its rank has added nothing to it for
+    /// this time. A line of 4 KiB or more, or one that keeps growing, is written after ten times
+    /// this time. Time during which iof is stopped or cannot write does not count.
     #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = seconds)]
     pub max_line_time: Duration,
 
     /// Show only these ranks, such as 0,3-5
     ///
-    /// Messages logged for the whole job are shown, too. Files get all ranks.
+    /// Messages logged for the whole job are shown, too. Files contain all ranks.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST|all", value_parser = ranks)]
     pub ranks: Option<Ranks>,
 
-    /// Do not show these channels
+    /// Do not write these channels
     ///
-    /// They are not written to files either. Tools can still pull them.
+    /// They go neither to stdout and stderr nor to files. Tools can still pull them.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST", value_parser = ChannelList)]
     #[arg(hide_possible_values = true)]
     pub no_forward: Option<Channels>,
 
-    /// Truncate old files, or append
+    /// Truncate or append to files
+    ///
+    /// With truncate, files of an earlier run are emptied, and its full files (--file-size) are
+    /// removed. With append, they are kept.
     #[arg(long, help_heading = OUTPUT, value_enum, value_name = "HOW", default_value_t = OpenMode::Truncate)]
     #[arg(hide_possible_values = true)]
     pub open_mode: OpenMode,
 
     /// Start a new file at this size
     ///
-    /// At least 4K.
+    /// The full file is renamed to NAME.1, an older NAME.1 to NAME.2, and so on. In bytes, optionally
+    /// with suffix K, M or G. At least 4K.
     #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = file_size)]
     pub file_size: Option<u64>,
 
     /// Keep this many full files
     ///
-    /// They are named NAME.1, NAME.2 and so on. At most 1000.
+    /// They are named NAME.1 (the newest), NAME.2 and so on. At most 1000.
     #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 4, requires = "file_size",
           value_parser = file_count)]
     pub file_count: u32,

@@ -33,13 +33,15 @@ pub struct PushArgs {
     rank: Ranks,
 
     /// Keep stdin of the ranks open for the next push
+    ///
+    /// Without this option the ranks read end of file after the last byte.
     #[arg(long)]
     keep_open: bool,
 
     /// Cut off ranks that do not read
     ///
-    /// A rank that has read nothing for a second is cut off. Without this option the push waits for
-    /// it.
+    /// When a rank has read nothing for a second, its stdin is closed, and the push continues without
+    /// it. Without this option the push waits for the rank.
     #[arg(long)]
     drop: bool,
 
@@ -49,7 +51,7 @@ pub struct PushArgs {
     #[arg(long)]
     partial: bool,
 
-    /// File to push [default: stdin, as with -]
+    /// File to push, or - for stdin [default: -]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }

@@ -36,10 +36,14 @@ const NAMES: [(&str, Option<&str>, &str); 10] = [
 
 #[derive(Args)]
 #[command(
-    after_help = "KEY is namespaces, procs or stats; the name of a PMIx attribute, with or without PMIX_QUERY_; or \
-                        the string of the attribute, such as pmix.qry.jst. The attributes are NAMESPACES, JOB_STATUS, \
-                        NAMESPACE_INFO, PROC_TABLE, LOCAL_PROC_TABLE, QUEUE_LIST, QUEUE_STATUS, LOG_CHANNELS, \
-                        ATTRIBUTE_SUPPORT. The launcher that embeds the engine may support further keys."
+    after_help = "Keys: namespaces (the names of the jobs), procs (the process table), stats (counters and readers of \
+                  each stream); or a PMIx attribute: NAMESPACES, JOB_STATUS, NAMESPACE_INFO, PROC_TABLE, \
+                  LOCAL_PROC_TABLE, QUEUE_LIST, QUEUE_STATUS, LOG_CHANNELS, ATTRIBUTE_SUPPORT. PMIX_QUERY_ may precede \
+                  the name of an attribute. The attribute's string, such as pmix.qry.jst, is accepted, too. The \
+                  launcher that embeds the engine may support further keys.\n\n\
+                  Columns of stats, in bytes: PRODUCED, read from the rank; CACHED, in the cache; DROPPED, dropped \
+                  because the cache was full; LAG, not read yet by that reader. GEN is the number of the stream's ring, \
+                  from 0; STATE is open or, after the last byte, complete."
 )]
 pub struct QueryArgs {
     /// Keys to query
@@ -52,7 +56,7 @@ pub struct QueryArgs {
 
     /// Add a qualifier, such as pmix.alloc.queue=night
     ///
-    /// KEY=TEXT sets a text, KEY alone sets a flag. May be repeated.
+    /// A qualifier narrows the query. KEY=TEXT sets a text, KEY alone sets a flag. May be repeated.
     #[arg(long = "qualifier", value_name = "KEY=TEXT", value_parser = parse_qualifier)]
     qualifiers: Vec<Info>,
 

@@ -23,17 +23,20 @@ const STDIN: &str = "Stdin options";
 pub struct StdinArgs {
     /// Give the stdin of iof to these ranks [default: 0]
     ///
-    /// With --stdin-file, the default is all.
+    /// One rank inherits it; each of several ranks receives a copy of every byte. With --stdin-file,
+    /// these ranks read the file instead, and the default is all ranks without --stdin-open.
     #[arg(long, help_heading = STDIN, value_name = "LIST|all|none", value_parser = ranks_or_none)]
     stdin: Option<Ranks>,
 
     /// Leave stdin of these ranks open for `iof push`
+    ///
+    /// Such a rank receives the stdin of iof only if --stdin lists it, too.
     #[arg(long, help_heading = STDIN, value_name = "LIST|all", value_parser = ranks)]
     stdin_open: Option<Ranks>,
 
     /// Let the ranks read this file as stdin
     ///
-    /// Each rank opens the file itself. It replaces the stdin of iof.
+    /// Each rank opens the file itself. No rank gets the stdin of iof.
     #[arg(long, help_heading = STDIN, value_name = "PATH")]
     stdin_file: Option<PathBuf>,
 }

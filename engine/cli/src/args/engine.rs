@@ -10,10 +10,16 @@ use iof_proto::rendezvous::{Search, Target};
 #[derive(Args)]
 pub struct EngineArgs {
     /// Attach to the `iof run` with this pid
+    ///
+    /// By default, a command that runs in a rank attaches to the engine that started the rank. Any
+    /// other attaches to the node's system-level engine if that accepts it, otherwise to this user's
+    /// only engine.
     #[arg(long, value_name = "PID", group = "target")]
     pub pid: Option<u32>,
 
     /// Attach to the `iof run` of the job with this name
+    ///
+    /// pull, push, query and log then apply to this job only.
     #[arg(long, value_name = "NAME", group = "target")]
     pub nspace: Option<Nspace>,
 
@@ -22,10 +28,14 @@ pub struct EngineArgs {
     pub server: Option<PathBuf>,
 
     /// Attach to the node's system-level engine
+    ///
+    /// A launcher can run one such engine on a node, for all users.
     #[arg(long, group = "target")]
     pub system: bool,
 
-    /// Do not attach to the node's system-level engine
+    /// Attach to this user's only engine
+    ///
+    /// The node's system-level engine and, in a rank, the engine that started it are ignored.
     #[arg(long, group = "target")]
     pub session: bool,
 

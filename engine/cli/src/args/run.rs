@@ -16,9 +16,12 @@ use crate::stdin::StdinArgs;
 
 #[derive(Args)]
 #[command(
-    override_usage = "iof run [OPTIONS] PROG ARGS... [: [APP OPTIONS] PROG ARGS...]...",
-    after_help = "Programs of one job are separated by ':', each with its own -n, --wdir and -x. Ranks are \
-                  numbered across programs."
+    override_usage = "iof run [OPTIONS] PROG [ARGS...] [: [APP OPTIONS] PROG [ARGS...]]...",
+    after_help = "Programs of one job are separated by ':', each with its own app options. Ranks are numbered across \
+                  programs: in `-n 2 a : -n 4 b`, b has ranks 2 to 5.\n\n\
+                  Each rank has these variables in its environment: IOF_NSPACE (the job's name), IOF_RANK, IOF_NPROCS, \
+                  IOF_APPNUM (the number of its program, from 0), IOF_SERVER (the socket for tools) and \
+                  IOF_STDDIAG_FD (the descriptor of stddiag, PMIx's channel for diagnostics)."
 )]
 pub struct RunArgs {
     #[command(flatten)]
@@ -29,23 +32,24 @@ pub struct RunArgs {
 
     /// Set the cache size per stream
     ///
-    /// Each channel of each rank is one stream. In bytes, optionally with suffix K, M or G. At
-    /// least 16K.
+    /// A stream is one channel of one rank. Its cache holds its newest output, for iof and for
+    /// tools. In bytes, optionally with suffix K, M or G. A size below 16K is raised to 16K.
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
     pub cache_size: u32,
 
-    /// Drop bytes when full: newest, oldest, none
+    /// When a cache is full, drop newest, oldest or none
     ///
-    /// A cache becomes full when iof writes more slowly than the ranks. With none, the default, the
-    /// ranks wait. With newest, new bytes are dropped; with oldest, the oldest bytes are. Each gap
-    /// is reported on stderr.
-    #[arg(long, value_enum, default_value_t = Drop::None, hide_possible_values = true, hide_default_value = true)]
+    /// A cache becomes full when a rank writes faster than iof can write the rank's output. With
+    /// none, the default, the rank waits. With newest, new bytes are dropped; with oldest, the oldest
+    /// bytes in the cache. Each gap is reported on stderr.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Drop::None)]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
     pub drop: Drop,
 
     /// Read the ranks' output with io-uring or epoll
     ///
     /// The default is io-uring where the kernel permits it, otherwise epoll, which works everywhere
-    /// and costs more.
+    /// and costs more CPU time.
     #[arg(long, value_enum, hide_possible_values = true)]
     pub backend: Option<Backend>,
 
@@ -53,21 +57,20 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub nspace: Option<Nspace>,
 
-    /// Announce the job to tools in this directory
+    /// Create the socket for tools in this directory
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 
     /// Give a pseudo-terminal to ranks such as 0,2-3
     ///
-    /// If the rank that has the stdin of iof (rank 0 by default) is one of them, it receives every
-    /// key typed.
+    /// If one of them has the stdin of iof (see --stdin), it receives every key typed.
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     pub pty: Option<Ranks>,
 
     /// Limit the wait for output after a rank's exit
     ///
-    /// Children of a rank may hold its output open after its exit. Output that they write after
-    /// this time is not forwarded. By default there is no limit.
+    /// A child of a rank may hold the rank's output open after the exit of the rank. Output that the
+    /// child writes after this time is not forwarded. By default there is no limit.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,
 
@@ -104,8 +107,8 @@ pub struct AppArgs {
 
     /// Set an environment variable for the ranks
     ///
-    /// The ranks also inherit the environment of iof. Without =VALUE, the variable keeps the value
-    /// that it has there. May be repeated.
+    /// Ranks inherit the whole environment of iof, so that NAME without =VALUE changes nothing. May
+    /// be repeated.
     #[arg(short = 'x', value_name = "NAME[=VALUE]", help_heading = "App options",
           value_parser = OsStringValueParser::new().try_map(variable))]
     pub env: Vec<Variable>,

@@ -14,8 +14,12 @@ const HEAD: &str = "\
 
 <!-- Generated: IOF_BLESS=1 cargo test -p iof-cli reference -->
 
-Bad input is reported in one line, with exit code 2, before anything starts. A failure at run time is
-reported in one line, with exit code 1.
+Invalid input is reported in one line, with exit code 2, before anything starts. A failure at run time
+is reported in one line, with exit code 1. Otherwise `iof run` ends with the exit code of the rank that
+failed first, or 0.
+
+An *engine* is the part of a launcher that forwards output. Each `iof run` has one, to which the other
+commands attach ([Rendezvous](rendezvous.md)).
 ";
 
 /// Renders the page.
