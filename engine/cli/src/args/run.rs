@@ -32,8 +32,8 @@ pub struct RunArgs {
 
     /// Set the cache size per stream
     ///
-    /// A stream is one channel of one rank. Its cache holds its newest output, for iof and for
-    /// tools. In bytes, optionally with suffix K, M or G. A size below 16K is raised to 16K.
+    /// A stream is one channel of one rank. Its cache holds its output for iof and for tools. In
+    /// bytes, optionally with suffix K, M or G. A size below 16K is raised to 16K.
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
     pub cache_size: u32,
 
