@@ -45,7 +45,7 @@ pub struct LogArgs {
 
     /// Log to these channels even with --once
     ///
-    /// They are added to the channels of --channel and tried before the others.
+    /// They are added to the channels of --channel. With --once, they are tried first.
     #[arg(long, value_name = "LIST", value_parser = channels)]
     required: Option<LogOrder>,
 
