@@ -30,11 +30,13 @@ const MAIL_SERVER: &str = "IOF_MAIL_SERVER";
 const GATEWAY: &str = "IOF_GATEWAY";
 
 #[derive(Args)]
-#[command(after_help = "Channels: stdout and stderr (of the rank that runs this command, otherwise of the job); \
+#[command(
+    after_help = "Channels: stdout and stderr (of the rank that runs this command, otherwise of the job); \
                         local_syslog; global_syslog; syslog (global_syslog if available, otherwise local_syslog); \
                         email; job_record (a file beside the engine's socket); global_datastore; and keys with a dot, \
                         which name channels of the launcher that embeds the engine. `iof query LOG_CHANNELS` lists \
-                        the available channels.")]
+                        the available channels."
+)]
 pub struct LogArgs {
     /// Log to these channels, in order of preference
     ///
