@@ -87,8 +87,8 @@ pub struct PullArgs {
     after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag, and reverse the order if pressed \
                   again; arrows, PgUp, PgDn, Home, End scroll; Ctrl-L redraws; q quits.\n\n\
                   Columns: RATE/s, the bytes per second that the rank writes; CACHED, the bytes in the cache; \
-                  DROPPED, the bytes that were dropped because the cache was full; LAG, the bytes that a tool has \
-                  not read yet."
+                  DROPPED, the bytes that were dropped on arrival because the cache was full; LAG, the bytes \
+                  that a tool has not read yet."
 )]
 pub struct TopArgs {
     #[command(flatten)]

@@ -42,8 +42,8 @@ const NAMES: [(&str, Option<&str>, &str); 10] = [
                   the name of an attribute. The attribute's string, such as pmix.qry.jst, is accepted, too. The \
                   launcher that embeds the engine may support further keys.\n\n\
                   Columns of stats, in bytes: PRODUCED, read from the rank; CACHED, in the cache; DROPPED, dropped \
-                  because the cache was full; LAG, not read yet by that reader. GEN is the number of the stream's ring, \
-                  from 0; STATE is open or, after the last byte, complete."
+                  on arrival because the cache was full; LAG, not read yet by that reader. GEN is the number of the \
+                  stream's ring, from 0; STATE is open or, after the last byte, complete."
 )]
 pub struct QueryArgs {
     /// Keys to query

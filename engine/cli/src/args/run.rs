@@ -41,7 +41,7 @@ pub struct RunArgs {
     ///
     /// A cache becomes full when a rank writes faster than iof can write the rank's output. With
     /// none, the default, the rank waits. With newest, new bytes are dropped; with oldest, the oldest
-    /// bytes in the cache. Each gap is reported on stderr.
+    /// bytes in the cache are overwritten. Each gap is reported on stderr.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Drop::None)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub drop: Drop,
