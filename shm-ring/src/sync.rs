@@ -48,7 +48,7 @@ points! {
     PinConsumed: "the store of `pinned`, `Reader::consume`",
     PinReleased: "the store of `pinned`, `Reader::release`",
     PinDropped: "the store of `pinned` when a reader is dropped",
-    RoomFence: "between the pinned position and the load of the request for room, `Reader::consume`",
+    RoomFence: "between the pinned position and the load of the request for room, `Reader::notify_of_room`",
     ThresholdFence: "between the threshold and the next load from the ring, `Reader::set_threshold`",
     CopyFence: "between the copied bytes and the load of the claimed position, `Reader::is_cursor_unclaimed`",
     CopyCheck: "the check of the claimed position after the copy, `Reader::copy_with`",

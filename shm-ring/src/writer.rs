@@ -253,9 +253,9 @@ impl Writer {
     /// before it could see the request.
     pub(crate) fn wait_for(&self, room: u64) {
         let wanted = self.tail.saturating_add(room).saturating_sub(self.ring.capacity());
-        // Partner: the load of `wanted` in `Reader::consume`.
+        // Partner: the load of `wanted` in `Reader::notify_of_room`.
         self.ring.control().claimed.wanted.store(wanted, Relaxed);
-        // One of this fence and the one in `Reader::consume` is first. Either the reader sees
+        // One of this fence and the one in `Reader::notify_of_room` is first. Either the reader sees
         // `wanted`, or the writer sees its pinned position.
         fence_at(Point::WantedFence, SeqCst);
     }
