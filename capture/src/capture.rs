@@ -50,7 +50,7 @@ pub enum AddError {
     Stopped(#[from] Stopped),
 }
 
-/// The reason why a target was not added, or a push did not begin.
+/// The reason why a target was not added or a push was not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
@@ -220,9 +220,9 @@ impl Capture {
     /// Adds the master of a pty as source `id`, as [`Capture::add`] does, and watches the leader of
     /// the session whose terminal it is, as [`Capture::watch`] does.
     ///
-    /// While the leader lives, the source does not end when no process has the terminal open,
-    /// because any process of the session may open it again as /dev/tty. Until then the capture
-    /// checks the terminal every 20 ms.
+    /// As long as the leader runs, the source does not end when no process has the terminal open,
+    /// because a process of the session may open it again as /dev/tty. While no process has it
+    /// open, the capture checks the terminal every 20 ms.
     ///
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`]. The master is closed then,
@@ -299,11 +299,11 @@ impl Capture {
         self.send(Command::Finish(id))
     }
 
-    /// Moves a source's pipe to a thread of its own, so that the pipe can no longer block other
-    /// pipes, see [`Event::Stalled`]. Its bytes are then copied once more. If the thread is stuck
-    /// in the kernel when the source is closed or removed, it keeps the pipe open until the kernel
-    /// releases it. Nothing waits for that thread. Sources without a pipe and terminals are not
-    /// moved.
+    /// Moves a source's pipe to a separate thread, so that the pipe can no longer block the reading
+    /// of other pipes, see [`Event::Stalled`]. The source's bytes are then copied once more. If the
+    /// thread is stuck in the kernel when the source is closed or removed, it keeps the pipe open
+    /// until the kernel releases it. Nothing waits for that thread. Sources without a pipe and
+    /// terminals are not moved.
     ///
     /// # Errors
     /// [`Stopped`].

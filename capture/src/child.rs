@@ -44,7 +44,8 @@ impl Signaller {
     /// signalled once the leader was reaped, because another group may have the same number then.
     ///
     /// # Errors
-    /// `ESRCH` if no process is left, `EPERM` if the process belongs to another user by now.
+    /// `ESRCH` if the process, or every process of its group, has ended; `EPERM` if the process now
+    /// runs as another user.
     pub fn send(&self, signal: Signal) -> io::Result<()> {
         let Some(group) = self.group else { return self.send_with(Some(signal), 0) };
         match self.send_with(Some(signal), PROCESS_GROUP) {

@@ -28,7 +28,8 @@ pub enum PipeId {
     Target(TargetId),
 }
 
-/// A report of the capture: something has ended, has room again, or blocks.
+/// A report of the capture: an end, free room in an inlet, finished deliveries, or a pipe that
+/// blocks.
 #[derive(Debug)]
 pub enum Event {
     /// A source has ended, after its last byte. Reported once for each source, after its readers
@@ -63,11 +64,11 @@ pub enum Event {
         /// this process or by ignoring `SIGCHLD`, see waitpid(2).
         status: io::Result<ExitStatus>,
     },
-    /// A pipe blocks the capture thread, for about half a second so far. Some process writes to the
+    /// A pipe has blocked the capture thread for about half a second. Some process writes to the
     /// pipe from memory that faults slowly, or reads from it into such memory, for example a mapped
-    /// file on a hung file system. Reported on a thread of its own, which does not wait for the
-    /// capture thread. [`Capture::isolate`](crate::Capture::isolate) keeps a source from blocking
-    /// the capture thread again.
+    /// file on a hung file system. Reported on another thread, which does not wait for the capture
+    /// thread. [`Capture::isolate`](crate::Capture::isolate) keeps a source from blocking the
+    /// capture thread again.
     Stalled {
         /// The pipe.
         pipe: PipeId,

@@ -19,8 +19,8 @@ static ORIGINAL: OnceLock<rlim_t> = OnceLock::new();
 /// times.
 ///
 /// # Errors
-/// The kernel's error if it refuses to read or set the limit. It does not refuse a process that may
-/// lower its limits.
+/// The kernel's error if it refuses to read or set the limit, for example because of a seccomp
+/// filter. Raising the soft limit to the hard limit needs no privilege.
 pub fn raise_file_limit() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     ORIGINAL.get_or_init(|| soft);

@@ -92,8 +92,8 @@ impl Stdio {
 
 /// Starts a process. Blocks until it has executed its program.
 ///
-/// The process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. It
-/// inherits no other descriptors except those without the close-on-exec flag. It stays in the
+/// The process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. Of this
+/// process's other descriptors it inherits those without the close-on-exec flag. It stays in the
 /// session of this process, unless it has a pty. It starts with no signal blocked, with the default
 /// actions of SIGPIPE, SIGCHLD and SIGXFSZ, and with the soft limit on open files from before
 /// [`raise_file_limit`](crate::raise_file_limit). May be called from several threads at once.

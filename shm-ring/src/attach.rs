@@ -9,7 +9,8 @@ use crate::ring::Ring;
 pub enum Start {
     /// At the oldest byte in the cache. The bytes before it are reported as the first gap.
     Oldest,
-    /// Behind the newest byte. Earlier bytes are not reported and not counted for this reader.
+    /// Behind the newest byte. Earlier bytes are neither reported to this reader nor counted as
+    /// lost.
     Now,
 }
 
@@ -23,10 +24,10 @@ pub struct Attached {
     pub slot: u32,
     /// Position of the reader's first byte.
     pub start: u64,
-    /// Bytes dropped before `start`, since the stream began. A reader that starts [now](Start::Now)
+    /// Bytes of the stream that were dropped before `start`. A reader that starts at [`Start::Now`]
     /// does not count them as lost.
     pub dropped: u64,
-    /// Whether the reader is non-gating, whatever the ring's discipline: see
+    /// Whether the reader is non-gating, under any policy, see
     /// [`Stream::attach_non_gating`](crate::Stream::attach_non_gating).
     pub non_gating: bool,
 }

@@ -62,7 +62,7 @@ impl Ringer {
 }
 
 impl From<OwnedFd> for Ringer {
-    /// Takes an eventfd, non-blocking, that was received from a peer or made by [`bell`].
+    /// Wraps a non-blocking eventfd that a peer sent or that [`bell`] created.
     fn from(end: OwnedFd) -> Self {
         Ringer { end, kind: Kind::EventFd }
     }

@@ -25,7 +25,8 @@ pub enum CreateError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The tool reads the greatest allowed number of rings already.
+    /// All [`MAX_SLOTS`](crate::MAX_SLOTS) slots of the reader page are taken, or the page has no
+    /// slot with the given number.
     #[error("the tool reads {limit} rings already, which is the limit: pull from fewer sources or channels", limit = crate::MAX_SLOTS)]
     Slots,
 }
@@ -56,7 +57,7 @@ pub enum OpenError {
         /// Required size in bytes.
         needed: u64,
     },
-    /// The file's head is of another kind or version, or its numbers contradict each other.
+    /// The file's head has another magic number or version, or contains an invalid size.
     #[error("invalid file head: {field} is {found:#x}")]
     Head {
         /// Name of the invalid word.
@@ -84,7 +85,7 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// The writer replaced everything in the ring during each try.
+    /// The writer overwrote or reused the whole ring during each of several tries.
     #[error(
         "the writer replaced the bytes during each of {tries} tries: try again, or stop the writer meanwhile"
     )]

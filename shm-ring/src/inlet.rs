@@ -29,8 +29,8 @@ pub struct Lent {
     pub len: usize,
 }
 
-/// The engine's side of an inlet: memory that the engine reads and a [`Filler`] fills. Positions
-/// count the bytes since the beginning.
+/// The engine's side of an inlet: memory that the engine reads and a [`Filler`] fills. A position
+/// is the number of bytes that were filled before it.
 ///
 /// # Example
 /// ```
@@ -86,8 +86,8 @@ impl Inlet {
         self.capacity
     }
 
-    /// Lends the `len` bytes at `position` to the kernel, which copies them; at most
-    /// [`capacity`](Inlet::capacity).
+    /// Returns the `len` bytes at `position`, at most [`capacity`](Inlet::capacity), to be lent to
+    /// the kernel, which copies them.
     pub fn lend(&self, position: u64, len: u64) -> Lent {
         // Both fit in a usize, because the map does.
         let offset = position.checked_rem(self.capacity).unwrap_or(0) as usize;
@@ -183,8 +183,8 @@ impl Filler {
         unsafe { slice::from_raw_parts_mut(start, len) }
     }
 
-    /// Hands over the first `bytes` of the room, or all of it if that is less, and returns their
-    /// number. The engine may read them until it has freed them.
+    /// Hands over the first `bytes` bytes of the room, or all of the room if it is smaller, and
+    /// returns their number. The engine may read them until [`Filler::freed`] frees them.
     pub fn fill(&mut self, bytes: usize) -> usize {
         let bytes = bytes.min(self.room().len());
         self.filled = self.filled.saturating_add(bytes as u64);
@@ -196,8 +196,9 @@ impl Filler {
         self.filled
     }
 
-    /// Frees everything before `position`, which the engine has read. Returns `false`, and changes
-    /// nothing, if `position` is below the last one or beyond the filled bytes.
+    /// Records that the engine has read everything before `position`, so that the room there can be
+    /// filled again. Returns `false`, and changes nothing, if `position` is below the last one or
+    /// beyond the filled bytes.
     pub fn freed(&mut self, position: u64) -> bool {
         let possible = (self.freed..=self.filled).contains(&position);
         if possible {

@@ -21,9 +21,9 @@ const PIECE: usize = 64 * 1024;
 /// The state of a ring at one moment, read from outside.
 ///
 /// Positions count the bytes that were stored since the stream began: *produced = position +
-/// dropped*. If the writer breaks its promises, the numbers are those of the file, except that
-/// `floor` to `tail` is always a range for which the ring has bytes. A snapshot borrows nothing and
-/// may be sent to other threads.
+/// dropped*. If the file is inconsistent, the snapshot contains the file's numbers, except that
+/// `floor..tail` is always a range of positions within the ring. A snapshot borrows nothing and may
+/// be sent to other threads.
 ///
 /// # Example
 /// ```
@@ -49,14 +49,14 @@ pub struct Snapshot {
     /// Description of the stream. Invalid UTF-8 is replaced. The label may contain control
     /// characters.
     pub label: String,
-    /// Process id of the writer, as the file specifies it, in the writer's pid namespace.
+    /// Process id of the writer, in the writer's pid namespace, as stored in the file.
     pub writer_pid: u64,
     /// 0 for the stream's first ring, then counted up.
     pub generation: u64,
     /// Position of this generation's first byte.
     pub base: u64,
-    /// Whether the writer overwrites what no reader borrows (drop oldest), or waits until readers
-    /// have consumed it.
+    /// Whether the writer overwrites all bytes that no reader borrows (drop oldest). Otherwise it
+    /// overwrites only bytes that all gating readers have consumed.
     pub overwrite: bool,
     /// Size of the data area in bytes.
     pub capacity: u64,
@@ -109,8 +109,8 @@ impl Snapshot {
     }
 
     /// Takes a snapshot of `ring` and copies its bytes from [`floor`](Snapshot::floor) to
-    /// [`tail`](Snapshot::tail). These are fewer than [`Snapshot::take`] would report if the writer
-    /// overwrote some during the copy.
+    /// [`tail`](Snapshot::tail). Bytes that the writer overwrote during the copy are not included:
+    /// `floor` is then higher than [`Snapshot::take`] would return it.
     ///
     /// # Errors
     /// [`InspectError::Overtaken`] if the writer overwrote all bytes during each of several tries;
@@ -173,9 +173,9 @@ impl Snapshot {
         self.tail.saturating_sub(self.floor)
     }
 
-    /// Returns the gaps that the marks record, oldest first. A loss before the first mark is
-    /// included only if the stream began with that mark; otherwise only a reader of the earlier
-    /// bytes knows its place.
+    /// Returns the gaps that the marks record, oldest first. Bytes dropped before the first mark
+    /// are included only if the stream began with that mark. Otherwise the position of that gap is
+    /// unknown.
     pub fn gaps(&self) -> impl Iterator<Item = Gap> {
         let first = self.marks.first().map_or(0, |mark| mark.dropped);
         let mut before = if self.generation == 0 && self.retired == 0 { 0 } else { first };

@@ -1,10 +1,11 @@
 //! A byte stream in shared memory with one writer and many readers, which never overwrites the
 //! bytes that a reader pins.
 //!
-//! The engine (the writer's side) creates a [`Stream`] for each source and channel. Readers map its
-//! [`Ring`]s read-only and read in place. Each reader has its own cursor and publishes it in its
-//! tool's [`ReaderPage`]. A slow, stopped or dead reader costs the other readers nothing: when it
-//! is in the way, the stream continues in a new generation and the reader keeps the old one.
+//! The engine (the writer's side) creates a [`Stream`] for each source, such as one output channel
+//! of a process. Readers map its [`Ring`]s read-only and read in place. Each reader has its own
+//! cursor and publishes it in its tool's [`ReaderPage`]. A slow, stopped or dead reader costs the
+//! other readers nothing: when it is in the way, the stream continues in a new generation and the
+//! reader keeps the old one.
 //!
 //! | module | concept |
 //! |---|---|
@@ -22,8 +23,8 @@
 //! | `reader_page`, `notify`, `doorbell` | slots, ready bits, waking sleeping tools |
 //!
 //! The modules are private; the public items are listed below. `examples/two_processes.rs` is a
-//! complete writer and a complete reader. This crate does no I/O: its user writes the bytes into a
-//! [`Span`].
+//! complete writer and a complete reader. Apart from doorbells, this crate does no I/O: its user,
+//! or the kernel, writes the bytes into a [`Span`].
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");

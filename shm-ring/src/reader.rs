@@ -34,26 +34,26 @@ pub enum Peek {
     Gap(Gap),
     /// There is nothing yet.
     Empty,
-    /// This generation is read to its end: request the next one from the engine and
-    /// [`Reader::follow`] it.
+    /// The reader has read this generation to its end. Request the next one from the engine and
+    /// continue in it with [`Reader::follow`].
     Sealed,
     /// The stream is complete, and this reader has consumed its last byte.
     Ended,
-    /// The writer is gone without having completed the stream, and this reader has consumed the
-    /// last byte.
+    /// The writer has ended without completing the stream ([`Reader::set_writer_gone`]), and this
+    /// reader has consumed the last byte in the ring.
     Gone,
 }
 
 /// The state of the stream behind the bytes that a [`Reader`] borrows, see [`Reader::behind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// More bytes, now or later, as far as is known.
+    /// More bytes are there, or may still follow.
     Bytes,
     /// A gap.
     Gap,
-    /// The next generation, with more bytes.
+    /// The end of this generation. More bytes may follow in the next one.
     Generation,
-    /// Nothing: the stream is complete there, or its writer is gone.
+    /// Nothing: the stream is complete there, or its writer has ended.
     Nothing,
 }
 
@@ -66,11 +66,11 @@ pub struct Gap {
     pub lost: u64,
 }
 
-/// A reader of one stream. It reads one ring, that is one generation of the stream, after the
-/// other.
+/// A reader of one stream. It reads the generations of the stream one after the other; each is a
+/// ring.
 ///
-/// It is not shared between threads, but may be moved between them. For every reader, at every
-/// moment, `delivered + lost == produced since it began`.
+/// It is not shared between threads, but may be moved between them. At any time, *delivered + lost*
+/// equals the number of bytes that the source produced between the reader's start and its cursor.
 ///
 /// # Example
 /// ```
@@ -161,8 +161,8 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Creates a reader from `given`, which the engine's [`Stream::attach`](crate::Stream::attach)
-    /// returned for `page` and `start`.
+    /// Creates a reader from `given`, the value that [`Stream::attach`](crate::Stream::attach)
+    /// returned in the engine for `page` and `start`.
     ///
     /// # Errors
     /// [`OpenError::Slot`] if the reader page has no such slot.
@@ -210,17 +210,16 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Sets the bell by which this reader notifies the writer, which waits for it, of room: the
-    /// engine's `room` bell.
+    /// Sets the bell that this reader rings when it has made room for which the writer waits.
     ///
-    /// Only readers that may hold the source back need one. They may share it.
+    /// Only readers that may hold the source back need one. Several readers may share one.
     pub fn set_room_bell(&mut self, ringer: impl Into<Arc<Ringer>>) {
         self.room = Some(Room { ringer: ringer.into(), answered: NONE });
     }
 
-    /// Makes this reader non-gating from now on, as under drop oldest: the writer neither waits for
-    /// it nor continues in another generation because of it. The reader pins only what it borrows,
-    /// and [`Reader::copy`] borrows nothing.
+    /// Makes this reader non-gating from now on, as under drop oldest: it pins only what it
+    /// borrows. The writer neither waits for it nor continues in another generation because of it,
+    /// except for bytes that it borrows. [`Reader::copy`] borrows nothing.
     pub fn set_non_gating(&mut self) {
         self.non_gating = true;
         self.plain = false;
@@ -234,9 +233,9 @@ impl Reader {
         self.non_gating || self.ring.overwrite()
     }
 
-    /// Records that the writer has ended, as its parent or peer knows. The reader still returns the
-    /// bytes in the ring; after them it returns [`Peek::Gone`] instead of [`Peek::Empty`] or
-    /// [`Peek::Sealed`].
+    /// Records that the writer has ended. The caller learns that in another way, for example from
+    /// the connection to the writer. The reader still returns the bytes in the ring; after them it
+    /// returns [`Peek::Gone`] instead of [`Peek::Empty`] or [`Peek::Sealed`].
     pub fn set_writer_gone(&mut self) {
         self.writer_gone = true;
     }
@@ -500,21 +499,21 @@ impl Reader {
 
     /// Returns the time at which the byte at the cursor was read from its source, in nanoseconds
     /// since 1970 (`CLOCK_REALTIME`). Bytes that were read together, or less than 0.1 ms apart,
-    /// have one time. A reader that is many reads behind may get the time of an earlier read, some
-    /// bytes before. Returns `None` if no time is known for the byte.
+    /// have the same time. For a byte that lies many reads behind the newest one, it may be the
+    /// time of an earlier read. Returns `None` if no time is known for the byte.
     pub fn time(&self) -> Option<u64> {
         times::time_at(&self.ring, self.cursor)
     }
 
-    /// Appends the read times of the borrowed bytes, in order, with the values that
-    /// [`Reader::time`] would return: for each run of bytes with one time, its first byte, counted
-    /// as [`Reader::produced`], and the time. Bytes before the first known time are left out.
+    /// Appends the read times of the borrowed bytes to `times`. Each entry stands for a run of
+    /// bytes with the same time. It contains the value that [`Reader::produced`] has at the first
+    /// byte of the run, and the time that [`Reader::time`] returns for it. Bytes without a known
+    /// time have no entry.
     pub fn times(&self, times: &mut Vec<(u64, u64)>) {
         times::times_of(&self.ring, self.cursor..self.end, self.dropped_seen, times);
     }
 
-    /// Returns the state behind the borrowed bytes at this moment. [`Behind::Bytes`] means that
-    /// more bytes are there or may follow.
+    /// Returns what follows the borrowed bytes, as known at this moment.
     pub fn behind(&self) -> Behind {
         let now = self.observe();
         if now.dropped > self.dropped_seen {
@@ -576,7 +575,8 @@ impl Reader {
         self.delivered
     }
 
-    /// Returns the number of bytes reported as gaps, or about to be.
+    /// Returns the number of lost bytes: those reported as gaps, and those of a gap that the next
+    /// [`Reader::peek`] reports.
     pub fn lost(&self) -> u64 {
         self.lost
     }

@@ -36,12 +36,12 @@ const CLAIM_TRIES: u32 = 4;
 /// The action when a cache is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// New bytes are dropped until there is room (`PMIX_IOF_DROP_NEWEST`, the RFC's default).
+    /// New bytes are dropped until there is room (`PMIX_IOF_DROP_NEWEST`, the default of RFC0025).
     DropNewest,
     /// The oldest bytes are overwritten (`PMIX_IOF_DROP_OLDEST`).
     DropOldest,
-    /// The source waits for the readers that may hold it back. For all other readers as
-    /// `DropNewest`.
+    /// The source waits for the readers that may hold it back. All other readers are treated as
+    /// under [`Policy::DropNewest`].
     Block,
 }
 
@@ -57,10 +57,11 @@ pub struct StreamConfig {
 /// Room in the ring for the next bytes.
 #[derive(Debug)]
 pub struct Span {
-    /// Address for the bytes. Valid until the next call that changes the stream, and as long as the
-    /// stream lives: a caller that passes it to the kernel must keep the stream, untouched, until
-    /// the kernel is done. All that is written here must be committed: under drop oldest, readers
-    /// may take uncommitted bytes for the oldest ones, which were here before.
+    /// Address for the bytes. Valid until the stream is dropped or a method changes it. A caller
+    /// that passes the address to the kernel must neither change nor drop the stream until the
+    /// kernel has finished. All bytes written here must be committed: under drop oldest, the memory
+    /// contained the oldest bytes of the ring, and readers may still read it as such if the bytes
+    /// are not committed.
     pub ptr: *mut u8,
     /// Greatest number of bytes to write.
     pub len: usize,
@@ -71,14 +72,14 @@ pub struct Span {
 pub enum Reserve {
     /// There is room: write here, then [`Stream::commit`].
     Ready(Span),
-    /// The cache is full and the newest bytes must be dropped: read them and [`Stream::discard`]
-    /// them.
+    /// The cache is full and the newest bytes must be dropped: read them from the source and count
+    /// them with [`Stream::discard`].
     Discard,
     /// The cache is full and the source must wait. A reader rings the room bell when there is room.
     /// Call again also when a reader was detached or has followed to another generation.
     Wait,
-    /// The cache is full, a reader that must not lose bytes could continue, and the kernel has no
-    /// memory or descriptor for another generation. Call again after a short time.
+    /// The kernel has no memory or descriptor for the next generation or for the bytes, and a
+    /// reader that may hold the source back must not lose them. Call again after a short time.
     Later,
 }
 
@@ -104,7 +105,7 @@ struct Placement {
     start: u64,
 }
 
-/// The output of one source on one channel.
+/// The output of one source, such as one output channel of a process.
 ///
 /// It is not shared between threads, but may be moved between them.
 pub struct Stream {
@@ -374,8 +375,8 @@ impl Stream {
     }
 
     /// Attaches a non-gating reader, whatever the policy: it pins only what it borrows, loses the
-    /// oldest bytes if it is too slow, and so costs the other readers nothing. It reads as if the
-    /// policy were [`Policy::DropOldest`].
+    /// oldest bytes if it is too slow, and so costs the other readers nothing. It reads the stream
+    /// as under [`Policy::DropOldest`].
     ///
     /// # Errors
     /// As [`Stream::attach`].
@@ -428,9 +429,9 @@ impl Stream {
     /// and leaves `new_slot` unused, if there is no such reader or slot, or if the reader is in the
     /// newest generation already.
     ///
-    /// A reader that found [`Peek::Sealed`](crate::Peek::Sealed) and requested the move is done
-    /// with its slot, so `new_slot` may be the same. Other readers may be moved only if the stream
-    /// is complete, and to another slot.
+    /// A reader that found [`Peek::Sealed`](crate::Peek::Sealed) and requested the move no longer
+    /// accesses its slot, so `new_slot` may be the same. A reader that did not request the move may
+    /// be moved only if the stream is complete, and only to another slot.
     pub fn follow(&mut self, page: &Arc<ReaderPage>, slot: u32, new_slot: u32) -> Option<Attached> {
         page.slot(new_slot)?;
         let index = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.page, page))?;
@@ -493,8 +494,8 @@ impl Stream {
         Some(self.writer.tail().saturating_sub(cursor))
     }
 
-    /// Returns the slots of the readers that still read an older generation of this (complete)
-    /// stream.
+    /// Returns the slots of the readers that still read an older generation. Meant for a complete
+    /// stream, whose readers need no request to be moved.
     pub fn left_behind(&self) -> Vec<(Arc<ReaderPage>, u32)> {
         let old = self.members.iter().filter(|member| !self.reads_newest(member));
         old.map(|member| (Arc::clone(&member.page), member.slot)).collect()

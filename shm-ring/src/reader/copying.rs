@@ -10,7 +10,7 @@ use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, broken, fence_at}
 pub enum Copied {
     /// This number of bytes was copied and consumed.
     Bytes(usize),
-    /// There were no bytes. The value is never [`Peek::Bytes`].
+    /// There were no bytes, for this reason, which is never [`Peek::Bytes`].
     Nothing(Peek),
 }
 

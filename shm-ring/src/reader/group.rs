@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use super::{Peek, Reader};
 use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 
-/// The conditions under which bytes are returned: the RFC's buffering of output.
+/// The conditions under which [`Reader::peek`] returns bytes: the buffering of output that RFC0025
+/// specifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grouping {
     /// Number of bytes that form a group (`PMIX_IOF_BUFFERING_SIZE`); at most half of the ring.
     pub bytes: u64,
-    /// Time after which a smaller group is returned, since its first byte was seen
+    /// Time since its first byte was seen, after which a smaller group is returned
     /// (`PMIX_IOF_BUFFERING_TIME`); `None` for no limit.
     pub time: Option<Duration>,
 }
@@ -27,7 +28,7 @@ impl Reader {
     }
 
     /// Returns the time by which [`Reader::peek`] must be called again to get withheld bytes.
-    /// Returns `None` if nothing is withheld, or if only more bytes complete the group.
+    /// Returns `None` if nothing is withheld, or if the group has no time limit.
     pub fn deadline(&self) -> Option<Instant> {
         self.seen_at?.checked_add(self.grouping?.time?)
     }

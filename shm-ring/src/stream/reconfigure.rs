@@ -19,14 +19,14 @@ pub(super) struct PendingConfig {
 }
 
 impl Stream {
-    /// Requests another capacity and policy, if they differ from the present ones. The stream
-    /// continues in a generation with the new options, in which every reader of the newest
-    /// generation is due from its first byte. The stream moves in the first [`Stream::reserve`] in
-    /// which all of these are true:
+    /// Requests another capacity and policy, if they differ from the present ones. The stream will
+    /// continue in a new generation with these options. Readers of the present generation follow to
+    /// it and lose nothing. A reader that has not followed to the newest generation yet is *due* in
+    /// it. The stream moves in the first [`Stream::reserve`] at which all of these are true:
     /// * no reader is due in the newest generation, or that generation is full;
     /// * no reader that may hold the source back is due in it;
     /// * if only the capacity changes and becomes smaller: at least the new capacity was stored in
-    ///   it, or the stream has no readers;
+    ///   it, or the stream had no readers when this was called;
     /// * the kernel has memory for it.
     ///
     /// The new options also take effect when the stream moves because a reader is in the way. Until
