@@ -1,5 +1,5 @@
 //! Writing tagged lines to a pipe: copying each line behind its tag into one buffer, beside
-//! writev(2) of the tags and the lines in place. `iof_output::LEND_AT` is the length at which the
+//! writev(2) of the tags and the lines in place. `iof_output::MIN_LENT` is the length at which the
 //! two cost the same. Also compares the output formats with each other.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark may panic")]
 
@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use iof_output::{Batch, Choice, Finish, Run, Source, Style};
+use iof_output::{Batch, Choice, Run, Source, Style, StyleExtras};
 use iof_proto::{Channel, Nspace, Rank};
 use nix::fcntl::{FcntlArg, SpliceFFlags, fcntl, splice};
 use nix::sys::uio::writev;
@@ -86,7 +86,7 @@ fn bench_write<'b>(
 
 fn style(list: &str) -> Style {
     let choice = if list.is_empty() { Choice::default() } else { list.parse().unwrap() };
-    Style::new(&choice, &Finish::default())
+    Style::new(&choice, &StyleExtras::default())
 }
 
 fn copied_or_lent(c: &mut Criterion) {

@@ -45,7 +45,7 @@ pub enum DeliverError {
     Captured(Proc),
     /// All ranks of the job are local.
     #[error("all ranks of {0} are local: start the job with `elsewhere` if it has remote ranks")]
-    AllHere(Nspace),
+    NoRemoteRanks(Nspace),
     /// The stream was completed before, or its job ended.
     #[error("the {channel} of {from} is complete: deliver nothing after {complete}", complete = key::PMIX_IOF_COMPLETE)]
     Complete {
@@ -77,7 +77,7 @@ impl DeliverError {
     pub fn status(&self) -> Status {
         match self {
             DeliverError::Metadata(failure) => failure.status,
-            DeliverError::NoSource { .. } | DeliverError::Captured(_) | DeliverError::AllHere(_) => {
+            DeliverError::NoSource { .. } | DeliverError::Captured(_) | DeliverError::NoRemoteRanks(_) => {
                 Status::ERR_BAD_PARAM
             }
             DeliverError::Complete { .. } => Status::ERR_IOF_COMPLETE,
@@ -309,7 +309,7 @@ impl Engine {
             return Ok(*stream);
         }
         match job.remote {
-            RemoteRanks::None => return Err(DeliverError::AllHere(from.nspace.clone())),
+            RemoteRanks::None => return Err(DeliverError::NoRemoteRanks(from.nspace.clone())),
             RemoteRanks::Ended { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
             RemoteRanks::Running => {}
         }

@@ -192,7 +192,7 @@ impl Engine {
 
     /// Returns why the backend is not io_uring; `None` if it is, or if [`Config::backend`] chose
     /// it. The reason was also logged.
-    pub fn fallback(&self) -> Option<&CaptureError> {
+    pub fn fallback_reason(&self) -> Option<&CaptureError> {
         self.capture.fallback()
     }
 

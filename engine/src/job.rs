@@ -444,7 +444,7 @@ impl Job {
 
     /// Changes the window size of the ptys of all ranks. Their foreground processes receive
     /// SIGWINCH. Returns the number of ptys.
-    pub fn resize(&self, size: WindowSize) -> usize {
+    pub fn resize_ptys(&self, size: WindowSize) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
         let ptys = job.ranks.values().filter_map(|rank| rank.pty.as_ref());

@@ -279,7 +279,7 @@ fn invalid_deliveries_are_refused_with_a_reason() {
             .unwrap_err()
     };
     let remote = Proc::new(iof_proto::Nspace::new("far").unwrap(), Rank(0));
-    assert!(matches!(refused(&rank(1), Channel::Stdout, &[]), DeliverError::AllHere(_)));
+    assert!(matches!(refused(&rank(1), Channel::Stdout, &[]), DeliverError::NoRemoteRanks(_)));
     assert!(!engine.end_job(&nspace(), None), "all its ranks run here");
     assert!(matches!(refused(&rank(0), Channel::Stdout, &[]), DeliverError::Captured(_)));
     assert!(matches!(refused(&remote, Channel::Stdin, &[]), DeliverError::NoSource { .. }));

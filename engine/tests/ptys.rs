@@ -22,7 +22,7 @@ fn a_rank_reads_keys_from_the_embedder_and_is_signalled_about_a_new_size() {
     job.pty(Rank(0)).unwrap().expect("a pty").type_keys(b"word\n").unwrap();
     assert!(job.pty(Rank(1)).unwrap().is_none());
     wait_for("the rank", || output.so_far().contains("ready").then_some(()));
-    assert_eq!(job.resize(WindowSize { rows: 50, ..SIZE }), 1);
+    assert_eq!(job.resize_ptys(WindowSize { rows: 50, ..SIZE }), 1);
     assert_eq!(wait(&job).code(), 0);
     assert_eq!(output.all(), "30 100\n<word>\nready\n50 100\n");
     assert!(job.pty(Rank(0)).unwrap().is_none(), "the rank has exited");

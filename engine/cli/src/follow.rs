@@ -142,7 +142,7 @@ impl RunningJob {
         match received.signal {
             Signal::SIGCHLD => self.report_stopped(),
             Signal::SIGTSTP => self.suspend(received),
-            Signal::SIGWINCH => drop(self.job.resize(window_size())),
+            Signal::SIGWINCH => drop(self.job.resize_ptys(window_size())),
             _ => self.pass_on(received),
         }
     }
@@ -191,7 +191,7 @@ impl RunningJob {
             Some(keyboard) => keyboard.with_settings_restored(stop),
             None => stop(),
         }
-        self.job.resize(window_size());
+        self.job.resize_ptys(window_size());
         self.job.signal(RankSignal::CONT);
     }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use iof_output::{
-    Choice, Destination, Files, Finish, FlushTimeout, Options, Output, PrintError, PrintReport, Printer,
-    Rotation, Style,
+    Choice, Destination, Files, FlushTimeout, Options, Output, PrintError, PrintReport, Printer, Rotation,
+    Style, StyleExtras,
 };
 use iof_proto::{Channel, Channels, Proc, Rank};
 use iof_tool::{Gap, Tool};
@@ -243,11 +243,14 @@ impl Outputs<'_> {
 
     fn options(&self, colour: bool) -> Options {
         let Outputs { args, choice } = self;
-        let finish =
-            Finish { fragments: args.tag_by == TagBy::Fragment, suffix: args.tag_suffix.clone(), colour };
+        let extras = StyleExtras {
+            fragments: args.tag_by == TagBy::Fragment,
+            suffix: args.tag_suffix.clone(),
+            colour,
+        };
         let max_line = usize::try_from(args.max_line).unwrap_or(usize::MAX);
         Options {
-            style: Style::new(choice, &finish),
+            style: Style::new(choice, &extras),
             flush_timeout: FlushTimeout { max_line, max_time: args.max_line_time },
             raw: choice.raw,
         }

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 /// The length in bytes from which a piece is written from where it lies. Copying a shorter one
 /// costs less than another slice costs writev(2). Measured, see docs/src/performance.md.
-pub const LEND_AT: usize = 4096;
+pub const MIN_LENT: usize = 4096;
 
 /// Bytes to be written in order. Those that lie elsewhere are borrowed for `'a`.
 #[derive(Debug, Default)]
@@ -47,10 +47,10 @@ impl<'a> Batch<'a> {
         self.length = self.length.saturating_add(self.own.len().saturating_sub(before));
     }
 
-    /// Appends `bytes`, without a copy if they have [`LEND_AT`] bytes or more.
+    /// Appends `bytes`, without a copy if they have [`MIN_LENT`] bytes or more.
     #[inline]
     pub fn add(&mut self, bytes: &'a [u8]) {
-        if bytes.len() < LEND_AT { self.copy(bytes) } else { self.lend(bytes) }
+        if bytes.len() < MIN_LENT { self.copy(bytes) } else { self.lend(bytes) }
     }
 
     /// Appends `bytes` without a copy.
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn copied_and_lent_bytes_are_written_in_order() {
-        let long = vec![b'x'; LEND_AT];
+        let long = vec![b'x'; MIN_LENT];
         let mut batch = Batch::new(b"old".to_vec());
         assert!(batch.is_empty() && batch.slices().is_empty());
         batch.add(&long);
@@ -110,6 +110,6 @@ mod tests {
         batch.lend(b"d");
         batch.make(|buffer| buffer.extend(b"ef"));
         assert_eq!(batch.to_vec(), [&long[..], b"abcdef"].concat());
-        assert_eq!((batch.len(), batch.slices().len()), (LEND_AT + 6, 5));
+        assert_eq!((batch.len(), batch.slices().len()), (MIN_LENT + 6, 5));
     }
 }

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 
 use crate::choice::Place;
 use crate::output::write_all;
-use crate::pattern::Words;
+use crate::pattern::PatternValues;
 use crate::style::{OpenLine, Source};
 
 /// The number of files that one printer keeps open. When it is reached, all are closed, and each is
@@ -96,8 +96,8 @@ impl Files {
             }
             Place::Pattern(pattern) => {
                 let host = host.as_deref().unwrap_or("unknown");
-                let words = Words { nspace: nspace.as_str(), padded: &padded, rank: &number, host };
-                pattern.expand(words).into_os_string()
+                let values = PatternValues { nspace: nspace.as_str(), padded: &padded, rank: &number, host };
+                pattern.expand(values).into_os_string()
             }
         };
         with_suffix(Path::new(&name), if is_out { "out" } else { "err" })

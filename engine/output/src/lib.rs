@@ -7,11 +7,11 @@
 //! [`Files`], straight from the engine's rings.
 //!
 //! ```
-//! use iof_output::{Batch, Choice, Finish, Run, Source, Style};
+//! use iof_output::{Batch, Choice, StyleExtras, Run, Source, Style};
 //! use iof_proto::{Channel, Nspace, Rank};
 //!
 //! let choice: Choice = "tag".parse()?;
-//! let style = Style::new(&choice, &Finish::default());
+//! let style = Style::new(&choice, &StyleExtras::default());
 //! let nspace = Nspace::new("prterun-node1-77@1")?;
 //! let source = Source { nspace, rank: Rank(3), channel: Channel::Stdout, logged: false, host: None, pid: None };
 //! let mut label = style.label(&source);
@@ -35,13 +35,13 @@ mod stamp;
 mod stream;
 mod style;
 
-pub use batch::{Batch, LEND_AT};
+pub use batch::{Batch, MIN_LENT};
 pub use choice::{Choice, ChoiceError, Markup, Place};
 pub use files::{FileError, Files, MAX_KEPT_FILES, MAX_OPEN_FILES, Rotation};
 pub use lines::FlushTimeout;
 pub use options::Options;
 pub use output::{Notes, Output};
-pub use pattern::{Pattern, PatternError, Words};
+pub use pattern::{Pattern, PatternError, PatternValues};
 pub use printer::{Destination, PrintError, PrintReport, Printer};
 pub use stamp::Stamp;
-pub use style::{Finish, Label, OpenLine, Run, Source, Style};
+pub use style::{Label, OpenLine, Run, Source, Style, StyleExtras};

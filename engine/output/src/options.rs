@@ -2,7 +2,7 @@
 
 use crate::choice::Choice;
 use crate::lines::FlushTimeout;
-use crate::style::{Finish, Style};
+use crate::style::{Style, StyleExtras};
 
 /// The options of a printer.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Options {
 impl Default for Options {
     /// Returns options that leave the bytes unchanged and write whole lines.
     fn default() -> Options {
-        let style = Style::new(&Choice::default(), &Finish::default());
+        let style = Style::new(&Choice::default(), &StyleExtras::default());
         Options { style, flush_timeout: FlushTimeout::default(), raw: false }
     }
 }

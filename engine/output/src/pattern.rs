@@ -20,7 +20,7 @@ enum Piece {
 
 /// The values of a pattern's placeholders.
 #[derive(Clone, Copy, Debug)]
-pub struct Words<'a> {
+pub struct PatternValues<'a> {
     /// The name of the job.
     pub nspace: &'a str,
     /// The rank with leading zeros.
@@ -80,18 +80,18 @@ impl Pattern {
         has_rank && self.0.contains(&Piece::Nspace)
     }
 
-    /// Returns the name in which the placeholders are replaced by `words`.
-    pub fn expand(&self, words: Words<'_>) -> PathBuf {
+    /// Returns the name in which the placeholders are replaced by `values`.
+    pub fn expand(&self, values: PatternValues<'_>) -> PathBuf {
         let mut name = Vec::new();
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => name.extend_from_slice(text),
-                Piece::Nspace => name.extend_from_slice(words.nspace.as_bytes()),
-                Piece::PaddedRank => name.extend_from_slice(words.padded.as_bytes()),
-                Piece::Rank => name.extend_from_slice(words.rank.as_bytes()),
+                Piece::Nspace => name.extend_from_slice(values.nspace.as_bytes()),
+                Piece::PaddedRank => name.extend_from_slice(values.padded.as_bytes()),
+                Piece::Rank => name.extend_from_slice(values.rank.as_bytes()),
                 // The host's name comes from a process table and may contain anything.
                 Piece::Host => {
-                    name.extend(words.host.bytes().map(|byte| if byte == b'/' { b'_' } else { byte }))
+                    name.extend(values.host.bytes().map(|byte| if byte == b'/' { b'_' } else { byte }))
                 }
             }
         }
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn placeholders_are_expanded_and_unknown_ones_refused() {
-        let words = Words { nspace: "job@1", padded: "07", rank: "7", host: "no/de" };
-        let expand = |text: &str| Pattern::new(Path::new(text)).unwrap().expand(words);
+        let values = PatternValues { nspace: "job@1", padded: "07", rank: "7", host: "no/de" };
+        let expand = |text: &str| Pattern::new(Path::new(text)).unwrap().expand(values);
         assert_eq!(expand("out/%n-%r-%R-%h-%%"), Path::new("out/job@1-07-7-no_de-%"));
         assert_eq!(expand("plain"), Path::new("plain"));
         for (text, word) in [("%x", "'%x'"), ("a%", "'%'"), ("%N", "'%N'")] {

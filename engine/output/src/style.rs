@@ -67,7 +67,7 @@ pub struct Style {
 
 /// The parts of a style that a list of output words does not specify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Finish {
+pub struct StyleExtras {
     /// Whether each fragment, the bytes that were read together, has one tag, instead of each line.
     /// Has no effect without tags.
     pub fragments: bool,
@@ -112,8 +112,8 @@ pub type OpenLine = Option<u64>;
 const COLOURS: [&str; 12] = ["36", "33", "32", "35", "34", "31", "96", "93", "92", "95", "94", "91"];
 
 impl Style {
-    /// Creates the style that `choice` and `finish` specify. Times are shown in the local zone.
-    pub fn new(choice: &Choice, finish: &Finish) -> Style {
+    /// Creates the style that `choice` and `extras` specify. Times are shown in the local zone.
+    pub fn new(choice: &Choice, extras: &StyleExtras) -> Style {
         let Choice { tag, detailed, fullname, rank, .. } = *choice;
         let tag = match choice.markup {
             _ if tag => Tag::Job,
@@ -123,7 +123,7 @@ impl Style {
             _ if rank => Tag::Rank,
             _ => Tag::Nothing,
         };
-        let closing = [finish.suffix.as_bytes(), b"\n"].concat();
+        let closing = [extras.suffix.as_bytes(), b"\n"].concat();
         // Without tags, fragments look the same as lines.
         let has_tags = tag != Tag::Nothing || choice.stamp.is_some() || choice.markup != Markup::Text;
         Style {
@@ -131,8 +131,8 @@ impl Style {
             tag,
             stamp: choice.stamp,
             channel_twice: choice.stamp.is_some() && !choice.tag && !choice.rank,
-            fragments: finish.fragments && has_tags,
-            colour: finish.colour,
+            fragments: extras.fragments && has_tags,
+            colour: extras.colour,
             closing,
             zone: TimeZone::system(),
         }

@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-use iof_output::{Batch, Choice, Finish, Label, OpenLine, Run, Source, Style};
+use iof_output::{Batch, Choice, Label, OpenLine, Run, Source, Style, StyleExtras};
 use iof_proto::{Channel, Nspace, Rank};
 use jiff::tz::{Offset, TimeZone};
 
@@ -61,10 +61,10 @@ fn format(style: &Style) -> Vec<u8> {
     all
 }
 
-fn check(name: &str, list: &str, finish: &Finish) {
+fn check(name: &str, list: &str, extras: &StyleExtras) {
     let choice = if list.is_empty() { Choice::default() } else { list.parse().unwrap() };
     let zone = TimeZone::fixed(Offset::constant(2));
-    let written = format(&Style::new(&choice, finish).in_zone(zone));
+    let written = format(&Style::new(&choice, extras).in_zone(zone));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("IOF_BLESS").is_some() {
         fs::write(&path, &written).unwrap();
@@ -101,29 +101,29 @@ fn every_format_matches_its_golden_file() {
         ("json", "json"),
         ("json-timestamp-ns", "json,timestamp=ns"),
     ] {
-        check(name, list, &Finish::default());
+        check(name, list, &StyleExtras::default());
     }
 }
 
 #[test]
 fn suffixes_colours_and_fragments_match_their_golden_files() {
-    let suffix = Finish { suffix: " |".into(), ..Finish::default() };
+    let suffix = StyleExtras { suffix: " |".into(), ..StyleExtras::default() };
     check("tag-suffix", "tag", &suffix);
     check("suffix-alone", "", &suffix);
-    let fragments = Finish { fragments: true, ..Finish::default() };
+    let fragments = StyleExtras { fragments: true, ..StyleExtras::default() };
     check("rank-by-fragment", "rank", &fragments);
-    check("rank-suffix-by-fragment", "rank", &Finish { suffix: "~".into(), ..fragments.clone() });
+    check("rank-suffix-by-fragment", "rank", &StyleExtras { suffix: "~".into(), ..fragments.clone() });
     check("json-by-fragment", "json", &fragments);
-    let colour = Finish { colour: true, ..Finish::default() };
+    let colour = StyleExtras { colour: true, ..StyleExtras::default() };
     check("timestamp-tag-colour", "timestamp,tag", &colour);
     check("plain-colour", "", &colour);
 }
 
 #[test]
 fn fragments_without_tags_are_lines_and_with_tags_end_open_lines() {
-    let fragments = Finish { fragments: true, ..Finish::default() };
+    let fragments = StyleExtras { fragments: true, ..StyleExtras::default() };
     check("plain", "", &fragments);
-    check("suffix-alone", "", &Finish { suffix: " |".into(), ..fragments.clone() });
+    check("suffix-alone", "", &StyleExtras { suffix: " |".into(), ..fragments.clone() });
     let style = Style::new(&"rank".parse().unwrap(), &fragments);
     assert!(String::from_utf8_lossy(&format(&style)).contains("20%\r\n[1]<stdout>: between\n"));
     assert!(style.is_by_fragment() && !Style::new(&Choice::default(), &fragments).is_by_fragment());
@@ -131,7 +131,7 @@ fn fragments_without_tags_are_lines_and_with_tags_end_open_lines() {
 
 #[test]
 fn json_output_is_valid_and_contains_every_byte() {
-    let style = Style::new(&"json".parse().unwrap(), &Finish::default());
+    let style = Style::new(&"json".parse().unwrap(), &StyleExtras::default());
     let text = String::from_utf8(format(&style)).unwrap();
     let mut streams = vec![Vec::new(); 4];
     for line in text.lines() {
@@ -163,7 +163,7 @@ fn json_marks_logged_data_and_has_no_rank_for_data_of_the_whole_job() {
     let line = |rank, logged| {
         let nspace = Nspace::new("job").unwrap();
         let source = Source { nspace, rank, channel: Channel::Stderr, logged, host: None, pid: None };
-        let style = Style::new(&"json".parse().unwrap(), &Finish::default());
+        let style = Style::new(&"json".parse().unwrap(), &StyleExtras::default());
         let (mut batch, mut open) = (Batch::new(Vec::new()), None as OpenLine);
         let run = Run { bytes: b"x\n", offset: 0, times: &[(0, TIME)] };
         style.write(&run, &mut style.label(&source), (0, &mut open), &mut batch, Batch::add);

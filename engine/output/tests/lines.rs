@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Policy, Process, Rendezvous};
-use iof_output::{Finish, FlushTimeout, Notes, Options, Output, PrintReport, Printer, Style};
+use iof_output::{FlushTimeout, Notes, Options, Output, PrintReport, Printer, Style, StyleExtras};
 use iof_proto::directive::key::PMIX_IOF_CACHE_SIZE;
 use iof_proto::query::key::IOF_STATS;
 use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank, Value};
@@ -129,7 +129,7 @@ fn printed(scripts: &[Script], options: Options) -> (Vec<u8>, PrintReport) {
 
 fn options(list: &str, max_line: usize) -> Options {
     let choice = if list.is_empty() { Default::default() } else { list.parse().unwrap() };
-    let style = Style::new(&choice, &Finish::default());
+    let style = Style::new(&choice, &StyleExtras::default());
     Options { style, flush_timeout: FlushTimeout { max_line, max_time: NEVER }, raw: false }
 }
 

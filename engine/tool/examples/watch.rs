@@ -8,20 +8,19 @@
 use std::env;
 use std::error::Error;
 
-use iof_proto::rendezvous::{Search, Target};
+use iof_proto::rendezvous::Search;
 use iof_proto::{Channels, Nspace, Proc};
 use iof_tool::{Delivery, Pull, Tool};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = env::args().skip(1);
     let nspace = Nspace::new(args.next().ok_or("usage: watch NSPACE")?)?;
-    let search = Search { target: Target::Nspace(nspace.clone()), ..Search::default() };
-    let mut tool = Tool::find(&search, "watch")?;
+    let mut tool = Tool::find(&Search::nspace(nspace.clone()), "watch")?;
     let all = Proc::all(nspace);
     tool.pull(&Pull::new(vec![all], Channels::STDOUT | Channels::STDERR | Channels::STDDIAG))?;
     while let Some(delivery) = tool.recv()? {
         match delivery {
-            // The library counts them.
+            // `recv` counts the bytes; `Complete` and `Gone` report the totals.
             Delivery::Bytes(_) => {}
             Delivery::Gap { origin, gap } => {
                 println!(
