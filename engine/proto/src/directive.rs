@@ -15,37 +15,39 @@ use crate::status::Status;
 
 /// The keys. Each description ends with the type of the value in brackets.
 pub mod key {
-    /// The bytes of cache for each process and channel (number).
+    /// The size of the cache of each stream, or of the inlet of a push, in bytes (number).
     pub const PMIX_IOF_CACHE_SIZE: &str = "pmix.iof.csize";
     /// Drops the oldest bytes when the cache is full (bool).
     pub const PMIX_IOF_DROP_OLDEST: &str = "pmix.iof.old";
-    /// Drops new bytes when the cache is full (bool).
+    /// Drops new bytes when the cache is full. In a push: closes the stdin of processes that do not
+    /// read, instead of waiting for them (bool).
     pub const PMIX_IOF_DROP_NEWEST: &str = "pmix.iof.new";
-    /// The bytes to collect before they are delivered together (number).
+    /// The number of bytes to collect before they are delivered together (number).
     pub const PMIX_IOF_BUFFERING_SIZE: &str = "pmix.iof.bsize";
     /// The longest time for which bytes are collected, in seconds (number).
     pub const PMIX_IOF_BUFFERING_TIME: &str = "pmix.iof.btime";
     /// The longest time for which bytes are collected, in microseconds (number). Takes precedence
     /// over the time in seconds.
     pub const IOF_BUFFERING_TIME_US: &str = "iof.btime.us";
-    /// Marks the end of the channel (bool).
+    /// Ends the stream after the delivered bytes. In a push: closes the stdin of the processes
+    /// after the last byte (bool).
     pub const PMIX_IOF_COMPLETE: &str = "pmix.iof.cmp";
-    /// Has the tool's library read the tool's own stdin and push it (bool, or the process to push
+    /// Makes the tool's library read the tool's own stdin and push it (bool, or the process to push
     /// it to).
     pub const PMIX_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
-    /// The channels to forward, as a bit mask (number). From the RFC's draft; replaced by the
-    /// `PMIX_FWD_` keys.
+    /// The channels to forward, as a bit mask (number). This older form, from the RFC's draft,
+    /// sets all `PMIX_FWD_` keys together.
     pub const PMIX_IOF_SRV_REQ: &str = "pmix.iof.req";
     /// Makes the engine the site's gateway, which serves requests that other engines cannot (bool,
     /// RFC0032).
     pub const PMIX_SERVER_GATEWAY: &str = "pmix.srv.gway";
-    /// Whether stdin is forwarded (bool).
+    /// Whether rank 0 has a stdin to which tools can push (bool).
     pub const PMIX_FWD_STDIN: &str = "pmix.fwd.stdin";
-    /// Whether stdout is forwarded (bool).
+    /// Whether the launcher's own readers receive stdout; other tools can pull it anyway (bool).
     pub const PMIX_FWD_STDOUT: &str = "pmix.fwd.stdout";
-    /// Whether stderr is forwarded (bool).
+    /// Whether the launcher's own readers receive stderr; other tools can pull it anyway (bool).
     pub const PMIX_FWD_STDERR: &str = "pmix.fwd.stderr";
-    /// Whether stddiag is forwarded (bool).
+    /// Whether the launcher's own readers receive stddiag; other tools can pull it anyway (bool).
     pub const PMIX_FWD_STDDIAG: &str = "pmix.fwd.stddiag";
     /// Leaves processes whose stdin is not open out of a push, instead of failing the push (bool).
     pub const IOF_PARTIAL: &str = "iof.push.partial";
@@ -54,7 +56,8 @@ pub mod key {
     pub const IOF_TIME: &str = "iof.time";
 }
 
-/// One directive, or one piece of metadata (`pmix_info_t`).
+/// A key with a value (`pmix_info_t`): a directive of a request, a qualifier of a query, a field of
+/// an email, or an attribute of delivered bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
     /// The key: one of [`key`], or one that the host defines.
@@ -140,9 +143,9 @@ impl Info {
 pub enum DirectiveLevel {
     /// At the engine's start: the defaults for all jobs and registrations.
     Server,
-    /// At a spawn: apply to the streams of the job.
+    /// At a spawn: the options of the streams of that job.
     Spawn,
-    /// At a registration: apply to that registration.
+    /// At a registration: the options of that registration.
     Registration,
 }
 
@@ -155,7 +158,8 @@ pub enum DropPolicy {
     Newest,
 }
 
-/// The typed value of a list of directives. A field is `None` if the list does not set it.
+/// The typed value of a list of directives. An optional field is `None` if the list does not set
+/// it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Directives {
     /// `PMIX_IOF_CACHE_SIZE`: bytes of cache for each stream, at least 1. The engine rounds smaller
@@ -168,11 +172,12 @@ pub struct Directives {
     /// `PMIX_IOF_BUFFERING_TIME`, `IOF_BUFFERING_TIME_US`: the longest time for which bytes are
     /// collected; 0 delivers them as they arrive.
     pub buffering_time: Option<Duration>,
-    /// `PMIX_FWD_STDOUT` and the like, `PMIX_IOF_SRV_REQ`: the channels to forward. Other output
-    /// channels are not shown, but tools can pull them.
+    /// `PMIX_FWD_STDOUT`, `PMIX_FWD_STDERR`, `PMIX_FWD_STDDIAG`, `PMIX_IOF_SRV_REQ`: the channels
+    /// that the launcher's own readers receive. With `None` they receive all. If one of these keys
+    /// is set, they do not receive the channels of the others. Other tools can pull all channels.
     pub forward: Option<Channels>,
-    /// `PMIX_FWD_STDIN`, `PMIX_IOF_SRV_REQ`: whether stdin is forwarded. Does not affect the output
-    /// channels.
+    /// `PMIX_FWD_STDIN`, `PMIX_IOF_SRV_REQ`: whether rank 0 has a stdin to which tools can push;
+    /// `false` if neither is set. Does not affect the output channels.
     pub stdin: bool,
 }
 

@@ -1,20 +1,20 @@
-//! The limits on the demands of a peer.
+//! The limits on what a tool can request from an engine.
 //!
 //! Each constant's documentation states the counted quantity, its unit and the effect of reaching
 //! the limit. Some limits apply to one message: the sender's [`encode`](crate::encode) fails
-//! with [`EncodeError`](crate::EncodeError), and a receiver that gets such a message nevertheless
-//! closes the connection. Such a message is called malformed below.
+//! with [`EncodeError`](crate::EncodeError). A receiver that gets such a message anyway closes the
+//! connection. Such a message is called malformed below.
 
 use std::time::Duration;
 
 /// Maximum length of the body of one message from a tool, in bytes. A longer message is malformed.
 ///
-/// A message of this length fits [`MAX_PROCS_PER_PULL`] processes with names of usual length. An
-/// engine can hold one such message for each of [`MAX_TOOLS`] tools.
+/// [`MAX_PROCS_PER_PULL`] processes with names of usual length fit into one message. An engine
+/// buffers at most one such message for each of [`MAX_TOOLS`] tools.
 pub const MAX_MESSAGE: usize = 64 << 10;
 
-/// Maximum length of the body of one message to a tool, in bytes. A process table of 100,000
-/// processes fits.
+/// Maximum length of the body of one message to a tool, in bytes. A table of 100,000 processes fits
+/// into one message.
 ///
 /// In place of a longer answer the engine sends
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). It shortens the lists in
@@ -29,10 +29,11 @@ pub const MAX_FDS: usize = 3;
 /// those that have disconnected, and not yet received. The limit is three quarters of
 /// `RLIMIT_NOFILE` if that is less.
 ///
-/// The limit contains a reserve of [`FDS_IN_FLIGHT_PER_TOOL`] for each place of a tool; all tools
-/// share the rest. While the shared part is in use, a tool may have only its reserve in flight.
-/// Further messages with descriptors wait until the tool has received some. The kernel limits the
-/// descriptors in flight of all processes of a user together (`ETOOMANYREFS`, unix(7)).
+/// A part of the limit is reserved: [`FDS_IN_FLIGHT_PER_TOOL`] for each connection that the engine
+/// admits. All tools share the rest. While the shared part is used up, a tool may have only its
+/// reserve in flight, and further messages with descriptors wait until it has received some. The
+/// kernel limits the descriptors in flight of all processes of a user together (`ETOOMANYREFS`,
+/// unix(7)).
 pub const MAX_FDS_IN_FLIGHT: usize = 6144;
 
 /// Maximum number of file descriptors in flight to one tool, within [`MAX_FDS_IN_FLIGHT`]. Further
@@ -59,15 +60,16 @@ pub const MAX_SLOTS_PER_MESSAGE: usize = 4096;
 /// Maximum number of streams of forgotten jobs that one tool has not read, and, counted separately,
 /// of job ends. A job is forgotten when the launcher has removed it from the engine.
 ///
-/// Beyond the limit, the engine drops the older half, as far as it has not been sent, for this tool
-/// only, and sends the tool the totals ([`ToTool::Missed`](crate::ToTool::Missed), `skipped` in
+/// Beyond the limit, the engine drops the older half of those that it has not sent to this tool,
+/// and sends the tool their totals ([`ToTool::Missed`](crate::ToTool::Missed), `skipped` in
 /// [`ToTool::JobEnded`](crate::ToTool::JobEnded)). It does not attach the tool to new streams until
-/// the tool has read some. The embedder's own readers are exempt if they may hold sources back.
+/// the tool has read some of the old ones. Other tools are not affected. The embedder's own readers
+/// are exempt if they may hold sources back.
 pub const MAX_FORGOTTEN_PER_TOOL: usize = 1024;
 
 /// Maximum number of rings of forgotten jobs that wait to be sent, over all tools. Each is an open
-/// file of the engine's process. Beyond the limit, the engine drops half of the rings that wait for
-/// the tool with most of them.
+/// file of the engine's process. Beyond the limit, the engine selects the tool for which most of
+/// these rings wait, and drops half of that tool's rings.
 pub const MAX_FORGOTTEN: usize = 4 * MAX_FORGOTTEN_PER_TOOL;
 
 /// Maximum number of directives of one request, of qualifiers of one query and of fields of one
@@ -129,9 +131,9 @@ pub const MAX_REGISTRATIONS_PER_TOOL: usize = 4096;
 /// the thread that reads the stream's source.
 ///
 /// The engine refuses the next registration that covers the stream with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). When a new stream appears
-/// that more registrations cover, the engine attaches this many and tells the tool what the others
-/// miss ([`ToTool::Missed`](crate::ToTool::Missed)). The embedder's own readers are exempt.
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). If more registrations cover
+/// a new stream, the engine attaches only this many, and reports to the tool what the others miss
+/// ([`ToTool::Missed`](crate::ToTool::Missed)). The embedder's own readers are exempt.
 pub const MAX_READERS_PER_TOOL: usize = 64;
 
 /// Maximum number of processes that the registrations of one tool name together, including those
@@ -154,16 +156,16 @@ pub const MAX_PROCS_PER_USER: usize = 64 << 10;
 /// Bytes of directives that count as one process in [`MAX_PROCS_PER_TOOL`].
 pub const BYTES_PER_PROC: usize = 512;
 
-/// Time for which one snapshot of the counters of all streams answers the queries of all tools
-/// (`iof.qry.stats`). Then the next query takes a new snapshot.
+/// Maximum age of the snapshot of all streams' counters from which the engine answers queries
+/// (`iof.qry.stats`). A later query takes a new snapshot.
 pub const STATS_AGE: Duration = Duration::from_millis(10);
 
 /// Maximum number of pushes of one tool in progress. The engine refuses the next one with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_PUSHES_PER_TOOL: usize = 16;
 
-/// Maximum number of pushes that wait for each other at one process. The engine refuses the next
-/// one with [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
+/// Maximum number of pushes to one process that are in progress or wait for their turn. The engine
+/// refuses the next one with [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_PUSHES_PER_TARGET: usize = 64;
 
 /// Maximum number of pushes in progress in one engine, including those of tools that have
@@ -189,11 +191,11 @@ pub const MAX_PUSH_BYTES_PER_PROCESS: u64 = 64 << 20;
 /// Maximum number of connections to one engine from other processes. The limit is an eighth of
 /// `RLIMIT_NOFILE` if that is less; the other limits on connections shrink in proportion.
 ///
-/// Connections count that have not sent their hello, and connections that have ended while file
-/// descriptors sent on them are in flight. The next connection replaces the oldest one that has not
-/// sent its hello. If there is none, the engine refuses the next connection with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). The same happens at the
-/// other limits on connections.
+/// The number includes connections that have not sent their hello. It also includes connections
+/// that have ended while file descriptors sent on them are in flight. At this limit, as at the
+/// other limits on connections, a new connection replaces the oldest one that has not sent its
+/// hello. If there is none, the engine refuses the new connection with
+/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_TOOLS: usize = 1024;
 
 /// Maximum number of connections of one process: a quarter of [`MAX_TOOLS`]. Processes in pid
@@ -207,48 +209,49 @@ pub const MAX_CONNECTIONS_PER_USER: usize = MAX_TOOLS / 4 * 3;
 /// [`MAX_TOOLS`].
 pub const RESERVED_TOOLS: usize = MAX_TOOLS / 8;
 
-/// Time within which a connection must send its hello. Then the engine closes the connection.
+/// Time within which a connection must send its hello. Otherwise the engine closes the connection.
 pub const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// Time within which the engine's host must approve or refuse a tool. Then the engine refuses the
-/// tool with [`Status::ERR_TIMEOUT`](crate::Status::ERR_TIMEOUT). A tool waits longer than this for
-/// its welcome.
+/// Time within which the engine's host must approve or refuse a tool. Otherwise the engine refuses
+/// the tool with [`Status::ERR_TIMEOUT`](crate::Status::ERR_TIMEOUT). The tool is still waiting for
+/// the engine's answer then: it waits for 5 s.
 pub const APPROVAL_LIMIT: Duration = Duration::from_secs(4);
 
 /// Maximum size of one user's requests that the engine has passed to its host and that the host has
 /// not answered, in bytes, including those of tools that have disconnected.
 ///
-/// A request counts with its own bytes, [`UPCALL_COST`], and [`UPCALL_COST_PER_PROC`] for each
-/// process that it names. The engine refuses the next request that it would pass to the host with
-/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
+/// The size of a request is the sum of its own bytes, [`UPCALL_COST`], and [`UPCALL_COST_PER_PROC`]
+/// for each process that it names. The engine refuses the next request that it would pass to the
+/// host with [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_OWED_BYTES_PER_USER: usize = 16 << 20;
 
-/// Bytes that each request counts in [`MAX_OWED_BYTES_PER_USER`] beside its own.
+/// Bytes that each request counts in [`MAX_OWED_BYTES_PER_USER`] in addition to its own.
 pub const UPCALL_COST: usize = 1 << 10;
 
-/// Bytes that each process named by a request counts in [`MAX_OWED_BYTES_PER_USER`] beside its
-/// name.
+/// Bytes that each process named by a request counts in [`MAX_OWED_BYTES_PER_USER`] in addition to
+/// its name.
 pub const UPCALL_COST_PER_PROC: usize = 512;
 
-/// Maximum number of output streams that are read by threads of their own, because their ranks once
-/// stalled the thread that reads all streams. Beyond the limit, the engine reports the rank to the
-/// host, and the rank may stall that thread again.
+/// Maximum number of output streams that separate threads read, because their ranks once stalled
+/// the thread that reads all streams. Beyond the limit, the engine reports the rank to the host,
+/// and the rank may stall that thread again.
 pub const MAX_ISOLATED_STREAMS: usize = 256;
 
 /// Time for which an engine that ends waits for a tool that receives none of the messages sent to
-/// it. Then the engine closes the connection.
+/// it. After this time the engine closes the connection.
 pub const LINGER: Duration = Duration::from_millis(500);
 
 /// Time for which an engine that ends waits for all tools together, even if they receive messages.
-/// Then the engine closes all connections.
+/// After this time the engine closes all connections.
 pub const MAX_LINGER: Duration = Duration::from_secs(5);
 
-/// Time for which an engine that ends waits for the next request of a tool, from the tool's
-/// connection or last request on: the tool may be about to register. The wait ends after [`LINGER`]
-/// at the latest.
+/// Time for which an engine that ends waits for the next request of a tool, because the tool may be
+/// about to register. The time starts when the tool connects and again at each of its requests. The
+/// wait ends after [`LINGER`] at the latest.
 pub const ATTACH_LINGER: Duration = Duration::from_millis(100);
 
-/// Time for which `iof pull` waits for an engine without a job to get one. Then it fails.
+/// Time for which `iof pull` waits for a job if the engine has none. After this time `iof pull`
+/// fails.
 pub const JOB_WAIT: Duration = Duration::from_secs(5);
 
 /// The error for a message that exceeds one of the limits.

@@ -11,26 +11,28 @@ use crate::limits::{
 };
 use crate::status::Status;
 
-/// The keys of a log request. A data key names a channel, and its value is the message. The other
-/// keys are those of directives and of the fields of an email.
+/// The keys of a log request. A data key names a channel, and its value is the message. A directive
+/// controls how the request is served. The remaining keys are the fields of an email.
 pub mod key {
-    /// Data: the stdout of the source, through the rings (text).
+    /// Data: a message for the stdout of its source, which tools read as a stream of its own
+    /// (text).
     pub const PMIX_LOG_STDOUT: &str = "pmix.log.stdout";
-    /// Data: the stderr of the source, through the rings (text).
+    /// Data: a message for the stderr of its source, which tools read as a stream of its own
+    /// (text).
     pub const PMIX_LOG_STDERR: &str = "pmix.log.stderr";
-    /// Data: the global syslog if there is one, otherwise the local one (text).
+    /// Data: a message for the global syslog if there is one, otherwise for the local one (text).
     pub const PMIX_LOG_SYSLOG: &str = "pmix.log.syslog";
-    /// Data: the syslog of the engine's node (text).
+    /// Data: a message for the syslog of the engine's node (text).
     pub const PMIX_LOG_LOCAL_SYSLOG: &str = "pmix.log.lsys";
-    /// Data: the syslog of the gateway's node (text).
+    /// Data: a message for the syslog of the gateway's node (text).
     pub const PMIX_LOG_GLOBAL_SYSLOG: &str = "pmix.log.gsys";
-    /// Data: email (email).
+    /// Data: an email (list of the fields of an email).
     pub const PMIX_LOG_EMAIL: &str = "pmix.log.email";
-    /// Data: the record of the job (text).
+    /// Data: a message for the engine's job record, which is a file (text).
     pub const PMIX_LOG_JOB_RECORD: &str = "pmix.log.jrec";
-    /// Data: the global data store (text). Served by the host.
+    /// Data: a message for the global data store, which the host serves (text).
     pub const PMIX_LOG_GLOBAL_DATASTORE: &str = "pmix.log.gstore";
-    /// Data: every channel of the engine's channel order (text).
+    /// Data: a message for the channels of the engine's order (text).
     pub const PMIX_LOG_MSG: &str = "pmix.log.msg";
 
     /// Directive: the priority in the syslog, 0 (emergency) to 7 (debug), 6 (info) by default
@@ -46,7 +48,7 @@ pub mod key {
     pub const PMIX_LOG_TIMESTAMP_OUTPUT: &str = "pmix.log.tsout";
     /// Directive: write XML on stdout and stderr (bool).
     pub const PMIX_LOG_XML_OUTPUT: &str = "pmix.log.xml";
-    /// Directive: stop at the first channel that takes the message (bool).
+    /// Directive: stop at the first channel that accepts the message (bool).
     pub const PMIX_LOG_ONCE: &str = "pmix.log.once";
     /// Directive: the process or job from which the message comes. The engine must know the job
     /// (process).
@@ -88,7 +90,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Returns a request to log `text` to every channel of the engine's channel order.
+    /// Returns a request to log `text` to the channels of the engine's order.
     pub fn new(text: impl Into<String>) -> Log {
         Log { data: vec![LogEntry::new(key::PMIX_LOG_MSG, text)], directives: Vec::new() }
     }
@@ -122,7 +124,7 @@ pub struct LogEntry {
     pub channel: String,
     /// The message.
     pub value: LogValue,
-    /// Whether the request fails if this channel does not take the message.
+    /// Whether the request fails if the message cannot be logged to this channel.
     pub required: bool,
 }
 
@@ -186,10 +188,11 @@ impl LogEntry {
 #[must_use = "a log request may have failed"]
 pub struct LogReport {
     /// The overall result:
-    /// * [`Status::SUCCESS`]: every channel took the message, or one did with
-    ///   [`PMIX_LOG_ONCE`](key::PMIX_LOG_ONCE).
-    /// * [`Status::ERR_PARTIAL_COMPLETION`]: some channels took it.
-    /// * [`Status::ERR_OPERATION_FAILED`]: no channel took it, or a required channel did not.
+    /// * [`Status::SUCCESS`]: every channel accepted the message. With
+    ///   [`PMIX_LOG_ONCE`](key::PMIX_LOG_ONCE), one channel is enough.
+    /// * [`Status::ERR_PARTIAL_COMPLETION`]: some channels accepted the message.
+    /// * [`Status::ERR_OPERATION_FAILED`]: no channel accepted the message, or a required channel
+    ///   did not.
     pub status: Status,
     /// The channels that were tried, in order.
     pub outcomes: Vec<LogOutcome>,

@@ -1,9 +1,9 @@
 //! The control protocol: every message that a tool and an engine exchange.
 //!
 //! A tool starts with [`FromTool::Hello`]; the engine answers with [`ToTool::Welcome`] or
-//! [`ToTool::Refused`]. Then the tool sends requests. Each carries a number that the tool chooses
-//! and that the answer repeats. The engine announces the rings of each registration when their
-//! sources are created.
+//! [`ToTool::Refused`]. Then the tool sends requests. A message with a field `request` carries a
+//! number that the tool chooses; the answer repeats it. For each stream of a registration, the
+//! engine sends a [`ToTool::Ring`] when the stream is created.
 //!
 //! The encoding identifies a variant by its index, so every change to a message requires a new
 //! [`PROTOCOL_VERSION`]. `Hello`, `Welcome` and `Refused` keep their index and layout for ever:
@@ -57,13 +57,15 @@ pub enum FromTool {
         /// The tool's name. For display only.
         name: String,
     },
-    /// Registers for the output of some sources (`PMIx_IOF_pull`). Answered by [`ToTool::Pulled`].
+    /// Registers for the output of some processes (`PMIx_IOF_pull`). Answered by
+    /// [`ToTool::Pulled`].
     Pull {
         /// The tool's number for this request.
         request: u32,
-        /// The sources. They need not exist yet. A wildcard rank means all ranks of a job.
+        /// The processes. They need not exist yet. A wildcard rank means all ranks of a job.
         procs: Vec<Proc>,
-        /// The channels of these sources. Stdin cannot be pulled.
+        /// The output channels to receive, or [`Channels::ALL`]. Any other mask with stdin is
+        /// refused.
         channels: Channels,
         /// Whether to start at the oldest byte that is still in the ring instead of at the next
         /// byte.
@@ -76,8 +78,8 @@ pub enum FromTool {
         directives: Vec<Info>,
     },
     /// Requests the next generation of a stream after the tool has drained a sealed ring.
-    /// Answered by a [`ToTool::Ring`] that `follows` this ring. Ignored if the ring has not been
-    /// sent to the tool or is not sealed.
+    /// Answered by a [`ToTool::Ring`] whose `follows` is this slot. Ignored if the ring has not
+    /// been sent to the tool or is not sealed.
     Follow {
         /// The slot of the drained ring.
         slot: u32,
@@ -129,8 +131,9 @@ pub enum FromTool {
         request: u32,
         /// The number of the push.
         push: u32,
-        /// A position in the push, in bytes. The engine first cuts off every target that has
-        /// received nothing beyond this position although no earlier push to it is in progress.
+        /// A position in the push, in bytes. If it is given, the engine first closes the stdin of
+        /// every target that has received no byte beyond this position and for which no earlier
+        /// push is in progress.
         cut_off: Option<u64>,
     },
     /// Logs a message (`PMIx_Log`). Answered by [`ToTool::Logged`].
@@ -171,14 +174,15 @@ impl Message for FromTool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToTool {
     /// The connection is accepted. Comes with the file descriptors of the tool's reader page and of
-    /// its doorbell and, if the tool may hold sources back, of the bell by which it reports room to
-    /// the engine.
+    /// its doorbell and, if the tool may hold sources back, of the bell that the tool rings when it
+    /// has made room in a ring.
     Welcome {
         /// The engine's [`PROTOCOL_VERSION`].
         version: u32,
         /// The engine's pid.
         engine_pid: u32,
-        /// Whether this tool's registrations may hold sources back.
+        /// Whether this tool's registrations may hold sources back: a process whose cache is full
+        /// waits until the tool has read.
         may_block: bool,
     },
     /// The connection is refused. The engine closes it after this message.
@@ -212,14 +216,14 @@ pub enum ToTool {
         slot: u32,
         /// The slot of the ring that this generation continues; `None` for a new stream.
         follows: Option<u32>,
-        /// The position in the stream at which the tool starts to read, in bytes. Dropped bytes do
-        /// not count.
+        /// The position in the stream at which the tool starts to read, in bytes. Dropped bytes
+        /// are not counted.
         start: u64,
         /// The number of bytes that were dropped before `start`. A tool that did not ask for the
         /// backlog does not count them as lost.
         dropped: u64,
-        /// Whether the reader is non-gating: the writer overtakes it, and it then loses the oldest
-        /// bytes. It holds only the bytes that it borrows.
+        /// Whether the reader is non-gating: the writer may overtake it, and it then loses the
+        /// oldest bytes. Only the bytes that it borrows are safe from being overwritten.
         non_gating: bool,
         /// The options for reading the ring.
         options: EffectiveOptions,
@@ -241,14 +245,17 @@ pub enum ToTool {
         /// The number of this job among the jobs that had this name. A later job has a higher
         /// number.
         run: u64,
-        /// The job's exit code as a shell shows it; `None` if unknown to this engine.
+        /// The exit code of the process that failed first (128 + *n* if signal *n* ended it), or 0,
+        /// unless the host specified another code; `None` if unknown to this engine.
         exit_code: Option<i32>,
         /// The number of earlier jobs of this name whose ends are not reported separately because
         /// the tool did not read. Usually 0.
         skipped: u64,
     },
-    /// Complete streams of a registration that the tool does not get, because it already has too
-    /// many streams that it has not read.
+    /// Complete streams of a registration that the tool does not receive. It reads too slowly
+    /// ([`MAX_FORGOTTEN_PER_TOOL`](crate::limits::MAX_FORGOTTEN_PER_TOOL)), or too many of its
+    /// registrations cover these streams
+    /// ([`MAX_READERS_PER_TOOL`](crate::limits::MAX_READERS_PER_TOOL)).
     Missed {
         /// The handler id of the registration.
         handler: u32,
@@ -290,7 +297,7 @@ pub enum ToTool {
     SlowTargets {
         /// The tool's number for the request.
         request: u32,
-        /// The slowest targets; none if the push has ended.
+        /// The slowest targets. The list is empty if the push has ended.
         slow: SlowTargets,
     },
     /// A push has ended: every target has received all bytes or can receive no more.
@@ -334,7 +341,8 @@ pub struct Granted {
     pub ignored: Vec<String>,
 }
 
-/// Complete streams that a tool did not get: one channel of all processes of all jobs of one name.
+/// The number and size of complete streams that a tool did not receive, for one channel and one job
+/// name. It covers all processes of all jobs that had this name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
     /// The name of the jobs.
@@ -343,8 +351,8 @@ pub struct Missed {
     pub channel: Channel,
     /// The number of streams.
     pub streams: u64,
-    /// The number of bytes that their sources produced: in all if the registration included the
-    /// backlog, otherwise since the registration.
+    /// The number of bytes that their sources produced: since their beginning if the registration
+    /// included the backlog, otherwise since the registration.
     pub bytes: u64,
 }
 
@@ -355,6 +363,6 @@ pub struct EffectiveOptions {
     /// Bytes to collect before delivery; 0 delivers them as they arrive, `u64::MAX` collects all
     /// bytes that arrive in `buffering_time`.
     pub buffering_size: u64,
-    /// Longest time for which bytes are collected, in microseconds; `None` sets no bound.
+    /// Longest time for which bytes are collected, in microseconds; `None` means without limit.
     pub buffering_time: Option<u64>,
 }

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_NSPACE;
 
-/// The number of a process in its nspace, or one of PMIx's two special values.
+/// The number of a process in its job, starting at 0, or one of PMIx's two special values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rank(pub u32);
 
 impl Rank {
-    /// An undefined rank (`PMIX_RANK_UNDEF`).
+    /// No rank (`PMIX_RANK_UNDEF`). As the source of a logged message it means the job as a whole.
     pub const UNDEF: Rank = Rank(u32::MAX);
     /// All ranks of the nspace (`PMIX_RANK_WILDCARD`).
     pub const WILDCARD: Rank = Rank(u32::MAX - 1);
@@ -51,7 +51,7 @@ impl fmt::Display for Rank {
 #[serde(try_from = "String")]
 pub struct Nspace(String);
 
-/// The reason why a text is not a valid name of an nspace.
+/// The reason why a text is not a valid [`Nspace`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NspaceError {
     /// The text is empty.
@@ -74,7 +74,7 @@ pub enum NspaceError {
         /// The offset of the character in the text, in bytes.
         offset: usize,
     },
-    /// The text is the name of a directory in every directory.
+    /// The text is `.` or `..`, which is never the name of a new file.
     #[error("invalid nspace name '{name}': expected a name other than '.' and '..'")]
     Dots {
         /// The text: `.` or `..`.
@@ -83,7 +83,7 @@ pub enum NspaceError {
 }
 
 impl Nspace {
-    /// Returns `name` as a checked name.
+    /// Checks `name` and returns it as the name of a job.
     ///
     /// # Errors
     /// [`NspaceError`] if `name` is not a valid name.
@@ -188,9 +188,12 @@ bitflags::bitflags! {
         const STDOUT = 0x02;
         /// The standard error of a process.
         const STDERR = 0x04;
-        /// The diagnostics of a process, if the launcher gives it a descriptor for them.
+        /// The diagnostics of a process, which it writes to a descriptor of their own. An engine
+        /// passes the number of this descriptor to its ranks in `IOF_STDDIAG_FD`.
         const STDDIAG = 0x08;
-        /// All channels that PMIx defines or reserves.
+        /// All channels that PMIx defines or reserves, including stdin. A pull of `ALL` receives
+        /// the three output channels. Any other pull with stdin fails, because stdin can only be
+        /// pushed.
         const ALL = 0xff;
     }
 }
@@ -232,7 +235,7 @@ pub enum Channel {
     Stdout,
     /// The standard error.
     Stderr,
-    /// Diagnostics, if the launcher gives the process a descriptor for them.
+    /// The diagnostics, which the process writes to the descriptor in `IOF_STDDIAG_FD`.
     Stddiag,
 }
 
@@ -282,8 +285,8 @@ impl From<Channel> for Channels {
     }
 }
 
-/// Replaces each control character of `text` by `?`, so that a text from outside, such as the name
-/// of a tool or the reply of a server, cannot send commands to a terminal.
+/// Returns `text` with each control character replaced by `?`. An untrusted text, such as the name
+/// of a tool or the reply of a server, can then not send commands to a terminal.
 ///
 /// ```
 /// assert_eq!(iof_proto::names::sanitize("tool\x1b[2J\n"), "tool?[2J?");

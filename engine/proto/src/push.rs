@@ -11,13 +11,14 @@ use crate::names::Proc;
 /// The typed directives of a push.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PushDirectives {
-    /// `PMIX_IOF_CACHE_SIZE`: the bytes that may be in flight, at least 1.
+    /// `PMIX_IOF_CACHE_SIZE`: the largest number of bytes between tool and targets, at least 1.
+    /// With `None`, the engine's cache size applies.
     pub cache_size: Option<u32>,
     /// `PMIX_IOF_COMPLETE`: whether the targets' stdin ends after the last byte. Otherwise it stays
     /// open for the next push.
     pub complete: bool,
-    /// `PMIX_IOF_DROP_NEWEST`: whether a target that does not read is cut off. Otherwise the push
-    /// waits for it.
+    /// `PMIX_IOF_DROP_NEWEST`: whether a target that does not read is cut off: its stdin is closed,
+    /// and it receives no more of this push. Otherwise the push waits for it.
     pub drop: bool,
     /// [`IOF_PARTIAL`](key::IOF_PARTIAL): whether targets whose stdin is not open are left out.
     /// Otherwise such a target makes the push fail.
@@ -95,7 +96,7 @@ pub struct Skipped {
 /// The reason why bytes cannot be pushed into a process's stdin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StdinUnavailable {
-    /// Its stdin was not left open: it is `/dev/null`, a file or a terminal.
+    /// The launcher gave it a stdin that takes no pushes: `/dev/null`, a file or a terminal.
     NotOpen,
     /// It inherits the stdin of its launcher.
     Inherited,
@@ -119,7 +120,7 @@ impl fmt::Display for StdinUnavailable {
 /// The targets that delay a push.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowTargets {
-    /// The number of bytes that every target has received.
+    /// The number of bytes that all targets have received, which is the position of the slowest.
     pub position: u64,
     /// The targets that have received only these bytes although more are available. Empty if the
     /// push has ended, or if the list is too long for a message.
@@ -143,7 +144,7 @@ pub struct PushReport {
     pub bytes: u64,
     /// The number of targets that received all bytes.
     pub complete: u64,
-    /// The other targets. The list is cut if it does not fit into one message.
+    /// The other targets. The list is truncated if it does not fit into one message.
     pub partial: Vec<PartialDelivery>,
 }
 
@@ -161,14 +162,15 @@ pub struct PartialDelivery {
 /// The reason why a target did not receive all bytes of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PartialCause {
-    /// It closed its stdin or exited.
+    /// The target closed its stdin or exited.
     Closed,
-    /// It did not read, and the directives of the push did not allow waiting for it. Its stdin is
-    /// closed now.
+    /// The target did not read, and the push was not to wait for it ([`PushDirectives::drop`]). Its
+    /// stdin is closed now.
     CutOff,
-    /// The launcher or the engine ended first.
+    /// The engine ended first, or its launcher removed the job.
     Stopped,
-    /// The engine could not write to it, or the host that forwards its stdin refused.
+    /// The engine could not write to the target, or the host that forwards its stdin refused. The
+    /// text is the reason.
     Failed(String),
 }
 

@@ -11,15 +11,16 @@ use crate::status::Status;
 
 /// The keys of queries, each with the type of its value, and the keys of qualifiers.
 ///
-/// An engine answers what it knows. It asks its host about other keys, about a scheduler's queues,
-/// and about jobs and ranks that it does not know.
+/// An engine asks its host about keys, jobs and ranks that it does not know, and about a
+/// scheduler's queues.
 pub mod key {
     /// The names of all jobs, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
     pub const PMIX_QUERY_NAMESPACES: &str = "pmix.qry.ns";
     /// The status of the job that the qualifier [`PMIX_NSPACE`] names, or of the only job:
-    /// [`Value::Status`](super::Value::Status) (RFC0001). `PMIX_EVENT_JOB_START` while it runs,
-    /// then `PMIX_EVENT_JOB_END`, `PMIX_ERR_JOB_NON_ZERO_TERM` or
-    /// `PMIX_ERR_JOB_ABORTED_BY_SIG`.
+    /// [`Value::Status`](super::Value::Status) (RFC0001). The status is `PMIX_EVENT_JOB_START`
+    /// while the job runs. Afterwards it is `PMIX_EVENT_JOB_END` if no process failed,
+    /// `PMIX_ERR_JOB_ABORTED_BY_SIG` if a signal ended the process that failed first, and
+    /// `PMIX_ERR_JOB_NON_ZERO_TERM` otherwise.
     pub const PMIX_QUERY_JOB_STATUS: &str = "pmix.qry.jst";
     /// The scheduler's queues, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
     /// Answered by the host.
@@ -29,10 +30,10 @@ pub mod key {
     pub const PMIX_QUERY_QUEUE_STATUS: &str = "pmix.qry.qst";
     /// The processes of the jobs and ranks that the qualifiers name, or all:
     /// [`Value::Procs`](super::Value::Procs) (RFC0010). The engine knows a process on another node
-    /// only from its output; the host may know more. The processes of a job that is being started
-    /// are [launching](super::ProcState::Launching).
+    /// only if it has received output of it; the host may know more. The processes of a job that is
+    /// being started have the state [launching](super::ProcState::Launching).
     pub const PMIX_QUERY_PROC_TABLE: &str = "pmix.qry.ptable";
-    /// The processes of this node, like `PMIX_QUERY_PROC_TABLE`.
+    /// The same table as that of `PMIX_QUERY_PROC_TABLE`, with the processes of this node only.
     pub const PMIX_QUERY_LOCAL_PROC_TABLE: &str = "pmix.qry.lptable";
     /// The jobs that the qualifiers name, or all: [`Value::Jobs`](super::Value::Jobs).
     pub const PMIX_QUERY_NAMESPACE_INFO: &str = "pmix.qry.nsinfo";
@@ -42,7 +43,8 @@ pub mod key {
     /// The attributes that each operation supports:
     /// [`Value::Attributes`](super::Value::Attributes).
     pub const PMIX_QUERY_ATTRIBUTE_SUPPORT: &str = "pmix.qry.attrs";
-    /// The streams that the qualifiers name, or all, with their byte counts and readers:
+    /// The streams of the jobs and ranks that the qualifiers name, or all, with their byte counts
+    /// and readers:
     /// [`Value::Streams`](super::Value::Streams).
     pub const IOF_STATS: &str = "iof.qry.stats";
 
@@ -65,8 +67,8 @@ pub mod key {
 pub struct Query {
     /// The keys. [`key`] lists those that an engine knows; its host may know others.
     pub keys: Vec<String>,
-    /// The qualifiers. If neither the engine nor the host supports a qualifier, the query has no
-    /// answer if the qualifier is required; an optional qualifier is ignored.
+    /// The qualifiers. A required qualifier that neither the engine nor the host supports leaves
+    /// the query without an answer. Such an optional qualifier is ignored.
     pub qualifiers: Vec<Info>,
 }
 
@@ -87,7 +89,7 @@ impl Query {
     }
 }
 
-/// The answer to a request of which at least one key was found.
+/// The answer to a query request. At least one of the requested keys was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// [`Status::SUCCESS`] if all keys were found, otherwise [`Status::ERR_PARTIAL_SUCCESS`].
@@ -102,7 +104,7 @@ pub struct Answer {
 pub struct Found {
     /// The index of the query in the request, starting at 0.
     pub query: u32,
-    /// The key as it stands in the query.
+    /// The key, spelled as in the query.
     pub key: String,
     /// The value.
     pub value: Value,
@@ -218,7 +220,7 @@ impl fmt::Display for ProcState {
     }
 }
 
-/// The counters of one stream. Counts of bytes unless noted otherwise.
+/// The counters of one stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamStats {
     /// The process that writes the stream.
@@ -229,13 +231,14 @@ pub struct StreamStats {
     pub logged: bool,
     /// Bytes read from the source so far.
     pub produced: u64,
-    /// Bytes in the newest ring now.
+    /// Bytes in the cache now: what a reader that registers with the backlog would receive.
     pub cached: u64,
-    /// Bytes read from the source and discarded because the ring was full.
+    /// Bytes that were discarded when they were read, because the cache was full. Bytes that were
+    /// cached and overwritten later are not counted.
     pub dropped: u64,
     /// The number of generations before the newest one.
     pub generation: u64,
-    /// Whether the source has ended and all its bytes are accounted for.
+    /// Whether the stream has ended: no more bytes will be counted.
     pub complete: bool,
     /// The readers of the stream.
     pub readers: Vec<ReaderStats>,

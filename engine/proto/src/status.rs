@@ -38,27 +38,27 @@ macro_rules! statuses {
 statuses! {
     /// The operation succeeded.
     SUCCESS = 0;
-    /// The peer lacks the permission.
+    /// The requester lacks the permission.
     ERR_NO_PERMISSIONS = -23;
     /// The request was not answered in time.
     ERR_TIMEOUT = -24;
     /// There is no connection, or the engine has ended.
     ERR_UNREACH = -25;
-    /// The request is malformed.
+    /// A parameter of the request is invalid.
     ERR_BAD_PARAM = -27;
     /// A resource is busy; the request may succeed later.
     ERR_RESOURCE_BUSY = -28;
-    /// A limit is reached.
+    /// A limit is reached (see [`limits`](crate::limits)), or memory or descriptors are exhausted.
     ERR_OUT_OF_RESOURCE = -29;
-    /// Nothing requested was found.
+    /// None of the requested items exists.
     ERR_NOT_FOUND = -46;
     /// The request is well-formed but not supported, such as a pull of stdin.
     ERR_NOT_SUPPORTED = -47;
-    /// Only a part of the request was found or succeeded.
+    /// Only a part of the request succeeded, or only some of the requested items were found.
     ERR_PARTIAL_SUCCESS = -52;
     /// The resource is not available now.
     ERR_NOT_AVAILABLE = -64;
-    /// A job has ended, with exit code 0.
+    /// A job has ended, and no process of it failed.
     EVENT_JOB_END = -145;
     /// The operation succeeded immediately; no callback follows.
     OPERATION_SUCCEEDED = -157;
@@ -66,16 +66,16 @@ statuses! {
     ERR_IOF_FAILURE = -172;
     /// The stream is complete: no further bytes will follow.
     ERR_IOF_COMPLETE = -173;
-    /// The first process of a job that failed was ended by a signal.
+    /// A job has ended, and a signal ended the process that failed first.
     ERR_JOB_ABORTED_BY_SIG = -184;
-    /// A process of a job exited with a code other than 0, or in an unknown way.
+    /// A job has ended with an exit code other than 0, or with an unknown exit status.
     ERR_JOB_NON_ZERO_TERM = -187;
-    /// A job has started.
+    /// A job has started. As the status of a job: it has not ended yet.
     EVENT_JOB_START = -191;
-    /// Every attempt failed (RFC0032). PMIx does not define a number for this status; this number is
-    /// outside PMIx's range.
+    /// Every attempt failed (RFC0032). PMIx does not define a number for this status; this number
+    /// is outside PMIx's range.
     ERR_OPERATION_FAILED = -3331;
-    /// The bytes were refused because too many are waiting; deliver them again later.
+    /// The bytes were refused because too many are waiting. Deliver the same bytes again later.
     ERR_IOF_XOFF = -405;
 }
 
